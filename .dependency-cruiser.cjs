@@ -35,15 +35,7 @@ module.exports = {
     {
       name: 'limiter-shows-its-ports-only',
       severity: 'error',
-      comment:
-        'activity shares its figures, credentials their tokens, repeats their answers, over connections of their own, made like those of the limiter',
-      from: {
-        path: '^src/',
-        pathNot: [
-          '^src/limiter/',
-          '^src/(activity/redis-activity|credentials/redis-tokens|repeats/redis-repeats)\\.ts$',
-        ],
-      },
+      from: { path: '^src/', pathNot: '^src/limiter/' },
       to: {
         path: '^src/limiter/',
         pathNot:
@@ -51,23 +43,40 @@ module.exports = {
       },
     },
     {
+      name: 'redis-has-few-users',
+      severity: 'error',
+      comment:
+        'the limiter; activity shares its figures, credentials their tokens, repeats their answers, over connections of their own',
+      from: {
+        path: '^src/',
+        pathNot: [
+          '^src/(limiter|redis)/',
+          '^src/(activity/redis-activity|credentials/redis-tokens|repeats/redis-repeats)\\.ts$',
+        ],
+      },
+      to: { path: '^src/redis/' },
+    },
+    {
       name: 'others-see-the-connection-only',
       severity: 'error',
       from: { path: '^src/(activity/redis-activity|credentials/redis-tokens|repeats/redis-repeats)\\.ts$' },
-      to: { path: '^src/limiter/', pathNot: '^src/limiter/redis/client/connection\\.ts$' },
+      to: { path: '^src/redis/', pathNot: '^src/redis/connection\\.ts$' },
     },
     {
       name: 'policy-knows-no-store',
       severity: 'error',
       comment: 'the specification: stores run it or mirror it, and it knows none of them',
       from: { path: '^src/limiter/policy/' },
-      to: { path: '^src/limiter/', pathNot: '^src/limiter/(policy/|limiter\\.ts$|ceilings\\.ts$)' },
+      to: {
+        path: '^src/(limiter|redis)/',
+        pathNot: '^src/limiter/(policy/|limiter\\.ts$|ceilings\\.ts$)',
+      },
     },
     {
       name: 'embedded-knows-no-redis',
       severity: 'error',
       from: { path: '^src/limiter/embedded/' },
-      to: { path: '^src/limiter/(redis|failover|stores)' },
+      to: { path: '^src/(redis/|limiter/(redis|failover|stores))' },
     },
     {
       name: 'redis-knows-no-failover',
@@ -77,17 +86,17 @@ module.exports = {
       to: { path: '^src/limiter/(failover|embedded|stores)' },
     },
     {
-      name: 'redis-client-knows-no-protocol',
+      name: 'redis-knows-no-user',
       severity: 'error',
-      comment: 'client: the way to Redis; protocol: what is said on it; above both: who says it',
-      from: { path: '^src/limiter/redis/client/' },
-      to: { path: '^src/limiter/', pathNot: '^src/limiter/redis/client/' },
+      comment: 'the way to Redis: what is said on it, and who says it, stands above',
+      from: { path: '^src/redis/' },
+      to: { path: '^src/', pathNot: '^src/(redis/|(telemetry/events|config/settings|clock|ids)\\.ts$)' },
     },
     {
       name: 'redis-protocol-knows-no-session',
       severity: 'error',
       from: { path: '^src/limiter/redis/protocol/' },
-      to: { path: '^src/limiter/redis/', pathNot: '^src/limiter/redis/(client|protocol)/' },
+      to: { path: '^src/limiter/redis/', pathNot: '^src/limiter/redis/protocol/' },
     },
     {
       name: 'the-journey-goes-one-way',
@@ -151,7 +160,7 @@ module.exports = {
     },
     only('one-home-express', 'express/', '^src/ingress/'),
     only('one-home-hpm', 'http-proxy-middleware/', '^src/dispatch/transport\\.ts'),
-    only('one-home-ioredis', 'ioredis/', '^src/limiter/redis/client/'),
+    only('one-home-ioredis', 'ioredis/', '^src/redis/'),
     only('one-home-rlf', 'rate-limiter-flexible/', '^src/(limiter/|auth/)'),
     only('one-home-telemetry', '(prom-client|@opentelemetry|pino)/', '^src/telemetry/'),
     only('one-home-config', '(zod|yaml)/', '^src/config/'),

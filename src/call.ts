@@ -58,8 +58,8 @@ export interface Route {
   /** Raw path and query, byte for byte as the client wrote them; starts with `/`. */
   readonly pathAndQuery: string;
   /**
-   * Injected credential as configured when the call came, or `null` when the client brings its own. It tells whose quota
-   * the call takes; what is sent is decided with each sending.
+   * Injected credential as configured when the call came, or `null` when the client brings its own. It decides whose quota
+   * the call takes; the value that is sent is chosen anew with each sending.
    */
   readonly credential: UpstreamCredential | null;
 }
@@ -108,8 +108,8 @@ export interface MeterReport {
   /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not state it, keep the known one. */
   readonly windowMs: number | null;
   /**
-   * Time until the window ends, milliseconds. `null` or absent = not reported. Where `windowMs` is `null`, at most: the window is no
-   * shorter. Where it is not, it matters for a window that is described as one of the clock.
+   * Time until the window ends, milliseconds. `null` or absent = not reported. Where `windowMs` is `null`, at most: the window is
+   * no shorter. Where it is not, it matters for a window that is described as one of the clock.
    */
   readonly resetMs?: number | null;
   /** Level (used units) including this call, as an interval because of rounding. `lowest <= highest`; `null` = not stated. */
@@ -131,11 +131,13 @@ export interface Feedback {
   readonly usage?: TokenUsage;
   /** Tokens the limiter charged or asked for, as a refusal states it (`Requested R`). */
   readonly requestedTokens?: number;
-  /** Whose quota it is, where the answer states it. Provider ids: never logged. */
+  /** The account whose quota the answer states, if it names one. Provider ids: never logged. */
   readonly scope?: QuotaScope;
 }
 
-/** Tokens of a call as its provider counts them. `null` = not stated. An endpoint without output (embeddings) states input alone. */
+/**
+ * Tokens of a call as its provider counts them. `null` = not stated. An endpoint without output (embeddings) states input alone.
+ */
 export interface TokenUsage {
   /** The whole prompt, also what of it was cached. */
   readonly prompt: number | null;
@@ -160,12 +162,10 @@ export interface QuotaScope {
 }
 
 /**
- * A throttled answer, classified.
- * `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint).
- * `secondary`: a limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again
- * after 60 s at the earliest.
- * `permanent`: never resend; `reason` is a class, not upstream text.
- * `overload`: upstream short of capacity (503/529/slow_down), longer back-off.
+ * A throttled answer, classified. `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint). `secondary`: a
+ * limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again after 60 s
+ * at the earliest. `permanent`: never resend; `reason` is a class, not upstream text. `overload`: upstream short of capacity
+ * (503/529/slow_down), longer back-off.
  */
 export type Throttle =
   | { readonly kind: 'rate'; readonly waitMs: number | null; readonly meter: MeterName | null }
@@ -237,7 +237,7 @@ export interface Outcome {
   readonly fields: readonly string[];
   /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */
   readonly body: Readable | Buffer | null;
-  /** The client is gone when it takes nothing of a waiting body for so long, milliseconds; absent = five minutes. */
+  /** A client that reads nothing of a waiting body for this long counts as gone, milliseconds; absent = five minutes. */
   readonly maxUnreadMs?: number;
   /** True when the answer was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
   readonly isReplayed?: boolean;

@@ -1,6 +1,6 @@
 /**
- * How long a time to try again the client of a call is known to wait for. A client that is given a longer time comes back too early, or
- * gives up in its own way, so a refusal with a longer time tells it not to repeat at all.
+ * How long a time to try again the client of a call is known to wait for. A client that is given a longer time comes back too
+ * early, or gives up in its own way, so a refusal with a longer time says that it must not repeat at all.
  *
  * Owns: the table of known clients. Does not own: the refusal (`ingress/`), resending (`dispatch/resend.policy.ts`). Pure.
  */
@@ -12,7 +12,7 @@ type Version = readonly [major: number, minor: number];
 
 interface KnownClient {
   readonly lang: string;
-  /** From this version on; the rows of a language are in descending order. */
+  /** The first version of the SDK to which the row applies; the rows of a language are in descending order. */
   readonly from: Version;
   /** A wait is honoured up to this, milliseconds. */
   readonly honouredMs: number;
@@ -20,8 +20,8 @@ interface KnownClient {
 
 /**
  * Clients made by Stainless name their language and their version (`x-stainless-lang`, `x-stainless-package-version`). Those
- * without a bound of their own (openai for JavaScript 6.27 to 7.4, Anthropic's and Groq's) would sleep for any time, far beyond what their
- * caller was ready to wait: they get the same time as all others.
+ * without a bound of their own (openai for JavaScript 6.27 to 7.4, Anthropic's and Groq's) would sleep for any time, far beyond
+ * what their caller was ready to wait: they get the same time as all others.
  */
 const knownClients: readonly KnownClient[] = [
   // openai for Python, 2.52.0 of 2026-07-31: more than 120 s is not repeated at all.

@@ -138,7 +138,7 @@ function dataServer(
       return activity.ofWorkspace(workspace.id, windowMs);
     },
     credentialFields: () => gateway.credentialFields(),
-    onEarlyRefusal: (code) => telemetry.refusedEarly(code),
+    onRequestRefused: (code) => telemetry.requestRefused(code),
     onOverload: (bound) => telemetry.overloaded(bound),
     onShedding: (cause) => telemetry.shedding(cause),
     ...(load === undefined ? {} : { load }),
@@ -194,7 +194,7 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
 }
 
 function processPressure(data: DataServer): ProcessPressure {
-  const { heldBytes, heldBodyBytes, openConnections, openCalls, load } = data.stats();
+  const { heldBytes, heldBodyBytes, openConnections, openCalls, load, overloadRefusals } = data.stats();
   return {
     heldBytes: heldBodyBytes,
     headBytes: heldBytes - heldBodyBytes,
@@ -203,6 +203,7 @@ function processPressure(data: DataServer): ProcessPressure {
     eventLoopDelayMs: load.delayMs,
     memoryRatio: load.memoryRatio,
     sheddingShare: load.share,
+    overloadRefusals,
   };
 }
 

@@ -1,7 +1,7 @@
 /**
  * A change of settings, taken over by all parts: work on each workspace in slices before it, the change in one tick.
  *
- * Owns: what a reload has to tell whom, and in which order. Does not own: reading and checking a file (`config/`).
+ * Owns: which parts a reload informs, and in which order. Does not own: reading and checking a file (`config/`).
  */
 import { callSettings } from './admission/buckets.policy.ts';
 import { addInjected, injectedForAll } from './auth/authenticate.ts';

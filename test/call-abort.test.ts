@@ -12,7 +12,7 @@ describe('the abort of a call', () => {
     expect(heard).toEqual(['function', 'object']);
   });
 
-  test('runs no listener that was removed, also while others run, nor one that came later', () => {
+  test('runs no listener that was removed, even by another listener, and none that was added afterwards', () => {
     const abort = new CallAbort();
     const heard: string[] = [];
     const third = (): void => void heard.push('third');

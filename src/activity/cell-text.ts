@@ -1,12 +1,16 @@
 /**
- * Cells, calls and the busiest workspaces as text for the shared store, and back: digests, labels and numbers only, pairs
- * of index and value, so that a quiet minute is short.
- * Owns the form. Text of another layout of cells is read as `null`, never guessed at.
+ * Writes cells, calls and the busiest workspaces as text for the shared store, and reads them again. The texts hold digests, labels
+ * and numbers only.
+ *
+ * Owns: the format of the three texts. Keeps: a cell's text of another layout is read as `null`, never guessed at.
  */
 import { emptyCell, type Cell } from './cell.ts';
 import type { ActivityKey, LaneCalls } from './shared.ts';
 
-/** `counts;seconds`, each `index:value` joined by commas after the number of values that this layout has. */
+/**
+ * `<length>;<counts>;<seconds>`: the number of counts in this layout, then for each array its values that are not 0, as
+ * `<index>:<value>` joined by commas. A quiet minute is short. Values are rounded to three decimals.
+ */
 export function cellText({ counts, seconds }: Cell): string {
   return `${counts.length};${pairs(counts)};${pairs(seconds)}`;
 }
@@ -19,7 +23,7 @@ function pairs(values: Float64Array | Uint16Array): string {
   return kept.join(',');
 }
 
-/** Reads what {@link cellText} wrote for `minute`. */
+/** Reads what {@link cellText} wrote for `minute`; `null` = the text has another layout or format. */
 export function cellOfText(minute: number, text: string): Cell | null {
   const cell = emptyCell(minute);
   const [length, counts, seconds, ...more] = text.split(';');
@@ -38,12 +42,12 @@ function fill(values: Float64Array | Uint16Array, text: string | undefined): boo
   return true;
 }
 
-/** `lane:waiting:inFlight`, joined by commas. */
+/** `<activity key>:<waiting>:<in flight>` for each key, joined by commas. */
 export function callsText(calls: ReadonlyMap<ActivityKey, LaneCalls>): string {
   return [...calls].map(([lane, { waiting, inFlight }]) => `${lane}:${waiting}:${inFlight}`).join(',');
 }
 
-/** Reads what {@link callsText} wrote; nothing of a reply that looks different. */
+/** Reads what {@link callsText} wrote; skips every part that has another form. */
 export function callsOfText(text: unknown): readonly (readonly [ActivityKey, LaneCalls])[] {
   if (typeof text !== 'string') return [];
   return text.split(',').flatMap((part) => {
@@ -54,12 +58,12 @@ export function callsOfText(text: unknown): readonly (readonly [ActivityKey, Lan
   });
 }
 
-/** `label:busyness` to a tenth of a call, joined by commas. */
+/** `<label>:<busyness>` for each workspace, the busyness to a tenth of a call, joined by commas. */
 export function busiestText(busiest: ReadonlyMap<string, number>): string {
   return [...busiest].map(([label, busy]) => `${label}:${Math.round(busy * 10) / 10}`).join(',');
 }
 
-/** Reads what {@link busiestText} wrote; nothing of a reply that looks different. */
+/** Reads what {@link busiestText} wrote; skips every part that has another form. */
 export function busiestOfText(text: unknown): readonly (readonly [string, number])[] {
   if (typeof text !== 'string') return [];
   return text.split(',').flatMap((part) => {

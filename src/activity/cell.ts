@@ -113,6 +113,8 @@ export function takeOut(whole: Cell, parts: readonly Cell[]): Cell {
   }
   const longest = rest.counts.findLastIndex((n, i) => i >= firstBound && n > 0);
   const bound = longest < 0 ? 0 : (waitBoundsMs[longest - firstBound] ?? Infinity);
+  // Sums of fractions depend on their order: what is left without any call is no wait.
+  if (longest < 0) rest.counts[waitSum] = 0;
   rest.counts[waitMax] = Math.min(rest.counts[waitMax] ?? 0, bound);
   return rest;
 }

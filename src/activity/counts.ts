@@ -6,11 +6,11 @@
  * all calls.
  */
 import type { Cell } from './cell.ts';
-import { busyIn, LaneTable, type Lane } from './lane-table.ts';
+import { busyIn, LaneTable, type ActivityLane } from './lane-table.ts';
 import { Minutes } from './minutes.ts';
 import type { ActivityKey } from './shared.ts';
 
-/** Who is counted in a total: workspaces whose calls carry the upstream's own credential, or those with another one. */
+/** Workspaces that one total counts together: those whose calls carry the upstream's own credential, or those with another one. */
 export const credentialGroups = ['sharing', 'apart'] as const;
 export type CredentialGroup = (typeof credentialGroups)[number];
 
@@ -28,8 +28,8 @@ export interface CountOptions {
 /** Cells that the other replicas do not know yet, of totals first. */
 export interface Changes {
   readonly totals: readonly { readonly of: Minutes; readonly cells: readonly Cell[] }[];
-  readonly lanes: readonly { readonly of: Lane; readonly cells: readonly Cell[] }[];
-  /** Lanes that were published to the other replicas and are forgotten now. */
+  readonly lanes: readonly { readonly of: ActivityLane; readonly cells: readonly Cell[] }[];
+  /** Lanes that were published to the other replicas and have been evicted since. */
   readonly dropped: readonly ActivityKey[];
 }
 
@@ -37,35 +37,43 @@ export class Counts {
   readonly lanes: LaneTable;
   readonly #options: CountOptions;
   readonly #totals = new Map<string, Readonly<Record<CredentialGroup, Minutes>>>();
-  readonly #changedLanes = new Set<Lane>();
+  readonly #changedLanes = new Set<ActivityLane>();
   readonly #changedTotals = new Set<Minutes>();
-  #dropped: ActivityKey[] = [];
+  #evictedKeys: ActivityKey[] = [];
 
   constructor(options: CountOptions) {
     this.#options = options;
     this.lanes = new LaneTable({
       max: options.maxLanes ?? 1_000,
       isShown: options.isShown ?? (() => false),
-      onDropped: (lane) => {
+      onEvicted: (lane) => {
         this.#changedLanes.delete(lane);
-        if (lane.published) this.#dropped.push(lane.minutes.key);
+        if (lane.published) this.#evictedKeys.push(lane.minutes.key);
       },
     });
   }
 
-  /** The lane of a workspace, made when it has none. */
-  lane(workspaceId: string, upstream: string, minute: number): Lane {
+  /** Returns the activity lane of a workspace on an upstream, and creates it if there is none. */
+  lane(workspaceId: string, upstream: string, minute: number): ActivityLane {
     const known = this.lanes.find(workspaceId, upstream);
     if (known !== undefined) return known;
     const minutes = new Minutes(() => this.#options.keyOf(workspaceId, upstream));
     const total = this.#totalFor(workspaceId, upstream);
-    const lane: Lane = { workspaceId, upstream, minutes, total, busy: 0, busyAt: minute, published: false };
+    const lane: ActivityLane = {
+      workspaceId,
+      upstream,
+      minutes,
+      total,
+      busy: 0,
+      busyAt: minute,
+      published: false,
+    };
     this.lanes.add(lane, minute);
     return lane;
   }
 
   /** The lane's own cell of the minute. */
-  own(lane: Lane, minute: number): Cell {
+  own(lane: ActivityLane, minute: number): Cell {
     const running = lane.minutes.running(minute);
     if (running !== null) return running;
     // A lane comes here once a minute, or once after each publication.
@@ -79,7 +87,7 @@ export class Counts {
   }
 
   /** The cell of the minute in the lane's total, in which facts of many workspaces are counted together. */
-  all({ total }: Lane, minute: number): Cell {
+  all({ total }: ActivityLane, minute: number): Cell {
     const running = total.running(minute);
     if (running !== null) return running;
     this.#changedTotals.add(total);
@@ -110,10 +118,10 @@ export class Counts {
   takeChanges(): Changes {
     const totals = [...this.#changedTotals].map((of) => ({ of, cells: of.takeChanged() }));
     const lanes = [...this.#changedLanes].map((of) => ({ of, cells: of.minutes.takeChanged() }));
-    const dropped = this.#dropped;
+    const dropped = this.#evictedKeys;
     this.#changedTotals.clear();
     this.#changedLanes.clear();
-    this.#dropped = [];
+    this.#evictedKeys = [];
     return { totals, lanes, dropped };
   }
 

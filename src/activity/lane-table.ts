@@ -1,26 +1,27 @@
 /**
- * The lanes that a replica remembers, a bounded number of them. Owns finding them and which one goes when another needs
- * its room; does not own what is counted in them.
+ * A bounded table of activity lanes. An activity lane is one workspace on one upstream, whatever its buckets are.
  *
- * The lane unused for longest goes, but the busier half of all lanes is spared, and so are those of workspaces that are
- * shown by name: neither do thousands of workspaces with a single call push out the busy ones, nor does a workspace that
- * just called miss its own calls. How busy a lane was is remembered for longer than the lane, so that a workspace is known
- * as busy whose calls come far apart among many others.
+ * Owns: finding lanes, and which lane is evicted when a new one needs room. Does not own: what is counted in them (`counts.ts`).
+ *
+ * The lane unused for longest is evicted. Spared are the busier half of all lanes and the lanes of workspaces that are shown by name:
+ * thousands of workspaces with a single call do not evict the busy ones, and a workspace that just called does not miss its own
+ * calls. How busy a lane was is kept for longer than the lane, so that a workspace whose calls come far apart among many others is
+ * still known as busy.
  */
 import { LRUCache } from 'lru-cache';
 import { decayed } from '../telemetry/busyness.policy.ts';
 import type { Minutes } from './minutes.ts';
 
-/** Whose lane. Stays in this process. */
+/** Names a lane by workspace and upstream. Stays in this process. */
 export interface LaneId {
   readonly workspaceId: string;
   readonly upstream: string;
 }
 
-/** The last hour of a workspace on an upstream. */
-export interface Lane extends LaneId {
+/** The last hour of a workspace on an upstream. Not a lane of a bucket: buckets of the same upstream count together here. */
+export interface ActivityLane extends LaneId {
   readonly minutes: Minutes;
-  /** Where the same facts are counted for all workspaces. */
+  /** The minutes of all workspaces together, which count the same facts. */
   total: Minutes;
   /** Calls ended, decayed (`busyness.policy.ts`) to the minute `busyAt`. */
   busy: number;
@@ -29,76 +30,78 @@ export interface Lane extends LaneId {
   published: boolean;
 }
 
-/** Lanes of which only the busyness is remembered, for each lane that is remembered whole: about 100 bytes each. */
-const forgottenPerLane = 20;
+/** For each lane of the table, the busyness of so many evicted lanes is kept: about 100 bytes each. */
+const evictedPerLane = 20;
 
 /** Upstream names have no blank, so that the pair is unambiguous. */
 const nameOf = ({ workspaceId, upstream }: LaneId): string => `${upstream} ${workspaceId}`;
 
-/** How busy a lane is at a minute. */
-export const busyIn = (lane: Pick<Lane, 'busy' | 'busyAt'>, minute: number): number =>
+/** How busy a lane is at a minute: its ended calls, decayed to that minute. */
+export const busyIn = (lane: Pick<ActivityLane, 'busy' | 'busyAt'>, minute: number): number =>
   decayed(lane.busy, lane.busyAt, minute);
 
 export interface LaneTableParts {
-  /** Lanes remembered. At least 2. */
+  /** Maximum number of lanes in the table. At least 2. */
   readonly max: number;
   /** True while the workspace is shown by name. */
   readonly isShown: (workspaceId: string) => boolean;
-  /** Hears of a lane that had to go. */
-  readonly onDropped: (lane: Lane) => void;
+  /** Called when a lane was evicted. */
+  readonly onEvicted: (lane: ActivityLane) => void;
 }
 
 export class LaneTable {
   readonly #parts: LaneTableParts;
-  /** Every call asks twice, so the lanes are found by two names rather than by one put together. */
-  readonly #found = new Map<string, Map<string, Lane>>();
+  /** By upstream, then by workspace. Every call asks twice, and a joined name would be created each time. */
+  readonly #byUpstream = new Map<string, Map<string, ActivityLane>>();
   /** The lane unused for longest first. */
-  readonly #order = new Set<Lane>();
-  readonly #forgotten: LRUCache<string, Pick<Lane, 'busy' | 'busyAt'>>;
-  /** Busier lanes than this are spared; fewer than half of the lanes were when it was determined. */
+  readonly #order = new Set<ActivityLane>();
+  /** How busy evicted lanes were. */
+  readonly #evicted: LRUCache<string, Pick<ActivityLane, 'busy' | 'busyAt'>>;
+  /** Lanes busier than this are spared. It was the median when it was determined, so that at most half of the lanes are. */
   #sparedAbove = 0;
-  /** Lanes of shown workspaces are spared; not while they are so many that there would be no room for others. */
+  /** False while the lanes of shown workspaces are so many that they, too, must be removed to make room for others. */
   #sparesShown = true;
+  /** Lanes added since `#sparedAbove` was determined. */
   #addedSince = 0;
 
   constructor(parts: LaneTableParts) {
     this.#parts = parts;
-    this.#forgotten = new LRUCache({ max: forgottenPerLane * parts.max });
+    this.#evicted = new LRUCache({ max: evictedPerLane * parts.max });
   }
 
   get size(): number {
     return this.#order.size;
   }
 
-  find(workspaceId: string, upstream: string): Lane | undefined {
-    return this.#found.get(upstream)?.get(workspaceId);
+  find(workspaceId: string, upstream: string): ActivityLane | undefined {
+    return this.#byUpstream.get(upstream)?.get(workspaceId);
   }
 
-  /** The lane unused for longest first. */
-  values(): Iterable<Lane> {
+  /** All lanes, the one unused for longest first. */
+  values(): Iterable<ActivityLane> {
     return this.#order;
   }
 
-  /** True for a lane of the busier half or of a shown workspace; for every lane with a call while there was room for all. */
-  isSpared(lane: Lane, minute: number): boolean {
+  /** True for a lane of the busier half or of a shown workspace. Before the first eviction: for every lane that has ended a call. */
+  isSpared(lane: ActivityLane, minute: number): boolean {
     if (busyIn(lane, minute) > this.#sparedAbove) return true;
     return this.#sparesShown && this.#parts.isShown(lane.workspaceId);
   }
 
-  /** Takes in a lane that is not in the table, as busy as it was when it was forgotten. */
-  add(lane: Lane, minute: number): void {
-    const before = this.#forgotten.get(nameOf(lane));
+  /** Adds a lane that is not in the table. If it was evicted before, it is as busy as it was then. */
+  add(lane: ActivityLane, minute: number): void {
+    const before = this.#evicted.get(nameOf(lane));
     if (before !== undefined) lane.busy += busyIn(before, minute);
     if (this.#order.size >= this.#parts.max) this.#makeRoom(minute);
     this.#addedSince += 1;
     this.#order.add(lane);
-    let own = this.#found.get(lane.upstream);
-    if (own === undefined) this.#found.set(lane.upstream, (own = new Map()));
+    let own = this.#byUpstream.get(lane.upstream);
+    if (own === undefined) this.#byUpstream.set(lane.upstream, (own = new Map()));
     own.set(lane.workspaceId, lane);
   }
 
-  /** The lane is in use. */
-  touch(lane: Lane): void {
+  /** Makes the lane the one used last. */
+  touch(lane: ActivityLane): void {
     if (this.#order.delete(lane)) this.#order.add(lane);
   }
 
@@ -108,7 +111,7 @@ export class LaneTable {
     let tries = this.#order.size;
     for (const lane of this.#order) {
       tries -= 1;
-      if (tries === 0 || !this.isSpared(lane, minute)) return this.#drop(lane);
+      if (tries === 0 || !this.isSpared(lane, minute)) return this.#evict(lane);
       this.touch(lane);
     }
   }
@@ -122,12 +125,12 @@ export class LaneTable {
     this.#sparesShown = shown <= all.length / 4;
   }
 
-  #drop(lane: Lane): void {
+  #evict(lane: ActivityLane): void {
     this.#order.delete(lane);
-    this.#forgotten.set(nameOf(lane), { busy: lane.busy, busyAt: lane.busyAt });
-    const own = this.#found.get(lane.upstream);
+    this.#evicted.set(nameOf(lane), { busy: lane.busy, busyAt: lane.busyAt });
+    const own = this.#byUpstream.get(lane.upstream);
     own?.delete(lane.workspaceId);
-    if (own?.size === 0) this.#found.delete(lane.upstream);
-    this.#parts.onDropped(lane);
+    if (own?.size === 0) this.#byUpstream.delete(lane.upstream);
+    this.#parts.onEvicted(lane);
   }
 }

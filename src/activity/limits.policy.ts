@@ -1,6 +1,8 @@
 /**
- * Limits of a workspace on each of its upstreams, as configured: what recorded arrivals are replayed against. Pure. What
- * was learned meanwhile is not in it; a bucket whose limit is only learned is left out, and so is its headroom.
+ * The configured limits of a workspace on each of its upstreams: recorded arrivals are replayed against them. Pure.
+ *
+ * Does not own: limits that responses have stated. A bucket whose limit is known only from responses is `null` here, and its
+ * headroom is left out.
  */
 import { ceilingLimits } from '../admission/buckets.policy.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
@@ -11,7 +13,10 @@ export interface LaneLimits {
   readonly requestsPerMinute: number | null;
   readonly requestsPerDay: number | null;
   readonly maxWaitMs: number;
-  /** Request meter of the bucket its calls go to; `shared`: with all workspaces that use the upstream's own credential. */
+  /**
+   * Request meter of the bucket that the calls go to; `null` = the configuration states no limit for it. `shared`: all workspaces
+   * that use the upstream's own credential share the bucket.
+   */
   readonly bucket: {
     readonly shared: boolean;
     readonly capacity: number;
@@ -41,8 +46,8 @@ export function configuredLimits(
 }
 
 /**
- * True when the workspace's calls spend the quota of the upstream's own credential, which all such workspaces share. A
- * workspace whose own credential stands for another quota is taken to be the only one with that quota.
+ * True when the workspace's calls use the quota of the upstream's own credential, which all such workspaces share. A workspace
+ * whose own credential has another quota is assumed to be the only one that uses that quota.
  */
 export function sharesQuota(workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean {
   const shared = upstream.credential;

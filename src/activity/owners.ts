@@ -1,22 +1,22 @@
 /**
- * Whose label is this? Another replica names its busiest workspaces by label only; to show their limits here, the label has
- * to be found among those of the configured workspaces. Owns the search and what is remembered of it; does not own
- * labels (`telemetry/labels.ts`).
+ * Finds the workspace to which a label belongs. Other replicas name their busiest workspaces by label only; to show the limits of
+ * such a workspace, this replica compares the label with those of all configured workspaces. Owns: the search and its cache. Does
+ * not own: how labels are made (`telemetry/labels.ts`).
  *
- * A label is a keyed digest of a few microseconds, a configuration may have 100,000 workspaces: the search goes on in
- * slices, only when a label is unknown, and at most every {@link pauseMs}.
+ * Making a label takes a few microseconds, and a configuration may have 100,000 workspaces. So the search runs in slices, only
+ * when a label is unknown, and at most every {@link pauseMs}.
  */
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 
-/** After a search none begins for this long, milliseconds. */
+/** Between the starts of two searches, milliseconds. */
 export const pauseMs = 30_000;
-/** Labels computed before calls in flight go on: a millisecond or two. */
+/** Labels of one slice, after which other events are handled: one or two milliseconds of work. */
 const perSlice = 250;
-/** Workspaces and labels remembered: as many as a few dozen replicas publish. */
+/** Size of each cache: as many labels as a few dozen replicas publish. */
 const maxRemembered = 5_000;
 
-/** Nobody's: no configured workspace has this label. */
+/** `nobody`: no configured workspace has this label. */
 type Found = { readonly workspaceId: string } | 'nobody';
 
 export interface OwnerParts {
@@ -47,7 +47,7 @@ export class Owners {
     return label;
   }
 
-  /** Workspaces of these labels, by label, as far as they are known or have been found. */
+  /** By label: the ids of the workspaces that have these labels, as far as they could be found. */
   async of(labels: readonly string[]): Promise<ReadonlyMap<string, string>> {
     const unknown = new Set(labels.filter((label) => !this.#found.has(label)));
     if (unknown.size > 0 && this.#mayStart()) await this.#search(unknown);
@@ -59,7 +59,7 @@ export class Owners {
     return owners;
   }
 
-  /** The configuration changed: what was nobody's may be somebody's now. */
+  /** The configuration changed: a label that belonged to nobody may belong to a workspace now. */
   reconfigured(): void {
     for (const [label, found] of this.#found.entries()) if (found === 'nobody') this.#found.delete(label);
     this.#searchedAt = null;
@@ -73,10 +73,10 @@ export class Owners {
   }
 
   async #search(wanted: Set<string>): Promise<void> {
-    let sinceBreath = 0;
+    let inThisSlice = 0;
     for (const workspaceId of this.#parts.workspaces().keys()) {
-      if (++sinceBreath > perSlice) {
-        sinceBreath = 1;
+      if (++inThisSlice > perSlice) {
+        inThisSlice = 1;
         await new Promise<void>((resume) => void this.#parts.clock.after(0, resume));
       }
       const label = this.#parts.labelOf(workspaceId);

@@ -1,9 +1,12 @@
-/** The counts of some minutes as people read them. Owns rounding and what is left out. */
+/**
+ * Converts the counts of some minutes, summed in one cell, into what `/activity` shows of them. Pure.
+ * Owns: the rounding, and which zeros are left out. Does not own: the sum (`recorder.ts`).
+ */
 import { outcomes } from '../telemetry/outcome.policy.ts';
 import { countOf, shedReasons, waitQuantile, type Cell } from './cell.ts';
 import type { RecentPressure } from './shape.ts';
 
-/** A cell as people read it: waits rounded to milliseconds, refusals only where there were any. */
+/** Waits are rounded to milliseconds; reasons of refusals are listed only where there were any. */
 export function recentOf(cell: Cell): RecentPressure {
   const byOutcome = Object.fromEntries(outcomes.map((outcome) => [outcome, countOf(cell, outcome)]));
   const calls = outcomes.reduce((sum, outcome) => sum + countOf(cell, outcome), 0);

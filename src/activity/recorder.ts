@@ -16,7 +16,7 @@ import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 export type { LaneId } from './lane-table.ts';
 
-/** Forgotten lanes whose waiting calls and calls in flight are published all the same: at most so many. */
+/** How many forgotten lanes are published nevertheless, because they have waiting calls or calls in flight. */
 const maxLiveForgotten = 1_000;
 /** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
@@ -105,7 +105,9 @@ export class Recorder implements FactSink {
     return this.#arrivals(own, this.#counts.keyOf(workspaceId, upstream), now);
   }
 
-  /** Arrivals per second, as `arrivals` returns them, of all workspaces together whose calls carry the upstream's own credential. */
+  /**
+   * Arrivals per second, as `arrivals` returns them, of all workspaces together whose calls carry the upstream's own credential.
+   */
   sharedArrivals(upstream: string, until: number): Promise<readonly number[]> {
     const own = this.#counts.total(upstream, 'sharing');
     return this.#arrivals(own, this.#counts.totalKeyOf(upstream, 'sharing'), until);

@@ -9,7 +9,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../limiter/redis/client/connection.ts';
+import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
 import { busiestOfText, busiestText, callsOfText, callsText, cellOfText } from './cell-text.ts';
@@ -18,9 +18,9 @@ import * as layout from './redis-layout.ts';
 import { Remembered } from './remembered.ts';
 import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
 
-/** What was read from Redis is used for so long: less than the 5 s between two publications of a replica. Milliseconds. */
+/** How long a reading of Redis is used again: less than the 5 s between two publications of a replica. Milliseconds. */
 const cacheMs = 2_000;
-/** After a failure nothing is read for so many milliseconds: a page with many lanes waits for one timeout, not for hundreds. */
+/** Pause after a failed reading: a page with many lanes waits for one timeout, not for hundreds. Milliseconds. */
 const pauseMs = 5_000;
 const cellsPerRequest = 200;
 /** Cells of lanes kept for a later publication while Redis fails: the oldest are given up. */

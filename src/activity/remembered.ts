@@ -18,7 +18,10 @@ export class Remembered<T> {
     this.#max = max;
   }
 
-  /** The reading of this name, made anew when it is older than `goodMs` or began before `since` (monotonic milliseconds). */
+  /**
+   * The reading of this name. Reads again when the last one is older than `goodMs` or began before `since` (monotonic
+   * milliseconds).
+   */
   of(name: string, read: () => Promise<T>, since: number | null = null): Promise<T> {
     const now = this.#clock.monotonic();
     const known = this.#readings.get(name);

@@ -1,7 +1,7 @@
 /**
- * The lanes of an answer of `/activity`: which lanes a workspace has, what was counted in them, and the form in which they
- * are shown. Owns the pauses between lanes in which other events are handled; does not own counts (`recorder.ts`) and
- * headroom (`replays.ts`).
+ * The lanes in a response of `/activity`: which lanes a workspace has, their counts, and the form in which they are shown. Owns:
+ * also the pauses between lanes, in which the process handles other events. Does not own: counting (`recorder.ts`), headroom
+ * (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
 import type { Cell } from './cell.ts';
@@ -17,7 +17,7 @@ export interface ShownLane extends LaneId {
   readonly limits: LaneLimits;
 }
 
-/** A lane that may be shown, with what was counted in it. */
+/** A lane that may be shown, with its counts. */
 export interface CountedLane extends ShownLane {
   readonly cell: Cell;
 }
@@ -51,7 +51,7 @@ export class ShownLanes {
     return limited.map((limits) => ({ workspaceId, upstream: limits.upstream, label, limits }));
   }
 
-  /** Reads what was counted in each of the lanes. */
+  /** Reads the counts of each lane. */
   async readCounts(lanes: readonly ShownLane[], span: Span): Promise<readonly CountedLane[]> {
     const found: CountedLane[] = [];
     for (let from = 0; from < lanes.length; from += readAtOnce) {
@@ -63,7 +63,7 @@ export class ShownLanes {
     return found;
   }
 
-  /** What was counted on each upstream for all workspaces together. */
+  /** The counts of each upstream, over all workspaces. */
   async totals(span: Span): Promise<ReadonlyMap<string, Cell>> {
     const found = new Map<string, Cell>();
     for (const upstream of [...this.#source.upstreams(), ...this.#recorder.upstreams()]) {
@@ -102,6 +102,6 @@ export class ShownLanes {
   }
 }
 
-/** Rounded up, so that the slot is free for a client that returns then. */
+/** Rounds up, so that a client that returns then finds the slot free. */
 const inWholeMs = (state: CeilingState | null): CeilingState | null =>
   state === null ? null : { ...state, resetMs: Math.ceil(state.resetMs) };

@@ -1,11 +1,11 @@
-/** Reads `?window=`: how far back activity looks. Owns the syntax and its range. */
+/** Reads `?window=`: the time for which `/activity` sums its counts. Owns: its syntax and range. */
 
-/** An hour: what is remembered. */
+/** One hour: counts are kept no longer. */
 const maxWindowMs = 3_600_000;
 
 /**
- * `window=90s`, `15m` or `1h` in a raw query string, as milliseconds; an hour when absent. `null` when it is written
- * differently, given twice, 0, or longer than an hour.
+ * `window=90s`, `15m` or `1h` in a raw query string, as milliseconds; an hour when absent. `null` when the value has another
+ * form, appears twice, is 0, or is longer than an hour.
  */
 export function windowOf(rawQuery: string): number | null {
   const values = rawQuery

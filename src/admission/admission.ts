@@ -7,7 +7,7 @@
  *                          └─ refused ──▶ NewcomerCheck ──▶ Refusal
  *
  * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
- * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-rejection.ts`).
+ * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-refusal.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
 import type { CeilingKey } from '../ids.ts';
@@ -20,7 +20,7 @@ import { ArrivalOrder } from './arrival-order.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingGate } from './ceiling-gate.ts';
-import { EarlyRejection } from './early-rejection.ts';
+import { EarlyRefusal } from './early-refusal.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { applyLimits, Lanes } from './lanes.ts';
@@ -49,7 +49,7 @@ const neverJoined = (): null => null;
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
-  readonly #rejection: EarlyRejection;
+  readonly #earlyRefusal: EarlyRefusal;
   readonly #newcomers: NewcomerCheck;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
@@ -57,7 +57,7 @@ export class AdmissionQueue {
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
     onGrant: (grant) => this.#gate.onGrant(grant),
-    onClosed: (bucket, closedMs) => this.#rejection.onStandstill(bucket, null, closedMs),
+    onClosed: (bucket, closedMs) => this.#earlyRefusal.onStandstill(bucket, null, closedMs),
   };
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
@@ -69,9 +69,9 @@ export class AdmissionQueue {
     const edge = new CeilingEdge(parts, rotation);
     this.#parts = parts;
     this.#registry = registry;
-    this.#rejection = new EarlyRejection(parts, registry, rotation);
-    this.#newcomers = new NewcomerCheck(parts, rotation, this.#rejection);
-    this.#gate = new CeilingGate(parts, { registry, rotation, edge, rejection: this.#rejection });
+    this.#earlyRefusal = new EarlyRefusal(parts, registry, rotation);
+    this.#newcomers = new NewcomerCheck(parts, rotation, this.#earlyRefusal);
+    this.#gate = new CeilingGate(parts, { registry, rotation, edge, earlyRefusal: this.#earlyRefusal });
   }
 
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
@@ -119,7 +119,7 @@ export class AdmissionQueue {
    */
   reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const changed = reconfigure(this.#parts, this.#registry.all(), settingsOf);
-    this.#rejection.onReconfigured(changed);
+    this.#earlyRefusal.onReconfigured(changed);
   }
 
   /** Buckets were joined into others: moves each waiting call of theirs to the bucket it belongs to now, in order. */
@@ -129,7 +129,7 @@ export class AdmissionQueue {
 
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void {
-    this.#rejection.onDrain(budgetMs);
+    this.#earlyRefusal.onDrain(budgetMs);
   }
 
   /** Calls that wait in this process now under one ceiling. */

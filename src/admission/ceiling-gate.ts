@@ -1,17 +1,18 @@
 /**
- * From a grant of the bucket to a lease: charges the ceiling at the moment of sending, lane by lane in order, and hands
- * back what cannot go now.
+ * Turns grants of the bucket into leases: takes a slot of the ceiling for each at the moment of sending, in the order of its
+ * lane, and returns grants for which the ceiling has no slot.
  *
  * Owns: that order, and each lane's `gate`. Does not own: which call is next (the limiter), callers and their deadlines
  * (`wait-registry.ts`), the age of slots (`ceiling-slots.ts`).
- * Keeps: a grant that comes before its caller waits keeps its position all the same, so that no grant behind it goes
- * first; at the edge of the ceiling no call overtakes (4); a grant that no call can use goes back whole.
+ * Keeps: a grant that arrives before its caller waits keeps its position, so that no grant behind it goes first; when the ceiling
+ * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
+ * joined into another one while the ceiling was asked.
  */
 import type { TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
-import type { EarlyRejection } from './early-rejection.ts';
+import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { applyLimits } from './lanes.ts';
@@ -20,8 +21,8 @@ import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** A grant and its call, on the way through their lane's gate. */
-interface Passage {
+/** A grant and the call that it is for, until the call has its lease or the grant goes back. */
+interface PendingGrant {
   readonly call: QueuedCall;
   readonly grant: Grant;
 }
@@ -36,8 +37,11 @@ export interface GateNeighbours {
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly edge: CeilingEdge;
-  readonly rejection: EarlyRejection;
+  readonly earlyRefusal: EarlyRefusal;
 }
+
+/** How long a lane pauses whose grants keep being returned: by then all of them are returned. Milliseconds. */
+const lanePauseMs = 1;
 
 export class CeilingGate {
   readonly #parts: AdmissionParts;
@@ -57,14 +61,14 @@ export class CeilingGate {
     else this.pass(call, grant);
   }
 
-  /** The call is granted: it gets its lease when the ceiling agrees and its caller waits. */
+  /** The bucket granted the call: it gets its lease as soon as the ceiling has a slot and its caller waits. */
   pass(call: QueuedCall, grant: Grant): void {
     if (call.isGone || hasMoved(call, grant)) return this.#drop(grant);
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceiling);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
-    // A store failed. No slot is left taken: every step that has one and does not send gives it back before it asks the limiter
-    // anything, and a `take` that rejects has given its former slot back (`limiter/ceilings.ts`).
+    // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
+    // that rejects has given the former slot back (`limiter/ceilings.ts`).
     gate.tail = charged.catch((error: unknown) => {
       this.#drop(grant);
       this.#to.registry.end(call, { kind: 'failed', error });
@@ -72,7 +76,7 @@ export class CeilingGate {
     });
   }
 
-  /** `null` = the ceiling is known to have no slot. */
+  /** Asks the ceiling for a slot; `null` = the ceiling is known to have none. */
   #askForSlot(call: QueuedCall): Promise<AskedSlot> | null {
     if (this.#isAsleep(call)) return null;
     this.#to.rotation.onAsked(call.lane);
@@ -81,8 +85,9 @@ export class CeilingGate {
   }
 
   /**
-   * True when the ceiling need not be asked: the lane sleeps, and the limiter did not know of this sleep when the call took its
-   * position. A grant given in spite of a sleep that the limiter knew of means that a slot came back: it asks the ceiling.
+   * True when the ceiling need not be asked: the lane sleeps until the ceiling has a slot, and the limiter did not know this when
+   * the call took its position. If the limiter did know and granted nevertheless, a slot has come back: then the ceiling is
+   * asked.
    */
   #isAsleep({ lane: { gate }, positionedUnder }: QueuedCall): boolean {
     const { asleep } = gate;
@@ -90,64 +95,68 @@ export class CeilingGate {
   }
 
   /**
-   * Resolves to true when the lane may go on behind this grant.
-   * @param before resolves when the grant before this one is charged; false = it went back.
+   * Resolves to true when grants behind this one may go on.
+   * @param before resolves when the lane's previous grant is done; false = that grant went back.
    */
   async #charge(
-    passage: Passage,
+    pending: PendingGrant,
     asked: Promise<AskedSlot> | null,
     before: Promise<boolean>,
   ): Promise<boolean> {
-    const { call } = passage;
+    const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const early = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
+    const kept = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
-    // An earlier grant was returned while this one waited for it. `gate.asleep` cannot show that: a slot that is given back
-    // clears it. The count of returned grants can.
-    if (early === null || (!isInOrder && gate.returned > returned)) {
-      if (early?.reply.kind !== 'taken') return this.#requeue(passage);
-      await this.#slots.giveBack(early);
-      return this.#requeue(passage, 'gave its slot back');
+    // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
+    if (hasMoved(call, grant))
+      return kept === null ? this.#requeue(pending) : this.#stop(pending, kept, null);
+    // An earlier grant was returned while this one waited for it. Only the count of returned grants shows that: `gate.asleep` is
+    // cleared when a slot is given back.
+    if (kept === null || (!isInOrder && gate.returned > returned)) {
+      if (kept?.reply.kind !== 'taken') return this.#requeue(pending);
+      await this.#slots.giveSlotBack(kept);
+      return this.#requeue(pending, 'gave its slot back');
     }
-    if (early.reply.kind === 'taken') await call.callerWaits();
-    const slot = await this.#slots.keepFresh(call, early);
+    if (kept.reply.kind === 'taken') await call.callerWaits();
+    const slot = await this.#slots.keepFresh(call, kept);
     return slot.reply.kind === 'refused'
-      ? this.#onRefused(passage, slot, slot.reply)
-      : this.#handOver(passage, slot, slot.reply);
+      ? this.#onRefused(pending, slot, slot.reply)
+      : this.#handOver(pending, slot, slot.reply);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  async #onRefused(passage: Passage, slot: AskedSlot, { waitMs, isDaily }: Refused): Promise<boolean> {
-    const { call } = passage;
-    const { rotation, rejection } = this.#to;
+  async #onRefused(pending: PendingGrant, slot: AskedSlot, { waitMs, isDaily }: Refused): Promise<boolean> {
+    const { call } = pending;
+    const { rotation, earlyRefusal } = this.#to;
     if (isUnderLimits(slot, call)) {
       call.lane.gate.asleep = {
         until: this.#parts.clock.monotonic() + waitMs + rotation.delayMs(call),
         because: isDaily ? 'ceiling_day' : 'ceiling_minute',
       };
     }
-    const mayGoOn = await this.#requeue(passage);
-    rejection.onCeilingFull(call.request.ceiling.key);
+    const mayGoOn = await this.#requeue(pending);
+    earlyRefusal.onCeilingFull(call.request.ceiling.key);
     return mayGoOn;
   }
 
-  /** The ceiling gave a slot: the call gets its lease, unless it ended meanwhile. */
-  #handOver(passage: Passage, slot: AskedSlot, taken: Taken): true | Promise<true> {
-    const { call, grant } = passage;
-    const { registry, edge, rejection } = this.#to;
+  /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
+  #handOver(pending: PendingGrant, slot: AskedSlot, taken: Taken): true | Promise<true> {
+    const { call, grant } = pending;
+    const { registry, edge, earlyRefusal } = this.#to;
+    if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
-    if (stop !== null || !call.isWaiting) return this.#stop(passage, slot, stop);
+    if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
     edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
     const { ceiling } = slot;
     call.asksForSlot = false;
-    registry.grant(call, new AdmittedLease(this.#parts, rejection, { call, grant, taken, ceiling }));
+    registry.grant(call, new AdmittedLease(this.#parts, earlyRefusal, { call, grant, taken, ceiling }));
     return true;
   }
 
-  /** The call ended while the ceiling was asked, or has to: slot and grant go back. */
-  async #stop({ call, grant }: Passage, slot: AskedSlot, stop: Ending | null): Promise<true> {
-    await this.#slots.giveBack(slot);
+  /** The call ended or moved while the ceiling was asked, or must end now (`stop`): slot and grant go back. */
+  async #stop({ call, grant }: PendingGrant, slot: AskedSlot, stop: Ending | null): Promise<true> {
+    await this.#slots.giveSlotBack(slot);
     this.#drop(grant);
     if (stop !== null) this.#to.registry.end(call, stop);
     return true;
@@ -157,11 +166,15 @@ export class CeilingGate {
    * Returns the ticket to its lane. The lane sleeps until the ceiling has a slot, unless this call had a slot and gave it back.
    * Resolves to false: no grant behind this one may go first.
    */
-  async #requeue({ call, grant }: Passage, why: Requeued = 'no slot'): Promise<false> {
-    call.asksForSlot = false;
-    call.lane.gate.returned += 1;
-    // A call that is gone has had its ticket taken out of the lane; returning the grant would put the ticket back for good.
-    if (call.isGone || hasMoved(call, grant)) {
+  async #requeue({ call, grant }: PendingGrant, why: Requeued = 'no slot'): Promise<false> {
+    // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
+    const isMoved = hasMoved(call, grant);
+    if (!isMoved) {
+      call.asksForSlot = false;
+      call.lane.gate.returned += 1;
+    }
+    // The ticket of a call that is gone has left the lane; returning the grant would put it back, and nobody would remove it.
+    if (call.isGone || isMoved) {
       this.#drop(grant);
       return false;
     }
@@ -175,9 +188,16 @@ export class CeilingGate {
     return false;
   }
 
-  #settlementOf({ lane, request }: QueuedCall, why: Requeued): Settlement {
-    if (why === 'gave its slot back') return { kind: 'returned', sleepMs: 0, because: 'backoff' };
+  #settlementOf(call: QueuedCall, why: Requeued): Settlement {
+    const { lane, request } = call;
     const now = this.#parts.clock.monotonic();
+    if (why === 'gave its slot back') {
+      // The limiter grants the lane again while grants behind this one are still to be returned. In one process each new grant would
+      // then find its predecessor returned, endlessly and without letting other events run: so the lane pauses the second time.
+      const isAgain = call.slotGivenBackAt !== null && now - call.slotGivenBackAt < lanePauseMs;
+      call.slotGivenBackAt = now;
+      return { kind: 'returned', sleepMs: isAgain ? lanePauseMs : 0, because: 'backoff' };
+    }
     const { until, because } = lane.gate.asleep ?? { until: now, because: 'ceiling_minute' };
     return {
       kind: 'returned',
@@ -194,9 +214,9 @@ export class CeilingGate {
   }
 }
 
-/** True when the call's bucket was joined into another one: the call waits there, a grant of the former bucket is of no use. */
+/** True when the call's bucket was joined into another one: the call waits there, and a grant of the former bucket is of no use. */
 const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
 
-/** False when the limits were changed since the ceiling was asked: its reply says nothing about the present limits. */
+/** False when a reload changed the limits after the ceiling was asked: its reply says nothing about the present limits. */
 const isUnderLimits = ({ ceiling }: AskedSlot, { request }: QueuedCall): boolean =>
   ceiling.perMinute === request.ceiling.perMinute && ceiling.perDay === request.ceiling.perDay;

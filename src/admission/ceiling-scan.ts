@@ -1,9 +1,9 @@
 /**
- * Refuses waiting calls whose slot under their ceiling would come after their deadline. A scan follows each event that may have
- * made slots come later, and newcomers (`scan-schedule.ts`).
+ * Refuses waiting calls whose slot under their ceiling would come after their deadline. A scan follows each event that may delay
+ * slots; scans also follow newcomers (`scan-schedule.ts`).
  *
- * Owns: when the calls of a ceiling are gone over, and how much of its forecast is asked for. Does not own: newcomers
- * (`newcomer-check.ts`). Keeps: a call that is refused does not count as being ahead of the calls behind it.
+ * Owns: when the calls of a ceiling are scanned, and how many of its slots are forecast. Does not own: refusing newcomers
+ * (`newcomer-check.ts`). Keeps: a call that is refused does not count as ahead of the calls behind it.
  */
 import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
 import { refused } from './ending.ts';
@@ -16,15 +16,15 @@ import { ScanSchedule } from './scan-schedule.ts';
 import { ScanThrottle } from './scan-throttle.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** The times of so many next slots are known without asking for them (`ceiling-read.policy.ts`). */
+/** The times of this many next slots come with every reading of the ceiling (`ceiling-read.policy.ts`). */
 const knownSlots = 64;
 
-/** A scan of those who wait for slots of one ceiling. */
+/** A scan of the calls that wait for slots of one ceiling. */
 interface Scan {
   readonly key: CeilingKey;
-  /** Slots to ask for (`null` = one for every waiting call); a call further back is taken to get the last of them. */
+  /** How many slots to forecast (`null` = one for every waiting call). A call further back is judged by the last of them. */
   upTo: number | null;
-  /** Calls that are in their lane already though their callers do not wait yet. */
+  /** Calls that have entered their lane, but whose callers do not wait yet: they count as ahead of others. */
   readonly entered: Set<QueuedCall>;
 }
 
@@ -32,7 +32,7 @@ export class CeilingScan {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #rotation: LaneRotation;
-  /** Scans that are due; one scan serves everything that brought it about. */
+  /** Scans that are due: one for each ceiling, whatever the number of requests. */
   readonly #due = new Map<CeilingKey, Scan>();
   readonly #throttle: ScanThrottle;
   readonly #schedule: ScanSchedule;
@@ -49,22 +49,22 @@ export class CeilingScan {
     registry.onNobodyWaits = (ceiling) => this.#schedule.forget(ceiling);
   }
 
-  /** Checks all calls under the ceiling: their slots may come later than was forecast before. */
+  /** Plans a scan of all calls under the ceiling: their slots may come later than was forecast before. */
   all(ceiling: CeilingKey): void {
     this.#plan(ceiling, null);
   }
 
-  /** A more urgent call went before others that wait for a slot of its ceiling. */
+  /** Plans a scan because a more urgent call entered ahead of others that wait for a slot of its ceiling. */
   behind(call: QueuedCall): void {
     this.#plan(call.request.ceiling.key, null).entered.add(call);
   }
 
-  /** A ceiling's slots were forecast for a newcomer. */
+  /** Slots of the ceiling were forecast for a newcomer: schedules scans of the calls that wait already. */
   afterForecast(ceiling: CeilingKey): void {
     this.#schedule.onNewcomer(ceiling);
   }
 
-  /** The planned scan of this ceiling, which callers may widen: it does not begin before the current tick has ended. */
+  /** Plans a scan of the ceiling, or widens the planned one. It begins when the current tick has ended. */
   #plan(key: CeilingKey, upTo: number | null): Scan {
     let scan = this.#due.get(key);
     if (scan === undefined) {
@@ -99,7 +99,7 @@ export class CeilingScan {
     const positions = Array.from({ length: count }, (_, index) => index + 1);
     const [first] = calls;
     if (first === undefined) return;
-    // Not the limits by which the scan was planned: a reload since has changed those of the calls.
+    // The limits are read from a call, because a reload may have changed them since the scan was planned.
     const holds = await this.#parts.ceilings.forecast(first.request.ceiling, positions);
     this.#refuseLate(
       calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),
@@ -107,7 +107,7 @@ export class CeilingScan {
     );
   }
 
-  /** @param holds how long the ceiling holds each position under it, the last one also those behind it. */
+  /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
   #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
     const now = this.#parts.clock.monotonic();
     const aheadIn = new Map<LaneView, number>();
@@ -115,7 +115,8 @@ export class CeilingScan {
       const ahead = aheadIn.get(call.lane) ?? 0;
       const position = Math.min(this.#rotation.positionOf(call, ahead), holds.length);
       const hold = holds[position - 1];
-      const isLate = hold !== undefined && now + hold.waitMs > call.deadline;
+      // A call that its ceiling does not hold waits for something else; its deadline ends its wait, also when that timer is late.
+      const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
       if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
       else aheadIn.set(call.lane, ahead + 1);
     }

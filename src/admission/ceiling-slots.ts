@@ -27,7 +27,7 @@ export interface AskedSlot {
    * which is not before it was asked for.
    */
   readonly goodUntil: number;
-  /** From asking to the reply, milliseconds. */
+  /** Time from the request to the reply, milliseconds. */
   readonly tookMs: number;
   /** True when the slot was taken before and became too old. */
   readonly isRetaken: boolean;
@@ -78,7 +78,7 @@ export class CeilingSlots {
     return slot;
   }
 
-  /** Resolves with `event`, or after so many milliseconds. */
+  /** Resolves with `event`, at the latest after `ms` milliseconds. */
   async #firstOf(event: Promise<void>, ms: number): Promise<void> {
     let cancel = (): void => {};
     const passed = new Promise<void>((resolve) => {
@@ -124,7 +124,7 @@ export class CeilingSlots {
     return this.#take(request.ceiling, lateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
-  async giveBack({ ceiling, reply }: AskedSlot): Promise<void> {
+  async giveSlotBack({ ceiling, reply }: AskedSlot): Promise<void> {
     if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
   }
 

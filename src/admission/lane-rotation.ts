@@ -13,7 +13,7 @@ import type { WaitRegistry } from './wait-registry.ts';
 
 /** How long a lane that is next needs to take its slot, milliseconds: each lane ahead delays a lane's waking by as much. */
 const serviceMs = 10;
-/** A lane lets at most so many others go first. */
+/** How many other lanes a lane lets go first at most. */
 const maxAhead = 8;
 /** For how long the last observation of a lane counts: that it waits for the ceiling, how many calls wait in it. Milliseconds. */
 const retentionMs = 4_000;
@@ -67,7 +67,10 @@ export class LaneRotation {
     return position;
   }
 
-  /** Other lanes that wait for the same ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket instead. */
+  /**
+   * Other lanes that wait for the same ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket
+   * instead.
+   */
   *#othersOf({ lane: own, request: { ceiling } }: QueuedCall): Generator<LaneView> {
     const now = this.#clock.monotonic();
     for (const lane of this.#registry.lanesUnder(ceiling.key)) {

@@ -1,15 +1,18 @@
 /**
- * The lease of a caller that may send: the bucket's grant and the ceiling's slot, ended together and once.
- * Does not own: taking them (`ceiling-gate.ts`). Keeps: a lease is settled once (8), what was not sent gives its slot back.
+ * The lease of a call that may be sent: the bucket's grant and the ceiling's slot, which end together and once.
+ *
+ * Does not own: taking grant and slot (`ceiling-gate.ts`).
+ * Keeps: a lease is settled once (8); a call that was not sent gives its slot back (9).
  */
 import type { CeilingRef, CeilingState, TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
-import type { EarlyRejection } from './early-rejection.ts';
+import type { EarlyRefusal } from './early-refusal.ts';
 import { onSlotBack } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { Lease } from './ticket.ts';
 
+/** A call with its grant and its slot. */
 export interface GrantedCall {
   readonly call: QueuedCall;
   readonly grant: Grant;
@@ -20,13 +23,13 @@ export interface GrantedCall {
 
 export class AdmittedLease implements Lease {
   readonly #parts: AdmissionParts;
-  readonly #rejection: EarlyRejection;
+  readonly #earlyRefusal: EarlyRefusal;
   readonly #passed: GrantedCall;
   #isSettled = false;
 
-  constructor(parts: AdmissionParts, rejection: EarlyRejection, passed: GrantedCall) {
+  constructor(parts: AdmissionParts, earlyRefusal: EarlyRefusal, passed: GrantedCall) {
     this.#parts = parts;
-    this.#rejection = rejection;
+    this.#earlyRefusal = earlyRefusal;
     this.#passed = passed;
   }
 
@@ -61,9 +64,9 @@ export class AdmittedLease implements Lease {
     }
     background(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
-    if (stillMs > 0) this.#rejection.onStandstill(grant.bucket, grant.lane, stillMs);
+    if (stillMs > 0) this.#earlyRefusal.onStandstill(grant.bucket, grant.lane, stillMs);
     const points = lesson?.feedback.requestedCost ?? null;
-    if (points !== null) this.#rejection.onCostKnown(call, points);
+    if (points !== null) this.#earlyRefusal.onCostKnown(call, points);
   }
 }
 

@@ -1,14 +1,15 @@
 /**
- * Refuses a newcomer that cannot be sent within its wait: the limiter has just queued or refused the call. The bucket
- * forecasts its own wait, the ceiling the time of its slot, and the later of the two counts.
+ * Refuses a newcomer that cannot be sent within its wait. A newcomer is a call that the limiter has just queued or refused. The bucket
+ * forecasts how long the call waits for a grant, the ceiling how long for a slot, and the longer of the two counts.
  *
- * Owns: asking the ceiling for a newcomer. Does not own: calls that wait already (`early-rejection.ts`).
- * Keeps: a newcomer that cannot make it is refused at once with the true time (13).
+ * Owns: asking the ceiling for a newcomer. Does not own: calls that wait already (`early-refusal.ts`), granted calls
+ * (`ceiling-gate.ts`).
+ * Keeps: a newcomer that cannot be sent within its wait is refused at once with the true time (13).
  */
 import type { Refusal } from '../errors.ts';
 import type { CeilingHold } from '../limiter/ceilings.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
-import type { EarlyRejection } from './early-rejection.ts';
+import type { EarlyRefusal } from './early-refusal.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -22,12 +23,12 @@ const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
 export class NewcomerCheck {
   readonly #parts: AdmissionParts;
   readonly #rotation: LaneRotation;
-  readonly #rejection: EarlyRejection;
+  readonly #earlyRefusal: EarlyRefusal;
 
-  constructor(parts: AdmissionParts, rotation: LaneRotation, rejection: EarlyRejection) {
+  constructor(parts: AdmissionParts, rotation: LaneRotation, earlyRefusal: EarlyRefusal) {
     this.#parts = parts;
     this.#rotation = rotation;
-    this.#rejection = rejection;
+    this.#earlyRefusal = earlyRefusal;
   }
 
   /**
@@ -38,7 +39,7 @@ export class NewcomerCheck {
     const byCeiling = await this.#ceilingHold(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
     if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);
-    if (call.lane.waiting > reply.ahead) this.#rejection.onOvertaken(call);
+    if (call.lane.waiting > reply.ahead) this.#earlyRefusal.onOvertaken(call);
     return null;
   }
 
@@ -51,8 +52,8 @@ export class NewcomerCheck {
     const { clock, ceilings } = this.#parts;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
     const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
-    // A call that has ended meanwhile neither waits nor leaves any more, which would end the scans of its ceiling.
-    if (!call.isGone) this.#rejection.onForecastRead(ceiling.key);
+    // A call that ended meanwhile must not start scans of its ceiling: they end when a call waits or leaves, and it does neither.
+    if (!call.isGone) this.#earlyRefusal.onForecastRead(ceiling.key);
     return hold;
   }
 

@@ -31,8 +31,8 @@ export type CallState =
 export type Waiting = Extract<CallState, { kind: 'waiting' }>;
 
 /**
- * Even a call that will not wait at all has this long to pass through admission, milliseconds: the stores' replies take a
- * moment. Whether it has to wait is decided before, by its own measure.
+ * Added to the deadline of every call, milliseconds, for the replies of the stores: a call that may not wait at all still has to
+ * pass through admission. The call's own wait (`maxWaitMs`), without this addition, decides whether it is refused as too late.
  */
 export const passageMs = 100;
 /** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
@@ -62,6 +62,8 @@ export class QueuedCall {
    * that sleep asks the ceiling all the same, because a slot must have come back. `null` = the limiter knew of none.
    */
   positionedUnder: CeilingSleep | null;
+  /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
+  slotGivenBackAt: number | null = null;
   /** Time spent waiting before the present wait, milliseconds. */
   waitedMs = 0;
   #state: CallState = { kind: 'entering' };

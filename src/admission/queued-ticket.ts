@@ -1,5 +1,7 @@
 /**
- * What a caller holds of its queued call. A class: thousands of calls wait, and its functions are not made for each.
+ * The ticket that the journey holds for a queued call: it passes each question on to the call or to the registry. A class, because
+ * thousands of calls wait and a factory would create these functions for each.
+ *
  * Does not own: the call's states (`queued-call.ts`) and what changes them (`wait-registry.ts`).
  */
 import type { Clock } from '../clock.ts';
@@ -18,7 +20,7 @@ export class QueuedTicket implements Ticket {
     this.#clock = clock;
   }
 
-  granted(): Promise<Lease> {
+  whenGranted(): Promise<Lease> {
     return this.#registry.wait(this.#call);
   }
 
@@ -26,7 +28,7 @@ export class QueuedTicket implements Ticket {
     return Math.max(0, this.#call.waitEndsAt - this.#clock.monotonic());
   }
 
-  lengthen(ms: number): void {
+  ensureTimeLeft(ms: number): void {
     this.#call.deadline = Math.max(this.#call.deadline, this.#clock.monotonic() + ms);
   }
 

@@ -16,7 +16,7 @@ import type { BucketKey, LaneKey, Limiter } from '../limiter/limiter.ts';
 import { refusedBy, waitTooLong } from './refusals.ts';
 import type { AdmissionRequest } from './ticket.ts';
 
-/** For so long after a refusal calls like the refused one are refused here. Milliseconds. */
+/** How long after a refusal calls like the refused one are refused without asking the limiter. Milliseconds. */
 export const rememberedMs = 250;
 /** Buckets with remembered refusals. Beyond it all are forgotten, and the limiter is asked again. */
 const maxBuckets = 10_000;

@@ -46,7 +46,7 @@ const cause: Readonly<Record<HeldBy, string>> = {
   queue: 'Other calls are waiting.',
 };
 
-/** States the wait that the call would need, and the `Prefer` that asks for it where so long a wait is allowed. */
+/** States the wait that the call would need and, where such a wait is allowed, the `Prefer` field that asks for it. */
 function advice(waitMs: number, maxPreferMs: number): string {
   const seconds = Math.ceil(waitMs / 1_000);
   const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;

@@ -1,14 +1,15 @@
 /**
- * Scans of all calls, whose cost grows with their number: after a scan of very many the next one waits a while.
+ * Limits how often all calls are scanned. A scan costs time for each call that it visits, so after a scan of many calls the next
+ * one waits.
  *
- * Owns: when the next scan may be. Does not own: what a scan is for. Keeps: however often scans are asked for, they take
- * a small part of the time of everything else; what was asked for is scanned, at the latest after the rest.
+ * Owns: when the next scan may run. Does not own: what a scan does. Keeps: scans take a small part of the process' time, however
+ * often they are requested; a requested scan runs at the latest after the rest.
  */
 import type { Clock } from '../clock.ts';
 
-/** A scan of fewer calls costs too little to rest after it: a call that is late is refused in the same tick. */
+/** A scan that visits no more calls is so cheap that no rest follows it: late calls are refused in the same tick. */
 const maxFreeVisits = 100;
-/** Milliseconds of rest for each call that was visited: a hundred times what a visit takes, or thereabouts. */
+/** Milliseconds of rest for each call that was visited: about a hundred times as long as a visit takes. */
 const restPerVisitMs = 0.01;
 
 type State =
@@ -23,13 +24,13 @@ export class ScanThrottle {
   readonly #scan: () => number;
   #state: State = { kind: 'ready' };
 
-  /** @param scan everything that is due; returns how many calls it visited. */
+  /** @param scan scans everything that is due, and returns how many calls it visited. */
   constructor(clock: Clock, scan: () => number) {
     this.#clock = clock;
     this.#scan = scan;
   }
 
-  /** Scans at once, or after the rest. What is asked for while a scan is planned is part of that one. */
+  /** Scans at once, or after the rest. Requests that come while a scan is planned are served by that scan. */
   request(): void {
     const state = this.#state;
     if (state.kind === 'planned') return;

@@ -2,7 +2,7 @@
  * Finds waiting calls whose bucket, or lane of it, sends nothing until after their deadlines, and reports each to `onLate`,
  * which refuses the call.
  *
- * Owns: the standstills that no scan has applied yet. Does not own: the refusal itself (`early-rejection.ts`).
+ * Owns: the standstills that no scan has applied yet. Does not own: the refusal itself (`early-refusal.ts`).
  * Keeps: one scan applies all standstills that became known since the last scan, however many attempts end at once.
  */
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';

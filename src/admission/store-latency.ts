@@ -21,7 +21,7 @@ export class StoreLatency {
     return over * 2 > this.#lastMs.length;
   }
 
-  /** Of the last answers; 0 before the first one. Milliseconds. */
+  /** The longest of the last answers; 0 before the first one. Milliseconds. */
   get maxMs(): number {
     return Math.max(0, ...this.#lastMs);
   }

@@ -2,7 +2,7 @@
  * All calls of this replica that are in admission: who waits, until when, and how each ends.
  *
  * Owns: the changes of a call's state with all that goes with them: counts, deadlines, listeners, the limiter's tickets.
- * Does not own: who is refused early (`early-rejection.ts`), who may go (`ceiling-gate.ts`).
+ * Does not own: who is refused early (`early-refusal.ts`), who may go (`ceiling-gate.ts`).
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10).
  */
@@ -98,12 +98,13 @@ export class WaitRegistry {
   }
 
   /**
-   * A waiting call moves to the bucket into which its own was joined, at its position. A call whose grant is asking the ceiling
-   * for a slot stays: it is sent with that grant, or moves when the grant is returned.
+   * A waiting call moves to the bucket into which its own was joined, at its position. So does a call whose grant is asking the
+   * ceiling for a slot: that grant goes back with the ceiling's reply (`ceiling-gate.ts`). The bucket that stays knows nothing of it,
+   * and a call that left with it would cost a refusal; and calls behind it, which move at once, would leave first (4).
    */
   moveToJoinedBucket(call: QueuedCall): void {
     const { joinedBucketOf, limiter, leaseMs, background } = this.#parts;
-    const joined = call.isWaiting && !call.asksForSlot ? joinedBucketOf(call.request) : null;
+    const joined = call.isWaiting ? joinedBucketOf(call.request) : null;
     if (joined === null) return;
     const from = call.request.admission.bucket;
     this.#transfer(call, joined);
@@ -116,6 +117,7 @@ export class WaitRegistry {
     const { admission } = call.request;
     this.#queues.remove(call);
     call.lane.calls -= 1;
+    call.asksForSlot = false;
     call.request = { ...call.request, admission: { ...admission, ...to } };
     call.lane = this.#lanes.of(to);
     call.lane.calls += 1;

@@ -10,7 +10,7 @@
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */
 
-/** From the first refusal to the first probe. */
+/** Time from the first refusal to the first probe. */
 export const firstPauseMs = 60_000;
 export const maxPauseMs = 900_000;
 /** After a probe whose answer decided nothing (a server error, a request with a mistake of its own). */
@@ -19,7 +19,7 @@ export const silentPauseMs = 10_000;
 export const probeLifeMs = 60_000;
 /** A breaker that no call has asked for this long after its time is forgotten. */
 export const memoryMs = 3_600_000;
-/** Who comes this much before the time is not sent away: clocks of several machines took part in telling it. */
+/** A call that comes this much before the stated time is let through: the time was computed with the clocks of several machines. */
 const toleranceMs = 250;
 
 /** A breaker that is not closed. */
@@ -74,5 +74,5 @@ export function ask(breaker: Breaker, now: number): BreakerReply {
   return { kind: 'probe', next: { ...breaker, kind: 'probing', until: now + probeLifeMs } };
 }
 
-/** No call has asked for so long that what was known says nothing any more. */
+/** True when no call has asked for the breaker for so long that its state says nothing about the upstream any more. */
 export const isForgotten = ({ until }: Breaker, now: number): boolean => now > until + memoryMs;

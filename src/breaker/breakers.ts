@@ -30,9 +30,9 @@ export interface BreakersParts {
   readonly store: BreakerStore;
   /** Something opened: calls that wait may be concerned. */
   readonly onOpened: () => void;
-  /** A call of this replica was refused, and the next one may ask in so many milliseconds. */
+  /** A call of this replica was refused; `shown` says when the next one may probe. */
   readonly onRefused: (upstream: string, shown: ObservedBreaker) => void;
-  /** Hears of failures of work that nobody waits for. */
+  /** Called when background work fails. */
   readonly onFailure: (failure: unknown) => void;
 }
 
@@ -209,7 +209,7 @@ export class Breakers {
     });
   }
 
-  /** Forgets what nobody asks for any more, and hears what the store has of the rest. */
+  /** Forgets breakers that no call asks for any more, and reads the state of the others from the store. */
   async #refresh(): Promise<void> {
     const { store } = this.#parts;
     this.#known.forgetOld(this.#now());

@@ -8,7 +8,7 @@ const maxKnown = 10_000;
 export interface KnownBreaker {
   readonly id: BreakerId;
   readonly state: Breaker;
-  /** Version in the store; `''` = the store has not heard of it. */
+  /** Version in the store; `''` = the store does not have the breaker. */
   readonly version: string;
 }
 
@@ -34,7 +34,7 @@ export class KnownBreakers {
     this.#byKey.delete(key);
   }
 
-  /** No call has asked for these for so long that they say nothing any more. */
+  /** Forgets breakers that no call has asked for in a long time (`isForgotten`). */
   forgetOld(now: number): void {
     for (const { id, state } of this) if (isForgotten(state, now)) this.#byKey.delete(id.key);
   }

@@ -4,7 +4,7 @@ import type { CliIo } from './io.ts';
 export interface ControlCommand {
   readonly verb: 'open' | 'pause' | 'resume';
   readonly upstream: string;
-  /** Of a pause. */
+  /** How long a pause lasts; `null` = as long as the admin port does by default. */
   readonly seconds: number | null;
   /** `http://host:port` of any replica's admin port. */
   readonly admin: string;

@@ -1,6 +1,6 @@
 /**
- * Settings of a text, while calls go on. Owns nothing but the order: a long text is checked in a thread of its own, and the
- * settings are built here in slices.
+ * Reads settings from the configuration text while calls go on. Owns only which step runs where: a text is checked in this thread or,
+ * when it is long, in a thread of its own, and the settings are built in this thread in slices.
  */
 import type { Slices } from '../slices.ts';
 import { checkText } from './check-text.ts';
@@ -11,20 +11,20 @@ import type { Settings } from './settings.ts';
 
 export interface ApartOptions {
   readonly slices: Slices;
-  /** Ends the thread. */
+  /** Its abort ends the thread. */
   readonly signal: AbortSignal;
-  /** Replaces the thread that checks long texts, and has it check short ones too. */
+  /** Starts the thread that checks the text, instead of a real one. When set, short texts are checked in it as well. */
   readonly startThread?: StartThread | undefined;
 }
 
 /**
- * Texts of so many characters at most, some hundred workspaces, are checked in this thread: that takes it a few milliseconds, and
- * a thread half a second to start.
+ * While calls go on, a text of up to this many characters, some hundred workspaces, is checked in this thread: that takes a few
+ * milliseconds, while another thread takes half a second to start.
  */
-export const maxShortText = 12_000;
+export const maxReloadLengthHere = 12_000;
 
 /**
- * Settings of a text of the file, while calls go on.
+ * Reads settings from a text of the file, while calls go on.
  * @throws ConfigError, CheckThreadError, or `signal.reason`
  */
 export async function settingsApart(
@@ -32,7 +32,7 @@ export async function settingsApart(
   source: ConfigSource,
   { slices, signal, startThread }: ApartOptions,
 ): Promise<Settings> {
-  const isShort = startThread === undefined && text.length <= maxShortText;
+  const isShort = startThread === undefined && text.length <= maxReloadLengthHere;
   const checked = isShort
     ? checkedInput(checkText(text, source))
     : await checkInThread({ text, ...source }, signal, startThread);
@@ -41,12 +41,12 @@ export async function settingsApart(
   return settings;
 }
 
-/** Longer texts are checked in a thread also at the start, characters: a thousand workspaces. */
-const longText = 300_000;
+/** At the start, a text of fewer characters, about a thousand workspaces, is checked in this thread. */
+const maxFirstLengthHere = 300_000;
 
 /**
- * Settings and digest of the file at the start. What checking a long text takes, 100 KB for each KB, is given back with the
- * thread; in this one it would stay part of the process.
+ * Reads settings and digest of the file at the start. Checking needs about 100 KB of memory per KB of text; a thread of its own frees
+ * it when it ends, while this thread would keep it in the process.
  * @throws ConfigError, CheckThreadError
  */
 export async function firstSettings(
@@ -54,7 +54,7 @@ export async function firstSettings(
   slices: Slices,
 ): Promise<{ settings: Settings; digest: string }> {
   const text = readText(source.path);
-  if (text.length < longText) return readSettings(source);
+  if (text.length < maxFirstLengthHere) return readSettings(source);
   const settings = await settingsApart(text, source, { slices, signal: new AbortController().signal });
   return { settings, digest: textDigest(text) };
 }

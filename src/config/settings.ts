@@ -33,9 +33,9 @@ export interface UpstreamCredential {
   readonly field: string;
   readonly source: CredentialSource;
   /**
-   * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the path of the
-   * file with the value or the refresh token, or token URL and client id. Credentials of one upstream with the same name share bucket and order. It may be a secret: it
-   * goes into keyed digests only.
+   * Names the quota that the credential stands for: `account` where it is configured, else the fixed value, the path of the file
+   * with the value or the refresh token, or token URL and client id. Credentials of one upstream with the same name share bucket
+   * and order. It may be a secret: it goes into keyed digests only.
    */
   readonly quota: string;
 }
@@ -69,7 +69,7 @@ export interface UpstreamLimits {
 /** Times a single upstream exchange may take, milliseconds. */
 export interface UpstreamTimeouts {
   readonly connectMs: number;
-  /** From the request being sent to the answer's head. */
+  /** Time from the sent request to the answer's head. */
   readonly headMs: number;
   /** Longest silence inside the answer's body. */
   readonly idleMs: number;

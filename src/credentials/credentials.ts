@@ -37,7 +37,7 @@ export interface CredentialParts {
   readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
   readonly fetcher: TokenFetcher;
   /** Refresh tokens in their files. */
-  readonly grants: RefreshGrants;
+  readonly refreshGrants: RefreshGrants;
   readonly labelKey: string;
   /** Called when the credentials are closed. */
   readonly onClose: () => void;
@@ -125,7 +125,7 @@ export class Credentials {
     for (const { source } of this.#kept.values()) source.close();
     this.#kept.clear();
     this.#parts.onClose();
-    await this.#parts.grants.close();
+    await this.#parts.refreshGrants.close();
   }
 
   #sourceOf({ credential, upstream }: CredentialUse): Source {
@@ -181,8 +181,8 @@ export class Credentials {
 
   /** A refresh token that somebody writes into its file is used at once where the one before had failed. */
   #watched(source: OAuthSource, path: string): Source {
-    const { clock, grants } = this.#parts;
-    const grant = grants.of(path);
+    const { clock, refreshGrants } = this.#parts;
+    const grant = refreshGrants.of(path);
     const onCheck = (): void => void grant.hasChanged().then((isNew) => isNew && source.retry());
     const watch = new FileWatch({ path, clock, onCheck });
     return {

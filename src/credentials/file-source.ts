@@ -1,9 +1,12 @@
 /**
- * A credential in a file, read again when it changes: also by the swap of a symbolic link, as Kubernetes renews the files of
- * a mounted Secret (a new folder beside the old one, then `..data` is renamed over).
+ * A credential whose value is the text of a file. The file is read again when it changes, also by the swap of a symbolic link, as
+ * Kubernetes renews the files of a mounted Secret (a new folder beside the old one, then `..data` is renamed over).
  *
- * Owns: when the file is read; a call never waits for that. Keeps: a file that is missing, empty or cannot be sent replaces
- * nothing; a changed content counts when it reads the same twice, because a half-written one may be well-formed.
+ * Owns: whether the text that was read replaces the value. Does not own: noticing that the file changed (`file-watch.ts`), how often
+ * refusals may ask for a reading (`refusal-gap.ts`).
+ * Keeps: no call waits for a reading; a file that is missing or empty, or whose text cannot be sent in a field, replaces nothing; a
+ * changed text replaces the value when two readings found it, because a half-written one may be well-formed, or when the value in use
+ * was refused.
  */
 import { open } from 'node:fs/promises';
 import type { Clock } from '../clock.ts';
@@ -13,7 +16,7 @@ import { FileWatch, pollMs } from './file-watch.ts';
 import { RefusalGap } from './refusal-gap.ts';
 import type { Source, SourceEvents, CredentialState } from './source.ts';
 
-/** A longer file is no credential. */
+/** A longer file is no credential. Bytes. */
 const maxBytes = 65_536;
 
 export interface FileParts extends SourceEvents {
@@ -30,10 +33,12 @@ export class FileSource implements Source {
   readonly #parts: FileParts;
   readonly #refusals = new RefusalGap();
   #state: CredentialState = { kind: 'unavailable', fault: null, retryInMs: 0 };
+  /** The text in use, without the prefix. */
   #text: string | null = null;
+  /** Why the last reading failed; `null` = it did not. */
   #fault: CredentialFault | null = null;
-  /** What the last reading held, when it was not what is in use. */
-  #seen: string | null = null;
+  /** A changed text that one reading has found, and that is not in use yet. */
+  #seenOnce: string | null = null;
   #reading: Promise<void> | null = null;
   readonly #watch: FileWatch;
   #isClosed = false;
@@ -59,7 +64,7 @@ export class FileSource implements Source {
   }
 
   accepted(version: number): void {
-    if (this.#isInUse(version)) this.#refusals.helped();
+    if (this.#isInUse(version)) this.#refusals.onAccepted();
   }
 
   expiresInMs(): null {
@@ -75,7 +80,10 @@ export class FileSource implements Source {
     return this.#state.kind === 'usable' && this.#state.version === version;
   }
 
-  /** Reads the file once at a time. */
+  /**
+   * Reads the file; while a reading is under way, joins that one.
+   * @param isTrusted true = a changed text is used without a second reading
+   */
   #check(isTrusted = false): Promise<void> {
     this.#reading ??= readCredential(this.#parts.path).then((reading) => {
       this.#reading = null;
@@ -89,11 +97,11 @@ export class FileSource implements Source {
     const { text } = reading;
     this.#fault = null;
     if (text === this.#text) {
-      this.#seen = null;
-    } else if (this.#text === null || isTrusted || text === this.#seen) {
+      this.#seenOnce = null;
+    } else if (this.#text === null || isTrusted || text === this.#seenOnce) {
       this.#use(text);
     } else {
-      this.#seen = text;
+      this.#seenOnce = text;
       this.#watch.checkSoon();
     }
   }
@@ -102,12 +110,12 @@ export class FileSource implements Source {
     const { prefix, onRenewal } = this.#parts;
     const version = this.#state.kind === 'usable' ? this.#state.version + 1 : 1;
     this.#text = text;
-    this.#seen = null;
+    this.#seenOnce = null;
     this.#state = { kind: 'usable', value: prefix + text, version };
     onRenewal('renewed');
   }
 
-  /** Called once per mistake; the value in use stays. */
+  /** The file cannot be used: the value in use stays. Reported once, until the fault changes or a reading succeeds. */
   #fail(fault: CredentialFault): void {
     if (fault === this.#fault) return;
     this.#fault = fault;
@@ -116,7 +124,7 @@ export class FileSource implements Source {
   }
 }
 
-/** The file's content without the line end that most of them have. */
+/** Reads the credential in a file: its text without white space at either end. */
 export async function readCredential(path: string): Promise<Reading> {
   try {
     const file = await open(path);

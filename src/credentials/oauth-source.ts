@@ -119,7 +119,7 @@ export class OAuthSource implements Source {
   }
 
   accepted(version: number): void {
-    if (version === this.#token?.version) this.#refusals.helped();
+    if (version === this.#token?.version) this.#refusals.onAccepted();
   }
 
   expiresInMs(): number | null {

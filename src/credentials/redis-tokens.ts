@@ -7,7 +7,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../limiter/redis/client/connection.ts';
+import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import type { TokenStore } from './shared-tokens.ts';
 
 /** How long the first operation waits for the connection. Milliseconds. */

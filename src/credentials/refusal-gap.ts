@@ -16,8 +16,8 @@ export class RefusalGap {
     return true;
   }
 
-  /** A call that had been refused was accepted after the renewal. */
-  helped(): void {
+  /** The upstream accepted the present value: the next refusal may ask at once. */
+  onAccepted(): void {
     this.#gapMs = refusalGapMs.min;
     this.#nextAt = null;
   }

@@ -14,7 +14,7 @@ import type { Fetched } from './oauth-source.ts';
 import type { TokenFetcher, TokenFetch } from './token-fetcher.ts';
 import { TokenSeal } from './token-seal.ts';
 
-/** One replica may fetch for so long: longer than an endpoint is waited for. Milliseconds. */
+/** How long one replica may fetch while the others wait: longer than any request to a token endpoint. Milliseconds. */
 const renewalMs = 15_000;
 /** The other replicas check for its token this often, milliseconds. */
 const checkEveryMs = 100;
@@ -31,7 +31,7 @@ export interface TokenStore {
     | null
   >;
   store(name: string, text: string, lifeMs: number): Promise<void>;
-  /** True when this replica may fetch, for so long; false while another one does. */
+  /** True when this replica may fetch the token, for `withinMs`; false while another replica does. */
   begin(name: string, withinMs: number): Promise<boolean | null>;
   end(name: string): Promise<void>;
   /** Lets all replicas know of this mark; resolves when they can. */
@@ -42,8 +42,8 @@ export interface SharedTokensParts {
   readonly clock: Clock;
   readonly labelKey: string;
   readonly store: TokenStore;
-  /** Asks the endpoint. */
-  readonly endpoint: Pick<TokenFetcher, 'fetch'>;
+  /** Fetches at the endpoint, without asking other replicas. */
+  readonly ownFetcher: Pick<TokenFetcher, 'fetch'>;
 }
 
 /**
@@ -63,7 +63,7 @@ export const sharedName = (
     ...(refreshTokenFile === null ? [] : [refreshTokenFile]),
   );
 
-/** By this mark replicas recognise a token that was refused. It reveals nothing of the token. */
+/** The mark by which replicas recognise a refused token. It reveals nothing of the token. */
 export const refusedMark = (labelKey: string, name: string, token: string): string =>
   digest(labelKey, 'refused token', name, token);
 
@@ -77,16 +77,16 @@ export class SharedTokens implements TokenFetcher {
   }
 
   async fetch(input: TokenFetch): Promise<Fetched> {
-    const { clock, endpoint, store, labelKey } = this.#parts;
+    const { clock, ownFetcher, store, labelKey } = this.#parts;
     const { client, signal } = input;
-    if (!client.shared) return endpoint.fetch(input);
+    if (!client.shared) return ownFetcher.fetch(input);
     const name = sharedName(labelKey, client);
     const until = clock.monotonic() + renewalMs;
     while (!signal.aborted && clock.monotonic() < until) {
       const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
       const isOurs = found.kind === 'none' ? await store.begin(name, renewalMs) : null;
-      if (isOurs === null) return endpoint.fetch(input);
+      if (isOurs === null) return ownFetcher.fetch(input);
       if (isOurs) return this.#renew(name, input);
       await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
     }
@@ -113,12 +113,12 @@ export class SharedTokens implements TokenFetcher {
   }
 
   async #renew(name: string, input: TokenFetch): Promise<Fetched> {
-    const { clock, endpoint, store } = this.#parts;
+    const { clock, ownFetcher, store } = this.#parts;
     try {
       // Another replica may have stored its token between this replica's reading and its turn to fetch.
       const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
-      const fetched = await endpoint.fetch(input);
+      const fetched = await ownFetcher.fetch(input);
       if (fetched.kind === 'token') {
         const { token, lifeMs, issuedAt } = fetched;
         const leftMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();

@@ -1,4 +1,9 @@
-/** Puts the credentials of one process together: the way to token endpoints, and with Redis that to the other replicas. */
+/**
+ * Builds the credentials of one process, and starts to fetch the tokens that its upstreams need.
+ *
+ * Owns: which fetcher is behind which: refresh grants before the token endpoint and, with Redis, tokens shared by all replicas before
+ * both. Does not own: when a token is renewed (`oauth-source.ts`), what is said to an endpoint (`token-fetcher.ts`).
+ */
 import type { Settings } from '../config/settings.ts';
 import { Credentials, SourceNames, type CredentialParts } from './credentials.ts';
 import { RefreshGrants } from './refresh/refresh-grants.ts';
@@ -13,13 +18,13 @@ export interface StartParts extends Pick<CredentialParts, 'clock' | 'random'> {
   readonly send: SendTokenRequest;
 }
 
-/** Begins to fetch what upstreams need; `close` of what it returns ends all of it. */
+/** Closing what this returns ends the fetching, the files of refresh tokens and the connection to Redis. */
 export function startCredentials({ settings, send, ...parts }: StartParts): Credentials {
   const { clock, random, telemetry } = parts;
   const { redis, privacy } = settings;
   const { labelKey } = privacy;
-  const grants = new RefreshGrants({ clock, random, send, telemetry });
-  const endpoint = grants.fetcher(createTokenFetcher({ clock, send }));
+  const refreshGrants = new RefreshGrants({ clock, random, send, telemetry });
+  const ownFetcher = refreshGrants.fetcher(createTokenFetcher({ clock, send }));
   const store =
     redis === null
       ? null
@@ -28,15 +33,16 @@ export function startCredentials({ settings, send, ...parts }: StartParts): Cred
           clock,
           random,
           onError: () => telemetry.redisError('other'),
+          // Redis reports nothing before this function has returned, so that `credentials` is there.
           onStored: (name) => credentials.storedElsewhere(name),
           onRefused: (name, mark) => credentials.refusedElsewhere(name, mark),
         });
-  const fetcher = store === null ? endpoint : new SharedTokens({ clock, labelKey, store, endpoint });
+  const fetcher = store === null ? ownFetcher : new SharedTokens({ clock, labelKey, store, ownFetcher });
   const credentials: Credentials = new Credentials({
     ...parts,
     labelKey,
     fetcher,
-    grants,
+    refreshGrants,
     onClose: () => store?.close(),
   });
   credentials.configure(settings.upstreams, new SourceNames(settings.upstreams));

@@ -33,7 +33,7 @@ export interface TokenFetcher {
   fetch(input: TokenFetch): Promise<Fetched>;
   /** A token that another replica has fetched; `null` = there is none, or each replica fetches its own. */
   readShared(input: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null>;
-  /** The upstream refused this token: replicas that share it hear so. Never rejects but with a bug, and takes a bounded time. */
+  /** Informs the replicas that share this token that the upstream refused it. Rejects only for a bug, and takes a bounded time. */
   reportRefused(refused: Pick<TokenFetch, 'client'> & { readonly token: string }): Promise<void>;
 }
 

@@ -1,6 +1,9 @@
 /**
- * Reads what a token endpoint answers (RFC 6749 §5) and believes none of it: a token that cannot be sent, a life that is no
- * time, a page in the place of JSON are all `invalid`. Keeps: no text of the answer leaves but the tokens.
+ * Reads the response of a token endpoint (RFC 6749 §5) and checks every part of it: a token that cannot be sent, a lifetime that is
+ * no positive number, or a page in the place of JSON makes the response `invalid`.
+ *
+ * Does not own: what is asked (`token-request.policy.ts`), when it is asked again (`renewal.policy.ts`). Pure.
+ * Keeps: of the response's text, nothing but the tokens is passed on.
  */
 import { retryAfterMs } from '../dispatch/retry-after.policy.ts';
 import type { CredentialFault } from '../errors.ts';
@@ -16,22 +19,22 @@ export type ReadToken =
   | {
       readonly kind: 'token';
       readonly token: string;
-      /** Life from the request on, milliseconds; `null` = not stated. */
+      /** Lifetime of the token from the request on, milliseconds; `null` = not stated. */
       readonly lifeMs: number | null;
     }
   | {
       readonly kind: 'failed';
       readonly fault: CredentialFault;
-      /** Wait that the endpoint named, milliseconds; `null` = none. */
+      /** Wait that the endpoint stated, milliseconds; `null` = none. */
       readonly statedMs: number | null;
     };
 
-/** Longer tokens would not fit into a request's head. */
+/** Longer tokens would not fit into a request's head. Characters. */
 const maxTokenLength = 16_384;
-/** A stated life longer than a year is not believed. Seconds. */
+/** A longer stated lifetime, above a year, counts as this one. Seconds. */
 const maxLifeSeconds = 31_536_000;
 
-/** Errors of RFC 6749 §5.2: the client or its grant is wrong, and asking again does not mend it. */
+/** Errors of RFC 6749 §5.2: the client or its grant is wrong, and the same request again would fail, too. */
 const refusals = new Set([
   'invalid_request',
   'invalid_client',
@@ -42,9 +45,10 @@ const refusals = new Set([
 ]);
 
 /**
- * What the answer gives.
+ * The token of a response, or why there is none.
  * @param now milliseconds since the epoch, for a `Retry-After` that is a date
- * @param grant what was asked: an `invalid_grant` concerns a refresh token, and else the client
+ * @param grant the grant type of the request. `invalid_grant` means that the refresh token has ended when one was sent
+ * (`grant_ended`), otherwise that the client is refused (`refused`).
  */
 export function readToken(
   { status, fields, body }: TokenReply,
@@ -66,15 +70,15 @@ export function readToken(
 }
 
 /**
- * The refresh token that replaces the one that was sent; `null` = that one stays (RFC 6749 §6). It counts also beside an access
- * token that cannot be used: the one before it may be worth nothing now.
+ * The refresh token that replaces the one that was sent; `null` = the one that was sent stays (RFC 6749 §6). A new refresh token
+ * counts even if the access token beside it cannot be used, because the endpoint may have ended the former one.
  */
 export function readRefreshToken({ status, body }: TokenReply): string | null {
   const token = status >= 200 && status < 300 ? objectOf(body)?.['refresh_token'] : null;
   return typeof token === 'string' && isRefreshToken(token) ? token : null;
 }
 
-/** True for a token that can be sent in a field. */
+/** True for an access token that can be sent in a field. */
 export const isAccessToken = (text: string): boolean =>
   text.length <= maxTokenLength && /^[!-~]+$/.test(text);
 
@@ -87,18 +91,18 @@ function tokenOf(json: Readonly<Record<string, unknown>> | null): ReadToken {
   const token = json?.['access_token'];
   if (typeof token !== 'string' || !isAccessToken(token)) return invalid;
   const expires = json?.['expires_in'];
-  // Some endpoints write the number as a text.
+  // Some endpoints write the number as a string.
   const seconds = typeof expires === 'string' && expires.trim() !== '' ? Number(expires) : expires;
   if (seconds === undefined || seconds === null) return { kind: 'token', token, lifeMs: null };
   if (typeof seconds !== 'number' || !Number.isFinite(seconds) || seconds <= 0) return invalid;
   return { kind: 'token', token, lifeMs: Math.min(seconds, maxLifeSeconds) * 1_000 };
 }
 
-/** The JSON object of a text; `null` = it is none. */
+/** The JSON object that a text holds; `null` = the text is no JSON, or holds something else (an array, too). */
 export function objectOf(text: string): Readonly<Record<string, unknown>> | null {
   try {
     const value: unknown = JSON.parse(text);
-    return typeof value === 'object' && value !== null ? { ...value } : null;
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : null;
   } catch {
     return null;
   }

@@ -34,7 +34,7 @@ export type AttemptResult =
 /** Sends once. Never rejects with anything but a bug. */
 export async function attempt(
   transport: Transport,
-  request: Omit<TransportAttempt, 'onSent' | 'hold'>,
+  request: Omit<TransportAttempt, 'onSent' | 'onReady' | 'hold'>,
   facts: AttemptFacts,
   sending: OrderedSending,
   clock: Clock,
@@ -42,10 +42,10 @@ export async function attempt(
   let sentAt = clock.monotonic();
   const onSent = (): void => {
     sentAt = clock.monotonic();
-    sending.written();
   };
+  const onReady = (): void => sending.release();
   try {
-    const answer = await transport.send({ ...request, hold: sending.before, onSent });
+    const answer = await transport.send({ ...request, hold: sending.before, onReady, onSent });
     // A body that broke in the packet of its head: nothing of the answer has gone on to the client yet.
     if (answer.body.errored !== null) throw bodyError(answer.body.errored);
     const headAt = clock.monotonic();
@@ -66,6 +66,6 @@ export async function attempt(
     if (error instanceof TransportError) return { kind: 'failed', error };
     throw error;
   } finally {
-    sending.written();
+    sending.release();
   }
 }

@@ -204,7 +204,7 @@ function decodedSegment(segment: string): string {
   try {
     return decodeURIComponent(segment);
   } catch {
-    return segment; // a stray percent sign: the raw spelling still tells models apart
+    return segment; // a stray percent sign: the raw spelling still distinguishes models
   }
 }
 

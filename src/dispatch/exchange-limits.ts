@@ -11,7 +11,7 @@ import type { UpstreamTimeouts } from '../config/settings.ts';
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
 const checksPerIdle = 4;
 
-/** Whose limits they are. */
+/** The exchange that the limits apply to. */
 export interface Limited {
   onLimit(): void;
   /** True when the body has moved since this was asked before. */

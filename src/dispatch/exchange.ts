@@ -1,9 +1,9 @@
 /**
  * One sending and its answer, from the first byte out to the last byte in.
  *
- * Owns: phases, abort, and the judgement whether an answer may be passed on. Does not own: how the request
- * gets onto the wire (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before the head
- * rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
+ * Owns: phases, abort, and the judgement whether an answer may be passed on. Does not own: how the request gets onto the wire
+ * (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before
+ * the head rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
  * socket of it is left.
  */
 import type { ClientRequest, IncomingMessage } from 'node:http';
@@ -32,12 +32,14 @@ export interface ExchangeTerms {
   readonly signal: CallSignal;
   /** Nothing is written before it resolves. Default: at once. */
   readonly hold?: Promise<void> | null;
-  /** Called once, when the connection is there and the request's bytes go out. Must not throw. */
+  /** Called once, just before the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
 
-/** Whose exchange it is. */
+/** The owner of an exchange, to which it reports its end. */
 export interface ExchangeOwner {
+  /** Called once at most: the connection is there, and the request may be written. {@link Exchange.onWritten} is to follow. */
+  onReady(): void;
   /** Called once when nothing of the exchange is left; `error`: what it failed with before its head. */
   onOver(error: TransportError | null): void;
   /** The request must go no further: whoever writes it is to let it go. */
@@ -175,11 +177,16 @@ export class Exchange implements Limited {
 
   #onConnected(): void {
     const { hold } = this.#terms;
-    if (hold === undefined || hold === null) this.#onWritten();
-    else void hold.then(() => this.#onWritten());
+    if (hold === undefined || hold === null) this.#onReady();
+    else void hold.then(() => this.#onReady());
   }
 
-  #onWritten(): void {
+  #onReady(): void {
+    if (this.#phase === 'connect') this.#owner.onReady();
+  }
+
+  /** The request's bytes go out now. */
+  onWritten(): void {
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
     this.#limits.awaitHead();

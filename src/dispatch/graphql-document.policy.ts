@@ -12,7 +12,9 @@ import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 const maxDocument = 65_536;
 const maxDocumentTokens = 20_000;
 const maxVariableList = 2048;
-/** Of more variables than this no cost is learned: sorting a quarter of a million stops every other call for a second. */
+/**
+ * No cost is learned of a document with more variables: sorting a quarter of a million would block every other call for a second.
+ */
 const maxVariables = 256;
 
 export interface GraphqlRequest {

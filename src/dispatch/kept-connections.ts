@@ -13,7 +13,10 @@ import { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Clock } from '../clock.ts';
 
-/** Taken out so long before Node's own timer: what that has closed stays in the pool for a moment. Milliseconds. */
+/**
+ * How long before Node's own timer idle connections are removed: those that it closes stay in the pool for a moment.
+ * Milliseconds.
+ */
 const marginMs = 100;
 
 type Lists = Record<string, Socket[] | undefined>;

@@ -1,9 +1,9 @@
 /**
- * How a prompt begins: what tells one conversation, agent or document from another and stays the same from turn to turn. It is
- * hashed with a key, and kept nowhere as it is.
+ * How a prompt begins: what distinguishes one conversation, agent or document from another and stays the same from turn to turn.
+ * It is hashed with a key, and kept nowhere as it is.
  *
- * Owns: which part of a body that is: instructions, and the messages up to the first of the user. Invariant: bounded; of each text
- * its first 2,048 characters and its length.
+ * Owns: which part of a body that is: instructions, and the messages up to the first of the user. Invariant: bounded; of each
+ * text its first 2,048 characters and its length.
  */
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 

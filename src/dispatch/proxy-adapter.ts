@@ -12,26 +12,26 @@ import type { OutgoingFields } from './fields.policy.ts';
 /** The proxy turns a reset into another event when the client's socket is gone; here a reset is a reset. */
 const writableSocket = Object.freeze({ writable: true });
 
+type Destination = NodeJS.WritableStream & { readonly destroyed?: boolean };
+
 export class ProxyAdapter {
   readonly method: string;
   /** Empty until the proxy has chosen the target: its path filter parses anything else. Then the raw path and query. */
   url = '';
   readonly headers: OutgoingFields;
   readonly #body: Buffer | null;
-  readonly #hold: Promise<void> | null;
+  /** Where the body goes; `null` = the proxy has made no request yet. */
+  #destination: Destination | null = null;
   #isDestroyed = false;
   #onClose: (() => void)[] = [];
 
-  /** `hold`: nothing is written before it resolves; the connection is made meanwhile. */
   constructor(
     { method, fields }: { readonly method: string; readonly fields: OutgoingFields },
     body: Buffer | null,
-    hold: Promise<void> | null,
   ) {
     this.method = method;
     this.headers = fields;
     this.#body = body;
-    this.#hold = hold;
   }
 
   /* As a request. */
@@ -75,7 +75,7 @@ export class ProxyAdapter {
     return this;
   }
 
-  /** Of what the proxy listens for, only the end of the receiver ever happens: {@link abandon}. */
+  /** The proxy listens for several events; only the end of the receiver ever happens: {@link abandon}. */
   on(event: string, listener: () => void): this {
     if (event === 'close') this.#onClose.push(listener);
     return this;
@@ -91,18 +91,19 @@ export class ProxyAdapter {
 
   /* As a body. */
 
-  /**
-   * Hands the whole buffer over in one call, so that head and body of a small request leave in one packet. Not a real
-   * stream: the proxy reads from one only to follow redirects.
-   */
-  pipe<T extends NodeJS.WritableStream>(destination: T): T {
-    if (this.#hold === null) this.#write(destination);
-    else void this.#hold.then(() => this.#write(destination));
+  /** Not a real stream: the proxy reads from one only to follow redirects. The body follows with {@link writeBody}. */
+  pipe<T extends Destination>(destination: T): T {
+    this.#destination = destination;
     return destination;
   }
 
-  #write(destination: NodeJS.WritableStream & { readonly destroyed?: boolean }): void {
-    if (destination.destroyed === true) return;
+  /**
+   * Writes the request, which the proxy has made. The whole body is handed over in one call, so that head and body of a small
+   * request leave in one packet.
+   */
+  protected writeBody(): void {
+    const destination = this.#destination;
+    if (destination === null || destination.destroyed === true) return;
     if (this.#body === null || this.#body.length === 0) destination.end();
     else destination.end(this.#body);
   }

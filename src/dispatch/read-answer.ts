@@ -203,8 +203,6 @@ function answerFacts(
     fields,
     body,
     callClass: facts.callClass,
-    method: facts.method,
-    path: facts.pathAndQuery,
     nowMs: clock.now(),
   };
 }

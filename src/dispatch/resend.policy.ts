@@ -3,9 +3,11 @@
  *
  * Owns: the verdict on one finished attempt. Does not own: the waiting (the ticket), the budget of resends, closing a
  * bucket (the limiter) and the words of the answer to the client.
- * Invariants: no call is sent twice unless the upstream said that it did not run it, or running it twice is the same as
- * once (RFC 9110 §9.2.2; a GraphQL query is safe); a stated wait is never undercut; every chain of resends ends, by
- * count or by the call's own wait.
+ * Invariants: no call is sent twice unless nothing of it was sent, the upstream refused it (a throttle, a 429, a credential that
+ * was renewed since), running it twice is the same as once (RFC 9110 §9.2.2; a GraphQL query is safe; a keyed request), or it is a
+ * language model's and the upstream reports overload, which seldom follows a run (8); a stated wait is never undercut; every chain
+ * of resends ends, by count or by the call's own wait. A call whose body is not in memory any more (`replayable`) is never sent
+ * again, whatever the table says.
  *
  * How often an outcome is followed by another attempt:
  *
@@ -22,11 +24,12 @@
  * | fate unknown; 500, 502, 504         | unknown      | once       | no         | no         | no, unless keyed            |
  *
  * (1) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
- * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`).
+ * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`). "Model POST": any POST to an
+ * upstream of kind `language-model`, and a PATCH; "image POST": one of those that makes images.
  */
 import type { Throttle } from '../call.ts';
 import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';
-import type { ResendDecision, ResendInput } from './resend-decision.policy.ts';
+import type { ResendCall, ResendDecision, ResendInput } from './resend-decision.policy.ts';
 
 /** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
 const minuteMs = 60_000;
@@ -105,14 +108,14 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
 }
 
 /**
- * An overloaded upstream has normally not run the call, but nothing proves it: sent again are only calls that may run twice, and
- * language-model calls, which change nothing.
+ * An overloaded upstream has normally not run the call, but nothing proves it: sent again are only calls that may run twice, and all
+ * calls of a language model. At worst such a call is billed twice, or creates a batch or a file twice.
  */
 function afterOverload(input: ResendInput, statedMs: number | null): ResendDecision {
   const { call, kind } = input;
-  const mayRunTwice = call.idempotent || call.hasOwnIdempotency || kind === 'language-model';
+  const mayResendOverloaded = mayResendThoughRun(call) || kind === 'language-model';
   const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
-  if (!mayRunTwice) return passOn(false, closing);
+  if (!mayResendOverloaded) return passOn(false, closing);
   const maxResends = call.makesImages ? 1 : 2;
   const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, resendsMade(input, 'overload')));
   return resendWithinBounds(input, {
@@ -124,19 +127,21 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
 }
 
 /**
- * Connections end when they have been idle, and the end may cross the next request: clients repeat idempotent ones at once
+ * Connections end when they have been idle, and the end may cross the next request: HTTP clients send idempotent ones again at once
  * (RFC 9112 §9.3.1). It is no fault of the upstream's, so the wait that is left does not matter.
  */
 function afterStale(input: ResendInput): ResendDecision {
-  const { idempotent, hasOwnIdempotency } = input.call;
-  const mayRepeat = (idempotent || hasOwnIdempotency) && input.call.replayable;
-  if (!mayRepeat || resendsMade(input, 'stale') > 0) return afterUnknownFate(input);
+  const mayResendAtOnce = mayResendThoughRun(input.call) && input.call.replayable;
+  if (!mayResendAtOnce || resendsMade(input, 'stale') > 0) return afterUnknownFate(input);
   return resendWithinBounds({ ...input, remainingMs: 0 }, { cause: 'stale', maxResends: 1, waitMs: 0 });
 }
 
 /** A reset, a timeout or a 500, 502, 504: the call may have run. */
 function afterUnknownFate(input: ResendInput): ResendDecision {
-  const { idempotent, hasOwnIdempotency } = input.call;
-  if (!idempotent && !hasOwnIdempotency) return passOn(false);
+  if (!mayResendThoughRun(input.call)) return passOn(false);
   return resendWithinBounds(input, { cause: 'unknown', maxResends: 1, waitMs: 500 });
 }
+
+/** True when the call may be sent again though it may have run: running it twice is the same as once. */
+const mayResendThoughRun = ({ idempotent, hasOwnIdempotency }: ResendCall): boolean =>
+  idempotent || hasOwnIdempotency;

@@ -1,7 +1,7 @@
 /**
  * Calls of one lane are written to the upstream in the order of their grants. A call on an open connection would otherwise
  * overtake an earlier call whose connection is still being made: connections are made at once, but a request is written only
- * when the request before it has been written.
+ * behind the request before it.
  *
  * Owns: that order, per lane and process. Does not own: which call is next (the scheduler). Bound: a connection that
  * cannot be made holds the calls behind it back for at most `maxHoldMs`.
@@ -15,8 +15,11 @@ const maxHoldMs = 1_000;
 export interface OrderedSending {
   /** Resolves when this request may be written; `null` = now. */
   readonly before: Promise<void> | null;
-  /** Reports that the request was written, or never will be. A second report does nothing. */
-  written(): void;
+  /**
+   * The next request of the lane may be written behind this one: it is on its way to the connection (`write-batch.ts`), or will
+   * never be written. A second report does nothing.
+   */
+  release(): void;
 }
 
 export class SendOrder {
@@ -45,7 +48,7 @@ export class SendOrder {
   #until(ahead: QueuedSending): Promise<void> {
     return new Promise((resolve) => {
       const cancel = this.#clock.after(maxHoldMs, resolve);
-      ahead.release = () => {
+      ahead.releaseNext = () => {
         cancel();
         resolve();
       };
@@ -56,7 +59,7 @@ export class SendOrder {
 class QueuedSending implements OrderedSending {
   readonly before: Promise<void> | null;
   /** Lets the next sending of the lane be written; `null` = none waits. */
-  release: (() => void) | null = null;
+  releaseNext: (() => void) | null = null;
   #leave: (() => void) | null;
 
   constructor(leave: () => void, before: Promise<void> | null) {
@@ -64,10 +67,10 @@ class QueuedSending implements OrderedSending {
     this.before = before;
   }
 
-  written(): void {
+  release(): void {
     this.#leave?.();
     this.#leave = null;
-    this.release?.();
-    this.release = null;
+    this.releaseNext?.();
+    this.releaseNext = null;
   }
 }

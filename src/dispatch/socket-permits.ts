@@ -8,12 +8,12 @@
  * few permits free for others; no call waits while a permit is free that its workspace may have.
  */
 
-/** This share of all permits is for workspaces that have none; where there are few permits, none is kept. */
+/** This share of all permits is kept for workspaces that hold none. Rounded down, so that fewer than 16 permits keep nothing. */
 const keptFree = 1 / 16;
-/** Origins under a wildcard are many; those without a call are forgotten then. */
-const veryMany = 1_000;
+/** Origins under a wildcard are many: above this number of entries, those without a call are forgotten. */
+const pruneAbove = 1_000;
 
-/** Whose call it is. */
+/** The workspace that a call belongs to, with its weight. */
 export interface Share {
   readonly workspace: string;
   /** A workspace of weight 2 may have twice as many permits as one of weight 1 before it comes after it. */
@@ -53,7 +53,7 @@ export class SocketPermits {
   enter(origin: string, share: Share, start: () => void): SocketPermit {
     let permits = this.#origins.get(origin);
     if (permits === undefined) {
-      if (this.#origins.size >= veryMany) this.#forgetUnused();
+      if (this.#origins.size >= pruneAbove) this.#forgetUnused();
       permits = new OriginPermits(this.#max);
       this.#origins.set(origin, permits);
     }
@@ -85,7 +85,7 @@ class OriginPermits {
   enter({ workspace, weight }: Share, start: () => void): SocketPermit {
     let line = this.#lines.get(workspace);
     if (line === undefined) {
-      if (this.#lines.size >= veryMany) this.#forgetUnused();
+      if (this.#lines.size >= pruneAbove) this.#forgetUnused();
       line = { weight, taken: 0, last: 0, queue: [], head: 0, waiting: 0 };
       this.#lines.set(workspace, line);
     }
@@ -102,7 +102,7 @@ class OriginPermits {
   }
 
   /** A call that had a permit is over. */
-  giveBack(line: Line): void {
+  releasePermit(line: Line): void {
     line.taken -= 1;
     this.#taken -= 1;
     while (this.#waiting > 0) {
@@ -191,6 +191,6 @@ class QueuedPermit implements SocketPermit {
     const waited = this.#start !== null;
     this.#start = null;
     if (waited) this.#of.leave(this.#line);
-    else this.#of.giveBack(this.#line);
+    else this.#of.releasePermit(this.#line);
   }
 }

@@ -4,8 +4,8 @@
  * Owns: the arithmetic of estimates. Does not own: characters (`charge.policy.ts`), remembering (`token-estimates.ts`), and
  * correcting a call that turns out otherwise (`spent.policy.ts`). Pure; `now` is an argument, monotonic milliseconds.
  *
- * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is not
- * counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for
+ * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is
+ * not counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for
  * the cache is taken to be there: when it is not, the provider says so with the answer, or with one refusal.
  */
 import type { Costs, TokenUsage } from '../call.ts';
@@ -56,7 +56,7 @@ export interface LearnedPrompt {
 
 /** Providers keep a prompt for five minutes from its last use. Milliseconds. */
 export const cacheLifeMs = 300_000;
-/** Output is expected to be no further above the mean than so many deviations. */
+/** How many deviations above the mean the expected output lies at most. */
 const deviations = 3;
 /** A new figure counts so much against all before it. */
 const newShare = 0.25;
@@ -171,8 +171,8 @@ export function refusedPrompt(
 }
 
 /**
- * What such a refusal teaches where the provider charges by rule: how far its rule is above ours for calls that begin like this one.
- * The difference and not the ratio, which for a short prompt would be no measure of a long one.
+ * What such a refusal teaches where the provider charges by rule: how far its rule is above ours for calls that begin like this
+ * one. The difference and not the ratio, which for a short prompt would be no measure of a long one.
  */
 export function refusedByRule(
   guess: TokenGuess,
@@ -191,8 +191,8 @@ function beyondRule(guess: TokenGuess, asked: number): number {
 }
 
 /**
- * What refusals teach of calls that begin like no earlier one. Their prompts differ, so that one refusal moves the model only a part
- * of the way.
+ * What refusals teach of calls that begin like no earlier one. Their prompts differ, so that one refusal moves the model only a
+ * part of the way.
  */
 export function refusedModel(known: LearnedModel, guess: TokenGuess, asked: number): LearnedModel {
   const beyond = beyondRule(guess, asked);

@@ -2,8 +2,9 @@
  * What this process has learned of token charges: per workspace and model, and per beginning of a prompt.
  *
  * Owns: remembering, and forgetting. Does not own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
- * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but
- * a keyed digest of how it begins, in memory only. What one replica learns is passed on to the others (`limiter/estimate-store.ts`).
+ * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but a
+ * keyed digest of how it begins, in memory only. What one replica learns is passed on to the others
+ * (`limiter/estimate-store.ts`).
  */
 import { LRUCache } from 'lru-cache';
 import type { Costs, Feedback } from '../call.ts';
@@ -25,11 +26,11 @@ import {
 export const maxBeginnings = 10_000;
 export const maxModels = 10_000;
 
-/** Whose call it is: both are keyed digests. */
+/** Names under which the estimates of a call are kept. Both are keyed digests. */
 export interface GuessNames {
-  /** Of the lane: one workspace in one bucket. */
+  /** Digest of the lane: one workspace in one bucket. */
   readonly lane: string;
-  /** Of how the prompt begins; `null` = not known. */
+  /** Digest of the prompt's beginning; `null` = not known. */
   readonly beginning: string | null;
 }
 

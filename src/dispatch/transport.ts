@@ -23,6 +23,7 @@ import type { SocketPermit } from './socket-permits.ts';
 import { ProxyAdapter } from './proxy-adapter.ts';
 import type { TransportError } from './transport-error.ts';
 import { ShortLived } from '../short-lived.ts';
+import { WriteBatch, type ReadyRequest } from './write-batch.ts';
 
 export { TransportError } from './transport-error.ts';
 export type { ExchangePhase, TransportFault } from './transport-error.ts';
@@ -42,6 +43,11 @@ export interface TransportAttempt {
   readonly signal: CallSignal;
   /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
+  /**
+   * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
+   * later are written later. Must not throw.
+   */
+  readonly onReady?: () => void;
   /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
   readonly line?: ((start: () => void) => SocketPermit) | null;
   /** Called once, when the request's bytes go out. Must not throw. */
@@ -68,19 +74,20 @@ interface PreparedOrigin {
   readonly port: string;
 }
 
-/** Origins under a wildcard are many; parsing one again costs a microsecond. */
+/** How many origins are kept parsed. There are many under a wildcard; parsing one again costs a microsecond. */
 const maxPreparedOrigins = 1000;
 
-/** All exchanges that are going on, and what they share. */
+/** All attempts that are going on, and what they share. */
 class Exchanges {
-  readonly #live = new ShortLived<number, Passage>();
+  readonly #live = new ShortLived<number, ProxiedAttempt>();
   readonly #origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
+  readonly writes = new WriteBatch();
   #started = 0;
   isClosed = false;
 
-  enter(passage: Passage): number {
+  enter(attempt: ProxiedAttempt): number {
     const number = (this.#started += 1);
-    this.#live.set(number, passage);
+    this.#live.set(number, attempt);
     return number;
   }
 
@@ -100,8 +107,8 @@ class Exchanges {
   }
 }
 
-/** One attempt on its way through the proxy: what the proxy is given, and the exchange that it reports to. */
-class Passage extends ProxyAdapter implements ExchangeOwner {
+/** One attempt inside the proxy: the proxy is given it as request and response, and reports to its exchange. */
+class ProxiedAttempt extends ProxyAdapter implements ExchangeOwner, ReadyRequest {
   readonly attempt: TransportAttempt;
   readonly target: PreparedOrigin;
   readonly exchange: Exchange;
@@ -110,7 +117,7 @@ class Passage extends ProxyAdapter implements ExchangeOwner {
   #permit: SocketPermit | null = null;
 
   constructor(attempt: TransportAttempt, all: Exchanges, clock: Clock) {
-    super(attempt, attempt.body, attempt.hold ?? null);
+    super(attempt, attempt.body);
     this.attempt = attempt;
     this.target = all.target(attempt.origin);
     this.#all = all;
@@ -127,6 +134,22 @@ class Passage extends ProxyAdapter implements ExchangeOwner {
     if (this.exchange.isOver) this.#permit?.end();
   }
 
+  onReady(): void {
+    this.attempt.onReady?.();
+    this.#all.writes.add(this);
+  }
+
+  /** The end of the turn: whatever has ended meanwhile is not written. */
+  write(): void {
+    if (this.exchange.isOver) return;
+    this.exchange.onWritten();
+    try {
+      this.writeBody();
+    } catch (error) {
+      this.exchange.onError(error);
+    }
+  }
+
   onOver(error: TransportError | null): void {
     this.#all.leave(this.#number);
     this.#permit?.end();
@@ -135,7 +158,7 @@ class Passage extends ProxyAdapter implements ExchangeOwner {
 
   #go(proxy: RequestHandler): void {
     if (this.#all.isClosed) return;
-    // The proxy's promise would end with the response it was given; what fails before that comes to its `next`.
+    // The proxy's promise ends with the response that it is given; what fails before that is passed to its `next`.
     const onError = (error: unknown): void => this.exchange.onError(error);
     proxy(asRequest(this), asResponse(this), onError).catch(onError);
   }
@@ -146,9 +169,9 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
   const proxy = createProxyMiddleware(proxyOptions());
   return {
     send(attempt) {
-      const passage = new Passage(attempt, all, clock);
-      passage.begin(proxy);
-      return passage.exchange.answer;
+      const proxied = new ProxiedAttempt(attempt, all, clock);
+      proxied.begin(proxy);
+      return proxied.exchange.answer;
     },
     close: () => all.close(),
   };
@@ -170,13 +193,14 @@ function prepared(origin: string): PreparedOrigin {
   return Object.freeze({ protocol: url.protocol, host: hostname, hostname, port });
 }
 
-/** What the proxy was given as the client's request. */
-const passageOf = (request: unknown): Passage | null => (request instanceof Passage ? request : null);
+/** The attempt that the proxy was given as the client's request. */
+const proxiedAttemptOf = (request: unknown): ProxiedAttempt | null =>
+  request instanceof ProxiedAttempt ? request : null;
 
 /** Built once. Per attempt only the router's copy of the options changes. */
 function proxyOptions(): Options {
   return {
-    // Its default plugins answer errors with host and URL, and log every answer.
+    // The default plugins answer errors with host and URL, and log every answer.
     ejectPlugins: true,
     // Every request passes. A filter that is a function parses no path while the adapter's is empty.
     pathFilter: () => true,
@@ -185,31 +209,31 @@ function proxyOptions(): Options {
     xfwd: false,
     plugins: [
       (server) => {
-        // The router is asked a few turns earlier; whoever has been aborted since opens no connection.
+        // The router runs a few turns of the event loop earlier; an attempt that was aborted since then opens no connection.
         server.on('start', (request) => {
-          const passage = passageOf(request);
-          if (passage?.exchange.isOver === true) throw new Error('the attempt is over');
-          // The proxy makes its request behind this event, in the same turn.
-          passage?.attempt.agent.kept.dropOverdue();
+          const proxied = proxiedAttemptOf(request);
+          if (proxied?.exchange.isOver === true) throw new Error('the attempt is over');
+          // The proxy makes its request right after this event, in the same turn of the event loop.
+          proxied?.attempt.agent.kept.dropOverdue();
         });
-        server.on('proxyReq', (outgoing, request) => passageOf(request)?.exchange.onRequest(outgoing));
-        server.on('proxyRes', (answer, request) => passageOf(request)?.exchange.onAnswer(answer));
-        server.on('error', (error, request) => passageOf(request)?.exchange.onError(error));
-        server.on('econnreset', (error, request) => passageOf(request)?.exchange.onError(error));
+        server.on('proxyReq', (outgoing, request) => proxiedAttemptOf(request)?.exchange.onRequest(outgoing));
+        server.on('proxyRes', (answer, request) => proxiedAttemptOf(request)?.exchange.onAnswer(answer));
+        server.on('error', (error, request) => proxiedAttemptOf(request)?.exchange.onError(error));
+        server.on('econnreset', (error, request) => proxiedAttemptOf(request)?.exchange.onError(error));
       },
     ],
     router(request, _response, options) {
-      const passage = passageOf(request);
-      if (passage === null) throw new Error('only passages go through this proxy');
-      options.agent = passage.attempt.agent;
-      options.buffer = asStream(passage);
-      passage.url = passage.attempt.pathAndQuery;
-      return passage.target;
+      const proxied = proxiedAttemptOf(request);
+      if (proxied === null) throw new Error('the request is not an attempt of this transport');
+      options.agent = proxied.attempt.agent;
+      options.buffer = asStream(proxied);
+      proxied.url = proxied.attempt.pathAndQuery;
+      return proxied.target;
     },
   };
 }
 
-/* The proxy's types ask for Node's classes; its code touches the members that the adapter has (wire tests hold it). */
+/* The proxy's types ask for Node's classes, but its code uses only the members that the adapter has (checked by test/wire). */
 const asRequest = (adapter: ProxyAdapter): IncomingMessage => adapter as unknown as IncomingMessage;
 const asStream = (adapter: ProxyAdapter): Readable => adapter as unknown as Readable;
 const asResponse = (adapter: ProxyAdapter): ServerResponse => adapter as unknown as ServerResponse;

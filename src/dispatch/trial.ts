@@ -1,7 +1,8 @@
 /**
- * Tries the origins of an upstream once each, for `sluice check --connect`: one GET per origin and credential, over the same
- * pools, address checks and certificate authorities as calls. Owns: what is asked and what the answer shows. Does not own:
- * words for the terminal (`cli/`). Costs one request of the upstream's quota per origin and credential.
+ * Tries the origins of an upstream for `sluice check --connect`: one GET for each origin and credential, over connection pools of the
+ * same kind and with the same address checks and certificate authorities as calls. Each GET costs a request of the upstream's quota.
+ *
+ * Owns: what is requested, and what the response shows. Does not own: words for the terminal (`cli/`).
  */
 import type { InjectedField } from '../call.ts';
 import type { Clock } from '../clock.ts';
@@ -10,7 +11,10 @@ import { createAgents, type Resolve } from './agents.ts';
 import { failureWords } from './failure-reason.policy.ts';
 import { createTransport, TransportError, type Transport } from './transport.ts';
 
-/** What one GET showed. `unclear`: it answers, and this answer does not depend on the credential. */
+/**
+ * What one GET showed. `failed`: no response came · `refused`: the upstream refused the credential · `accepted`: it accepted the
+ * credential · `unclear`: it responded, and the response says nothing about the credential.
+ */
 export type TrialResult =
   | { readonly kind: 'failed'; readonly words: string }
   | { readonly kind: 'refused'; readonly status: number }
@@ -22,13 +26,13 @@ export interface Trial {
   close(): void;
 }
 
-/** A list of models is readable with every valid key; no path of another kind is known to exist. */
+/** Every valid key may read the list of models. Of other kinds of upstream no path is known to exist. */
 const paths: Record<UpstreamKind, string> = {
   'language-model': '/v1/models',
   commerce: '/',
   generic: '/',
 };
-/** Short: whoever checks waits. Milliseconds. */
+/** Shorter than those of calls, because somebody waits at a terminal. Milliseconds. */
 const timeouts = { connectMs: 5_000, headMs: 10_000, idleMs: 10_000, totalMs: 15_000 };
 
 export function createTrial(upstream: UpstreamSettings, clock: Clock, resolve?: Resolve): Trial {
@@ -42,7 +46,7 @@ export function createTrial(upstream: UpstreamSettings, clock: Clock, resolve?: 
           path: paths[upstream.kind],
           credential,
         });
-        return judged(status, upstream.kind, credential);
+        return trialResultOf(status, upstream.kind, credential);
       } catch (error) {
         if (!(error instanceof TransportError)) throw error;
         return { kind: 'failed', words: failureWords(error) ?? error.message };
@@ -79,7 +83,7 @@ async function statusOf(
   return head.status;
 }
 
-function judged(status: number, kind: UpstreamKind, credential: InjectedField | null): TrialResult {
+function trialResultOf(status: number, kind: UpstreamKind, credential: InjectedField | null): TrialResult {
   if (credential !== null && (status === 401 || status === 403)) return { kind: 'refused', status };
   const isConclusive = credential !== null && kind === 'language-model' && status >= 200 && status < 300;
   return { kind: isConclusive ? 'accepted' : 'unclear', status };

@@ -1,9 +1,9 @@
 /**
- * The private port: probes, metrics, and the state of all workspaces by label.
+ * The server of the private port: health checks, metrics, the state of all workspaces by label, the live page.
  *
- * Owns: its routes and the negotiation of the metrics format. Does not own: what is rendered.
- * Invariants: `/livez` and `/readyz` depend on nothing outside the process; a failing page breaks no other one;
- * an error is answered without details.
+ * Owns: its routes and the negotiation of the metrics format. Does not own: the content of a response (each comes from an option).
+ * Keeps: `/livez` and `/readyz` depend on nothing outside the process; a route that fails breaks no other one; an error is answered
+ * without details.
  */
 import express from 'express';
 import type { Express, NextFunction, Request, Response } from 'express';
@@ -15,26 +15,29 @@ import { listen } from './listen.ts';
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
 
-/** Says whether new calls may be sent to this replica, and why Redis is unavailable, if it is. */
+/** Whether a load balancer may send new calls to this replica, and what is wrong with Redis. */
 export interface Readiness {
   readonly ready: boolean;
-  /** Why Redis is away. Calls are served all the same, in the mode chosen for that: it does not make a replica unready. */
+  /**
+   * Why Redis is unavailable; `null` = it is available. It does not make a replica unready, because calls are answered in the mode of
+   * `redis.whenDown`.
+   */
   readonly trouble: { readonly reason: string; readonly advice: string } | null;
 }
 
 export interface AdminServerOptions {
   readonly host: string;
   readonly port: number;
-  /** False while draining. Redis has no say in it: all replicas would vanish together. */
+  /** `ready` is false while draining only. If it depended on Redis, a load balancer would drop all replicas at once. */
   readonly readiness: () => Readiness;
   readonly metrics: (
     format: MetricsFormat,
   ) => Promise<{ readonly contentType: string; readonly body: string }>;
-  /** Every workspace, by label, as a JSON value; `null` when the query cannot be read. */
+  /** The activity of every workspace, by label, as a JSON value; `null` = the query is not valid. */
   readonly activity: (rawUrl: string) => Promise<unknown>;
   /** The live page; absent = a short text. */
   readonly page?: (request: Request, response: Response) => void;
-  /** Further routes, added before the catch-all. */
+  /** Each adds routes of its own, before the answer 404 to all other paths. */
   readonly routes?: readonly ((app: Express) => void)[];
   readonly onBug: (error: unknown) => void;
 }
@@ -43,17 +46,17 @@ export interface AdminServer {
   readonly app: Express;
   readonly server: Server;
   listen(): Promise<AddressInfo>;
-  /** Stops at once; probes fail from then on. */
+  /** Closes the listener and all connections at once: health checks fail from then on. */
   close(): Promise<void>;
 }
 
-/** The first is given to everybody without a preference. Versions as scrapers name them. */
+/** Formats by preference: a client that accepts any gets the first. Versions are written as scrapers write them. */
 const offered: readonly { readonly type: string; readonly format: MetricsFormat }[] = [
   { type: 'text/plain; version=0.0.4', format: 'prometheus' },
   { type: 'application/openmetrics-text; version=1.0.0', format: 'openmetrics' },
 ];
 
-/** Longest head and request a prober or scraper may take, milliseconds. */
+/** How long a client may take to send its head and its whole request, milliseconds. */
 const requestLimits = { headersTimeout: 10_000, requestTimeout: 10_000, connectionsCheckingInterval: 5_000 };
 
 function negotiated(request: Request): MetricsFormat {
@@ -85,7 +88,7 @@ function buildApp(options: AdminServerOptions): Express {
   });
   app.get('/metrics', async (request, response) => {
     const { contentType, body } = await options.metrics(negotiated(request));
-    // Bytes, so that Express leaves the type as the renderer spells it.
+    // A buffer, because Express would rewrite the type of a string.
     response.set('Content-Type', contentType).set('Vary', 'Accept').send(Buffer.from(body));
   });
   app.get('/activity', async (request, response) => {

@@ -20,7 +20,7 @@ export interface Pumping {
   readonly declaredBytes: number | null;
   readonly clientGone: CallSignal;
   readonly clock: Clock;
-  /** A client that takes nothing of what waits for it for so long is gone, milliseconds. */
+  /** A client that reads nothing of the waiting bytes for this long counts as gone, milliseconds. */
   readonly maxUnreadMs: number;
 }
 

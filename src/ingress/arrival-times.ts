@@ -3,8 +3,11 @@
  * stopped it. What is read first after such a gap arrived at some time within it; the middle is wrong by half of it at most.
  * A call's position in its lane is its arrival, so that a replica that was slow for a moment keeps its calls' positions.
  *
- * Owns: noticing gaps, by a timer that runs while requests come. Does not own: the order of what arrived in one gap (the
- * order of reading, which admission keeps).
+ * What arrived in one gap gets distinct times in the order of reading: a position that two calls shared would not tell, when one of
+ * them was left and is repeated, which of them was first.
+ *
+ * Owns: noticing gaps, by a timer that runs while requests come. Does not own: the order of calls with one arrival
+ * (`admission/arrival-order.ts`).
  */
 import type { CancelTimer, Clock } from '../clock.ts';
 
@@ -12,17 +15,24 @@ import type { CancelTimer, Clock } from '../clock.ts';
 const beatMs = 10;
 /** A beat that is later than this shows that the process was kept from running. Milliseconds. */
 const slackMs = 5;
-/** After a gap what had piled up is read before the next beat. Milliseconds. */
+/** Time from one beat to the next right after a gap, milliseconds. */
 const afterGapMs = 1;
-/** Without a request for so long the timer rests. Milliseconds. */
+/**
+ * What had piled up in a gap is read by the time of so many beats, each in another turn of the event loop: a new connection is accepted
+ * in the first turn and read in the next one. A request that arrives meanwhile is taken for some milliseconds older than it is.
+ */
+const beatsAfterGap = 4;
+/** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
+const stepMs = 0.02;
+/** Time without a request after which the timer stops. Milliseconds. */
 const restAfterMs = 1_000;
 
 /** A time in which the process did not run: what is read now may have arrived at any moment of it. */
 interface Gap {
   /** Monotonic milliseconds. */
   readonly middleAt: number;
-  /** No beat has followed it yet. */
-  readonly isNew: boolean;
+  /** How many beats are to follow it before requests arrive when they are read. */
+  readonly beatsLeft: number;
 }
 
 interface Beating {
@@ -40,18 +50,22 @@ export class ArrivalTimes {
   /** When a request was last read; `null` = none has been. */
   #newestAt: number | null = null;
   #gap: Gap | null = null;
+  /** The latest arrival; `null` = none so far. */
+  #latest: number | null = null;
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** A request was read: the monotonic milliseconds at which it arrived, as far as is known. Never before the one before. */
+  /** A request was read: the monotonic milliseconds at which it arrived, as far as is known. Always later than the one before. */
   arrived(): number {
     const now = this.#clock.monotonic();
     if (this.#pulse.kind === 'resting') this.#beatIn(beatMs, now);
     else if (this.#pulse.kind === 'beating') this.#noticeGap(this.#pulse, now);
     this.#newestAt = now;
-    return this.#gap?.middleAt ?? now;
+    const at = this.#gap?.middleAt ?? now;
+    this.#latest = this.#latest === null ? at : Math.max(at, this.#latest + stepMs);
+    return this.#latest;
   }
 
   /** No timer runs any more; requests that are still read arrive when they are read. */
@@ -65,7 +79,7 @@ export class ArrivalTimes {
   #noticeGap({ lastAt, dueAt }: Beating, now: number): void {
     const ranAt = Math.max(lastAt, this.#newestAt ?? lastAt);
     if (now - dueAt <= slackMs || now - ranAt <= slackMs) return;
-    this.#gap = { middleAt: (ranAt + now) / 2, isNew: true };
+    this.#gap = { middleAt: (ranAt + now) / 2, beatsLeft: beatsAfterGap };
   }
 
   #beatIn(ms: number, now: number): void {
@@ -77,8 +91,8 @@ export class ArrivalTimes {
     if (this.#pulse.kind !== 'beating') return;
     const now = this.#clock.monotonic();
     this.#noticeGap(this.#pulse, now);
-    // What had piled up in the gap is read before the next beat.
-    this.#gap = this.#gap?.isNew === true ? { ...this.#gap, isNew: false } : null;
+    const { middleAt, beatsLeft } = this.#gap ?? { middleAt: now, beatsLeft: 0 };
+    this.#gap = beatsLeft > 0 ? { middleAt, beatsLeft: beatsLeft - 1 } : null;
     if (this.#gap !== null) return this.#beatIn(afterGapMs, now);
     const isQuiet = this.#newestAt === null || now - this.#newestAt > restAfterMs;
     if (isQuiet) this.#pulse = { kind: 'resting' };

@@ -97,7 +97,7 @@ export type Entry =
 export type CountedBound = Extract<OverloadBound, 'connections' | 'connection_calls' | 'calls'>;
 
 export interface ConnectionBounds {
-  /** Connections above this are heard once, refused and ended. */
+  /** Each connection above this number is refused with its first request, and closed. */
   readonly maxConnections: number;
   readonly maxCallsPerConnection: number;
   readonly maxOpenCalls: number;

@@ -25,8 +25,8 @@ import type { LoadWatch } from './load.ts';
 import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
 import { buildRoutes } from './routes.ts';
-import { refuseEarly } from './serve-call.ts';
-import type { EarlyRefusal, ServeParts } from './serve-call.ts';
+import { refuseRequest } from './serve-call.ts';
+import type { RequestRefusal, ServeParts } from './serve-call.ts';
 
 export interface DataServerOptions {
   readonly settings: ServerSettings;
@@ -41,7 +41,7 @@ export interface DataServerOptions {
   /** Called for every fault of our own, once. */
   readonly onBug: (error: unknown) => void;
   /** Called for refusals made before the journey began. */
-  readonly onEarlyRefusal?: (code: RefusalCode) => void;
+  readonly onRequestRefused?: (code: RefusalCode) => void;
   /** Called for every call, and every connection, that was refused as too many. */
   readonly onOverload?: OverloadOptions['onRefused'];
   /** Called when shedding by load begins and ends. */
@@ -62,6 +62,8 @@ export interface DataServerStats {
   readonly heldBodyBytes: number;
   /** The load that stands, and the share of new calls that is refused for it. */
   readonly load: Overload['load'];
+  /** Calls and connections refused as too many since the start. */
+  readonly overloadRefusals: number;
 }
 
 /** Parser limits: heads of 16 KiB and 1,000 fields; slow heads and bodies end in 408. */
@@ -74,7 +76,7 @@ const parserLimits = {
 const maxFields = 1_000;
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
-function judge(open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefusal | null {
+function judge(open: OpenCall, credentialFields: ReadonlySet<string>): RequestRefusal | null {
   const { request } = open;
   const finding = judgeHead(
     {
@@ -94,7 +96,7 @@ function judge(open: OpenCall, credentialFields: ReadonlySet<string>): EarlyRefu
 }
 
 /** The early refusal of an overloaded process. The connection ends, so that the client or its balancer may choose another replica. */
-const overloadRefusalOf = (overloaded: Overloaded | null): EarlyRefusal | null =>
+const overloadRefusalOf = (overloaded: Overloaded | null): RequestRefusal | null =>
   overloaded === null ? null : { code: 'overloaded', mustEnd: true, ...overloaded };
 
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
@@ -142,7 +144,7 @@ export class DataServer {
       draining: () => this.#draining,
       awaitsContinue: (open) => this.#waitingForContinue.has(open.request),
       onBug,
-      onEarlyRefusal: options.onEarlyRefusal ?? (() => {}),
+      onRequestRefused: options.onRequestRefused ?? (() => {}),
     };
     this.#route = buildRoutes(options, this.#parts);
     this.server = this.#serve();
@@ -177,6 +179,7 @@ export class DataServer {
       heldBytes: this.#heldBytes.held,
       heldBodyBytes: this.#heldBytes.bodies,
       load: this.#overload.load,
+      overloadRefusals: this.#overload.refusals,
     };
   }
 
@@ -216,7 +219,7 @@ export class DataServer {
     const { credentialFields, onBug } = this.#options;
     const refusal = judge(call, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry));
     if (refusal !== null) {
-      refuseEarly(call, refusal, this.#parts).catch(onBug);
+      refuseRequest(call, refusal, this.#parts).catch(onBug);
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.

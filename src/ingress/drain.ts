@@ -12,7 +12,7 @@ import type { Connections } from './connections.ts';
 export interface DrainOptions {
   /** Still accepting, milliseconds. */
   readonly delayMs: number;
-  /** From the start of the drain until whatever is left is cut, milliseconds. */
+  /** Time from the start of the drain until the calls that are left are cut, milliseconds. */
   readonly limitMs: number;
   /** Ends the drain at once (second SIGTERM). */
   readonly signal?: AbortSignal;
@@ -23,7 +23,7 @@ const checkEveryMs = 100;
 /** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
 const maxQuietChecks = 10;
 
-const pause = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
+const delay = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
     if (signal.aborted) {
       resolve();
@@ -47,7 +47,7 @@ export async function drainServer(
 ): Promise<{ readonly cut: number }> {
   const signal = options.signal ?? new AbortController().signal;
   const endsAt = clock.monotonic() + options.limitMs;
-  await pause(clock, Math.min(options.delayMs, options.limitMs), signal);
+  await delay(clock, Math.min(options.delayMs, options.limitMs), signal);
   // Closes idle connections too; not listening any more is not an error.
   server.close();
   const quietChecks = new Map<unknown, number>();
@@ -58,7 +58,7 @@ export async function drainServer(
       quietChecks.set(connection, quiet);
       if (quiet > maxQuietChecks) connection.socket.destroySoon();
     }
-    await pause(clock, Math.min(checkEveryMs, endsAt - clock.monotonic()), signal);
+    await delay(clock, Math.min(checkEveryMs, endsAt - clock.monotonic()), signal);
   }
   const cut = connections.open;
   server.closeAllConnections();

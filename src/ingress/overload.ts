@@ -60,6 +60,7 @@ export class Overload {
   #since: number;
   #ended = 0;
   #refused = 0;
+  #refusals = 0;
   #before = { ended: 0, refused: 0, overMs: 0 };
 
   constructor(options: OverloadOptions) {
@@ -72,6 +73,11 @@ export class Overload {
   /** The sustained load, and the share of new calls that is refused because of it. */
   get load(): { readonly delayMs: number; readonly memoryRatio: number; readonly share: number } {
     return { ...sustainedLoad(this.#load), share: this.#load.share };
+  }
+
+  /** Calls and connections refused since the start, for whichever bound. */
+  get refusals(): number {
+    return this.#refusals;
   }
 
   /** The refusal of a new call because of the load of the process; `null` = the call may enter. */
@@ -97,6 +103,7 @@ export class Overload {
 
   /** Counts a connection that was closed without an answer, because the process is far over its bound on connections. */
   dropped(): void {
+    this.#refusals += 1;
     this.#options.onRefused('connections');
   }
 
@@ -110,6 +117,7 @@ export class Overload {
   }
 
   #refusal(bound: OverloadBound, retryInMs: number): Overloaded {
+    this.#refusals += 1;
     this.#options.onRefused(bound);
     return { bound, retryInMs, detail: details[bound] };
   }

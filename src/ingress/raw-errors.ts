@@ -1,8 +1,9 @@
 /**
- * Listens to what never reaches a route: requests that do not parse, and CONNECT.
+ * Answers what Node's server never passes to the application: requests that do not parse (`clientError`), and CONNECT.
  *
- * Owns: the two events of Node's server that hand over bare sockets. Does not own: what is answered (`broken.ts`).
- * Invariant: a listener never throws, and every socket handed over is answered or ended.
+ * Owns: the listeners of these two events, which receive sockets without a response. Does not own: which refusal fits a broken request
+ * (`broken.ts`), how its text is written (`raw-answer.ts`).
+ * Keeps: a listener never throws, and every socket that one receives is answered or ended.
  */
 import type { IncomingMessage, Server } from 'node:http';
 import type { Socket } from 'node:net';
@@ -10,20 +11,21 @@ import { breakageOf, retire } from './broken.ts';
 import { refusalAnswer } from './problem.ts';
 import { answerRaw } from './raw-answer.ts';
 import { newRequestId } from './read-call.ts';
-import type { EarlyRefusal, ServeParts } from './serve-call.ts';
+import type { RequestRefusal, ServeParts } from './serve-call.ts';
 
-/** Value of `Allow` where a method is served nowhere. */
+/** Value of `Allow` when a method is refused on every route: the methods that Sluice passes on. */
 export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 
-/** Listens to what never reaches the application: requests that do not parse, and CONNECT. */
+/** Listens to `clientError` and `connect` for as long as the server lives. */
 export function watchRawErrors(server: Server, parts: ServeParts): void {
   const { connections, random, clock, lingerMs } = parts;
+  /** False when the connection is not free for a last answer (`retire`): then nothing is written. */
   const refuseRaw = (
     socket: Socket,
-    why: Pick<EarlyRefusal, 'code' | 'detail' | 'status' | 'allow'>,
+    why: Pick<RequestRefusal, 'code' | 'detail' | 'status' | 'allow'>,
   ): boolean => {
     if (!retire(connections, socket)) return false;
-    parts.onEarlyRefusal(why.code);
+    parts.onRequestRefused(why.code);
     const { code, detail, status, allow } = why;
     const answer = refusalAnswer({
       code,
@@ -39,10 +41,10 @@ export function watchRawErrors(server: Server, parts: ServeParts): void {
     refuseRaw(socket as Socket, breakageOf(error.code));
   });
   server.on('connect', (request: IncomingMessage) => {
-    // Node has let go of this socket: an error nobody listens to would end the process.
+    // Node has detached this socket: an error without a listener would end the process.
     request.socket.on('error', () => request.socket.destroy());
     const isAnswered = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
-    // Nobody reads this socket any more, so nobody would notice a client that leaves.
+    // The socket is not read any more, so that its end would not be noticed when the client leaves.
     if (!isAnswered) request.socket.destroy();
   });
 }

@@ -9,10 +9,10 @@ import express from 'express';
 import type { NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
 import type { OpenCall } from './connections.ts';
-import { refuseEarly, serveCall } from './serve-call.ts';
+import { refuseRequest, serveCall } from './serve-call.ts';
 import type { ServeParts } from './serve-call.ts';
 
-/** Who answers the routes. */
+/** The handlers of the routes. */
 export interface RouteHandlers {
   readonly handle: (call: Call) => Promise<Outcome>;
   readonly activity: (call: Call) => Promise<unknown>;
@@ -61,10 +61,10 @@ export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteCa
     serve('activity', async (call) => jsonOutcome(await handlers.activity(call))),
   );
   router.all('/activity', (_request: Request, response: Routed) =>
-    refuseEarly(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, parts),
+    refuseRequest(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, parts),
   );
   router.use((_request: Request, response: Routed) =>
-    refuseEarly(response.locals.open, { code: 'not_found', detail: noSuchRoute }, parts),
+    refuseRequest(response.locals.open, { code: 'not_found', detail: noSuchRoute }, parts),
   );
   return (open) => {
     const locals: Locals = { open };

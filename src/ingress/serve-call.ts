@@ -32,12 +32,12 @@ export interface ServeParts {
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
   readonly awaitsContinue: (open: OpenCall) => boolean;
   readonly onBug: (error: unknown) => void;
-  /** A refusal made before the journey began. */
-  readonly onEarlyRefusal: (code: RefusalCode) => void;
+  /** A request was refused and did not become a call. */
+  readonly onRequestRefused: (code: RefusalCode) => void;
 }
 
-/** A refusal of the request's form, before there is a call. */
-export interface EarlyRefusal {
+/** The refusal of a request that does not become a call: for its form, or because the process is overloaded. */
+export interface RequestRefusal {
   readonly code: RefusalCode;
   readonly detail?: string;
   readonly status?: number;
@@ -56,7 +56,7 @@ const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): Answer
 });
 
 /** Answers a request that never becomes a call. */
-export async function refuseEarly(open: OpenCall, why: EarlyRefusal, parts: ServeParts): Promise<void> {
+export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: ServeParts): Promise<void> {
   const requestId = newRequestId(parts.random);
   const { code, detail, status, allow, retryInMs } = why;
   const answer = refusalAnswer({
@@ -69,7 +69,7 @@ export async function refuseEarly(open: OpenCall, why: EarlyRefusal, parts: Serv
     ...(status === undefined ? {} : { status }),
     ...(allow === undefined ? {} : { allow }),
   });
-  parts.onEarlyRefusal(code);
+  parts.onRequestRefused(code);
   try {
     await writeProblem(contextOf(open, requestId, parts), answer, why.mustEnd);
   } finally {

@@ -14,7 +14,7 @@ export interface StalledReaderParts {
   readonly clock: Clock;
   /** How long the client may take nothing of what waits for it, milliseconds. */
   readonly maxMs: number;
-  /** Called once when the client took nothing for so long. */
+  /** Called once when the client has read nothing for the whole time. */
   readonly onStalled: () => void;
 }
 

@@ -11,7 +11,7 @@ const weights = { mean: 1 / 8, deviation: 1 / 4 };
 export class AnswerTimes {
   readonly #times = new LRUCache<string, { meanMs: number; deviationMs: number }>({ max: maxBuckets });
 
-  /** An answer's head came so long after its call was sent. */
+  /** Notes that an answer's head arrived `ms` milliseconds after its call was sent. */
   note(bucket: string, ms: number): void {
     const known = this.#times.get(bucket);
     if (known === undefined) {

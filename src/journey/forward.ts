@@ -71,7 +71,7 @@ export class Forwarder {
       ticket = await this.#enter(prepared, nobodyLeft);
       for (;;) {
         followed.queued(prepared.request.admission.lane);
-        const lease = await ticket.granted();
+        const lease = await ticket.whenGranted();
         const readiness = readyOrReturned(credential, lease, ticket.remainingMs());
         if (readiness.kind === 'pause') continue;
         if (returnedWhilePaused(controls.pausedMs(prepared.request.upstream), lease, ticket)) continue;
@@ -103,7 +103,7 @@ export class Forwarder {
           });
         }
         progress.history = decision.history;
-        if (decision.notBeforeMs === 0) ticket.lengthen(atOnceGraceMs);
+        if (decision.notBeforeMs === 0) ticket.ensureTimeLeft(atOnceGraceMs);
         requeue(lease, result, decision);
         nobodyLeft.moved?.('lane');
         if (result.kind === 'answered') this.#attempts.learnCharge(prepared, result);

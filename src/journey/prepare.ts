@@ -34,7 +34,7 @@ export interface Prepared {
   readonly request: AdmissionRequest;
   /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
   readonly ownQuota: OwnQuota;
-  /** From what the call's tokens were estimated, and which estimates its answer corrects; `null` = none. */
+  /** The estimates that the call's tokens were computed from, which its answer corrects; `null` = none. */
   readonly guess: NamedGuess | null;
   /** `null`: no other call repeats it, as far as the call shows. */
   readonly repeatKey: RepeatKey | null;
@@ -193,7 +193,9 @@ const guessOf = (
 ): NamedGuess | null =>
   guess === null ? null : { guess, lane, beginning: beginning === null ? null : name(beginning) };
 
-/** A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds. */
+/**
+ * A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds.
+ */
 const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>

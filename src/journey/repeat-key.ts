@@ -18,7 +18,7 @@ export interface RepeatInput {
   readonly fields: ReadonlyMap<string, string>;
   readonly workspaceId: string;
   readonly labelKey: string;
-  /** Who calls, beside the workspace: its credential, injected or brought, and its cookies. */
+  /** What identifies the caller besides the workspace: the call's credential, injected or its own, and its cookies. */
   readonly identity: readonly string[];
 }
 
@@ -28,7 +28,7 @@ export const repeatFields: readonly string[] = ['idempotency-key', 'x-stainless-
 /** Clients that send a call again after a time-out, whatever its method, and do not say so: shopify-api-node@3.15.0 (got). */
 const silentRepeater = /^shopify-api-node\//;
 
-/** `null`: the call is no repeat and will not be repeated, as far as anybody can tell. */
+/** `null` = nothing suggests that the call is a repeat or will be repeated. */
 export function repeatKeyOf(input: RepeatInput): RepeatKey | null {
   const named = keyIn(input);
   const resends = input.fields.get('x-stainless-retry-count');

@@ -57,7 +57,7 @@ function fieldsOf(family: ReadonlyMap<Role, string>, answers: readonly Named[]):
   return reset === undefined ? named : { ...named, reset: { name: reset, as: unitOf(reset, answers) } };
 }
 
-/** Of small numbers the one by which the end of the window stands still while time passes. */
+/** The unit of a small number: the one with which the computed end of the window stays the same while time passes. */
 function unitOf(name: string, answers: readonly Named[]): string {
   const values = answers.flatMap(({ at, fields }) => {
     const value = fields.get(name)?.trim();

@@ -22,7 +22,10 @@ const usualSeconds = [
 /** Lengths that are tried are this part apart. */
 const step = 1.004;
 const maxSeconds = 86_400;
-/** The shortest length that a configuration may state. A shorter window is proposed so long: that costs time, and no refusal. */
+/**
+ * The shortest window that a configuration may state, seconds. It is proposed for shorter ones, too: that costs time, but no
+ * refusal.
+ */
 const minSeconds = 1;
 /** What a call takes on its way, milliseconds: so much earlier or later a window may seem to have room. */
 const grainMs = 3;
@@ -43,7 +46,7 @@ export function findWindows(observations: readonly Observation[]): readonly Foun
     lengthsUpTo(Math.min(maxSeconds, Math.max(2, lasted)), kind).map((seconds) =>
       candidateOf({ taken, refused, seconds, kind }),
     );
-  // Few windows of the clock look like rolling ones of a little less: a usual length tells them apart.
+  // A few windows of the clock look like rolling ones that are slightly shorter: a usual length distinguishes them.
   const rolling = findRolling(observations);
   if (rolling !== null && isUsual(rolling)) return [rolling];
   const fixed = preferred(candidates('fixed').filter(({ explained }) => explained.length === refused.length));
@@ -100,7 +103,7 @@ function candidateOf({ taken, refused, seconds, kind }: Asked): Candidate {
   return { requests, seconds, kind, explained };
 }
 
-/** Of neighbouring lengths the usual one, else the middle. The shortest stretch: a longer window says less. */
+/** The usual length among neighbouring candidates, else the middle one, of the shortest stretch: a longer window explains less. */
 function preferred<Kind extends Candidate>(candidates: readonly Kind[]): Kind | null {
   const [first] = candidates;
   if (first === undefined) return null;
@@ -173,8 +176,8 @@ function findRolling(observations: readonly Observation[]): FoundWindow | null {
 }
 
 /**
- * A usual length between these, else the longest whole one, else the longest: a length that is a little short costs a refusal in every
- * window, and one that is a little long costs only that time.
+ * A usual length between these, else the longest whole one, else the longest: a length that is a little short costs a refusal in
+ * every window, and one that is a little long costs only that time.
  */
 function secondsIn(lowest: number, highest: number): number {
   const slack = grainMs / 1000;

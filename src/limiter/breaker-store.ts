@@ -39,7 +39,7 @@ export interface BreakerStore {
   take(id: BreakerId, known: string, next: SharedBreaker): Promise<Stored>;
   close(id: BreakerId): Promise<Stored>;
   read(id: BreakerId): Promise<Stored>;
-  /** Hears what other replicas change; one listener. */
+  /** Registers the one listener to changes by other replicas. */
   listen(hear: (news: BreakerNews) => void): void;
   /** Reads the breakers that other replicas opened before this replica began to listen, and passes them to the listener. */
   catchUp(): Promise<void>;

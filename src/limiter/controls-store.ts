@@ -28,7 +28,7 @@ export interface ControlsStore {
   open(key: string): Promise<ControlReply>;
 }
 
-/** Of one process. */
+/** The store of a single process. */
 export function createEmbeddedControls(clock: Pick<Clock, 'monotonic'>): ControlsStore {
   const pauses = new Map<string, number>();
   const openings = new Map<string, number>();

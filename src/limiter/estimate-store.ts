@@ -35,7 +35,7 @@ export type SharedEstimate =
 export interface EstimateStore {
   /** Passes it on to the other replicas, soon. */
   share(learned: SharedEstimate): void;
-  /** Hears what other replicas have learned; one listener. */
+  /** Registers the one listener to what other replicas have learned. */
   listen(hear: (learned: SharedEstimate) => void): void;
 }
 

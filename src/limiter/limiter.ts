@@ -80,7 +80,7 @@ export interface Admission extends LaneSetting {
   readonly position: Position;
 }
 
-/** A lease lives so long without renewal: a dead replica's lane goes on after this (docs/adr/0004). Milliseconds. */
+/** How long a lease lives without renewal: after this the lane of a dead replica goes on (docs/adr/0004). Milliseconds. */
 export const defaultLeaseMs = 15_000;
 
 /** Permission to send one ticket now. */
@@ -134,8 +134,11 @@ export type SleepReason =
   /** Another call's answer is about to state what its next call costs. */
   | 'document';
 
-/** The ticket is in the store, and its grant comes through `onGrant`. */
-export const grantUnderWay = {
+/**
+ * There is nothing to forecast for the ticket: it is granted already and its grant comes through `onGrant`, it has moved to another
+ * store, or its caller has left and reads no reply.
+ */
+export const queuedWithoutForecast = {
   kind: 'queued',
   forecastMs: 0,
   ahead: 0,
@@ -219,7 +222,10 @@ export interface Limiter {
   charged(grant: Grant, edge: CeilingEdge | null): Promise<void>;
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   reconfigure(change: Reconfiguration): Promise<void>;
-  /** Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed over. */
+  /**
+   * Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed
+   * over.
+   */
   open(bucket: BucketKey, before: number | null): Promise<void>;
   /**
    * Moves a ticket that waits in the bucket `from` to the bucket of `admission`, with the position that it had in `from`; the

@@ -20,11 +20,11 @@ export interface QuotaStore {
    * said first. `unavailable`: Redis could not be asked.
    */
   claim(quota: string, bucket: BucketKey): Promise<BucketKey | 'unavailable'>;
-  /** Hears what other replicas have found; one listener. */
+  /** Registers the one listener to what other replicas have found. */
   listen(hear: (joined: Joined) => void): void;
 }
 
-/** Of one process: the first bucket of a quota stands for it. */
+/** The store of a single process: the first bucket of a quota stands for the quota. */
 export function createEmbeddedQuotas(): QuotaStore {
   const owners = new LRUCache<string, BucketKey>({ max: maxQuotas });
   return {

@@ -1,16 +1,16 @@
 /**
- * Shares what this replica saw with the others, again and again, one time after the other.
+ * Shares what this replica counted with the other replicas every 5 s, never two rounds at once.
  *
- * Owns: the pace. Does not own: what is shared. Keeps: after `stop` nothing is begun any more.
+ * Owns: the pace. Does not own: what a round shares (`share`). Keeps: after `stop` no round begins; one that is under way goes on.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
 
-/** Activity is shared this often, milliseconds. */
+/** Time between the end of a round and the beginning of the next one, milliseconds. */
 const shareEveryMs = 5_000;
 
 export interface SharingParts {
   readonly clock: Clock;
-  /** One round; a failure of it is reported to `onBug` and does not keep the next one from coming. */
+  /** Runs one round. If it fails, `onBug` receives the error, and the next round comes all the same. */
   readonly share: () => Promise<void>;
   readonly onBug: (bug: unknown) => void;
 }

@@ -88,7 +88,7 @@ export class Page {
 
   async #tick(): Promise<void> {
     const { source, timeline } = this.#parts;
-    const sample = timeline.sample(source.live());
+    const sample = timeline.sample(source.live(), source.process());
     this.#healths.push(source.limiterHealth());
     if (this.#healths.length > minute + 1) this.#healths.shift();
     const before = this.#healths[0] ?? source.limiterHealth();

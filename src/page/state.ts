@@ -104,6 +104,7 @@ export function pageState(source: PageSource, now: PageNow): PageState {
   const errors = health.redisErrors - now.before.redisErrors;
   const leasesLost = health.leasesLost - now.before.leasesLost;
   const buckets = source.buckets();
+  const process = source.process();
   const upstreams = source.live().map((live) => ({
     ...upstreamState(live, buckets, now.lastMinute),
     refusing: source.breakers(live.upstream)[0] ?? null,
@@ -115,9 +116,12 @@ export function pageState(source: PageSource, now: PageNow): PageState {
       mode,
       redisErrorsLastMinute: errors,
       leasesLostLastMinute: leasesLost,
+      sheddingShare: process.sheddingShare,
+      overloadedLastMinute: summed(now.lastMinute.map(({ refusals }) => refusals))['overloaded'] ?? 0,
       upstreams: upstreams.map((each) => ({
         ...each,
-        fullest: each.meters.reduce((most, { used }) => Math.max(most, used), 0),
+        fullest: each.meters.length === 0 ? null : Math.max(...each.meters.map(({ used }) => used)),
+        whole: now.replicas < 2 ? null : (now.whole.find(({ name }) => name === each.name) ?? null),
       })),
     }),
     mode,
@@ -128,7 +132,7 @@ export function pageState(source: PageSource, now: PageNow): PageState {
     refusals: summed(now.all.map(({ refusals }) => refusals)),
     heldBy: summed(now.all.map(({ heldBy }) => heldBy)),
     whole: now.whole,
-    process: source.process(),
+    process,
     sample: now.sample,
   };
 }

@@ -3,7 +3,7 @@
  * counts since the last one; does not own how they look. Bounded: {@link sampleCount} samples, configured upstreams.
  */
 import type { Clock } from '../clock.ts';
-import type { EndedFact, FactSink, LivePressure } from '../telemetry/events.ts';
+import type { EndedFact, FactSink, LivePressure, ProcessPressure } from '../telemetry/events.ts';
 
 export const sampleEveryMs = 2_000;
 export const sampleCount = 450;
@@ -50,6 +50,7 @@ export class Timeline implements FactSink {
   #counts = new Map<string, Counts>();
   #refusals: Record<string, number> = {};
   #heldBy: Record<string, number> = {};
+  #overloadRefusals = 0;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -76,18 +77,26 @@ export class Timeline implements FactSink {
     if (fact.heldBy !== null) this.#heldBy[fact.heldBy] = (this.#heldBy[fact.heldBy] ?? 0) + 1;
     if (fact.outcome !== 'shed') return;
     own.shed += 1;
-    if (fact.code !== null) this.#refusals[fact.code] = (this.#refusals[fact.code] ?? 0) + 1;
+    // Refusals for overload come from the process's own count: most calls of them never became calls of an upstream.
+    if (fact.code !== null && fact.code !== 'overloaded')
+      this.#refusals[fact.code] = (this.#refusals[fact.code] ?? 0) + 1;
   }
 
-  /** Takes a sample now. */
-  sample(live: readonly LivePressure[]): Sample {
+  /** Takes a sample now. `overloadRefusals` counts from the start of the process. */
+  sample(
+    live: readonly LivePressure[],
+    { overloadRefusals }: Pick<ProcessPressure, 'overloadRefusals'>,
+  ): Sample {
     const upstreams = Object.fromEntries(
       live.map(({ upstream, waiting, oldestMs, inFlight }) => [
         upstream,
         { waiting, oldestMs: Math.round(oldestMs), inFlight, ...(this.#counts.get(upstream) ?? noCounts()) },
       ]),
     );
-    const [refusals, heldBy] = [this.#refusals, this.#heldBy];
+    const overloaded = overloadRefusals - this.#overloadRefusals;
+    this.#overloadRefusals = overloadRefusals;
+    const refusals = overloaded > 0 ? { ...this.#refusals, overloaded } : this.#refusals;
+    const heldBy = this.#heldBy;
     const taken: Sample = { at: this.#clock.now(), upstreams, refusals, heldBy };
     this.#samples.push(taken);
     if (this.#samples.length > sampleCount) this.#samples.shift();

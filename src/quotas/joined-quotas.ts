@@ -22,7 +22,7 @@ export interface JoinedQuotasParts {
   readonly store: QuotaStore;
   /** A bucket was joined: its calls belong to another one now. */
   readonly onJoined: () => void;
-  /** Hears of failures of work that nobody waits for. */
+  /** Called when background work fails. */
   readonly onFailure: (failure: unknown) => void;
 }
 

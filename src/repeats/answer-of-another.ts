@@ -9,8 +9,8 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { openAnswer } from './answer-seal.ts';
 import type { Claim } from './claim.ts';
-import { conflict, demandSame, tooLarge, unreadable } from './conflicts.ts';
-import { pause } from './pause.ts';
+import { assertSameCall, beingAnswered, tooLarge, unreadable } from './conflicts.ts';
+import { delay } from './delay.ts';
 import { claimMs, type RedisRepeats } from './redis-repeats.ts';
 import type { KeptAnswer, RepeatKey } from './repeat.ts';
 
@@ -45,9 +45,8 @@ export class AnswerOfAnother {
    */
   async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<AwaitedAnswer> {
     const { clock, redis } = this.#parts;
-    demandSame(key, first);
-    if (first.state === 'streaming')
-      throw conflict('A call with this key is being answered. Repeat it after its end.');
+    assertSameCall(key, first);
+    if (first.state === 'streaming') throw beingAnswered();
     const isReplayed = first.state === 'kept' || first.state === 'unstored';
     const startedAt = clock.monotonic();
     let readAt = startedAt;
@@ -62,7 +61,7 @@ export class AnswerOfAnother {
         readAt = now;
         const { claim, sealed } = read;
         if (claim === 'gone' || claim.state === 'left') return { kind: 'again' };
-        demandSame(key, claim);
+        assertSameCall(key, claim);
         const answer = this.#answerIn(key, claim, sealed);
         if (answer !== null) return { kind: 'answer', answer, isReplayed };
         const isAnnounced = claim.state === 'kept' || claim.state === 'free';
@@ -72,11 +71,11 @@ export class AnswerOfAnother {
           throw unreadable();
         }
       }
-      await pause(clock, Math.min(checkMs.max, Math.max(checkMs.min, (now - startedAt) / 8)), signal);
+      await delay(clock, Math.min(checkMs.max, Math.max(checkMs.min, (now - startedAt) / 8)), signal);
     }
   }
 
-  /** @throws Refusal what the call was refused with, or that its answer cannot be had */
+  /** @throws Refusal what the call was refused with, or that its answer is not available */
   #answerIn(key: RepeatKey, { state, holder }: Claim, sealed: Buffer | null): KeptAnswer | null {
     if (state === 'too_large') throw tooLarge();
     if (sealed === null || (state !== 'kept' && state !== 'free')) return null;

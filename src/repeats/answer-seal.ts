@@ -1,7 +1,7 @@
 /**
- * Answers as they lie in Redis: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256) from the
- * label key, the workspace and the idempotency key. Redis knows none of the three. Owns the form. Keeps: what cannot be
- * opened is no answer, whatever the reason.
+ * The form in which Redis holds answers: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256) from
+ * the label key, the workspace and the idempotency key. Redis knows none of the three. Owns: that form. Keeps: bytes that cannot be
+ * opened are treated as no answer, whatever the reason.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
@@ -13,7 +13,7 @@ const lengthBytes = 4;
 /** The tag length is stated, because Node would otherwise accept a shorter tag when it decrypts. */
 const tagged = { authTagLength: tagBytes };
 
-/** The result of a call as repeats at other replicas get it: its answer, or the refusal that its client got. */
+/** The result of a call for repeats of it at other replicas: its answer, or the refusal that its client got. */
 export type SealedResult =
   | { readonly kind: 'answer'; readonly answer: KeptAnswer }
   | { readonly kind: 'refusal'; readonly refusal: Refusal };
@@ -26,7 +26,10 @@ interface Head {
   readonly details?: RefusalDetails;
 }
 
-/** `run` binds the text to one making of the call; `null` = it is kept, and stands for the call whichever replica stores it. */
+/**
+ * Encrypts a result. `run` binds it to one execution of the call (the claim's holder); `null` = a kept answer, which is valid
+ * whichever replica stores it.
+ */
 export function sealAnswer(
   labelKey: string,
   key: RepeatKey,
@@ -43,7 +46,7 @@ export function sealAnswer(
   return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
 }
 
-/** `null` = the bytes were not sealed by Sluice, or for another call or with another label key, or they are damaged. */
+/** Decrypts a result. `null` = not sealed by Sluice, sealed for another call or under another label key, or damaged. */
 export function openAnswer(
   labelKey: string,
   key: RepeatKey,
@@ -85,7 +88,7 @@ function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {
   return Buffer.from(hkdfSync('sha256', labelKey, secret.workspaceId, `sluice answer ${secret.key}`, 32));
 }
 
-/** What is handed to repeats that waited for a call whose answer is not kept; `null` = there is nothing to hand on. */
+/** The result that repeats get which waited for a call whose answer is not kept; `null` = there is none to give. */
 export function resultOf(ended: CallResult): SealedResult | null {
   if (ended.kind === 'answered') {
     return ended.answer === 'too_large' ? null : { kind: 'answer', answer: ended.answer };

@@ -1,6 +1,5 @@
 /**
- * A claim: which replica makes a call that may be repeated, and what became of it, as replicas tell each other in Redis.
- * Owns its text. Pure.
+ * A claim in Redis: which replica makes a call that may be repeated, and what became of the call. Owns: the claim's text. Pure.
  */
 
 /**

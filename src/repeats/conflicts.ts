@@ -1,7 +1,14 @@
-/** Refusals of calls that use an idempotency key in a way in which no answer can be given. */
+/**
+ * Refusals of repeats: the call that they repeat has no answer for them, is a different call, or will not end in this process. Owns: the
+ * words of these refusals. Does not own: when a repeat is refused (`repeats.ts`, `answer-of-another.ts`, `shared-call.ts`).
+ */
 import { Refusal } from '../errors.ts';
 
-export const conflict = (detail: string): Refusal => new Refusal('idempotency_conflict', { detail });
+/** The answer of the call with this key goes out as a stream, which nobody can join any more. */
+export const beingAnswered = (): Refusal =>
+  new Refusal('idempotency_conflict', {
+    detail: 'A call with this key is being answered. Repeat it after its end.',
+  });
 
 /** The call has run: repeating it cannot succeed. */
 export const tooLarge = (): Refusal =>
@@ -10,20 +17,20 @@ export const tooLarge = (): Refusal =>
     shouldRetry: false,
   });
 
-/** The call has run, and what Redis has of its answer is gone or cannot be opened. */
+/** The call has run, but its answer is gone from Redis or cannot be decrypted. */
 export const unreadable = (): Refusal =>
   new Refusal('idempotency_conflict', {
-    detail: 'The call with this key has been answered, and its answer cannot be had any more.',
+    detail: 'The call with this key has been answered, and its answer is no longer available.',
     shouldRetry: false,
   });
 
-/** @throws Refusal `idempotency_mismatch` where the key was used with another call */
-export function demandSame(
+/** @throws Refusal `idempotency_mismatch` where the key was used for a different call */
+export function assertSameCall(
   key: { readonly fingerprint: string },
   known: { readonly fingerprint: string },
 ): void {
   if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
 }
 
-/** The process ends before the answer is there. */
-export const closing = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });
+/** This process ends before the call does: the repeat may come to another replica. */
+export const endsBeforeAnswer = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });

@@ -1,9 +1,10 @@
 /**
- * Claims of this replica: of calls that it makes, and of answers that only it has since Redis lost its data.
+ * The claims that this replica holds: for calls that it is making, and for answers that only it still has after Redis lost its
+ * data.
  *
- * Owns: renewing them, putting them back after a loss, and noticing that another replica has taken one. Does not own: what a claim
- * means for a call (`shared-repeats.ts`), commands (`redis-repeats.ts`).
- * Keeps: a call that is made twice although both of its replicas live is counted once.
+ * Owns: renewing claims, restoring them after Redis lost its data, noticing that another replica has taken one. Does not own:
+ * what a claim means for a call (`shared-repeats.ts`), commands (`redis-repeats.ts`).
+ * Keeps: if two live replicas both make a call, the repetition is counted once.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
@@ -14,7 +15,7 @@ import type { PendingWork } from './pending-work.ts';
 import { heldMs, type RedisRepeats } from './redis-repeats.ts';
 import type { RepeatKey } from './repeat.ts';
 
-/** How often claims are renewed, milliseconds: often enough that all are back within a second after Redis lost its data. */
+/** Time between two renewals, milliseconds: short enough that all claims are back within a second after Redis lost its data. */
 const renewEveryMs = 500;
 
 export interface HeldClaimsParts {
@@ -24,14 +25,14 @@ export interface HeldClaimsParts {
   /** Opaque name of this replica, new with every start. */
   readonly replica: string;
   readonly settings: () => IdempotencySettings;
-  /** A call has been made by another replica, too. */
+  /** A call was made again for its repeat: its replica is gone, or another replica makes it, too. */
   readonly onMadeAgain: (upstream: string) => void;
-  /** What this replica keeps, the oldest first. */
-  readonly kept: () => Iterable<KeptEntry>;
+  /** The answers that this replica keeps, the oldest first. */
+  readonly keptAnswers: () => Iterable<KeptEntry>;
   readonly work: PendingWork;
 }
 
-/** `asked`: Redis did not answer, so that another replica may have the claim. */
+/** `known: 'asked'`: Redis did not reply to the claim, so another replica may hold it. */
 interface Held extends Claim {
   readonly upstream: string;
   readonly known: 'asked' | 'ours';
@@ -39,7 +40,7 @@ interface Held extends Claim {
 
 export class HeldClaims {
   readonly #parts: HeldClaimsParts;
-  /** Of calls under way, by name. */
+  /** Claims of calls under way, by name. */
   readonly #held = new Map<string, Held>();
   readonly #lost: LostAnswers;
   #runs = 0;
@@ -50,7 +51,7 @@ export class HeldClaims {
     this.#lost = new LostAnswers(parts);
   }
 
-  /** A claim under a name of its own. */
+  /** A claim with a holder's name that no other claim has. */
   newClaim({ fingerprint }: RepeatKey): Claim {
     return { fingerprint, holder: this.#newHolder(), state: 'held' };
   }
@@ -59,25 +60,25 @@ export class HeldClaims {
     return this.#held.get(name) ?? null;
   }
 
-  /** From now on the claim is renewed. */
+  /** Holds the claim: renews it from now on. */
   hold({ name, upstream }: RepeatKey, claim: Claim, known: Held['known'] = 'ours'): void {
     this.#held.set(name, { ...claim, upstream, known });
     this.#cancelRenewal ??= this.#renewLater();
   }
 
-  /** The claim is over. One that this replica has made under the same name since is held on to. */
+  /** Gives the claim up. A later claim of this replica for the same call stays. */
   letGo(name: string, { holder }: Claim): void {
     if (this.#held.get(name)?.holder === holder) this.#held.delete(name);
   }
 
-  /** Reports what became of a call. Resolves with true when somebody waits for its answer. */
+  /** Reports the new state of a call to Redis. Resolves with true when a repeat waits for its answer. */
   async change(name: string, state: ClaimState, forMs: number = heldMs): Promise<boolean> {
     const held = this.#held.get(name);
     if (held === undefined) return false;
     const changed: Held = { ...held, state };
     this.#held.set(name, changed);
     const reply = await this.#parts.redis.change(name, changed, { forMs });
-    if (reply?.isTaken === true) this.#taken(name, changed.holder, reply.isLost);
+    if (reply?.isTaken === true) this.#taken(name, changed.holder, reply.isDataLost);
     return reply?.isWanted === true;
   }
 
@@ -92,8 +93,8 @@ export class HeldClaims {
   }
 
   /**
-   * Another replica makes the same call as well. That replica has counted the repetition, unless Redis had lost this replica's claim
-   * or never had it: then it is counted here.
+   * Another replica has taken the claim, and makes the same call. That replica has counted the repetition, unless Redis had lost
+   * this replica's claim or never had it: then the repetition is counted here.
    */
   #taken(name: string, holder: string, isForgotten: boolean): void {
     const held = this.#held.get(name);
@@ -120,17 +121,17 @@ export class HeldClaims {
     if (renewed === null) return;
     for (const { name, holder } of renewed.taken) {
       this.#lost.drop(name);
-      this.#taken(name, holder, renewed.isLost);
+      this.#taken(name, holder, renewed.isDataLost);
     }
     for (const { name, holder } of claims) this.#confirm(name, holder);
-    if (renewed.isLost) await this.#putBackKept();
-    // A renewal does not wait for it: an answer may be large, and the next renewal is soon.
+    if (renewed.isDataLost) await this.#putBackKept();
+    // Storing answers may take long, and the next renewal is soon: so nothing waits for it here.
     work.add(this.#lost.store(renewed.wanted));
   }
 
   async #putBackKept(): Promise<void> {
-    const { redis, kept, onMadeAgain } = this.#parts;
-    this.#lost.add(kept(), () => this.#newHolder());
+    const { redis, keptAnswers, onMadeAgain } = this.#parts;
+    this.#lost.add(keptAnswers(), () => this.#newHolder());
     const putBack = await redis.renew(this.#lost.claims());
     for (const { name } of putBack?.taken ?? []) {
       const upstream = this.#lost.drop(name);

@@ -46,7 +46,7 @@ export class KeptAnswers {
     return null;
   }
 
-  /** Keeps what became of a call for so long, milliseconds. */
+  /** Keeps the result of a call for `lifeMs` milliseconds. */
   put(key: RepeatKey, remembered: Remembered, lifeMs: number): void {
     const { name, owner } = key;
     this.delete(name);

@@ -76,7 +76,7 @@ export class LostAnswers {
         : sealAnswer(labelKey, key, { run: null, result: { kind: 'answer', answer } });
     // What could not be stored is tried again.
     if (leftMs > 1 && bytes !== null && !(await redis.store(name, bytes, leftMs))) return;
-    // From here on the claim is not renewed: a renewal would give it a shorter life.
+    // The claim is not renewed from here on, because a renewal would shorten its life.
     this.#lost.delete(name);
     if (leftMs <= 1) return;
     const state = bytes === null ? claim.state : 'kept';

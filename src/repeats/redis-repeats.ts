@@ -6,7 +6,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { IdempotencySettings, RedisSettings } from '../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../limiter/redis/client/connection.ts';
+import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { claimOf, claimText, statesOfHolder, type Claim } from './claim.ts';
 import type { RepeatKey } from './repeat.ts';
 import { changeScript, claimScript, indexScript, renewScript } from './repeat-scripts.ts';
@@ -26,11 +26,13 @@ export const heldMs = claimMs + traceMs;
  * claims back with its next renewal. `fresh`: the time for a replica that finds new data at its start, without having seen a loss.
  */
 const putBackMs = { fresh: 1_000, lost: 2_000 };
-const lifeMs = 86_400_000;
+/** Expiry of the epoch key, which every renewal of a claim extends. Milliseconds. */
+const epochKeyMs = 86_400_000;
 /** For how long an answer that is not kept stays in Redis for the repeats that waited for it. Milliseconds. */
 export const handOverMs = 10_000;
 
-const lifeKey = 'sluice:{repeats}:2:life';
+/** Distinguishes one epoch of the data from the next (`repeat-scripts.ts`). */
+const epochKey = 'sluice:{repeats}:2:life';
 const indexKey = 'sluice:{repeats}:2:kept';
 const bytesKey = 'sluice:{repeats}:2:bytes';
 const claimKey = (name: string): string => `sluice:{repeats}:2:claim:${name}`;
@@ -43,8 +45,8 @@ const answerKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
  */
 export type ClaimReply =
   | { readonly kind: 'wait' | 'none' }
-  /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. `isOfLost`: its replica is gone. */
-  | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null; readonly isOfLost: boolean }
+  /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. `isOrphaned`: the replica that claimed it is gone. */
+  | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null; readonly isOrphaned: boolean }
   | { readonly kind: 'known'; readonly claim: Claim };
 
 type NamedClaim = Claim & { readonly name: string };
@@ -52,7 +54,7 @@ type NamedClaim = Claim & { readonly name: string };
 /** Reply to the renewal of all claims of this replica. */
 export interface ClaimRenewal {
   /** Redis has lost its data since the last time. */
-  readonly isLost: boolean;
+  readonly isDataLost: boolean;
   /** Names of claims whose answer somebody waits for. */
   readonly wanted: readonly string[];
   /** Claims that another replica has. */
@@ -66,7 +68,7 @@ export interface ClaimChange {
   /** Another replica has the claim: nothing was changed. */
   readonly isTaken: boolean;
   /** Redis has lost its data since the claims were renewed. */
-  readonly isLost: boolean;
+  readonly isDataLost: boolean;
 }
 
 /** What is known of a claim now. `gone`: nothing, or its replica is gone. */
@@ -86,8 +88,8 @@ export class RedisRepeats {
   readonly #parts: RedisRepeatsParts;
   #connection: RedisConnection | null = null;
   #isClosed = false;
-  /** The data of Redis has one of these as long as it lives. */
-  #life: string | null = null;
+  /** Value of the epoch key when it was read last; another value means that Redis has lost its data. */
+  #epoch: string | null = null;
 
   constructor(parts: RedisRepeatsParts) {
     this.#parts = parts;
@@ -104,15 +106,15 @@ export class RedisRepeats {
     );
   }
 
-  /** `take` false: reads only, and takes the position of a call that was left. */
+  /** Asks for the claim. `take` false: reads it only, except that the position of a call that was left is taken. */
   async claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<ClaimReply | null> {
     const reply = await this.#try(({ client }) => {
       const text = claimText({ fingerprint, holder, state: 'held' });
-      const times = [heldMs, this.#putBackMs, lifeMs, traceMs];
-      return client.eval(claimScript, 2, claimKey(name), lifeKey, text, ...times, take ? '' : 'look');
+      const times = [heldMs, this.#putBackMs, epochKeyMs, traceMs];
+      return client.eval(claimScript, 2, claimKey(name), epochKey, text, ...times, take ? '' : 'read');
     });
-    const [life, ...claimed] = wordsOf(reply);
-    if (life !== undefined) this.#life ??= life;
+    const [epoch, ...claimed] = wordsOf(reply);
+    if (epoch !== undefined) this.#epoch ??= epoch;
     return claimedOf(claimed);
   }
 
@@ -134,24 +136,24 @@ export class RedisRepeats {
   /** Renews claims, and puts back those that are lost. `null`: it could not be done. */
   async renew(claims: readonly NamedClaim[]): Promise<ClaimRenewal | null> {
     const reply = await this.#try(({ client }) => {
-      const keys = [lifeKey, ...claims.map(({ name }) => claimKey(name))];
+      const keys = [epochKey, ...claims.map(({ name }) => claimKey(name))];
       return client.eval(
         renewScript,
         keys.length,
         ...keys,
-        lifeMs,
+        epochKeyMs,
         this.#putBackMs,
         heldMs,
         ...claims.map(claimText),
       );
     });
-    const [life, wanted, taken] = Array.isArray(reply) ? (reply as unknown[]) : [];
-    if (typeof life !== 'string') return null;
-    const isLost = this.#life !== null && this.#life !== life;
-    this.#life = life;
+    const [epoch, wanted, taken] = Array.isArray(reply) ? (reply as unknown[]) : [];
+    if (typeof epoch !== 'string') return null;
+    const isDataLost = this.#epoch !== null && this.#epoch !== epoch;
+    this.#epoch = epoch;
     const at = (indexes: unknown): NamedClaim[] =>
       wordsOf(indexes).flatMap((n) => claims[Number(n) - 1] ?? []);
-    return { isLost, wanted: at(wanted).map(({ name }) => name), taken: at(taken) };
+    return { isDataLost, wanted: at(wanted).map(({ name }) => name), taken: at(taken) };
   }
 
   /** Changes a claim, unless another replica has it. `arrivedAgoMs`: of a call that was left. */
@@ -161,17 +163,17 @@ export class RedisRepeats {
     { forMs, arrivedAgoMs = null }: { readonly forMs: number; readonly arrivedAgoMs?: number | null },
   ): Promise<ClaimChange | null> {
     const reply = await this.#try(({ client }) => {
-      const keys = [claimKey(name), wantedKey(name), lifeKey];
+      const keys = [claimKey(name), wantedKey(name), epochKey];
       const age = arrivedAgoMs === null ? '' : String(Math.round(arrivedAgoMs));
       const text = claimText(claim);
       return client.eval(changeScript, keys.length, ...keys, claim.holder, text, Math.round(forMs), age);
     });
-    const [wanted, taken, life] = wordsOf(reply);
+    const [wanted, taken, epoch] = wordsOf(reply);
     if (wanted === undefined) return null;
     return {
       isWanted: wanted === '1',
       isTaken: taken === '1',
-      isLost: this.#life !== null && this.#life !== life,
+      isDataLost: this.#epoch !== null && this.#epoch !== epoch,
     };
   }
 
@@ -182,14 +184,14 @@ export class RedisRepeats {
     );
   }
 
-  /** Counts an answer that is kept, and lets go of those for which there is no room any more. */
+  /** Counts an answer that is kept, and deletes those that were evicted for it. */
   async keep({ name, owner }: RepeatKey, bytes: number, bounds: IdempotencySettings): Promise<void> {
     await this.#try(async ({ client }) => {
       const { keepSeconds, maxWorkspaceBytes, maxTotalBytes } = bounds;
       const sizes = [bytes, keepSeconds * 1000, maxWorkspaceBytes, maxTotalBytes];
-      const gone = await client.eval(indexScript, 2, indexKey, bytesKey, owner, name, ...sizes);
-      if (!Array.isArray(gone)) return;
-      await Promise.all(gone.map((each) => this.#delete(String(each))));
+      const evicted = await client.eval(indexScript, 2, indexKey, bytesKey, owner, name, ...sizes);
+      if (!Array.isArray(evicted)) return;
+      await Promise.all(evicted.map((each) => this.#delete(String(each))));
     });
   }
 
@@ -208,7 +210,7 @@ export class RedisRepeats {
   }
 
   get #putBackMs(): number {
-    return this.#life === null ? putBackMs.fresh : putBackMs.lost;
+    return this.#epoch === null ? putBackMs.fresh : putBackMs.lost;
   }
 
   async #try<T>(run: (connection: RedisConnection) => Promise<T>): Promise<T | null> {
@@ -236,10 +238,10 @@ export class RedisRepeats {
 
 const wordsOf = (reply: unknown): string[] => (Array.isArray(reply) ? (reply as unknown[]).map(String) : []);
 
-function claimedOf([kind, text = '', isOfLost]: readonly string[]): ClaimReply | null {
+function claimedOf([kind, text = '', isOrphaned]: readonly string[]): ClaimReply | null {
   if (kind === 'wait' || kind === 'none') return { kind };
   if (kind === 'taken')
-    return { kind, arrivedAgoMs: text === '' ? null : Number(text), isOfLost: isOfLost === '1' };
+    return { kind, arrivedAgoMs: text === '' ? null : Number(text), isOrphaned: isOrphaned === '1' };
   const claim = claimOf(text);
   return kind === 'known' && claim !== null ? { kind, claim } : null;
 }

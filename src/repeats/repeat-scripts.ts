@@ -1,50 +1,67 @@
 /**
- * What replicas say to Redis about calls that may be repeated: scripts over a few small keys. A claim is the text
- * `<fingerprint> <holder> <state> [<arrival>]` (`claim.ts`; arrival, of a call that was left, is the time on Redis' clock).
+ * The scripts by which replicas claim calls that may be repeated, and count kept answers: each runs over a few small keys in Redis. A
+ * claim is the text `<fingerprint> <holder> <state> [<arrival>]` (`claim.ts`). Only the claim of a call that was left has an arrival,
+ * in milliseconds of Redis' clock.
  *
- * Owns: the scripts. Keeps: every written key gets an expiry, and Redis' `TIME` is the only clock.
+ * The epoch key exists as long as the data in Redis does, because every renewal extends its expiry. Its value is the time until which claims of the epoch before may still be
+ * put back, in milliseconds of Redis' clock: two epochs have different values, by which a replica notices that Redis lost its data.
+ *
+ * Owns: the scripts. Does not own: what replicas do with the replies (`redis-repeats.ts`).
+ * Keeps: every written key gets an expiry, and Redis' `TIME` is the only clock. All times are milliseconds.
  */
 import { statesOfHolder } from './claim.ts';
 
 const clock = `local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`;
 
-/** A holder is `<replica>.<number>`. Nobody has a claim whose call is over, or was left. */
+/** A holder is `<replica>.<number>`. A claim in state `free` or `left` belongs to nobody. */
 const readClaims = `local function replicaOf(claim) return string.match(claim, '^%S+ ([^ .]+)') end
 local function isNobodys(claim)
   local state = claim and string.match(claim, '^%S+ %S+ (%S+)')
   return not claim or state == 'free' or state == 'left'
 end`;
 
-const stateLost = statesOfHolder.map((state) => `state == '${state}'`).join(' or ');
+/** Lua: true for a state in which only the claim's replica has the result, so that the claim is of no use without that replica. */
+const isStateOfHolder = statesOfHolder.map((state) => `state == '${state}'`).join(' or ');
 
 /**
- * Takes the claim unless somebody has it. KEYS claim, life · ARGV the claim, its life, the time that claims need to be put
- * back, life of the life key, the time for which a claim stays behind whose replica is gone (all milliseconds), `look` = take
- * nothing. Reply: the life key and what came of it: `wait` while others put back what Redis has lost; `taken`, the age of its
- * arrival or '', 1 when the replica is gone that had it; `known` and the claim; `none`.
+ * Takes the claim unless it belongs to somebody. A claim is orphaned when it was not renewed, so that its replica is gone: it stays
+ * for a while as a trace, and then counts as nobody's.
+ *
+ * KEYS: 1 claim, 2 epoch key.
+ * ARGV: 1 the new claim's text, 2 its expiry, 3 the time for which a new epoch waits for claims that are put back, 4 expiry of the
+ * epoch key, 5 an orphaned claim has at most this left until its expiry, 6 `read` = take nothing, '' = take.
+ * Reply: the epoch key's value, then one of
+ *   `wait`: Redis knows no claim, and others may still put one back
+ *   `taken`, age of the arrival of the call that was left or '', 1 when the former claim was orphaned, else 0
+ *   `known`, the claim's text: it belongs to somebody
+ *   `none`: ARGV 6 is `read`, and no claim was left or orphaned
  */
 export const claimScript = `${clock}
-local life = redis.call('GET', KEYS[2])
-if not life then
-  life = string.format('%.0f', now + ARGV[3])
-  redis.call('SET', KEYS[2], life, 'PX', ARGV[4])
+local epoch = redis.call('GET', KEYS[2])
+if not epoch then
+  epoch = string.format('%.0f', now + ARGV[3])
+  redis.call('SET', KEYS[2], epoch, 'PX', ARGV[4])
 end
 local known = redis.call('GET', KEYS[1])
 local state = known and string.match(known, '^%S+ %S+ (%S+)')
-local isLost = (${stateLost}) and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[5])
-if known and not isLost and state ~= 'free' and state ~= 'left' then return {life, 'known', known} end
-if not known and now < tonumber(life) then return {life, 'wait'} end
+local isOrphaned = (${isStateOfHolder}) and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[5])
+if known and not isOrphaned and state ~= 'free' and state ~= 'left' then return {epoch, 'known', known} end
+if not known and now < tonumber(epoch) then return {epoch, 'wait'} end
 local arrival = state == 'left' and string.match(known, '(%S+)$')
-if arrival or isLost then redis.call('DEL', KEYS[1]) end
-if ARGV[6] ~= 'look' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif not arrival and not isLost then return {life, 'none'} end
-return {life, 'taken', arrival and tostring(now - tonumber(arrival)) or '', isLost and 1 or 0}`;
+if arrival or isOrphaned then redis.call('DEL', KEYS[1]) end
+if ARGV[6] ~= 'read' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+elseif not arrival and not isOrphaned then return {epoch, 'none'} end
+return {epoch, 'taken', arrival and tostring(now - tonumber(arrival)) or '', isOrphaned and 1 or 0}`;
 
 /**
- * Keeps the claims of one replica. KEYS life, claims … · ARGV life of the life key, time to put back, life of a claim, the claims.
- * Reply: the life key, which is another one after a loss, the places (from 1) of claims whose answer somebody waits for, and of
- * claims that another replica has.
+ * Renews the claims of one replica, and puts back those that Redis has lost.
+ *
+ * KEYS: 1 epoch key, 2 and following the claims. The `wanted` key of each, which is named like the claim, is read too.
+ * ARGV: 1 expiry of the epoch key, 2 the time for which a new epoch waits for claims that are put back, 3 expiry of a claim, 4 and
+ * following the claims' texts, in the order of KEYS.
+ * Reply: the epoch key's value; indexes (from 1) of the claims whose answer somebody waits for; indexes of the claims that belong to
+ * another replica.
  */
 export const renewScript = `${clock}
 ${readClaims}
@@ -60,9 +77,11 @@ end
 return {redis.call('GET', KEYS[1]), wanted, taken}`;
 
 /**
- * Changes a claim that is the replica's own, or that nobody has. KEYS claim, wanted, life · ARGV holder, the new claim, its life, and
- * the age of its arrival where the claim is left (else empty). Reply: 1 when somebody waits for the answer, 1 when another
- * replica has the claim, the life key or ''.
+ * Changes a claim that is the holder's own, or nobody's.
+ *
+ * KEYS: 1 claim, 2 wanted (exists while somebody waits for the answer), 3 epoch key.
+ * ARGV: 1 holder, 2 the new claim's text, 3 its expiry, 4 the age of its arrival where the call is left, else ''.
+ * Reply: 1 when somebody waits for the answer, else 0; 1 when the claim belongs to another replica, else 0; the epoch key's value or ''.
  */
 export const changeScript = `${clock}
 ${readClaims}
@@ -77,11 +96,16 @@ local isTaken = not isOwn and replicaOf(known) ~= replicaOf(ARGV[2])
 return {redis.call('EXISTS', KEYS[2]), isTaken and 1 or 0, redis.call('GET', KEYS[3]) or ''}`;
 
 /**
- * Counts a kept answer, and names those that have to go: the oldest of the workspace beyond its bytes, the oldest of all
- * beyond theirs. KEYS index, bytes · ARGV owner, name, bytes, life, bytes of an owner, bytes of all. Reply: names.
+ * Counts a kept answer, and evicts the oldest answers beyond the bound: first of the workspace, then of all. The entries of expired
+ * answers are removed, up to 1,000 in each run.
+ *
+ * KEYS: 1 index of all answers by expiry, 2 bytes by owner. `<index>:<owner>` is the index of one workspace: a key that is not in KEYS,
+ * which a Cluster allows because both have the hash tag `{repeats}`.
+ * ARGV: 1 owner (a workspace), 2 name of the call, 3 bytes of the answer, 4 expiry, 5 maximum of bytes of an owner, 6 of all.
+ * Reply: names of the evicted answers, which the replica deletes.
  */
 export const indexScript = `${clock}
-local gone = {}
+local evicted = {}
 local function drop(member, isEvicted)
   local owner, name, size = string.match(member, '^(%S+) (%S+) (%d+)$')
   redis.call('ZREM', KEYS[1], member)
@@ -89,7 +113,7 @@ local function drop(member, isEvicted)
   for _, field in ipairs({'all', owner}) do
     if redis.call('HINCRBY', KEYS[2], field, -size) <= 0 then redis.call('HDEL', KEYS[2], field) end
   end
-  if isEvicted then gone[#gone + 1] = name end
+  if isEvicted then evicted[#evicted + 1] = name end
 end
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)) do drop(member, false) end
 local own = KEYS[1] .. ':' .. ARGV[1]
@@ -109,4 +133,4 @@ end
 shrink(own, ARGV[1], ARGV[5])
 shrink(KEYS[1], 'all', ARGV[6])
 for _, key in ipairs({KEYS[1], own, KEYS[2]}) do redis.call('PEXPIRE', key, ARGV[4]) end
-return gone`;
+return evicted`;

@@ -4,22 +4,23 @@
 import type { CallSignal } from '../call-abort.ts';
 
 /**
- * `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`, `again`: an SDK counts its attempts, and this is
- * the original or a resend of it · `silent`: the client is known to resend calls without saying so.
+ * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
+ * `again`: an SDK numbers its attempts, and this is the first or a later one · `silent`: the client is known to resend calls
+ * without saying so.
  */
 export type RepeatMarker = 'key' | 'first' | 'again' | 'silent';
 
-/** Identifies a call that may be a repeat, or may be repeated. */
+/** Identifies a call that may be a repeat of another, or may be repeated later. */
 export interface RepeatKey {
   readonly marker: RepeatMarker;
   /** Digest that equal calls share: of the workspace, its credential and the key, or of the whole call. */
   readonly name: string;
   /** Digest of method, target and body: the same key with another fingerprint is refused (422). */
   readonly fingerprint: string;
-  /** Digest of the workspace: kept answers are bounded for each. */
+  /** Digest of the workspace: each workspace has a bound on its kept answers. */
   readonly owner: string;
   readonly upstream: string;
-  /** What kept answers are encrypted with, beside the label key: the workspace and the key itself. Never leaves the process. */
+  /** Encrypts kept answers, together with the label key. Never leaves the process. */
   readonly secret: { readonly workspaceId: string; readonly key: string };
 }
 
@@ -33,7 +34,7 @@ export interface KeptAnswer {
   readonly shouldRetry: boolean | null;
 }
 
-/** What is remembered of a call that was answered. `too_large`: it has run, and its answer is not kept. */
+/** What is kept of an answered call. `too_large`: the call has run, but its answer is not kept. */
 export interface Remembered {
   readonly fingerprint: string;
   readonly answer: KeptAnswer | 'too_large';
@@ -44,7 +45,7 @@ export type CallResult =
   | { readonly kind: 'answered'; readonly answer: KeptAnswer | 'too_large'; readonly isKept: boolean }
   | { readonly kind: 'failed'; readonly failure: unknown };
 
-/** The clients that wait for a call's answer, as one signal for the journey: its abort means that none is left, and ends the call. */
+/** All clients that wait for a call's answer, as one signal for the journey. It aborts when none is left, which ends the call. */
 export interface Audience extends CallSignal {
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
   moved?(to: 'upstream' | 'lane'): void;

@@ -10,7 +10,7 @@ import type { Outcome } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { conflict, demandSame, tooLarge } from './conflicts.ts';
+import { assertSameCall, beingAnswered, tooLarge } from './conflicts.ts';
 import { KeptAnswers, type KeptEntry } from './kept-answers.ts';
 import { KeptPositions, positionKeptMs } from './kept-positions.ts';
 import type { Audience, CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
@@ -21,8 +21,8 @@ export interface RepeatsParts {
   readonly clock: Clock;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
-  /** Over all replicas; `null` = there is this one only. `kept`: what this replica keeps, the oldest first. */
-  readonly shared: ((kept: () => Iterable<KeptEntry>) => SharedRepeats) | null;
+  /** Over all replicas; `null` = there is this one only. `keptAnswers`: what this replica keeps, the oldest first. */
+  readonly shared: ((keptAnswers: () => Iterable<KeptEntry>) => SharedRepeats) | null;
   /** A repeat got a kept answer. */
   readonly onReplayed: (upstream: string) => void;
   /** A call waits for the answer of an equal one that is under way here, or has got it from another replica. */
@@ -63,7 +63,7 @@ export class Repeats {
 
   /**
    * Makes the call, or gets the answer of the one that it repeats.
-   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer cannot be had now, or any more
+   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer is not available now, or no longer
    */
   run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     const { key, clientGone } = incoming;
@@ -94,13 +94,12 @@ export class Repeats {
     const { key, clientGone } = incoming;
     const known = this.#held.get(key.name);
     if (known !== undefined && joins(key, known)) {
-      demandSame(key, known.key);
+      assertSameCall(key, known.key);
       if (!known.isAnswering) {
         this.#parts.onJoined(key.upstream);
         return known.join(clientGone);
       }
-      if (known.isStreaming)
-        throw conflict('A call with this key is being answered. Repeat it after its end.');
+      if (known.isStreaming) throw beingAnswered();
       await endOf(known, clientGone);
     }
     const replayed = this.#replay(key);
@@ -112,7 +111,7 @@ export class Repeats {
     if (key.marker === 'first') return null;
     const remembered = this.#kept.find(key.name);
     if (remembered === null) return null;
-    demandSame(key, remembered);
+    assertSameCall(key, remembered);
     // Only a key says for sure that the next call is the same, too.
     if (key.marker !== 'key') this.#kept.delete(key.name);
     if (remembered.answer === 'too_large') throw tooLarge();

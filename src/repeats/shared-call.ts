@@ -12,7 +12,7 @@ import type { Outcome } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { closing } from './conflicts.ts';
+import { endsBeforeAnswer } from './conflicts.ts';
 import type { Audience, CallResult, RepeatKey } from './repeat.ts';
 import { SharedAnswer } from './shared-answer.ts';
 
@@ -106,7 +106,7 @@ export class SharedCall extends CallAbort implements Audience {
     } catch (failure) {
       if (!this.aborted || failure !== this.reason) throw failure;
       // The call was aborted because its last client, this one, left, or because the process ends while the client waits.
-      throw clientGone.aborted ? clientGone.reason : closing();
+      throw clientGone.aborted ? clientGone.reason : endsBeforeAnswer();
     } finally {
       clientGone.removeEventListener('abort', leave);
     }

@@ -15,7 +15,7 @@ import { resultOf, sealAnswer, type SealedResult } from './answer-seal.ts';
 import type { Claim } from './claim.ts';
 import { HeldClaims, type HeldClaimsParts } from './held-claims.ts';
 import { positionKeptMs } from './kept-positions.ts';
-import { pause } from './pause.ts';
+import { delay } from './delay.ts';
 import { PendingWork } from './pending-work.ts';
 import { handOverMs, type ClaimReply } from './redis-repeats.ts';
 import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
@@ -67,7 +67,7 @@ export class SharedRepeats {
       if (claimed.kind === 'known') {
         const awaited = await this.#others.wait(key, claimed.claim, signal);
         if (awaited.kind === 'answer') return this.#give(key, awaited);
-      } else await pause(clock, askEveryMs, signal);
+      } else await delay(clock, askEveryMs, signal);
     }
   }
 
@@ -101,7 +101,7 @@ export class SharedRepeats {
 
   /** Resolves when all writes to Redis that were begun have ended. */
   flushed(): Promise<void> {
-    return this.#work.over();
+    return this.#work.allEnded();
   }
 
   close(): void {
@@ -112,7 +112,7 @@ export class SharedRepeats {
   /** A call that is made without an answer of Redis is claimed as soon as Redis answers again. */
   #note(key: RepeatKey, own: Claim, claimed: ClaimReply | null): void {
     const isTaken = claimed?.kind === 'taken';
-    if (isTaken && claimed.isOfLost) this.#parts.onMadeAgain(key.upstream);
+    if (isTaken && claimed.isOrphaned) this.#parts.onMadeAgain(key.upstream);
     if (key.marker === 'key' && (isTaken || claimed === null)) {
       this.#claims.hold(key, own, isTaken ? 'ours' : 'asked');
     }

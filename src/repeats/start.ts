@@ -1,4 +1,8 @@
-/** Puts the repeats of one process together: with Redis they are shared with the other replicas. */
+/**
+ * Builds the repeats of one process; with Redis, their answers are shared with the other replicas.
+ *
+ * Owns: which part reports which fact to telemetry. Does not own: what a repeat gets (`repeats.ts`).
+ */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Telemetry } from '../telemetry/events.ts';
@@ -9,23 +13,23 @@ import { SharedRepeats } from './shared-repeats.ts';
 export interface StartParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'repeatedAgain' | 'redisError' | 'log'>;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain' | 'redisError' | 'log'>;
   /** As configured now. */
   readonly settings: () => Settings;
 }
 
 export function startRepeats({ clock, random, telemetry, settings }: StartParts): Repeats {
   const { redis, privacy } = settings();
-  const bounds = () => settings().idempotency;
+  const idempotency = () => settings().idempotency;
   return new Repeats({
     clock,
-    settings: bounds,
+    settings: idempotency,
     onReplayed: (upstream) => telemetry.replayed(upstream),
     onJoined: (upstream) => telemetry.joined(upstream),
     shared:
       redis === null
         ? null
-        : (kept) =>
+        : (keptAnswers) =>
             new SharedRepeats({
               clock,
               labelKey: privacy.labelKey,
@@ -36,20 +40,20 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
                 onError: () => telemetry.redisError('other'),
               }),
               replica: random.hex(8),
-              settings: bounds,
-              onMadeAgain: (upstream) => telemetry.repeatedAgain(upstream),
+              settings: idempotency,
+              onMadeAgain: (upstream) => telemetry.madeAgain(upstream),
               onUnreadable: once((upstream) =>
                 telemetry.log.warn(
                   'a kept answer in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
                   { upstream },
                 ),
               ),
-              kept,
+              keptAnswers,
             }),
   });
 }
 
-/** The first of its calls only. */
+/** Passes on the first report only. */
 function once(report: (upstream: string) => void): (upstream: string) => void {
   let isReported = false;
   return (upstream) => {

@@ -1,8 +1,8 @@
 /**
  * An upstream that enforces any described dialect (`speaks`): its windows, fields, refusals, quotas and penalties.
  *
- * A client asks for a refusal of its own with the field `x-sim`: `permanent` or `expired`. Owns: which quota a call belongs to,
- * the log. Does not own: counting (`dialect/quota.ts`) and wording (`dialect/telling.ts`).
+ * With the field `x-sim` a client asks for a refusal: `permanent` or `expired`. Owns: which quota a call belongs to, the log. Does
+ * not own: counting (`dialect/quota.ts`), the form of responses (`dialect/telling.ts`).
  */
 import { systemClock, type Clock } from '../clock.ts';
 import type { SpokenCondition, SpokenParts } from './dialect/parts.ts';
@@ -17,11 +17,11 @@ export type { SpokenParts } from './dialect/parts.ts';
 export interface DialectOptions {
   readonly speaks: SpokenParts;
   readonly clock?: Clock;
-  /** Which of `throttledBy` words its refusals; default: a plain 429. */
+  /** Index of the form in `throttledBy` that its refusals have; default: a plain 429. */
   readonly refusesBy?: number;
-  /** Refusals have `Retry-After`. Default: unless a field states the reset, or a penalty is meant. */
+  /** Whether refusals have `Retry-After`. Default: true, unless a field states the reset or the dialect has a penalty. */
   readonly retryAfter?: boolean;
-  /** Time of an answer, milliseconds; default 0. */
+  /** How long each call takes, milliseconds; default 0. */
   readonly tookMs?: number;
 }
 
@@ -65,7 +65,7 @@ export class DialectSimulator {
     return this.#host.close();
   }
 
-  /** Every quota refuses for so long. */
+  /** Every quota, also one that is first used later, refuses for `ms` milliseconds. */
   closeFor(ms: number): void {
     const until = this.#clock.now() + ms;
     this.#closedUntil = until;
@@ -130,13 +130,13 @@ function demandedRefusal(
   return condition === undefined ? null : { kind, condition };
 }
 
-/** A refusal in which the client finds how long to wait without `Retry-After`. */
+/** True when a refusal shows the client how long to wait even without `Retry-After`. */
 const statesTime = ({ fields, penaltySeconds }: SpokenParts, by: SpokenCondition | undefined): boolean =>
   penaltySeconds !== undefined ||
   by?.waitSeconds !== undefined ||
   (fields !== undefined && [fields].flat().some((one) => 'reset' in one && one.reset !== undefined));
 
-/** The quota of a call, by what distinguishes quotas. */
+/** The name of the call's quota: the values of everything that distinguishes quotas. */
 function quotaName(by: readonly string[], exchange: Exchange): string {
   return by.map((part) => separate(part, exchange)).join(' ');
 }

@@ -1,14 +1,10 @@
-/**
- * Randomness that repeats: one seed, one run.
- *
- * Owns: the generator (mulberry32). Not for secrets.
- */
+/** Repeatable random numbers: equal seeds give equal sequences (mulberry32). Not for secrets. */
 import type { Random } from '../clock.ts';
 
 export class SeededRandom implements Random {
   #state: number;
 
-  /** @param seed any whole number; equal seeds give equal sequences. */
+  /** @param seed any whole number */
   constructor(seed: number) {
     this.#state = seed >>> 0;
   }

@@ -112,6 +112,8 @@ export interface ProcessPressure {
   readonly memoryRatio: number;
   /** Share of new calls that is refused for load, 0 to 1. */
   readonly sheddingShare: number;
+  /** Calls and connections refused since the start because a bound of the process was reached. */
+  readonly overloadRefusals: number;
 }
 
 /** A process that does nothing yet. */
@@ -123,6 +125,7 @@ export const idleProcess: ProcessPressure = {
   eventLoopDelayMs: 0,
   memoryRatio: 0,
   sheddingShare: 0,
+  overloadRefusals: 0,
 };
 
 /** An upstream refuses calls for a reason that waiting does not cure. */
@@ -182,7 +185,7 @@ export interface Log {
 export interface Telemetry {
   begin(call: Call): CallTelemetry;
   /** A request was refused before it became a call: its form, its route, or too many at once. */
-  refusedEarly(code: RefusalCode): void;
+  requestRefused(code: RefusalCode): void;
   /** A call, or a connection, was refused because of this bound. */
   overloaded(bound: OverloadBound): void;
   /** Calls are refused for this load from now on; `null`: no longer. */
@@ -199,8 +202,8 @@ export interface Telemetry {
   joined(upstream: string): void;
   /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
   refusedAgain(upstream: string): void;
-  /** A call was made again for its repeat, because the replica that had made it is gone. */
-  repeatedAgain(upstream: string): void;
+  /** A call was made again for its repeat: the replica that had made it is gone, or Redis had lost its claim. */
+  madeAgain(upstream: string): void;
   /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
   configured(upstreams: Iterable<UpstreamSettings>): void;
   /** Where gauges read from; the last one given counts. */

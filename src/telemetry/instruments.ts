@@ -153,7 +153,7 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Calls that got the answer of a call under way that they repeat, on any replica.',
       ['upstream'],
     ),
-    repeatedAgain: counter(
+    madeAgain: counter(
       'sluice_repeats_made_again_total',
       'Calls made again for their repeats, because the replica that had made them is gone, or Redis had lost their claims.',
       ['upstream'],

@@ -42,7 +42,7 @@ export interface Metrics {
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
   replayed(upstream: string): void;
   joined(upstream: string): void;
-  repeatedAgain(upstream: string): void;
+  madeAgain(upstream: string): void;
   refusedAgain(upstream: string): void;
   sentAfterClientGone(): void;
   /** Text of a scrape, gauges read at this moment. */
@@ -119,8 +119,8 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     leaseLost(reason) {
       instruments.leasesLost.of({ reason }).value += 1;
     },
-    repeatedAgain(upstream) {
-      instruments.repeatedAgain.of({ upstream }).value += 1;
+    madeAgain(upstream) {
+      instruments.madeAgain.of({ upstream }).value += 1;
     },
     refusedAgain(upstream) {
       instruments.refusedAgain.of({ upstream }).value += 1;

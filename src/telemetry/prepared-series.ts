@@ -64,9 +64,9 @@ export function createUpstreamSeries(
   wallClock: (() => number) | null,
 ): UpstreamSeries {
   const { queueWait, upstreamTime, overhead, failures, heldRefusals } = instruments;
-  const { replays, joins, repeatedAgain, refusedAgain } = instruments;
+  const { replays, joins, madeAgain, refusedAgain } = instruments;
   // These series exist from the start, so that the first event of each is seen as an increase.
-  for (const counter of [replays, joins, repeatedAgain, refusedAgain]) counter.of({ upstream });
+  for (const counter of [replays, joins, madeAgain, refusedAgain]) counter.of({ upstream });
   const held = new Map(heldByReasons.map((name) => [name, heldRefusals.of({ upstream, held_by: name })]));
   const failed = new Map(failureReasons.map((reason) => [reason, failures.of({ upstream, reason })]));
   const waits = new Map(outcomes.map((outcome) => [outcome, queueWait.of({ upstream, outcome })]));

@@ -114,7 +114,7 @@ export class RunningTelemetry implements Telemetry {
     return new ObservedCall(call, this.#reporters, spans);
   }
 
-  refusedEarly(code: RefusalCode): void {
+  requestRefused(code: RefusalCode): void {
     this.#guard(() => {
       const series = this.#metrics.workspace(noneLabel, noneLabel);
       series.ended(outcomeOfRefusal(code));
@@ -156,8 +156,8 @@ export class RunningTelemetry implements Telemetry {
     this.#guard(() => this.#metrics.refusedAgain(upstream));
   }
 
-  repeatedAgain(upstream: string): void {
-    this.#guard(() => this.#metrics.repeatedAgain(upstream));
+  madeAgain(upstream: string): void {
+    this.#guard(() => this.#metrics.madeAgain(upstream));
   }
 
   joined(upstream: string): void {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { LaneTable, type Lane } from '../../src/activity/lane-table.ts';
+import { LaneTable, type ActivityLane } from '../../src/activity/lane-table.ts';
 import { Minutes } from '../../src/activity/minutes.ts';
 
 const minutes = new Minutes(() => 'key');
@@ -10,7 +10,7 @@ function tableOf(shown: readonly string[] = []) {
   const table = new LaneTable({
     max: 10,
     isShown: (workspaceId) => shown.includes(workspaceId),
-    onDropped: ({ workspaceId }) => void dropped.push(workspaceId),
+    onEvicted: ({ workspaceId }) => void dropped.push(workspaceId),
   });
   /** A call of a workspace in a minute. */
   const call = (workspaceId: string, minute = 0): void => {
@@ -30,7 +30,7 @@ function tableOf(shown: readonly string[] = []) {
     table.touch(lane);
     lane.busy += 1;
   };
-  const names = (): string[] => Array.from(table.values(), (lane: Lane) => lane.workspaceId);
+  const names = (): string[] => Array.from(table.values(), (lane: ActivityLane) => lane.workspaceId);
   return { table, dropped, call, names };
 }
 

@@ -1,11 +1,11 @@
-/** 2,000 workspaces call a real gateway once each, ten of them often: what its admin port then answers. */
+/** 2,000 workspaces call a real gateway once each, ten of them often: the activity that its admin port shows. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import type { AllActivity } from '../../src/activity/snapshot.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 
 const names = Array.from({ length: 2_000 }, (_, n) => `tenant-number-${n}`);
-/** The last ones to come. */
+/** The busy workspaces, which call last. */
 const busy = names.slice(-10);
 let upstream: RawUpstream;
 let gateway: TestGateway;

@@ -7,7 +7,7 @@ import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -62,7 +62,7 @@ function worldAt(
   const follow = async (id: string, entering: Entering): Promise<void> => {
     try {
       const ticket = await queue.enter(...entering);
-      leases.set(id, await ticket.granted());
+      leases.set(id, await ticket.whenGranted());
       grantedAt.push(own.monotonic());
       story.push(id);
     } catch (failure) {
@@ -280,10 +280,10 @@ atOrigins('the admission queue', (instant) => {
   test('takes a requeued ticket out of its lane when its client has left', async () => {
     const { clock, queue, gone, limiter, ticketOf } = world();
     const ticket = await ticketOf('a', plenty);
-    const lease = await ticket.granted();
+    const lease = await ticket.whenGranted();
     gone.get('a')?.abort();
     lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 5_000 }, null);
-    await expect(ticket.granted()).rejects.toBe(gone.get('a')?.signal.reason);
+    await expect(ticket.whenGranted()).rejects.toBe(gone.get('a')?.signal.reason);
     await clock.run(1);
     expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
     expect(queue.waitingUnder(ceilingKey('w'))).toBe(0);
@@ -346,7 +346,7 @@ atOrigins('the embedded limiter', (instant) => {
         void limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
       });
     };
-    const limiter = createMemoryLimiter(own, { onGrant, onClosed() {} });
+    const limiter = createEmbeddedLimiter(own, { onGrant, onClosed() {} });
     const store = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxQueued: 1_000 };
     const enter = async (id: string, lane: string, maxWaitMs: number): Promise<string> => {
       const asked = admission(id, { ...store, lane, maxWaitMs, arrivedAt: own.monotonic() });
@@ -369,10 +369,10 @@ atOrigins('the embedded limiter', (instant) => {
     await limiter.close();
   });
 
-  test('reports grants in their order, also when a grant is given back while others are being reported', async () => {
+  test('reports grants to calls in order, also when a grant is given back while others are being reported', async () => {
     const clock = new FakeClock();
     const granted: string[] = [];
-    const limiter: Limiter = createMemoryLimiter(shiftedClock(clock, instant(0)), {
+    const limiter: Limiter = createEmbeddedLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
         granted.push(grant.ticket);
         if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);

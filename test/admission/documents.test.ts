@@ -27,7 +27,7 @@ function world() {
     const asked = { setting, costs: { cost: 50 }, maxWaitMs: 100_000, ...options, clientGone: leaves.signal };
     try {
       const ticket = await queue.enter(...callOf(clock, id, asked));
-      leases.set(id, await ticket.granted());
+      leases.set(id, await ticket.whenGranted());
       story.push(id);
     } catch (failure) {
       if (failure instanceof Refusal) refusals.set(id, failure);

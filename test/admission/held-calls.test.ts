@@ -25,7 +25,7 @@ test('a waiting call needs less than 8,000 bytes in admission, and none once it 
   const hold = async (at: number, clientGone: AbortSignal): Promise<void> => {
     const options = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000, clientGone };
     const ticket = await queue.enter(...callOf(clock, `t${at}`, options));
-    await ticket.granted();
+    await ticket.whenGranted();
   };
   await hold(0, new AbortController().signal);
   const empty = usedBytes();

@@ -59,7 +59,7 @@ async function minutesOf(clients: number): Promise<Seen> {
     if (again !== null) return again;
     try {
       const ticket = await queue.enter(request, clientGone);
-      const lease = await ticket.granted();
+      const lease = await ticket.whenGranted();
       seen.sent.push({ at: clock.monotonic(), lane });
       clock.outside(clock.monotonic() + answerMs, () => {
         lease.settle({ kind: 'succeeded', spent: null }, null);
@@ -113,7 +113,7 @@ function busiest(sent: readonly { readonly at: number }[]): number {
   return Math.max(...sent.map(({ at }) => inMinute(at)));
 }
 
-test('a crowd that asks again at once costs few questions, delays nobody else and is served when it stops', async () => {
+test('a crowd that retries at once causes few requests to the ceiling, delays no other workspace, and is served once it stops', async () => {
   const crowd = await minutesOf(perMinute);
   const alone = await minutesOf(0);
   expect(crowd.refusals).toBeGreaterThan(40_000);

@@ -58,7 +58,7 @@ test('a lane that another replica held to single calls at a full ceiling is no l
   for (let at = 0; at < 5; at += 1) {
     void queue
       .enter(...callOf(clock, `t${at}`, { lane: 'l', perMinute: 100 }))
-      .then(async (ticket) => leases.push(await ticket.granted()));
+      .then(async (ticket) => leases.push(await ticket.whenGranted()));
   }
   await clock.run(1_000);
   expect(leases).toHaveLength(5);

@@ -24,7 +24,7 @@ async function granted() {
       }),
   });
   const ticket = await queue.enter(...callOf(clock, 't'));
-  const lease = await ticket.granted();
+  const lease = await ticket.whenGranted();
   const waiting = (): number => limiter.snapshot()[0]?.waiting ?? 0;
   return { clock, ticket, lease, limiter, cancelled, failures, waiting };
 }
@@ -89,7 +89,7 @@ describe('a call whose client leaves', () => {
     });
     const call = callOf(clock, 't', { perMinute: 5, clientGone: gone.signal });
     const ticket = await made.queue.enter(...call);
-    await expect(ticket.granted()).rejects.toThrow('the client left');
+    await expect(ticket.whenGranted()).rejects.toThrow('the client left');
     expect([settled, taken]).toEqual([[{ kind: 'dropped' }], 0]);
     await made.limiter.close();
   });
@@ -98,13 +98,13 @@ describe('a call whose client leaves', () => {
     const { ticket, lease, waiting, limiter } = await granted();
     lease.settle(again, null);
     ticket.leave();
-    await expect(ticket.granted()).rejects.toThrow('after it was handed in');
+    await expect(ticket.whenGranted()).rejects.toThrow('after it was handed in');
     expect(waiting()).toBe(0);
     await limiter.close();
   });
 });
 
-test('a call whose wait is over ends also where the limiter fails to state what it would have had to wait', async () => {
+test('a call whose wait is over is refused also where the limiter fails to forecast its wait', async () => {
   const clock = new FakeClock();
   const failures: unknown[] = [];
   const bug = new Error('no forecast');
@@ -114,9 +114,9 @@ test('a call whose wait is over ends also where the limiter fails to state what 
     around: (embedded) => withMethods<Limiter>(embedded, { forecast: () => Promise.reject(bug) }),
   });
   const first = await queue.enter(...callOf(clock, 'a', { maxInFlight: 1 }));
-  await first.granted();
+  await first.whenGranted();
   const second = await queue.enter(...callOf(clock, 'b', { maxInFlight: 1, maxWaitMs: 1_000 }));
-  const ended = second.granted().catch((failure: unknown) => failure);
+  const ended = second.whenGranted().catch((failure: unknown) => failure);
   await clock.run(clock.monotonic() + 1_000);
   expect(await ended).toMatchObject({ code: 'wait_expired' });
   expect(failures).toEqual([bug]);

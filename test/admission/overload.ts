@@ -79,7 +79,7 @@ export async function overload(load: Load): Promise<Overload> {
 async function follow(queue: AdmissionQueue, clock: FakeClock, entering: Entering): Promise<string> {
   try {
     const ticket = await queue.enter(...entering);
-    const lease = await ticket.granted();
+    const lease = await ticket.whenGranted();
     clock.outside(clock.monotonic() + 50, () => lease.settle({ kind: 'succeeded', spent: null }, null));
     return 'sent';
   } catch (failure) {

@@ -5,7 +5,7 @@ import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import { Refusal, type RefusalCode } from '../../src/errors.ts';
 import { bucketKey, leaseToken, laneKey, ticketId } from '../../src/ids.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -29,7 +29,7 @@ async function refuse(agoMs = 0, code: RefusalCode = 'wait_too_long'): Promise<v
   await clock.run(agoMs);
 }
 
-test('the same call is refused with the time that is left, and what its answer says of the ceiling is as old', async () => {
+test('a call like the refused one is refused with the time that is left and the ceiling’s state of the first refusal', async () => {
   await refuse(200);
   const refusal = recent.rememberedRefusal(requestOf());
   expect(refusal).toMatchObject({
@@ -39,7 +39,7 @@ test('the same call is refused with the time that is left, and what its answer s
   expect(await recent.ceilingOf(refusal)).toEqual({ ...state, nextSlotMs: 8_800 });
 });
 
-test('a full queue and a spent day are said again, too', async () => {
+test('refusals for a full queue and a used-up day are repeated from memory, too', async () => {
   await refuse(0, 'queue_full');
   expect(recent.rememberedRefusal(requestOf())?.code).toBe('queue_full');
   recent.note(
@@ -95,7 +95,7 @@ describe('it is forgotten when', () => {
     ['a call moves out of its bucket', (limiter) => limiter.move(bucket, admission('m', { bucket: 'home' }))],
   ])('%s', async (_, happen) => {
     const limiter = recent.watchLimiter(
-      createMemoryLimiter(clock, { onGrant: () => {}, onClosed: () => {} }),
+      createEmbeddedLimiter(clock, { onGrant: () => {}, onClosed: () => {} }),
     );
     await refuse();
     await happen(limiter);

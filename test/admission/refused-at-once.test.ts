@@ -31,7 +31,7 @@ function world() {
   const follow = async (id: string, options: CallOptions): Promise<void> => {
     try {
       const ticket = await queue.enter(...callOf(clock, id, options));
-      leases.set(id, await ticket.granted());
+      leases.set(id, await ticket.whenGranted());
       ends.set(id, 'sent');
     } catch (failure) {
       ends.set(id, failure instanceof Refusal ? failure.code : String(failure));
@@ -120,7 +120,7 @@ describe('a call that cannot leave within its wait is refused at once, on a cloc
         }),
     });
     const one = { perMinute: 1, maxInFlight: 1 };
-    const first = queue.enter(...callOf(clock, 'a', one)).then((ticket) => ticket.granted());
+    const first = queue.enter(...callOf(clock, 'a', one)).then((ticket) => ticket.whenGranted());
     clock.outside(1_000, () => {});
     await clock.run(1_000);
     await first;
@@ -135,9 +135,9 @@ describe('a call that cannot leave within its wait is refused at once, on a cloc
   test('when it is sent again and finds its ceiling full', async () => {
     const { queue, clock } = world();
     const ticket = await queue.enter(...callOf(clock, 'a', { perMinute: 1 }));
-    const lease = await ticket.granted();
+    const lease = await ticket.whenGranted();
     lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }, null);
-    const again = ticket.granted().catch((failure: unknown) => failure);
+    const again = ticket.whenGranted().catch((failure: unknown) => failure);
     await setImmediate();
     expect(await Promise.race([again, Promise.resolve('still waiting')])).toMatchObject({
       code: 'wait_too_long',

@@ -44,7 +44,7 @@ function world(originMs = 0, takesMs = 0) {
   const follow = async (id: string, entering: Entering): Promise<void> => {
     try {
       const ticket = await queue.enter(...entering);
-      leases.set(id, await ticket.granted());
+      leases.set(id, await ticket.whenGranted());
       story.push(id);
     } catch (failure) {
       if (failure instanceof Refusal) refusals.set(id, failure);
@@ -256,6 +256,34 @@ describe('a reload of other limits', () => {
     expect(story).toHaveLength(4);
     await pass(10_000);
     expect(story).toHaveLength(8);
+  });
+
+  const described = (limit: number, windowMs: number): BucketSetting => ({
+    meters: [{ meter: 'requests', limit, windowMs, counts: 'rolling' }],
+    learn: true,
+    probe: 0,
+  });
+
+  test('lets waiting calls go when the window that their upstream is described with gets shorter', async () => {
+    const { enter, pass, reload, story } = world();
+    for (const id of names(8)) enter(id, { setting: described(4, 60_000) });
+    await pass(2_000);
+    expect(story).toHaveLength(4);
+    reload({ setting: described(4, 1_000) });
+    await pass(1_000);
+    expect(story).toHaveLength(8);
+  });
+
+  test('holds no call for longer than a described limit that is lowered takes', async () => {
+    const { enter, pass, reload, story } = world();
+    for (const id of names(12)) enter(id, { setting: described(8, 60_000), maxWaitMs: 70_000 });
+    await pass(10);
+    reload({ setting: described(2, 60_000) });
+    await pass(1);
+    // Two can go when the first eight are a minute old, two more a minute later.
+    expect(story.slice(8).toSorted()).toEqual(['c10 wait_too_long', 'c11 wait_too_long']);
+    await pass(61_500);
+    expect(story.slice(10)).toEqual(['c8', 'c9']);
   });
 
   test('refuses calls at once that a lowered limit of their bucket makes too late', async () => {

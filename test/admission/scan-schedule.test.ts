@@ -31,7 +31,7 @@ describe('the scans of those who wait for slots of a ceiling', () => {
     expect(scans).toEqual([0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]);
   });
 
-  test('begin anew with the next newcomer', async () => {
+  test('start over with the next newcomer', async () => {
     const { clock, scans, newcomersAt } = world();
     newcomersAt(0, 20_500);
     await clock.run(23_000);

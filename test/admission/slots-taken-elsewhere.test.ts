@@ -24,7 +24,7 @@ async function world() {
   const { queue } = embeddedQueue({ clock, ceilings });
   const enter = async (id: string, more: CallOptions = {}): Promise<Lease> => {
     const ticket = await queue.enter(...callOf(clock, id, { ...options, ...more }));
-    return ticket.granted();
+    return ticket.whenGranted();
   };
   const first = await enter('first');
   let ended: unknown = null;
@@ -88,4 +88,18 @@ describe('the scans of waiting calls', () => {
     expect(secondEnded()).toBe('sent');
     expect(clock.timers).toBe(0);
   });
+});
+
+test('a call that its ceiling does not hold is told that its wait has ended, also when the scan of the ceiling comes first', async () => {
+  const clock = new FakeClock();
+  const { queue } = embeddedQueue({ clock, ceilings: new EmbeddedCeilings(clock) });
+  const calls = { perMinute: 40, maxInFlight: 1 };
+  const underWay = await (await queue.enter(...callOf(clock, 'first', calls))).whenGranted();
+  const waiting = queue.enter(...callOf(clock, 'second', { ...calls, maxWaitMs: 1_500 }));
+  const ended = waiting.then(async (ticket) => ticket.whenGranted()).catch((refusal: unknown) => refusal);
+  // The scan is due after one second, the end of the wait after one and a half: both come late, one after the other.
+  clock.outside(900, () => clock.stall(1_000));
+  await clock.run(3_000);
+  expect(await ended).toMatchObject({ code: 'wait_expired', details: { heldBy: 'serialized' } });
+  underWay.settle({ kind: 'succeeded', spent: null }, null);
 });

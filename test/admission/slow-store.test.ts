@@ -11,7 +11,8 @@ import { VirtualRedis } from '../support/virtual-redis.ts';
  */
 async function outcomesOf(calls: readonly string[], roundTripMs: number): Promise<readonly unknown[]> {
   const redis = new VirtualRedis();
-  const { limiter, ceilings, close } = await redis.replica('one');
+  const stores = await redis.replica('one');
+  const { limiter, ceilings } = stores;
   redis.toMs = roundTripMs / 2;
   redis.fromMs = roundTripMs / 2;
   const queue = new AdmissionQueue({
@@ -27,14 +28,14 @@ async function outcomesOf(calls: readonly string[], roundTripMs: number): Promis
     const entering = queue.enter(...callOf(redis.clock, id, { maxWaitMs: 0, perMinute: 1 }));
     const ended = entering
       .then(async (ticket) => {
-        await ticket.granted();
+        await ticket.whenGranted();
         return { sentWithMs: ticket.remainingMs() };
       })
       .catch((failure: unknown) => failure);
     await redis.pass(10 * roundTripMs + 200);
     outcomes.push(await ended);
   }
-  const closing = close();
+  const closing = stores.close();
   await redis.pass(10_000);
   await closing;
   return outcomes;

@@ -58,7 +58,7 @@ test.each([
   const { clock, enter, taken, failures } = setUp();
   const ticket = await enter('t');
   for (let tries = 0; tries < 3; tries += 1) {
-    const granted = ticket.granted();
+    const granted = ticket.whenGranted();
     await clock.run(1_000 * (tries + 1));
     const lease = await granted;
     expect(await taken()).toEqual([1, 1, 1]);
@@ -79,19 +79,19 @@ test.each([
   async (_what, limits) => {
     const { clock, enter } = setUp(limits);
     const first = await enter('first');
-    const granted = first.granted();
+    const granted = first.whenGranted();
     await clock.run(1);
     const lease = await granted;
     const second = await enter('second').catch(() => null);
-    const waits = second?.granted().catch(() => null);
+    const waits = second?.whenGranted().catch(() => null);
     await clock.run(1);
     requeue(lease, neverSent, resent);
-    const again = first.granted();
+    const again = first.whenGranted();
     await clock.run(150);
     (await again).settle({ kind: 'dropped' }, null);
     await clock.run(1);
     const third = await enter('third');
-    const next = third.granted();
+    const next = third.whenGranted();
     second?.leave();
     await waits;
     await clock.run(150);
@@ -102,11 +102,11 @@ test.each([
 test('a lane is served at full width again once a call that was not sent has left again', async () => {
   const { clock, enter } = setUp();
   const first = await enter('first');
-  const granted = first.granted();
+  const granted = first.whenGranted();
   await clock.run(1);
   returnGrant(await granted);
   const others = await Promise.all(['a', 'b', 'c'].map((name) => enter(name)));
-  const all = [first, ...others].map((ticket) => ticket.granted());
+  const all = [first, ...others].map((ticket) => ticket.whenGranted());
   await clock.run(500);
   expect(await Promise.all(all)).toHaveLength(4);
 });

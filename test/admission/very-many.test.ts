@@ -54,7 +54,7 @@ function world() {
     enter(id: string, options: CallOptions = {}): void {
       queue
         .enter(...counted(id, options))
-        .then((ticket) => ticket.granted())
+        .then((ticket) => ticket.whenGranted())
         .then(
           (lease) => {
             leases.set(id, lease);

@@ -145,7 +145,7 @@ test('only one of three replicas probes an open breaker, and all of them learn t
   expect(model.log).toHaveLength(2);
 });
 
-test('a replica that starts under an open breaker sends nobody, and one that starts after its end sends everybody', async () => {
+test('a replica that starts while a breaker is open sends no call that it concerns, and one that starts after its end sends all', async () => {
   const { model, clock, chat, join } = await fleet();
   model.configure(noQuota);
   await chat(0);

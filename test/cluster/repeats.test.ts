@@ -225,7 +225,7 @@ test('a repeat is answered although its replica refuses new calls of its lane, a
   const refusals = [];
   for (let at = 0; at < 3; at += 1) refusals.push(codeOf(await send(1, 'other', {})));
   // Words of the script that asks for a claim; renewals of the calls above are another one.
-  const asked = commands.lines.filter((line) => line.includes("~= 'look'"));
+  const asked = commands.lines.filter((line) => line.includes("~= 'read'"));
   commands.stop();
   expect(refusals).toEqual(['queue_full', 'queue_full', 'queue_full']);
   expect(asked).toEqual([]);

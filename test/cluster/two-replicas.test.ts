@@ -215,9 +215,8 @@ describe('two replicas on one Redis', () => {
     await model.close();
     expect(count(entries, 'admitted')).toBe(20);
     const refused = answers.filter(({ status }) => status === 429);
+    // Refused at once: a call that was held until its wait was over would say `wait_expired`.
     expect(refused.map(({ code }) => code)).toEqual(Array.from({ length: 20 }, () => 'wait_too_long'));
-    // They were not held until their wait was over.
-    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(20_000);
   });
 
   test('write no key, value or channel that names a workspace, a credential, a host or a body', async () => {
@@ -287,11 +286,11 @@ describe('while Redis does not respond,', () => {
 
   test('calls are refused long before their wait is over (whenDown: deny)', async () => {
     await fault('deny', async (two) => {
-      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
+      // A call that was held until its wait was over would outlast the test.
+      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 600 });
       expect([...new Set(answers.map(({ status, code }) => `${status} ${code}`))]).toEqual([
         '503 limiter_unavailable',
       ]);
-      expect(Math.max(...answers.map(({ tookMs }) => tookMs))).toBeLessThan(5_000);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="deny"\} 1/);
     });
   });

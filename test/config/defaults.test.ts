@@ -105,8 +105,11 @@ describe('a wait near its limit', () => {
       oldestMs,
       shedLastMinute: 0,
       absorbedLastMinute: 0,
+      throttledLastMinute: 0,
+      whole: null,
     };
-    const input = { mode: 'memory', redisErrorsLastMinute: 0, leasesLostLastMinute: 0 } as const;
+    const process = { sheddingShare: 0, overloadedLastMinute: 0 };
+    const input = { mode: 'memory', redisErrorsLastMinute: 0, leasesLostLastMinute: 0, ...process } as const;
     expect(verdict({ ...input, upstreams: [upstream] }).level).toBe(level);
   });
 });

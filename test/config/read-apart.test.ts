@@ -2,7 +2,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
-import { maxShortText, settingsApart } from '../../src/config/read-apart.ts';
+import { maxReloadLengthHere, settingsApart } from '../../src/config/read-apart.ts';
 import { createSlices } from '../../src/slices.ts';
 
 let threads = 0;
@@ -35,6 +35,6 @@ test.each([
   const { signal } = new AbortController();
   const settings = await settingsApart(text, { path: 'sluice.yaml', env: {} }, { slices, signal });
   expect(settings.workspaces.size).toBe(workspaces);
-  expect(text.length <= maxShortText).toBe(expected === 0);
+  expect(text.length <= maxReloadLengthHere).toBe(expected === 0);
   expect(threads).toBe(expected);
 });

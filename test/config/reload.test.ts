@@ -347,7 +347,7 @@ describe('while a reload goes on', () => {
     return { ...watched, taken, open, letGo, write };
   }
 
-  test('the newest change is applied after it, the others not at all, and an older one never last', async () => {
+  test('the newest of several changes is applied afterwards, and the others are skipped', async () => {
     const { write, watch, taken, open, letGo } = slow();
     write('one');
     const first = watch.reloadNow();

@@ -35,7 +35,7 @@ test('a credential that is asked for after the end of the gateway leaves no time
     random: systemRandom,
     telemetry: { credentialRenewal: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
     fetcher: { fetch: never, readShared: never } as never,
-    grants: { close: () => Promise.resolve() } as never,
+    refreshGrants: { close: () => Promise.resolve() } as never,
     labelKey: 'k',
     onClose: () => {},
   });

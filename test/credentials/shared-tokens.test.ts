@@ -68,7 +68,7 @@ describe('a shared token', () => {
         });
       },
     };
-    const tokens = new SharedTokens({ clock: systemClock, labelKey: key, store, endpoint });
+    const tokens = new SharedTokens({ clock: systemClock, labelKey: key, store, ownFetcher: endpoint });
     const options = { client, upstream: upstreamSettings('api', []), signal: new AbortController().signal };
     return {
       asked,
@@ -130,7 +130,7 @@ describe('a shared token', () => {
       clock: systemClock,
       labelKey,
       store,
-      endpoint: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', statedMs: null }) },
+      ownFetcher: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', statedMs: null }) },
     });
     expect(
       await tokens.readShared({ client: { ...client, clientId: 'another' }, unwanted: null }),

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { readToken } from '../../src/credentials/token-reply.policy.ts';
+import { objectOf, readToken } from '../../src/credentials/token-reply.policy.ts';
 import { tokenRequest } from '../../src/credentials/token-request.policy.ts';
 
 const read = (status: number, body: unknown, fields: Record<string, string> = {}) =>
@@ -11,6 +11,13 @@ const read = (status: number, body: unknown, fields: Record<string, string> = {}
     },
     Date.UTC(2026, 0, 1),
   );
+
+test.each(['[]', '[{"access_token":"abc"}]', 'null', '"abc"', '7', 'no JSON'])(
+  '%s is no JSON object',
+  (text) => {
+    expect(objectOf(text)).toBeNull();
+  },
+);
 
 describe('the response of a token endpoint', () => {
   test.each([

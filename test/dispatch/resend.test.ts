@@ -297,8 +297,8 @@ test('the decision to resend undercuts no stated wait, exceeds no remaining wait
         const refused = outcome.kind === 'answered' && (outcome.status === 429 || outcome.throttle !== null);
         const { call, kind } = callers[name];
         const overloaded = outcome.kind === 'answered' && outcome.status >= 503 && kind === 'language-model';
-        const mayRepeat = call.idempotent || call.hasOwnIdempotency || refused || overloaded;
-        expect(mayRepeat || outcome.kind === 'never_sent').toBe(true);
+        const mayResend = call.idempotent || call.hasOwnIdempotency || refused || overloaded;
+        expect(mayResend || outcome.kind === 'never_sent').toBe(true);
       },
     ),
     { numRuns: 2000 },

@@ -101,6 +101,20 @@ describe('the check of words', () => {
     );
   });
 
+  test.each([
+    ['mostPerPump', 'max'],
+    ['largestGrowth', 'max'],
+    ['longestWait', 'max'],
+    ['leastRoomMs', 'min'],
+    ['shortestGap', 'min'],
+    ['nextPlaceMs', 'slot'],
+    ['deskOf', 'admission queue'],
+    ['takeOffAt', 'start'],
+  ])('refuses %s by the glossary of this repository, and names %s', (name, write) => {
+    const [first] = excludedWords(`const ${name} = 3;`, rulesOf(glossary), 'script');
+    expect(first).toMatchObject({ name, write: expect.stringContaining(write) });
+  });
+
   test('reads the glossary of this repository: each row rules out a word and names another', () => {
     const rows = rulesOf(glossary).ruledOut;
     expect(rows.length).toBeGreaterThan(1);

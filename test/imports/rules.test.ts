@@ -27,7 +27,8 @@ const bystanders = [
   'journey/forward',
   'page/page',
   'observation/pressure',
-  'limiter/redis/client/connection',
+  'redis/connection',
+  'redis/health',
   'limiter/redis/limiter',
   'limiter/embedded/limiter',
   'limiter/failover/limiter',
@@ -70,14 +71,20 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
   'limiter-shows-its-ports-only': [
     ['admission/a.ts', `import { x } from '../limiter/redis/limiter.ts'; export { x };`],
     ['journey/h.ts', `import type { X } from '../limiter/e.policy.ts'; export type H = X;`],
-    ['activity/b.ts', `import { x } from '../limiter/redis/client/connection.ts'; export { x };`],
+    ['repeats/b.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
+    ['redis/b.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
+  ],
+  'redis-has-few-users': [
+    ['activity/b.ts', `import { x } from '../redis/connection.ts'; export { x };`],
+    ['journey/i.ts', `import type { X } from '../redis/connection.ts'; export type I = X;`],
   ],
   'others-see-the-connection-only': [
-    ['credentials/redis-tokens.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
-    ['activity/redis-activity.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
+    ['credentials/redis-tokens.ts', `import { x } from '../redis/health.ts'; export { x };`],
+    ['activity/redis-activity.ts', `import { x } from '../redis/health.ts'; export { x };`],
   ],
   'policy-knows-no-store': [
     ['limiter/policy/a.policy.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
+    ['limiter/policy/b.policy.ts', `import type { X } from '../../redis/health.ts'; export type B = X;`],
   ],
   'embedded-knows-no-redis': [
     ['limiter/embedded/a.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
@@ -87,9 +94,7 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
     ['limiter/redis/a.ts', `import { x } from '../failover/limiter.ts'; export { x };`],
     ['limiter/redis/b.ts', `import { x } from '../embedded/limiter.ts'; export { x };`],
   ],
-  'redis-client-knows-no-protocol': [
-    ['limiter/redis/client/a.ts', `import { x } from '../protocol/keys.ts'; export { x };`],
-  ],
+  'redis-knows-no-user': [['redis/a.ts', `import { x } from '../admission/ticket.ts'; export { x };`]],
   'redis-protocol-knows-no-session': [
     ['limiter/redis/protocol/a.ts', `import type { X } from '../limiter.ts'; export type A = X;`],
   ],
@@ -131,7 +136,8 @@ const fine: Readonly<Record<string, string>> = {
   'limiter/fine.policy.ts': `import type { X } from '../call.ts'; import { x } from './e.policy.ts'; export { x }; export type Y = X;`,
   'auth/fine.ts': `import { x } from './keyring.ts'; import { RateLimiterMemory } from 'rate-limiter-flexible'; export { x, RateLimiterMemory };`,
   'limiter/failover/fine.ts': `import { x } from '../redis/limiter.ts'; export { x };`,
-  'limiter/redis/protocol/fine.ts': `import { x } from '../client/connection.ts'; export { x };`,
+  'limiter/redis/protocol/fine.ts': `import { x } from '../../../redis/health.ts'; export { x };`,
+  'repeats/redis-repeats.ts': `import { x } from '../redis/connection.ts'; export { x };`,
   'admission/fine.ts': `import { x } from '../limiter/limiter.ts'; export { x };`,
   'journey/fine.ts': `import { x } from '../admission/ticket.ts'; export { x };`,
   'observation/fine.ts': `import { x } from '../page/page.ts'; export { x };`,

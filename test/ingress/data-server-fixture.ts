@@ -45,7 +45,7 @@ export interface Fixture {
   /** Calls that reached the journey. */
   readonly calls: Call[];
   readonly bugs: unknown[];
-  readonly earlyRefusals: RefusalCode[];
+  readonly requestRefusals: RefusalCode[];
   readonly client: () => Promise<RawClient>;
 }
 
@@ -62,7 +62,7 @@ export async function startDataServer(
 ): Promise<Fixture> {
   const calls: Call[] = [];
   const bugs: unknown[] = [];
-  const earlyRefusals: RefusalCode[] = [];
+  const requestRefusals: RefusalCode[] = [];
   const clients: RawClient[] = [];
   const data = new DataServer({
     settings: serverSettings,
@@ -75,7 +75,7 @@ export async function startDataServer(
     activity: () => Promise.resolve({ upstreams: [] }),
     credentialFields: () => new Set(['authorization', 'x-api-key']),
     onBug: (error) => bugs.push(error),
-    onEarlyRefusal: (code) => earlyRefusals.push(code),
+    onRequestRefused: (code) => requestRefusals.push(code),
     lingerMs: 30,
     ...more,
   });
@@ -92,7 +92,7 @@ export async function startDataServer(
     clients.push(opened);
     return opened;
   };
-  return { data, port, calls, bugs, earlyRefusals, client };
+  return { data, port, calls, bugs, requestRefusals, client };
 }
 
 /** Resolves once the condition holds; looks again in every turn of the event loop, for twenty seconds at most. */

@@ -53,13 +53,13 @@ describe('a route', () => {
     '/metrics',
     '/livez',
   ])('does not exist: %s', async (path) => {
-    const { port, calls, earlyRefusals } = await startDataServer();
+    const { port, calls, requestRefusals } = await startDataServer();
     // supertest would resolve `//evil…` itself.
     const answer = await fetch(`http://127.0.0.1:${port}${path}`);
     expect(answer.status).toBe(404);
     expect(await answer.json()).toMatchObject({ code: 'not_found' });
     expect(calls).toHaveLength(0);
-    expect(earlyRefusals).toEqual(['not_found']);
+    expect(requestRefusals).toEqual(['not_found']);
   });
 
   test('adds no word about the software', async () => {

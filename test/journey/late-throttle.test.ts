@@ -70,7 +70,7 @@ describe('a 200 event stream that ends in a throttling error', () => {
     },
   );
 
-  test('reserves for the next calls of its kind what it says that the call asked for', async () => {
+  test('makes similar calls reserve as many tokens as the error says that this call requested', async () => {
     const held: ServerResponse[] = [];
     let sent = 0;
     const server = createServer((request, response) => {

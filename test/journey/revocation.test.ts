@@ -67,7 +67,8 @@ describe('the only API key of a workspace', () => {
     try {
       const call = (nonce: string, signal: AbortSignal | null = null): Promise<Response> =>
         fetch(`${served.url}/via/shop/admin/api/2026-10/shop.json`, {
-          headers: { authorization: `Bearer ${key}`, 'x-nonce': nonce },
+          // A call that waits for longer than ten seconds is refused for its wait, not with 401.
+          headers: { authorization: `Bearer ${key}`, 'x-nonce': nonce, prefer: 'wait=10' },
           signal,
         });
       expect((await call('warm')).status).toBe(200);
@@ -78,11 +79,9 @@ describe('the only API key of a workspace', () => {
       const waiting = [call('waiting'), call('waiting')];
       await waitingInTheLine(served.adminUrl, 2);
       const warned = served.saying(warning);
-      const removedAt = performance.now();
       served.write(without(yaml));
       expect(tally(await Promise.all(waiting))).toEqual({ 401: 2 });
       expect((await call('late')).status).toBe(401);
-      expect(performance.now() - removedAt).toBeLessThan(10_000);
       expect(JSON.parse(await warned)).toMatchObject({ level: 'warn' });
       expect(served.lines.join('\n')).not.toContain('acme');
       leaving.abort();

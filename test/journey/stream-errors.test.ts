@@ -96,7 +96,7 @@ describe('an error inside a 200 stream', () => {
     expect({ status, text, sent }).toEqual({ status: 200, text: role + content, sent: 2 });
   });
 
-  test('behind content is passed on unchanged', async () => {
+  test('after content is passed on unchanged', async () => {
     const { text, sent } = await send((response) => response.end(role + content + chatError));
     expect({ text, sent }).toEqual({ text: role + content + chatError, sent: 1 });
   });

@@ -5,6 +5,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { readFileSync } from 'node:fs';
+import { eventKinds } from '../support/event-kinds.ts';
 import { loadInto } from '../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { historyOf } from './parity-history.ts';
@@ -45,8 +46,8 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'returned grants save up a share',
     'settle',
-    'giveBack(lease, now)',
-    'giveBack(lease, now) local ticket = ticketOf(lease.ticket) lane.start = lane.start - serviceCost(ticket.costs) / lane.weight',
+    'giveLeaseUnitsBack(lease, now)',
+    'giveLeaseUnitsBack(lease, now) local ticket = ticketOf(lease.ticket) lane.start = lane.start - serviceCost(ticket.costs) / lane.weight',
   ],
   [
     'a dropped call is not given back',
@@ -61,7 +62,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'bucket.closedUntil = now + closeMs',
   ],
   ['a meter that was empty drains at once', 'meter', 'if cost > 0 and meter.limit then', 'if false then'],
-  ['a pinned limit rises', 'meter-quota', 'if not stated or learn then', 'if true then'],
+  ['a pinned limit rises', 'meter-quota', 'if not stated or bucket.learn then', 'if true then'],
   [
     'a raised limit forgets what answers told',
     'meter-quota',
@@ -168,7 +169,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     "if lease.stage ~= 'abandoned' then discard('t', lease.ticket) end",
     "discard('t', lease.ticket)",
   ],
-  ['probes double without end', 'first-calls', 'math.min(20, math.floor(', 'math.min(20, math.ceil('],
+  [
+    'probes double without end',
+    'first-calls',
+    'math.min(maxDoublings, math.floor(',
+    'math.min(maxDoublings, math.ceil(',
+  ],
   ['a crowd goes without a pilot', 'first-calls', 'return bucket.lastGrantAt + pilotMs', 'return now'],
   [
     'an answer to a pilot is not heard',
@@ -250,7 +256,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a requeued ticket costs its first estimate',
     'settle',
-    'ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))',
+    'ticket.costs = cappedCosts(knownCosts(ticket.costs, ticket.document))',
     '',
   ],
   [
@@ -326,7 +332,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'waiting calls count with their estimate',
     'documents',
-    'ticket.costs = takeable(knownCosts(ticket.costs, document))',
+    'ticket.costs = cappedCosts(knownCosts(ticket.costs, document))',
     '',
   ],
   [
@@ -396,6 +402,13 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['a forecast counts the call itself', 'forecast', 'text(ahead)', 'text(ahead + 1)'],
   ['a tick renews nothing', 'tick', 'renewLeases(event.leases, now)', ''],
   ['a reload changes no limit', 'reconfigure', 'applySettingsOnce(event.setting, now)', ''],
+  [
+    'an operator opens what was closed after the time named',
+    'open',
+    'if not bucket.closedAt or bucket.closedAt <= (event.before or now) then',
+    'if true then',
+  ],
+  ['a bucket that was opened drains from its former end on', 'open', 'meter.at = now', ''],
   ['the units that a call spent are ignored', 'settle', 'if settlement.spent then', 'if false then'],
   [
     'units that have drained are given back',
@@ -426,6 +439,11 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     '',
   ],
 ];
+
+test.each(eventKinds)('a fault is planted in what the event %s does', (kind) => {
+  expect(faults.filter(([, file]) => file === kind)).not.toEqual([]);
+});
+
 const maxHistories = 1_000;
 const perBatch = 20;
 /** Every row begins with the same histories: what the policy says of these is worked out once. */

@@ -5,7 +5,13 @@
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
 import { contestedStep } from './parity-contested.ts';
 import { silentStep } from './parity-silent.ts';
-import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../src/limiter/limiter.ts';
+import type {
+  BucketSetting,
+  CeilingEdge,
+  LaneSetting,
+  MeterSetting,
+  Settlement,
+} from '../../src/limiter/limiter.ts';
 
 export interface AdmitStep {
   readonly kind: 'admit';
@@ -295,7 +301,7 @@ function statedMeters(draw: Draw, { tight, counts }: Nature): BucketSetting['met
       meter: 'requests',
       limit: requests,
       windowMs: tight ? 1_500 : 60_000,
-      ...(counts === null ? {} : { counts }),
+      ...(counts === null ? {} : describedWindow(draw, counts)),
     },
     { meter: 'tokens', limit: 100, windowMs: 7_000 },
     { meter: 'cost', limit: 50, windowMs: 1_000 },
@@ -304,6 +310,15 @@ function statedMeters(draw: Draw, { tight, counts }: Nature): BucketSetting['met
   // Configuration is loaded again now and then.
   return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
 }
+
+/** Mostly the same; now and then configuration describes a window of another length, or one that is counted otherwise. */
+const describedWindow = (
+  draw: Draw,
+  counts: NonNullable<Nature['counts']>,
+): Pick<MeterSetting, 'counts'> & Partial<MeterSetting> =>
+  draw.chance(0.8)
+    ? { counts }
+    : { counts: draw.one('rolling', 'fixed'), windowMs: draw.one(1_000, 1_500, 9_000.25, 60_000) };
 
 function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } {
   const closeMs = draw.one(0, 0, 300, draw.fraction(1, 3_000), 60_000);

@@ -5,7 +5,7 @@
  */
 import { bucketKey, leaseToken, replicaId } from '../../src/ids.ts';
 import { apply, type BatchResult } from '../../src/limiter/policy/apply.policy.ts';
-import { replyUnknown, type BucketEvent, type EventReply } from '../../src/limiter/policy/bucket-events.ts';
+import type { BucketEvent, EventKind, EventReply } from '../../src/limiter/policy/bucket-events.ts';
 import { closedMs, createBucket, type Bucket } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { leasesPerTick } from '../../src/limiter/redis/protocol/event-codec.ts';
 import { maxPerPump, type Effects, type Granted } from '../../src/limiter/policy/pump.policy.ts';
@@ -205,3 +205,23 @@ const nothing = (now: number): BucketReply => ({
   isPumpLeader: false,
   unnamed: 0,
 });
+
+/** What a store answers for a bucket that it does not know; an `admit` creates it. */
+function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
+  switch (kind) {
+    case 'settle':
+    case 'learn':
+    case 'charge':
+      return { kind: 'lease', known: false };
+    case 'cancel':
+      return { kind: 'cancel', cancelled: false };
+    case 'forecast':
+      return { kind: 'forecast', forecast: null };
+    case 'tick':
+      return { kind: 'tick', waitingHere: 0, meters: [] };
+    case 'reconfigure':
+      return { kind: 'reconfigure' };
+    case 'open':
+      return { kind: 'open' };
+  }
+}

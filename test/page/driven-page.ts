@@ -2,7 +2,7 @@
  * The live page over driven facts: real recorder, real telemetry, a plain HTTP server with the page's routes. Pressure
  * is made by calling the facts, so that every state of the page can be reached on purpose.
  */
-import { idleProcess } from '../../src/telemetry/events.ts';
+import { idleProcess, type ProcessPressure } from '../../src/telemetry/events.ts';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { bucketKey, laneKey } from '../../src/ids.ts';
@@ -12,6 +12,7 @@ import { createActivity } from '../../src/activity/snapshot.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import { Page } from '../../src/page/page.ts';
+import type { WholeCounts } from '../../src/page/state.ts';
 import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
@@ -44,8 +45,12 @@ export async function drivenPage(clock: Clock = systemClock) {
   );
   telemetry.limiterMode('redis');
   const buckets: { upstream: string; snapshot: BucketSnapshot }[] = [];
+  const pressure: { process: ProcessPressure; whole: WholeCounts } = {
+    process: { ...idleProcess, connections: 12, openCalls: 5 },
+    whole: { shed: 0, absorbed: 0 },
+  };
   const known = {
-    process: () => idleProcess,
+    process: () => pressure.process,
     buckets: () => buckets,
     breakers: () => [],
     credentials: () => [],
@@ -89,9 +94,8 @@ export async function drivenPage(clock: Clock = systemClock) {
       replicas: () => Promise.resolve(3),
       activity: (windowMs) => activity.ofAll(windowMs),
       callsTo: (upstream) => recorder.callsTo(upstream),
-      countsOf: () => Promise.resolve({ shed: 7, absorbed: 9 }),
-      process: () => ({ ...idleProcess, connections: 12, openCalls: 5, sheddingShare: 0.25 }),
-      credentials: () => [{ upstream: 'lm', expiresInMs: 90_000 }],
+      countsOf: () => Promise.resolve(pressure.whole),
+      credentials: () => [{ upstream: 'lm', expiresInMs: 1_500_000 }],
     },
     timeline,
     clock,
@@ -150,6 +154,8 @@ export async function drivenPage(clock: Clock = systemClock) {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
     telemetry,
     buckets,
+    /** What the process and all replicas together report; set it to what a test needs. */
+    pressure,
     bugs,
     play,
     async close() {

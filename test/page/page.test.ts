@@ -74,6 +74,7 @@ describe('the live page', () => {
   });
 
   test('shows the figures of the metrics', async () => {
+    page.pressure.whole = { shed: 7, absorbed: 9 };
     page.buckets.push(bucketOf('lm', 0.62, 4_000));
     page.play({ workspace: 'acme', upstream: 'lm', end: 'wait' }, 3_000);
     page.play({ workspace: 'acme', upstream: 'shop', end: 'flight' });
@@ -106,9 +107,43 @@ describe('the live page', () => {
       { name: 'lm', waiting: 1, inFlight: 0, shed: 7, absorbed: 9 },
       { name: 'shop', waiting: 0, inFlight: 1, shed: 7, absorbed: 9 },
     ]);
-    expect([lm?.credentialEndsInMs, shop?.credentialEndsInMs]).toEqual([90_000, null]);
-    expect(state.process).toMatchObject({ connections: 12, openCalls: 5, sheddingShare: 0.25 });
+    expect([lm?.credentialEndsInMs, shop?.credentialEndsInMs]).toEqual([1_500_000, null]);
+    expect(state.process).toMatchObject({ connections: 12, openCalls: 5, sheddingShare: 0 });
     expect(state.verdict.level).toBe('pressed');
+  });
+
+  test('is not calm while the replica sheds calls for load', async () => {
+    page.pressure.process = { ...page.pressure.process, sheddingShare: 0.25, overloadRefusals: 3 };
+    await tick();
+    const shedding = (await eventFrom(page.url, 'state')) as PageState;
+    expect(shedding.process.sheddingShare).toBe(0.25);
+    expect(shedding.verdict).toMatchObject({
+      level: 'degraded',
+      detail: 'This replica is overloaded and refuses 25 % of new calls.',
+    });
+    expect(shedding.refusals).toEqual({ overloaded: 3 });
+    page.pressure.process = { ...page.pressure.process, sheddingShare: 0 };
+    await tick();
+    const relieved = (await eventFrom(page.url, 'state')) as PageState;
+    expect(relieved.verdict).toMatchObject({
+      level: 'pressed',
+      detail: 'This replica was full and refused 3 calls in the last minute.',
+    });
+    for (let i = 0; i < 30; i++) await tick();
+    expect(((await eventFrom(page.url, 'state')) as PageState).verdict.level).toBe('calm');
+  });
+
+  test('is not calm while other replicas refuse calls', async () => {
+    page.pressure.whole = { shed: 7, absorbed: 9 };
+    const reader = request(`${page.url}page/events`).end();
+    await once(reader, 'response');
+    await tick();
+    const state = (await eventFrom(page.url, 'state')) as PageState;
+    reader.destroy();
+    expect(state.verdict).toMatchObject({
+      level: 'pressed',
+      detail: 'All replicas refused 7 calls to lm since the last full minute.',
+    });
   });
 
   test('gives a page that opens late the whole quarter of an hour and the workspaces by label', async () => {
@@ -138,9 +173,14 @@ describe('the timeline of the live page', () => {
     const timeline = new Timeline(settableClock());
     timeline.absorbed('acme', 'lm');
     const live = [{ upstream: 'lm', dimensions: [], waiting: 1, oldestMs: 10.4, inFlight: 2 }];
-    expect(timeline.sample(live).upstreams['lm']).toMatchObject({ waiting: 1, oldestMs: 10, absorbed: 1 });
-    expect(timeline.sample(live).upstreams['lm']).toMatchObject({ absorbed: 0 });
-    for (let i = 0; i < 1_000; i++) timeline.sample(live);
+    const process = { overloadRefusals: 0 };
+    expect(timeline.sample(live, process).upstreams['lm']).toMatchObject({
+      waiting: 1,
+      oldestMs: 10,
+      absorbed: 1,
+    });
+    expect(timeline.sample(live, process).upstreams['lm']).toMatchObject({ absorbed: 0 });
+    for (let i = 0; i < 1_000; i++) timeline.sample(live, process);
     expect(timeline.samples).toHaveLength(sampleCount);
   });
 });
@@ -150,6 +190,8 @@ describe('the verdict of the live page', () => {
     mode: 'redis',
     redisErrorsLastMinute: 0,
     leasesLostLastMinute: 0,
+    sheddingShare: 0,
+    overloadedLastMinute: 0,
     upstreams: [],
   };
   const lm = {
@@ -161,10 +203,42 @@ describe('the verdict of the live page', () => {
     refusing: null,
     shedLastMinute: 0,
     absorbedLastMinute: 0,
+    throttledLastMinute: 0,
+    whole: null,
   };
   test.each<[Partial<VerdictInput>, string, string]>([
     [{ upstreams: [lm] }, 'calm', 'Nothing waits, no throttles, fullest limit at 40 %.'],
-    [{ mode: 'memory' }, 'calm', 'Nothing waits, no throttles, fullest limit at 0 %.'],
+    [{ mode: 'memory' }, 'calm', 'Nothing waits, no throttles, no limit in use yet.'],
+    [
+      { upstreams: [{ ...lm, fullest: null }, lm] },
+      'calm',
+      'Nothing waits, no throttles, fullest limit at 40 %.',
+    ],
+    [
+      { upstreams: [{ ...lm, waiting: 1, whole: { waiting: 4, shed: 0, absorbed: 2 } }] },
+      'calm',
+      '1 call waits briefly, 2 throttles absorbed since the last full minute, fullest limit at 40 %.',
+    ],
+    [
+      { upstreams: [{ ...lm, whole: { waiting: 4, shed: 0, absorbed: 0 } }] },
+      'calm',
+      'Nothing waits here, 4 calls on other replicas, no throttles, fullest limit at 40 %.',
+    ],
+    [
+      { upstreams: [{ ...lm, throttledLastMinute: 1 }] },
+      'pressed',
+      '1 throttle of lm reached clients in the last minute.',
+    ],
+    [
+      { upstreams: [lm], sheddingShare: 0.004 },
+      'degraded',
+      'This replica is overloaded and refuses 1 % of new calls.',
+    ],
+    [
+      { mode: 'local', sheddingShare: 0.5 },
+      'degraded',
+      'This replica is overloaded and refuses 50 % of new calls.',
+    ],
     [{ upstreams: [{ ...lm, fullest: 0.93 }] }, 'pressed', 'lm uses 93 % of a limit.'],
     [
       { upstreams: [{ ...lm, closedMs: 12_000, waiting: 7 }] },
@@ -179,7 +253,7 @@ describe('the verdict of the live page', () => {
     [
       { upstreams: [lm, { ...lm, name: 'shop', shedLastMinute: 3 }] },
       'pressed',
-      'shop refused 3 calls in the last minute.',
+      'Sluice refused 3 calls to shop in the last minute.',
     ],
     [
       { upstreams: [{ ...lm, shedLastMinute: 9, refusing: { status: 402, retryInMs: 42_000 } }] },

@@ -45,7 +45,7 @@ test('answers of all workspaces stay within the bytes of all, and the oldest go 
   expect(has('large', '2')).toEqual([false, true]);
 });
 
-test('an answer is let go when its time is over, also when nobody asks', () => {
+test('an answer is dropped when its time is over, also when no repeat asks for it', () => {
   const { clock, put, has, kept } = store(100 * kibibyte, 100 * kibibyte);
   put('a', 'a');
   clock.advance(999);

@@ -34,7 +34,7 @@ function waiting(): SharedCall {
   return call;
 }
 
-test('a client that waits when the process ends is asked to try elsewhere', async () => {
+test('a client that still waits when the process ends is refused as draining, with advice to try elsewhere', async () => {
   const call = waiting();
   const waits = call.join(new CallAbort());
   call.abort();

@@ -59,7 +59,7 @@ workspaces: {}`;
     settings: () => bounds,
     onMadeAgain: () => (counts.madeAgain += 1),
     onUnreadable: () => (counts.unreadable += 1),
-    kept: () => [],
+    keptAnswers: () => [],
   });
   open.push(repeats);
   /** What there is for the call; pauses of this replica end as soon as they begin. */
@@ -81,7 +81,7 @@ workspaces: {}`;
 const make = { kind: 'make', arrivedAt: null };
 
 describe('the claim of a replica that is gone', () => {
-  test('is taken by one repeat, also by one that comes only afterwards, and that is counted', async () => {
+  test('passes to exactly one repeat, also one that comes after the replica has gone, and the repetition is counted', async () => {
     const [a, b, c] = [replica('a'), replica('b'), replica('c')];
     expect(await a.find()).toEqual(make);
     expect(await probe.pttl(claimKey)).toBeGreaterThan(60_000);
@@ -96,7 +96,7 @@ describe('the claim of a replica that is gone', () => {
 });
 
 describe('a Redis that lost its data', () => {
-  test('gets back the claims of calls under way, and nobody else makes them', async () => {
+  test('gets back the claims of calls under way, and no other replica makes these calls', async () => {
     const [a, b] = [replica('a'), replica('b')];
     expect(await a.find()).toEqual(make);
     await probe.flushall();
@@ -108,7 +108,7 @@ describe('a Redis that lost its data', () => {
     expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([0, 0]);
   });
 
-  test('and the claim of a call that another replica then makes, too: that is counted once', async () => {
+  test('while a call is under way: if another replica makes the call, too, the repetition is counted once', async () => {
     const [a, b] = [replica('a'), replica('b')];
     expect(await a.find()).toEqual(make);
     await probe.flushall();
@@ -122,7 +122,7 @@ describe('a Redis that lost its data', () => {
     expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([1, 0]);
   });
 
-  test('and an end of such a call before its replica has seen the loss: that is counted, too', async () => {
+  test('while a call is under way: the repetition is counted also when the call ends before its replica notices the loss', async () => {
     const [a, b] = [replica('a'), replica('b')];
     expect(await a.find()).toEqual(make);
     await probe.flushall();
@@ -151,7 +151,7 @@ describe('a kept answer in Redis', () => {
     expect(await replica('b').find()).toEqual({ kind: 'answer', answer, isReplayed: true });
   });
 
-  test('is no answer with another label key, another key of the client, or in another state than it was stored in', async () => {
+  test('cannot be opened with another label key or another key of the client, or when it was changed', async () => {
     const sealed = await keep();
     const changed = (at: number): Buffer => {
       const bytes = Buffer.from(sealed);

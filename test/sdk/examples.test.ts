@@ -133,7 +133,7 @@ test('webhook-worker.mjs takes one unit for an order whose webhook is delivered 
   }
 });
 
-test('agent-loop.mjs calls its tool, tells the model, and sees nothing of a throttled turn', async () => {
+test('agent-loop.mjs calls its tool, passes the result to the model, and does not notice a throttled turn', async () => {
   const seen: { messages: { role: string; content: string }[] }[] = [];
   const call = {
     id: 'call_1',

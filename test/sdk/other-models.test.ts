@@ -177,7 +177,7 @@ describe('the Vercel AI SDK', () => {
       expect((second?.arrivedT ?? 0) - (first?.t ?? 0)).toBeGreaterThanOrEqual(61_000);
     });
 
-    test('is refused where it will not wait so long, and its own attempts do not reach the upstream', async () => {
+    test('is refused where it allows a shorter wait only, and its own attempts do not reach the upstream', async () => {
       world = await startWorld();
       const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });
       world.model.fault(refusal);

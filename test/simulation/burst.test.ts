@@ -4,7 +4,7 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { AdmissionReply, Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { SeededRandom } from '../../src/simulators/seeded-random.ts';
@@ -125,7 +125,7 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
     });
   };
   const own = shiftedClock(clock, originOf(seed, seed / 10).ms);
-  const limiter: Limiter = createMemoryLimiter(own, { onGrant: take, onClosed() {} });
+  const limiter: Limiter = createEmbeddedLimiter(own, { onGrant: take, onClosed() {} });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
       const entering = { ticket: `t${at}`, at: own.monotonic() };
@@ -264,7 +264,7 @@ describe('a burst', () => {
     },
   );
 
-  test('into a bucket that others have used up goes on at the rate of the bucket after one refusal', async () => {
+  test('into a bucket that others have used up is refused once, and then goes on at the rate of the bucket', async () => {
     const { succeeded, served } = await run(
       { ...chat, limit: 10, statedLimit: 10, calls: 3, overMs: 3, usedBefore: 10 },
       1,

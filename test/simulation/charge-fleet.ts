@@ -4,7 +4,7 @@
  */
 import type { Settings } from '../../src/config/settings.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createStores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
@@ -37,7 +37,7 @@ export const fleetOf = (clock: FakeClock, replicas: number, onGrant: OnGrant): F
   replicas === 1 ? embedded(clock, onGrant) : overRedis(clock, replicas, onGrant);
 
 function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
-  const limiter = createMemoryLimiter(clock, { onGrant, onClosed: () => {} });
+  const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} });
   const replica = { limiter, estimates: new TokenEstimates(clock) };
   return { startMs: 0, of: () => replica, isOver: () => {}, close: () => limiter.close() };
 }

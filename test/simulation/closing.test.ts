@@ -6,7 +6,7 @@ import { describe, expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
@@ -45,7 +45,7 @@ function feedbackAt(at: number): { readonly status: number; readonly feedback: F
   } as const;
   return {
     status,
-    feedback: learnFrom('language-model', { ...facts, method: 'POST', path: '/', nowMs: 0 }),
+    feedback: learnFrom('language-model', { ...facts, nowMs: 0 }),
   };
 }
 
@@ -72,7 +72,7 @@ async function run(originMs: number, crowds: readonly Crowd[]): Promise<readonly
       void limiter.settle(grant, status === 429 ? again : { kind: 'succeeded', spent: null }, lesson);
     });
   };
-  const limiter = createMemoryLimiter(own, { onGrant: send, onClosed() {} });
+  const limiter = createEmbeddedLimiter(own, { onGrant: send, onClosed() {} });
   const enter = (n: number): void => {
     const ticket = `t${String(n).padStart(4, '0')}`;
     const options = { limit, windowMs: 60_000, maxQueued: 1_000, maxWaitMs: 1e9, arrivedAt: own.monotonic() };

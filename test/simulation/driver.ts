@@ -18,8 +18,8 @@ import type { Chance } from './chance.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
 import type { Upstream } from './upstream.ts';
 
-/** More than ever stand in a line. */
-const veryMany = 1_000_000;
+/** More calls than ever wait in one lane of a history. */
+const maxEverQueued = 1_000_000;
 /** The gateway gives up on an answer after this. */
 const answerLimitMs = 5_000;
 
@@ -110,7 +110,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         weight,
         maxInFlight,
         perMinute,
-        maxQueued: plan.isLetIn ? veryMany : maxQueued,
+        maxQueued: plan.isLetIn ? maxEverQueued : maxQueued,
         urgency: plan.urgency,
         callClass: plan.callClass,
         costs: plan.costs,
@@ -146,7 +146,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
   let attempts = 0;
   for (;;) {
     call.state = 'waiting';
-    const lease = await ticket.granted();
+    const lease = await ticket.whenGranted();
     if (!lease.holds()) {
       ledger.reach('lease lost before sending');
       ledger.suspected('stalled');
@@ -213,7 +213,7 @@ function finish(
   } else {
     const actual = attempt.feedback?.actualCost;
     const spent = actual === undefined ? null : { cost: actual };
-    if (lesson !== null && attempt.bodyMs > 0 && call.plan.lane.maxInFlight !== null) {
+    if (lesson !== null && attempt.bodyMs > 0 && scene.settings().maxInFlight !== null) {
       lease.learn(lesson);
       scene.clock.arrives(scene.clock.monotonic() + attempt.bodyMs, () => {
         lease.settle({ kind: 'succeeded', spent: null }, null);
@@ -277,10 +277,12 @@ function send(
     if (fate === 'secondary' || fate === 'overload') {
       const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
       const status = fate === 'overload' ? 503 : 429;
+      upstream.refuseOtherwise(now);
       clock.outside(now + plan.serviceMs, () => answer({ meters: [], throttle }, status, 0));
       return;
     }
     if (fate === 'permanent') {
+      upstream.refuseOtherwise(now);
       const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;
       return answer({ meters: [], throttle }, 429, 0);
     }
@@ -290,11 +292,15 @@ function send(
       return `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`;
     });
     if (verdict.kind === 'refused') {
-      if (scene.ledger.isExact(bucket))
+      if (scene.ledger.isExact(bucket) && !upstream.isChanging(now))
         scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
       return answer(verdict.feedback, 429, 0);
     }
-    scene.ledger.counted(token, call, plan.serviceMs + (plan.lane.maxInFlight === null ? 0 : plan.bodyMs));
+    scene.ledger.counted(
+      token,
+      call,
+      plan.serviceMs + (scene.settings().maxInFlight === null ? 0 : plan.bodyMs),
+    );
     call.executed += 1;
     if (call.executed > 1 && !plan.safe) scene.ledger.broken(now, '8', `${plan.id} ran twice`);
     if (fate === 'lost') return;

@@ -2,7 +2,7 @@
  * Who could go now, as far as the ledger knows: the heads of lanes that nothing but their bucket holds back. No line of the
  * product is in it. Owns: lanes, caps, ceilings, closings. Does not own: whether a meter has room.
  */
-import { lowest, perDayOf, perMinuteOf } from './rules.ts';
+import { capOf, lowest, perDayOf, perMinuteOf } from './rules.ts';
 import { isBefore, type BucketRecord, type Ledger, type CallRecord, type LaneRecord } from './ledger.ts';
 
 /** A slot of a ceiling frees after a minute and a margin for the time in the network. Milliseconds. */
@@ -20,7 +20,7 @@ export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head
   const heads: Head[] = [];
   for (const lane of bucket.lanes) {
     if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) continue;
-    if (!isBelowCap(lane, 0, now)) ledger.reach('cap blocks a lane');
+    if (!isBelowCap(ledger, lane, 0, now)) ledger.reach('cap blocks a lane');
     else heads.push({ calls: firstOf(lane), mayGo: haveSlots(ledger, lane, 1, now) });
   }
   return heads;
@@ -42,11 +42,17 @@ export function firstOf(lane: LaneRecord): readonly CallRecord[] {
 }
 
 /** One more may be in flight when so many others go first. */
-export function isBelowCap({ plan, leases }: LaneRecord, ahead: number, now: number): boolean {
-  if (plan.maxInFlight === null) return true;
+export function isBelowCap(
+  ledger: Ledger,
+  { plan, leases }: LaneRecord,
+  ahead: number,
+  now: number,
+): boolean {
+  const cap = lowest(ledger.regimes(now), capOf(plan.key));
+  if (cap === null) return true;
   let held = 0;
   for (const { heldUntil } of leases) if (heldUntil >= now) held += 1;
-  return held + ahead < plan.maxInFlight;
+  return held + ahead < cap;
 }
 
 /** The number of free slots under the lane's ceiling. Grants in transit to it count as if they had taken theirs. */

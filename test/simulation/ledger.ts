@@ -11,9 +11,12 @@ import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/first-c
 import { sendableUntil, type DriverLedger } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
 import {
+  capOf,
   entrySettingsOf,
+  highest,
   isStatedAlone,
   keyed,
+  lowest,
   misleads,
   perDayOf,
   perMinuteOf,
@@ -244,6 +247,13 @@ export class Ledger extends Story implements DriverLedger {
     return must(this.calls.get(id), id);
   }
 
+  /** Calls of the bucket have come and not ended. */
+  isInUse(bucket: string): boolean {
+    return [...this.calls.values()].some(
+      ({ plan, state }) => plan.lane.bucket === bucket && state !== 'new' && state !== 'ended',
+    );
+  }
+
   lane(key: string): LaneRecord {
     return must(this.lanes.get(key), key);
   }
@@ -291,9 +301,13 @@ export class Ledger extends Story implements DriverLedger {
     call.arrival = ++this.#arrivals;
   }
 
+  /** Set by whoever has the upstreams: a call of the bucket comes to the store with what configuration says. */
+  onAdmission: (bucket: string, now: number) => void = () => {};
+
   /** The store takes in a ticket. */
   admitted(id: string, rates: readonly Rate[], now: number): void {
     const call = this.call(id);
+    this.onAdmission(call.plan.lane.bucket, now);
     call.asked = within(call.plan.costs, rates);
     call.admittedAt = now;
     this.intoLine(call, now);
@@ -336,7 +350,7 @@ export class Ledger extends Story implements DriverLedger {
     if (this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
     if (!lane.line.has(call)) this.broken(now, '8', `${id} granted while it does not wait`);
     if (now < bucket.closedUntil) this.broken(now, '2', `${id} granted while ${bucket.key} is closed`);
-    const cap = lane.plan.maxInFlight;
+    const cap = highest(this.regimes(now), capOf(lane.plan.key));
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
     let held = 0;
@@ -432,7 +446,7 @@ export class Ledger extends Story implements DriverLedger {
     );
     const bucket = this.plan.buckets.find(({ key }) => key === lane.plan.bucket);
     return (
-      lane.plan.maxInFlight === null &&
+      regimes.every((regime) => capOf(lane.plan.key)(regime) === null) &&
       isFree &&
       bucket?.cost === null &&
       bucket.reports !== 'fields' &&
@@ -460,7 +474,7 @@ export class Ledger extends Story implements DriverLedger {
     if (lease.settlements > 1) this.broken(now, '8', `lease ${token} settled twice`);
     const lane = this.lane(lease.call.plan.lane.key);
     const bucket = this.bucket(lane.plan.bucket);
-    const capped = lane.plan.maxInFlight !== null;
+    const capped = lowest(this.regimes(now), capOf(lane.plan.key)) !== null;
     lease.heldUntil = settlement.kind === 'unknown' && capped ? now + this.plan.leaseMs : now;
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       bucket.closedUntil = Math.max(bucket.closedUntil, now + settlement.closeMs);

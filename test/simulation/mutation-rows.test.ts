@@ -28,7 +28,7 @@ describe('docs/invariants.md', () => {
     expect(page.split('\n')).toHaveLength(wanted.length);
   });
 
-  test('keeps who found a change when others are asked for, and takes over what is found now', () => {
+  test('keeps the finder of each change that was not run, and replaces the finder of each that was', () => {
     const [first, second] = rowsOf();
     const after = pageWith(new Map(first === undefined ? [] : [[first.mutation, 'a | b']]), page);
     expect(after).toContain(`${first?.start} a \\| b |`);

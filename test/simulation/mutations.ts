@@ -9,6 +9,8 @@ export interface Mutation {
   readonly file: string;
   readonly find: string;
   readonly put: string;
+  /** It is looked for in the histories of upstreams that are described by their windows. */
+  readonly isDescribed?: true;
   /** Why nothing finds it, where that is right: the reason is printed in the table. */
   readonly survives?: string;
 }
@@ -31,6 +33,7 @@ const queued = 'src/admission/queued-call.ts';
 const lease = 'src/admission/lease.ts';
 const forecast = 'src/limiter/policy/forecast.policy.ts';
 const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
+const windowLog = 'src/limiter/policy/window-log.policy.ts';
 const quota = 'src/limiter/policy/meter-quota.policy.ts';
 const revise = 'src/admission/reconfigure.ts';
 const ceilingScan = 'src/admission/ceiling-scan.ts';
@@ -63,9 +66,68 @@ export const statedWaits: readonly Mutation[] = [
     '13',
     'every window is taken for a minute',
     windowLearning,
-    'usualWindowsMs.find((windowMs) => windowMs >= least)',
-    'usualWindowsMs.find((windowMs) => windowMs >= Math.max(least, 60_000))',
+    'usualWindowsMs.find((windowMs) => windowMs >= minWindowMs)',
+    'usualWindowsMs.find((windowMs) => windowMs >= Math.max(minWindowMs, 60_000))',
   ),
+];
+
+/** Shared by both tables, too: each must be found in histories of upstreams that are described. */
+export const describedReloads: readonly Mutation[] = [
+  row(
+    '14',
+    'a described window keeps its length',
+    quota,
+    '  if (windowMs !== meter.windowMs) meter.log = countedAs(meter, { windowMs }, now);\n',
+    '',
+  ),
+  row(
+    '13',
+    'a described window that is lowered takes a window for each limit',
+    windowLog,
+    'const rounds = Math.ceil(units / limit) - 1;',
+    'const rounds = Math.max(0, Math.ceil((loggedUnits(log, now) + units - limit) / limit) - 1);',
+  ),
+  row(
+    '14',
+    'another cap of calls in flight is not taken over',
+    lanes,
+    '    lane.maxInFlight = setting.maxInFlight;\n',
+    '',
+  ),
+].map((mutation) => ({ ...mutation, isDescribed: true as const }));
+
+const describedWindows: readonly Mutation[] = [
+  ...describedReloads,
+  ...[
+    row(
+      '14',
+      'a level counts for a whole described window of the clock',
+      windowLog,
+      'Math.min(rollingEnd, endOf(log, windowMs, now))',
+      'rollingEnd',
+    ),
+    row(
+      '14',
+      'a described window that becomes rolling is longer first',
+      lessons,
+      "if (meter.log !== null && counts === 'rolling')",
+      'if (meter.log !== null && counts === null)',
+    ),
+    row(
+      '13',
+      'a late answer carries all calls of a described window over',
+      windowLog,
+      'isRolling ? slot.units : Math.min(cost, slot.units)',
+      'slot.units',
+    ),
+    row(
+      '13',
+      'calls that wait take nothing from a described window that is added',
+      'src/limiter/policy/waiting-costs.policy.ts',
+      'if (!requestWindows.includes(name)) return costs?.get(name) ?? 0;',
+      'if (name !== null) return costs?.get(name) ?? 0;',
+    ),
+  ].map((mutation) => ({ ...mutation, isDescribed: true as const })),
 ];
 
 export const mutations: readonly Mutation[] = [
@@ -212,8 +274,8 @@ export const mutations: readonly Mutation[] = [
     '9',
     'a call that is gone goes back to its lane',
     gate,
-    'if (call.isGone || hasMoved(call, grant)) {',
-    'if (hasMoved(call, grant)) {',
+    'if (call.isGone || isMoved) {',
+    'if (isMoved) {',
   ),
   row(
     '10',
@@ -266,6 +328,7 @@ export const mutations: readonly Mutation[] = [
     '  meter.limit = limit;\n',
     '  meter.limit = limit === null ? null : Math.min(limit, meter.limit ?? limit);\n',
   ),
+  ...describedWindows,
   row('14', 'a weight that changes stays', lanes, '    lane.weight = setting.weight;\n', ''),
   row(
     '14',

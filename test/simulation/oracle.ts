@@ -37,21 +37,21 @@ export interface Followed {
 
 /** Other courses of one history. */
 export interface Lives {
-  /** As everybody knew it then. */
+  /** What the replicas knew at that instant. */
   worldAt(at: number): World;
-  /** The call waits without limit where it stood, at most until then. */
+  /** The refused call waits on at its position instead, at most until then. */
   stay(refused: RefusedCall, until: number): Promise<Followed>;
-  /** The call comes again at the stated time, and waits at most `maxWaitMs` then. */
-  comeAgain(refused: RefusedCall, maxWaitMs: number): Promise<Followed>;
+  /** The refused call is made again at the stated time, and waits at most `maxWaitMs` then. */
+  returnLater(refused: RefusedCall, maxWaitMs: number): Promise<Followed>;
 }
 
 export type Verdict =
   | { readonly kind: 'true' | 'taken meanwhile' | 'not judged' }
   | { readonly kind: 'false'; readonly text: string };
 
-/** Codes that tell when to come again because of a wait. */
+/** Codes of refusals for a wait: they state when to try again. */
 const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full', 'day_quota_exhausted']);
-/** Longer than anybody comes again in a history. */
+/** Longer than any refused call of a history stays away before it is made again. Milliseconds. */
 const maxReturnMs = 2 * 3_600_000;
 /** The gateway gives up on an answer after this, and the call's fate is open (`driver.ts`). Milliseconds. */
 const answerLimitMs = 4_900;
@@ -168,7 +168,7 @@ async function returned(
   const patience = Math.max(call.maxWaitMs, grace);
   // A full line lets nobody wait in it: whoever was refused for it uses the tolerance to come later.
   const laterMs = refused.code === 'queue_full' ? grace : 0;
-  const again = await lives.comeAgain({ ...refused, retryInMs: refused.retryInMs + laterMs }, patience);
+  const again = await lives.returnLater({ ...refused, retryInMs: refused.retryInMs + laterMs }, patience);
   if (again.sentAt !== null) return { kind: 'true' };
   const stayedMs = stayed.sentAt === null ? null : stayed.sentAt - refused.at;
   if (stayedMs !== null && stayedMs <= refused.retryInMs + grace) {
@@ -195,7 +195,7 @@ async function refusedForNothing(
 ): Promise<Verdict | null> {
   // Where wake-ups get lost it is the returning call itself that wakes the others.
   if (again === null || again.code === 'queue_full' || lives.worldAt(refused.at).slackMs > 0) return null;
-  const stayed = await lives.comeAgain(refused, patienceMs);
+  const stayed = await lives.returnLater(refused, patienceMs);
   const waitMs = waitOf({ ...refused, at: refused.at + refused.retryInMs + clientWayMs }, stayed);
   if (waitMs === null || waitMs + tolerance.late(patience) >= patience) return null;
   const text = `${said(again)} when it came again with ${ms(patience)}, and could have gone after ${ms(waitMs)}`;

@@ -43,13 +43,13 @@ function otherBucket(chance: Chance, bucket: BucketPlan): BucketPlan {
   return { ...bucket, statedShare: chance.pick<number | null>(shares) };
 }
 
-const otherLane = (chance: Chance, lane: LanePlan): LanePlan => ({
+export const otherLane = (chance: Chance, lane: LanePlan): LanePlan => ({
   ...lane,
   weight: chance.pick([0.5, 1, 2, 3]),
 });
 
 /** A ceiling that is raised tenfold, halved, taken away, or new. */
-function otherWorkspace(chance: Chance, workspace: WorkspacePlan): WorkspacePlan {
+export function otherWorkspace(chance: Chance, workspace: WorkspacePlan): WorkspacePlan {
   const { perMinute, perDay } = workspace;
   const minute = chance.pick([
     perMinute,

@@ -12,6 +12,8 @@ import { bucketPlan } from './plan-buckets.ts';
 import { callPlans } from './plan-calls.ts';
 import { pinned, reloadPlans } from './plan-reloads.ts';
 import { specialPlan } from './plan-special.ts';
+import type { WindowPlan } from './described.ts';
+import { describedBucket, describedFrom, describedReloads } from './plan-described.ts';
 import type { Reloaded } from './rules.ts';
 
 export interface MeterPlan {
@@ -52,6 +54,8 @@ export interface BucketPlan {
   readonly hints: boolean;
   /** Everything is refused between these times, with their end as the time to come again. Absent: never. */
   readonly closed?: readonly [from: number, until: number];
+  /** The windows that the operator describes and the upstream counts. Absent: it is not described. */
+  readonly windows?: readonly WindowPlan[];
 }
 
 export interface LanePlan {
@@ -120,6 +124,7 @@ export interface Plan extends Reloaded {
 
 /** Most histories have reloads, drawn apart from the rest. */
 export function planOf(seed: number): Plan {
+  if (seed >= describedFrom) return describedPlanOf(seed);
   const plan = quietPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
   if (!chance.happens(0.7)) return plan;
@@ -169,6 +174,48 @@ function quietPlanOf(seed: number): Plan {
     workspaces,
     calls: callPlans(chance, { lanes, buckets, spanMs, calm, crowd }),
     reloads: [],
+  };
+}
+
+/** Upstreams that are described by their windows. */
+function describedPlanOf(seed: number): Plan {
+  const chance = new Chance(seed ^ 0x3d11);
+  const buckets = Array.from({ length: chance.pick([1, 1, 1, 2]) }, (_, index) =>
+    describedBucket(chance, `b${index}`),
+  );
+  const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
+  const workspaces = Array.from({ length: chance.pick([1, 1, 2, 3]) }, (_, index) => ({
+    ...workspacePlan(chance, index, spanMs),
+    perMinute: chance.pick([null, null, null, 8]),
+    perDay: null,
+  }));
+  const cap = chance.pick([null, null, 1, 2, 4]);
+  const lanes = workspaces.flatMap(({ name: workspace }) =>
+    buckets.map(({ key: bucket }) => ({
+      key: `${workspace}-${bucket}`,
+      workspace,
+      bucket,
+      weight: 1,
+      maxInFlight: cap,
+    })),
+  );
+  const queues = chance.pick([1, 1, 1, 2]);
+  const calls = callPlans(chance, { lanes, buckets, spanMs, calm: true, crowd: false });
+  const first = { buckets, lanes, workspaces };
+  const scene = { processes: queues, fromMs: 0, toMs: spanMs + 15_000 };
+  return {
+    seed,
+    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
+    queues,
+    wireMs: queues > 1 || chance.happens(0.1) ? chance.pick([1, 3]) : 0,
+    leaseMs: 15_000,
+    lostWakes: chance.happens(0.05) ? 0.5 : 0,
+    stalls: chance.happens(0.1)
+      ? [{ at: chance.between(0, spanMs + 5_000), ms: chance.pick([50, 1_000, 10_000]) }]
+      : [],
+    ...first,
+    calls,
+    reloads: chance.happens(0.85) ? describedReloads(chance, first, scene) : [],
   };
 }
 

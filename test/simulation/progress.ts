@@ -18,6 +18,9 @@ const keptFree = 0.22;
 /** Lateness and jitter that a meter may hold, and the way of a call. Milliseconds. */
 const slackMs = (windowMs: number): number => Math.min(maxLatenessMs, windowMs / 60) + 2 * maxJitterMs + 50;
 
+/** A reload takes effect within this time. Milliseconds. */
+const effectMs = 1_000;
+
 /** What does not change in a history. */
 interface Watched {
   readonly bucket: BucketRecord;
@@ -49,6 +52,7 @@ export class Progress {
       upstream: must(upstreams.get(plan.key), plan.key),
       // What is stated to be less drains more slowly than the truth.
       isHeldToTruth:
+        plan.windows === undefined &&
         plan.calm &&
         plan.reports === 'nothing' &&
         !reloads.some((reload) => isStatedLess(keyed(reload.buckets, plan.key))),
@@ -99,9 +103,9 @@ export class Progress {
         bucket,
         isStated,
         now,
-        5 + wireMs + tickMs,
+        (bucketPlan.windows === undefined ? 5 : effectMs) + wireMs + tickMs,
         stalledUntil,
-        () => `is stated to have room (${seen()})`,
+        () => `is stated to have room (${seen()}; ${watched.upstream.describe(now)})`,
       );
       const might = ready.some(({ mayGo }) => mayGo);
       if (
@@ -110,7 +114,9 @@ export class Progress {
         !this.#mightSince.has(bucket.key) ||
         Math.max(bucket.lastLessonAt, bucket.lastIssueAt) >= now
       ) {
-        this.#drainMs.set(bucket.key, Math.max(0, ...(snapshot?.meters ?? []).map(drainMs)));
+        const isCounted = bucketPlan.windows !== undefined;
+        const drainsMs = (snapshot?.meters ?? []).map(isCounted ? emptiesMs : drainMs);
+        this.#drainMs.set(bucket.key, Math.max(0, ...drainsMs));
       }
       const standstillMs =
         (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + maxLatenessMs + 300 + wireMs + tickMs;
@@ -130,11 +136,18 @@ export class Progress {
    * The operator states that there is room, and nobody knows more: whoever waits goes, also when it was stated only now
    * (14).
    */
-  #hasStatedRoom({ bucket, plan }: Watched, heads: readonly Head[], now: number): boolean {
+  #hasStatedRoom({ bucket, plan, upstream }: Watched, heads: readonly Head[], now: number): boolean {
     const onlyRequests = plan.tokens === null && plan.cost === null && plan.perDay === null;
     if (!plan.calm || bucket.blurred || !onlyRequests || !isStatedAlone(plan)) return false;
     if (heads.length === 0 || !heads.every(({ mayGo }) => mayGo)) return false;
+    if (plan.windows !== undefined) return upstream.hasDescribedRoom(1 + this.#underWay(bucket), now);
     return bucket.stated.hasRoom(1, this.#ledger.statedOf(bucket, now), now);
+  }
+
+  /** Granted calls that the upstream has not counted, and may count yet. */
+  #underWay({ lanes }: BucketRecord): number {
+    const leases = lanes.flatMap((lane) => [...lane.leases]);
+    return leases.filter(({ counted, settlements }) => !counted && settlements === 0).length;
   }
 
   /**
@@ -221,11 +234,16 @@ function hasRoom(snapshot: BucketSnapshot, costs: Costs): boolean {
   });
 }
 
-const costOf = (costs: Costs, name: MeterName): number => costs[name] ?? 0;
+/** Further windows of requests take what requests take. */
+const costOf = (costs: Costs, name: MeterName): number =>
+  costs[name] ?? (name === 'requests_burst' || name === 'requests_hour' ? (costs.requests ?? 0) : 0);
 
 function drainMs({ limit, level, windowMs }: BucketSnapshot['meters'][number]): number {
   return (level / limit) * windowMs;
 }
+
+/** Of a window that is counted: what left near its end counts for the next one, too. */
+const emptiesMs = ({ windowMs }: MeterSnapshot): number => 2 * windowMs;
 
 function describe(snapshot: BucketSnapshot | undefined, heads: readonly Head[]): string {
   const meters =

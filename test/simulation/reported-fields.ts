@@ -27,8 +27,6 @@ export function feedbackOf({ limit, remaining, resetMs, refused }: Reported): Fe
     fields,
     body: null,
     callClass: 'default',
-    method: 'POST',
-    path: '/',
     nowMs: 0,
   });
 }

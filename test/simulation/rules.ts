@@ -5,6 +5,7 @@
  */
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { BucketSetting, MeterSetting } from '../../src/limiter/limiter.ts';
+import { metersOf, wayMs as describedWayMs, type Described } from './described.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, WorkspacePlan } from './plan.ts';
 
 /** What configuration says at one time. */
@@ -116,6 +117,12 @@ export const perDayOf =
   ({ workspaces }) =>
     named(workspaces, name).perDay;
 
+/** At most so many calls of a lane are in flight. */
+export const capOf =
+  (lane: string): Limit =>
+  ({ lanes }) =>
+    keyed(lanes, lane).maxInFlight;
+
 /** Requests that the operator states of a bucket, by one regime after the other; `null` = none. */
 export const statedOf = perRegime((regimes: readonly Regime[], key): readonly (MeterPlan | null)[] =>
   regimes.map(({ buckets }) => {
@@ -148,6 +155,38 @@ export const regimeAt = (plan: Reloaded, at: number): Regime =>
 export function isTakingOver({ at, latesMs }: ReloadPlan, wayMs: number, now: number): boolean {
   const tookMs = Math.max(...latesMs) + waysOfReload * wayMs;
   return tookMs > 0 && at <= now && now <= at + tookMs;
+}
+
+/** How the upstream of a bucket counts by what is described of it. */
+export function describedOf(
+  plan: Reloaded & { readonly calls: readonly CallPlan[] },
+  { key, windows }: BucketPlan,
+  {
+    wayMs,
+    wallMs,
+    stalledMs,
+    turnedAt,
+  }: {
+    readonly wayMs: number;
+    readonly wallMs: number;
+    readonly stalledMs: number;
+    /** When a process first turns after something reached it then. */
+    readonly turnedAt: (at: number) => number;
+  },
+): Described | null {
+  if (windows === undefined) return null;
+  const services = plan.calls.filter(({ lane }) => lane.bucket === key).map(({ serviceMs }) => serviceMs);
+  return {
+    windows,
+    wallMs,
+    lateMs: Math.max(0, ...services) + 2 * describedWayMs + waysOfReload * wayMs + stalledMs,
+    changes: plan.reloads.map(({ at, latesMs, buckets }) => ({
+      from: turnedAt(at + Math.min(...latesMs)),
+      at: turnedAt(at + Math.max(...latesMs)) + waysOfReload * wayMs,
+      isMixed: Math.max(...latesMs) > 0,
+      windows: keyed(buckets, key).windows ?? [],
+    })),
+  };
 }
 
 /** The operator states less than the upstream has, and that holds. */
@@ -222,6 +261,7 @@ function bucketSettingOf(bucket: BucketPlan): BucketSetting {
       ...stated('tokens', bucket.tokens),
       ...stated('cost', bucket.cost),
       ...stated('requests_day', day),
+      ...metersOf(bucket.windows ?? []),
     ],
     learn: bucket.learn,
     probe: bucket.probe,

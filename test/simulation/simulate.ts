@@ -7,7 +7,7 @@ import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';
@@ -18,7 +18,7 @@ import { drive } from './driver.ts';
 import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
 import { Progress } from './progress.ts';
 import type { Followed, Lives } from './oracle.ts';
-import { entrySettingsOf, isTakingOver, knownAt, keyed, regimeAt } from './rules.ts';
+import { describedOf, entrySettingsOf, isTakingOver, knownAt, keyed, regimeAt } from './rules.ts';
 import type { RefusedCall } from './refused-call.ts';
 import { Upstream } from './upstream.ts';
 import { Vacancy } from './vacancy.ts';
@@ -61,7 +61,7 @@ export const livesOf = (plan: Plan): Lives => ({
       after: refused.at,
       until,
     }),
-  comeAgain: (refused, maxWaitMs) =>
+  returnLater: (refused, maxWaitMs) =>
     new Run(returning(withoutTrouble(plan, refused), refused, maxWaitMs), false).follow(againOf(refused.id), {
       after: refused.at,
       until: Infinity,
@@ -95,9 +95,17 @@ class Run {
     this.#chance = chance;
     this.#clock = clock;
     this.#ledger = new Ledger(plan, keepsLog);
-    this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
+    this.#upstreams = new Map(
+      plan.buckets.map((bucket) => {
+        const stalledMs = plan.stalls.reduce((sum, { ms }) => sum + ms, 0);
+        const turnedAt = this.#ledger.lastRunAt;
+        const world = { wayMs: plan.wireMs, wallMs: clock.now(), stalledMs, turnedAt };
+        return [bucket.key, new Upstream(bucket, describedOf(plan, bucket, world))];
+      }),
+    );
+    this.#ledger.onAdmission = (bucket, now) => this.#upstreams.get(bucket)?.hears(now);
     this.#wires = Array.from({ length: plan.queues }, () => new Wire(clock, chance, plan.wireMs));
-    this.#store = createMemoryLimiter(storeClock(clock, this.#ledger, chance), {
+    this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), {
       onGrant: (grant) => this.#granted(grant),
       onClosed: (bucket, closedMs) => {
         this.#ledger.reach('bucket closed');
@@ -217,6 +225,10 @@ class Run {
       for (const [queue, lateMs] of latesMs.entries()) {
         this.#clock.arrives(at + lateMs, () => this.#reload(queue, index + 1));
       }
+    }
+    for (const [bucket, upstream] of this.#upstreams) {
+      for (const at of upstream.changesAt)
+        this.#clock.outside(at, () => this.#ledger.isInUse(bucket) && upstream.hears(at));
     }
     const recheck = (): void => this.#queues.forEach((queue) => queue.recheckKeys());
     for (const { revokedAt } of workspaces) {

@@ -29,7 +29,7 @@ export interface Tally {
   readonly wrong: readonly Wrong[];
 }
 
-interface Judged {
+export interface Judged {
   readonly violations: readonly string[];
   readonly reached: ReadonlyMap<string, number>;
   readonly origin: string;

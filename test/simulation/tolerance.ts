@@ -17,6 +17,7 @@
  * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
+ * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until an answer | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its answer says |
  * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
  *
  * Pure.
@@ -79,21 +80,48 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const isStandstill = !refused.isNewcomer || refused.retryInMs > waitingMs;
   const ofCeilingMs = refused.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
   const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
+  const windows = windowsMs(world, call, bucket, refused);
   const fixed =
     restMs +
+    windows.orderMs +
     commandWays * world.wayMs +
     world.slackMs +
     servicesMs(call, known, refused, serviceMs) +
     (world.wayMs > 0 ? togetherMs : 0) +
-    crossingMs(world, call, refused, serviceMs) +
+    (bucket.windows === undefined ? crossingMs(world, call, refused, serviceMs) : 0) +
     about.reduce((sum, each) => sum + unchargedMs(each, bucket, isKnownDocument(each)), 0) +
     refusedOtherwise.reduce((sum, each) => sum + serviceMs(each), 0) +
     ceilingMs(world, call, refused) +
     lineMs(world, call, refused, serviceMs) +
     (bucket.reports === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
   return {
-    early: (waitMs) => fixed + standstillMs + restShare * waitMs + service.earlyMs,
+    early: (waitMs) => fixed + windows.earlyMs + standstillMs + restShare * waitMs + service.earlyMs,
     late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
+  };
+}
+
+/** See the table above: `described`. */
+function windowsMs(
+  { calls, wayMs }: World,
+  call: CallPlan,
+  { windows = [], key }: BucketPlan,
+  refused: RefusedCall,
+): { readonly orderMs: number; readonly earlyMs: number } {
+  const lengths = windows.map(({ windowMs }) => windowMs).toSorted((one, other) => one - other);
+  const maxWindowMs = lengths.at(-1) ?? 0;
+  const isAbout = ({ id, lane }: CallPlan): boolean =>
+    id !== call.id &&
+    lane.bucket === key &&
+    (refused.left.has(id) ||
+      (refused.known.has(id) && !refused.sent.has(id) && (wayMs > 0 || lane.key !== call.lane.key)));
+  const shorterMs = lengths.slice(0, -1).reduce((sum, ms) => sum + ms, 0);
+  const ofBucket = calls.filter(({ lane }) => lane.bucket === key);
+  const answeredMs = Math.max(...ofBucket.map(({ serviceMs }) => serviceMs)) + callWaysMs;
+  const ahead = ofBucket.filter(({ id }) => refused.known.has(id)).length;
+  const rounds = windows.map(({ requests }) => Math.floor(ahead / requests) + 1);
+  return {
+    orderMs: calls.some(isAbout) ? maxWindowMs : 0,
+    earlyMs: windows.length === 0 ? 0 : shorterMs + Math.max(...rounds) * answeredMs,
   };
 }
 

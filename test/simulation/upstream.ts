@@ -4,6 +4,7 @@
  * which it tells limit, remaining and reset (`reported-fields.ts`).
  */
 import type { Feedback, MeterName, MeterReport } from '../../src/call.ts';
+import { DescribedCounts, type Described } from './described.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
 import { feedbackOf } from './reported-fields.ts';
 
@@ -38,11 +39,14 @@ export class Upstream {
   readonly arrivals: Arrival[] = [];
   readonly #plan: BucketPlan;
   readonly #levels: Level[];
+  /** It counts by these windows only. */
+  readonly #counts: DescribedCounts | null;
   #outsideAt = 0;
   #changed = 0;
 
-  constructor(plan: BucketPlan) {
+  constructor(plan: BucketPlan, described: Described | null = null) {
     this.#plan = plan;
+    this.#counts = described === null ? null : new DescribedCounts(described);
     const level = (name: MeterName, limit: number, windowMs: number): Level => ({
       name,
       limit,
@@ -61,6 +65,7 @@ export class Upstream {
 
   /** A call arrives: it is counted and runs, or is refused whole. */
   arrive(call: CallPlan, now: number): Verdict {
+    if (this.#counts !== null) return this.#arriveCounted(this.#counts, call, now);
     this.#advance(now);
     const [closedFrom, closedUntil] = this.#plan.closed ?? [Infinity, Infinity];
     if (now >= closedFrom && now < closedUntil) {
@@ -93,6 +98,44 @@ export class Upstream {
     return { kind: 'accepted', feedback: () => ({ meters: atAdmission, throttle: null }) };
   }
 
+  #arriveCounted(counts: DescribedCounts, call: CallPlan, now: number): Verdict {
+    const roomInMs = counts.roomInMs(now);
+    const executed = roomInMs <= instant;
+    const waitMs = executed || !this.#plan.hints ? null : Math.ceil(roomInMs);
+    this.arrivals.push({ call, at: now, executed, waitMs, foreseeable: !counts.isChanging(now) });
+    if (!executed) {
+      const throttle = { kind: 'rate', waitMs, meter: null } as const;
+      return { kind: 'refused', feedback: { meters: [], throttle } };
+    }
+    counts.take(now);
+    return { kind: 'accepted', feedback: () => ({ meters: [], throttle: null }) };
+  }
+
+  /** A call arrives that is refused for another reason, and not counted. */
+  refuseOtherwise(now: number): void {
+    this.#counts?.hold(now);
+  }
+
+  /** When another description of it is in force everywhere. */
+  get changesAt(): readonly number[] {
+    return this.#counts?.changesAt ?? [];
+  }
+
+  /** The gateway goes by what is described by now. */
+  hears(now: number): void {
+    this.#counts?.hears(now);
+  }
+
+  /** What is described of it changes now: the gateway may send what was allowed a moment ago. */
+  isChanging(now: number): boolean {
+    return this.#counts?.isChanging(now) === true;
+  }
+
+  /** It is described by its windows, and these have room for so many calls, however carefully one counts. */
+  hasDescribedRoom(calls: number, now: number): boolean {
+    return this.#counts !== null && !this.#counts.isChanging(now) && this.#counts.hasRoom(calls, now);
+  }
+
   /** The end of a GraphQL call: points that were not used come back, and only now is the level stated. */
   finish(call: CallPlan, now: number): Feedback {
     this.#advance(now);
@@ -122,6 +165,7 @@ export class Upstream {
 
   /** The levels in words, for the log. */
   describe(now: number): string {
+    if (this.#counts !== null) return this.#counts.describe(now);
     this.#advance(now);
     return this.#levels.map(({ name, used, limit }) => `${name} ${used.toFixed(2)}/${limit}`).join(', ');
   }

@@ -18,11 +18,13 @@ export class Vacancy {
   readonly #upstream: Upstream;
   /** It tells how full it is, and the operator does not hold the gateway to less: else its room says nothing. */
   readonly #reports: boolean;
+  readonly #isDescribed: boolean;
   #since: number | null = null;
 
   constructor(ledger: Ledger, upstream: Upstream, bucket: BucketPlan) {
     this.#ledger = ledger;
-    this.#reports = bucket.reports !== 'nothing' && !isStatedLess(bucket);
+    this.#reports = (bucket.reports !== 'nothing' || bucket.windows !== undefined) && !isStatedLess(bucket);
+    this.#isDescribed = bucket.windows !== undefined;
     this.#upstream = upstream;
   }
 
@@ -42,13 +44,17 @@ export class Vacancy {
     const lane = ledger.lane(call.plan.lane.key);
     const bucket = ledger.bucket(call.plan.lane.bucket);
     // An upstream that refuses for other reasons than its quota does not say whether it counted the call.
-    if (!this.#reports || bucket.blurred || bucket.isTroubled) return false;
+    if (!this.#reports || bucket.blurred || (bucket.isTroubled && !this.#isDescribed)) return false;
     if (!lane.line.has(call) || ledger.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
     const ahead = [...lane.line].filter((other) => isBefore(other, call));
-    if (!isBelowCap(lane, ahead.length, now) || !haveSlots(ledger, lane, ahead.length + 1, now)) return false;
+    if (!isBelowCap(ledger, lane, ahead.length, now) || !haveSlots(ledger, lane, ahead.length + 1, now))
+      return false;
     const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
     const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
-    return this.#upstream.hasRoom([...wanted, ...this.#onTheirWay(call.plan.lane.bucket)], keptFree, now);
+    const all = [...wanted, ...this.#onTheirWay(call.plan.lane.bucket)];
+    return this.#isDescribed
+      ? this.#upstream.hasDescribedRoom(all.length, now)
+      : this.#upstream.hasRoom(all, keptFree, now);
   }
 
   /** Granted calls that the upstream has not counted yet. */

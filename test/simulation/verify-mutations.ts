@@ -14,6 +14,7 @@ import { promisify } from 'node:util';
 import { guardMutations } from './guard-mutations.ts';
 import { pageFile, pageWith } from './invariants-page.ts';
 import { mutations, type Mutation } from './mutations.ts';
+import { describedFrom } from './plan-described.ts';
 import { replicaMutations } from './replicas/mutations.ts';
 
 const execute = promisify(execFile);
@@ -102,11 +103,17 @@ interface Report {
 const plan = [
   ...mutations.map((mutation) => ({
     mutation,
-    finders: [one(1, 700), unit, several(1, 400), one(701, 2_300)],
+    finders:
+      mutation.isDescribed === true
+        ? [one(describedFrom, 2_000), unit]
+        : [one(1, 700), unit, several(1, 400), one(701, 2_300)],
   })),
   ...replicaMutations.map((mutation) => ({
     mutation,
-    finders: [several(1, 1_200), unit, several(1_201, 2_000)],
+    finders:
+      mutation.isDescribed === true
+        ? [several(describedFrom, 1_200), unit]
+        : [several(1, 1_200), unit, several(1_201, 2_000)],
   })),
   ...guardMutations.map((mutation) => ({ mutation, finders: [guards, wire] })),
 ];

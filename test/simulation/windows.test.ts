@@ -5,7 +5,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
@@ -102,7 +102,7 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
       clock.outside(now + serviceMs + wayMs, () => answer(grant, leftMs > 0 ? 429 : 200, stated));
     });
   };
-  const limiter = createMemoryLimiter(own, { onGrant: send, onClosed() {} });
+  const limiter = createEmbeddedLimiter(own, { onGrant: send, onClosed() {} });
   const enter = (ticket: string, arrivedAt: number): void => {
     void limiter.admit(admission(ticket, { maxQueued: 1_000, maxWaitMs, arrivedAt })).then((reply) => {
       if (reply.kind === 'granted') send(reply.grant);

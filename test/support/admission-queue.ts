@@ -7,7 +7,7 @@ import { ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
-import { createMemoryLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
 export interface CallOptions extends AdmissionOptions {
@@ -87,7 +87,7 @@ export interface QueueParts {
 /** The queue over the embedded stores. */
 export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts): EmbeddedQueue {
   const ceilings = more.ceilings ?? new EmbeddedCeilings(clock);
-  const embedded = createMemoryLimiter(clock, {
+  const embedded = createEmbeddedLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
   });

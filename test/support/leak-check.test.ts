@@ -23,19 +23,19 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
     'a socket on 127.0.0.1:',
   ],
   'settled lease': [
-    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'succeeded', spent: null }, null); ticket.leave();`,
+    `const ticket = await enter(); (await ticket.whenGranted()).settle({ kind: 'succeeded', spent: null }, null); ticket.leave();`,
     null,
   ],
   'lease of unknown fate': [
-    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'unknown' }, null); ticket.leave();`,
+    `const ticket = await enter(); (await ticket.whenGranted()).settle({ kind: 'unknown' }, null); ticket.leave();`,
     null,
   ],
   ticket: [
-    `const ticket = await enter(); (await ticket.granted()).settle({ kind: 'succeeded', spent: null }, null);`,
+    `const ticket = await enter(); (await ticket.whenGranted()).settle({ kind: 'succeeded', spent: null }, null);`,
     'a ticket of a call to "u" in the test "planted", which never leaves its lane',
   ],
   lease: [
-    `const ticket = await enter(); await ticket.granted(); ticket.leave();`,
+    `const ticket = await enter(); await ticket.whenGranted(); ticket.leave();`,
     'a lease of a call to "u" in the test "planted", which nobody settles',
   ],
   'lease in a store': [
@@ -43,7 +43,7 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
     '1 leases in a store, in a bucket of "u"',
   ],
   'ticket in a store': [
-    `const first = await enter(); (await first.granted()).settle({ kind: 'throttled', closeMs: 60_000, requeue: true, sleepMs: 0 }, null);`,
+    `const first = await enter(); (await first.whenGranted()).settle({ kind: 'throttled', closeMs: 60_000, requeue: true, sleepMs: 0 }, null);`,
     '1 tickets in a store, in a bucket of "u"',
   ],
   'child process': [

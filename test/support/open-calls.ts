@@ -59,9 +59,9 @@ export function watchStores(gateway: Pick<Gateway, 'buckets'>): void {
 
 function watchedTicket(ticket: Ticket, of: string): Ticket {
   const watched: Ticket = {
-    granted: async () => watchedLease(await ticket.granted(), of),
+    whenGranted: async () => watchedLease(await ticket.whenGranted(), of),
     remainingMs: () => ticket.remainingMs(),
-    lengthen: (ms) => ticket.lengthen(ms),
+    ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
     waitedMs: () => ticket.waitedMs(),
     leave() {
       tickets.delete(watched);

@@ -70,17 +70,11 @@ export async function startReplica(redis: string | null, connect?: Connect): Pro
     await stores.close();
     throw failure;
   });
-  return {
-    ...stores,
-    grants,
-    at,
-    noted,
-    bugs,
-    granted: (ticket) =>
-      new Promise((resolve) => {
-        const known = grants.find((grant) => grant.ticket === ticket);
-        if (known !== undefined) resolve(known);
-        else waiting.set(ticket, resolve);
-      }),
-  };
+  const granted = (ticket: string): Promise<Grant> =>
+    new Promise((resolve) => {
+      const known = grants.find((grant) => grant.ticket === ticket);
+      if (known !== undefined) resolve(known);
+      else waiting.set(ticket, resolve);
+    });
+  return Object.assign(stores, { grants, at, noted, bugs, granted });
 }

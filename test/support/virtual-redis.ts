@@ -4,7 +4,7 @@
  */
 import type { Settings } from '../../src/config/settings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import type { RedisClient, RedisConnection } from '../../src/limiter/redis/client/connection.ts';
+import type { RedisClient, RedisConnection } from '../../src/redis/connection.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../../src/telemetry/noop.ts';
 import { Server } from '../simulation/replicas/server.ts';
@@ -61,7 +61,7 @@ export class VirtualRedis {
     const ready = stores.ready();
     await this.pass(100);
     await ready;
-    return { ...stores, grants, modes };
+    return Object.assign(stores, { grants, modes });
   }
 
   async pass(ms: number): Promise<void> {
@@ -95,7 +95,7 @@ export class VirtualRedis {
     const proxy: unknown = new Proxy(client, {
       get: (target, name): unknown => {
         if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^(sluice\w+V\d+|get|pttl|decr)$/.test(name)) return undefined;
+        if (typeof name !== 'string' || !/^(sluice\w+V\d+|get|pttl)$/.test(name)) return undefined;
         return (...words: readonly string[]) => this.#ask(replica, name, words);
       },
     });

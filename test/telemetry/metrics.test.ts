@@ -69,7 +69,7 @@ describe('a scrape of the metrics', () => {
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');
     given.telemetry.joined('lm');
-    given.telemetry.repeatedAgain('lm');
+    given.telemetry.madeAgain('lm');
     given.telemetry.refusedAgain('lm');
     given.telemetry.observe({
       process: () => idleProcess,

@@ -42,7 +42,7 @@ async function crowded(settings: Partial<typeof serverSettings>, load?: LoadWatc
 const firstAnswer = async (raw: RawClient) => (await raw.answers(1))[0];
 
 describe('a bound that is counted', () => {
-  test('connections: one too many is told so and ended, those that are open go on, and there is room behind them', async () => {
+  test('connections: one above the bound is refused and closed, open ones go on, and a closed one makes room for another', async () => {
     const { client, calls, data, refused, release } = await crowded({ maxConnections: 2 });
     const [first, second] = [await client(), await client()];
     await first.send(get());
@@ -58,6 +58,7 @@ describe('a bound that is counted', () => {
     ]);
     expect(answer?.field('retry-after')).toMatch(/^\d+$/);
     expect(refused).toEqual(['connections']);
+    expect(data.stats().overloadRefusals).toBe(1);
     await third.closed;
     release();
     expect((await firstAnswer(first))?.status).toBe(200);
@@ -91,7 +92,7 @@ describe('a bound that is counted', () => {
 describe('load', () => {
   test('refuses new calls while it stands, ends by itself, and touches no call that was let in', async () => {
     let sample: Parameters<LoadWatch>[0] = () => {};
-    const { client, calls, refused, shedding, release } = await crowded({}, (onSample) => {
+    const { client, calls, data, refused, shedding, release } = await crowded({}, (onSample) => {
       sample = onSample;
       return () => {};
     });
@@ -105,6 +106,7 @@ describe('load', () => {
     // From 0.4 at 0.02 each 100 ms: 2 s.
     expect(answer?.field('retry-after')).toBe('2');
     expect(refused).toEqual(['event_loop']);
+    expect(data.stats().overloadRefusals).toBe(1);
     expect(calls).toHaveLength(1);
     release();
     expect((await firstAnswer(held))?.status).toBe(200);

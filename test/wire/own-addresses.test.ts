@@ -42,7 +42,7 @@ async function called(service: Service, target: string): Promise<readonly [numbe
 
 const deniedAnswer = [502, 'target_address_denied'];
 
-test('nobody is sent to a port of the gateway itself, by address or by a name that leads there', async () => {
+test('no call is sent to a port of the gateway itself, by address or by a name that resolves to it', async () => {
   const service = await started(yaml(['http://placeholder.test']), (name) =>
     name === 'mapped.test' ? '::ffff:127.0.0.1' : '127.0.0.1',
   );

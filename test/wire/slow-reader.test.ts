@@ -38,7 +38,8 @@ test('a client that reads five bytes at a time is reset at the end of `totalSeco
       connection.send(`HTTP/1.1 200 OK\r\nContent-Length: ${bytes}\r\n\r\n`);
       connection.socket.write(Buffer.alloc(bytes));
     },
-    { timeouts: '{ connectSeconds: 3, headSeconds: 3, idleSeconds: 60, totalSeconds: 3 }' },
+    // Long enough for a slow machine to begin the answer a second before the end: only then is the client known to hold it back.
+    { timeouts: '{ connectSeconds: 3, headSeconds: 3, idleSeconds: 60, totalSeconds: 6 }' },
   );
   stack = started;
   let [read, how] = await readSlowly(started);

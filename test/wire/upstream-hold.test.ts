@@ -71,3 +71,26 @@ describe('a request that waits for its place in the writing order', () => {
     await opened.upstream.allClosed();
   });
 });
+
+describe('requests that become ready in one turn of the event loop', () => {
+  test('are written one right after the other at its end, in order', async () => {
+    const opened = await world(answering(ok));
+    await Promise.all([1, 2, 3].map(async () => text((await opened.send()).body)));
+    const events: string[] = [];
+    const answers = ['a', 'b', 'c'].map((name) =>
+      opened.send({ onReady: () => events.push(`${name} ready`), onSent: () => events.push(`${name} sent`) }),
+    );
+    for (const answer of answers) expect(await text((await answer).body)).toBe('ok');
+    expect(events).toEqual(['a ready', 'b ready', 'c ready', 'a sent', 'b sent', 'c sent']);
+  });
+
+  test('are never written when their client leaves before its end', async () => {
+    const opened = await world(answering(ok));
+    await text((await opened.send()).body);
+    const aborter = new AbortController();
+    const sending = opened.send({ signal: aborter.signal, onReady: () => aborter.abort() });
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true, reusedSocket: true });
+    await opened.upstream.allClosed();
+    expect(received(opened).match(/GET/g)).toHaveLength(1);
+  });
+});

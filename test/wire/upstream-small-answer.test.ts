@@ -20,7 +20,7 @@ const sendTo = (opened: SendingWorld, changes: Partial<TransportAttempt> = {}): 
       method: changes.method ?? 'GET',
       pathAndQuery: '/',
     },
-    { before: null, written: () => {} },
+    { before: null, release: () => {} },
     systemClock,
   );
 
@@ -93,7 +93,7 @@ describe('a small response', () => {
       },
       opened.attempt({ signal: leaving.signal }),
       { kind: 'generic', dialect: null, callClass: 'default', method: 'GET', pathAndQuery: '/' },
-      { before: null, written: () => {} },
+      { before: null, release: () => {} },
       systemClock,
     );
     expect(await bodyOf(answer)).toBe('bytes ok');

@@ -73,7 +73,7 @@ describe('the sockets of an upstream', () => {
     expect(next()).toEqual(['small0']);
   });
 
-  test('are neither given to a call that no longer waits nor freed twice by one that ends twice', () => {
+  test('are not given to a call that waits no longer, and are freed once by a call that ends twice', () => {
     const { enter, end, next } = pool(1);
     enter('a', 4);
     end('a1');

@@ -2,13 +2,16 @@
  * A lock for processes that see the same folder: a lock file, held by the process that created it.
  *
  * Owns: taking, removing after a holder's death, and releasing the lock file. Does not own: what the lock protects
- * (`refresh-grant.ts`). Keeps: one holder at a time, provided that each holds the lock for less than {@link lockMs}; after a holder was
- * killed, the others wait for that long. The age of a lock is measured by the clock of the file system, because the clocks of two
- * machines may differ.
+ * (`refresh-grant.ts`). Keeps: one holder at a time, provided that each holds the lock for less than {@link lockMs}; after a
+ * holder was killed, the others wait for that long. The age of a lock is measured by the clock of the file system, because the
+ * clocks of two machines may differ.
  */
 import { link, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 
-/** From this age on another process may remove a lock: longer than a request to a token endpoint may take (10 s). Milliseconds. */
+/**
+ * A lock older than this may be removed by another process: longer than a request to a token endpoint may take (10 s).
+ * Milliseconds.
+ */
 export const lockMs = 12_000;
 
 export class FileLock {

@@ -19,13 +19,13 @@ export class RefreshGrants {
     return grant;
   }
 
-  /** A fetcher that uses the refresh token of clients that have one, and `endpoint` for all others. */
-  fetcher(endpoint: TokenFetcher): TokenFetcher {
+  /** Returns a fetcher that uses the refresh token of clients that have one, and `ownFetcher` for all others. */
+  fetcher(ownFetcher: TokenFetcher): TokenFetcher {
     return {
-      ...endpoint,
+      ...ownFetcher,
       fetch: (input) =>
         input.client.refreshTokenFile === null
-          ? endpoint.fetch(input)
+          ? ownFetcher.fetch(input)
           : this.of(input.client.refreshTokenFile).fetch(input),
     };
   }

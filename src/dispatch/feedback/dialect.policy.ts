@@ -11,7 +11,14 @@ import { retryAfterMs } from '../retry-after.policy.ts';
 import { readFields, type FieldReading } from './dialect-fields.policy.ts';
 import type { AnswerFacts } from './facts.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
-import { exhaustedForMs, reportsOf, windowOf, type Reading } from './reading.policy.ts';
+import {
+  exhaustedForMs,
+  longWindowOf,
+  mayHaveLeft,
+  reportsOf,
+  windowOf,
+  type Reading,
+} from './reading.policy.ts';
 
 /** A refusal that states no wait is taken to last for the shortest described window, but no longer than this. Milliseconds. */
 const maxGuessMs = 60_000;
@@ -102,7 +109,10 @@ function endOf(
   return resetMs > 0 ? { resetMs } : {};
 }
 
-/** The described window of a report: the one of its length where the answer states that, else the one of its limit, else the longest. */
+/**
+ * The described window of a report: the one of its length where the answer states that, else the one of its limit, else the longest.
+ * Where more is left than a window has, the report is of another one.
+ */
 function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
   const windowMs = windowOf(reading);
   const [only] = windows;
@@ -111,7 +121,9 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
     const isAlone = windows.length === 1 && only !== undefined && only.windowMs < dayMs === windowMs < dayMs;
     return same ?? (isAlone ? only : null);
   }
-  return windows.find(({ requests }) => requests === reading.limit) ?? windows.at(-1) ?? null;
+  const isLong = longWindowOf(reading) !== null;
+  const possible = windows.filter((window) => !isLong || mayHaveLeft(reading, window.windowMs));
+  return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
 }
 
 /** A day's quota that only the answers state. */

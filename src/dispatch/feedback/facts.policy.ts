@@ -11,9 +11,6 @@ export interface AnswerFacts {
   readonly body: string | null;
   /** Which of an upstream's limits the call counts against: `rest`, `graphql` (commerce) or `default`. */
   readonly callClass: string;
-  /** Method and raw path with query of the call. */
-  readonly method: string;
-  readonly path: string;
   /** Wall clock at which the head arrived, milliseconds since the epoch. */
   readonly nowMs: number;
 }

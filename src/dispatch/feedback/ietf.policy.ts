@@ -183,7 +183,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
     limit,
     remaining,
     ...until,
-    statedWindowMs: own?.windowMs ?? policies[0]?.windowMs ?? windowAround(until.resetInMs),
+    statedWindowMs: own?.windowMs ?? policies[0]?.windowMs ?? null,
   };
   const others = policies.filter((policy) => policy !== (own ?? policies[0]));
   return [
@@ -209,12 +209,4 @@ function resetOf(
   const after = left !== undefined && /^\d{1,9}(\.\d{1,9})?$/.test(left.trim()) ? Number(left) * 1000 : null;
   if (after === null) return reset(fields.get(`${prefix}reset`), at);
   return { resetInMs: Math.ceil(after), resetGrainMs: 1 };
-}
-
-/**
- * The window that the time left of it shows, because a window cannot be shorter than that: more than an hour left means a day. Shorter
- * windows are learned from the times that successive answers state (`window-learning.policy.ts`).
- */
-function windowAround(resetInMs: number | null): number | null {
-  return resetInMs !== null && resetInMs > 3_600_000 && resetInMs <= 86_400_000 ? 86_400_000 : null;
 }

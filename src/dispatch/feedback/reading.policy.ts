@@ -47,8 +47,11 @@ export function reset(
 }
 
 const minuteMs = 60_000;
+const hourMs = 3_600_000;
 const dayMs = 86_400_000;
-const knownWindowsMs: readonly number[] = [1000, 10_000, minuteMs, 3_600_000, dayMs];
+const knownWindowsMs: readonly number[] = [1000, 10_000, minuteMs, hourMs, dayMs];
+/** By this part of a window, and by the rounding of the reset, more of it may be stated as left than it has: clocks differ. */
+const clockShare = 1 / 30;
 
 /**
  * Window in which the limit drains, or `null` = not stated.
@@ -69,6 +72,20 @@ export function windowOf(reading: Reading): number | null {
     used > 1 ? ((resetInMs + reading.resetGrainMs) * limit) / (used - reading.remainingGrain) : shortest * 2;
   const fitting = knownWindowsMs.filter((windowMs) => windowMs > shortest * 0.999_99 && windowMs <= longest);
   return fitting.length === 1 ? (fitting[0] ?? null) : null;
+}
+
+/** A window of this length may be the one of which the answer states what is left: none is shorter than that. */
+export const mayHaveLeft = ({ resetMeans, resetInMs, resetGrainMs }: Reading, windowMs: number): boolean =>
+  resetMeans !== 'window' || resetInMs === null || resetInMs <= windowMs * (1 + clockShare) + resetGrainMs;
+
+/**
+ * The window of an answer that states none and shows that it is a long one: more than an hour left means a day. Shorter windows are
+ * learned from the times that successive answers state (`window-learning.policy.ts`).
+ */
+export function longWindowOf(reading: Reading): number | null {
+  const { resetMeans, resetInMs } = reading;
+  if (resetMeans !== 'window' || resetInMs === null || resetInMs <= hourMs) return null;
+  return [hourMs, dayMs].find((windowMs) => mayHaveLeft(reading, windowMs)) ?? null;
 }
 
 /**
@@ -107,7 +124,7 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
   const reports: MeterReport[] = [];
   const windows = requestWindows(readings);
   for (const reading of readings) {
-    const windowMs = windowOf(reading);
+    const windowMs = windowOf(reading) ?? longWindowOf(reading);
     const meter = meterOf(reading, windowMs);
     if (meter === null || reading.limit === null || reading.limit <= 0) continue;
     const { limit } = reading;

@@ -16,7 +16,7 @@ import {
   type ForecastQuestion,
   type TakeReply,
 } from '../ceilings.ts';
-import { MemorySlidingLog } from './sliding-log.ts';
+import { EmbeddedSlidingLog } from './sliding-log.ts';
 
 const daySeconds = 86_400;
 
@@ -34,7 +34,7 @@ export class EmbeddedSlot extends CeilingSlot {
 }
 
 export class EmbeddedCeilings implements Ceilings {
-  readonly #minutes: MemorySlidingLog;
+  readonly #minutes: EmbeddedSlidingLog;
   // One count per key, whatever the limit is at the moment: it is compared here, so that a limit may change with the count
   // going on.
   readonly #days = new RateLimiterMemory({
@@ -44,7 +44,7 @@ export class EmbeddedCeilings implements Ceilings {
   });
 
   constructor(clock: Clock) {
-    this.#minutes = new MemorySlidingLog({ clock, points: 0, keyPrefix: 'minute' });
+    this.#minutes = new EmbeddedSlidingLog({ clock, points: 0, keyPrefix: 'minute' });
   }
 
   async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {

@@ -11,7 +11,7 @@ import { apply, type BatchResult } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
 import { createBucket, orderUnit, sequencePerMs, type Bucket } from '../policy/bucket-state.policy.ts';
 import {
-  grantUnderWay,
+  queuedWithoutForecast,
   type Admission,
   type AdmissionReply,
   type BucketKey,
@@ -42,14 +42,14 @@ interface Kept {
   cancelWake: (() => void) | null;
 }
 
-export const createMemoryLimiter = (clock: Clock, listener: LimiterListener): Limiter =>
-  new MemoryLimiter(clock, listener);
+export const createEmbeddedLimiter = (clock: Clock, listener: LimiterListener): Limiter =>
+  new EmbeddedLimiter(clock, listener);
 
-class MemoryLimiter implements Limiter {
+class EmbeddedLimiter implements Limiter {
   readonly #clock: Clock;
   readonly #listener: LimiterListener;
   readonly #buckets = new Map<BucketKey, Kept>();
-  /** Grants that the listener has not heard of yet. */
+  /** Grants that have not been passed to the listener yet. */
   readonly #outbox: Grant[] = [];
   #isDelivering = false;
   #cancelTick: (() => void) | null = null;
@@ -69,7 +69,7 @@ class MemoryLimiter implements Limiter {
       return { kind: 'queued', forecastMs, ahead, heldBy };
     }
     const granted = grants.find(({ lease }) => lease === reply.lease);
-    if (granted === undefined) return grantUnderWay;
+    if (granted === undefined) return queuedWithoutForecast;
     return { kind: 'granted', grant: grantOf(kept.key, granted) };
   }
 

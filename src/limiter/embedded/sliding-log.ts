@@ -41,7 +41,7 @@ interface LogOptions {
   readonly slot?: number;
 }
 
-export class MemorySlidingLog extends RateLimiterCompatibleAbstract {
+export class EmbeddedSlidingLog extends RateLimiterCompatibleAbstract {
   override readonly keyPrefix: string;
   /** The owner of an insurance limiter writes these two; a log has neither. */
   override blockDuration = 0;

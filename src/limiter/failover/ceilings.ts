@@ -2,7 +2,7 @@
  * The ceilings that a replica uses: Redis while it is available, else what the operator chose. `local`: this replica counts
  * by itself and lets its share of every ceiling through. `deny`: calls are refused.
  *
- * Owns: which store is asked, names of slots, restoring this replica's sends where Redis lost or missed them. Refuses to
+ * Owns: which store is asked, names of slots, restoring this replica's sends where Redis lost or missed them. Does not
  * own: counting (`redis/ceilings.ts`, `embedded/ceilings.ts`), noticing that Redis is unavailable (`health.ts`).
  * Invariants: every send is counted here as well, so that the share counts the whole window from the first moment on;
  * every 60 s window holds at most the ceiling over all replicas (1), also over a loss of Redis' data, as long as the
@@ -92,7 +92,7 @@ export class FailoverCeilings implements Ceilings {
 
   async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
     const id = await this.#forget(ceiling, slot);
-    if (id !== null) await this.#parts.redis.giveBack(ceiling, id);
+    if (id !== null) await this.#parts.redis.giveSlotBack(ceiling, id);
   }
 
   async forecast(

@@ -1,5 +1,5 @@
 /**
- * What a bucket was at when Redis was last heard, and the part of it that is this replica's. Pure.
+ * The state of a bucket by the last reply of Redis, and this replica's share of it. Pure.
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
@@ -8,7 +8,7 @@ import type { LastReading } from '../redis/bucket-session.ts';
 
 /**
  * The limits that hold: those that Redis named last, which follow from what is stated and from what answers reported, but for
- * what the operator has stated anew since.
+ * what the operator has stated anew, or states no longer, since.
  */
 export function limitsInForce(
   known: LastReading | null,
@@ -19,7 +19,7 @@ export function limitsInForce(
     const then = known?.setting?.meters.find(({ meter }) => meter === read.meter);
     const now = byName.get(read.meter);
     const wasStated = then?.limit === read.limit && then.windowMs === read.windowMs;
-    if (now !== undefined && wasStated) continue;
+    if (wasStated) continue;
     const isTighter = now !== undefined && !learn && now.limit * read.windowMs < read.limit * now.windowMs;
     if (!isTighter) byName.set(read.meter, read);
   }

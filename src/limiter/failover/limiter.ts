@@ -27,7 +27,7 @@ import type {
   TicketId,
 } from '../limiter.ts';
 import { LocalCalls } from './local-calls.ts';
-import type { RedisHealth } from '../redis/client/health.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import type { RedisLimiter } from '../redis/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
 import { UnreportedUsage } from './unreported-usage.ts';
@@ -89,11 +89,13 @@ export class FailoverLimiter implements Limiter {
     });
   }
 
-  async admit(admission: Admission): Promise<AdmissionReply> {
+  async admit(asked: Admission): Promise<AdmissionReply> {
     const { redis, whenDown } = this.#parts;
+    let admission = asked;
     if (redis.isUp) {
       const reply = await this.remote.admit(admission);
       if (reply.kind !== 'unavailable') return reply;
+      ({ admission } = reply);
     }
     if (whenDown === 'deny' || this.#phase.kind === 'closed') {
       return { kind: 'refused', reason: 'limiter_unavailable', retryInMs: retryUnavailableMs };

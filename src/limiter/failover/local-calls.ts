@@ -1,16 +1,16 @@
 /**
- * The calls that this replica serves by itself while Redis is unavailable: an embedded limiter per absence, which begins
- * from what Redis last knew and enforces this replica's share.
+ * The calls that this replica serves by itself while Redis is unavailable. Each absence of Redis has an embedded limiter of its
+ * own, which starts from the last known state of Redis and enforces this replica's share.
  *
- * Owns: tickets and grants of the embedded limiter, quarantine, usage that Redis has not seen. Does not own: when an
- * absence begins and ends, which store a call asks (`failover/limiter.ts`).
- * Invariant: a capped lane waits one lease length after the absence began, because calls of Redis may still be under way.
+ * Owns: tickets and grants of the embedded limiter, quarantine, usage that Redis has not seen. Does not own: when an absence
+ * begins and ends, which store a call asks (`failover/limiter.ts`).
+ * Invariant: a capped lane waits one lease length after the absence began, because calls that Redis granted may be under way.
  */
 import type { Clock } from '../../clock.ts';
 import type { Telemetry } from '../../telemetry/events.ts';
 import type { Background } from '../redis/background.ts';
 import {
-  grantUnderWay,
+  queuedWithoutForecast,
   type AdmissionReply,
   type BucketKey,
   type BucketSnapshot,
@@ -24,7 +24,7 @@ import {
   type WaitForecast,
   type TicketId,
 } from '../limiter.ts';
-import { createMemoryLimiter } from '../embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../embedded/limiter.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { longerHold, quarantineMs } from './quarantine.policy.ts';
@@ -32,7 +32,7 @@ import type { UnreportedUsage } from './unreported-usage.ts';
 
 type LocalState =
   | { readonly kind: 'waiting' }
-  /** The grant is kept from its call until calls of the other store have ended. */
+  /** The grant is withheld from its call until the leases that Redis granted have ended. */
   | { readonly kind: 'quarantined'; readonly grant: Grant; readonly cancel: () => void }
   | { readonly kind: 'granted' };
 
@@ -83,7 +83,7 @@ export class LocalCalls {
     return this.#grants.has(grant);
   }
 
-  /** Redis became unavailable. `isNew`: the absence before this one was ended, not only interrupted. */
+  /** Redis became unavailable. `isNew`: calls were handed back to Redis since the last absence; false = that absence goes on. */
   begin(isNew: boolean): void {
     this.#since = this.#parts.clock.monotonic();
     if (!isNew) return;
@@ -97,17 +97,17 @@ export class LocalCalls {
     const isHere = (): boolean => this.#tickets.get(admission.ticket) === ticket;
     this.#tickets.set(admission.ticket, ticket);
     await usage.seed(this.#store, admission, this.#since);
-    // While the bucket was seeded the call's client may have left, or Redis may have become available and taken the ticket.
-    if (!isHere()) return grantUnderWay;
-    const store = this.#store;
-    const reply = await store.admit({ ...admission, setting: usage.shared(admission) });
+    // While the bucket was seeded, the client may have left, Redis may have taken the ticket, or configuration may have changed.
+    if (!isHere()) return queuedWithoutForecast;
+    const [store, current] = [this.#store, ticket.admission];
+    const reply = await store.admit({ ...current, setting: usage.shared(current) });
     if (reply.kind === 'refused') this.#tickets.delete(admission.ticket);
     if (reply.kind === 'granted') {
       if (isHere()) this.#onGrant(reply.grant, store);
       else await store.settle(reply.grant, { kind: 'dropped' }, null);
     }
     if (reply.kind === 'refused') return reply;
-    const { ahead, ...byStore } = reply.kind === 'queued' ? reply : grantUnderWay;
+    const { ahead, ...byStore } = reply.kind === 'queued' ? reply : queuedWithoutForecast;
     const { waitMs, heldBy } = longerHold(this.#keptMs(admission), {
       ...byStore,
       waitMs: byStore.forecastMs,
@@ -115,10 +115,7 @@ export class LocalCalls {
     return { kind: 'queued', forecastMs: waitMs, heldBy, ahead };
   }
 
-  /**
-   * Ends a grant of an embedded limiter. Resolves with the ticket if it goes back to its lane but not here: Redis is
-   * available (`isUp`), or another absence has begun.
-   */
+  /** Ends a grant. Resolves with the ticket if it goes back to its lane elsewhere: in Redis (`isUp`), or in a later absence. */
   async settle(
     grant: Grant,
     { settlement, lesson }: { readonly settlement: Settlement; readonly lesson: Lesson | null },
@@ -126,21 +123,23 @@ export class LocalCalls {
   ): Promise<Positioned | null> {
     const store = this.#grants.get(grant) ?? this.#store;
     this.#grants.delete(grant);
-    const ticket = this.#tickets.get(grant.ticket);
-    // The answer states the meters of all replicas together, not this replica's share: only its refusal is learned from.
-    const heard = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
+    const known = this.#tickets.get(grant.ticket);
+    // A call that has moved waits in its other bucket under the same name.
+    const ticket = known?.admission.bucket === grant.bucket ? known : undefined;
+    // An answer states the quota of all replicas together, not this replica's share: only a refusal is learned from.
+    const learned = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
     if (ticket === undefined || !isRequeued(settlement)) {
-      this.#tickets.delete(grant.ticket);
-      await store.settle(grant, ticket === undefined ? withoutRequeue(settlement) : settlement, heard);
+      if (ticket !== undefined) this.#tickets.delete(grant.ticket);
+      await store.settle(grant, ticket === undefined ? withoutRequeue(settlement) : settlement, learned);
       return null;
     }
     if (!isUp && store === this.#store) {
       ticket.state = { kind: 'waiting' };
-      await store.settle(grant, settlement, heard);
+      await store.settle(grant, settlement, learned);
       return null;
     }
     this.#tickets.delete(grant.ticket);
-    await store.settle(grant, withoutRequeue(settlement), heard);
+    await store.settle(grant, withoutRequeue(settlement), learned);
     return ticket.admission;
   }
 
@@ -148,13 +147,13 @@ export class LocalCalls {
     await this.#grants.get(grant)?.charged(grant, edge);
   }
 
-  /** Waiting calls go on under the new settings: this replica's share of the limits that hold now. */
+  /** Applies new settings to waiting calls: this replica's share of the new limits. */
   async reconfigure(change: Reconfiguration): Promise<void> {
     const lanes = new Map(change.lanes.map((lane) => [lane.lane, lane]));
     for (const ticket of this.#tickets.values()) {
-      const lane = lanes.get(ticket.admission.lane);
-      if (ticket.admission.bucket !== change.bucket || lane === undefined) continue;
-      ticket.admission = { ...ticket.admission, ...lane, setting: change.setting };
+      const { bucket, lane } = ticket.admission;
+      if (bucket !== change.bucket) continue;
+      ticket.admission = { ...ticket.admission, ...lanes.get(lane), setting: change.setting };
     }
     this.#parts.usage.reconfigure(change);
     await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
@@ -179,7 +178,7 @@ export class LocalCalls {
     return this.#store.snapshot();
   }
 
-  /** Reports to Redis what was sent from here. */
+  /** Reports to Redis what was sent without it. */
   reportUsage(): readonly Promise<void>[] {
     return this.#parts.usage.report(this.#store);
   }
@@ -201,7 +200,7 @@ export class LocalCalls {
 
   #createStore(): Limiter {
     const { clock, listener } = this.#parts;
-    const store: Limiter = createMemoryLimiter(clock, {
+    const store: Limiter = createEmbeddedLimiter(clock, {
       onGrant: (grant) => this.#onGrant(grant, store),
       onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
     });
@@ -220,7 +219,7 @@ export class LocalCalls {
     if (waitMs <= 0) return this.#handOver(grant);
     const cancel = clock.after(waitMs, () => {
       ticket.state = { kind: 'granted' };
-      // The grant was kept for a whole lease, and the store has renewed it meanwhile: its call's lease begins now.
+      // The grant was withheld for up to a whole lease, and the store has renewed it meanwhile: the call's lease begins now.
       const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
       this.#grants.delete(grant);
       this.#grants.set(fresh, store);
@@ -233,7 +232,7 @@ export class LocalCalls {
     return quarantineMs(admission, this.#parts.clock.monotonic() - this.#since);
   }
 
-  /** Hands over a grant of a capped lane. With other replicas it is counted, because they may have granted in that lane as well. */
+  /** Hands over a grant of a capped lane. Other replicas may serve the lane, too: then it counts as a lost lease. */
   #handOver(grant: Grant): void {
     const { replicas, telemetry, listener } = this.#parts;
     if (replicas() > 1) telemetry.leaseLost('unavailable');

@@ -9,7 +9,7 @@ import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-sta
 import { knownCosts } from './documents.policy.ts';
 import { forecast, forecastAt } from './forecast.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
-import { takeable } from './waiting-costs.policy.ts';
+import { cappedCosts } from './waiting-costs.policy.ts';
 import { applySettings } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
 
@@ -67,7 +67,7 @@ export function admit(
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
-  const costs = takeable(bucket, knownCosts(bucket, admission.costs, admission.document));
+  const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
   const newcomer = { ...admission, costs, order: orderOf(admission, now) };
   const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, newcomer, now);
   if (refusal !== null) return { ...refusal, effects: before };

@@ -14,7 +14,7 @@ import * as scheduler from './scheduler.policy.ts';
 import type { TimedLesson } from './scheduler.policy.ts';
 
 export interface BatchResult {
-  /** Of the first events. Those without a reply were not applied: enough was granted, and a store must not be held up. */
+  /** Replies to the first events. The others were not applied, so that one batch with many grants does not hold up the store. */
   readonly replies: readonly EventReply[];
   /** In the order in which they were made, also those that replies report. */
   readonly grants: readonly Granted[];
@@ -143,13 +143,7 @@ function ticked({ bucket, replica, now }: Run, leases: readonly LeaseToken[]): D
   for (const ticket of bucket.tickets.values()) {
     if (ticket.replica === replica && ticket.lease === null) waitingHere += 1;
   }
-  const { waiting } = bucket;
-  const meters = metersOf(bucket, now);
-  return {
-    reply: { kind: 'tick', waitingHere, waiting, inFlight: bucket.leases.size, meters },
-    effects,
-    named,
-  };
+  return { reply: { kind: 'tick', waitingHere, meters: metersOf(bucket, now) }, effects, named };
 }
 
 /** As of now, without moving the meters themselves. */
@@ -164,7 +158,7 @@ function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
   return meters;
 }
 
-/** A replica knows the store's clock by half of a round trip: nothing that it tells has happened later than now. */
+/** Cuts the lesson's times at `now`: a replica knows the store's clock only to half of a round trip, and may state a later time. */
 const notAfter = ({ feedback, sentAt, headAt }: TimedLesson, now: number): TimedLesson => ({
   feedback,
   sentAt: Math.min(sentAt, now),

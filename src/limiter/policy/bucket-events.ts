@@ -101,8 +101,6 @@ export interface TickReply {
   readonly kind: 'tick';
   /** Tickets of this replica that wait in the bucket. */
   readonly waitingHere: number;
-  readonly waiting: number;
-  readonly inFlight: number;
   readonly meters: readonly MeterSnapshot[];
 }
 
@@ -127,23 +125,3 @@ export interface ReplyOf {
 }
 
 export type EventReply = ReplyOf[EventKind];
-
-/** What a store answers for a bucket that it does not know; an `admit` creates it. */
-export function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
-  switch (kind) {
-    case 'settle':
-    case 'learn':
-    case 'charge':
-      return { kind: 'lease', known: false };
-    case 'cancel':
-      return { kind: 'cancel', cancelled: false };
-    case 'forecast':
-      return { kind: 'forecast', forecast: null };
-    case 'tick':
-      return { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] };
-    case 'reconfigure':
-      return { kind: 'reconfigure' };
-    case 'open':
-      return { kind: 'open' };
-  }
-}

@@ -60,7 +60,7 @@ export interface Lane {
   readonly key: LaneKey;
   weight: number;
   maxInFlight: number | null;
-  /** Of the workspace's ceiling; `null` = it has none. */
+  /** The workspace's ceiling per minute; `null` = none. */
   perMinute: number | null;
   /** The limits of the workspace's ceiling, as one opaque word. */
   ceiling: string;
@@ -81,7 +81,7 @@ export interface Lane {
   serviceMs: number;
   /** When it was last granted something. */
   grantedAt: number | null;
-  /** Of a capped lane: when its leases of unknown fate end, soonest first. They are counted in `inFlight`. */
+  /** In a capped lane: when its leases of unknown fate end, soonest first. `inFlight` counts these leases, too. */
   readonly abandoned: number[];
   /** When a slot of its ceiling last came back unused; `null` = never. A refusal that may be older says nothing of it. */
   slotBackAt: number | null;

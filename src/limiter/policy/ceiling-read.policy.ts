@@ -12,7 +12,7 @@ export interface SlotsRead {
   readonly limit: number | null;
   /** Calls counted in the day. What is left of it depends on who asks: a reload may have changed the ceiling since. */
   readonly ofDay: number;
-  /** From `at` until the day is counted anew, milliseconds. */
+  /** Time from `at` until the day's count starts again at 0, milliseconds. */
   readonly dayEndsInMs: number;
   /** Sends in the window. */
   readonly live: number;
@@ -40,7 +40,9 @@ export function positionsToRead(limit: number, positions: readonly number[]): nu
   return [...wanted].toSorted((a, b) => a - b);
 }
 
-/** Milliseconds from `now` until the k-th call finds a slot if nobody was sent since the read; `null` = the read does not show it. */
+/**
+ * Milliseconds from `now` until the k-th call finds a slot if nobody was sent since the read; `null` = the read does not show it.
+ */
 export function minWaitMs(read: SlotsRead, k: number, now: number): number | null {
   if (read.limit === null || k <= read.limit - read.live) return 0;
   const waitMs = read.waits.get(k);

@@ -115,7 +115,7 @@ export interface CeilingHold {
 export interface DayLeft {
   /** Calls. */
   readonly calls: number;
-  /** Until the count begins anew, milliseconds. */
+  /** Time until the count starts again at 0, milliseconds. */
   readonly endsInMs: number;
 }
 

@@ -7,7 +7,7 @@ import type { Costs } from '../../call.ts';
 import { type Bucket, type DocumentCost, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { requestWindows } from './meter-names.policy.ts';
 import { sleep, wake } from './lanes.policy.ts';
-import { addCosts, forgetEstimate, subtractCosts, takeable } from './waiting-costs.policy.ts';
+import { addCosts, forgetEstimate, subtractCosts, cappedCosts } from './waiting-costs.policy.ts';
 
 /** Calls wait this long at most for the answer that states what they cost; then they go with the estimate. Milliseconds. */
 export const maxProbeMs = 5_000;
@@ -101,7 +101,7 @@ function correctWaiting(bucket: Bucket, document: string, points: number): void 
     const lane = ticket === undefined ? undefined : bucket.lanes.get(ticket.lane);
     if (ticket === undefined || lane === undefined) continue;
     subtractCosts(bucket, lane, ticket.costs);
-    ticket.costs = takeable(bucket, { ...ticket.costs, cost: points });
+    ticket.costs = cappedCosts(bucket, { ...ticket.costs, cost: points });
     addCosts(bucket, lane, ticket.costs);
     forgetEstimate(bucket, ticket);
   }

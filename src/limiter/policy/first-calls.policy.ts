@@ -5,31 +5,33 @@
  */
 import type { Bucket, Lease } from './bucket-state.policy.ts';
 
-/** Without any answer the number of probes doubles this often, so that a slow first answer holds nobody for long. */
+/** Until the first answer the number of probes doubles at this interval, so that a slow answer delays no call for long. */
 export const probeDoublingMs = 250;
-/** A bucket that granted nothing for this long may have been closed meanwhile without anybody knowing. Milliseconds. */
+/** After so many doublings a million calls may go: more than wait anywhere. */
+export const maxDoublings = 20;
+/** After so long without a grant the upstream may have closed the bucket unnoticed. Milliseconds. */
 export const silenceMs = 10_000;
 /**
- * The others wait this long at most for the answer to a pilot: refusals come at once, and it is a hundredth of the silence,
- * which is all the time that pilots can cost. Milliseconds.
+ * How long the others wait at most for the answer to a pilot, milliseconds. Refusals come faster than that; and as it is a
+ * hundredth of the silence, pilots cost at most 1 % of time.
  */
 export const pilotMs = 100;
-/** Fewer waiting calls than this need no pilot: what a closed upstream would refuse of them is little. */
+/** Fewer waiting calls than this need no pilot, because a closed upstream could refuse only few of them. */
 export const pilotCrowd = 8;
 
 /** When the rules for first calls (probes, pilot) let the next call be sent; `now` or earlier = at once. */
 export const nextFirstCallAt = (bucket: Bucket, now: number): number =>
   Math.max(probeTime(bucket, now), pilotTime(bucket, now));
 
-/** Before the first answer only a few calls may be on their way. */
+/** When the next probe may be sent: before the first answer only a few calls may be on their way. */
 function probeTime(bucket: Bucket, now: number): number {
   if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
-  const steps = Math.min(20, Math.floor((now - bucket.probingSince) / probeDoublingMs));
+  const steps = Math.min(maxDoublings, Math.floor((now - bucket.probingSince) / probeDoublingMs));
   if (bucket.leases.size < bucket.probe * 2 ** steps) return now;
   return bucket.probingSince + (steps + 1) * probeDoublingMs;
 }
 
-/** Nothing was granted since the pilot, so that `lastGrantAt` is the time of its grant. */
+/** When the calls behind a pilot may be sent. Nothing was granted after the pilot, so `lastGrantAt` is the time of its grant. */
 function pilotTime({ pilotAfter, lastGrantAt, waiting }: Bucket, now: number): number {
   if (pilotAfter === null || lastGrantAt === null || waiting < pilotCrowd) return now;
   return lastGrantAt + pilotMs;

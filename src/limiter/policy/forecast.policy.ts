@@ -1,44 +1,46 @@
 /**
- * How long a call at a given position of a lane will wait, from what the bucket knows now. It is the time given to a client
- * when it is refused at once, so it must be neither hopeful nor gloomy: the time at which every meter has drained
- * enough for the calls that go first and this one, not before the bucket opens or the lane wakes, and for lanes with
- * a cap on calls in flight not before those in flight and ahead have been served. A place that a call of unknown fate
- * keeps taken is free again when its lease ends, and not before.
+ * How long a call at a given position of a lane will wait, from what the bucket knows now. A client that is refused at once is
+ * given this time, so it must be neither too short nor too long. The call can leave when
+ * - every meter has drained enough for this call and for the calls that go first,
+ * - the bucket is open and the lane awake,
+ * - in a lane with a cap on calls in flight, the calls in flight and ahead have been served. A call of unknown fate counts as in
+ *   flight until its lease ends.
  *
- * Other lanes are counted by what they may take until it is this call's turn: that time times their weight, in calls as
- * large as those they have waiting; at least one for each lane whose head is in front now, and never more than wait.
+ * Calls of other lanes go first in proportion to their lanes' weights, each as large as the mean of those that wait there: at least
+ * one call for each lane that is in front of this one now, and never more calls than wait.
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { closedMs, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { knownCosts } from './documents.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
-import { serviceCost } from './waiting-costs.policy.ts';
+import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
 import type { SleepReason, WaitForecast } from '../limiter.ts';
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { levelAt, restMs, roomInMs } from './meter.policy.ts';
 import { windowWaitMs } from './window-log.policy.ts';
 
-/** In the order in which equal waits are named. */
+/** Of equal waits, a refusal names the first in this order. */
 const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
 
-/** A ceiling is looked ahead no further than this many windows: no call may wait longer. */
+/** The forecast of a ceiling reaches this many windows ahead: no call may wait longer. */
 export const maxWindows = 10;
 
-/** A whole number of calls, but for the rounding of a division. */
+/** Added before rounding down to whole calls, so that the error of a division loses none. */
 const rounding = 1e-9;
 
 /** Where a call stands, or would stand, in its lane. */
 export interface LanePosition {
-  /** `undefined`: of a workspace that has nothing in this bucket yet. */
+  /** `undefined`: the workspace has no lane in this bucket yet. */
   readonly lane: Lane | undefined;
-  /** Of its lane. */
+  /** The lane's name, also when there is no lane yet. */
   readonly key: LaneKey;
   readonly costs: Costs;
   readonly weight: number;
   readonly maxInFlight: number | null;
-  /** Of the workspace's ceiling; `null` = it has none. */
+  /** The workspace's ceiling; `null` = none per minute. */
   readonly perMinute: number | null;
   /** Tickets of the same lane that go first. */
   readonly ahead: number;
@@ -46,18 +48,18 @@ export interface LanePosition {
 
 export interface Forecast {
   readonly waitMs: number;
-  /** What the longest wait comes from; where there is none, the line. */
+  /** What causes the longest wait; `queue` where nothing but the line does. */
   readonly heldBy: HeldBy;
 }
 
-/** What a sleeping lane's refusals name. A back-off is a time that the upstream closed for this lane alone. */
+/** What refusals name when the lane sleeps for this reason. In a back-off the upstream is closed for this lane alone. */
 const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
   ceiling_minute: 'ceiling_minute',
   ceiling_day: 'ceiling_day',
   backoff: 'closed',
 };
 
-/** What a full meter's refusals name. */
+/** What refusals name when this meter is full. */
 const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
   requests: 'requests',
   images: 'requests',
@@ -76,7 +78,7 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
   let longest = bucketForecast(bucket, position, now);
   const { perMinute } = position;
   if (perMinute === null) return longest;
-  // A call leaves one window of its ceiling after the call that takes the same slot before it.
+  // A call leaves one window of its ceiling after the previous call that used the same slot.
   for (let windows = 1; windows <= maxWindows && windows * perMinute <= position.ahead; windows += 1) {
     const before = { ...position, ahead: position.ahead - windows * perMinute };
     const waitMs = bucketForecast(bucket, before, now).waitMs + windows * ceilingWindowMs;
@@ -85,11 +87,11 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
   return longest;
 }
 
-/** What the bucket alone makes of the position, whatever the workspace's ceiling allows. */
+/** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
 function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Forecast {
   const { lane, costs } = position;
   const others = othersAhead(bucket, position);
-  // When the answer comes that a document waits for is not known: it may come at once, and refuses nobody.
+  // A lane that waits for a document's cost adds no time, because the answer that states the cost may come at any moment.
   let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = (waitMs: number, heldBy: HeldBy): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
@@ -101,7 +103,7 @@ function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Fo
   }
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
-    // Whoever goes first in the lane is waited for, whatever it takes; calls of other lanes only for what both take.
+    // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
     const own = ownCostAhead(bucket, position, name);
     const ahead = units > 0 ? own + costElsewhere(bucket, { lane, others }, name) : own;
     if (units + ahead > 0) consider(drainFor(bucket, { name, units, ahead }, now), heldByMeter[name]);
@@ -132,14 +134,14 @@ function othersAhead(bucket: Bucket, { lane, key, weight, ahead }: LanePosition)
   return Math.min(waitingElsewhere, Math.max(byShare, lanesBefore(bucket, start, key) - own));
 }
 
-/** Lanes in the running whose turn is before that of a lane of this name that starts then. */
+/** Ready lanes that are served before a lane of this name whose virtual start is `start`. */
 function lanesBefore(bucket: Bucket, start: number, key: LaneKey): number {
   let before = 0;
   for (const lanes of bucket.ready.values()) before += lanes.before(start, key);
   return before;
 }
 
-/** Calls that wait, and what they cost in all: `costs` without those that are counted in `without`. */
+/** Waiting calls and their total costs: `costs` minus `without`. */
 interface WaitingCalls {
   readonly costs: ReadonlyMap<MeterName, number> | null;
   readonly without: ReadonlyMap<MeterName, number> | null;
@@ -148,11 +150,14 @@ interface WaitingCalls {
 
 function meanServiceCost(bucket: Bucket, { costs, without, calls }: WaitingCalls): number {
   const mean: Partial<Record<MeterName, number>> = {};
-  for (const [name, units] of costs ?? []) mean[name] = (units - (without?.get(name) ?? 0)) / calls;
+  for (const name of meterNames) {
+    const units = waitingUnits(bucket, costs, name);
+    if (units > 0) mean[name] = (units - waitingUnits(bucket, without, name)) / calls;
+  }
   return serviceCost(bucket, mean);
 }
 
-/** What `others` calls of other lanes take, on an average. No call takes more than the limit, which may have become known later. */
+/** Mean units that `others` calls of other lanes take, each at most the limit, which may have become known after they entered. */
 function costElsewhere(
   bucket: Bucket,
   { lane, others }: { readonly lane: Lane | undefined; readonly others: number },
@@ -161,47 +166,48 @@ function costElsewhere(
   const limit = bucket.meters.get(name)?.limit ?? 0;
   const waitingElsewhere = bucket.waiting - (lane?.line.size ?? 0);
   if (waitingElsewhere <= 0) return 0;
-  const cost = (bucket.waitingCosts.get(name) ?? 0) - (lane?.waitingCosts.get(name) ?? 0);
+  const cost =
+    waitingUnits(bucket, bucket.waitingCosts, name) - waitingUnits(bucket, lane?.waitingCosts ?? null, name);
   return Math.min((cost * others) / waitingElsewhere, others * limit);
 }
 
-/** What the calls of the same lane that go first take, on an average. */
+/** Mean units that the calls ahead in the same lane take. */
 function ownCostAhead(bucket: Bucket, { lane, ahead }: LanePosition, name: MeterName): number {
   const waitingHere = lane?.line.size ?? 0;
   if (lane === undefined || waitingHere === 0) return 0;
   const limit = bucket.meters.get(name)?.limit ?? 0;
-  return Math.min(((lane.waitingCosts.get(name) ?? 0) * ahead) / waitingHere, ahead * limit);
+  return Math.min((waitingUnits(bucket, lane.waitingCosts, name) * ahead) / waitingHere, ahead * limit);
 }
 
-/** Units of one meter that a call takes, and that go first. */
+/** Units of one meter: those of the call itself, and those of the calls that go first. */
 interface Needed {
   readonly name: MeterName;
   readonly units: number;
   readonly ahead: number;
 }
 
-/** Room for the call itself, plus the draining time of everything that goes first. */
+/** Milliseconds until the meter has room for the call and for everything that goes first. */
 function drainFor(bucket: Bucket, { name, units, ahead }: Needed, now: number): number {
   const meter = meterOf(bucket, name, now);
   if (meter.limit === null) return 0;
   if (meter.log !== null) return windowWaitMs(meter, units + ahead, now);
   const waiting = bucket.waitingCosts.get(name) ?? 0;
   const ownMs = roomInMs(meter, { units, waiting }, now);
-  // What is kept free for others while calls wait is used up by the last of them.
+  // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
   const over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0));
   return ahead > 0 ? Math.max(ownMs, restMs(meter, now) + over / netRate(meter)) : ownMs;
 }
 
 /**
- * A capped lane serves one round after the other. The round under way, if there is one, counts half; one that takes
- * longer than usual is expected to last as long again as it is late.
+ * A capped lane serves its calls in rounds of `maxInFlight`. A round under way counts as half over. Once it takes longer than
+ * usual, it is expected to take as much longer again as it is late already.
  */
 function serialWaitMs({ lane, maxInFlight, ahead }: LanePosition, now: number): number {
   if (lane === undefined || maxInFlight === null) return 0;
   const { serviceMs, abandoned } = lane;
-  const standsUntil = abandoned[abandoned.length - maxInFlight];
-  if (standsUntil !== undefined) {
-    return Math.max(0, standsUntil - now) + Math.floor(ahead / maxInFlight) * serviceMs;
+  const heldUntil = abandoned[abandoned.length - maxInFlight];
+  if (heldUntil !== undefined) {
+    return Math.max(0, heldUntil - now) + Math.floor(ahead / maxInFlight) * serviceMs;
   }
   const served = lane.inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
@@ -211,7 +217,7 @@ function serialWaitMs({ lane, maxInFlight, ahead }: LanePosition, now: number): 
   return underWayMs + (rounds - 1) * serviceMs;
 }
 
-/** Expected wait of a waiting ticket, what it waits for, and how many of its lane go first; `null` if it does not wait. */
+/** Expected wait of a ticket, what it waits for, and how many tickets of its lane go first; `null` if the ticket does not wait. */
 export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecast | null {
   const ticket = bucket.tickets.get(id);
   if (ticket === undefined || ticket.lease !== null) return null;
@@ -221,7 +227,7 @@ export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecas
   const position = {
     lane,
     key: lane.key,
-    costs: ticket.costs,
+    costs: knownCosts(bucket, ticket.costs, ticket.document),
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
     perMinute: lane.perMinute,

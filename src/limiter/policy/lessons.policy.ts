@@ -32,12 +32,15 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
+    const counts = stated?.counts ?? null;
+    // A log that is rolling has the times of its sends, one of the clock's windows only their ends: it changes its length as rolling.
+    if (meter.log !== null && counts === 'rolling') keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
     applySetting(meter, { stated, learn: setting.learn }, now);
-    keepLog(meter, { counts: stated?.counts ?? null, epochAt: bucket.epochAt }, now);
+    keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
   }
 }
 
-/** What an answer taught. `closedMs`: its call was refused until so long after it; left out, it was not. */
+/** What an answer taught. `closedMs`: the answer refused its call until so many milliseconds after it; absent = no refusal. */
 export interface Answered {
   readonly lease: Lease;
   readonly lesson: TimedLesson;
@@ -47,12 +50,12 @@ export interface Answered {
 export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Answered, now: number): void {
   const { feedback, sentAt, headAt } = lesson;
   const isFirst = !lease.answered;
-  answer(bucket, lease);
+  markLeaseAnswered(bucket, lease);
   bucket.opened = true;
   noteLateness(bucket, lease, sentAt);
   const seen = { sentAt, headAt, spacing: lease.spacing, closedMs };
-  for (const [name, { granted }] of isFirst ? lease.marks : []) {
-    logSent(meterOf(bucket, name, now), { granted, grantedAt: lease.grantedAt, sentAt, headAt });
+  for (const [name, { cost, granted }] of isFirst ? lease.marks : []) {
+    logSent(meterOf(bucket, name, now), { cost, granted, grantedAt: lease.grantedAt, sentAt, headAt });
   }
   for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
@@ -70,16 +73,16 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
 }
 
 /**
- * A call that left so long after its grant comes from a replica with more to send than it can: others of its calls, granted
- * longer ago, may have to leave yet. Calls crowd there, however quietly the bucket grants by then.
+ * A call that left more than `calmLatenessMs` after its grant comes from a replica that lags behind: other calls of that replica,
+ * granted even earlier, may still be unsent. So the calls after it count as crowded, however far apart the bucket grants by then.
  */
 function noteLateness(bucket: Bucket, { grantedAt }: Lease, sentAt: number): void {
   if (sentAt - grantedAt <= calmLatenessMs) return;
   bucket.crowdedAt = Math.max(bucket.crowdedAt ?? sentAt, sentAt);
 }
 
-/** The lease's call is no longer on its way to the upstream's counters. */
-function answer(bucket: Bucket, lease: Lease): void {
+/** Notes that the lease's call is no longer on its way: the upstream has counted it, or never will. */
+function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
   if (lease.answered) return;
   lease.answered = true;
   endPilot(bucket, lease);
@@ -93,14 +96,14 @@ function answer(bucket: Bucket, lease: Lease): void {
 /** Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`. */
 export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
-  answer(bucket, lease);
+  markLeaseAnswered(bucket, lease);
   for (const [name, mark] of lease.marks) {
     const meter = bucket.meters.get(name);
     if (meter !== undefined) markUnreported(meter, mark, at);
   }
 }
 
-/** The call ended well, and its answer could not be read. */
+/** The call succeeded, but its answer could not be read. */
 export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
   answerUnreported(bucket, lease, now);
   bucket.opened = true;
@@ -109,8 +112,8 @@ export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
 const tokenMeters: readonly MeterName[] = ['tokens', 'tokens_day', 'input_tokens', 'output_tokens'];
 
 /**
- * What the upstream says that the refused call asked of the meter that refused it, units; `null`: it does not say. What was
- * reserved may have been a guess.
+ * Units of the refusing meter that the refused call needed, as the upstream states them; `null` = the upstream does not state
+ * them. The units that were reserved may have been a guess.
  */
 export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedback): number | null {
   if (throttle?.kind !== 'rate') return null;
@@ -119,11 +122,11 @@ export function refusedUnits({ throttle, requestedCost, requestedTokens }: Feedb
   return null;
 }
 
-/** A refusal for want of `named` (`null` = of whatever): the meters that did not count the call. */
+/** True when the meter `name` did not count a call that was refused for want of `named` (`null` = the refusal names no meter). */
 const concerns = (named: MeterName | null, name: MeterName): boolean =>
   named === null || named === name || (named === 'requests' && requestWindows.includes(name));
 
-/** A refusal. `closedMs`: nobody may send for this long; 0 = it concerns this call alone. */
+/** A refusal by the upstream. `closedMs`: nobody may send for this long; 0 = the refusal concerns this call alone. */
 export interface Throttled {
   readonly lease: Lease;
   readonly lesson: TimedLesson | null;
@@ -140,7 +143,7 @@ export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throt
   }
   const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
   if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
-  else if (closedMs > 0) answer(bucket, lease);
+  else if (closedMs > 0) markLeaseAnswered(bucket, lease);
   else answerUnreported(bucket, lease, now);
   if (closedMs <= 0) return;
   if (refusal !== null) {
@@ -157,10 +160,12 @@ function refusingMeter({ feedback: { throttle } }: TimedLesson): MeterName | nul
 }
 
 /**
- * What the refused call asked of the meter that refused it, and whether the model had room for that when it was granted. It
- * cannot have had where the call asks for more than was reserved, where no answer has stated anything of the meter, where
- * the upstream does not say for how long it refuses (the last wait was a guess as well, and too short), and where the call
- * was granted before another refusal was known: the same thing was in the way of both.
+ * Units that the refused call needed of the meter that refused it, and whether the model had room for them when the call was
+ * granted (`hadRoom`). If it had, others must have used the quota. `hadRoom` is false when
+ * - the call needed more than was reserved for it,
+ * - no answer has stated a level of the meter yet,
+ * - the upstream does not state how long it refuses: then the wait before was a guess too, and may have been too short,
+ * - the call was granted before an earlier refusal was known: both refusals have the same cause.
  */
 function refusalOf(
   bucket: Bucket,
@@ -186,8 +191,8 @@ export interface Spending {
 }
 
 /**
- * What the lease's call has spent is known. A meter that it took nothing from is charged too, where the bucket has it: output is
- * counted when it has been made.
+ * Corrects the meters once the units that the lease's call has spent are known. A meter of which the call reserved nothing is charged
+ * too, if the bucket has it: output tokens are counted only when they have been produced.
  */
 export function correct(bucket: Bucket, { lease, spent }: Spending, now: number): void {
   for (const name of meterNames) {
@@ -200,21 +205,27 @@ export function correct(bucket: Bucket, { lease, spent }: Spending, now: number)
 }
 
 /**
- * The grant was not used: its units come back, its turn does not. Whoever began to wait meanwhile stands behind that turn,
- * and would stand behind one more for each grant that comes back.
+ * The grant was not used: the meters get their units back, but the lane keeps the service cost that the grant added to its start
+ * (ADR 9). Lanes that began to wait after the grant took their start from it; undoing it would let this lane go ahead of them again
+ * with each returned grant.
  */
-export function giveBack(bucket: Bucket, lease: Lease, now: number): void {
-  answer(bucket, lease);
+export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
+  markLeaseAnswered(bucket, lease);
   const { grantedAt } = lease;
   for (const [name, mark] of lease.marks) {
     giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
   }
 }
 
+/** By this share of the difference one call changes the mean time in flight of its lane: when it was shorter, when it was longer. */
+export const shorterServiceShare = 0.5;
+export const longerServiceShare = 0.2;
+
 /**
- * Long times are believed slowly, also the first: calls are refused by the forecast that rests on it, and one slow answer
- * of a service that has just started would refuse a whole line that has time enough.
+ * Updates the lane's mean service time. A longer time changes the mean slowly, also when it is the first: forecasts, and so
+ * refusals, rest on the mean, and one slow answer of a service that has just started would refuse a whole lane of calls that have
+ * enough time.
  */
 export function noteService(lane: Lane, ms: number): void {
-  lane.serviceMs += (ms - lane.serviceMs) * (ms < lane.serviceMs ? 0.5 : 0.2);
+  lane.serviceMs += (ms - lane.serviceMs) * (ms < lane.serviceMs ? shorterServiceShare : longerServiceShare);
 }

@@ -1,6 +1,6 @@
 /**
- * The bounds between which a meter's level must be, by one answer: the answer describes the instant at which its call reached
- * the upstream, somewhere between our sending the call and the answer's head.
+ * The bounds that one answer gives of a meter's level. The answer describes the instant at which its call reached the upstream,
+ * which lies between our sending the call and the answer's head.
  *
  * Owns: the bounds. Does not own: how the model is moved (`meter-learning.policy.ts`). Pure; `now` is an argument.
  */
@@ -16,9 +16,12 @@ import {
   type Spacing,
 } from './meter.policy.ts';
 
-/** Calls that may be sent beyond what has drained since without being a burst. */
+/** So many calls may be sent in addition to what has drained meanwhile before they count as a burst. */
 export const burstToleranceCalls = 2;
-/** Of the time of the fastest answer this share, or all but so many milliseconds, passes behind the arrival of a call. */
+/**
+ * How much of the fastest answer's time the upstream is taken to spend after the call has arrived: this share of it, or all but
+ * `calmJitterMs` milliseconds, whichever is less.
+ */
 export const answeringShare = 0.8;
 export const calmJitterMs = 50;
 
@@ -29,11 +32,11 @@ export interface Observation {
   readonly sentAt: number;
   readonly headAt: number;
   readonly spacing: Spacing;
-  /** The call was refused until so many milliseconds after the answer; 0: it was not. */
+  /** The answer refused the call until this many milliseconds after it; 0 = no refusal. */
   readonly closedMs: number;
 }
 
-/** A reported level, of which call, and how it was obtained. */
+/** A reported level, the mark of its call, and how the answer was obtained. */
 export interface SeenLevel {
   readonly level: Level;
   readonly mark: MeterMark | null;
@@ -44,7 +47,7 @@ export interface SeenLevel {
 export interface Bounds {
   /** The level if the call arrived as soon as it was sent, and no call granted later was counted yet. */
   readonly proved: number;
-  /** That level with the calls granted later on top, as it is when calls arrive in the order of their sending. */
+  /** `proved` plus the calls granted later: the level if calls arrive in the order in which they are sent. */
   readonly likely: number;
   /** True when no call was sent so shortly before or after this one that either may have overtaken the other. */
   readonly isInOrder: boolean;
@@ -73,9 +76,9 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
 }
 
 /**
- * Every call without an answer comes on top of what the last of the answered ones found, and so do those whose answer stated nothing,
- * unless they had ended before. A call that took nothing is none of those: all calls may have come after it. The upstream
- * counts no more than its limit, whatever was asked for while nobody knew the limit.
+ * The upper bound: the level that the last of the answered calls found, plus every call without an answer, plus the calls whose
+ * answer stated nothing, unless they had ended before. If the answered call took nothing from the meter, all calls may have arrived
+ * after it. The upstream counts no more than its limit, however many units were reserved while the limit was unknown.
  */
 function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel, now: number): number {
   const isTimed = seen.spacing === 'calm' && mark !== null && meter.name !== 'cost';
@@ -100,8 +103,8 @@ interface ReportedLevel {
 }
 
 /**
- * Remembers how full the bucket can have been when the last of the answered calls arrived, whichever that was: the fullest
- * that any answer stated, of those calls that may have arrived after this one and of this one. Returns it as of now.
+ * Updates the peak: the highest level that may have been reached when the last of the answered calls arrived. It is the fullest
+ * level stated by the answer to this call or to any call that may have arrived after it. Returns the peak as of now.
  */
 function notePeak(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
   const known = meter.peak;
@@ -113,8 +116,8 @@ function notePeak(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: n
 }
 
 /**
- * Time since a call in calm arrived, at least, milliseconds: it was not later than calls are in calm, or than what the
- * fastest answer leaves of its own time.
+ * Minimum time since a calm call arrived, milliseconds. Its arrival was no later than `calmLatenessMs` allows, or than the time of
+ * the fastest answer leaves for it.
  */
 function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: number): number {
   const sinceSent = Math.max(0, now - sentAt);
@@ -124,7 +127,7 @@ function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: numb
   return Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
 }
 
-/** The highest level that the answer to a call in calm states, and the calls that may have to arrive yet. */
+/** The highest level that the answer to a calm call states, and the calls that may not have arrived yet. */
 interface SeenInCalm {
   readonly highest: number;
   readonly inTransit: readonly InTransit[];
@@ -132,8 +135,8 @@ interface SeenInCalm {
 }
 
 /**
- * The most that the level can be by now without the calls granted later. Calls granted shortly before this one may still
- * have had to come, because their replica was kept from sending them: the later this one was, the fewer of those.
+ * The highest level possible now, without the calls granted later. Calls granted shortly before this one may arrive after it,
+ * because their replica was kept from sending them. The later this call itself was, the fewer such calls there are.
  */
 function calmUpper(meter: Meter, { highest, inTransit, seen }: SeenInCalm, now: number): number {
   const rate = netRate(meter);

@@ -1,14 +1,13 @@
 /**
  * What answers teach a meter.
  *
- * Only answers show the true level, and each of them describes the instant at which *its* call reached the
- * upstream, somewhere between our sending it and its answer's head. So an answer does not give a level but bounds, and
- * the model is moved only as far as the bounds demand: a single late or reordered answer can neither open the bucket
- * too far nor close it for nothing.
+ * Only answers show the true level, and each of them describes the instant at which *its* call reached the upstream, somewhere
+ * between our sending it and its answer's head. So an answer does not give a level but bounds, and the model is moved only as far
+ * as the bounds demand: a single late or reordered answer can neither open the bucket too far nor close it for nothing.
  *
  * Owns: what becomes of the model, and the upstream's refusals. Does not own: the bounds that an answer proves
- * (`meter-bounds.policy.ts`), the model itself (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of what others take
- * (`meter-others.policy.ts`). Pure; `now` is an argument.
+ * (`meter-bounds.policy.ts`), the model itself (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of
+ * what others take (`meter-others.policy.ts`). Pure; `now` is an argument.
  */
 import type { MeterReport } from '../../call.ts';
 import { levelBounds, type Bounds, type Observation, type SeenLevel } from './meter-bounds.policy.ts';
@@ -17,7 +16,7 @@ import { drain, drainRate, restMs, type Meter, type MeterMark } from './meter.po
 import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts';
 import { logReported, logStatedEnd } from './window-log.policy.ts';
 
-/** A slower answer raises what is taken for the fastest by this factor, and at least by so many milliseconds. */
+/** A slower answer raises the time of the fastest answer by this factor, and at least by `minRiseMs`. */
 export const fastestRise = 1.01;
 export const minRiseMs = 0.05;
 /** Upstreams state waits in whole seconds, rounded up. */
@@ -63,7 +62,7 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
   else move(meter, { lower: Math.max(proved, Math.min(likely, upper)), upper: Math.max(proved, upper) }, now);
   const cost = mark?.cost ?? 0;
   const sinceMs = meter.heardAt === null ? 0 : seen.sentAt - meter.heardAt;
-  // Before the first answer nobody knew the level; and whatever shut the bucket was no burst of others.
+  // Before the first answer the level was unknown; and a call that found the bucket closed shows no burst of others.
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
   noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
   const units = (isInOrder ? likely : proved) - before;
@@ -89,12 +88,12 @@ function changeByOthers(
   return (isGuess ? Math.min(level, Math.max(before, proved)) : level) - before;
 }
 
-/** Where a call has to wait longer than its own cost takes to drain, the bucket is not merely full: it was shut. */
+/** True when the stated wait is over a second longer than the cost takes to drain: the bucket is not merely full, but closed. */
 const isShut = (meter: Meter, cost: number, waitMs: number): boolean =>
   waitMs > waitGrainMs + cost / drainRate(meter);
 
 /**
- * Moves the level into the bounds. What the meter would not drain while it rests counts as used, and goes first.
+ * Moves the level into the bounds. Units that do not drain because the meter rests count as used; they are taken off first.
  */
 function move(
   meter: Meter,
@@ -107,17 +106,17 @@ function move(
   meter.at = now + (most - meter.level) / rate;
 }
 
-/** The level, and what the meter would drain if it did not rest. */
+/** The level plus the units that would drain if the meter did not rest. */
 const heldAt = (meter: Meter, now: number): number => meter.level + netRate(meter) * restMs(meter, now);
 
-/** Falls at once and rises slowly: upstreams get slower for a while, and one bucket has calls of several kinds. */
+/** The fastest time falls at once and rises slowly: upstreams become slower at times, and calls of one bucket differ. */
 function learnFastest(meter: Meter, { sentAt, headAt }: Observation): void {
   const tookMs = Math.max(0, headAt - sentAt);
   const known = meter.fastestMs;
   meter.fastestMs = known === null ? tookMs : Math.min(tookMs, known * fastestRise + minRiseMs);
 }
 
-/** Bounds of the level of the quota in force, from bounds of the upstream's own. */
+/** Converts bounds of the upstream's level into bounds of the level under the quota in force. */
 function boundsInForce(meter: Meter, bounds: Bounds, now: number): Bounds {
   const { proved, likely, upper } = bounds;
   const unused = unusedUnits(meter);
@@ -127,17 +126,17 @@ function boundsInForce(meter: Meter, bounds: Bounds, now: number): Bounds {
 
 /** How a call was refused. */
 export interface Refusal {
-  /** Units that it asked for. */
+  /** Units that the call asked for. */
   readonly asked: number;
-  /** Time until it has room, as the upstream says, milliseconds. */
+  /** Stated time until the upstream has room for the call, milliseconds. */
   readonly waitMs: number;
-  /** The model had room for it. */
+  /** The model had room for the call. */
   readonly hadRoom: boolean;
 }
 
 /**
- * The upstream refused a call of this cost. The meter has room for it at the time that the upstream names: not earlier,
- * and not later either, whatever others are expected to take until then.
+ * The upstream refused a call of this cost. From then on the meter has room for such a call exactly at the stated time: not
+ * earlier, and not later either, whatever others are expected to take until then.
  */
 export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: number): void {
   if (meter.limit === null) return;
@@ -153,12 +152,12 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
     meter.level = used;
     meter.at = now + waitMs;
   }
-  // An answer to a call that was sent before knows nothing of the refusal.
+  // The answer to a call that was sent before the refusal does not reflect it.
   meter.peak = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
-/** What a refusal closed in advance is open again, with room for the call that was refused: its answer states the rest. */
+/** Ends a refusal before its time: makes room for the refused call, whose answer will state the true level. */
 export function reopen(meter: Meter, now: number): void {
   if (meter.at <= now) return;
   meter.at = now;

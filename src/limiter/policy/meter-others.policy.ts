@@ -1,39 +1,39 @@
 /**
- * What others take from a meter: a stream, which slows us down, and bursts, for which units are kept free.
+ * What others, who use the same quota without Sluice, take from a meter: a steady stream and bursts.
  *
- * A stream is what the answers' levels rise by that our own calls do not explain. It is an estimate, and the meter drains
- * by so much less. A burst shows where the stream does not: a call is refused that had room. From then on the meter is
- * contested, and as many units are kept free as others took at once.
+ * The stream is the rise of the levels in answers that our own calls do not explain. It is an estimate, and reduces the rate at
+ * which the meter drains. A burst shows when a call is refused that had room. From then on the meter is contested: it keeps as many
+ * units free as others took at once.
  *
  * Owns: both estimates, and how much is kept free. Does not own: the level (`meter-learning.policy.ts`).
- * Invariant: without a refusal nothing is kept free, and one burst makes no stream. Pure.
+ * Invariant: without a refusal nothing is kept free; a single burst does not count as a stream. Pure.
  */
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
-/** Time constants of the estimate, milliseconds: from answers that state the level, from refusals alone. */
+/** Time constants of the estimate, milliseconds: where answers state the level, and where only refusals show others. */
 export const reportedMemoryMs = 10_000;
 export const unreportedMemoryMs = 3_000;
-/** A sudden rise counts as the stream of this time at most, milliseconds: shown by levels, by refusals alone. */
+/** A sudden rise counts at most as what drains in this time, milliseconds: shown by levels, and by refusals alone. */
 export const maxReportedRiseMs = 1_000;
 export const maxUnreportedRiseMs = 10_000;
-/** Others who take less than this share of what drains, and never surprise, are forgotten after a while. */
+/** The meter stops being contested after a while without bursts if others take less than this share of what drains. */
 export const negligibleShare = 0.05;
 export const contestMemoryMs = 60_000;
-/** Kept free at least: what drains in this time, milliseconds. */
+/** A contested meter keeps at least the units free that drain in this time, milliseconds. */
 export const keptDrainMs = 50;
-/** The next burst may be larger than the largest so far. */
+/** Factor on the largest burst so far, because the next one may be larger. */
 export const burstMargin = 1.25;
-/** A refusal shows that what is kept free does not do. */
+/** Factor on the units kept free after another refusal, which shows that they were too few. */
 export const refusalMargin = 1.5;
-/** Most of what drains that others are expected to take: a meter that nobody is let through opens all the same. */
+/** Others are expected to take at most this share of what drains, so that the meter always lets some calls through. */
 export const maxOthersShare = 0.75;
 /**
- * What is kept free for others of a contested meter: this share of what waits, and no more in the end than its allowance,
- * or this share of what waits. So it is used up when the line ends, and costs next to no time.
+ * A contested meter keeps at least `keptWaitingShare` of the waiting units free for others, and at most its allowance or
+ * `maxKeptWaitingShare` of the waiting units. So the line uses up what is kept free as it ends, which costs almost no time.
  */
 export const keptWaitingShare = 0.02;
 export const maxKeptWaitingShare = 0.05;
-/** Most of the limit that may be kept free for others. */
+/** At most this share of the limit is kept free for others. */
 export const maxKeptShare = 0.15;
 
 /** Units by which the level falls per millisecond while others take what they are expected to; 0 while no limit is known. */
@@ -50,8 +50,8 @@ export function keptFree({ limit, contest }: Meter, waiting: number): number {
 }
 
 /**
- * The level has changed by so many units beyond what was expected, within the time since it was last known what others take.
- * A rise shows that they take more, a fall that they take less.
+ * Notes that the level changed by `change` units more than expected within `sinceMs`, the time since the use of others was last
+ * known. A rise shows that they take more, a fall that they take less.
  */
 export function noteOthers(meter: Meter, change: number, sinceMs: number): void {
   if (sinceMs <= 0) return;
@@ -67,11 +67,11 @@ export interface OthersBurst {
   /** The minimum that others took beyond what was expected, and how much more it may have been (`uncertainty`). */
   readonly units: number;
   readonly uncertainty: number;
-  /** Of the call that was answered. */
+  /** Units that the answered call took. */
   readonly cost: number;
 }
 
-/** A contested meter keeps as much free as others took at once; without a burst for long, less and less. */
+/** Adjusts what a contested meter keeps free: to the largest burst of others, and to less after a long time without one. */
 export function noteOthersBurst(meter: Meter, { units, uncertainty, cost }: OthersBurst, now: number): void {
   const { contest } = meter;
   if (contest === null || cost <= 0) return;
@@ -86,7 +86,7 @@ export function noteOthersBurst(meter: Meter, { units, uncertainty, cost }: Othe
   meter.contest = left > 0 ? { ...contest, units: left, at: now } : null;
 }
 
-/** A call of this cost was refused that had room. */
+/** Notes that a call of this cost was refused although the model had room: the meter is contested. */
 export function noteContest(meter: Meter, cost: number, now: number): void {
   const { units = 0, allowance = 0 } = meter.contest ?? {};
   meter.contest = {

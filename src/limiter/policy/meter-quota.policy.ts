@@ -1,23 +1,24 @@
 /**
  * Which quota holds for a meter: what the operator states, what the upstream's answers report, or the tighter of both.
  *
- * Owns: limit and window in force. Does not own: the level (but for what a limit makes impossible). Invariant: a change
- * of what is stated or reported holds at once, in every direction. Pure; `now` is an argument.
+ * Owns: limit and window in force. Does not own: the level, except that a lower limit cuts it off. Invariant: a changed setting or
+ * report takes effect at once, in every direction. Pure; `now` is an argument.
  */
 import { assumedWindowMs, type Meter, type Quota, type ReportedQuota } from './meter-state.policy.ts';
 import { drain } from './meter.policy.ts';
 import { netRate } from './meter-others.policy.ts';
 import { learnedWindowMs } from './window-learning.policy.ts';
+import { countedAs } from './window-log.policy.ts';
 
-/** What the operator states of a meter (`null`: nothing), and whether what is reported may raise it. */
+/** The quota that the operator states (`null` = none), and whether a reported quota may raise it. */
 export interface StatedQuota {
   readonly stated: Quota | null;
   readonly learn: boolean;
 }
 
 /**
- * What the operator states now; `null`: nothing any more. It holds at once, whatever was learned before. A raised limit gives
- * no more room than the upstream has, as far as is known: below the lower limit the level was that of the stated quota.
+ * Applies the operator's setting (`null` = no longer stated). It takes effect at once, whatever was learned before. A raised limit
+ * gives no more room than the upstream is known to have: under the lower limit the level was that of the stated quota only.
  */
 export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: number): void {
   const before = meter.limit;
@@ -29,8 +30,8 @@ export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: 
 }
 
 /**
- * The most that the upstream can have counted by now, as far as its answers stated, or as was counted here when the limit was
- * lowered; 0 = neither.
+ * The highest level that the upstream can have now, by its answers or by what was counted here when the limit was lowered; 0 =
+ * neither is known.
  */
 function levelThere(meter: Meter, now: number): number {
   const { peak, unreported } = meter;
@@ -43,8 +44,8 @@ function levelThere(meter: Meter, now: number): number {
 const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
 
 /**
- * A lowered limit is about to cut the level off. Where no answer states it, it is what a raised limit finds: replicas that differ
- * for a while in what is stated raise and lower it again with every call.
+ * Keeps the level before a lowered limit cuts it off, for a limit that is raised again. While replicas have different
+ * configurations, every call raises or lowers the limit.
  */
 function rememberLevel(meter: Meter, now: number): void {
   const level = Math.max(meter.level, levelThere(meter, now)) - onTheWay(meter);
@@ -53,15 +54,15 @@ function rememberLevel(meter: Meter, now: number): void {
 }
 
 /**
- * Units by which the limit in force is lower than what the upstream has. So much of what its answers state as used takes no
- * room here: the operator leaves it to others, or does not use it.
+ * Units by which the limit in force is below the upstream's own. So many of the used units that answers state take no room here:
+ * the operator leaves them to others, or does not use them.
  */
 export const unusedUnits = ({ limit, reported }: Meter): number =>
   limit === null || reported === null ? 0 : Math.max(0, reported.limit - limit);
 
 /**
- * The operator lets the meter drain more slowly than the upstream does. Then an answer that states a lower level says nothing
- * of how much of the stated quota is used.
+ * True when the operator's quota drains more slowly than the upstream's. Then an answer with a lower level does not show how much
+ * of the operator's quota is used.
  */
 export function isHeldSlower(meter: Meter): boolean {
   const { name, limit, windowMs, stated, reported } = meter;
@@ -71,8 +72,8 @@ export function isHeldSlower(meter: Meter): boolean {
 }
 
 /**
- * What an answer states of the quota. A window that it does not state is as long as it was before, or as learned from what
- * is left of it (`leftMs`, milliseconds; `null` = not stated).
+ * Applies the quota that an answer states. If it states no window, the former one stays, or the window is learned from what is
+ * left of it (`leftMs`, milliseconds; `null` = not stated).
  */
 export function applyReport(
   meter: Meter,
@@ -86,8 +87,8 @@ export function applyReport(
 }
 
 /**
- * Brings limit and window in force. Without a limit before, or with a higher one, more may have been counted here than
- * the limit: the upstream counted no more than that.
+ * Puts limit and window in force. If there was no limit before, or a higher one, the level is cut off at the new limit, because the
+ * upstream counts no more than its limit.
  */
 function enforce(meter: Meter, learn: boolean, now: number): void {
   const quota = quotaInForce(meter, learn);
@@ -100,13 +101,14 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
     if (meter.limit !== null && meter.reported === null) rememberLevel(meter, now);
     meter.level = limit;
   }
+  if (windowMs !== meter.windowMs) meter.log = countedAs(meter, { windowMs }, now);
   meter.limit = limit;
   meter.windowMs = windowMs;
 }
 
 /**
- * The quota that holds. What is reported counts as soon as something is; where the operator pinned the limit, no more than
- * is stated either: as many units at once, and as many in the long run, as the tighter of both has.
+ * The quota in force: the reported one as soon as there is one, else the stated one. If the operator pinned the limit, the
+ * tighter of both counts, for the units at once and for the rate.
  */
 function quotaInForce({ name, stated, reported }: Meter, learn: boolean): Quota | null {
   if (reported === null) return stated;

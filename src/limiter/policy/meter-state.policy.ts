@@ -7,8 +7,8 @@
 import type { MeterName } from '../../call.ts';
 
 /** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
-const minuteMs = 60_000;
-const dayMs = 86_400_000;
+export const minuteMs = 60_000;
+export const dayMs = 86_400_000;
 
 /** `limit` units in each window of this length, milliseconds. */
 export interface Quota {
@@ -45,7 +45,7 @@ export interface Meter {
   returned: number;
   /** Estimated consumption of others, units per millisecond. */
   others: number;
-  /** Up to when it is known what others have taken; `null`: not at all. */
+  /** The last instant up to which the use of others is known; `null` = it was never known. */
   heardAt: number | null;
   /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
   contest: Contest | null;
@@ -67,7 +67,7 @@ export interface Meter {
 /** Sends of one slot, which are forgotten together. */
 export interface SendSlot {
   readonly since: number;
-  /** From then on its units do not count. */
+  /** When the units stop counting. */
   readonly until: number;
   readonly units: number;
 }
@@ -107,13 +107,16 @@ export interface Unreported {
   readonly at: number;
 }
 
-/** How close to other calls of its bucket a call was granted: by that some calls may have overtaken others on the way. */
+/**
+ * How close in time to other calls of its bucket a call was granted. Calls granted close together may overtake each other on
+ * their way to the upstream, so an answer to one of them proves less about the order in which they were counted.
+ */
 export type Spacing =
   /** Another call was granted within the quiet gap before this one. */
   | 'crowded'
-  /** None was. */
+  /** No call was granted within the quiet gap before this one. */
   | 'quiet'
-  /** None was, and no calls have crowded for as long as the first of them may be late. */
+  /** As `quiet`, and the last crowded call was granted so long ago that it must have arrived upstream. */
   | 'calm';
 
 /** Position of the meter's counters when a lease was granted. */

@@ -21,15 +21,16 @@ export {
 } from './meter-state.policy.ts';
 
 /**
- * Jitter between our sending and the upstream's counting, milliseconds: a fifth of the time in which one unit drains,
- * within these bounds. A slow meter can afford more of it, and a refusal there costs more.
+ * Jitter between our sending and the upstream's counting, milliseconds: the time in which this part of a unit
+ * drains, within these bounds. A slow meter can afford more of it, and a refusal there costs more.
  */
+export const jitterUnitShare = 0.2;
 export const minJitterMs = 25;
 export const maxJitterMs = 100;
 /**
- * The most by which the first call of a burst may reach the upstream later than the last ones do, milliseconds, where
- * that is at most a sixtieth of the window. A meter that leaves empty rests so long: the upstream starts to drain when
- * the first call arrives, not when we let it go, and whoever starts a burst is busy just then. The answers end the rest.
+ * How much longer the first call of a burst may take to the upstream than the last ones, milliseconds; at most a sixtieth of the
+ * window. After the first call on an empty meter, the meter rests this long before it drains: the upstream starts to drain when the
+ * call arrives, not when we send it, and a process that starts a burst is busy just then. Answers end the rest.
  */
 export const maxLatenessMs = 1_000;
 export const windowsOfLateness = 60;
@@ -37,22 +38,22 @@ export const windowsOfLateness = 60;
 export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
 export const calmLatenessMs = 250;
-/** Without a word of them the estimate of what others take is given up in about this time, milliseconds. */
+/** In about this time the estimate of what others take falls to 0 if no answer shows them, milliseconds. */
 export const othersMemoryMs = 360_000;
-/** Calls that turn out more expensive than reserved fill a meter with what drains within so many windows at most. */
+/** How full a meter may get, in windows of draining, when calls turn out more expensive than was reserved. */
 export const debtWindows = 2;
-/** So much may be kept free in the end for each unit granted since the meter is contested. */
+/** The allowance of a contested meter: units that may be kept free for each unit granted since it is contested. */
 export const allowanceShare = 0.02;
 
 /** Units that drain during the jitter. */
 export function jitterUnits(meter: Meter): number {
   const rate = drainRate(meter);
-  return rate * Math.min(maxJitterMs, Math.max(minJitterMs, 0.2 / rate));
+  return rate * Math.min(maxJitterMs, Math.max(minJitterMs, jitterUnitShare / rate));
 }
 
-/** How long a meter that left empty may drain here and not there, because the first call has not arrived. */
+/** How long a meter may drain here but not at the upstream, because the first call has not arrived there. */
 function latenessMs(meter: Meter): number {
-  const jitterMs = Math.min(maxJitterMs, Math.max(minJitterMs, 0.2 / drainRate(meter)));
+  const jitterMs = Math.min(maxJitterMs, Math.max(minJitterMs, jitterUnitShare / drainRate(meter)));
   return Math.max(jitterMs, Math.min(maxLatenessMs, meter.windowMs / windowsOfLateness));
 }
 
@@ -60,9 +61,8 @@ function latenessMs(meter: Meter): number {
 export const restMs = (meter: Meter, now: number): number => Math.max(0, meter.at - now);
 
 /**
- * Used units at `now`, as long as nothing happens; a clock that stands still or steps back changes nothing. While no limit is
- * known, what was counted is forgotten in about the time of a window, so that a limit that becomes known does not find all
- * that ever was.
+ * Used units at `now` if nothing else happens. A clock that stands still or steps back changes nothing. While no limit is known,
+ * counted units fade in about the time of a window: otherwise a limit that becomes known would find every unit ever counted.
  */
 export function levelAt(meter: Meter, now: number): number {
   if (meter.log !== null) return loggedUnits(meter.log, now);
@@ -73,7 +73,7 @@ export function levelAt(meter: Meter, now: number): number {
   return Math.max(0, meter.level - drained);
 }
 
-/** Something happens: the meter goes on from its level at `now`. */
+/** Brings the level up to `now`, before anything else changes the meter. */
 export function drain(meter: Meter, now: number): void {
   if (now <= meter.at) return;
   const sinceMs = now - meter.at;
@@ -90,8 +90,8 @@ export interface UnitDemand {
 }
 
 /**
- * Milliseconds until a call has room; 0 = now. A cost above the limit needs the meter empty. What others are expected to take
- * slows calls down, and no more: when everything would have drained but for them, one goes and finds out.
+ * Milliseconds until a call has room; 0 = now. A cost above the limit needs the meter empty. What others are expected to take only
+ * delays calls: once the meter would be empty without them, one call is sent to find out.
  */
 export function roomInMs(meter: Meter, { units, waiting }: UnitDemand, now: number): number {
   const { limit } = meter;
@@ -112,8 +112,8 @@ export interface UnitsTaken {
 }
 
 /**
- * Takes the cost of a granted call and returns the mark that its lease keeps. No more than the limit, which is all that
- * an upstream counts: what a client writes into its call (`max_tokens`) would otherwise shut the meter for years.
+ * Takes the cost of a granted call and returns the mark that its lease keeps. At most the limit is taken, because an upstream
+ * counts no more: a value that a client writes into its call (`max_tokens`) could otherwise close the meter for years.
  */
 export function take(meter: Meter, { units, inTransit }: UnitsTaken, now: number): MeterMark {
   drain(meter, now);
@@ -132,27 +132,28 @@ export function take(meter: Meter, { units, inTransit }: UnitsTaken, now: number
   return { cost, granted: meter.granted, returned, drainsAt: meter.at, inTransit };
 }
 
-/** The upstream has spoken about this call, or it was never sent: it is no longer on its way. */
+/** Notes that the call is no longer on its way: the upstream has answered it, or it was never sent. */
 export function markAnswered(meter: Meter, mark: MeterMark): void {
   meter.answered += mark.cost;
 }
 
-/** A call that is no longer on its way brought no information about the meter. It arrived before `at`, if it did. */
+/** Notes that the answer to a call stated nothing of the meter. If the call arrived upstream, it did so before `at`. */
 export function markUnreported(meter: Meter, mark: MeterMark, at: number): void {
   const { units, at: until } = meter.unreported ?? { units: 0, at };
   meter.unreported = { units: units + mark.cost, at: Math.max(until, at) };
 }
 
-/** Takes units off the level, as far as there are any. */
+/** Lowers the level by `units`, at most to 0. */
 export function refund(meter: Meter, units: number, now: number): void {
   drain(meter, now);
   meter.level = Math.max(0, meter.level - units);
 }
 
 /**
- * A call that reserved something (or nothing: `reserved` 0) at `grantedAt` has spent `spent` in all. What it reserved too much
- * goes back, unless the meter was empty in between: then it has drained. What it reserved too little is charged, no more of a
- * call than the limit, and together no more than drains within two windows: the upstream let the calls pass.
+ * Corrects the meter by what a call has spent, which reserved `reserved` units (perhaps 0) at `grantedAt`. If it reserved too
+ * much, the difference goes back, unless the meter was empty in between: then it has drained. If it reserved too little, the
+ * difference is charged: per call at most the limit, and in all at most what drains within two windows, because the upstream let
+ * the calls pass.
  */
 export function settleUnits(
   meter: Meter,
@@ -179,8 +180,8 @@ export interface Reserved {
 }
 
 /**
- * Gives back what a call reserved that the upstream never counted. What has drained of it since `grantedAt` stays: but
- * for the reservation the meter might have been empty by then, with nothing to drain.
+ * Gives back the units of a call that the upstream never counted. Those that have drained since `grantedAt` do not come back:
+ * without the reservation the meter might have been empty, and nothing would have drained.
  */
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
@@ -188,6 +189,6 @@ export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: 
   unlogUnits(meter, cost, grantedAt);
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   refund(meter, hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
-  // Nobody else is on the way who might be late.
+  // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

@@ -30,7 +30,7 @@ import {
   type MeterMark,
 } from './meter.policy.ts';
 
-/** A replica not heard of for this long is dead: its waiting tickets are passed over. Milliseconds. */
+/** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
 /**
  * Leases swept, lanes woken, tickets passed over and grants of one pump at most: one transition of a store shared by
@@ -47,7 +47,10 @@ export interface Granted {
   readonly expiresAt: number;
 }
 
-/** What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none before the next event. */
+/**
+ * What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none before the next
+ * event.
+ */
 export interface Effects {
   readonly grants: readonly Granted[];
   readonly nextAt: number | null;

@@ -1,21 +1,21 @@
 /**
- * How long a bucket that nobody uses is remembered. Clients name buckets (each model is one, each credential that they
- * bring themselves): what somebody made up must not be kept as long as what was learned.
+ * How long an unused bucket is kept. Clients can create buckets: each model name is one, and each credential that a client brings
+ * itself. A bucket with an invented name must not be kept as long as one about which something was learned.
  *
- * Both stores ask here: the embedded one forgets by it, in Redis it is the expiry of the keys (`save.lua`). Pure.
+ * Both stores use this time: the embedded store forgets the bucket after it, Redis expires the keys after it (`save.lua`). Pure.
  */
 import type { Bucket } from './bucket-state.policy.ts';
 import { drainRate } from './meter.policy.ts';
 import { logMemoryMs } from './window-log.policy.ts';
 
-/** What was learned is kept this long after the last use; longer than any call waits. Milliseconds. */
+/** How long a bucket with a learned level or limit is kept after its last use: longer than any call waits. Milliseconds. */
 export const bucketMemoryMs = 3_600_000;
-/** A bucket whose answers taught nothing is kept this long, milliseconds: the next burst need not probe. */
+/** How long a bucket is kept whose answers taught nothing: the next burst need not probe again. Milliseconds. */
 export const blankMemoryMs = 60_000;
-/** A bucket without any answer holds nothing that a new one would not; it is kept this long for replicas that may still refer to it. */
+/** How long a bucket without any answer is kept: it equals a new one, but replicas may still refer to it. Milliseconds. */
 export const unansweredMemoryMs = 5_000;
 
-/** Milliseconds after `now`, its last use, at which the bucket may be forgotten. What is closed is kept in addition. */
+/** Milliseconds after `now`, the bucket's last use, at which it may be forgotten. The time for which it is closed comes on top. */
 export function memoryMs(bucket: Bucket, now: number): number {
   let memory = memoryOfLevels(bucket, now);
   for (const meter of bucket.meters.values()) memory = Math.max(memory, logMemoryMs(meter, now));
@@ -27,7 +27,7 @@ function memoryOfLevels(bucket: Bucket, now: number): number {
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
     if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;
-    // A meter that has drained equals a new one. A meter without a known limit holds no call back, whatever its level.
+    // A drained meter equals a new one, so the bucket is kept until then. Without a known limit a meter holds no call back.
     if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
   }
   return Math.min(longest, bucketMemoryMs);

@@ -9,13 +9,13 @@ import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
 import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
-import { takeable } from './waiting-costs.policy.ts';
+import { cappedCosts } from './waiting-costs.policy.ts';
 import {
   applyLesson,
   applySilence,
   applyThrottle,
   correct,
-  giveBack,
+  giveLeaseUnitsBack,
   noteService,
   refusedUnits,
   type TimedLesson,
@@ -88,14 +88,14 @@ export function settle(
         sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
       break;
     case 'dropped':
-      giveBack(bucket, lease, now);
+      giveLeaseUnitsBack(bucket, lease, now);
       end(bucket, lane, lease);
       forget(bucket, lease.ticket);
       slotIsBack(bucket, lane, now);
       break;
     case 'returned': {
       recallPilot(bucket, lease);
-      giveBack(bucket, lease, now);
+      giveLeaseUnitsBack(bucket, lease, now);
       end(bucket, lane, lease);
       requeue(bucket, lane, lease.ticket);
       const { because, sleepMs, ceiling = lane.ceiling } = settlement;
@@ -124,7 +124,7 @@ export function settle(
   return pump(bucket, now);
 }
 
-/** The refusal states that the call asks for more units than were reserved: the call waits for so many from now on. */
+/** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */
 function raiseCost(ticket: Ticket, feedback: Feedback): void {
   const asked = refusedUnits(feedback);
   const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
@@ -149,6 +149,6 @@ const isBeforeSlot = ({ slotBackAt }: Lane, { grantedAt }: Lease): boolean =>
 /** The ticket is back at its position. */
 function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   ticket.lease = null;
-  ticket.costs = takeable(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+  ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
   enqueue(bucket, lane, ticket);
 }

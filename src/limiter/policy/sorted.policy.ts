@@ -1,7 +1,7 @@
 /**
  * A set of names ordered by a number, ties by name: what Redis calls a sorted set, with the few operations the
- * scheduler uses. Kept as one sorted array: finding is O(log n), moving elements is one memory move, and a lane or a
- * bucket holds thousands, not millions.
+ * scheduler uses. One sorted array is enough: finding is O(log n), inserting moves memory once, and a lane or a bucket has
+ * thousands of entries, not millions.
  */
 
 interface Entry<Name> {
@@ -17,10 +17,6 @@ export class SortedNames<Name extends string = string> {
     return this.#entries.length;
   }
 
-  has(name: string): boolean {
-    return this.#scores.has(name);
-  }
-
   /** Score of a name; `null` when it is not in the set. */
   scoreOf(name: string): number | null {
     return this.#scores.get(name) ?? null;
@@ -33,7 +29,7 @@ export class SortedNames<Name extends string = string> {
     if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
     this.#scores.set(name, score);
     const at = this.#position(score, name);
-    // Most names come last, and `splice` would make a list of what it removed.
+    // Most names come last. `push` spares them the array of removed elements that `splice` returns.
     if (at === this.#entries.length) this.#entries.push({ name, score });
     else this.#entries.splice(at, 0, { name, score });
   }
@@ -58,7 +54,7 @@ export class SortedNames<Name extends string = string> {
     return this.#position(this.#scores.get(name) ?? score, name);
   }
 
-  /** How many entries stand before that position. */
+  /** How many entries stand before the position that the name would take with this score. */
   before(score: number, name: string): number {
     return this.#position(score, name);
   }

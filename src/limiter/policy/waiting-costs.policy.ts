@@ -4,14 +4,14 @@
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
-import { costEntries, meterNames } from './meter-names.policy.ts';
+import { costEntries, meterNames, requestWindows } from './meter-names.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /**
  * The costs that count for a call: of each meter no more than its limit, where one is known. A client may write any number into
  * its call (`max_tokens`), and the forecasts of all others of the bucket rest on the sum of the costs that wait.
  */
-export function takeable(bucket: Bucket, asked: Costs): Costs {
+export function cappedCosts(bucket: Bucket, asked: Costs): Costs {
   const costs: Partial<Record<MeterName, number>> = {};
   for (const [name, units] of costEntries(asked)) {
     const limit = bucket.meters.get(name)?.limit ?? 0;
@@ -60,6 +60,19 @@ export function addCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
 export function subtractCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
   sumCosts(lane.waitingCosts, costs, -1);
   sumCosts(bucket.waitingCosts, costs, -1);
+}
+
+/**
+ * What waiting calls with these costs in all take from a meter. A window of requests may have been added by a reload after they
+ * came: they take from it what they take from `requests`.
+ */
+export function waitingUnits(
+  bucket: Bucket,
+  costs: ReadonlyMap<MeterName, number> | null,
+  name: MeterName,
+): number {
+  if (!requestWindows.includes(name)) return costs?.get(name) ?? 0;
+  return bucket.meters.has(name) ? (costs?.get('requests') ?? 0) : 0;
 }
 
 function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -1): void {

@@ -1,12 +1,14 @@
 /**
- * The length of a window that no answer states, from what successive answers say is left of it (docs/adr/0010).
+ * The length of a window that no response states, estimated from the time that successive responses state to be left of it
+ * (docs/adr/0010).
  *
- * Owns: the estimate. Does not own: windows that answers state, or that the operator states (`meter-quota.policy.ts`). Pure.
+ * Owns: the estimate. Does not own: windows that responses or the operator state (`meter-quota.policy.ts`). Pure.
  *
- * A window is never shorter than what is left of it, and where calls come all the time the answers right after its start say
- * all of it. So the estimate is the shortest usual window that is no shorter than the most that was left: it grows with the
- * answers and never shrinks, as long as the limit is the same. A first answer late in a window makes it too short, until that
- * window ends: calls may then leave too fast for the rest of it, but no more of them than the answers say remain.
+ * A window is never shorter than the time left of it; where calls come all the time, a response right after its start states nearly
+ * all of it. So the estimate is the shortest usual window that is no shorter than the longest time that was left. The estimate grows
+ * with the responses, and never shrinks as long as the limit is the same. If the first response comes late in a window, the estimate is
+ * too short until that window ends: calls may then leave too fast for the rest of it, but no more calls than the responses state to
+ * remain.
  */
 
 const secondMs = 1_000;
@@ -20,19 +22,26 @@ export const usualWindowsMs: readonly number[] = [
   hourMs,
 ];
 
-/** Whole seconds are rounded up, and by some once more: what is left may be stated as one second more than the whole. */
-const roundingMs = 1_000;
-/** Where the rounding is at least a tenth of the window, it cannot be distinguished from a longer window. */
-const roundedFromMs = 10 * secondMs;
+/**
+ * Upstreams state whole seconds, rounded up, and some add one second: the stated time may be this much longer than the window.
+ * Milliseconds.
+ */
+export const roundingMs = 1_000;
+/**
+ * Up to this stated time the rounding is not subtracted: it is a tenth of the time or more, so that the time could as well be that of
+ * a longer window. Milliseconds.
+ */
+export const roundedFromMs = 10 * secondMs;
 
 /**
- * Milliseconds; `null` = nothing is known. `known` was learned before, for the same limit; `leftMs` is the time until the
- * window ends as the newest answer states it, rounded up.
+ * The estimate, milliseconds; `null` = nothing is known.
+ * @param known the estimate before, for the same limit
+ * @param leftMs the time until the window ends, as the newest response states it, rounded up; `null` = it states none
  */
 export function learnedWindowMs(known: number | null, leftMs: number | null): number | null {
   if (leftMs === null || !(leftMs > 0)) return known;
-  const least = leftMs > roundedFromMs ? leftMs - roundingMs : leftMs;
-  const usual = usualWindowsMs.find((windowMs) => windowMs >= least);
+  const minWindowMs = leftMs > roundedFromMs ? leftMs - roundingMs : leftMs;
+  const usual = usualWindowsMs.find((windowMs) => windowMs >= minWindowMs);
   if (usual === undefined) return known;
   return known === null ? usual : Math.max(known, usual);
 }

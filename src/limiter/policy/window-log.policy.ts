@@ -19,8 +19,12 @@ export const minMarginMs = 25;
 export const maxMarginMs = 1_000;
 export const windowsOfMargin = 60;
 
-/** When a call was granted and sent, and when the head of its answer arrived. `granted`: units of the meter granted up to that call. */
+/**
+ * When a call was granted and sent, and when the head of its answer arrived. `cost`: units that it took of the meter; `granted`:
+ * those granted up to that call.
+ */
 export interface SendTimes {
+  readonly cost: number;
   readonly granted: number;
   readonly grantedAt: number;
   readonly sentAt: number;
@@ -48,7 +52,7 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
   return units;
 }
 
-/** Keeps the meter's log as the operator states its window now. Units that were counted without a log count for one window. */
+/** Keeps the meter's log as the operator states its window now. Units that were counted without a log count for one window at most. */
 export function keepLog(
   meter: Meter,
   { counts, epochAt }: { readonly counts: CountedWindow | null; readonly epochAt: number },
@@ -56,12 +60,38 @@ export function keepLog(
 ): void {
   const before = meter.log;
   if (counts === null) meter.log = null;
-  else if (before === null) meter.log = { counts, epochAt, slots: slotsOf(meter, now) };
-  else if (before.counts !== counts) meter.log = { ...before, counts };
+  else if (before === null) meter.log = logOfLevel(meter, { counts, epochAt, slots: [] }, now);
+  else if (before.counts !== counts) meter.log = countedAs(meter, { counts, windowMs: meter.windowMs }, now);
 }
 
-const slotsOf = ({ level, windowMs }: Meter, now: number): SendSlot[] =>
-  level > 0 ? [{ since: now, until: now + windowMs, units: level }] : [];
+/**
+ * The meter's log when its window is counted in another way or has another length from now on: what was sent counts for the new
+ * window, from the latest time at which the last unit of its slot can have been counted.
+ */
+export function countedAs(
+  { log, windowMs: before }: Meter,
+  { counts, windowMs }: { readonly counts?: CountedWindow; readonly windowMs: number },
+  now: number,
+): WindowLog | null {
+  if (log === null) return null;
+  const next = counts === undefined ? log : { ...log, counts };
+  const lastAt = ({ since, until }: SendSlot): number => {
+    const endedAt = until - marginMs(before);
+    return Math.max(since, log.counts === 'rolling' ? endedAt - before : Math.min(now, endedAt));
+  };
+  return {
+    ...next,
+    slots: log.slots.map((slot) => ({ ...slot, until: endOf(next, windowMs, lastAt(slot)) })),
+  };
+}
+
+/** A window of the clock ends with the clock, whenever within it the units were counted. */
+function logOfLevel({ level, windowMs }: Meter, log: WindowLog, now: number): WindowLog {
+  if (level <= 0) return log;
+  const rollingEnd = now + windowMs;
+  const until = log.counts === 'rolling' ? rollingEnd : Math.min(rollingEnd, endOf(log, windowMs, now));
+  return { ...log, slots: [{ since: now, until, units: level }] };
+}
 
 /** When a send of now no longer counts: near the end of a fixed window it may be counted in the next one. */
 function endOf({ counts, epochAt }: WindowLog, windowMs: number, now: number): number {
@@ -79,7 +109,10 @@ export function logUnits(meter: Meter, units: number, now: number): void {
   const last = slots.at(-1);
   const isFixed = log.counts === 'fixed';
   const joins =
-    last !== undefined && (isFixed ? last.until >= until : now - last.since < windowMs / slotsPerWindow);
+    last !== undefined &&
+    (isFixed
+      ? endOf(log, windowMs, last.since) >= until && last.until <= until
+      : now - last.since < windowMs / slotsPerWindow);
   if (joins) {
     slots[slots.length - 1] = {
       since: last.since,
@@ -105,9 +138,10 @@ export function unlogUnits(meter: Meter, units: number, grantedAt: number): void
 
 /**
  * A call reached the upstream later than its grant: it left late (a busy process), or was longer on its way than others (a new
- * connection). Its slot counts until the window of that time has passed.
+ * connection). It counts until the window of that time has passed: of a rolling window with its slot, of one of the clock alone,
+ * because its slot has all calls of that window.
  */
-export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: SendTimes): void {
+export function logSent(meter: Meter, { cost, granted, grantedAt, sentAt, headAt }: SendTimes): void {
   const { log, windowMs, fastestMs, limit } = meter;
   if (log === null) return;
   const tookMs = Math.max(0, headAt - sentAt);
@@ -123,7 +157,13 @@ export function logSent(meter: Meter, { granted, grantedAt, sentAt, headAt }: Se
   const isRolling = log.counts === 'rolling';
   const until = isRolling ? countedAt + windowMs + wayGrainMs : endOf(log, windowMs, countedAt);
   if (slot === undefined || until <= slot.until) return;
-  meter.log = { ...log, slots: log.slots.map((one, index) => (index === at ? { ...slot, until } : one)) };
+  const units = isRolling ? slot.units : Math.min(cost, slot.units);
+  const later = { since: slot.since, until, units };
+  const rest = { ...slot, units: slot.units - units };
+  meter.log = {
+    ...log,
+    slots: log.slots.toSpliced(at, 1, ...(rest.units > 0 ? [later, rest] : [later])),
+  };
 }
 
 /** What an answer stated of the window in which it was made. */
@@ -135,8 +175,9 @@ export interface StatedWindowEnd {
 }
 
 /**
- * An answer stated when a fixed window ends, by whatever clock begins it there. Its call was sent in that window, so it counts until
- * then, though the window of our own clock ends sooner; and so does what left in the same slot, which may be more than needed.
+ * An answer stated when a fixed window ends, by whatever clock begins it there. Its call was sent in that window, so it counts
+ * until then, though the window of our own clock ends sooner; and so does what left in the same slot, which may be more than
+ * needed.
  */
 export function logStatedEnd(meter: Meter, { sentAt, headAt, leftMs }: StatedWindowEnd): void {
   const { log, windowMs } = meter;
@@ -152,32 +193,31 @@ export function logStatedEnd(meter: Meter, { sentAt, headAt, leftMs }: StatedWin
   };
 }
 
-/** An answer stated that at least so many units are used: what is not of our own sends was taken by others, of late. */
+/** Notes that an answer stated at least `lowest` used units: those that are not our own sends were taken by others, recently. */
 export function logReported(meter: Meter, lowest: number, now: number): void {
   if (meter.log !== null) logUnits(meter, lowest - loggedUnits(meter.log, now), now);
 }
 
 /**
- * Milliseconds until the last of `units` more has room, where each goes as soon as it can; 0 = now. Whatever leaves its window
- * makes room for as much, which leaves one window later.
+ * Milliseconds until the last of `units` more has room, where each goes as soon as it can; 0 = now. Each goes one window after
+ * the one that is a whole limit before it; the first ones go when enough of what counts now has left, which may be more than the
+ * limit: it may have been lowered.
  */
 export function windowWaitMs(meter: Meter, units: number, now: number): number {
   const { log, limit, windowMs } = meter;
   if (log === null || limit === null) return 0;
-  const over = loggedUnits(log, now) + units - limit;
-  if (over <= 0) return 0;
+  const rounds = Math.ceil(units / limit) - 1;
+  let left = loggedUnits(log, now) + units - rounds * limit - limit;
   const periodMs = log.counts === 'fixed' ? windowMs : windowMs + marginMs(windowMs);
-  const rounds = Math.ceil(over / limit) - 1;
-  let left = over - rounds * limit;
-  for (const { until, units: leaving } of log.slots) {
+  if (left <= 0) return rounds <= 0 ? 0 : endOf(log, windowMs, now) - now + (rounds - 1) * periodMs;
+  for (const { until, units: leaving } of log.slots.toSorted((one, other) => one.until - other.until)) {
     if (until <= now) continue;
     left -= leaving;
     if (left <= 0) return until - now + rounds * periodMs;
   }
-  // The free units are taken now.
   return endOf(log, windowMs, now) - now + rounds * periodMs;
 }
 
 /** Milliseconds for which the log must be kept; 0 = nothing in it counts. */
 export const logMemoryMs = ({ log }: Meter, now: number): number =>
-  Math.max(0, (log?.slots.at(-1)?.until ?? now) - now);
+  Math.max(0, ...(log?.slots ?? []).map(({ until }) => until - now));

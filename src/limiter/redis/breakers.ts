@@ -5,8 +5,8 @@
  * Owns: the words between replica and script. Does not own: which state follows which (`src/breaker/`).
  */
 import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from '../breaker-store.ts';
-import { amountOf, listOf, malformed, textOf, wordOf } from './client/malformed-reply.ts';
-import type { RedisHealth } from './client/health.ts';
+import { amountOf, listOf, malformed, textOf, wordOf } from '../../redis/malformed-reply.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { presenceKeys } from './presence.ts';
 import type { Replica } from './replica.ts';
 import { runOwn } from './protocol/commands.ts';
@@ -22,7 +22,7 @@ const keyOf = ({ key }: BreakerId): string => `sluice:{presence}:1:breaker:${key
 
 type Operation = 'put' | 'take' | 'close' | 'read';
 
-/** From the version that this replica knows to what it wants. */
+/** A wanted change of a breaker, with the version that this replica knows. */
 interface Change {
   readonly known: string;
   readonly next: SharedBreaker | null;

@@ -1,13 +1,12 @@
 /**
- * The calls of this replica in one bucket: tickets on their way into Redis, grants on their way to their calls, leases on
- * their way to their end.
+ * The calls of this replica in one bucket, from their ticket over their grant to the end of their lease.
  *
  * Owns: the state of every ticket and lease; what becomes of a grant; sending settlements, cancellations and tickets that
  * Redis lost. Does not own: newcomers, ticks and what a reply says of the bucket (`bucket-session.ts`).
- * Invariants: a grant reaches its call once; a grant that nobody waits for goes back whole; a ticket that waits here is
- * known to Redis or is entered again at its position; a settlement is sent until Redis knows it; a lost lease is counted
- * once; after a loss nobody is sent until all replicas had time to enter their tickets again, and capped lanes wait one
- * lease length, once for losses that follow one another within it.
+ * Invariants: a grant reaches its call once; a grant that no call waits for goes back whole; a ticket that waits here is
+ * known to Redis or is entered again at its position; a settlement is sent until Redis has it; a lost lease is counted
+ * once; after a loss of data no call is sent until all replicas have had time to enter their tickets again; capped lanes wait one
+ * lease length then, and only once for losses that follow one another within that time.
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
@@ -59,7 +58,7 @@ export class BucketCalls {
     });
   }
 
-  /** Takes a grant and hands it to its call, now or when it may go. `hand` is the listener unless the caller awaits it. */
+  /** Takes a grant and hands it to its call, at once or when the call may be sent. `hand`: receives it instead of the listener. */
   receive(
     grant: GrantReply,
     time: ReplyTime,
@@ -89,11 +88,11 @@ export class BucketCalls {
     this.#kept.keep(lease, keptMs);
   }
 
-  /** Ends the lease, here and in Redis; a ticket that goes back waits again. */
+  /** Ends the lease, here and in Redis. If the settlement requeues the ticket, the ticket waits again. */
   async settle(lease: HeldLease, asked: Settlement, lesson: TimedLesson | null): Promise<void> {
     if (!this.held.leases.has(lease.lease)) return;
     const now = this.#context.clock.monotonic();
-    // Whether Redis still knew the lease stays unknown where the reply to the first attempt is lost.
+    // Counted here already, because a lost reply would leave unknown whether Redis still knew the lease.
     if (lease.expiresAt + leaseMarginMs < now) this.countLost(lease, 'stalled');
     this.#end(lease);
     if (asked.kind === 'throttled') this.#view.closing.extend(now + asked.closeMs);
@@ -108,7 +107,7 @@ export class BucketCalls {
     await this.sendSettlement(sent, ticket);
   }
 
-  /** Sends what ends a lease that has ended here. `ticket`: goes back with it. */
+  /** Sends the settlement of a lease that has ended here. `ticket`: the ticket that the settlement requeues, or `null`. */
   async sendSettlement(sent: SentSettlement, ticket: ReplicaTicket | null): Promise<void> {
     const { lease, settlement, lesson } = sent;
     const { redis, ended, listener, positions, onStranded } = this.#context;
@@ -139,7 +138,7 @@ export class BucketCalls {
     }
   }
 
-  /** Sends again what Redis, although available, did not take; a ticket that goes back with it is entered again. */
+  /** Sends a settlement again that Redis, although available, did not take. A ticket that it requeued is entered again. */
   async retrySettlement(sent: SentSettlement): Promise<void> {
     await this.sendSettlement(sent, null);
     const ticket = this.held.tickets.get(sent.lease.ticket);
@@ -147,7 +146,7 @@ export class BucketCalls {
     if (isOutside && !this.#context.ended.isDeferred(sent.lease.lease)) this.reenter(ticket);
   }
 
-  /** Enters a ticket that waits here and that Redis may not have, at its position; Redis never refuses it. */
+  /** Enters a waiting ticket again, at its position, because Redis may not have it. Redis never refuses such a ticket. */
   reenter(ticket: ReplicaTicket): void {
     if (!this.#context.redis.isUp) return;
     ticket.state = unconfirmed;
@@ -172,7 +171,7 @@ export class BucketCalls {
       },
     );
     if (asked.kind === 'unavailable') {
-      // Redis is available and answered with a permanent error: no return of Redis is to be waited for.
+      // Redis is available but answered with a permanent error: no recovery will enter the ticket again, so a timer does.
       if (redis.isUp && isOutside()) clock.after(reenterAfterMs, () => isOutside() && this.reenter(ticket));
       return;
     }
@@ -181,7 +180,7 @@ export class BucketCalls {
     else if (ticket.state.kind === 'caller_left') this.sendCancel(admission.ticket);
   }
 
-  /** The ticket's call does not wait for Redis any more: cancels the ticket there, at the latest when Redis is available again. */
+  /** Cancels a ticket whose call waits no longer: at once, or as soon as Redis is available again. */
   cancelNowOrLater(id: TicketId): void {
     if (this.#context.redis.isUp) this.sendCancel(id);
     else this.held.cancelLater.add(id);
@@ -191,13 +190,13 @@ export class BucketCalls {
     this.#context.background.run(this.#queue.send<'cancel'>({ kind: 'cancel', ticket }));
   }
 
-  /** The data of the bucket is gone from Redis: leases are lost, waiting tickets are entered again. */
+  /** Redis lost the data of the bucket: counts the leases as lost, and enters waiting tickets again. */
   lose(): void {
     const now = this.#context.clock.monotonic();
     this.#view.lostAt = now;
     this.#view.keepClosed();
     for (const lease of this.held.leases.values()) {
-      if (lease.cancelQuarantine === null) {
+      if (lease.state.kind !== 'quarantined') {
         this.countLost(lease, 'epoch');
         lease.expiresAt = Math.min(lease.expiresAt, now);
       } else {
@@ -211,11 +210,11 @@ export class BucketCalls {
 
   countLost(lease: HeldLease, reason: LossReason): void {
     if (lease.isLost) return;
-    lease.isLost = true;
+    lease.lose();
     if (lease.isCapped) this.#context.telemetry.leaseLost(reason);
   }
 
-  /** Redis granted what nobody waits for here. */
+  /** Gives back a grant for which no call waits here. */
   #dropStray(lease: HeldLease): void {
     const { clock, ended, background } = this.#context;
     const at = clock.monotonic();
@@ -225,7 +224,7 @@ export class BucketCalls {
     background.run(this.sendSettlement(sent, null));
   }
 
-  /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. */
+  /** Redis names a lease that has ended here: its settlement was lost with Redis' data, or is still on its way. Sends it again. */
   #repeatSettlement(lease: LeaseToken): void {
     const { ended, clock, background } = this.#context;
     const known = ended.repeatable(lease);
@@ -238,10 +237,9 @@ export class BucketCalls {
     if (again !== null) background.run(this.sendSettlement(again, ticket));
   }
 
-  /** Ends the lease here; nothing is sent. */
+  /** Ends the lease in this replica only. */
   #end(lease: HeldLease): void {
-    lease.cancelQuarantine?.();
-    lease.cancelQuarantine = null;
+    lease.endQuarantine();
     this.held.leases.delete(lease.lease);
     this.#context.ended.add(lease.lease, this.#context.clock.monotonic());
   }

@@ -9,8 +9,14 @@ import type { AdmitReply } from '../policy/bucket-events.ts';
 import type { BucketCalls } from './bucket-calls.ts';
 import type { BucketView } from './bucket-view.ts';
 import type { EventQueue } from './event-queue.ts';
-import { grantUnderWay, type Admission, type AdmissionReply, type Grant, type TicketId } from '../limiter.ts';
-import { unavailable, type Unavailable } from './client/health.ts';
+import {
+  queuedWithoutForecast,
+  type Admission,
+  type AdmissionReply,
+  type Grant,
+  type TicketId,
+} from '../limiter.ts';
+import { unavailable, type Unavailable } from '../../redis/health.ts';
 import { createTicket, grantIn, unconfirmed, type Positioned, type ReplicaTicket } from './replica-calls.ts';
 import type { HeldLease } from './held-lease.ts';
 import type { ReplicaContext } from './replica-context.ts';
@@ -20,6 +26,11 @@ export interface BucketParts {
   readonly view: BucketView;
   readonly calls: BucketCalls;
   readonly context: ReplicaContext;
+}
+
+/** Redis gave no reply to this admission, which is as configuration has it by now. */
+export interface Unanswered extends Unavailable {
+  readonly admission: Admission;
 }
 
 export class BucketEntry {
@@ -35,7 +46,7 @@ export class BucketEntry {
     this.#context = context;
   }
 
-  async admit(admission: Admission): Promise<AdmissionReply | Unavailable> {
+  async admit(admission: Admission): Promise<AdmissionReply | Unanswered> {
     const { clock, positions } = this.#context;
     const ticket = createTicket(admission, { kind: 'entering' }, clock.monotonic());
     this.#calls.held.tickets.set(admission.ticket, ticket);
@@ -56,7 +67,7 @@ export class BucketEntry {
       const time = { now: bucket.now, sentAt };
       this.#calls.receive(grantIn(admission, reply), time, (grant) => (handed = grant));
       if (hasLeft) this.#calls.held.tickets.delete(admission.ticket);
-      return handed === null ? grantUnderWay : { kind: 'granted', grant: handed };
+      return handed === null ? queuedWithoutForecast : { kind: 'granted', grant: handed };
     }
     if (hasLeft) {
       this.#calls.held.tickets.delete(admission.ticket);
@@ -75,7 +86,7 @@ export class BucketEntry {
   }
 
   /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `caller_left`, is cancelled there. */
-  #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unavailable {
+  #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unanswered {
     const { ticket: id } = ticket.admission;
     const { kind } = ticket.state;
     const isHere = this.#calls.held.tickets.get(id) === ticket;
@@ -85,8 +96,9 @@ export class BucketEntry {
     }
     // `caller_left`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
     // which the ticket may have gone back to waiting, here or in the store to which waiting calls were moved.
-    if (kind === 'caller_left' || kind === 'waiting' || (isHere && kind === 'granted')) return grantUnderWay;
-    return unavailable;
+    if (kind === 'caller_left' || kind === 'waiting' || (isHere && kind === 'granted'))
+      return queuedWithoutForecast;
+    return { ...unavailable, admission: ticket.admission };
   }
 
   /** Takes the ticket out, because it moves to another bucket. Returns its position; `null` = this session has no such ticket. */
@@ -107,7 +119,7 @@ export class BucketEntry {
     if (before.kind === 'entering' || before.kind === 'caller_left') return;
     held.tickets.delete(id);
     if (before.kind === 'waiting') this.#calls.cancelNowOrLater(id);
-    else if (before.lease.cancelQuarantine !== null) this.#drop(before.lease);
+    else if (before.lease.state.kind === 'quarantined') this.#drop(before.lease);
   }
 
   /** Enters a ticket that has its position already; Redis never refuses it. */

@@ -20,6 +20,7 @@ import type {
   LeaseToken,
   LaneKey,
   Lesson,
+  MeterSnapshot,
   Reconfiguration,
   Settlement,
   WaitForecast,
@@ -27,10 +28,12 @@ import type {
 } from '../limiter.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
+/** Meters of a bucket in use are read so often at least. Milliseconds; as often as the live page takes a sample. */
+const readEveryMs = 2_000;
 /** Lanes that one event reconfigures at most. */
 const lanesPerEvent = 64;
 
-/** A bucket as it was when Redis was last heard. */
+/** A bucket by the last reply of Redis. */
 export interface LastReading extends BucketSnapshot {
   /** The operator's setting when the meters were read; `null` = not known. */
   readonly setting: BucketSetting | null;
@@ -76,6 +79,16 @@ export class BucketSession {
     return this.calls.held.isEmpty;
   }
 
+  /**
+   * This replica used the bucket since its meters were read, which is so long ago that gauges should not go on with that reading.
+   * Only ticks read meters, and calls shorter than a second are seldom under way at a tick.
+   */
+  isReadingOld(now: number): boolean {
+    const { usedAt, readings } = this.#view;
+    const { latest } = readings;
+    return latest === null || (usedAt > latest.at && now - latest.at >= readEveryMs);
+  }
+
   /** May be forgotten if nobody used it for this long. */
   isUnusedFor(ms: number, now: number): boolean {
     return this.isIdle && this.calls.held.cancelLater.size === 0 && now - this.#view.usedAt > ms;
@@ -103,10 +116,12 @@ export class BucketSession {
    */
   async reconfigure({ setting, lanes }: Reconfiguration): Promise<void> {
     const changed = new Map(lanes.map((lane) => [lane.lane, lane]));
-    const revised = <Entering extends { readonly lane: LaneKey }>(admission: Entering): Entering => {
-      const lane = changed.get(admission.lane);
-      return lane === undefined ? admission : { ...admission, ...lane, setting };
-    };
+    // Also of a lane that is not named: of a workspace that the reload removed. The setting is that of the whole bucket.
+    const revised = <Entering extends { readonly lane: LaneKey }>(admission: Entering): Entering => ({
+      ...admission,
+      ...changed.get(admission.lane),
+      setting,
+    });
     for (const ticket of this.calls.held.tickets.values()) ticket.admission = revised(ticket.admission);
     this.#queue.revise((event) =>
       event.kind === 'admit' ? { kind: 'admit', admission: revised(event.admission) } : event,
@@ -131,19 +146,18 @@ export class BucketSession {
     return asked.kind === 'applied' ? asked.reply.forecast : null;
   }
 
-  /** Levels as named at `readAt`, drained since. */
-  snapshot(readAt = this.#view.readings.latest?.at ?? 0): BucketSnapshot {
+  /** Levels as Redis named them last, drained since then; `drainsFrom`: only since that time (`null` = since the reading). */
+  snapshot(drainsFrom: number | null = null): BucketSnapshot {
     const now = this.#context.clock.monotonic();
     const { held } = this.calls;
+    const { latest } = this.#view.readings;
     return {
       bucket: this.key,
       closedMs: this.#view.closing.msLeft(now),
       waiting: held.countWaiting(),
       inFlight: held.leases.size,
-      meters: (this.#view.readings.latest?.meters ?? []).map((meter) => ({
-        ...meter,
-        level: Math.max(0, meter.level - ((now - readAt) * meter.limit) / meter.windowMs),
-      })),
+      meters:
+        latest === null ? [] : latest.meters.map((meter) => drained(meter, now - (drainsFrom ?? latest.at))),
     };
   }
 
@@ -196,8 +210,8 @@ export class BucketSession {
   end(): void {
     this.replies.close();
     const { leases } = this.calls.held;
-    for (const { lease, cancelQuarantine } of leases.values()) {
-      this.#end(lease, { kind: cancelQuarantine === null ? 'unknown' : 'dropped' });
+    for (const { lease, state } of leases.values()) {
+      this.#end(lease, { kind: state.kind === 'quarantined' ? 'dropped' : 'unknown' });
     }
     for (const { admission } of this.calls.held.waiting()) this.entry.cancel(admission.ticket);
     this.#queue.flush();
@@ -211,3 +225,8 @@ export class BucketSession {
     return this.#context.redis.isUp && this.calls.held.leases.has(lease);
   }
 }
+
+const drained = (meter: MeterSnapshot, sinceMs: number): MeterSnapshot => ({
+  ...meter,
+  level: Math.max(0, meter.level - (sinceMs * meter.limit) / meter.windowMs),
+});

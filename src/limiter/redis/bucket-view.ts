@@ -31,9 +31,9 @@ export class BucketView {
   lostAt: number | null = null;
   /** Monotonic milliseconds of the latest loss that concerned this bucket alone; `null` = none seen. */
   lostAloneAt: number | null = null;
-  /** How many losses of Redis' data were noticed when the bucket was last heard of. */
+  /** How many losses of Redis' data were known at the last reply for the bucket. */
   losses = 0;
-  /** Of the latest reply that was not overtaken; its `now` is comparable within one life. */
+  /** Times of the latest reply that was not overtaken. Its `now` is comparable only within one life of the bucket's data. */
   latest: ReplyTime | null = null;
   /** Grants before this time are returned: other replicas have not entered their tickets yet. Monotonic milliseconds. */
   resumeAt: number | null = null;

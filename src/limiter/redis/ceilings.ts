@@ -8,7 +8,7 @@
 import type { Clock } from '../../clock.ts';
 import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
-import { amountOf, listOf, numberOf } from './client/malformed-reply.ts';
+import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
 import {
   dayLeft,
   minWaitMs,
@@ -18,8 +18,8 @@ import {
   type SlotsRead,
 } from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './protocol/commands.ts';
-import type { RedisClient } from './client/connection.ts';
-import { unavailable, type RedisHealth, type Unavailable } from './client/health.ts';
+import type { RedisClient } from '../../redis/connection.ts';
+import { unavailable, type RedisHealth, type Unavailable } from '../../redis/health.ts';
 import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
 
 /** A read of the slots is used for this long, and no other read is made within `repeatMs` of it. Milliseconds. */
@@ -70,11 +70,13 @@ export class RedisCeilings {
   }
 
   /** While Redis is unavailable the slot stays taken: the ceiling then allows too few sends, never too many. */
-  async giveBack(ceiling: CeilingRef, id: string): Promise<void> {
+  async giveSlotBack(ceiling: CeilingRef, id: string): Promise<void> {
     const { key, perMinute } = ceiling;
-    if (perMinute !== null) await this.#log(ceiling).reward(key, 1, { id });
-    // The day is a plain counter without ids: a repeated decrement would count twice, so it is tried once.
-    else await this.#redis.run('reward', (client) => client.decr(dayKey(key)), { once: true });
+    if (perMinute !== null) return void (await this.#log(ceiling).reward(key, 1, { id }));
+    // The day is a plain counter without ids: a repeated decrement would count twice, so it is tried once. The count may have
+    // ended with its day, or be lost: a plain DECR would create a key of -1 that never expires, and allow a call too many.
+    const call = { keys: [sendsKey(key), dayKey(key)], argv: ['', '1'] };
+    await this.#redis.run('reward', (client) => runOwn(client, 'giveback', call), { once: true });
   }
 
   async forecast(

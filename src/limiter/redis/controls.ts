@@ -1,7 +1,7 @@
 /** An operator's controls in Redis: two keys per upstream, both of which expire. Owns: arguments and replies of their script. */
 import { openingMemoryMs, type ControlsStore, type ControlReply } from '../controls-store.ts';
-import { amountOf, listOf, textOf } from './client/malformed-reply.ts';
-import type { RedisHealth } from './client/health.ts';
+import { amountOf, listOf, textOf } from '../../redis/malformed-reply.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { runOwn } from './protocol/commands.ts';
 
 type Operation = 'read' | 'pause' | 'resume' | 'open';

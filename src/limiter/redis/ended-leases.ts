@@ -16,7 +16,7 @@ const resendAfterMs = 1_000;
 const rememberedMs = 30_000;
 /** Settlements kept while Redis is unavailable. */
 const maxDeferred = 20_000;
-/** Of those that Redis answered with a permanent error, so many are sent again at a time. */
+/** How many settlements that Redis answered with a permanent error are sent again at a time. */
 const maxRetries = 64;
 
 /** A settlement as it was sent, or was to be sent. */

@@ -7,8 +7,8 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { EstimateStore, SharedEstimate } from '../estimate-store.ts';
-import { amountOf, malformed, wordOf } from './client/malformed-reply.ts';
-import type { RedisHealth } from './client/health.ts';
+import { amountOf, malformed, wordOf } from '../../redis/malformed-reply.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { presenceKeys } from './presence.ts';
 import { runOwn } from './protocol/commands.ts';
 import type { Replica } from './replica.ts';

@@ -13,7 +13,7 @@ import { applyCall } from './protocol/event-codec.ts';
 import type { BucketKey, LaneKey } from '../limiter.ts';
 import { Outbox, type AppliedEvent, type EventOutcome, type Batch, type Outgoing } from './outbox.ts';
 import { runApply } from './protocol/commands.ts';
-import type { RedisHealth } from './client/health.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { readBatch, type BucketReply } from './protocol/reply-codec.ts';
 import type { StoreClock } from './store-clock.ts';
 
@@ -25,7 +25,7 @@ export const deferMs = 2;
 export interface EventOptions<K extends EventKind> {
   /** Nobody waits for what the event does: it may be sent {@link deferMs} later. */
   readonly isDeferrable?: boolean;
-  /** Lane of a call that Redis has not heard of: newcomers wait while many commands are under way, lanes in rotation. */
+  /** Lane of a call that Redis does not have yet: newcomers wait while many commands are under way, and go by lanes in rotation. */
   readonly newcomer?: LaneKey;
   /** Called with the event's reply before the session reads what the reply says of the bucket. */
   readonly first?: (applied: AppliedEvent<ReplyOf[K]>) => void;

@@ -1,6 +1,6 @@
 /**
- * Group commit of one kind of command: per key at most one is under way; what is asked meanwhile goes together in the
- * next one, in order. What is asked alone is sent at once.
+ * Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the
+ * next command, in order; a request that finds no command under way is sent at once.
  */
 interface Waiting<In, Out> {
   readonly asked: In;
@@ -13,7 +13,7 @@ export class Gathered<In, Out> {
   readonly #max: number;
   readonly #waiting = new Map<string, Waiting<In, Out>[]>();
 
-  /** `send` resolves with one answer per element; its failure is that of all. `max`: elements of one command. */
+  /** `send` resolves with one answer per request, or rejects for all of them. `max`: requests of one command. */
   constructor(send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>, max: number) {
     this.#send = send;
     this.#max = max;
@@ -38,7 +38,7 @@ export class Gathered<In, Out> {
         const asked = batch.map((one) => one.asked);
         const answers = await this.#send(key, asked);
         for (const [at, answer] of answers.entries()) batch[at]?.resolve(answer);
-        // A promise that is settled already stays so.
+        // Rejecting changes only the requests that got no answer.
         for (const { reject } of batch) reject(new TypeError('an answer is missing'));
       } catch (failure) {
         for (const { reject } of batch) reject(failure);

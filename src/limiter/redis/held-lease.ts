@@ -1,4 +1,4 @@
-/** A lease of this replica, from the grant to its settlement. Data only. */
+/** A lease of this replica, from the grant to its settlement: its data and its states. */
 import type { Costs } from '../../call.ts';
 import type { Admission, BucketKey, Grant, LaneKey, LeaseToken, TicketId } from '../limiter.ts';
 import type { GrantReply } from './protocol/message-codec.ts';
@@ -12,11 +12,24 @@ export interface LeaseStart {
   readonly grant: Omit<GrantReply, 'expiresAt'>;
   /** Monotonic milliseconds. */
   readonly expiresAt: number;
-  /** Of the ticket that the lease belongs to; `null` = nobody waits for it here. */
+  /** Admission of the lease's ticket; `null` = no call waits for the lease here. */
   readonly admission: Admission | null;
 }
 
-/** A lease of this replica, from the grant to its settlement. */
+export type LeaseState =
+  /** Its call has it, or is about to get it. */
+  | { readonly kind: 'held' }
+  /**
+   * The grant is kept from its call (a new epoch). `cancel` stops what hands it over. It is handed over also when it has been
+   * lost meanwhile: its call notices, and goes back to its lane.
+   */
+  | { readonly kind: 'quarantined'; readonly cancel: () => void; readonly isLost: boolean }
+  /** Redis lost the lease, or this process noticed too late that it ran out. */
+  | { readonly kind: 'lost' };
+
+const held: LeaseState = { kind: 'held' };
+const lost: LeaseState = { kind: 'lost' };
+
 export class HeldLease implements Grant {
   readonly ticket: TicketId;
   readonly bucket: BucketKey;
@@ -28,10 +41,7 @@ export class HeldLease implements Grant {
   /** What its call takes from the bucket. */
   readonly costs: Costs;
   expiresAt: number;
-  /** Redis lost the lease, or this process noticed too late that it ran out: counted once. */
-  isLost = false;
-  /** Set while the grant is kept from its call (a new epoch): cancels the timer that hands it over. */
-  cancelQuarantine: (() => void) | null = null;
+  state: LeaseState = held;
 
   constructor({ bucket, grant, expiresAt, admission }: LeaseStart) {
     this.ticket = grant.ticket;
@@ -42,5 +52,26 @@ export class HeldLease implements Grant {
     this.isCapped = admission !== null && admission.maxInFlight !== null;
     this.costs = admission?.costs ?? {};
     this.expiresAt = expiresAt;
+  }
+
+  get isLost(): boolean {
+    return this.state.kind === 'lost' || (this.state.kind === 'quarantined' && this.state.isLost);
+  }
+
+  /** Redis lost the lease, or it ran out. A grant that is kept from its call stays so. */
+  lose(): void {
+    this.state = this.state.kind === 'quarantined' ? { ...this.state, isLost: true } : lost;
+  }
+
+  /** `cancel` stops what is to hand the grant over. */
+  quarantine(cancel: () => void): void {
+    this.state = { kind: 'quarantined', cancel, isLost: this.isLost };
+  }
+
+  /** Ends the quarantine, if there is one: nothing hands the grant over any more. */
+  endQuarantine(): void {
+    if (this.state.kind !== 'quarantined') return;
+    this.state.cancel();
+    this.state = this.isLost ? lost : held;
   }
 }

@@ -35,22 +35,22 @@ export class KeptGrants {
     return starts.length === 0 ? 0 : Math.max(...starts) + leaseMs - clock.monotonic();
   }
 
-  /** Keeps the grant from its call for so long, then hands it over. */
+  /** Withholds the grant from its call for `ms` milliseconds, then hands it over. */
   keep(lease: HeldLease, ms: number): void {
     const { clock, background } = this.#parts.context;
-    lease.cancelQuarantine = clock.after(ms, () => background.run(this.#handOver(lease)));
+    lease.quarantine(clock.after(ms, () => background.run(this.#handOver(lease))));
   }
 
   /** Asks Redis first whether it still knows the grant: if it lost the grant, other replicas may send in the same lane. */
   async #handOver(lease: HeldLease): Promise<void> {
     const { queue, context, isHeld, putBack } = this.#parts;
-    lease.cancelQuarantine = (): void => {};
+    lease.quarantine(() => {});
     const asked = await queue.send<'tick'>({ kind: 'tick', leases: [lease.lease] });
     if (!isHeld(lease)) return;
     if (asked.kind === 'unavailable') return putBack(lease);
     const leftMs = this.msLeft(lease);
     if (leftMs > 0) return this.keep(lease, leftMs);
-    lease.cancelQuarantine = null;
+    lease.endQuarantine();
     context.listener.onGrant(lease);
   }
 }

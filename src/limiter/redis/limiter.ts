@@ -1,12 +1,13 @@
 /**
  * The limiter over Redis: one session per bucket, ticks once a second, messages of other replicas.
  *
- * Owns: the sessions and how long they are remembered, what concerns all of them (ticks, recovery, the end). Refuses to
+ * Owns: the sessions and how long they are remembered, what concerns all of them (ticks, recovery, the end). Does not
  * own: what happens in one bucket (`bucket-session.ts`), what happens while Redis is unavailable (`failover`).
  */
 import { recoveryGraceMs } from './bucket-view.ts';
 import { Background } from './background.ts';
 import type { BucketCalls } from './bucket-calls.ts';
+import type { Unanswered } from './bucket-entry.ts';
 import { BucketSession, type LastReading } from './bucket-session.ts';
 import { EndedLeases, type SentSettlement } from './ended-leases.ts';
 import type {
@@ -23,7 +24,6 @@ import type {
   WaitForecast,
   TicketId,
 } from '../limiter.ts';
-import type { Unavailable } from './client/health.ts';
 import type { Positioned } from './replica-calls.ts';
 import type { Recovery, ReplicaContext } from './replica-context.ts';
 import { ReplicaPositions } from './replica-positions.ts';
@@ -59,7 +59,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     };
   }
 
-  admit(admission: Admission): Promise<AdmissionReply | Unavailable> {
+  admit(admission: Admission): Promise<AdmissionReply | Unanswered> {
     return this.#session(admission.bucket).entry.admit(admission);
   }
 
@@ -101,7 +101,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     return [...this.#sessions.values()].map((session) => session.snapshot());
   }
 
-  /** The bucket as it was when Redis was last heard; `null` = this replica does not know that Redis had it. */
+  /** The bucket by the last reply of Redis; `null` = this replica does not know that Redis had it. */
   lastReading(bucket: BucketKey): LastReading | null {
     return this.#sessions.get(bucket)?.lastReading() ?? null;
   }
@@ -175,6 +175,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   start(): void {
     this.#cancelTick = this.#context.clock.after(tickMs, () => {
       this.#tickAll();
+      this.#readOld();
       this.#retryRejected();
       this.#context.ended.forgetOld(this.#context.clock.monotonic());
       this.#forgetUnused();
@@ -205,6 +206,14 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   #tickAll(): void {
     if (!this.#context.redis.isUp) return;
     for (const session of this.#sessions.values()) if (!session.isIdle) session.tick();
+  }
+
+  /** Reads the meters of buckets that had only calls between ticks. */
+  #readOld(): void {
+    if (!this.#context.redis.isUp) return;
+    const now = this.#context.clock.monotonic();
+    for (const session of this.#sessions.values())
+      if (session.isIdle && session.isReadingOld(now)) session.tick();
   }
 
   #retryRejected(): void {

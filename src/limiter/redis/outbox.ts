@@ -7,7 +7,7 @@
  */
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import type { LaneKey } from '../limiter.ts';
-import type { Unavailable } from './client/health.ts';
+import type { Unavailable } from '../../redis/health.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';
 
 /** What became of an event. */
@@ -59,7 +59,7 @@ export class Outbox {
     return this.#newcomers.size > 0 || this.#first.some(({ isDeferrable }) => !isDeferrable);
   }
 
-  /** `newcomer`: the lane of a call that the store has not heard of. */
+  /** `newcomer`: the lane of a call that the store does not have yet. */
   add(event: Outgoing, newcomer: LaneKey | null): void {
     if (newcomer === null) {
       this.#first.push(event);

@@ -8,18 +8,18 @@
 import type { Clock, Random } from '../../clock.ts';
 import type { Telemetry } from '../../telemetry/events.ts';
 import { replicaId, type ReplicaId } from '../../ids.ts';
-import { amountOf, listOf, numberOf, textOf } from './client/malformed-reply.ts';
+import { amountOf, listOf, numberOf, textOf } from '../../redis/malformed-reply.ts';
 import { runOwn } from './protocol/commands.ts';
-import type { RedisClient, RedisConnection } from './client/connection.ts';
-import { serverFacts } from './client/server-info.policy.ts';
+import type { RedisClient, RedisConnection } from '../../redis/connection.ts';
+import { serverFacts } from '../../redis/server-info.policy.ts';
 import type { Replica } from './replica.ts';
-import { RedisUnusable } from './client/redis-unusable.ts';
+import { RedisUnusable } from '../../redis/redis-unusable.ts';
 import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
-/** A replica is heard of for this long (`presence.lua`). Milliseconds. */
+/** A replica counts as alive for this long after a heartbeat (`presence.lua`). Milliseconds. */
 const lifeMs = 5_000;
-/** How long after a loss newcomers still hear of it: longer than any lease. Milliseconds. */
+/** How long a new replica learns of a past loss: longer than any lease. Milliseconds. */
 const rememberedMs = 60_000;
 export const presenceKeys = [
   'sluice:{presence}:1:epoch',
@@ -39,10 +39,10 @@ export interface PresenceParts {
   readonly livingChannel: string;
 }
 
-/** How many replicas live, and since when so many are known. */
+/** How many replicas are alive, and since when that number is known. */
 interface Census {
   readonly replicas: number;
-  /** Monotonic milliseconds at which so many were last heard of, or this one came back and waits for the others. */
+  /** When that many were last heard of, or when this replica came back and began to wait for the others. Monotonic milliseconds. */
   readonly fullAt: number | null;
 }
 
@@ -66,7 +66,7 @@ export class Presence implements Replica {
   #runId: string | null = null;
   /** The epoch of Redis' data as known. */
   #epoch: string | null = null;
-  /** That epoch began with a loss. A replica that knew the epoch before may find that out later than this one. */
+  /** True when the epoch began with a loss of data. A replica that knew the earlier epoch may learn of it later than this one. */
   #isChange = false;
   #lostAt: number | null = null;
   /** Monotonic milliseconds at which the hold of serialized calls began that all replicas share; `null` = none did. */

@@ -6,8 +6,8 @@
  */
 import { bucketKey, type BucketKey } from '../../ids.ts';
 import { maxQuotas, type Joined, type QuotaStore } from '../quota-store.ts';
-import { wordOf } from './client/malformed-reply.ts';
-import type { RedisHealth } from './client/health.ts';
+import { wordOf } from '../../redis/malformed-reply.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import { presenceKeys } from './presence.ts';
 import { runOwn } from './protocol/commands.ts';
 import type { Replica } from './replica.ts';

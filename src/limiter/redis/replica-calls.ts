@@ -8,7 +8,7 @@ import { replicaLifeMs } from '../policy/pump.policy.ts';
 import type { HeldLease } from './held-lease.ts';
 import type { GrantReply } from './protocol/message-codec.ts';
 
-/** Redis takes a replica for dead that it has not heard of for `replicaLifeMs`; a second for the ways there. */
+/** Redis takes a replica for dead after `replicaLifeMs` without a command of it; a second less, for the ways there. */
 const silentMs = replicaLifeMs - 1_000;
 
 export type TicketState =
@@ -16,14 +16,17 @@ export type TicketState =
   | { readonly kind: 'entering' }
   | WaitingState
   | { readonly kind: 'granted'; readonly lease: HeldLease }
-  /** The caller left. Redis may still have the ticket: the next reply decides whether it is cancelled there or its grant goes back. */
+  /**
+   * The caller left. Redis may still have the ticket: the next reply decides whether it is cancelled there or its grant goes
+   * back.
+   */
   | { readonly kind: 'caller_left' };
 
 export interface WaitingState {
   readonly kind: 'waiting';
   /** Monotonic milliseconds since which Redis is known to have the ticket; `null` = Redis may not have it. */
   readonly confirmedAt: number | null;
-  /** A grant of the ticket was dropped before it came here (again): Redis forgets a ticket together with its dropped grant. */
+  /** True when a grant of the ticket was dropped before its message arrived here: Redis forgets the ticket of a dropped grant. */
   readonly mayBeForgotten: boolean;
 }
 
@@ -113,7 +116,10 @@ export class HeldCalls {
     );
   }
 
-  /** Redis heard of this replica, perhaps after a silence in which it passed over the tickets of dead replicas. */
+  /**
+   * Redis got a command of this replica, perhaps after a silence in which it passed over this replica's tickets as those of a
+   * dead one.
+   */
   noteContact(sentAt: number): void {
     if (sentAt - this.#contactAt > silentMs && this.countWaiting() > 0) this.needsResync = true;
     this.#contactAt = Math.max(this.#contactAt, sentAt);

@@ -4,7 +4,7 @@ import type { Telemetry } from '../../telemetry/events.ts';
 import type { Background } from './background.ts';
 import type { EndedLeases } from './ended-leases.ts';
 import type { LimiterListener } from '../limiter.ts';
-import type { RedisHealth } from './client/health.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 import type { Replica } from './replica.ts';
 import type { Positioned } from './replica-calls.ts';
 import type { ReplicaPositions } from './replica-positions.ts';

@@ -1,26 +1,26 @@
 /** This replica among the others, as the parts over Redis see it. A port: `presence.ts` keeps it. */
 import type { ReplicaId } from '../../ids.ts';
-import type { RedisClient } from './client/connection.ts';
+import type { RedisClient } from '../../redis/connection.ts';
 import type { StoreClock } from './store-clock.ts';
 
 export interface Replica {
   readonly id: ReplicaId;
   /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
   readonly storeClock: StoreClock;
-  /** Replicas heard of lately, this one included. At least 1; kept while Redis is unavailable. */
+  /** Number of live replicas, this one included. At least 1; stays as it is while Redis is unavailable. */
   count(): number;
   /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
   lostAt(): number | null;
   /**
-   * Monotonic milliseconds at which the hold of serialized calls began, the same for all replicas: with the first of the losses that
-   * came within a lease of one another's hold. `null` = no loss in this time.
+   * Monotonic milliseconds at which the hold of serialized calls began, the same for all replicas: with the first of the losses
+   * that came within a lease of one another's hold. `null` = no loss in this time.
    */
   heldSince(): number | null;
   /** How many losses this replica has noticed. */
   losses(): number;
   /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
   backAt(): number | null;
-  /** Makes this replica heard now and learns of losses. `comesBack`: it was without Redis. */
+  /** Sends a heartbeat now, and learns of losses of data. `comesBack`: this replica was without Redis. */
   beat(client: RedisClient, comesBack?: boolean): Promise<void>;
   /** Learns which server serves now; rejects when that server cannot be used. */
   checkServer(): Promise<void>;

@@ -4,8 +4,8 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { Log } from '../../telemetry/events.ts';
-import type { RedisConnection } from './client/connection.ts';
-import { serverFacts } from './client/server-info.policy.ts';
+import type { RedisConnection } from '../../redis/connection.ts';
+import { serverFacts } from '../../redis/server-info.policy.ts';
 
 const checkEveryMs = 60_000;
 

@@ -1,23 +1,24 @@
 /**
  * The sliding log of `ceiling.policy.ts` on Redis behind rate-limiter-flexible's own API: `consume` resolves while
- * slots are left and rejects with a `SlotResult` whose `msBeforeNext` is the true wait. One script call, for the day's
- * fixed window too; a refusal writes nothing; a slot goes back by its id.
+ * slots are left and rejects with a `SlotResult` whose `msBeforeNext` is the true wait.
  *
- * Owns: the hooks of the library that a store has (`_upsert`, `_get`, `_delete`, `_getRateLimiterRes`; they are private,
- * so its version is pinned and `test/limiter/contract.ts` holds it to its word). Does not own: what is asked instead
- * while Redis is unavailable (`failover`); the library's insurance limiter is not used.
+ * Owns: the methods of the library that a store overrides (`_upsert`, `_get`, `_delete`, `_getRateLimiterRes`). They are private, so
+ * the library's version is pinned and `test/limiter/contract.ts` checks its behaviour. Does not own: the scripts (`lua/`), what is
+ * asked while Redis is unavailable (`limiter/failover/`; the library's insurance limiter is not used).
+ * Keeps: one script call takes a slot of the minute and of the day's fixed window together; a refusal writes nothing (11); a slot is
+ * given back by its id.
  */
 import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
 import { Gathered } from './gathered.ts';
-import { amountOf, listOf, malformed } from './client/malformed-reply.ts';
+import { amountOf, listOf, malformed } from '../../redis/malformed-reply.ts';
 import { runInLibrary, runOwn } from './protocol/commands.ts';
-import type { RedisClient } from './client/connection.ts';
-import type { RedisHealth } from './client/health.ts';
+import type { RedisClient } from '../../redis/connection.ts';
+import type { RedisHealth } from '../../redis/health.ts';
 
 export const daySeconds = 86_400;
 
-/** Keys of one ceiling; the tag keeps them in one slot of a Cluster. */
+/** Keys of one ceiling; the hash tag keeps them at one node of a Cluster. */
 export const sendsKey = (key: string): string => `sluice:sends:{${key}}`;
 export const dayKey = (key: string): string => `sluice:day:{${key}}`;
 
@@ -26,7 +27,7 @@ const keysOf = (rlKey: string): [sends: string, day: string] => [
   dayKey(rlKey.slice('sluice:sends:{'.length, -1)),
 ];
 
-/** Slots that one command takes at most. */
+/** Maximum number of slots that one command takes. */
 const maxTogether = 64;
 
 interface Taking {
@@ -34,7 +35,7 @@ interface Taking {
   readonly lateMs: number;
 }
 
-/** Options of a call. */
+/** Options of one `consume` or `reward`. */
 export interface RedisLogOptions {
   /** Names the slot; the same id never takes two. */
   readonly id?: string;
@@ -51,10 +52,6 @@ export class SlotResult extends RateLimiterRes {
     this.outcome = outcome;
   }
 }
-
-/** The library refuses what has consumed more than its points. */
-const refusal = (outcome: SlotResult['outcome'], nextMs: number): SlotResult =>
-  new SlotResult(outcome, { remaining: 0, nextMs, used: Infinity });
 
 export class RedisSlidingLog extends RateLimiterRedis {
   readonly #redis: RedisHealth;
@@ -80,7 +77,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     this.#perDay = options.perDay;
   }
 
-  /** The library's name of a key, with the tag of its slot. */
+  /** The key in Redis that the library uses for a ceiling, with its hash tag. */
   override getKey(key: string): string {
     return sendsKey(key);
   }
@@ -104,7 +101,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     return new RateLimiterRes(0, 0, 0, false);
   }
 
-  /** Calls of one workspace that ask at once ask together; each has its own reply. */
+  /** Takes slots for calls that ask at the same time with one command; each call has a reply of its own. */
   async #take(rlKey: string, asked: readonly Taking[]): Promise<readonly SlotResult[]> {
     const keys = keysOf(rlKey);
     const limits = [String(this.#perMinute ?? ''), String(this.#perDay ?? '')];
@@ -115,16 +112,16 @@ export class RedisSlidingLog extends RateLimiterRedis {
       if (words.length !== 3 * asked.length) return malformed();
       return asked.map((_one, at) => this.#read(words.slice(3 * at, 3 * at + 3)));
     });
-    return reply.kind === 'reply' ? reply.value : asked.map(() => refusal('unavailable', 0));
+    return reply.kind === 'reply' ? reply.value : asked.map(() => this.#refusal('unavailable', 0));
   }
 
   async _get(rlKey: string): Promise<RateLimiterRes | null> {
-    const argv = [String(this.#perMinute ?? 0), String(ceilingWindowMs), ''];
+    const argv = [String(this.#perMinute ?? ''), String(ceilingWindowMs), ''];
     const reply = await this.#redis.run('other', async (client) => {
       const [live, oldestMs] = listOf(await runOwn(client, 'slots', { keys: [rlKey], argv }));
       return amountOf(live) === 0 ? null : this.#read(['taken', live, oldestMs]);
     });
-    return reply.kind === 'reply' ? reply.value : refusal('unavailable', 0);
+    return reply.kind === 'reply' ? reply.value : this.#refusal('unavailable', 0);
   }
 
   async _delete(rlKey: string): Promise<boolean> {
@@ -132,17 +129,22 @@ export class RedisSlidingLog extends RateLimiterRedis {
     return reply.kind === 'reply' && reply.value > 0;
   }
 
-  /** What `_upsert` and `_get` resolve with is what the library wants already. */
+  /** The library converts what `_upsert` and `_get` resolve with. Nothing is left to convert here. */
   _getRateLimiterRes(_rlKey: string, _changed: number, read: RateLimiterRes): RateLimiterRes {
     return read;
   }
 
-  /** Read where the command runs, so that a reply that cannot be read counts as no reply. */
+  /** A result that the library rejects, because it has used more than its points. */
+  #refusal(outcome: SlotResult['outcome'], nextMs: number): SlotResult {
+    return new SlotResult(outcome, { remaining: 0, nextMs, used: this.points + 1 });
+  }
+
+  /** Called inside `RedisHealth.run`, so that a malformed reply counts as no reply. */
   #read(reply: unknown): SlotResult {
     const [kind, count, ms] = listOf(reply);
     const used = amountOf(count);
     const nextMs = amountOf(ms);
-    if (kind === 'day' || kind === 'minute') return refusal(kind, nextMs);
+    if (kind === 'day' || kind === 'minute') return this.#refusal(kind, nextMs);
     if (kind !== 'taken') return malformed();
     return new SlotResult('taken', { remaining: Math.max(0, this.points - used), nextMs, used });
   }

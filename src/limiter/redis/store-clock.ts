@@ -11,7 +11,7 @@
 const drift = 1e-4;
 /** Two samples that differ by more than both round trips and this come of a clock that was set. Milliseconds. */
 const setByMs = 5;
-/** More than the least that positions tell apart (`sequencePerMs`). Milliseconds. */
+/** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
 const stepMs = 0.02;
 
 interface Sample {

@@ -1,15 +1,18 @@
 /**
- * Tries the Redis of a configuration once, for `sluice check --connect`: connects, looks at the server, writes one key of
- * a second's life by a script, and publishes to a channel that nobody hears. Owns: what is tried. Does not own: words
- * for the terminal (`cli/`).
+ * Tries the Redis of a configuration once, for `sluice check --connect`: connects, reads the server's version and settings, runs a
+ * script that writes a key with an expiry of one second, and publishes to a channel without subscribers. Owns: what is tried. Does
+ * not own: the text for the terminal (`cli/`).
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { RedisSettings } from '../../config/settings.ts';
-import { connectRedis, type RedisConnection } from './client/connection.ts';
-import { serverFacts } from './client/server-info.policy.ts';
-import { redisTrouble, troubleOf, type RedisTrouble } from './client/trouble.policy.ts';
+import { connectRedis, type RedisConnection } from '../../redis/connection.ts';
+import { serverFacts } from '../../redis/server-info.policy.ts';
+import { redisTrouble, troubleOf, type RedisTrouble } from '../../redis/trouble.policy.ts';
 
-/** A connection with TLS to a server without it ends after 2 s; name resolution may come before that. Milliseconds. */
+/**
+ * How long to wait for a connection. TLS to a server without TLS fails after 2 s, and name resolution may take time before.
+ * Milliseconds.
+ */
 const patienceMs = 4_000;
 const checkEveryMs = 20;
 const keyLifeMs = 1_000;

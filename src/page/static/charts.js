@@ -125,4 +125,6 @@ export class TimeChart {
 /** Whole steps: there are no half calls. */
 export const countIncrements = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
 export const countFormat = (value) => whole.format(value);
-export const waitFormat = (seconds) => duration(seconds * 1000);
+/** Short enough for an axis: 75 s, not 1 min 15 s. */
+export const waitFormat = (seconds) =>
+  seconds < 60 || seconds % 60 === 0 ? duration(seconds * 1000) : `${whole.format(seconds)} s`;

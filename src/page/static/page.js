@@ -8,6 +8,7 @@ import {
   growthText,
   holdName,
   percent,
+  redisText,
   refusalName,
   replace,
   setText,
@@ -35,7 +36,8 @@ function showState(state) {
   setText('mode', modeNames[state.mode] ?? state.mode, away);
   setText('redis', redisText(state), away || (state.redis?.errorsLastMinute ?? 0) > 0);
   setText('leases', `${whole.format(state.leasesLostLastMinute)} / min`, state.leasesLostLastMinute > 0);
-  setText('replicas', whole.format(state.replicas));
+  // Replicas know of each other through Redis.
+  setText('replicas', away ? 'not known' : whole.format(state.replicas));
   const { sheddingShare, openCalls, connections } = state.process;
   setText('shedding', sheddingShare > 0 ? `${percent(sheddingShare)} of new calls` : 'no', sheddingShare > 0);
   setText('open-calls', `${whole.format(openCalls)} on ${whole.format(connections)} connections`);
@@ -44,13 +46,8 @@ function showState(state) {
   replace(document.getElementById('upstreams'), cards);
   showBars('refusals', state.refusals, refusalName);
   showBars('held', state.heldBy, holdName);
-}
-
-function redisText({ mode, redis }) {
-  if (mode === 'memory') return 'not used';
-  if (redis === null) return 'no command yet';
-  const errors = redis.errorsLastMinute > 0 ? `, ${whole.format(redis.errorsLastMinute)} errors / min` : '';
-  return `${redis.commandMs.toFixed(1)} ms${errors}`;
+  const isAnyHeld = Object.keys(state.heldBy).length > 0;
+  for (const id of ['held-title', 'held']) document.getElementById(id).hidden = !isAnyHeld;
 }
 
 function showVerdict({ level, title, detail }) {
@@ -74,7 +71,9 @@ function upstreamCard(upstream, all, replicas) {
       element('h3', {}, upstream.name, ...bucketCount(upstream.buckets)),
       element('span', { class: `badge ${closed ? 'closed' : 'open'}` }, badge),
     ),
-    ...(upstream.meters.length > 0 ? upstream.meters.map(meter) : [element('p', {}, 'No limit known yet.')]),
+    ...(upstream.meters.length > 0
+      ? upstream.meters.map(meter)
+      : [element('p', {}, noMetersText(upstream.buckets))]),
     element(
       'dl',
       { class: 'figures' },
@@ -89,6 +88,10 @@ function upstreamCard(upstream, all, replicas) {
   );
   return card;
 }
+
+/** Limits belong to a bucket, and a bucket exists from its first call on. */
+const noMetersText = (buckets) =>
+  buckets === 0 ? 'No call yet: limits appear with the first one.' : 'No limit known yet.';
 
 /** What all replicas together do; one alone has said it above. */
 function wholeLine(all, replicas) {

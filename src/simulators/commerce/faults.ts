@@ -1,13 +1,13 @@
 /**
- * Faults that strike before any bucket of a store is asked, REST and GraphQL alike. Does not own the queue
- * (`../faults.ts`), nor what strikes later (`../commerce-rest.ts`, `../commerce-graphql.ts`).
+ * Planted faults that take effect before a store's limits are checked, in REST and GraphQL. Does not own: the queue of faults
+ * (`../faults.ts`), faults that take effect later (`../commerce-rest.ts`, `../commerce-graphql.ts`).
  */
 import type { FaultKind } from '../faults.ts';
 import { faultTarget, record, send, type CommerceContext, type StoreCall } from './context.ts';
 
 const beforeLimits: ReadonlySet<FaultKind> = new Set<FaultKind>(['answer', 'reset-before-execution']);
 
-/** True when a fault has answered, or cut, instead of the API. `bucket`: name for the log. */
+/** True when a fault has answered the call, or cut its connection, instead of the API. `bucket`: name for the log. */
 export function answeredByFault(call: StoreCall, context: CommerceContext, bucket: string): boolean {
   const fault = context.faults.take(beforeLimits, faultTarget(call));
   if (fault === undefined) return false;

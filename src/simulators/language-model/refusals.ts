@@ -1,7 +1,7 @@
 /**
- * Answers of a language-model API that are not the work asked for.
+ * Refusals of a language-model API.
  *
- * Owns: status, fields and body of each refusal, per dialect. Does not own: whether to refuse.
+ * Owns: status, fields and body of each refusal, per dialect. Does not own: whether to refuse (`decide.ts`).
  */
 import type { ReplyHeaders } from '../exchange.ts';
 import { retryFields } from './fields.ts';
@@ -23,7 +23,7 @@ export interface Answer {
   readonly body: unknown;
 }
 
-/** Refused on the largest wait; `limits` are the limit fields at that instant. */
+/** `refusal`: of the meter with the longest wait. `limits`: the limit fields at that instant. */
 export function throttled(
   refusal: Refusal,
   meter: Meter,
@@ -52,7 +52,7 @@ function anthropicUnit({ dimension }: Refusal): string {
   return dimension === 'itpm' ? 'input tokens' : dimension === 'otpm' ? 'output tokens' : 'requests';
 }
 
-/** Never succeeds: no retry field, no "Used". */
+/** For a call that is larger than the limit and can never succeed: without retry fields, and without "Used" in the text. */
 export function tooLarge(
   refusal: Refusal,
   settings: LanguageModelSettings,
@@ -68,7 +68,7 @@ export function tooLarge(
   return { status, headers, body: openaiError(text, 'tokens', 'rate_limit_exceeded') };
 }
 
-/** Out of money: no limit field, no retry field. */
+/** For an account without credit: without limit fields and retry fields. */
 export function outOfQuota(
   state: Exclude<QuotaState, 'ok'>,
   settings: LanguageModelSettings,
@@ -110,7 +110,7 @@ export function overloaded(
   };
 }
 
-/** 400, 401, 404: uncharged. */
+/** For calls that are wrong in themselves, which are charged to no meter. */
 export function rejected(
   status: 400 | 401 | 404,
   code: string,

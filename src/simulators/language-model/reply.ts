@@ -1,5 +1,5 @@
 /**
- * What a model says when nobody is there: words, deterministic in number.
+ * The text that a simulated model answers with. Its length is deterministic.
  *
  * Owns: the text and its length. Invariant: one word is one output token.
  */
@@ -14,7 +14,7 @@ export interface Reply {
   /** The call allowed fewer tokens than the answer has. */
   readonly cutShort: boolean;
   readonly choices: number;
-  /** Without what was read from the cache. */
+  /** Without the tokens that were read from the cache. */
   readonly promptTokens: number;
   readonly cache: CacheUse;
   /** Over all choices. */
@@ -46,7 +46,7 @@ export function replyTo(body: Json, cost: Cost, replyTokens: number): Reply {
   };
 }
 
-/** The words with the blanks between them, so that the parts join to `text`. */
+/** The words, each but the first with a blank before it: joined, they are `text`. */
 export function pieces(reply: Reply): readonly string[] {
   return reply.words.map((word, index) => (index === 0 ? word : ` ${word}`));
 }

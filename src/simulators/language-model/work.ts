@@ -41,7 +41,7 @@ export async function work(call: Admitted, fault: Fault | undefined, context: Wo
   };
   if (streamed) await stream(call, reply, identity, fault, context);
   else await whole(call, reply, identity, fault, context);
-  giveBack(call, reply, context);
+  giveUnusedTokensBack(call, reply, context);
 }
 
 function firstByteMs(
@@ -194,7 +194,7 @@ function produced(call: Admitted, tokens: number, { clock }: WorkContext): void 
   }
 }
 
-function giveBack(call: Admitted, reply: Reply, { clock, settings }: WorkContext): void {
+function giveUnusedTokensBack(call: Admitted, reply: Reply, { clock, settings }: WorkContext): void {
   if (settings.reconcile !== 'actual' || call.exchange.gone()) return;
   const output = call.endpoint === 'embeddings' || call.endpoint === 'images' ? 0 : reply.outputTokens;
   const unused = call.cost.tokens - reply.promptTokens - output;

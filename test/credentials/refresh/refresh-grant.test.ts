@@ -59,7 +59,7 @@ describe('a renewal by a refresh token', () => {
     expect(await kept()).toBe('canary-next');
   });
 
-  test('is one for all processes that see the file, without Redis: the others find its token there', async () => {
+  test('happens once for all processes that share the file, without Redis: the others read the new token from it', async () => {
     const { endpoint, fetch, grant } = await start('single_use');
     const many = Array.from({ length: 8 }, () => grant());
     const first = await Promise.all(many.map((each) => fetch(each)));

@@ -42,7 +42,7 @@ async function seen(): Promise<ReadFile> {
 const modeOf = (file: string): string => (statSync(file).mode & 0o777).toString(8);
 
 describe('a refresh token’s file', () => {
-  test('is replaced by another file, so that nobody reads half of it, and nothing is left beside it', async () => {
+  test('is replaced in one step, so that no reader sees half of it, and no temporary file is left', async () => {
     const before = statSync(path).ino;
     expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
     expect(readFileSync(path, 'utf8')).toBe('two\n');

@@ -4,7 +4,7 @@ import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
 
 const dayMs = 86_400_000;
-const refusal = { status: 429, callClass: 'default', method: 'POST', path: '/', nowMs: 1_800_000_000_000 };
+const refusal = { status: 429, callClass: 'default', nowMs: 1_800_000_000_000 };
 const message = 'Rate limit reached on tokens per min (TPM). Please try again in 99999999h.';
 
 test.each([

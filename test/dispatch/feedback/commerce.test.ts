@@ -14,8 +14,6 @@ const learn = (
     fields: new Map(Object.entries(fields)),
     body: body === null || typeof body === 'string' ? body : JSON.stringify(body),
     callClass,
-    method: 'POST',
-    path: '/admin/api/2026-10/orders.json',
     nowMs: 0,
   });
 const rest = (status: number, fields: Record<string, string> = {}): Feedback => learn('rest', status, fields);

@@ -10,8 +10,6 @@ const learn = (status: number, fields: Record<string, string>): Feedback =>
     fields: new Map(Object.entries(fields)),
     body: null,
     callClass: 'default',
-    method: 'GET',
-    path: '/',
     nowMs: now,
   });
 

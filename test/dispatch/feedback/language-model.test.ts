@@ -9,8 +9,6 @@ const facts = (status: number, fields: Record<string, string>, body: unknown = n
   fields: new Map(Object.entries(fields)),
   body: body === null || typeof body === 'string' ? body : JSON.stringify(body),
   callClass: 'default',
-  method: 'POST',
-  path: '/v1/chat/completions',
   nowMs: now,
 });
 const learn = (status: number, fields: Record<string, string>, body: unknown = null): Feedback =>

@@ -34,8 +34,6 @@ test.each(all)('%s reads its recorded answer %i', (name, _, { status, fields, bo
     fields: new Map(Object.entries(fields)),
     body,
     callClass: 'default',
-    method: 'GET',
-    path: '/',
     nowMs,
   };
   const { throttle, meters, refusesCredential } = learnFrom('generic', facts, buildDialect(name).dialect);

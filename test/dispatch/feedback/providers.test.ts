@@ -29,7 +29,7 @@ const all = files.flatMap(({ samples }) => samples);
 const nowMs = Date.UTC(2026, 10, 22);
 
 const learn = ({ kind, status }: Sample, fields: ReadonlyMap<string, string>, body: string | null) =>
-  learnFrom(kind, { status, fields, body, callClass: 'default', method: 'POST', path: '/', nowMs });
+  learnFrom(kind, { status, fields, body, callClass: 'default', nowMs });
 const textOf = ({ body }: Sample): string | null => (body === null ? null : JSON.stringify(body));
 
 describe.each(files)('$name', ({ samples }) => {

@@ -49,8 +49,6 @@ function seen(sample: Sample) {
           fields,
           body,
           callClass: sample.provider === 'shopify-graphql' ? 'graphql' : 'default',
-          method: 'POST',
-          path: '/',
           nowMs: now,
         });
   return { fields, readings, feedback, message: refused.message };

@@ -9,8 +9,6 @@ const learn = (status: number, fields: Record<string, string>, body: unknown = n
     fields: new Map(Object.entries(fields)),
     body: body === null ? null : JSON.stringify(body),
     callClass: 'default',
-    method: 'POST',
-    path: '/v1/messages',
     nowMs: Date.UTC(2026, 0, 1),
   });
 

@@ -155,7 +155,7 @@ describe('the usage reported by a response', () => {
     expect(usageOf(start)).toMatchObject({ input: 3, output: 1 });
   });
 
-  test('is found at the end of a text that was cut, and before the end of one that is whole', () => {
+  test('is found at the end of a body that was cut, and anywhere in a body that is whole', () => {
     const body = JSON.stringify({ data: 'x'.repeat(20_000), usage: { prompt_tokens: 8, total_tokens: 8 } });
     expect(usageOf(body.slice(-8_000))?.total).toBe(8);
     const before = JSON.stringify({ usage: { prompt_tokens: 8, total_tokens: 9 }, data: 'x'.repeat(20_000) });

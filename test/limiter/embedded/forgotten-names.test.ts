@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
-import { createMemoryLimiter } from '../../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../../src/limiter/embedded/limiter.ts';
 import type { Limiter } from '../../../src/limiter/limiter.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { admission } from '../../support/admission.ts';
@@ -8,7 +8,7 @@ let clock: FakeClock;
 let limiter: Limiter;
 beforeEach(() => {
   clock = new FakeClock();
-  limiter = createMemoryLimiter(clock, { onGrant: () => {}, onClosed: () => {} });
+  limiter = createEmbeddedLimiter(clock, { onGrant: () => {}, onClosed: () => {} });
 });
 afterEach(() => limiter.close());
 

@@ -2,7 +2,7 @@
 import { afterEach, expect, test } from '@jest/globals';
 import { bucketKey } from '../../../src/ids.ts';
 import type { Grant, Limiter } from '../../../src/limiter/limiter.ts';
-import { createMemoryLimiter } from '../../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../../src/limiter/embedded/limiter.ts';
 import type { LastReading } from '../../../src/limiter/redis/bucket-session.ts';
 import { UnreportedUsage } from '../../../src/limiter/failover/unreported-usage.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
@@ -26,7 +26,7 @@ const seen: LastReading = {
 async function sent(known: LastReading | null) {
   const clock = new FakeClock();
   const grants: Grant[] = [];
-  const alone = createMemoryLimiter(clock, { onGrant: (grant) => grants.push(grant), onClosed: () => {} });
+  const alone = createEmbeddedLimiter(clock, { onGrant: (grant) => grants.push(grant), onClosed: () => {} });
   store = alone;
   const usage = new UnreportedUsage({
     remote: {

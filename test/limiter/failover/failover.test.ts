@@ -16,8 +16,13 @@ afterEach(async () => {
   await closing;
 });
 
-const stated = (limit: number): AdmissionOptions => ({
-  setting: { meters: [{ meter: 'requests', limit, windowMs: 60_000 }], learn: true, probe: 0 },
+/** `null`: the operator states no limit. */
+const stated = (limit: number | null): AdmissionOptions => ({
+  setting: {
+    meters: limit === null ? [] : [{ meter: 'requests', limit, windowMs: 60_000 }],
+    learn: true,
+    probe: 0,
+  },
   maxWaitMs: 600_000,
   maxQueued: 1_000,
 });
@@ -139,7 +144,7 @@ describe('while Redis is unavailable', () => {
     expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
   });
 
-  const change = (limit: number) => {
+  const change = (limit: number | null) => {
     const { setting, lane, weight, maxInFlight, perMinute, ceiling } = admission('x', stated(limit));
     return {
       bucket: bucketKey('bucket'),
@@ -176,6 +181,52 @@ describe('while Redis is unavailable', () => {
     await changing;
     await calls(100, 'w', stated(10));
     expect(sentOf('w')).toBeLessThanOrEqual(10);
+  });
+
+  test('a reload that lowers a limit holds for calls that were on their way to Redis', async () => {
+    await calls(1, 'before', stated(60));
+    await redis.pass(1_500);
+    redis.isUnavailable = true;
+    const asked = calls(40, 'late', stated(60));
+    const changing = one.limiter.reconfigure(change(10));
+    await redis.pass(2_500);
+    await Promise.all([asked, changing]);
+    expect(one.modes.at(-1)).toBe('local');
+    expect(sentOf('late')).toBeLessThanOrEqual(10);
+    redis.isUnavailable = false;
+    await redis.pass(10_000);
+    await calls(0, 'none', stated(10));
+    // A unit of the lowered limit drains in six seconds.
+    expect(sentOf('late')).toBeLessThanOrEqual(13);
+  });
+
+  test.each([
+    ['before Redis was asked about the bucket', false],
+    ['that Redis knew with the limit', true],
+  ])('a reload that removes a limit lets all calls go, in a bucket %s', async (_what, isKnown) => {
+    if (isKnown) {
+      await calls(1, 'before', stated(10));
+      await redis.pass(1_500);
+    }
+    await loseRedis();
+    await calls(100, 'w', stated(10));
+    const changing = one.limiter.reconfigure(change(null));
+    await redis.pass(50);
+    await changing;
+    await calls(10, 'new', stated(null));
+    expect([sentOf('w'), sentOf('new')]).toEqual([100, 10]);
+  });
+
+  test('a reload that adds a limit holds calls', async () => {
+    await calls(1, 'before', stated(null));
+    await redis.pass(1_500);
+    await loseRedis();
+    await calls(5, 'w', stated(null));
+    const changing = one.limiter.reconfigure(change(10));
+    await redis.pass(50);
+    await changing;
+    await calls(100, 'new', stated(10));
+    expect(sentOf('new')).toBeLessThanOrEqual(10);
   });
 
   test('calls that were sent after the last reading of the meters are counted', async () => {

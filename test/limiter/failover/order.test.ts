@@ -1,4 +1,4 @@
-/** In which order calls of one lane leave when replicas return to Redis at different times after an absence. */
+/** The order in which calls of one lane leave when replicas return to Redis at different times. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { admission } from '../../support/admission.ts';
 import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
@@ -14,7 +14,7 @@ const options = {
 let redis: VirtualRedis;
 let one: VirtualReplica;
 let two: VirtualReplica;
-/** Calls as they were granted, by all replicas. */
+/** The calls of all replicas, in the order of their grants. */
 let left: string[];
 beforeEach(async () => {
   redis = new VirtualRedis();
@@ -32,7 +32,7 @@ afterEach(async () => {
   await closing;
 });
 
-/** Time passes, and grants are noted as they come: the bucket makes one at a time. */
+/** Lets time pass in steps in which the bucket makes at most one grant, so that grants are noted in their order. */
 async function pass(ms: number): Promise<void> {
   const until = redis.clock.monotonic() + ms;
   while (redis.clock.monotonic() < until) {
@@ -48,8 +48,8 @@ async function enter({ limiter, grants }: VirtualReplica, id: string): Promise<v
 }
 
 /**
- * Both lose Redis, and calls come to both meanwhile. `one` is back at once, `two` so many milliseconds later; calls come to both
- * also in between and afterwards. Resolves, when all have left, with those that had left when `two` was back.
+ * Both replicas lose Redis. `one` returns to it first, `two` `lateMs` milliseconds later. Calls come to both replicas during the
+ * absence, in between and afterwards. Resolves, when all calls have left, with those that had left before `two` was back.
  */
 async function returning(lateMs: number): Promise<readonly string[]> {
   redis.isUnavailable = true;
@@ -85,9 +85,9 @@ test.each([0, 300, 700])(
   },
 );
 
-test('the calls of a replica that returns later than 1.3 s stand where they arrived, among those that still wait', async () => {
+test('the calls of a replica that returns after 1.3 s get the positions of their arrivals among the calls that still wait', async () => {
   const before = await returning(5_000);
-  // Nobody waits for longer for a replica that may never return.
+  // The others wait no longer than 1.3 s for a replica, because it may never return.
   expect(before).toEqual(['a1', 'a3']);
   expect(left).toEqual([...before, ...inOrder.filter((id) => !before.includes(id))]);
 });

@@ -2,7 +2,7 @@
 import { beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
-import { createMemoryLimiter } from '../../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../../src/limiter/embedded/limiter.ts';
 import type { Admission, Limiter } from '../../../src/limiter/limiter.ts';
 import type { LastReading } from '../../../src/limiter/redis/bucket-session.ts';
 import { UnreportedUsage } from '../../../src/limiter/failover/unreported-usage.ts';
@@ -53,7 +53,7 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
   });
 
   const alone = async (calls: number): Promise<Limiter> => {
-    const store = createMemoryLimiter(clock, { onGrant() {}, onClosed() {} });
+    const store = createEmbeddedLimiter(clock, { onGrant() {}, onClosed() {} });
     for (let n = 0; n < calls; n += 1) {
       await usage.seed(store, call(`t${n}`), 0);
       const admission = call(`t${n}`);
@@ -104,9 +104,9 @@ describe('a replica with a third of a limit of 600, of which Redis knew 300 to b
     isUnavailable = true;
     await Promise.all(usage.report(first));
     isUnavailable = false;
-    await Promise.all(usage.report(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));
+    await Promise.all(usage.report(createEmbeddedLimiter(clock, { onGrant() {}, onClosed() {} })));
     expect(units()).toBeCloseTo(7, 6);
-    await Promise.all(usage.report(createMemoryLimiter(clock, { onGrant() {}, onClosed() {} })));
+    await Promise.all(usage.report(createEmbeddedLimiter(clock, { onGrant() {}, onClosed() {} })));
     expect(units()).toBeCloseTo(7, 6);
   });
 

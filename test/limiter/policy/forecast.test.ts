@@ -307,7 +307,7 @@ atOrigins('the forecast for a call', (instant) => {
     },
   );
 
-  test('counts a call of more than the limit as one that takes all, also when the limit became known later', () => {
+  test('counts a call larger than the limit as one that takes the whole limit, also when the limit became known later', () => {
     const bucket = newBucket(instant, 1);
     const [first] = admit(bucket, tokens('a', 'l', 10, null), replica, instant(1_000)).effects.grants;
     admit(bucket, tokens('b', 'big', 1e12, null), replica, instant(1_000));

@@ -16,8 +16,6 @@ const answer = (status: number, fields: Record<string, string>, body: string | n
     fields: new Map(Object.entries({ 'x-ratelimit-limit-requests': String(limit), ...fields })),
     body,
     callClass: 'default',
-    method: 'POST',
-    path: '/v1/chat/completions',
     nowMs: 0,
   });
 

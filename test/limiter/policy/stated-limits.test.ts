@@ -40,6 +40,84 @@ describe.each(origins)('a bucket on a clock that begins at %d', (from) => {
   });
 });
 
+describe.each(origins)('a described window, on a clock that begins at %d', (from) => {
+  type Counts = NonNullable<MeterSetting['counts']>;
+  /** The first call comes so long after the origin: not where a minute of the clock begins. */
+  const startMs = 20_000;
+  /** Three calls leave at once under `before`; returns how long the fourth waits under `after`, so much later. */
+  const waitMs = (
+    before: Omit<MeterSetting, 'meter'>,
+    after: Omit<MeterSetting, 'meter'>,
+    laterMs: number,
+  ) => {
+    const bucket = createBucket(0, from);
+    const startAt = from + startMs;
+    const ask = (at: number, stated: Omit<MeterSetting, 'meter'>) => {
+      const call = admission(`t${at}`, { maxWaitMs: 0 });
+      const setting = { ...call.setting, meters: [{ meter: 'requests' as const, ...stated }] };
+      return admit(bucket, { admission: { ...call, setting }, replica }, startAt + at);
+    };
+    for (const at of [0, 1, 2]) expect(ask(at, before).kind).toBe('granted');
+    const asked = ask(laterMs, after);
+    return asked.kind === 'refused' ? asked.retryInMs : 0;
+  };
+  const minute = (counts: Counts) => ({ limit: 3, windowMs: 60_000, counts });
+  const second = (counts: Counts) => ({ limit: 3, windowMs: 1_000, counts });
+
+  test.each(['rolling', 'fixed'] as const)('that is %s and gets shorter lets calls go', (counts) => {
+    expect(waitMs(minute(counts), second(counts), 100)).toBeLessThan(1_100);
+    expect(waitMs(minute(counts), second(counts), 2_000)).toBeLessThan(counts === 'rolling' ? 1 : 1_100);
+  });
+
+  test('that is rolling and gets longer holds calls, for what was sent under the shorter one', () => {
+    const heldMs = waitMs(second('rolling'), minute('rolling'), 900);
+    expect(heldMs).toBeGreaterThan(59_100);
+    expect(heldMs).toBeLessThan(60_200);
+  });
+
+  test('that is fixed from now on ends with the clock, not a window after its calls', () => {
+    const restMs = 60_000 - ((from + startMs) % 60_000);
+    expect(waitMs(minute('rolling'), minute('fixed'), 5_000)).toBeLessThan(restMs - 5_000 + 1_100);
+  });
+
+  test('that drained until now ends with the clock when it is fixed', () => {
+    const restMs = 60_000 - ((from + startMs) % 60_000);
+    expect(waitMs({ limit: 3, windowMs: 60_000 }, minute('fixed'), 5_000)).toBeLessThan(
+      restMs - 5_000 + 1_100,
+    );
+  });
+
+  test('that is of another kind and longer at once counts calls from when they left', () => {
+    const heldMs = waitMs(second('fixed'), minute('rolling'), 50_000);
+    expect(heldMs).toBeGreaterThan(10_000);
+    expect(heldMs).toBeLessThan(12_200);
+  });
+
+  test('that is added counts the calls that wait already', () => {
+    const bucket = createBucket(0, from);
+    const hour: MeterSetting = { meter: 'requests_hour', limit: 1, windowMs: 60_000, counts: 'rolling' };
+    const ask = (at: number, meters: readonly MeterSetting[], maxWaitMs: number) => {
+      const call = admission(`t${at}`, { maxWaitMs });
+      const setting = { ...call.setting, meters };
+      return admit(bucket, { admission: { ...call, setting }, replica }, from + startMs + at);
+    };
+    const before: MeterSetting = { meter: 'requests', limit: 1, windowMs: 1_000, counts: 'rolling' };
+    expect([0, 1, 2, 3].map((at) => ask(at, [before], 1e6).kind)).toEqual([
+      'granted',
+      'queued',
+      'queued',
+      'queued',
+    ]);
+    const asked = ask(4, [before, hour], 0);
+    expect(asked.kind === 'refused' ? asked.retryInMs : 0).toBeGreaterThan(3 * 60_000);
+  });
+
+  test('that is rolling from now on counts what the window of the clock had in it', () => {
+    const heldMs = waitMs(minute('fixed'), minute('rolling'), 5_000);
+    expect(heldMs).toBeGreaterThan(55_000);
+  });
+});
+
 describe.each(origins)('a meter of which no answer tells, on a clock that begins at %d', (from) => {
   const wide = { limit: 40, windowMs: 20_000 };
   const narrow = { limit: 10, windowMs: 20_000 };
@@ -95,7 +173,7 @@ describe.each(origins)(
       expect(waitMs).toBeLessThan(3_000);
     });
 
-    test('counts what it has sent at the stated pace, however fast the upstream forgets it', () => {
+    test('drains its own sends at the stated pace, also when the upstream forgets them faster', () => {
       const meter = TimedMeter.stated(pinned, from, false);
       const marks = Array.from({ length: 10 }, () => meter.take(1, 0));
       // Of ten units the upstream has forgotten eight after four seconds, and two of them count no more here.

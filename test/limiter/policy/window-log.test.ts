@@ -13,7 +13,9 @@ import { applySetting } from '../../../src/limiter/policy/meter-quota.policy.ts'
 import {
   keepLog,
   logReported,
+  logSent,
   loggedUnits,
+  maxMarginMs,
   minMarginMs,
   windowWaitMs,
 } from '../../../src/limiter/policy/window-log.policy.ts';
@@ -102,7 +104,7 @@ describe('a window that the operator describes', () => {
     expect((left.at(-1) ?? 0) - startAt).toBeLessThan((6_000 + 3_000) * 1.05);
   });
 
-  test('the time that a line behind a full window is told is when its last call leaves', () => {
+  test('the forecast for a line behind a full window is the time when its last call leaves', () => {
     fc.assert(
       fc.property(stated, fc.integer({ min: 1, max: 200 }), (window, ahead) => {
         const meter = meterOf(window);
@@ -115,7 +117,47 @@ describe('a window that the operator describes', () => {
     );
   });
 
-  test('what the upstream did not count makes room again, and what others take takes it', () => {
+  test('a limit that is lowered waits for what was sent, not for as many windows as that would take under it', () => {
+    fc.assert(
+      fc.property(
+        stated,
+        fc.integer({ min: 1, max: 60 }),
+        fc.integer({ min: 1, max: 200 }),
+        (window, limit, ahead) => {
+          const lowered = Math.min(limit, window.limit);
+          const meter = meterOf(window);
+          sendAll([meter], window.limit, () => 0);
+          const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
+          applySetting(meter, { stated: { ...window, limit: lowered }, learn: true }, startAt);
+          // All that was sent leaves at once; then a whole limit goes in each window.
+          const firstMs = windowWaitMs(meter, Math.min(ahead, lowered), startAt);
+          expect(firstMs).toBeLessThanOrEqual(endsAt - startAt);
+          const windows = Math.ceil(ahead / lowered) - 1;
+          const waitMs = windowWaitMs(meter, ahead, startAt);
+          expect(waitMs).toBeLessThanOrEqual(endsAt - startAt + windows * (window.windowMs + maxMarginMs));
+          expect(waitMs).toBeGreaterThanOrEqual(firstMs);
+        },
+      ),
+      { numRuns: 100 },
+    );
+  });
+
+  test('a call that was answered late counts for the next window of the clock, and the others of its window do not', () => {
+    const meter = meterOf({ limit: 10, windowMs: 60_000, counts: 'fixed' });
+    const beginsAt = Math.ceil(startAt / 60_000) * 60_000;
+    const marks = Array.from({ length: 10 }, (_, n) => {
+      return take(meter, { units: 1, inTransit: [] }, beginsAt + 10_000 + n);
+    });
+    const last = marks.at(-1);
+    const sentAt = beginsAt + 58_500;
+    const times = { cost: 1, granted: last?.granted ?? 0, grantedAt: sentAt, sentAt, headAt: sentAt + 1_000 };
+    logSent(meter, times);
+    const now = beginsAt + 61_500;
+    expect(meter.log === null ? null : loggedUnits(meter.log, now)).toBe(1);
+    expect(roomInMs(meter, one, now)).toBe(0);
+  });
+
+  test('units that the upstream did not count make room again, and units that others took take room away', () => {
     const meter = meterOf({ limit: 2, windowMs: 1_000, counts: 'rolling' });
     const mark = take(meter, { units: 1, inTransit: [] }, startAt);
     logReported(meter, 2, startAt + 5);

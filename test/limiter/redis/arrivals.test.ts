@@ -3,7 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Grant } from '../../../src/limiter/limiter.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
-import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
+import { connectRedis } from '../../../src/redis/connection.ts';
 import { admission } from '../../support/admission.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { startReplica, type TestReplica } from '../../support/redis-replica.ts';

@@ -100,7 +100,7 @@ test('the keys of a breaker expire by themselves', async () => {
   }
 });
 
-test('a replica that comes later hears of the breakers that are not closed', async () => {
+test('a replica that starts later learns of the breakers that are not closed', async () => {
   const one = await replica();
   const other = { ...id, key: 'k2' };
   await one.breakers.put(id, '', state('v1'));
@@ -111,7 +111,7 @@ test('a replica that comes later hears of the breakers that are not closed', asy
   expect(later.news).toMatchObject([{ id, state: { version: 'v1', status: 402 } }]);
 });
 
-test('names of breakers that somebody else wrote are nobody’s breakers', async () => {
+test('names of breakers that something else wrote to Redis are ignored', async () => {
   const one = await replica();
   await probe.zadd('sluice:{presence}:1:breakers', 1, 'a b');
   await one.breakers.catchUp();

@@ -24,7 +24,7 @@ async function forecast(perDay: number, position: number): Promise<CeilingHold |
   return (await asked)[0];
 }
 
-test('what is left of a day is told by the limit of who asks, also from a read that was made before the reload', async () => {
+test('the rest of a day is computed with the asking call’s limit, also from a read that was made before a reload', async () => {
   void one.ceilings.take(of(2));
   await redis.pass(10);
   const held = await forecast(2, 2);
@@ -35,7 +35,7 @@ test('what is left of a day is told by the limit of who asks, also from a read t
   expect((await forecast(2, 2))?.waitMs).toBeLessThanOrEqual((held?.waitMs ?? 0) - 100);
 });
 
-test('a slot that is refused ends the use of a read by which it was free', async () => {
+test('after a refused slot a kept read that showed it free is not used again', async () => {
   const two = await redis.replica('two');
   expect(await forecast(1, 1)).toMatchObject({ waitMs: 0 });
   void two.ceilings.take(of(1));

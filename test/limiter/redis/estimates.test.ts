@@ -53,7 +53,7 @@ test('a prompt that one replica has seen cached is not reserved in full by anoth
   expect([...one.bugs, ...other.bugs]).toEqual([]);
 });
 
-test('what one replica was refused for, beyond the rule, another one reserves at once', async () => {
+test('units that a refusal showed one replica beyond its estimate are reserved by another replica at once', async () => {
   const [one, other] = [await replica(), await replica()];
   const ruled = { ...call, guess: { prompt: 600, marked: 0, output: 400, apart: false } };
   const level = { lowest: 1, highest: 2 };
@@ -71,7 +71,7 @@ test('what one replica was refused for, beyond the rule, another one reserves at
   expect([...one.bugs, ...other.bugs]).toEqual([]);
 });
 
-test('a replica that is alone sends nothing, and Redis keeps nothing', async () => {
+test('a replica without others publishes no estimates, and Redis keeps none', async () => {
   const monitor = await monitorRedis(server.port);
   const { tokens } = await replica();
   for (let n = 0; n < 20; n += 1) tokens.learn({ ...call, beginning: `b${n}` }, answer, null);

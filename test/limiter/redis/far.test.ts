@@ -89,7 +89,7 @@ describe('admission over a Redis 110 ms away', () => {
       ['a', 'b', 'c'].map(async (id) => {
         const ticket = await queue.enter(...callOf(systemClock, id, options));
 
-        const lease = await ticket.granted();
+        const lease = await ticket.whenGranted();
         lease.settle({ kind: 'succeeded', spent: null }, null);
         ticket.leave();
         return lease.ceiling?.limit;

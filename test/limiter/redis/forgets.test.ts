@@ -1,10 +1,11 @@
 /** Buckets that expire in Redis because no call uses them, and what replicas conclude from it. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { replicaId } from '../../../src/ids.ts';
+import { ceilingKey, replicaId } from '../../../src/ids.ts';
 import type { MeterName } from '../../../src/call.ts';
 import type { Grant, Lesson } from '../../../src/limiter/limiter.ts';
 import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
+import { dayKey } from '../../../src/limiter/redis/sliding-log.ts';
 import { StoreClock } from '../../../src/limiter/redis/store-clock.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
@@ -86,7 +87,26 @@ describe('in Redis, a bucket', () => {
     expect(Math.max(...(await lives('full')))).toBeLessThan(190_000);
   });
 
-  test('that has expired is taken for new: no loss is counted, and a capped lane does not wait for a lease', async () => {
+  test.each([
+    ['is not there any more', 0],
+    ['is there', 1],
+  ])(
+    'has no part in the count of a day that %s: a call goes back to it, and no count is created',
+    async (_what, before) => {
+      const { ceilings } = await start();
+      const ceiling = { key: ceilingKey(`day${before}`), perMinute: null, perDay: 1 };
+      const taken = await ceilings.take(ceiling);
+      if (taken.kind !== 'taken') throw new Error('no slot');
+      // The day has ended, or Redis has lost its data.
+      if (before === 0) await straight.del(dayKey(ceiling.key));
+      await ceilings.giveSlotBack(ceiling, taken.slot);
+      expect(await straight.get(dayKey(ceiling.key))).toBe(before === 0 ? null : '0');
+      const kinds = [(await ceilings.take(ceiling)).kind, (await ceilings.take(ceiling)).kind];
+      expect(kinds).toEqual(['taken', 'refused']);
+    },
+  );
+
+  test('that has expired counts as new: no loss is counted, and a capped lane does not wait for a lease', async () => {
     const [a, b] = [await start(), await start()];
     const more = { bucket: 'expired', maxInFlight: 1, setting: setting(0, 'requests') };
     for (const [ticket, replica] of [
@@ -103,7 +123,7 @@ describe('in Redis, a bucket', () => {
     expect([...a.noted, ...b.noted].filter((word) => word.startsWith('lost'))).toEqual([]);
   });
 
-  test('that is gone while calls of this replica are in it is taken for lost', async () => {
+  test('that is gone while calls of this replica are in it counts as lost', async () => {
     const a = await start();
     const more = { bucket: 'lost', maxInFlight: 1, setting: setting(0, 'requests') };
     await granted(a, 'l1', more);

@@ -44,7 +44,7 @@ test('a gathered command does not wait for other keys, and is sent at once when 
   expect(sent.at(-1)?.asked).toBe('a 3');
 });
 
-test('a gathered command fails with the others of its batch, and without other batches', async () => {
+test('a gathered command fails together with the others of its batch, and other batches do not fail with it', async () => {
   const { gathered, sent } = store();
   const asked = [1, 2, 3].map((one) => gathered.ask('a', one).catch(String));
   sent[0]?.answer();

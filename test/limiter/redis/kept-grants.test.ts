@@ -77,7 +77,7 @@ test('a loss after the wait begins another one, because a call has been sent sin
   expect(granted().toSorted()).toEqual(['second', 'third']);
 });
 
-test('a replica that was started within the wait keeps no longer than the others', async () => {
+test('a replica that starts while capped lanes wait for a lease ends that wait with the others', async () => {
   await busyLane();
   redis.server.flush();
   await redis.pass(5_000);
@@ -98,7 +98,7 @@ test('a replica that was started within the wait keeps no longer than the others
   await closing;
 });
 
-test('a replica that is started on an emptied Redis before the others notice does not send beside them', async () => {
+test('a replica that starts on an emptied Redis before the others notice sends no serialized call beside theirs', async () => {
   await busyLane();
   // The next heartbeat of the others is more than half a second ahead: the new replica begins the epoch.
   redis.server.flush();

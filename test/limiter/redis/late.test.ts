@@ -4,12 +4,8 @@ import { bucketKey, ticketId } from '../../../src/ids.ts';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
-import {
-  connectRedis,
-  type RedisClient,
-  type RedisConnection,
-} from '../../../src/limiter/redis/client/connection.ts';
-import type { RedisHealth } from '../../../src/limiter/redis/client/health.ts';
+import { connectRedis, type RedisClient, type RedisConnection } from '../../../src/redis/connection.ts';
+import type { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
 import { Presence } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';

@@ -7,7 +7,7 @@ import { Redis } from 'ioredis';
 import { bucketKey, ceilingKey, laneKey, ticketId } from '../../../src/ids.ts';
 import { bucketKeys } from '../../../src/limiter/redis/protocol/keys.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
-import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
+import { connectRedis } from '../../../src/redis/connection.ts';
 import { buildScripts } from '../../../src/limiter/redis/protocol/scripts.ts';
 import type { Connect } from '../../../src/limiter/stores.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { recoveryGraceMs } from '../../../src/limiter/redis/bucket-view.ts';
 import { defineCommands, runOwn } from '../../../src/limiter/redis/protocol/commands.ts';
-import { connectRedis } from '../../../src/limiter/redis/client/connection.ts';
+import { connectRedis } from '../../../src/redis/connection.ts';
 import { livingChannel } from '../../../src/limiter/redis/protocol/keys.ts';
 import { Presence, presenceKeys } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../../src/telemetry/noop.ts';
@@ -172,7 +172,7 @@ describe('a replica that starts', () => {
     return both;
   }
 
-  test('on an emptied Redis, before the others have noticed, hears of the loss and keeps serialized calls', async () => {
+  test('on an emptied Redis, before the others have noticed, learns of the loss and holds serialized calls', async () => {
     const [one, two] = await livingPair();
     await redis.flushall();
     const third = await replica();
@@ -194,7 +194,7 @@ describe('a replica that starts', () => {
     expect((await service.limiter.admit(admission('t', { maxInFlight: 1 }))).kind).toBe('queued');
   });
 
-  test('where nobody lives knows of no loss, nor do those that start beside it, and serialized calls are sent', async () => {
+  test('where no other replica runs takes an empty Redis for a first start, as do those that start beside it, and sends serialized calls', async () => {
     const all = await Promise.all([replica(), replica(), replica()]);
     await Promise.all(all.map(({ beat }) => beat()));
     for (const { beat } of all) await beat();
@@ -207,14 +207,14 @@ describe('a replica that starts', () => {
     expect((await service.limiter.admit(admission('t', { maxInFlight: 1 }))).kind).toBe('granted');
   });
 
-  test('under another key prefix knows of no loss while others live', async () => {
+  test('under another key prefix takes its empty data for a first start, although replicas run under other prefixes', async () => {
     await livingPair();
     const other = await replica({ keyPrefix: 'other:' });
     await other.beat();
     expect(other.presence.losses()).toBe(0);
   });
 
-  test('before a replica that cannot be seen hears of the loss when that one is back', async () => {
+  test('while another one is cut off learns of the loss when that one is back', async () => {
     const hidden = await replica({ isHeard: false });
     await hidden.beat();
     await redis.flushall();

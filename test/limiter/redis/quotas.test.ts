@@ -33,7 +33,7 @@ async function replica(): Promise<TestReplica & { readonly heard: Joined[] }> {
 
 const [a, b, c] = [bucketKey('a'), bucketKey('b'), bucketKey('c')];
 
-test('the first bucket of a quota stands for it, and the other replicas hear of every bucket that is joined', async () => {
+test('the first bucket of a quota stands for it, and the other replicas learn of every joined bucket', async () => {
   const [one, other] = [await replica(), await replica()];
   expect(await one.quotas.claim('q', a)).toBe(a);
   expect(await other.quotas.claim('q', b)).toBe(a);

@@ -15,7 +15,7 @@ afterEach(async () => {
   await closing;
 });
 
-test('newcomers that wait for the way to Redis go by the settings of the reload that overtook them', async () => {
+test('newcomers whose admission is not yet on its way to Redis use the settings of a reload that comes meanwhile', async () => {
   const { bucket, lane, ...before } = admission('of before', { limit: 5 });
   const { setting } = admission('of after', { limit: 1 });
   // The first is under way; the others go with the reload, behind it.
@@ -27,4 +27,16 @@ test('newcomers that wait for the way to Redis go by the settings of the reload 
   await reloading;
   const replies = await Promise.all(asked);
   expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'queued', 'queued']);
+});
+
+test('newcomers of a workspace that the reload removed bring no former limit back', async () => {
+  const { bucket } = admission('of before', { limit: 1 });
+  const { setting } = admission('of after', { limit: 5 });
+  const options = { limit: 1, lane: 'removed' };
+  const asked = ['first', 'second', 'third'].map((name) => one.limiter.admit(admission(name, options)));
+  const reloading = one.limiter.reconfigure({ bucket, setting, lanes: [] });
+  await redis.pass(100);
+  await reloading;
+  const replies = await Promise.all(asked);
+  expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'granted', 'granted']);
 });

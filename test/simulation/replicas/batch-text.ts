@@ -3,13 +3,14 @@
  * product writes (`event-codec.ts`) and reads (`reply-codec.ts`) goes through here in the simulation.
  */
 import { laneKey, leaseToken, ticketId, type LaneKey } from '../../../src/ids.ts';
-import type { Costs, Feedback, MeterName } from '../../../src/call.ts';
+import type { Costs, Feedback, MeterName, Throttle } from '../../../src/call.ts';
 import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
 import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
 import type { BucketSetting, LaneSetting, MeterSnapshot, Settlement } from '../../../src/limiter/limiter.ts';
 import type { BatchReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
 import type { GrantReply } from '../../../src/limiter/redis/protocol/message-codec.ts';
 import type { Sent } from '../../limiter/script-model.ts';
+import { isEventKind } from '../../support/event-kinds.ts';
 
 type Wire = Readonly<Record<string, unknown>>;
 
@@ -57,6 +58,7 @@ export function batchOf(text: string): Batch {
 
 function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
   const { kind } = event;
+  if (!isEventKind(kind)) throw new Error(`no event ${String(kind)}`);
   switch (kind) {
     case 'admit':
       return { kind, admission: { ...admissionOf(event), setting: present(setting) } };
@@ -79,8 +81,8 @@ function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
       return { kind, leases: list(event['leases']).map((lease) => leaseToken(word(lease))) };
     case 'reconfigure':
       return { kind, setting: present(setting), lanes: list(event['lanes']).map(laneOf) };
-    default:
-      throw new Error(`no event ${String(kind)}`);
+    case 'open':
+      return { kind, before: optional(event['before']) };
   }
 }
 
@@ -118,6 +120,7 @@ const settingOf = (wire: Wire): BucketSetting => ({
     meter: word(meter['meter']) as MeterName,
     limit: number(meter['limit']),
     windowMs: number(meter['windowMs']),
+    ...(meter['counts'] === undefined ? {} : { counts: word(meter['counts']) as 'rolling' | 'fixed' }),
   })),
   learn: wire['learn'] === true,
   probe: number(wire['probe']),
@@ -150,6 +153,13 @@ function settlementOf(wire: Wire): Settlement {
   }
 }
 
+/** Only what the scheduler asks of a throttle: which meter refused, and whether a time was named. */
+function throttleOf({ rateMeter, isTimed }: Wire): Throttle | null {
+  if (rateMeter === undefined && isTimed === undefined) return null;
+  const meter = rateMeter === undefined ? null : (word(rateMeter) as MeterName);
+  return { kind: 'rate', waitMs: isTimed === true ? 1 : null, meter };
+}
+
 function lessonOf(wire: Wire): TimedLesson {
   const [refusedUnits, requestedCost] = [optional(wire['refusedUnits']), optional(wire['requestedCost'])];
   const meters = list(wire['meters']).map((report) => ({
@@ -162,14 +172,7 @@ function lessonOf(wire: Wire): TimedLesson {
         ? null
         : { lowest: number(report['lowest']), highest: number(report['highest']) },
   }));
-  const throttle: Feedback['throttle'] =
-    wire['rateMeter'] === undefined
-      ? null
-      : {
-          kind: 'rate',
-          waitMs: wire['isTimed'] === true ? 1 : null,
-          meter: word(wire['rateMeter']) as MeterName,
-        };
+  const throttle = throttleOf(wire);
   const feedback: Feedback = {
     meters,
     throttle,
@@ -225,7 +228,7 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
     }
     case 'tick':
       if (!isKnown) return ['unknown_bucket'];
-      return ['ticked', reply.waitingHere, reply.waiting, reply.inFlight, reply.meters.map(meterWords)];
+      return ['ticked', reply.waitingHere, reply.meters.map(meterWords)];
     case 'reconfigure':
       return [isKnown ? 'reconfigured' : 'unknown_bucket'];
     case 'open':

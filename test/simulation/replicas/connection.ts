@@ -4,7 +4,7 @@
  *
  * Owns: the way to the server and back. Does not own: when something breaks (`plan.ts`), repetition (the product's).
  */
-import type { RedisClient, RedisConnection } from '../../../src/limiter/redis/client/connection.ts';
+import type { RedisClient, RedisConnection } from '../../../src/redis/connection.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import { quiet, type NetworkPlan } from './plan.ts';
@@ -178,7 +178,6 @@ export class Connection {
       on: (_event: string, run: () => void): void => void this.#listeners.push({ run, once: false }),
       get: (key: string) => this.#ask('get', [key]),
       pttl: (key: string) => this.#ask('pttl', [key]),
-      decr: (key: string) => this.#ask('decr', [key]),
     };
     return new Proxy(client, {
       get: (target, name): unknown => {
@@ -209,11 +208,11 @@ export class Connection {
         this.trouble();
         fail(new Error('Command timed out'));
       });
-      this.#travel(command, words, (value) => end(() => resolve(value)), fail);
+      this.#deliver(command, words, (value) => end(() => resolve(value)), fail);
     });
   }
 
-  #travel(
+  #deliver(
     command: string,
     words: readonly string[],
     resolve: (value: unknown) => void,

@@ -7,7 +7,7 @@ import { laneKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import { serviceMsOf } from '../ledger.ts';
-import { keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
+import { capOf, keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
 import type { ReplicasPlan } from './plan.ts';
 
 interface Served {
@@ -39,7 +39,10 @@ export class Fairness {
     const names = new Set(free.map(({ name }) => name));
     this.#comparable = new Set(
       plan.lanes
-        .filter(({ workspace, maxInFlight }) => names.has(workspace) && maxInFlight === null)
+        .filter(
+          ({ key, workspace }) =>
+            names.has(workspace) && lowest([plan, ...plan.reloads], capOf(key)) === null,
+        )
         .map(({ key }) => key),
     );
   }

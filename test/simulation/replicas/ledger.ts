@@ -13,8 +13,11 @@ import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
 import { must } from '../ledger.ts';
+import { wayMs } from '../described.ts';
 import {
+  capOf,
   entrySettingsOf,
+  highest,
   isStatedAlone,
   keyed,
   misleads,
@@ -74,6 +77,7 @@ export interface Lease {
 interface Running {
   readonly call: Call;
   readonly send: number;
+  readonly at: number;
 }
 
 interface Closing {
@@ -162,6 +166,16 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     for (const [key, stated] of this.stated) stated.check(this.statedOf(key, now), now);
   }
 
+  /** Set by whoever has the upstreams: Redis hears what configuration says of the bucket. */
+  onHeard: (bucket: string, now: number) => void = () => {};
+
+  /** Calls of the bucket have come and not ended. */
+  isInUse(bucket: string): boolean {
+    return [...this.calls.values()].some(
+      ({ plan, state }) => plan.lane.bucket === bucket && state !== 'new' && state !== 'ended',
+    );
+  }
+
   isBlurred(bucket: string): boolean {
     return this.#blurred.has(bucket);
   }
@@ -200,6 +214,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   applied({ event, reply }: Done, model: ScriptModel, asked: Asked): void {
     const now = this.#monotonic();
     if (event.kind === 'forecast') return;
+    if (event.kind === 'admit' || event.kind === 'reconfigure') this.onHeard(model.key, now);
     if (event.kind === 'admit' && isCall(event.admission.ticket)) this.#admitted(model, event, reply, now);
     if (event.kind === 'settle' && reply.kind === 'lease') {
       if (reply.known) this.#settled(model, asked, event, now);
@@ -406,19 +421,21 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   counted(_token: string, { plan }: DrivenCall, busyMs: number): void {
-    const { key, maxInFlight } = plan.lane;
-    if (maxInFlight === null) return;
+    const { key } = plan.lane;
     const call = this.call(plan.id);
     const running = this.#running.get(key) ?? new Set<Running>();
     this.#running.set(key, running);
-    const one = { call, send: call.sends };
+    const one = { call, send: call.sends, at: this.#monotonic() };
     running.add(one);
     this.onBusy(busyMs, () => running.delete(one));
     // A safe call that was given up lets its lane go on at once: running it twice does no harm.
     const busy = [...running].filter(
       (each) => !each.call.plan.safe || (each.call.state === 'sent' && each.call.sends === each.send),
     );
-    if (busy.length <= maxInFlight) return;
+    // What was let go under an earlier, higher limit still runs.
+    const since = Math.min(...busy.map(({ at }) => at)) - this.effectMs - wayMs;
+    const maxInFlight = highest(this.rules.during(since, this.#monotonic()), capOf(key));
+    if (maxInFlight === null || busy.length <= maxInFlight) return;
     // One lease that was used too late overlaps with all that come while its call runs.
     if (!busy.some((each) => this.#overlapped.has(each))) this.overlaps += 1;
     for (const each of busy) this.#overlapped.add(each);

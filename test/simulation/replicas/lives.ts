@@ -28,7 +28,7 @@ export const livesOf = (plan: ReplicasPlan): Lives => ({
   }),
   stay: (refused, until) =>
     follow(quietFrom(patient(plan, refused), refused), refused.id, { after: refused.at, until }),
-  comeAgain: (refused, maxWaitMs) =>
+  returnLater: (refused, maxWaitMs) =>
     follow(quietFrom(returning(plan, refused, maxWaitMs), refused), againOf(refused.id), {
       after: refused.at,
       until: null,

@@ -1,5 +1,5 @@
 /** As `../mutations.ts`: one-line changes of what makes several replicas one. */
-import { row, statedWaits, type Mutation } from '../mutations.ts';
+import { row, describedReloads, statedWaits, type Mutation } from '../mutations.ts';
 
 const calls = 'src/limiter/redis/bucket-calls.ts';
 const entry = 'src/limiter/redis/bucket-entry.ts';
@@ -10,7 +10,7 @@ const ticks = 'src/limiter/redis/bucket-ticks.ts';
 const timer = 'src/limiter/redis/pump-timer.ts';
 const ended = 'src/limiter/redis/ended-leases.ts';
 const presence = 'src/limiter/redis/presence.ts';
-const health = 'src/limiter/redis/client/health.ts';
+const health = 'src/redis/health.ts';
 const failover = 'src/limiter/failover/limiter.ts';
 const local = 'src/limiter/failover/local-calls.ts';
 const ceilings = 'src/limiter/failover/ceilings.ts';
@@ -72,7 +72,13 @@ export const replicaMutations: readonly Mutation[] = [
     '(isChange && !wasChange && agoMs',
     '(isChange && known === null && agoMs',
   ),
-  row('3', 'no wait in a new epoch', calls, 'lease.isCapped ? this.#kept', 'lease.isLost ? this.#kept'),
+  row(
+    '3',
+    'no wait in a new epoch',
+    calls,
+    'lease.isCapped ? this.#kept',
+    "lease.state.kind === 'lost' ? this.#kept",
+  ),
   row(
     '3',
     'no wait after an absence',
@@ -104,8 +110,8 @@ export const replicaMutations: readonly Mutation[] = [
     '5',
     'returned grants save up a share',
     settling,
-    'giveBack(bucket, lease, now);',
-    'giveBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
+    'giveLeaseUnitsBack(bucket, lease, now);',
+    'giveLeaseUnitsBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
   row('6', 'the pump leader sets no timer', timer, '(due.isLeader ? 0 : followMs)', 'followMs'),
   row(
@@ -209,7 +215,10 @@ export const replicaMutations: readonly Mutation[] = [
     'if (refusal !== null) return { ...refusal, effects: before };',
     '',
   ),
-  ...statedWaits.map((mutation) => ({ ...mutation, what: `${mutation.what} (over replicas)` })),
+  ...[...statedWaits, ...describedReloads].map((mutation) => ({
+    ...mutation,
+    what: `${mutation.what} (over replicas)`,
+  })),
   row(
     '14',
     'over replicas, other limits of a ceiling wake no lane',

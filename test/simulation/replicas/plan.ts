@@ -4,6 +4,7 @@
  */
 import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
+import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
 import { specialWorld } from '../plan-special.ts';
 import type { Reloaded } from '../rules.ts';
@@ -77,6 +78,7 @@ export const quiet: NetworkPlan = {
 
 /** Most histories have reloads, drawn apart from the rest. */
 export function replicasPlanOf(seed: number): ReplicasPlan {
+  if (seed >= describedFrom) return describedPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
   const plan = chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
   if (!chance.happens(0.6)) return plan;
@@ -84,6 +86,29 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
   const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+/** Upstreams that are described by their windows. In half of the histories nothing breaks: there they are judged to the last call. */
+function describedPlanOf(seed: number): ReplicasPlan {
+  const plan = steadyPlanOf(seed);
+  const chance = new Chance(seed ^ 0x3d11);
+  const isCalm = chance.happens(0.5);
+  const buckets = plan.buckets.map(({ key }) => describedBucket(chance, key));
+  const isLimited = chance.happens(0.25);
+  const workspaces = plan.workspaces.map((one) =>
+    isLimited ? one : { ...one, perMinute: null, perDay: null },
+  );
+  const first = { buckets, lanes: plan.lanes, workspaces };
+  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
+  const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
+  return {
+    ...plan,
+    ...(isCalm
+      ? { network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 1]) }, faults: [], frozenWrites: 0 }
+      : {}),
+    ...first,
+    reloads: chance.happens(0.85) ? describedReloads(chance, first, scene) : [],
+  };
 }
 
 /** A world in which nothing breaks, and that has what mixtures come across too seldom. */

@@ -35,10 +35,14 @@ const once = [
  * ceiling that a call gave back stayed free for a minute: its lane slept where it had been refused before (2314), or on a replica that took its own note for newer (2716).
  * Newcomers that were not under way yet brought back the settings of before a reload (13025). A new replica took an emptied Redis
  * for a first start, and sent beside a call that was in flight (13391). A scan that was planned before a reload asked by the limits of
- * then, and a newcomer was refused by what it had read (14432).
+ * then, and a newcomer was refused by what it had read (14432). Without Redis, three grants of a lane were returned in turn for ever, at one
+ * instant, and the process did nothing else (4024: such a history never ends). A grant that was kept from its call ran out while its
+ * process stalled, and was never handed over or given back (2881, 11554).
  * Wrong was the judge in 2458: a replica without Redis cannot know what left under an earlier, higher ceiling.
  */
-const onceReloaded = [2_314, 2_458, 2_716, 5_056, 5_262, 10_594, 13_025, 13_391, 14_430, 14_432];
+const onceReloaded = [
+  2_314, 2_458, 2_716, 2_881, 4_024, 5_056, 5_262, 10_594, 11_554, 13_025, 13_391, 14_430, 14_432,
+];
 
 /** Situations that the histories must have been in, or the checks above them mean nothing. */
 const interesting = [

@@ -7,7 +7,8 @@
  */
 import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
-import { isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import { capOf, isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import type { Upstream } from '../upstream.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import { rememberedMs, type Server } from './server.ts';
 
@@ -21,10 +22,12 @@ const tickMs = 1_500;
 export class Room {
   readonly #ledger: ReplicaLedger;
   readonly #server: Server;
+  readonly #upstreams: ReadonlyMap<string, Upstream>;
   /** Since when a call could have been granted. */
   readonly #since = new Map<string, number>();
 
-  constructor(ledger: ReplicaLedger, server: Server) {
+  constructor(ledger: ReplicaLedger, server: Server, upstreams: ReadonlyMap<string, Upstream>) {
+    this.#upstreams = upstreams;
     this.#ledger = ledger;
     this.#server = server;
   }
@@ -53,7 +56,8 @@ export class Room {
 
   /** Its lane is below its cap, and its ceiling has a slot for it and for all grants in transit. */
   #mayGo({ plan, replica }: Call, model: ScriptModel, now: number): boolean {
-    const { key, maxInFlight, workspace } = plan.lane;
+    const { key, workspace } = plan.lane;
+    const maxInFlight = lowest(this.#ledger.regimes(now), capOf(key));
     // A call of unknown fate counts as in flight for a lease.
     const held = model.bucket?.lanes.get(laneKey(key))?.inFlight ?? 0;
     if (maxInFlight !== null && held >= maxInFlight) return false;
@@ -94,7 +98,12 @@ export class Room {
 
   #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {
     const ledger = this.#ledger;
-    const { reports } = keyed(ledger.plan.buckets, key);
+    const { reports, windows } = keyed(ledger.plan.buckets, key);
+    if (windows !== undefined) {
+      const onTheWay = this.#underWay(({ call }) => call.plan.lane.bucket === key).length;
+      const isSure = ledger.isFaultless && !ledger.isBlurred(key);
+      return isSure && this.#upstreams.get(key)?.hasDescribedRoom(1 + onTheWay, now) === true;
+    }
     if (isStatedAlone({ reports }) && !ledger.isBlurred(key)) {
       return ledger.stated.get(key)?.hasRoom(1, ledger.statedOf(key, now), now) === true;
     }

@@ -161,7 +161,7 @@ export class Server {
       case ownCommand('Consume'):
         return this.#consume(key, argv, clock);
       case ownCommand('Giveback'):
-        return this.#giveBack(key, argv);
+        return this.#giveSlotBack(key, argv, clock);
       case ownCommand('Slots'):
         return this.#slots(key, argv, clock);
       case ownCommand('Restore'):
@@ -180,12 +180,6 @@ export class Server {
       case 'pttl': {
         const day = this.#day(key, clock);
         return day === undefined ? -2 : day.until - clock;
-      }
-      case 'decr': {
-        const day = this.#day(key, clock);
-        if (day !== undefined) day.calls -= 1;
-        if (!this.#silent) this.#watch.slotReturned(/\{(.*)\}/.exec(key)?.[1] ?? key, 'of the day');
-        return day?.calls ?? -1;
       }
       default:
         throw new Error(`the simulated Redis has no ${command}`);
@@ -271,11 +265,11 @@ export class Server {
     return ['taken', perMinute === null ? 0 : sends.size, perMinute === null ? '0' : nextMs()];
   }
 
-  #giveBack(key: string, [dayKey = '', id = '', alsoDay]: string[]): unknown {
-    if (!this.#sendsAt(key).delete(id)) return 0;
-    const day = this.#days.get(dayKey);
+  #giveSlotBack(key: string, [dayKey = '', id = '', alsoDay]: string[], clock: number): unknown {
+    if (id !== '' && !this.#sendsAt(key).delete(id)) return 0;
+    const day = this.#day(dayKey, clock);
     if (alsoDay === '1' && day !== undefined && day.calls > 0) day.calls -= 1;
-    if (!this.#silent) this.#watch.slotReturned(nameOf(key), id);
+    if (!this.#silent) this.#watch.slotReturned(nameOf(key), id === '' ? 'of the day' : id);
     return 1;
   }
 

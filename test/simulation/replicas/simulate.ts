@@ -9,7 +9,7 @@ import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
 import { drive, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
-import { entrySettingsOf } from '../rules.ts';
+import { describedOf, entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
 import { balance } from './balance.ts';
@@ -82,12 +82,19 @@ class Run {
     this.#server = new Server(this.#ledger, channels, { monotonic, originMs: plan.origin.ms });
     this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
-    this.#upstreams = new Map(plan.buckets.map((bucket) => [bucket.key, new Upstream(bucket)]));
+    this.#upstreams = new Map(
+      plan.buckets.map((bucket) => {
+        const world = { wayMs: plan.network.meanMs, wallMs: plan.origin.ms, stalledMs: 0 };
+        const described = describedOf(plan, bucket, { ...world, turnedAt: (at) => at });
+        return [bucket.key, new Upstream(bucket, described)];
+      }),
+    );
+    this.#ledger.onHeard = (bucket, now) => this.#upstreams.get(bucket)?.hears(now);
   }
 
   async toEnd(): Promise<ReplicasHistory> {
     this.#begin();
-    const watch = new Watch(this.#ledger, this.#server);
+    const watch = new Watch(this.#ledger, this.#server, this.#upstreams);
     await this.#until(() => this.#isOver(), maxMs, watch);
     if (!this.#isOver()) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
     await this.#until(() => this.#isQuiet(), this.#plan.leaseMs + 8_000, watch);
@@ -146,6 +153,10 @@ class Run {
       for (const [slot, lateMs] of latesMs.entries()) {
         this.#clock.outside(at + lateMs, () => this.#reload(slot, index + 1));
       }
+    }
+    for (const [bucket, upstream] of this.#upstreams) {
+      for (const at of upstream.changesAt)
+        this.#clock.outside(at, () => this.#ledger.isInUse(bucket) && upstream.hears(at));
     }
     this.#recheckAgain();
   }

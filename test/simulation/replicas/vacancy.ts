@@ -3,7 +3,7 @@
  * waits and all that are on their way, no closing holds, and the lane is free. What the product believes of the bucket plays
  * no part.
  */
-import { isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '../rules.ts';
+import { capOf, isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
 import type { Call, ReplicaLedger } from './ledger.ts';
 
@@ -30,11 +30,14 @@ export class ReplicasVacancy {
   }
 
   #couldGo({ plan, state }: Call, now: number): boolean {
-    const { bucket, workspace, key, maxInFlight } = plan.lane;
+    const { bucket, workspace, key } = plan.lane;
     const ledger = this.#ledger;
     const regime = regimeAt(ledger.plan, now);
+    const maxInFlight = capOf(key)(regime);
     const known = keyed(regime.buckets, bucket);
-    if (state !== 'waiting' || known.reports === 'nothing' || isStatedLess(known)) return false;
+    const isDescribed = known.windows !== undefined;
+    const isKnown = known.reports !== 'nothing' || isDescribed;
+    if (state !== 'waiting' || !isKnown || isStatedLess(known)) return false;
     if (ledger.isBlurred(bucket) || (ledger.closings.get(bucket) ?? []).some(({ until }) => until >= now))
       return false;
     if ([perMinuteOf(workspace), perDayOf(workspace)].some((limit) => lowest([regime], limit) !== null))
@@ -54,6 +57,7 @@ export class ReplicasVacancy {
     );
     if (maxInFlight !== null && ofLane.length >= maxInFlight) return false;
     const wanted = [...new Set([...here, ...underWay.map((lease) => lease.call)])];
+    if (isDescribed) return ledger.isFaultless && this.#upstream.hasDescribedRoom(wanted.length, now);
     return this.#upstream.hasRoom(
       wanted.map((each) => each.plan),
       keptFree,

@@ -7,7 +7,8 @@ import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { ScriptModel } from '../../limiter/script-model.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
-import { lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import { capOf, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import type { Upstream } from '../upstream.ts';
 import { Room } from './room.ts';
 import type { Server } from './server.ts';
 
@@ -28,10 +29,10 @@ export class Watch {
   readonly #unknownSince = new Map<string, number>();
   readonly #leftSince = new Map<string, number>();
 
-  constructor(ledger: ReplicaLedger, server: Server) {
+  constructor(ledger: ReplicaLedger, server: Server, upstreams: ReadonlyMap<string, Upstream>) {
     this.#ledger = ledger;
     this.#server = server;
-    this.#room = new Room(ledger, server);
+    this.#room = new Room(ledger, server, upstreams);
   }
 
   check(now: number): void {
@@ -117,7 +118,7 @@ export class Watch {
 
   /** Without Redis, what nothing but the bucket holds back goes on at this replica's share. */
   #goesOnAlone({ plan, workspace, enteredAt }: Call, replica: Replica, now: number): void {
-    const { bucket, maxInFlight } = plan.lane;
+    const { bucket, key } = plan.lane;
     // The upstream has sent one call of the lane to sleep, and all behind it, for up to a minute.
     const sleeps = [...this.#ledger.calls.values()].some(
       (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
@@ -126,8 +127,12 @@ export class Watch {
     // A ceiling may also have come with a reload.
     const regimes = [this.#ledger.plan, ...this.#ledger.regimes(now)];
     const ceilings = [perMinuteOf(workspace.name), perDayOf(workspace.name)];
-    if (maxInFlight !== null || ceilings.some((limit) => lowest(regimes, limit) !== null)) return;
-    const windowMs = this.#ledger.plan.buckets.find(({ key }) => key === bucket)?.requests.windowMs ?? 0;
+    if ([capOf(key), ...ceilings].some((limit) => lowest(regimes, limit) !== null)) return;
+    const { plan: whole } = this.#ledger;
+    const known = [whole, ...whole.reloads].map(({ buckets }) => keyed(buckets, bucket));
+    const windowMs = Math.max(
+      ...known.flatMap(({ requests, windows = [] }) => [requests, ...windows].map((one) => one.windowMs)),
+    );
     const closedUntil = Math.max(0, ...(this.#ledger.closings.get(bucket) ?? []).map(({ until }) => until));
     const sentAt = this.#ledger.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
     const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, sentAt);
@@ -178,7 +183,8 @@ export class Watch {
     if (this.#ledger.losses.length > 0) noticedAt.push(this.#ledger.lastLossAt, call.admittedAt);
     // The lease may have run out meanwhile, and have taken its ticket along.
     const isInHand = ticket !== undefined || this.#holdsGrant(call);
-    const isHeld = isInHand && call.plan.lane.maxInFlight !== null;
+    const wasCapped = lowest([this.#ledger.plan, ...this.#ledger.plan.reloads], capOf(call.plan.lane.key));
+    const isHeld = isInHand && wasCapped !== null;
     const heldUntil = isHeld ? Math.max(...noticedAt) + 1_500 + leaseMs : 0;
     const withinMs = this.#ledger.isFaultless
       ? 300 + 20 * this.#ledger.plan.network.meanMs

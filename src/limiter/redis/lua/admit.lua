@@ -1,9 +1,8 @@
 -- Enters a ticket into its lane, or refuses it at once. Mirror of `admit` in admit.policy.ts.
 -- Guarantees: idempotent by ticket (the reply for a known ticket has its position, and its lease if it has one); a
--- refusal enters nothing and leaves only what the pump and the settings do; a ticket with an order is never refused. Such
--- a ticket was admitted before, by this event or by its replica alone: there are at most `maxQueued` of a lane per
--- replica, each with a socket. The order that a repeated attempt brings is no admission; its replica judges that reply
--- itself.
+-- refusal enters nothing, and changes only what the pump and the settings change; a ticket with an order is never refused. Such
+-- a ticket was admitted before, by this event or by its replica alone: each replica has at most `maxQueued` of a lane, each
+-- with a socket. A repeated attempt also brings an order, although it was not admitted: its replica judges the reply itself.
 -- Event { ticket, lane, weight, maxInFlight (absent = unlimited), perMinute (absent = no ceiling), ceiling, maxQueued,
 --   urgency, callClass, costs: [[meter, units]], document (absent = the costs are known), maxWaitMs, leaseMs, order or
 --   arrivedAt (neither = now), setting: { meters: [{ meter, limit, windowMs }], learn, probe } }
@@ -87,7 +86,7 @@ do
     -- A pump enters no ticket, but it forgets those of replicas that are gone.
     if ticket then ticket = ticketOf(event.ticket) end
     if ticket then return replyFor(ticket, now) end
-    event.costs, event.inLane = takeable(knownCosts(event.costs, event.document)), lane
+    event.costs, event.inLane = cappedCosts(knownCosts(event.costs, event.document)), lane
     local order = orderOf(event, now)
     if mayGoAtOnce(lane, event, now) then
       lane, ticket = enter(event, order, now)

@@ -1,6 +1,6 @@
 --[[
-A breaker changes if it is still the one that its replica knows, and every other replica hears of it. Which state follows
-which is decided by the replicas (`breaker.policy.ts`); here only who came first.
+Changes a breaker if its stored version is still the one that the asking replica knows (compare and set), and informs the other
+replicas. The replicas decide which state follows (`breaker.policy.ts`); this script only decides which of them came first.
 
 KEYS  1 breaker  2 replicas  3 names of all breakers, for replicas that come later
 ARGV  1 replica  2 put | take | close | read | names  3 version that the replica knows ('' = none)

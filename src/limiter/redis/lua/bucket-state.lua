@@ -40,8 +40,9 @@ local function keep(kind, name, record) current[kind .. ':' .. name] = record en
 -- Removes a record, which need not exist.
 local function discard(kind, name) current[kind .. ':' .. name] = false end
 
+-- @constant minuteMs dayMs
 -- Length of the window of a meter as its name says it, milliseconds.
-local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and 86400000 or 60000 end
+local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and dayMs or minuteMs end
 
 local function createMeter(name, now)
   return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, false, false, false, false,

@@ -1,7 +1,7 @@
 -- The granted call took a slot of a ceiling that is nearly used. Mirror of `charged` in settle.policy.ts.
--- Guarantees: from now on the lane has at most as many grants outstanding as slots are left, and sleeps when none is;
--- without a number of slots the lane's grants are not counted any more. Slots of limits that the lane has not (a replica
--- that has not read the configuration yet) hold it for a moment only.
+-- Guarantees: from now on the lane has at most as many outstanding grants as slots are left, and sleeps when none is left; an
+-- event without a number of slots ends that. If the slots are of other limits than the lane's (a replica has not read the new
+-- configuration yet), they limit the lane for a moment only.
 -- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, the ceiling they are of where it was reported }
 -- Reply ["noted"] | ["unknown_lease"]
 do

@@ -1,15 +1,16 @@
 --[[
-Takes slots under a ceiling, one after the other: the sliding log per minute and the fixed window per day, or refuses and
-writes nothing but the sweep. Mirror of `takeSlot` in ceiling.policy.ts; the day is counted as rate-limiter-flexible's
-stock script counts it, in the same key. Like `apply` it is a function of the library, and a script where there are none.
+Takes slots under a ceiling, one after the other, in the sliding log of the minute and the fixed window of the day. A refusal
+writes nothing but the sweep of expired slots. Mirror of `takeSlot` in ceiling.policy.ts; the day is counted as the stock script of
+rate-limiter-flexible counts it, in the same key. Like `apply` it is a function of the library, and a script where there are no
+functions.
 
 Guarantees: at most `limit` sends in every window, for any interleaving; idempotent by id; every key expires.
 
 KEYS  1 sends (sorted set: id by send time)  2 calls of the day (number)
 ARGV  1 per minute ('' = none)  2 per day ('' = none)  3 window ms  4 day s  5 now ('' = TIME)
-      6... id, ms after now that the call may leave at the latest ('' = 0), of each call
-Reply of each call: taken | minute | day, sends in the window, ms until the oldest slot frees or, refused, until the next
-      one
+      6... for each call: id, latest time at which the call may leave, in ms after now ('' = 0)
+Reply for each call: taken | minute | day, sends in the window, ms until the oldest slot is free (after a refusal: until the
+      next one is)
 ]]
 local consume
 do
@@ -35,12 +36,12 @@ do
       local time = redis.call('TIME')
       now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
     end
-    taken, oldest, last, ofDay, written = 0, false, 0, 0, false
+    taken, oldest, last, ofDay, written = 0, false, now, 0, false
     if perMinute then
       redis.call('ZREMRANGEBYSCORE', sends, '-inf', text(now - windowMs))
       count()
-      -- Only what is written keeps the order: a slot may be ahead of the clock, what leaves the window must not be.
-      last = taken > 0 and timeAt(-1) or 0
+      -- A slot may be written ahead of the clock; the next one is not written before it. What leaves the window goes by the clock.
+      last = taken > 0 and timeAt(-1) or now
     end
     if perDay then ofDay = tonumber(redis.call('GET', day) or '0') end
   end
@@ -53,7 +54,7 @@ do
   end
 
   local function take(id, at)
-    -- Asked again because the reply was lost: the call leaves after this one, so it counts from now on.
+    -- The replica asks again because the first reply was lost. The call leaves after this reply, so its slot counts from now on.
     if perMinute and redis.call('ZSCORE', sends, id) then
       write(id, at)
       count()

@@ -99,7 +99,7 @@ do
       local lane = ticket and laneOf(ticket.lane)
       if lane then
         sumCosts(lane, ticket, -1)
-        ticket.costs = takeable(knownCosts(ticket.costs, document))
+        ticket.costs = cappedCosts(knownCosts(ticket.costs, document))
         sumCosts(lane, ticket, 1)
         forgetEstimate(ticket)
       end

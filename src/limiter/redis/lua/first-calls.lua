@@ -2,12 +2,12 @@
 -- Lua allows 200 local names in one function: one table holds what others call.
 local firstCalls = {}
 do
-  -- @constant probeDoublingMs silenceMs pilotMs pilotCrowd
+  -- @constant probeDoublingMs maxDoublings silenceMs pilotMs pilotCrowd
 
   -- Before the first answer only a few calls may be on their way; `now` or earlier = one more may go.
   local function probeTime(now)
     if bucket.opened or bucket.probe <= 0 or not bucket.probingSince then return now end
-    local steps = math.min(20, math.floor((now - bucket.probingSince) / probeDoublingMs))
+    local steps = math.min(maxDoublings, math.floor((now - bucket.probingSince) / probeDoublingMs))
     if bucket.leases < bucket.probe * 2 ^ steps then return now end
     return bucket.probingSince + (steps + 1) * probeDoublingMs
   end

@@ -8,11 +8,11 @@ do
   -- A whole number of calls, but for the rounding of a division.
   local rounding = 1e-9
 
-  -- Of `calls` calls that cost `costs` in all, without those that are counted in `without`.
+  -- Mean service cost of `calls` calls whose total costs are `costs` minus `without`.
   local function meanServiceCost(costs, without, calls)
     local mean = {}
     for i, name in ipairs(meterNames) do
-      mean[i] = { name, ((costs[name] or 0) - (without and without[name] or 0)) / calls }
+      mean[i] = { name, (waitingUnits(costs, name) - waitingUnits(without, name)) / calls }
     end
     return serviceCost(mean)
   end
@@ -50,7 +50,7 @@ do
     local limit = meter and meter.limit or 0
     local waitingElsewhere = bucket.waiting - (lane and lane.waiting or 0)
     if waitingElsewhere <= 0 then return 0 end
-    local cost = (bucket.waitingCosts[name] or 0) - (lane and lane.waitingCosts[name] or 0)
+    local cost = waitingUnits(bucket.waitingCosts, name) - waitingUnits(lane and lane.waitingCosts, name)
     return math.min((cost * others) / waitingElsewhere, others * limit)
   end
 
@@ -59,7 +59,7 @@ do
     if not lane or lane.waiting == 0 then return 0 end
     local meter = bucket.meters[name]
     local limit = meter and meter.limit or 0
-    return math.min(((lane.waitingCosts[name] or 0) * ahead) / lane.waiting, ahead * limit)
+    return math.min((waitingUnits(lane.waitingCosts, name) * ahead) / lane.waiting, ahead * limit)
   end
 
   local function drainFor(name, units, ahead, now)
@@ -136,7 +136,7 @@ do
     if not ticket or ticket.lease then return nil end
     local lane = laneOf(ticket.lane)
     local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
-    local position = { key = lane.key, costs = ticket.costs, weight = lane.weight, maxInFlight = lane.maxInFlight,
+    local position = { key = lane.key, costs = knownCosts(ticket.costs, ticket.document), weight = lane.weight, maxInFlight = lane.maxInFlight,
       perMinute = lane.perMinute, ahead = ahead }
     local waitMs, heldBy = forecastAt(lane, position, now)
     return waitMs, ahead, heldBy

@@ -1,5 +1,5 @@
 -- Expected wait of a ticket that already waits. Mirror of `forecast` in forecast.policy.ts.
--- Guarantees: grants nothing and moves nobody; only brings the meters it looks at to the time it looks.
+-- Guarantees: grants nothing and moves no ticket; it only drains the meters that it reads up to now.
 -- Event { ticket }
 -- Reply ["waiting", forecast ms, ahead, held by] | ["not_waiting"]
 function checks.forecast(event) identifier(event.ticket, 'ticket') end

@@ -101,7 +101,7 @@ local function sleep(lane, because, untilTime)
   rescheduleWaking(lane, before)
 end
 
--- These reasons do not hold any more.
+-- Ends the lane's sleeps for these reasons.
 local function wake(lane, reasons)
   local before, changed = asleepUntil(lane), false
   for _, reason in ipairs(reasons) do
@@ -146,7 +146,7 @@ local function countWaiting(lane, ticket, sign)
   sumCosts(lane, ticket, sign)
 end
 
--- It is the document of the lane's next ticket that the lane sleeps for.
+-- True when the lane sleeps for the document of this ticket, its next one.
 local function sleepsFor(lane, ticket)
   if not lane.asleep[sleepIndex.document] then return false end
   return headOf(lane) == ticket

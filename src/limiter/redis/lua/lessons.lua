@@ -10,8 +10,10 @@ local function applySettings(setting, now)
   end
   for name, meter in pairs(bucket.meters) do
     local one = stated[name] or false
-    applySetting(meter, one, setting.learn, now)
-    windowLog.keepLog(meter, one and one.counts or false, now)
+    local counts = one and one.counts or false
+    if meter.log and counts == 'rolling' then windowLog.keepLog(meter, counts, now) end
+    applySetting(meter, one, now)
+    windowLog.keepLog(meter, counts, now)
   end
 end
 
@@ -24,8 +26,8 @@ local function markOf(lease, name)
   return nil
 end
 
--- The lease's call is no longer on its way to the upstream's counters.
-local function answer(lease)
+-- Notes that the lease's call is no longer on its way: the upstream has counted it, or never will.
+local function markLeaseAnswered(lease)
   if lease.answered then return end
   lease.answered = true
   firstCalls.endPilot(lease)
@@ -39,7 +41,7 @@ end
 -- Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`.
 local function answerUnreported(lease, at)
   if lease.answered then return end
-  answer(lease)
+  markLeaseAnswered(lease)
   for _, mark in ipairs(lease.marks) do
     local meter = bucket.meters[mark[1]]
     if meter then markUnreported(meter, mark[2], at) end
@@ -61,26 +63,26 @@ do
     return false
   end
 
-  -- A call that left so long after its grant comes from a replica with more to send than it can.
+  -- A call that left more than `calmLatenessMs` after its grant comes from a replica that lags behind: calls after it count as crowded.
   local function noteLateness(lease, sentAt)
     if sentAt - lease.grantedAt <= calmLatenessMs then return end
     bucket.crowdedAt = math.max(bucket.crowdedAt or sentAt, sentAt)
   end
 
-  -- `shutMs`: the call was refused until so long after the answer; 0 = it was not.
+  -- `shutMs`: the answer refused the call until so many milliseconds after it; 0 = no refusal.
   function applyLesson(lease, lesson, shutMs, now)
     local isFirst = not lease.answered
-    answer(lease)
+    markLeaseAnswered(lease)
     bucket.opened = true
     noteLateness(lease, math.min(lesson.sentAt, now))
     local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), spacing = lease.spacing,
       closedMs = shutMs }
     for _, mark in ipairs(isFirst and lease.marks or {}) do
-      windowLog.logSent(meterOf(mark[1], now), mark[2][2], lease.grantedAt, seen.sentAt, seen.headAt)
+      windowLog.logSent(meterOf(mark[1], now), mark[2], lease.grantedAt, seen.sentAt, seen.headAt)
     end
     for _, report in ipairs(lesson.meters) do
       local meter = meterOf(report.meter, now)
-      learnMeter(meter, report, markOf(lease, report.meter), seen, bucket.learn, now)
+      learnMeter(meter, report, markOf(lease, report.meter), seen, now)
     end
     if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
     if not isFirst or shutMs > 0 then return end
@@ -89,7 +91,7 @@ do
     end
   end
 
-  -- What the refused call asked of the meter that refused it (nil: nothing), and whether the model had room for that.
+  -- Units that the refused call needed of the meter that refused it (nil = none), and whether the model had room for them.
   local function refusalOf(lease, name, lesson)
     local meter = bucket.meters[name]
     local mark = markOf(lease, name)
@@ -115,7 +117,7 @@ do
     if lesson then
       applyLesson(lease, lesson, closeMs, now)
     elseif closeMs > 0 then
-      answer(lease)
+      markLeaseAnswered(lease)
     else
       answerUnreported(lease, now)
     end
@@ -134,13 +136,15 @@ local function correct(lease, spent, now)
   end
 end
 
-local function giveBack(lease, now)
-  answer(lease)
+local function giveLeaseUnitsBack(lease, now)
+  markLeaseAnswered(lease)
   for _, mark in ipairs(lease.marks) do
     giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
   end
 end
 
+-- @constant shorterServiceShare longerServiceShare
 local function noteService(lane, ms)
-  lane.serviceMs = lane.serviceMs + (ms - lane.serviceMs) * (ms < lane.serviceMs and 0.5 or 0.2)
+  local share = ms < lane.serviceMs and shorterServiceShare or longerServiceShare
+  lane.serviceMs = lane.serviceMs + (ms - lane.serviceMs) * share
 end

@@ -1,18 +1,18 @@
--- The bucket scheduler, in the order in which Lua needs it. Two things are made of this one source (scripts.ts): a function
--- library, which a server of Redis 7 loads once, and a script for older servers.
+-- The bucket scheduler: its files in the order in which Lua needs them. The loader (scripts.ts) builds two things from this source:
+-- a function library, which Redis 7 loads once, and a script for older servers.
 -- @constant replicaChannelPrefix
 
--- What a run works on; `begin` (run.lua) sets it anew, because a function library outlives its runs.
+-- State of one run. `begin` (run.lua) sets all of it, because a function library outlives its runs.
 local stateKey, recordsKey, orderKey, replicasKey
 local bucketName, ownReplica
 local bucket
--- By field of the records: packed as read (`false` = not there), and as it is now (`false` = gone).
+-- By field of the records: the packed value as it was read (`false` = absent), and the value as it is now (`false` = deleted).
 local asRead, current, waitingChange
 -- The setting that was applied last, and whether the replica that asks has been noted as alive.
 local appliedSetting, isHeard
--- Leases that replies to admissions name; with a tick, grants that the replica has not named; whether the bucket closed.
+-- Leases that replies to admissions name; whether a tick asks for unnamed grants, and their number; whether the bucket closed.
 local reportedByReply, reportsUnnamed, unnamed, closes
--- The meters as the bucket was read, in the order in which they are packed; nil = there are others now.
+-- The meters as they were read, in the order in which they are packed; nil = meters were added since.
 local listedMeters
 -- Earliest time in a section of the order, as far as this run knows: nil = unknown, false = the section is empty.
 local earliest

@@ -20,15 +20,15 @@ do
     meter.at = now + (most - meter.level) / rate
   end
 
-  local function boundsInForce(meter, now, proved, likely, isInOrder, upper)
+  local function boundsInForce(meter, report, mark, seen, now)
+    local proved, likely, isInOrder, upper = levelBounds(meter, report, mark, seen, now)
     local unused = unusedUnits(meter)
     local own = isHeldSlower(meter) and heldAt(meter, now) or 0
     return proved - unused, likely - unused, isInOrder, math.max(upper, own)
   end
 
   local function learnLevel(meter, report, mark, seen, now)
-    local proved, likely, isInOrder, upper =
-      boundsInForce(meter, now, levelBounds(meter, report, mark, seen, now))
+    local proved, likely, isInOrder, upper = boundsInForce(meter, report, mark, seen, now)
     local before = meter.level
     local isFirst = not meter.fastestMs
     if isFirst and not meter.stated then
@@ -48,13 +48,10 @@ do
   end
 
   -- Without a mark the call took nothing from the meter.
-  function learnMeter(meter, report, mark, seen, learn, now)
+  function learnMeter(meter, report, mark, seen, now)
     drain(meter, now)
     local isNewer = not meter.reported or seen.sentAt >= meter.reported[3]
-    if isNewer and report.limit > 0 then
-      applyReport(meter, report.limit, report.windowMs and report.windowMs > 0 and report.windowMs, report.resetMs,
-        seen.sentAt, learn, now)
-    end
+    if isNewer and report.limit > 0 then applyReport(meter, report, seen.sentAt, now) end
     if report.resetMs then windowLog.logStatedEnd(meter, seen.sentAt, seen.headAt, report.resetMs) end
     if not report.lowest or not meter.limit then return end
     if meter.log then return windowLog.logReported(meter, report.lowest - unusedUnits(meter), now) end

@@ -4,18 +4,18 @@
 local applySetting, applyReport, unusedUnits, isHeldSlower
 do
   -- Mirror of window-learning.policy.ts: the length of a window that no answer states. Milliseconds.
-  -- @constant usualWindowsMs
+  -- @constant usualWindowsMs roundingMs roundedFromMs
 
   local function learnedWindowMs(known, leftMs)
     if not leftMs or leftMs <= 0 then return known end
-    local least = leftMs > 10000 and leftMs - 1000 or leftMs
+    local minWindowMs = leftMs > roundedFromMs and leftMs - roundingMs or leftMs
     for _, windowMs in ipairs(usualWindowsMs) do
-      if windowMs >= least then return known and math.max(known, windowMs) or windowMs end
+      if windowMs >= minWindowMs then return known and math.max(known, windowMs) or windowMs end
     end
     return known
   end
 
-  local function quotaInForce(meter, learn)
+  local function quotaInForce(meter)
     local stated, reported = meter.stated, meter.reported
     if not reported then
       if not stated then return false, assumedWindowMs(meter.name) end
@@ -23,7 +23,7 @@ do
     end
     local reportedLimit = reported[1]
     local reportedWindowMs = reported[2] or stated and stated[2] or assumedWindowMs(meter.name)
-    if not stated or learn then return reportedLimit, reportedWindowMs end
+    if not stated or bucket.learn then return reportedLimit, reportedWindowMs end
     local limit = math.min(stated[1], reportedLimit)
     local slowerLimit, slowerWindowMs = reportedLimit, reportedWindowMs
     if stated[1] * reportedWindowMs < reportedLimit * stated[2] then slowerLimit, slowerWindowMs = stated[1], stated[2] end
@@ -48,8 +48,8 @@ do
     meter.unreported = false
   end
 
-  local function enforce(meter, learn, now)
-    local limit, windowMs = quotaInForce(meter, learn)
+  local function enforce(meter, now)
+    local limit, windowMs = quotaInForce(meter)
     if limit == meter.limit and windowMs == meter.windowMs then return end
     drain(meter, now)
     local isLower = limit and (not meter.limit or limit < meter.limit)
@@ -57,14 +57,17 @@ do
       if meter.limit and not meter.reported then rememberLevel(meter, now) end
       meter.level = limit
     end
+    if windowMs ~= meter.windowMs and meter.log then
+      meter.log = windowLog.countedAs(meter, meter.log[1], windowMs, now)
+    end
     meter.limit = limit
     meter.windowMs = windowMs
   end
 
-  function applySetting(meter, stated, learn, now)
+  function applySetting(meter, stated, now)
     local before = meter.limit
     meter.stated = stated and { stated.limit, stated.windowMs }
-    enforce(meter, learn, now)
+    enforce(meter, now)
     local limit = meter.limit
     if not before or not limit or limit <= before then return end
     meter.level = math.max(meter.level, math.min(meter.level + limit - before, levelThere(meter, now)))
@@ -82,9 +85,11 @@ do
     return limit * reportedMs < reported[1] * meter.windowMs
   end
 
-  function applyReport(meter, limit, windowMs, leftMs, sentAt, learn, now)
+  function applyReport(meter, report, sentAt, now)
+    local limit, leftMs = report.limit, report.resetMs
+    local windowMs = report.windowMs and report.windowMs > 0 and report.windowMs
     local known = meter.reported and (meter.reported[1] == limit or not leftMs) and meter.reported[2] or false
     meter.reported = { limit, windowMs or learnedWindowMs(known, leftMs), sentAt }
-    enforce(meter, learn, now)
+    enforce(meter, now)
   end
 end

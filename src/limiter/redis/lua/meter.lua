@@ -1,14 +1,14 @@
 -- Mirror of meter.policy.ts: one dimension of a bucket. Same names, same order of operations, so that both stores
 -- come to the same numbers.
--- @constant minJitterMs maxJitterMs maxLatenessMs windowsOfLateness quietGapMs calmLatenessMs othersMemoryMs allowanceShare debtWindows
+-- @constant jitterUnitShare minJitterMs maxJitterMs maxLatenessMs windowsOfLateness quietGapMs calmLatenessMs othersMemoryMs allowanceShare debtWindows
 
 local function jitterUnits(meter)
   local rate = drainRate(meter)
-  return rate * math.min(maxJitterMs, math.max(minJitterMs, 0.2 / rate))
+  return rate * math.min(maxJitterMs, math.max(minJitterMs, jitterUnitShare / rate))
 end
 
 local function latenessMs(meter)
-  local jitterMs = math.min(maxJitterMs, math.max(minJitterMs, 0.2 / drainRate(meter)))
+  local jitterMs = math.min(maxJitterMs, math.max(minJitterMs, jitterUnitShare / drainRate(meter)))
   return math.max(jitterMs, math.min(maxLatenessMs, meter.windowMs / windowsOfLateness))
 end
 
@@ -31,7 +31,7 @@ local function drain(meter, now)
   if meter.level == 0 then meter.emptyAt = now end
 end
 
--- Of a call with so many units, while so many wait for the meter.
+-- Milliseconds until the meter has room for a call of `units` units, while `waiting` units wait for the meter.
 local function roomInMs(meter, units, waiting, now)
   local limit = meter.limit
   if not limit or units <= 0 then return 0 end
@@ -73,7 +73,7 @@ local function refund(meter, units, now)
   meter.level = math.max(0, meter.level - units)
 end
 
--- Of a call that reserved so many units when it was granted.
+-- Corrects the meter by what a call spent, which had reserved `reserved` units when it was granted.
 local function settleUnits(meter, reserved, spent, grantedAt, now)
   drain(meter, now)
   local limit, level = meter.limit, meter.level

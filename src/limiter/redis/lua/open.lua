@@ -1,5 +1,5 @@
--- An operator reopens a bucket that an answer closed up to a time. Mirror of `open` in scheduler.policy.ts.
--- Guarantees: what was closed later stays closed; repeating changes nothing that has happened since.
+-- An operator reopens a bucket that a response closed until a time. Mirror of `open` in scheduler.policy.ts.
+-- Guarantees: a bucket that was closed after `before` stays closed, so repeating the event undoes nothing that happened since.
 -- Event { before (absent = now) }
 -- Reply ["opened"] | ["unknown_bucket"]
 function checks.open(event)

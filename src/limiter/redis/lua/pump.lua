@@ -5,7 +5,7 @@
 -- (protocol/lua-source.ts).
 -- @constant replicaLifeMs maxPerPump
 
--- Of this run, over all its pumps: grants in the order made, and when the next one may be possible (nil: never by
+-- State of this run over all its pumps: the grants in their order, and when the next one may be possible (nil = never by
 -- itself, or nobody waits).
 local granted, nextAt, pumped
 

@@ -1,6 +1,6 @@
 -- Configuration changed: the bucket and lanes of it go on under new settings. Mirror of `reconfigure` in
 -- scheduler.policy.ts.
--- Guarantees: a bucket that Redis does not know is not created, lanes that it does not know are passed over; a lane that
+-- Guarantees: a bucket that Redis does not know is not created, lanes that it does not know are skipped; a lane that
 -- sleeps for a ceiling which has other limits now wakes.
 -- Event { setting: { meters: [{ meter, limit, windowMs }], learn, probe }, lanes: [{ lane, weight, maxInFlight (absent =
 --   unlimited), perMinute (absent = no ceiling), ceiling }] }

@@ -17,7 +17,7 @@ local function grantJson(lease)
   return '["' .. lease.ticket .. '","' .. lease.lane .. '","' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
 end
 
--- Grants of earlier runs that the replica which asks has not named yet.
+-- Adds the grants of earlier runs that the asking replica has not named yet.
 local function addUnnamed(own)
   local reported, section = {}, 'u:' .. ownReplica
   for _, lease in ipairs(granted) do reported[lease.token] = true end
@@ -27,7 +27,7 @@ local function addUnnamed(own)
   end
 end
 
--- Sends the grants of other replicas and returns those of the replica that asks, but for those that a reply to an event names.
+-- Publishes the grants of other replicas. Returns those of the asking replica, without those that a reply to an event names.
 local function reportGrants()
   local own, messages = {}, {}
   for _, lease in ipairs(granted) do
@@ -43,7 +43,7 @@ local function reportGrants()
   return own
 end
 
--- The bucket has closed: whoever has tickets waiting decides whether they can still make it.
+-- Tells replicas with waiting tickets that the bucket has closed: each of them checks which of its calls are too late now.
 local function reportClosed(now)
   for _, replica in ipairs(redis.call('ZREVRANGEBYSCORE', replicasKey, '+inf', '-inf', 'LIMIT', 0, 64)) do
     if replica ~= ownReplica and redis.call('HEXISTS', recordsKey, 'w:' .. replica) == 1 then

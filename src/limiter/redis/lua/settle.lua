@@ -33,7 +33,7 @@ do
   -- The ticket is back at its position.
   local function requeue(lane, ticket)
     ticket.lease = false
-    ticket.costs = takeable(knownCosts(ticket.costs, ticket.document))
+    ticket.costs = cappedCosts(knownCosts(ticket.costs, ticket.document))
     enqueue(lane, ticket)
   end
 
@@ -56,7 +56,7 @@ do
   end
 
   function settlements.dropped(lane, lease, _, now)
-    giveBack(lease, now)
+    giveLeaseUnitsBack(lease, now)
     finish(lane, lease)
     discard('t', lease.ticket)
     slotIsBack(lane, now)
@@ -64,7 +64,7 @@ do
 
   function settlements.returned(lane, lease, settlement, now)
     firstCalls.recallPilot(lease)
-    giveBack(lease, now)
+    giveLeaseUnitsBack(lease, now)
     finish(lane, lease)
     requeue(lane, ticketOf(lease.ticket))
     local hadSlot = settlement.because == 'backoff'

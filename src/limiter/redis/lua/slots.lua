@@ -20,8 +20,8 @@ local oldest = sentAt(expired)
 local reply = { live, text(oldest and math.max(0, oldest + windowMs - now) or 0), redis.call('GET', day) or '0',
   tostring(redis.call('PTTL', day)) }
 for i = 4, #ARGV do
-  local behind = perMinute and live + tonumber(ARGV[i]) - 1 - perMinute or -1
-  if behind < 0 then
+  local behind = perMinute and live + tonumber(ARGV[i]) - 1 - perMinute
+  if not behind or behind < 0 then
     reply[#reply + 1] = '0'
   else
     local rounds = math.max(0, math.ceil((behind - live + 1) / perMinute))

@@ -3,8 +3,7 @@
 -- Guarantees: grants whose reply or message was lost are reported again, until the replica names their lease here or in any
 -- other event; a bucket that Redis does not know is not created (the replica enters its tickets again).
 -- Event { leases: those held, at most 64 }
--- Reply ["ticked", tickets of this replica that wait, waiting, in flight, [[meter, limit, level, window ms]]] |
---   ["unknown_bucket"]
+-- Reply ["ticked", tickets of this replica that wait, [[meter, limit, level, window ms]]] | ["unknown_bucket"]
 do
   -- @constant leasesPerTick
 
@@ -58,7 +57,6 @@ do
     pump(now)
     reportsUnnamed = true
     unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. ownReplica .. ':', '(u:' .. ownReplica .. ';')
-    return '["ticked",' .. text(waitingHere()) .. ',' .. text(bucket.waiting) .. ',' .. text(bucket.leases) .. ','
-      .. meterJson(now) .. ']'
+    return '["ticked",' .. text(waitingHere()) .. ',' .. meterJson(now) .. ']'
   end
 end

@@ -1,7 +1,7 @@
 -- Mirror of waiting-costs.policy.ts: what waiting calls cost.
 
 -- What a call can take: of each meter no more than its limit, as far as one is known.
-local function takeable(asked)
+local function cappedCosts(asked)
   local costs = {}
   for i, cost in ipairs(asked) do
     local meter = bucket.meters[cost[1]]
@@ -39,6 +39,12 @@ local function passThrough(lane, ticket)
     lane.waitingCosts[name] = (lane.waitingCosts[name] or 0) + units - units
     bucket.waitingCosts[name] = (bucket.waitingCosts[name] or 0) + units - units
   end
+end
+
+-- What waiting calls with these costs in all take from a meter; from a window of requests that was added later, too.
+local function waitingUnits(costs, name)
+  if name ~= 'requests_burst' and name ~= 'requests_hour' then return costs and costs[name] or 0 end
+  return bucket.meters[name] and costs and costs.requests or 0
 end
 
 local noteEstimate, forgetEstimate

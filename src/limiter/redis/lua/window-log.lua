@@ -14,22 +14,41 @@ do
     return units
   end
 
+  local function endOf(counts, windowMs, now)
+    local margin = marginMs(windowMs)
+    if counts == 'rolling' then return now + windowMs + margin end
+    return (math.floor((now + margin) / windowMs) + 1) * windowMs + margin
+  end
+
+  local function logOfLevel(meter, counts, now)
+    if meter.level <= 0 then return { counts, {} } end
+    local till = now + meter.windowMs
+    if counts == 'fixed' then till = math.min(till, endOf(counts, meter.windowMs, now)) end
+    return { counts, { { now, till, meter.level } } }
+  end
+
   function windowLog.keepLog(meter, counts, now)
     local before = meter.log
     if not counts then
       meter.log = false
     elseif not before then
-      meter.log = { counts, meter.level > 0 and { { now, now + meter.windowMs, meter.level } } or {} }
-    else
-      before[1] = counts
+      meter.log = logOfLevel(meter, counts, now)
+    elseif before[1] ~= counts then
+      meter.log = windowLog.countedAs(meter, counts, meter.windowMs, now)
     end
   end
 
-  local function endOf(meter, now)
-    local windowMs = meter.windowMs
-    local margin = marginMs(windowMs)
-    if meter.log[1] == 'rolling' then return now + windowMs + margin end
-    return (math.floor((now + margin) / windowMs) + 1) * windowMs + margin
+  -- The meter's log when its window is counted in another way or has another length from now on.
+  function windowLog.countedAs(meter, counts, windowMs, now)
+    local log, before = meter.log, meter.windowMs
+    if not log then return false end
+    local slots = {}
+    for i, slot in ipairs(log[2]) do
+      local endedAt = slot[2] - marginMs(before)
+      local lastAt = math.max(slot[1], log[1] == 'rolling' and endedAt - before or math.min(now, endedAt))
+      slots[i] = { slot[1], endOf(counts, windowMs, lastAt), slot[3] }
+    end
+    return { counts, slots }
   end
 
   function windowLog.logUnits(meter, units, now)
@@ -38,10 +57,10 @@ do
     for _, slot in ipairs(meter.log[2]) do
       if slot[2] > now then slots[#slots + 1] = slot end
     end
-    local till, last = endOf(meter, now), slots[#slots]
+    local till, last = endOf(meter.log[1], meter.windowMs, now), slots[#slots]
     local isFixed, joins = meter.log[1] == 'fixed', nil
     if last and isFixed then
-      joins = last[2] >= till
+      joins = endOf('fixed', meter.windowMs, last[1]) >= till and last[2] <= till
     else
       joins = last and now - last[1] < meter.windowMs / slotsPerWindow
     end
@@ -64,28 +83,37 @@ do
     end
   end
 
-  -- The call of a grant (of the meter's so many) left at a time, and its answer's head came at another.
-  function windowLog.logSent(meter, granted, grantedAt, sentAt, headAt)
+  -- Notes when a granted call left and when the head of its answer came. `mark`: the call's, of this meter.
+  function windowLog.logSent(meter, mark, grantedAt, sentAt, headAt)
     if not meter.log then return end
     local slots, windowMs, known = meter.log[2], meter.windowMs, meter.fastestMs
     local tookMs = math.max(0, headAt - sentAt)
     local usualMs = known and math.min(tookMs, known + (tookMs - known) * slowerShare) or tookMs
     meter.fastestMs = usualMs
-    local isFirst = meter.limit and granted <= meter.limit
+    local isFirst = meter.limit and mark[2] <= meter.limit
     local part = isFirst and firstsPerWindow or answersPerWindow
     local lateMs = math.max(windowMs / part, isFirst and 0 or tookMs - usualMs)
     local countedAt = sentAt + math.min(tookMs, lateMs)
     local till = countedAt + windowMs + wayGrainMs
-    if meter.log[1] == 'fixed' then till = endOf(meter, countedAt) end
+    local isFixed = meter.log[1] == 'fixed'
+    if isFixed then till = endOf('fixed', windowMs, countedAt) end
     for i = #slots, 1, -1 do
-      if slots[i][1] <= grantedAt then
-        slots[i][2] = math.max(slots[i][2], till)
+      local slot = slots[i]
+      if slot[1] <= grantedAt then
+        if till <= slot[2] then return end
+        local units = isFixed and math.min(mark[1], slot[3]) or slot[3]
+        if units < slot[3] then
+          slot[3] = slot[3] - units
+          table.insert(slots, i, { slot[1], till, units })
+        else
+          slot[2] = till
+        end
         return
       end
     end
   end
 
-  -- The window in which an answer was made ends so long after its head, as it states.
+  -- Notes that an answer states the end of its window: `leftMs` after the answer's head.
   function windowLog.logStatedEnd(meter, sentAt, headAt, leftMs)
     if not meter.log or meter.log[1] ~= 'fixed' then return end
     local slots, windowMs = meter.log[2], meter.windowMs
@@ -106,23 +134,27 @@ do
   function windowLog.windowWaitMs(meter, units, now)
     local limit, windowMs = meter.limit, meter.windowMs
     if not meter.log or not limit then return 0 end
-    local over = windowLog.loggedUnits(meter, now) + units - limit
-    if over <= 0 then return 0 end
+    local rounds = math.ceil(units / limit) - 1
+    local left = windowLog.loggedUnits(meter, now) + units - rounds * limit - limit
     local periodMs = meter.log[1] == 'fixed' and windowMs or windowMs + marginMs(windowMs)
-    local rounds = math.ceil(over / limit) - 1
-    local left = over - rounds * limit
-    for _, slot in ipairs(meter.log[2]) do
+    if left <= 0 then
+      return rounds <= 0 and 0 or endOf(meter.log[1], windowMs, now) - now + (rounds - 1) * periodMs
+    end
+    local slots = {}
+    for i, slot in ipairs(meter.log[2]) do slots[i] = slot end
+    table.sort(slots, function(one, other) return one[2] < other[2] end)
+    for _, slot in ipairs(slots) do
       if slot[2] > now then
         left = left - slot[3]
         if left <= 0 then return slot[2] - now + rounds * periodMs end
       end
     end
-    return endOf(meter, now) - now + rounds * periodMs
+    return endOf(meter.log[1], windowMs, now) - now + rounds * periodMs
   end
 
   function windowLog.logMemoryMs(meter, now)
-    local slots = meter.log and meter.log[2]
-    local last = slots and slots[#slots]
-    return math.max(0, (last and last[2] or now) - now)
+    local memory = 0
+    for _, slot in ipairs(meter.log and meter.log[2] or {}) do memory = math.max(memory, slot[2] - now) end
+    return memory
   end
 end

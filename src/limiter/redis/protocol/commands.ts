@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import type { ApplyCall } from './event-codec.ts';
-import type { RedisClient } from '../client/connection.ts';
+import type { RedisClient } from '../../../redis/connection.ts';
 import { ScriptLibrary } from './script-library.ts';
 import { buildScripts, libraryCommands, type LibraryCommand } from './scripts.ts';
 

@@ -25,7 +25,7 @@ export const leasesPerTick = 64;
 /** A lease may not outlive what a bucket remembers of an hour without use. Milliseconds. */
 export const maxLeaseMs = 3_600_000;
 
-/** Who asks, about which bucket. `now` is a test's time in milliseconds; left out, the server's `TIME` counts. */
+/** The asking replica and the bucket. `now`: a test's time in milliseconds; absent = the server's `TIME`. */
 export interface Asking {
   readonly bucket: BucketKey;
   readonly replica: ReplicaId;

@@ -12,7 +12,7 @@ import {
   type LeaseToken,
   type TicketId,
 } from '../../../ids.ts';
-import { amountOf, listOf, malformed, numberOf, wordOf } from '../client/malformed-reply.ts';
+import { amountOf, listOf, malformed, numberOf, wordOf } from '../../../redis/malformed-reply.ts';
 
 /** A grant as the store reports it. */
 export interface GrantReply {

@@ -1,10 +1,10 @@
 /**
- * What comes back from Redis: the reply of `apply`, from text to types (`message-codec.ts`: what is published). Anything that is not as
- * `lua/apply.lua` says is a `MalformedReply`: it never means "granted".
+ * What comes back from Redis: the reply of `apply`, from text to types (`message-codec.ts`: what is published). Anything that is
+ * not as `lua/apply.lua` says is a `MalformedReply`: it never means "granted".
  *
- * Times (`now`, `expiresAt`, `createdAt`) are on the store's clock; a replica turns them into its own with
- * `sentAt + (expiresAt - now)`, where `sentAt` is when it SENT the command whose reply carried that `now`: earlier than
- * the truth, never later. Any reply's pair will do for a grant that came by message.
+ * Times (`now`, `expiresAt`, `createdAt`) are on the store's clock; a replica turns them into its own with `sentAt + (expiresAt -
+ * now)`, where `sentAt` is when it SENT the command whose reply carried that `now`: earlier than the truth, never later. Any
+ * reply's pair will do for a grant that came by message.
  */
 import type { MeterName } from '../../../call.ts';
 import { heldByReasons, type HeldBy } from '../../../errors.ts';
@@ -12,7 +12,15 @@ import type { AdmitReply, BucketEvent, EventKind, EventReply, ReplyOf } from '..
 import { meterNames } from '../../policy/meter-names.policy.ts';
 import { leaseToken } from '../../../ids.ts';
 import type { MeterSnapshot } from '../../limiter.ts';
-import { amountOf, listOf, malformed, numberOf, textOf, waitOf, wordOf } from '../client/malformed-reply.ts';
+import {
+  amountOf,
+  listOf,
+  malformed,
+  numberOf,
+  textOf,
+  waitOf,
+  wordOf,
+} from '../../../redis/malformed-reply.ts';
 import { grantOf, type GrantReply } from './message-codec.ts';
 
 /** What the store reports of the bucket with every reply. */
@@ -41,7 +49,7 @@ export interface BucketReply {
 
 export interface BatchReply {
   readonly bucket: BucketReply;
-  /** Of the first events, at least one; the others were not applied and are to be sent again. */
+  /** Replies to the first events, at least one. The other events were not applied and must be sent again. */
   readonly replies: readonly EventReply[];
 }
 
@@ -83,16 +91,10 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
       ? { waitMs: waitOf(waitMs), ahead: amountOf(ahead), heldBy: holdOf(heldBy) }
       : null,
   }),
-  tick: ([code, waitingHere, waiting, inFlight, meters]) =>
+  tick: ([code, waitingHere, meters]) =>
     either(code, 'ticked', 'unknown_bucket')
-      ? {
-          kind: 'tick',
-          waitingHere: amountOf(waitingHere),
-          waiting: amountOf(waiting),
-          inFlight: amountOf(inFlight),
-          meters: listOf(meters).map(meter),
-        }
-      : { kind: 'tick', waitingHere: 0, waiting: 0, inFlight: 0, meters: [] },
+      ? { kind: 'tick', waitingHere: amountOf(waitingHere), meters: listOf(meters).map(meter) }
+      : { kind: 'tick', waitingHere: 0, meters: [] },
   reconfigure: ([code]) => {
     either(code, 'reconfigured', 'unknown_bucket');
     return { kind: 'reconfigure' };

@@ -1,19 +1,20 @@
 /**
- * The function library of bucket scheduler and ceilings on one connection. A script makes all its functions anew with every call,
- * which is a third of its time; a library is loaded once (ADR 10).
+ * The function library of bucket scheduler and ceilings on one connection. A script creates all its functions again with every
+ * call, which is a third of its time; a library is loaded once (ADR 13).
  *
  * Owns: loading it, noticing that a server does not have it (another primary, another life). Does not own: the source
- * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, at a higher cost. Keeps: a server that has it
- * is not sent it again with each connection. It is 65 KB, and a network that cut connections after 20 KB never let one become
- * usable: each replica connected nine times a second.
+ * (`scripts.ts`), what runs instead (`commands.ts`): everything works without the library, at a higher cost. Keeps: a server that
+ * has it is not sent it again with each connection. It is 65 KB, and a network that cut connections after 20 KB never let one
+ * become usable: each replica connected nine times a second.
  */
-import { primaryClients, type RedisClient } from '../client/connection.ts';
+import { primaryClients, type RedisClient } from '../../../redis/connection.ts';
 import type { CommandForms, Scripts } from './scripts.ts';
 
 /**
  * - `unknown`: nobody has loaded it yet, or a server lacks it.
  * - `loaded`: until a server replies that it does not know the function; also over a new connection.
- * - `refused`: the server is older than Redis 7, or its ACL does not let this user load or call functions. Until it connects anew.
+ * - `refused`: the server is older than Redis 7, or its ACL does not let this user load or call functions. Valid until the next
+ *   connection.
  */
 type State = 'unknown' | 'loading' | 'loaded' | 'refused';
 

@@ -6,6 +6,8 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../policy/bucket-state.policy.ts';
+import { longerServiceShare, shorterServiceShare } from '../../policy/lessons.policy.ts';
+import { dayMs, minuteMs } from '../../policy/meter-state.policy.ts';
 import { meterNames, requestWindows } from '../../policy/meter-names.policy.ts';
 import { ceilingWindowMs } from '../../policy/ceiling.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../policy/documents.policy.ts';
@@ -20,7 +22,7 @@ import * as meter from '../../policy/meter.policy.ts';
 import * as others from '../../policy/meter-others.policy.ts';
 import { maxPerPump, replicaLifeMs } from '../../policy/pump.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs, maxOtherLimitsMs } from '../../policy/scheduler.policy.ts';
-import { usualWindowsMs } from '../../policy/window-learning.policy.ts';
+import { roundedFromMs, roundingMs, usualWindowsMs } from '../../policy/window-learning.policy.ts';
 import * as windowLog from '../../policy/window-log.policy.ts';
 import { leasesPerTick, maxLeaseMs } from './event-codec.ts';
 
@@ -63,7 +65,9 @@ export const scriptConstants: Constants = {
   blankMemoryMs,
   bucketMemoryMs,
   ceilingWindowMs,
+  dayMs,
   leasesPerTick,
+  longerServiceShare,
   maxLeaseMs,
   maxArrivalAgoMs,
   maxArrivalAheadMs,
@@ -73,12 +77,16 @@ export const scriptConstants: Constants = {
   maxProbeMs,
   maxWindows,
   meterNames,
+  minuteMs,
   maxPerPump,
   orderUnit,
   replicaChannelPrefix,
   replicaLifeMs,
   requestWindows,
+  roundedFromMs,
+  roundingMs,
   sequencePerMs,
+  shorterServiceShare,
   unansweredMemoryMs,
   usualWindowsMs,
 };

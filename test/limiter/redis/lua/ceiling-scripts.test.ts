@@ -8,7 +8,7 @@ import {
   slotInMs,
   takeSlot,
 } from '../../../../src/limiter/policy/ceiling.policy.ts';
-import { listOf } from '../../../../src/limiter/redis/client/malformed-reply.ts';
+import { listOf } from '../../../../src/redis/malformed-reply.ts';
 import { defineCommands, runInLibrary, runOwn } from '../../../../src/limiter/redis/protocol/commands.ts';
 import { startRedis, type RedisServer } from '../../../support/redis.ts';
 

@@ -172,6 +172,26 @@ test('the scripts have the constants of the policy', () => {
   expect(leasesPerTick).toBe(scriptConstants['leasesPerTick']);
 });
 
+/** Code without comments and texts. */
+const codeOf = (name: string): string =>
+  read(name)
+    .replace(/--.*$/gm, '')
+    .replace(/'[^'\n]*'/g, "''");
+
+test('no constant of the policy is written by hand', () => {
+  const mirrors = files.filter((name) => /Mirror of/.test(read(name)) && name !== 'sorted');
+  const number = /(?<![\w.])(?:\d+\.\d+|\d{3,}|1e\d+)/g;
+  const found = mirrors.flatMap((name) => (codeOf(name).match(number) ?? []).map((one) => `${name}: ${one}`));
+  expect(mirrors.length).toBeGreaterThan(18);
+  // The code of the letter `l`.
+  expect(found).toEqual(['lanes: 108']);
+});
+
+test('no function has more than five parameters', () => {
+  const found = files.flatMap((name) => codeOf(name).match(/function[^(\n]*\((?:[^,)]*,){5}[^)]*\)/g) ?? []);
+  expect(found).toEqual([]);
+});
+
 describe('an include directive', () => {
   const from = (sources: Record<string, string>) => (name: string) => sources[name] ?? null;
 

@@ -1,7 +1,7 @@
 /** The window of Redis commands in flight: which waiting command is next, how many run at once, and that none waits forever. */
 import { describe, expect, test } from '@jest/globals';
-import { laneKey } from '../../../../src/ids.ts';
-import { CommandWindow } from '../../../../src/limiter/redis/client/command-window.ts';
+import { laneKey } from '../../src/ids.ts';
+import { CommandWindow } from '../../src/redis/command-window.ts';
 
 /** Commands that may be in flight before any reply. */
 const atFirst = 64;

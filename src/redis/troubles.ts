@@ -2,7 +2,7 @@
  * Reports why Redis is unavailable: when that begins, once for each further reason, and to whoever asks meanwhile. Owns: which
  * failure counts as the reason. Does not own: when Redis counts as unavailable (`health.ts`).
  */
-import type { Log } from '../../../telemetry/events.ts';
+import type { Log } from '../telemetry/events.ts';
 import { RedisUnusable } from './redis-unusable.ts';
 import { redisTrouble, troubleOf, type RedisTrouble } from './trouble.policy.ts';
 

@@ -1,5 +1,5 @@
 /** What a failed command says: which kind of failure it is, and whether sending the command again may help. */
-import type { RedisErrorKind } from '../../../telemetry/events.ts';
+import type { RedisErrorKind } from '../telemetry/events.ts';
 import { MalformedReply } from './malformed-reply.ts';
 
 /** Replies that say "not now": the same command may succeed in a moment. */

@@ -91,7 +91,7 @@ async function wrongRedis(command: string) {
 function connectFrom(mode: string, port: number) {
   const script = `
     const { systemClock, systemRandom } = await import('./src/clock.ts');
-    const { connectRedis } = await import('./src/limiter/redis/client/connection.ts');
+    const { connectRedis } = await import('./src/redis/connection.ts');
     const settings = { whenDown: 'local', mode: '${mode}', nodes: [{ host: '127.0.0.1', port: ${port} }], tls: null,
       sentinelName: 'primary', username: null, password: null, database: 0, commandTimeoutMs: 250, keyPrefix: '' };
     const ignore = () => {};
@@ -131,7 +131,7 @@ describe.each([
   ['single', 'INFO', 'read'],
   ['sentinel', 'SENTINEL', 'read'],
   ['cluster', 'CLUSTER', 'read'],
-])('a process whose Redis (mode %s) replies to %s wrongly in every way', (mode, command, sign) => {
+])('a process whose Redis (mode %s) replies to %s in every wrong way', (mode, command, sign) => {
   test('does not end: it reconnects until the reply is right', async () => {
     const redis = await wrongRedis(command);
     const child = connectFrom(mode, redis.port);

@@ -20,7 +20,7 @@ import type { WaitRegistry } from './wait-registry.ts';
 /** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
 const maxRejudged = 64;
 
-export class EarlyRejection {
+export class EarlyRefusal {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #rotation: LaneRotation;
@@ -112,7 +112,7 @@ export class EarlyRejection {
       const { bucket, ticket } = call.request.admission;
       const forecast = await limiter.forecast(bucket, ticket);
       if (forecast === null || !call.isWaiting) continue;
-      const isLate = clock.monotonic() + forecast.waitMs > call.deadline;
+      const isLate = forecast.waitMs > 0 && clock.monotonic() + forecast.waitMs > call.deadline;
       if (isLate) await this.#refuseHeld(call, forecast, forecast.ahead);
     }
   }

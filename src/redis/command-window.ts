@@ -6,7 +6,7 @@
  * Owns: the line before Redis and its order: what ends or renews something before what begins, newcomers of different
  * lanes in turn. Does not own: repetition and time limits (`health.ts`).
  */
-import type { LaneKey } from '../../../ids.ts';
+import type { LaneKey } from '../ids.ts';
 
 /** So many are on their way at first; with each round trip in time one more, with each time-out half as many. */
 const atFirst = 64;

@@ -1,8 +1,9 @@
+/** A delay that ends early when nobody waits any more. Owns nothing; an operator's pause is a matter of `control/`. */
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 
-/** Resolves after so many milliseconds; rejects with the signal's reason when it is aborted before. */
-export function pause(clock: Clock, ms: number, signal: CallSignal): Promise<void> {
+/** Resolves after `ms` milliseconds. Rejects with the signal's reason as soon as the signal is aborted. */
+export function delay(clock: Clock, ms: number, signal: CallSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const leave = (): void => {
       cancel();

@@ -8,9 +8,9 @@
  * script that fails) and a reply that cannot be read are logged as a bug and count as no reply at once, because sending
  * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
  */
-import type { Clock } from '../../../clock.ts';
-import type { LaneKey } from '../../../ids.ts';
-import type { RedisCommand, Telemetry } from '../../../telemetry/events.ts';
+import type { Clock } from '../clock.ts';
+import type { LaneKey } from '../ids.ts';
+import type { RedisCommand, Telemetry } from '../telemetry/events.ts';
 import { CommandWindow } from './command-window.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
@@ -105,7 +105,7 @@ class Health implements RedisHealth {
   readonly #window = new CommandWindow();
   #state: 'up' | 'down' | 'closed' = 'up';
   #failingSince: number | null = null;
-  /** Of the time since then, what this process itself was kept from running. Milliseconds. */
+  /** How much of that time this process itself was stalled. Milliseconds. */
   #stalledMs = 0;
   #cancelProbe = (): void => {};
   #cooldownMs = cooldownMs.min;

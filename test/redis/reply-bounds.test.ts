@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { isSlots, ReplyBounds } from '../../../../src/limiter/redis/client/reply-bounds.policy.ts';
+import { isSlots, ReplyBounds } from '../../src/redis/reply-bounds.policy.ts';
 
 /** Whether the guard accepts bytes, whatever the size of the chunks in which they come. */
 function isAccepted(text: string): boolean {

@@ -2,8 +2,8 @@
  * Says in the log that Redis answers wrongly: at once for the first reply to a command, then once per `intervalMs` with
  * how many more there were. Each such reply may be one call of a client; the log is no place to count them.
  */
-import type { Clock } from '../../../clock.ts';
-import type { Log, RedisCommand } from '../../../telemetry/events.ts';
+import type { Clock } from '../clock.ts';
+import type { Log, RedisCommand } from '../telemetry/events.ts';
 
 const intervalMs = 30_000;
 

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
-import { createWrongReplies } from '../../../../src/limiter/redis/client/wrong-replies.ts';
-import { FakeClock } from '../../../support/fake-clock.ts';
+import { createWrongReplies } from '../../src/redis/wrong-replies.ts';
+import { FakeClock } from '../support/fake-clock.ts';
 
 test('wrong replies of Redis are logged once per command and interval, with the number of further ones', async () => {
   const clock = new FakeClock();

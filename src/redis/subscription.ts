@@ -1,15 +1,16 @@
 /**
- * One subscription that hears: it listens to itself, again and again, through the server and back.
+ * One subscription, and the proof that its messages arrive: the replica publishes an echo to its own channel over and over, and
+ * expects to receive it.
  *
- * A subscriber owes no answer, and a confirmation proves nothing (something between may answer it, and keep the
- * messages): what is published to the channel has to arrive. Owns: that proof, over one connection. Does not own:
- * making the next connection (`connection.ts`).
+ * Neither silence nor the server's confirmation proves anything: a channel may simply have no messages, and a proxy may confirm the
+ * subscription and then swallow the messages. Owns: the echo, over one connection. Does not own: making the next connection
+ * (`connection.ts`).
  */
-import type { Clock } from '../../../clock.ts';
+import type { Clock } from '../clock.ts';
 
-/** Between two rounds. The ping makes an idle subscriber owe an answer, so that a dead socket is noticed, too. */
+/** Milliseconds between two rounds. Each round also sends a ping, whose missing reply shows a dead socket. */
 const roundMs = 500;
-/** Echoes in a row that did not come before the answer to a later ping. In a Cluster they may come another way. */
+/** So many echoes in a row may be overtaken by the reply to a later ping: in a Cluster an echo may take a longer way than the ping. */
 const maxUnheard = 4;
 /** Messages of others begin with another word (`reply.lua`). */
 const echo = 'echo';

@@ -4,16 +4,16 @@
  * Owns: when the next connection is made. Does not own: whether it hears (`subscription.ts`), where it connects (`connection.ts`).
  */
 import { Redis, type Cluster, type RedisOptions } from 'ioredis';
-import type { Clock, Random } from '../../../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import { listen, type SubscriptionListener } from './subscription.ts';
 
 export const maxRetryMs = 500;
 
-/** How long the next attempt to connect waits after so many, milliseconds; replicas spread over half of it. */
+/** Pause before the next attempt to connect, after this many attempts, milliseconds. Its second half is random. */
 export const retryMs = (attempts: number, random: Random): number =>
   Math.min(maxRetryMs, 20 * 2 ** Math.min(attempts, 10)) * (0.5 + random.next() / 2);
 
-/** A connection that stood and is lost waits for as long as after so many attempts. */
+/** An established connection that is lost counts as this many attempts, so that its pause is not the shortest. */
 export const retriesOfLost = 4;
 
 export interface SubscriberParts {
@@ -21,7 +21,7 @@ export interface SubscriberParts {
   readonly random: Random;
   readonly channel: string;
   readonly hear: SubscriptionListener & { readonly onError: (failure: unknown) => void };
-  /** Channels to be counted on, not to be heard: each new connection subscribes to those there are by then. */
+  /** Channels in which this replica only shows its presence. Each new connection subscribes to those known by then. */
   readonly joined: readonly string[];
   /** The connection of the commands. */
   readonly client: Redis | Cluster;
@@ -79,7 +79,7 @@ export class Subscriber {
     this.#open?.disconnect();
   }
 
-  /** A refusal is reported, and what is heard goes on without this channel. */
+  /** A refused subscription is reported; the other channels go on without this one. */
   #join(socket: Redis, channel: string): void {
     socket.subscribe(channel).catch((failure: unknown) => {
       if (socket.status === 'ready') this.#parts.hear.onError(failure);

@@ -8,9 +8,9 @@
 
 /** Elements that counts may claim before they come. 8 MB of references; the longest replies have some thousands. */
 const maxOwed = 1_000_000;
-/** Of one reply (with everything nested in it). */
+/** The largest reply, with everything nested in it. */
 const maxBytes = 64 * 1024 * 1024;
-/** Of a count: more digits are no count of anything. */
+/** Digits of a length or a count: no real one has more. */
 const maxDigits = 12;
 
 const cr = 13;

@@ -4,7 +4,7 @@
  * wrong then out of every handler, as an uncaught exception. Its decoder reserves memory for as many elements as a
  * length claims, so that a few bytes exhaust the heap.
  *
- * Owns: that such bytes close the connection they came on, which is then opened anew like any broken one. Refuses to
+ * Owns: that such bytes close the connection they came on, which is then opened again like any broken one. Does not
  * own: what well-formed replies mean. Reaches into two classes of ioredis, for it has no option for this and makes its
  * clients for Sentinels and Cluster nodes itself; refuses to load when they are not as expected.
  */
@@ -20,10 +20,10 @@ export function guardReplies(): void {
   isGuarded = true;
   guardHandlers(DataHandlers.default.prototype);
   guardDecoders(Decoders.Decoder.prototype);
-  // What a Cluster client takes for its slots it walks through in a callback, where an error is nobody's.
+  // ioredis walks through the reply to CLUSTER SLOTS in a callback: an error thrown there would be uncaught and end the process.
   Command.setReplyTransformer('cluster', (reply: unknown) => {
     if (typeof reply === 'string' || isSlots(reply)) return reply;
-    throw new TypeError('a reply of Redis tells no slots of a Cluster');
+    throw new TypeError('a reply of Redis names no slots of a Cluster');
   });
 }
 let isGuarded = false;

@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { once } from 'node:events';
 import { Redis } from 'ioredis';
-import { systemClock, systemRandom } from '../../../../src/clock.ts';
-import type { RedisSettings } from '../../../../src/config/settings.ts';
-import { connectRedis, type RedisConnection } from '../../../../src/limiter/redis/client/connection.ts';
-import { plainRedis } from '../../../support/plain-redis.ts';
-import { startRedis } from '../../../support/redis.ts';
-import { redisWire } from '../../../support/redis-wire.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import type { RedisSettings } from '../../src/config/settings.ts';
+import { connectRedis, type RedisConnection } from '../../src/redis/connection.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { startRedis } from '../support/redis.ts';
+import { redisWire } from '../support/redis-wire.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {

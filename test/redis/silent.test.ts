@@ -1,11 +1,11 @@
 /** A silent subscription: the connection lives, its pings are answered, and no message ever comes. */
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { systemClock, systemRandom } from '../../../../src/clock.ts';
-import { connectRedis } from '../../../../src/limiter/redis/client/connection.ts';
-import { plainRedis } from '../../../support/plain-redis.ts';
-import { startRedis } from '../../../support/redis.ts';
-import { redisWire } from '../../../support/redis-wire.ts';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { connectRedis } from '../../src/redis/connection.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { startRedis } from '../support/redis.ts';
+import { redisWire } from '../support/redis-wire.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {

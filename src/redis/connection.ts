@@ -7,8 +7,8 @@
  */
 import { readFileSync } from 'node:fs';
 import { Cluster, type Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
-import type { Clock, Random } from '../../../clock.ts';
-import type { RedisNode, RedisSettings } from '../../../config/settings.ts';
+import type { Clock, Random } from '../clock.ts';
+import type { RedisNode, RedisSettings } from '../config/settings.ts';
 import { GatheringRedis } from './gathering-redis.ts';
 import { guardReplies } from './reply-guard.ts';
 import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriberParts } from './subscriber.ts';
@@ -21,7 +21,7 @@ const connectMs = 2_000;
 /** A socket that owes an answer and gives no byte for this long is left: a hung primary is noticed by nothing else. */
 const silentMs = 2_000;
 const slotsRefreshMs = 1_000;
-/** Of the tag `{presence}`: `presence.lua` counts the subscriptions at the node that runs it, and no others. */
+/** Hash slot of the tag `{presence}`: `presence.lua` counts only the subscriptions at the node that runs it. */
 const presenceSlot = 15_428;
 
 guardReplies();
@@ -29,9 +29,9 @@ guardReplies();
 export interface RedisConnection {
   readonly client: RedisClient;
   isReady(): boolean;
-  /** Hears `channel` until closed, over every reconnection; a subscription without messages is made anew. */
+  /** Receives messages of `channel` until closed, over every reconnection; renews a subscription whose messages do not arrive. */
   subscribe(channel: string, hear: SubscriberParts['hear']): void;
-  /** Subscribes to `channel` as well, with what is heard already and for as long: to be counted there, not to hear. */
+  /** Subscribes to `channel` on the existing subscription's connection, only so that the subscription is counted there. */
   join(channel: string): void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
@@ -151,7 +151,7 @@ class Connection implements RedisConnection {
   }
 }
 
-/** Who takes writes: every primary of a Cluster as known now, else the client itself. */
+/** The clients that take writes: every known primary of a Cluster, else the client itself. */
 export const primaryClients = (client: RedisClient): readonly Pick<RedisClient, 'call'>[] =>
   client instanceof Cluster ? client.nodes('master') : [client];
 

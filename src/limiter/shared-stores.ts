@@ -1,0 +1,193 @@
+/**
+ * The stores that all replicas share, in Redis, with what stands in for them while it is away.
+ *
+ * Owns: what is built, started and ended in which order; who hears of a message, of a loss. Does not own: any decision inside
+ * a store.
+ */
+import type { Clock } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import type { connectRedis, RedisConnection } from '../redis/connection.ts';
+import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
+import { RedisUnusable } from '../redis/redis-unusable.ts';
+import type { RedisTrouble } from '../redis/trouble.policy.ts';
+import { RedisTroubles } from '../redis/troubles.ts';
+import type { Telemetry } from '../telemetry/events.ts';
+import { FailoverCeilings } from './failover/ceilings.ts';
+import { FailoverLimiter } from './failover/limiter.ts';
+import { defaultLeaseMs } from './limiter.ts';
+import { RedisBreakers } from './redis/breakers.ts';
+import { RedisCeilings } from './redis/ceilings.ts';
+import { RedisControls } from './redis/controls.ts';
+import { RedisEstimates } from './redis/estimates.ts';
+import { RedisLimiter } from './redis/limiter.ts';
+import { Presence } from './redis/presence.ts';
+import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
+import { RedisQuotas } from './redis/quotas.ts';
+import { watchServer } from './redis/server-watch.ts';
+import type { StoreParts, Stores } from './store-set.ts';
+
+/** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
+const firstContactMs = 2_200;
+const readyPollMs = 10;
+
+/** Opens the connections to Redis, commands defined. The simulation of several replicas gives its own. */
+export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
+
+export class SharedStores implements Stores {
+  readonly limiter: FailoverLimiter;
+  readonly ceilings: FailoverCeilings;
+  readonly breakers: RedisBreakers;
+  readonly quotas: RedisQuotas;
+  readonly estimates: RedisEstimates;
+  readonly controls: RedisControls;
+  readonly #clock: Clock;
+  readonly #telemetry: Telemetry;
+  readonly #connection: RedisConnection;
+  readonly #troubles: RedisTroubles;
+  readonly #replica: Presence;
+  readonly #redis: RedisHealth;
+  readonly #stopWatching: () => void;
+  /** Messages of other replicas reach this one. */
+  #isHeard = false;
+
+  constructor(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect) {
+    const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
+    const { whenDown, commandTimeoutMs } = settings;
+    const troubles = new RedisTroubles(telemetry.log, { tls: settings.tls !== null });
+    const connection = connect(settings, { clock, random }, (failure) => {
+      telemetry.redisError('connection');
+      troubles.note(failure);
+    });
+    const { client } = connection;
+    const channel = { livingChannel: livingChannel(settings) };
+    const replica = new Presence({ connection, clock, random, telemetry, leaseMs, ...channel });
+    const redis = createRedisHealth({
+      connection,
+      clock,
+      telemetry,
+      troubles,
+      commandTimeoutMs,
+      tripsOnPermanentError: whenDown === 'local',
+      check: () => this.#check(),
+    });
+    const ceilings = new RedisCeilings({ client, redis, clock });
+    this.#clock = clock;
+    this.#telemetry = telemetry;
+    this.#connection = connection;
+    this.#troubles = troubles;
+    this.#replica = replica;
+    this.#redis = redis;
+    this.breakers = new RedisBreakers(redis, replica);
+    this.quotas = new RedisQuotas(redis, replica);
+    this.estimates = new RedisEstimates({ redis, clock, replica });
+    this.controls = new RedisControls(redis);
+    this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
+    this.limiter = new FailoverLimiter({
+      redis,
+      clock,
+      telemetry,
+      listener,
+      whenDown,
+      leaseMs,
+      replicas: () => replica.count(),
+      beforeResume: () => this.ceilings.restore(),
+      createRemote: (onStranded) =>
+        new RedisLimiter({ redis, replica, clock, telemetry, listener, onStranded }),
+    });
+    replica.onLoss(() => this.#onLoss());
+    this.#subscribe();
+    this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
+  }
+
+  async ready(): Promise<void> {
+    await this.#firstContact();
+    this.limiter.remote.start();
+    this.#replica.start(async (beat) => void (await this.#redis.run('other', (open) => beat(open))));
+    await this.#hearOfBreakers();
+  }
+
+  trouble(): RedisTrouble | null {
+    return this.#troubles.now();
+  }
+
+  async close(): Promise<void> {
+    this.#stopWatching();
+    this.estimates.close();
+    this.#replica.close();
+    await this.limiter.close();
+    await this.ceilings.close();
+    this.#redis.close();
+    this.#connection.close();
+  }
+
+  /** Rejects while Redis, or a node of its Cluster, cannot be used. */
+  async #check(): Promise<void> {
+    try {
+      await this.#replica.checkServer();
+      // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
+      await this.#connection.reachAll();
+      await this.#replica.beat(this.#connection.client, !this.#redis.isUp);
+    } catch (failure) {
+      this.#troubles.note(failure);
+      throw failure;
+    }
+  }
+
+  async #firstContact(): Promise<void> {
+    const until = this.#clock.monotonic() + firstContactMs;
+    for (;;) {
+      try {
+        await this.#check();
+        while (!this.#isHeard && this.#clock.monotonic() < until) await this.#pause();
+        this.#telemetry.limiterMode('redis');
+        return this.#redis.start(true);
+      } catch (failure) {
+        if (failure instanceof RedisUnusable) throw failure;
+        if (this.#clock.monotonic() > until) return this.#redis.start(false);
+        await this.#pause();
+      }
+    }
+  }
+
+  #pause(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#clock.after(readyPollMs, resolve);
+    });
+  }
+
+  #subscribe(): void {
+    this.#connection.subscribe(replicaChannel(this.#replica.id), {
+      onMessage: (text) => this.#hear(text),
+      onReady: () => {
+        this.#isHeard = true;
+        this.limiter.remote.catchUp();
+        void this.#hearOfBreakers();
+      },
+      onError: () => this.#telemetry.redisError('subscribe'),
+    });
+  }
+
+  /** A message for this replica: of the store that knows its form. */
+  #hear(text: string): void {
+    try {
+      const isOwn = [this.breakers, this.quotas, this.estimates].some((one) => one.hears(text));
+      if (!isOwn) this.limiter.remote.hear(text);
+    } catch (failure) {
+      this.#telemetry.log.bug('a message of a replica cannot be read', failure);
+    }
+  }
+
+  #hearOfBreakers(): Promise<void> {
+    return this.breakers.catchUp().catch((failure: unknown) => {
+      this.#telemetry.log.bug('the breakers of other replicas cannot be read', failure);
+    });
+  }
+
+  #onLoss(): void {
+    this.limiter.remote.onLoss();
+    // What cannot be put back now is put back when Redis is available again, before anybody is sent.
+    this.ceilings.restore().catch((failure: unknown) => {
+      this.#telemetry.log.bug('sends could not be put back', failure);
+    });
+  }
+}

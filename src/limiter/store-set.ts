@@ -1,0 +1,38 @@
+/** The stores of a process, and what they are built of. Types only; `stores.ts` chooses. */
+import type { Clock, Random } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import type { RedisTrouble } from '../redis/trouble.policy.ts';
+import type { Telemetry } from '../telemetry/events.ts';
+import type { BreakerStore } from './breaker-store.ts';
+import type { Ceilings } from './ceilings.ts';
+import type { ControlsStore } from './controls-store.ts';
+import type { EstimateStore } from './estimate-store.ts';
+import type { Limiter, LimiterListener } from './limiter.ts';
+import type { QuotaStore } from './quota-store.ts';
+
+export interface Stores {
+  readonly limiter: Limiter;
+  readonly ceilings: Ceilings;
+  readonly breakers: BreakerStore;
+  readonly quotas: QuotaStore;
+  readonly estimates: EstimateStore;
+  readonly controls: ControlsStore;
+  /**
+   * Resolves when calls may be taken. Rejects with a message for the operator when Redis answers but cannot be used. When Redis
+   * does not answer, calls are taken in the mode configured for that, and Redis is used as soon as it answers.
+   */
+  ready(): Promise<void>;
+  /** Why Redis is away; `null` while it is not, or where none is configured. */
+  trouble(): RedisTrouble | null;
+  close(): Promise<void>;
+}
+
+export interface StoreParts {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  /** Replaces the life of a lease, milliseconds. */
+  readonly leaseMs?: number;
+}

@@ -1,0 +1,68 @@
+/**
+ * Histories of upstreams that are described by their windows, which reloads change while calls wait, as they change how many calls
+ * may be in flight (`plan-described.ts`): one process, and several replicas on one Redis. The upstream counts by what is described.
+ * `SEED=10000123` runs one history again, follows up all its refusals and prints it; `SEEDS=2000` runs more than these.
+ */
+import { env, stdout } from 'node:process';
+import { describe, expect, test } from '@jest/globals';
+import { live, type Lived } from './live.ts';
+import { describedFrom } from './plan-described.ts';
+import { live as liveReplicas } from './replicas/live.ts';
+import { inProcesses, tallyOf, type Judged, type Wrong } from './tally.ts';
+
+const only = env['SEED'] === undefined ? null : Number(env['SEED']);
+const factor = Number(env['SEEDS'] ?? 100) / 100;
+
+interface Form {
+  readonly name: 'one-process' | 'replicas';
+  readonly count: number;
+  readonly live: (
+    seed: number,
+    isWhole?: boolean,
+  ) => Promise<Lived<Judged & { readonly log: readonly string[] }>>;
+}
+
+const forms: readonly Form[] = [
+  { name: 'one-process', count: 100 * factor, live },
+  { name: 'replicas', count: Math.ceil(20 * factor), live: liveReplicas },
+];
+
+/**
+ * A level that drained counted for a whole window from when its window became one of the clock (10000582). Where kind and length
+ * changed at once, calls that had left long ago counted as sent at the reload (10000793). One answer that came late carried all
+ * calls of a window of the clock into the next one (10000843, 10001859). Calls that waited when a window was added were not expected to
+ * take from it (10001131).
+ */
+const once = [10_000_582, 10_000_793, 10_000_843, 10_001_131, 10_001_859];
+
+describe.each(forms)('upstreams described by windows that reloads change: $name', ({ name, count, live }) => {
+  test('are sent no more than they count, nor less than they would take, and waits are true', async () => {
+    const tally =
+      only === null
+        ? await inProcesses(name, { first: describedFrom, count })
+        : await tallyOf(() => printed(live(only, true)), { first: only, count: 1 });
+    expect(tally.wrong.map(inWords)).toEqual([]);
+    if (only !== null) return;
+    expect(tally.reloaded).toBeGreaterThan(count / 2);
+    expect(tally.verdicts['true'] ?? 0).toBeGreaterThan(count / 4);
+  }, 400_000);
+});
+
+describe('upstreams described by windows that reloads change', () => {
+  test.each(once)('are judged right in the history that once went wrong: %d', async (seed) => {
+    const { history, followed } = await live(seed);
+    expect([...history.violations, ...followed.wrong]).toEqual([]);
+  });
+});
+
+async function printed<H extends { readonly log: readonly string[] }>(
+  lived: Promise<Lived<H>>,
+): Promise<Lived<H>> {
+  stdout.write(`${(await lived).history.log.join('\n')}\n`);
+  return lived;
+}
+
+const inWords = ({ seed, origin, violations }: Wrong): string =>
+  [`SEED=${seed} npm test test/simulation/described.test.ts, by ${origin}`, ...violations.slice(0, 5)].join(
+    '\n',
+  );

@@ -1,0 +1,128 @@
+/**
+ * Histories whose upstreams are described by their windows, which change by reload while calls wait, as does the number of calls
+ * in flight. A form of its own, from a range of seeds of its own: the histories of other seeds stay what they are.
+ * Owns: the mixture. Does not own: how the upstream counts (`described.ts`).
+ */
+import type { Chance } from './chance.ts';
+import { slowestOf, type WindowPlan } from './described.ts';
+import { otherLane, otherWorkspace } from './plan-reloads.ts';
+import type { BucketPlan, LanePlan } from './plan.ts';
+import type { Regime, ReloadPlan } from './rules.ts';
+
+/** Seeds from here on are those of such histories. */
+export const describedFrom = 10_000_000;
+
+const lengthsMs = [1_000, 2_000, 4_000, 20_000, 60_000] as const;
+const maxWindows = 3;
+/** Processes read a file that changed within this time of each other. Milliseconds. */
+const maxLateMs = 900;
+
+export function describedBucket(chance: Chance, key: string): BucketPlan {
+  let windows: readonly WindowPlan[] = [];
+  const wanted = chance.pick([1, 1, 2, 3]);
+  while (windows.length < wanted) windows = withAnother(chance, windows);
+  return describedAs(
+    {
+      key,
+      calm: true,
+      isReliable: true,
+      requests: { limit: 1, windowMs: 1 },
+      tokens: null,
+      perDay: null,
+      cost: null,
+      documents: [],
+      statedShare: null,
+      learn: chance.happens(0.5),
+      probe: 0,
+      reports: 'nothing',
+      isFixed: false,
+      outsideShare: 0,
+      outsideBurst: 1,
+      startShare: 0,
+      changes: [],
+      hints: chance.happens(0.85),
+    },
+    windows,
+  );
+}
+
+/** Its requests are those of the window that takes longest for one call. */
+const describedAs = (bucket: BucketPlan, windows: readonly WindowPlan[]): BucketPlan => ({
+  ...bucket,
+  requests: slowestOf(windows),
+  windows,
+});
+
+/** @param toMs reloads come before this time, at `fromMs` at the earliest. */
+export function describedReloads(
+  chance: Chance,
+  first: Regime,
+  scene: { readonly processes: number; readonly fromMs: number; readonly toMs: number },
+): ReloadPlan[] {
+  const times = Array.from({ length: chance.pick([1, 1, 2, 3]) }, () =>
+    chance.between(scene.fromMs, scene.toMs),
+  ).toSorted((one, other) => one - other);
+  const reloads: ReloadPlan[] = [];
+  for (const at of times) {
+    const { buckets, lanes, workspaces } = reloads.at(-1) ?? first;
+    const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
+    reloads.push({
+      at,
+      latesMs: Array.from({ length: scene.processes }, late),
+      buckets: buckets.map((bucket) =>
+        chance.happens(0.8) ? describedAs(bucket, otherWindows(chance, bucket.windows ?? [])) : bucket,
+      ),
+      lanes: lanes.map((lane) => otherCap(chance, chance.happens(0.2) ? otherLane(chance, lane) : lane)),
+      workspaces: workspaces.map((one) => (chance.happens(0.2) ? otherWorkspace(chance, one) : one)),
+    });
+  }
+  return reloads;
+}
+
+const otherCap = (chance: Chance, lane: LanePlan): LanePlan =>
+  chance.happens(0.4) ? { ...lane, maxInFlight: chance.pick([null, 1, 2, 4]) } : lane;
+
+/** One of the windows is lowered, raised, of another length or kind, or gone, or there is one more. */
+function otherWindows(chance: Chance, windows: readonly WindowPlan[]): readonly WindowPlan[] {
+  const [first, ...others] = windows;
+  if (first === undefined || (windows.length < maxWindows && chance.happens(0.12)))
+    return withAnother(chance, windows);
+  const one = chance.pick([first, ...others]);
+  if (chance.happens(0.12)) return windows.filter((each) => each !== one);
+  const changed = chance.pick([lowered, lowered, raised, otherLength, otherLength, otherKind])(chance, one);
+  const rest = windows.filter((each) => each !== one);
+  return inOrder([...rest.filter(({ windowMs }) => windowMs !== changed.windowMs), changed]);
+}
+
+const lowered = (chance: Chance, one: WindowPlan): WindowPlan => ({
+  ...one,
+  requests: Math.max(1, Math.floor(one.requests * chance.pick([0.5, 0.25, 0.1]))),
+});
+
+const raised = (chance: Chance, one: WindowPlan): WindowPlan => ({
+  ...one,
+  requests: one.requests * chance.pick([2, 4]),
+});
+
+const otherLength = (chance: Chance, one: WindowPlan): WindowPlan => ({
+  ...one,
+  windowMs: chance.pick(lengthsMs),
+});
+
+const otherKind = (chance: Chance, one: WindowPlan): WindowPlan => ({
+  ...one,
+  kind: chance.pick(['rolling', 'fixed', 'leaky']),
+});
+
+/** No two windows have the same length. */
+function withAnother(chance: Chance, windows: readonly WindowPlan[]): readonly WindowPlan[] {
+  const one: WindowPlan = {
+    requests: chance.pick([1, 2, 3, 5, 10, 20, 40]),
+    windowMs: chance.pick(lengthsMs),
+    kind: chance.pick(['rolling', 'rolling', 'fixed', 'leaky']),
+  };
+  return inOrder([...windows.filter(({ windowMs }) => windowMs !== one.windowMs), one]);
+}
+
+const inOrder = (windows: readonly WindowPlan[]): readonly WindowPlan[] =>
+  windows.toSorted((one, other) => one.windowMs - other.windowMs);
