@@ -1,6 +1,6 @@
 /**
  * Proves what people look at, with the tools they look with: promtool, Prometheus, Chromium; and measures what it costs. A tool that cannot be had is
- * a loud SKIPPED, never a pass. `--write-images` keeps the page's pictures in the documentation.
+ * a loud SKIPPED, never a pass. The documentation's pictures of the page come from `observability/pictures.ts`.
  */
 import { createReport } from './observability/report.ts';
 import { verifyRules } from './observability/rules.ts';
@@ -12,7 +12,7 @@ import { verifyPanels } from './observability/panels.ts';
 const report = createReport();
 await verifyRules(report);
 verifySchema(report);
-await verifyPage(report, process.argv.includes('--write-images'));
+await verifyPage(report);
 await verifyPanels(report);
 await verifyCost(report);
 process.exitCode = report.end();

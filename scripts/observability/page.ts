@@ -4,14 +4,13 @@
  * be reachable by keyboard, and no canary may be seen.
  */
 import { createRequire } from 'node:module';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { bucketOf, drivenPage } from '../../test/page/driven-page.ts';
 import type { Report } from './report.ts';
 import { available, pause, run } from './tools.ts';
 
-const images = new URL('../../docs/observability/images/', import.meta.url);
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
 type Driven = Awaited<ReturnType<typeof drivenPage>>;
@@ -71,24 +70,18 @@ function fastClock(): { clock: Clock; slowDown: () => void } {
   };
 }
 
-export async function verifyPage(report: Report, writeImages: boolean): Promise<void> {
+export async function verifyPage(report: Report): Promise<void> {
   if (!available('chromium')) return report.skipped('the live page in a browser', 'no chromium');
   const executablePath = run('which', ['chromium']).output;
   const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
   try {
-    for (const state of ['calm', 'pressed', 'degraded'] as const)
-      await verifyState(browser, state, report, writeImages);
+    for (const state of ['calm', 'pressed', 'degraded'] as const) await verifyState(browser, state, report);
   } finally {
     await browser.close();
   }
 }
 
-async function verifyState(
-  browser: Browser,
-  state: State,
-  report: Report,
-  writeImages: boolean,
-): Promise<void> {
+async function verifyState(browser: Browser, state: State, report: Report): Promise<void> {
   const { clock, slowDown } = fastClock();
   const driven = await drivenPage(clock);
   const open: (() => void)[] = [];
@@ -133,12 +126,6 @@ async function verifyState(
       );
       const seen = await page.content();
       report.check(`${name}: no canary is seen`, !/canary/i.test(seen));
-      if (writeImages && (scheme === 'light' || state === 'pressed')) {
-        mkdirSync(images, { recursive: true });
-        await page.evaluate(`document.activeElement.blur()`);
-        const file = `page-${state}${scheme === 'dark' ? '-dark' : ''}.png`;
-        await page.screenshot({ path: new URL(file, images).pathname, fullPage: true });
-      }
       await context.close();
     }
     report.check(

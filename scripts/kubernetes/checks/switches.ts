@@ -92,13 +92,13 @@ export async function prepareSwitches(
       calls.set(namespace, null);
       const enoughFor = (pods: number | null): void =>
         void calls.set(namespace, pods === null ? null : pods * TARGET);
-      return travel(scene, journey, { helm, namespace, figures: { enoughFor } });
+      return runJourney(scene, journey, { helm, namespace, figures: { enoughFor } });
     }),
   );
   return { tasks, stop: () => metrics.stop() };
 }
 
-async function travel(
+async function runJourney(
   { client, report, chart, version }: Scene,
   journey: readonly Step[],
   { helm, namespace, figures }: { helm: Helms; namespace: string; figures: Figures },
