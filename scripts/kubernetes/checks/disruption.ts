@@ -79,20 +79,37 @@ async function broken(release: Release, report: Report, name: string): Promise<s
 async function unreadyDrained(release: Release): Promise<void> {
   const { client } = release;
   await release.run(['upgrade', release.name, release.chart, ...values, ...unready]);
-  const find = 'jsonpath={.items[?(@.metadata.annotations.verify/ready=="false")].spec.nodeName}';
-  let node = '';
-  await until('a pod is scheduled and not ready', 60_000, async () => {
-    node = (await release.kubectl(['get', 'pods', '-o', find])).trim();
-    return node !== '';
-  });
   const only = ['--pod-selector', DRAINED];
   const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout', '120s', ...only];
   try {
-    await client.kubectl(['drain', node, ...options]);
+    const node = await nodeOfUnreadyPod(release);
+    try {
+      await client.kubectl(['drain', node, ...options]);
+    } finally {
+      await client.kubectl(['uncordon', node]);
+    }
   } finally {
-    await client.kubectl(['uncordon', node]);
     await release.run(['rollback', release.name, '--wait', '--timeout', '240s']);
   }
+}
+
+/**
+ * @returns the node of the one pod that is scheduled, never becomes ready and is not being deleted. A pod of the upgrade that
+ *   was rolled back a moment ago carries the same annotation until its deletion ends.
+ */
+async function nodeOfUnreadyPod(release: Release): Promise<string> {
+  let node = '';
+  await until('one pod is scheduled and not ready', 60_000, async () => {
+    const pods = await release.client.list(['pods', '-n', release.namespace]);
+    const [pod, ...others] = pods
+      .map(({ metadata }) => metadata)
+      .filter((metadata) => metadata.annotations?.['verify/ready'] === 'false')
+      .filter((metadata) => metadata.deletionTimestamp === undefined);
+    if (pod === undefined || others.length > 0) return false;
+    node = await release.kubectl(['get', 'pod', pod.name, '-o', 'jsonpath={.spec.nodeName}']);
+    return node !== '';
+  });
+  return node;
 }
 
 /** Server-side apply finds that somebody else owns the number; forced, it takes it over. */
