@@ -84,7 +84,7 @@ export const describedReloads: readonly Mutation[] = [
     '13',
     'a described window that is lowered takes a window for each limit',
     windowLog,
-    'const rounds = Math.ceil(units / limit) - 1;',
+    'const rounds = Math.ceil(units / limit - unitRounding) - 1;',
     'const rounds = Math.max(0, Math.ceil((loggedUnits(log, now) + units - limit) / limit) - 1);',
   ),
   row(

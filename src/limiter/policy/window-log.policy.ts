@@ -41,6 +41,8 @@ export const wayGrainMs = 5;
 export const slowerShare = 0.02;
 /** An end of a window is stated this part of the window too late at most. */
 export const endsPerWindow = 30;
+/** Sums and quotients of units may be wrong by so much: a level that a window began with is seldom a whole number. Units. */
+export const unitRounding = 1e-9;
 
 const marginMs = (windowMs: number): number =>
   Math.min(maxMarginMs, Math.max(minMarginMs, windowMs / windowsOfMargin));
@@ -206,14 +208,15 @@ export function logReported(meter: Meter, lowest: number, now: number): void {
 export function windowWaitMs(meter: Meter, units: number, now: number): number {
   const { log, limit, windowMs } = meter;
   if (log === null || limit === null) return 0;
-  const rounds = Math.ceil(units / limit) - 1;
+  const rounds = Math.ceil(units / limit - unitRounding) - 1;
   let left = loggedUnits(log, now) + units - rounds * limit - limit;
   const periodMs = log.counts === 'fixed' ? windowMs : windowMs + marginMs(windowMs);
-  if (left <= 0) return rounds <= 0 ? 0 : endOf(log, windowMs, now) - now + (rounds - 1) * periodMs;
+  if (left <= unitRounding)
+    return rounds <= 0 ? 0 : endOf(log, windowMs, now) - now + (rounds - 1) * periodMs;
   for (const { until, units: leaving } of log.slots.toSorted((one, other) => one.until - other.until)) {
     if (until <= now) continue;
     left -= leaving;
-    if (left <= 0) return until - now + rounds * periodMs;
+    if (left <= unitRounding) return until - now + rounds * periodMs;
   }
   return endOf(log, windowMs, now) - now + rounds * periodMs;
 }

@@ -17,6 +17,7 @@ import {
   loggedUnits,
   maxMarginMs,
   minMarginMs,
+  windowsOfMargin,
   windowWaitMs,
 } from '../../../src/limiter/policy/window-log.policy.ts';
 import { Quota } from '../../../src/simulators/dialect/quota.ts';
@@ -140,6 +141,17 @@ describe('a window that the operator describes', () => {
       ),
       { numRuns: 100 },
     );
+  });
+
+  test('a level with a fraction, under a lowered limit, waits one window for each limit behind it and no further one', () => {
+    const meter = createMeter('requests', startAt);
+    applySetting(meter, { stated: { limit: 2, windowMs: 4_000 }, learn: true }, startAt);
+    meter.level = 1.999372699022293;
+    keepLog(meter, { counts: 'rolling', epochAt: 0 }, startAt);
+    applySetting(meter, { stated: { limit: 1, windowMs: 4_000 }, learn: true }, startAt);
+    const endsAt = Math.max(...(meter.log?.slots ?? []).map(({ until }) => until));
+    const windowsMs = 2 * (4_000 + 4_000 / windowsOfMargin);
+    expect(windowWaitMs(meter, 3, startAt)).toBeCloseTo(endsAt - startAt + windowsMs, 6);
   });
 
   test('a call that was answered late counts for the next window of the clock, and the others of its window do not', () => {

@@ -3,6 +3,7 @@
 local windowLog = {}
 do
   -- @constant answersPerWindow firstsPerWindow wayGrainMs slowerShare endsPerWindow slotsPerWindow minMarginMs maxMarginMs windowsOfMargin
+  -- @constant unitRounding
 
   local function marginMs(windowMs) return math.min(maxMarginMs, math.max(minMarginMs, windowMs / windowsOfMargin)) end
 
@@ -134,10 +135,10 @@ do
   function windowLog.windowWaitMs(meter, units, now)
     local limit, windowMs = meter.limit, meter.windowMs
     if not meter.log or not limit then return 0 end
-    local rounds = math.ceil(units / limit) - 1
+    local rounds = math.ceil(units / limit - unitRounding) - 1
     local left = windowLog.loggedUnits(meter, now) + units - rounds * limit - limit
     local periodMs = meter.log[1] == 'fixed' and windowMs or windowMs + marginMs(windowMs)
-    if left <= 0 then
+    if left <= unitRounding then
       return rounds <= 0 and 0 or endOf(meter.log[1], windowMs, now) - now + (rounds - 1) * periodMs
     end
     local slots = {}
@@ -146,7 +147,7 @@ do
     for _, slot in ipairs(slots) do
       if slot[2] > now then
         left = left - slot[3]
-        if left <= 0 then return slot[2] - now + rounds * periodMs end
+        if left <= unitRounding then return slot[2] - now + rounds * periodMs end
       end
     end
     return endOf(meter.log[1], windowMs, now) - now + rounds * periodMs
