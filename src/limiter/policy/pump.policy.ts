@@ -131,7 +131,7 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   return null;
 }
 
-function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
+export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
   return heardAt !== null && heardAt + replicaLifeMs >= now;
 }

@@ -18,7 +18,7 @@ import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
 import { reopen } from './meter-learning.policy.ts';
-import { maxPerPump, pump, replicaLifeMs, type Effects, type Granted } from './pump.policy.ts';
+import { isAlive, maxPerPump, pump, replicaLifeMs, type Effects, type Granted } from './pump.policy.ts';
 
 export { admit, maxArrivalAgoMs, maxArrivalAheadMs, type AdmitResult } from './admit.policy.ts';
 export { forecast } from './forecast.policy.ts';
@@ -89,12 +89,23 @@ export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Ef
   return pump(bucket, now);
 }
 
-/** Forgets some of the dead replicas. A replica that is not in the set counts as dead, so nothing else changes. */
+/**
+ * Forgets some of the dead replicas, and with them their waiting tickets, which would count as calls that go first. A replica that
+ * is alive after all enters its tickets again, at their positions.
+ */
 function forgetDeadReplicas(bucket: Bucket, now: number): void {
-  for (let left = maxPerPump; left > 0; left -= 1) {
+  let forgotten = 0;
+  for (; forgotten < maxPerPump; forgotten += 1) {
     const first = bucket.replicas.first();
-    if (first === undefined || first.score + replicaLifeMs >= now) return;
+    if (first === undefined || first.score + replicaLifeMs >= now) break;
     bucket.replicas.delete(first.name);
+  }
+  if (forgotten === 0) return;
+  for (const ticket of bucket.tickets.values()) {
+    const lane = bucket.lanes.get(ticket.lane);
+    if (lane === undefined || ticket.lease !== null || isAlive(bucket, ticket.replica, now)) continue;
+    dequeue(bucket, lane, ticket);
+    bucket.tickets.delete(ticket.id);
   }
 }
 

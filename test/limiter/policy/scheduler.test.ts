@@ -1,9 +1,9 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { leaseToken, ticketId } from '../../../src/ids.ts';
+import { leaseToken, replicaId, ticketId } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
-import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
+import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
 import {
   admit as admitAsClaimed,
@@ -11,6 +11,7 @@ import {
   maxArrivalAheadMs,
   cancel,
   charged,
+  forecast,
   isIdle,
   pumpOnly,
   settle,
@@ -245,6 +246,22 @@ atOrigins('a lane', (instant) => {
     const reply = admit(bucket, call('x', { limit: 100 }), replica, instant(1_500));
     expect(reply).toMatchObject({ kind: 'queued', forecastMs: 4_500, effects: { nextAt: instant(6_000) } });
     expect(ids(tick(bucket, { replica, leases: [] }, instant(6_000)).grants)).toEqual(['x']);
+  });
+});
+
+atOrigins('a replica that is not heard of any more', (instant) => {
+  test('leaves no waiting calls behind that others are told to wait for', () => {
+    const bucket = newBucket(instant, 1);
+    bucket.closedUntil = instant(60_000);
+    const killed = replicaId('killed');
+    for (let n = 0; n < 5; n += 1) admit(bucket, call(`k${n}`), killed, instant(1_000));
+    const own = call('x');
+    admit(bucket, own, replica, instant(1_001));
+    tick(bucket, { replica, leases: [] }, instant(1_000 + replicaLifeMs));
+    expect(forecast(bucket, own.ticket, instant(1_000 + replicaLifeMs))?.ahead).toBe(5);
+    tick(bucket, { replica, leases: [] }, instant(1_001 + replicaLifeMs));
+    expect(forecast(bucket, own.ticket, instant(1_001 + replicaLifeMs))?.ahead).toBe(0);
+    expect(bucket.waiting).toBe(1);
   });
 });
 

@@ -18,11 +18,29 @@ do
     end
   end
 
+  local function waitingOf(replica)
+    return (tonumber(redis.call('HGET', recordsKey, 'w:' .. replica)) or 0) + (waitingChange[replica] or 0)
+  end
+
+  -- And their tickets, which would count as calls that go first.
   local function forgetDeadReplicas(now)
+    local hasTickets = false
     for _ = 1, maxPerPump do
       local first = redis.call('ZRANGE', replicasKey, 0, 0, 'WITHSCORES')
-      if not first[1] or tonumber(first[2]) + replicaLifeMs >= now then return end
+      if not first[1] or tonumber(first[2]) + replicaLifeMs >= now then break end
       redis.call('ZREM', replicasKey, first[1])
+      hasTickets = hasTickets or waitingOf(first[1]) > 0
+    end
+    if not hasTickets then return end
+    local alive = {}
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, '[l:', '(l;')) do
+      local ticket = ticketOf(string.match(member, '[^:]+$'))
+      local replica = ticket.replica
+      if alive[replica] == nil then alive[replica] = isAlive(replica, now) or false end
+      if not alive[replica] then
+        dequeue(laneOf(ticket.lane), ticket)
+        discard('t', ticket.id)
+      end
     end
   end
 
@@ -39,10 +57,6 @@ do
     return '[' .. table.concat(levels, ',') .. ']'
   end
 
-  local function waitingHere()
-    return (tonumber(redis.call('HGET', recordsKey, 'w:' .. ownReplica)) or 0) + (waitingChange[ownReplica] or 0)
-  end
-
   function checks.tick(event)
     if #list(event.leases, 'leases') > leasesPerTick then invalid('leases') end
     for _, token in ipairs(event.leases) do identifier(token, 'leases') end
@@ -57,6 +71,6 @@ do
     pump(now)
     reportsUnnamed = true
     unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. ownReplica .. ':', '(u:' .. ownReplica .. ';')
-    return '["ticked",' .. text(waitingHere()) .. ',' .. meterJson(now) .. ']'
+    return '["ticked",' .. text(waitingOf(ownReplica)) .. ',' .. meterJson(now) .. ']'
   end
 end
