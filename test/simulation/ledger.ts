@@ -602,7 +602,7 @@ export function isBefore(one: CallRecord, other: CallRecord): boolean {
 
 function within(costs: Costs, rates: readonly Rate[]): Costs {
   const known: Partial<Record<MeterName, number>> = { ...costs };
-  for (const { meter, limit } of rates) known[meter] = Math.min(limit, costs[meter] ?? 0);
+  for (const { meter, limit } of rates) known[meter] = Math.min(limit, unitsOf(costs, meter));
   return known;
 }
 
@@ -626,9 +626,13 @@ function pairOf(
 export function serviceMsOf(costs: Costs, rates: readonly Rate[]): number {
   const busy = rates
     .filter(({ meter }) => meter !== 'requests_day' && meter !== 'tokens_day')
-    .map(({ meter, limit, windowMs }) => windowMs * Math.min(1, (costs[meter] ?? 0) / limit));
+    .map(({ meter, limit, windowMs }) => windowMs * Math.min(1, unitsOf(costs, meter) / limit));
   return Math.max(0, ...busy) || 1;
 }
+
+/** Each window of requests counts what a call counts as a request. */
+const unitsOf = (costs: Costs, meter: MeterName): number =>
+  costs[meter] ?? (meter === 'requests_burst' || meter === 'requests_hour' ? (costs.requests ?? 0) : 0);
 
 export function must<T>(value: T | undefined, what: string): T {
   if (value === undefined) throw new Error(`the history does not know ${what}`);

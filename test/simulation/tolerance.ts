@@ -17,7 +17,7 @@
  * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
- * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until an answer | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its answer says |
+ * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until an answer | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its answer says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
  * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
  *
  * Pure.
@@ -102,7 +102,7 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
 
 /** See the table above: `described`. */
 function windowsMs(
-  { calls, wayMs }: World,
+  { calls, wayMs, slackMs }: World,
   call: CallPlan,
   { windows = [], key }: BucketPlan,
   refused: RefusedCall,
@@ -121,7 +121,7 @@ function windowsMs(
   const rounds = windows.map(({ requests }) => Math.floor(ahead / requests) + 1);
   return {
     orderMs: calls.some(isAbout) ? maxWindowMs : 0,
-    earlyMs: windows.length === 0 ? 0 : shorterMs + Math.max(...rounds) * answeredMs,
+    earlyMs: windows.length === 0 ? 0 : shorterMs + Math.max(...rounds) * (answeredMs + slackMs),
   };
 }
 
