@@ -37,9 +37,11 @@ export interface GatewayOptions extends PartsOptions {
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
 
-/** The call at the position of the one that it repeats; `null` = at its own. */
-const at = (prepared: Prepared, arrivedAt: number | null): Prepared =>
-  arrivedAt === null ? prepared : { ...prepared, request: { ...prepared.request, arrivedAt } };
+/** The call at the position of the one that it repeats. */
+const at = (prepared: Prepared, arrivedAt: number): Prepared => ({
+  ...prepared,
+  request: { ...prepared.request, arrivedAt },
+});
 
 export class Gateway {
   /** What an operator may do about an upstream: pause it, resume it, reopen it. */
@@ -69,13 +71,7 @@ export class Gateway {
     const followed = this.#telemetry.begin(call);
     try {
       const prepared = await this.#ready(call, followed);
-      const { repeatKey: key, request } = prepared;
-      const incoming = { key, clientGone: call.clientGone, arrivedAt: request.arrivedAt };
-      const { repeats, forwarder } = this.#parts;
-      const outcome = await repeats.run(incoming, (audience, arrivedAt) =>
-        forwarder.forward(at(prepared, arrivedAt), audience, followed),
-      );
-      return followedToItsEnd(outcome, followed);
+      return followedToItsEnd(await this.#answer(prepared, followed), followed);
     } catch (failure) {
       reportFailure(call, followed, failure);
       throw failure;
@@ -191,6 +187,17 @@ export class Gateway {
     pressure.remember(prepared.request);
     followed.admitting(prepared.request.admission.lane);
     return prepared;
+  }
+
+  /** The journey from admission on: for the call itself, or for all clients that make the same call. */
+  #answer(prepared: Prepared, followed: CallTelemetry): Promise<Outcome> {
+    const { repeats, forwarder } = this.#parts;
+    const { repeatKey: key, request, call } = prepared;
+    if (key === null) return forwarder.forward(prepared, call.clientGone, followed);
+    const incoming = { key, clientGone: call.clientGone, arrivedAt: request.arrivedAt };
+    return repeats.run(incoming, (audience, arrivedAt) =>
+      forwarder.forward(at(prepared, arrivedAt), audience, followed),
+    );
   }
 
   #recheckLater(): void {

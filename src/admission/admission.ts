@@ -27,7 +27,6 @@ import { applyLimits, Lanes } from './lanes.ts';
 import { NewcomerCheck } from './newcomer-check.ts';
 import type { AdmissionParts } from './parts.ts';
 import { reconfigure } from './reconfigure.ts';
-import { QueuedTicket } from './queued-ticket.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
@@ -94,7 +93,7 @@ export class AdmissionQueue {
       this.#registry.end(call, { kind: 'left' });
       throw failure;
     }
-    return new QueuedTicket(call, this.#registry, this.#parts.clock);
+    return call;
   }
 
   /** Refuses waiting calls whose key is not valid any more. */

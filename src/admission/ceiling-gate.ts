@@ -8,30 +8,20 @@
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
  * joined into another one while the ceiling was asked.
  */
-import type { TakeReply } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
-import { CeilingSlots, type AskedSlot } from './ceiling-slots.ts';
+import { CeilingSlots, isTaken, type AskedSlot, type TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { applyLimits } from './lanes.ts';
-import { AdmittedLease } from './lease.ts';
+import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** A grant and the call that it is for, until the call has its lease or the grant goes back. */
-interface PendingGrant {
-  readonly call: QueuedCall;
-  readonly grant: Grant;
-}
-
 /** Why a ticket goes back to its lane. */
 type Requeued = 'no slot' | 'gave its slot back';
-
-type Refused = Extract<TakeReply, { kind: 'refused' }>;
-type Taken = Extract<TakeReply, { kind: 'taken' }>;
 
 export interface GateNeighbours {
   readonly registry: WaitRegistry;
@@ -47,11 +37,13 @@ export class CeilingGate {
   readonly #parts: AdmissionParts;
   readonly #slots: CeilingSlots;
   readonly #to: GateNeighbours;
+  readonly #leaseParts: LeaseParts;
 
   constructor(parts: AdmissionParts, neighbours: GateNeighbours) {
     this.#parts = parts;
     this.#slots = new CeilingSlots(parts);
     this.#to = neighbours;
+    this.#leaseParts = { ...parts, earlyRefusal: neighbours.earlyRefusal };
   }
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
@@ -99,7 +91,7 @@ export class CeilingGate {
    * @param before resolves when the lane's previous grant is done; false = that grant went back.
    */
   async #charge(
-    pending: PendingGrant,
+    pending: GrantedCall,
     asked: Promise<AskedSlot> | null,
     before: Promise<boolean>,
   ): Promise<boolean> {
@@ -120,19 +112,18 @@ export class CeilingGate {
     }
     if (kept.reply.kind === 'taken') await call.callerWaits();
     const slot = await this.#slots.keepFresh(call, kept);
-    return slot.reply.kind === 'refused'
-      ? this.#onRefused(pending, slot, slot.reply)
-      : this.#handOver(pending, slot, slot.reply);
+    return isTaken(slot) ? this.#handOver(pending, slot) : this.#onRefused(pending, slot);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  async #onRefused(pending: PendingGrant, slot: AskedSlot, { waitMs, isDaily }: Refused): Promise<boolean> {
+  async #onRefused(pending: GrantedCall, slot: AskedSlot): Promise<boolean> {
     const { call } = pending;
+    const { reply } = slot;
     const { rotation, earlyRefusal } = this.#to;
-    if (isUnderLimits(slot, call)) {
+    if (reply.kind === 'refused' && isUnderLimits(slot, call)) {
       call.lane.gate.asleep = {
-        until: this.#parts.clock.monotonic() + waitMs + rotation.delayMs(call),
-        because: isDaily ? 'ceiling_day' : 'ceiling_minute',
+        until: this.#parts.clock.monotonic() + reply.waitMs + rotation.delayMs(call),
+        because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
       };
     }
     const mayGoOn = await this.#requeue(pending);
@@ -141,21 +132,20 @@ export class CeilingGate {
   }
 
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
-  #handOver(pending: PendingGrant, slot: AskedSlot, taken: Taken): true | Promise<true> {
+  #handOver(pending: GrantedCall, slot: TakenSlot): true | Promise<true> {
     const { call, grant } = pending;
-    const { registry, edge, earlyRefusal } = this.#to;
+    const { registry, edge } = this.#to;
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
-    edge.onTaken(call, grant, isUnderLimits(slot, call) ? taken.state : null);
-    const { ceiling } = slot;
+    edge.onTaken(call, grant, isUnderLimits(slot, call) ? slot.reply.state : null);
     call.asksForSlot = false;
-    registry.grant(call, new AdmittedLease(this.#parts, earlyRefusal, { call, grant, taken, ceiling }));
+    registry.grant(call, new AdmittedLease(this.#leaseParts, pending, slot));
     return true;
   }
 
   /** The call ended or moved while the ceiling was asked, or must end now (`stop`): slot and grant go back. */
-  async #stop({ call, grant }: PendingGrant, slot: AskedSlot, stop: Ending | null): Promise<true> {
+  async #stop({ call, grant }: GrantedCall, slot: AskedSlot, stop: Ending | null): Promise<true> {
     await this.#slots.giveSlotBack(slot);
     this.#drop(grant);
     if (stop !== null) this.#to.registry.end(call, stop);
@@ -166,7 +156,7 @@ export class CeilingGate {
    * Returns the ticket to its lane. The lane sleeps until the ceiling has a slot, unless this call had a slot and gave it back.
    * Resolves to false: no grant behind this one may go first.
    */
-  async #requeue({ call, grant }: PendingGrant, why: Requeued = 'no slot'): Promise<false> {
+  async #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot'): Promise<false> {
     // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
     const isMoved = hasMoved(call, grant);
     if (!isMoved) {

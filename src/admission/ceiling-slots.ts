@@ -33,6 +33,13 @@ export interface AskedSlot {
   readonly isRetaken: boolean;
 }
 
+/** A slot that the ceiling gave. */
+export interface TakenSlot extends AskedSlot {
+  readonly reply: Extract<TakeReply, { kind: 'taken' }>;
+}
+
+export const isTaken = (slot: AskedSlot): slot is TakenSlot => slot.reply.kind === 'taken';
+
 export class CeilingSlots {
   readonly #parts: AdmissionParts;
   readonly #latency = new StoreLatency();

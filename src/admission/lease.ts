@@ -4,41 +4,41 @@
  * Does not own: taking grant and slot (`ceiling-gate.ts`).
  * Keeps: a lease is settled once (8); a call that was not sent gives its slot back (9).
  */
-import type { CeilingRef, CeilingState, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingState } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
+import type { TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import { onSlotBack } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { Lease } from './ticket.ts';
 
-/** A call with its grant and its slot. */
+/** A grant and the call that it is for. */
 export interface GrantedCall {
   readonly call: QueuedCall;
   readonly grant: Grant;
-  readonly taken: Extract<TakeReply, { kind: 'taken' }>;
-  /** The limits under which the slot was taken. */
-  readonly ceiling: CeilingRef;
+}
+
+export interface LeaseParts extends AdmissionParts {
+  readonly earlyRefusal: EarlyRefusal;
 }
 
 export class AdmittedLease implements Lease {
-  readonly #parts: AdmissionParts;
-  readonly #earlyRefusal: EarlyRefusal;
-  readonly #passed: GrantedCall;
+  readonly grant: Grant;
+  readonly #parts: LeaseParts;
+  readonly #call: QueuedCall;
+  readonly #slot: TakenSlot;
   #isSettled = false;
 
-  constructor(parts: AdmissionParts, earlyRefusal: EarlyRefusal, passed: GrantedCall) {
+  constructor(parts: LeaseParts, { call, grant }: GrantedCall, slot: TakenSlot) {
+    this.grant = grant;
     this.#parts = parts;
-    this.#earlyRefusal = earlyRefusal;
-    this.#passed = passed;
-  }
-
-  get grant(): Grant {
-    return this.#passed.grant;
+    this.#call = call;
+    this.#slot = slot;
   }
 
   get ceiling(): CeilingState | null {
-    return this.#passed.taken.state;
+    return this.#slot.reply.state;
   }
 
   holds(): boolean {
@@ -53,20 +53,22 @@ export class AdmittedLease implements Lease {
   settle(settlement: Settlement, lesson: Lesson | null): void {
     if (this.#isSettled) return;
     this.#isSettled = true;
-    const { limiter, ceilings, background, leaseMs } = this.#parts;
-    const { call, grant, taken, ceiling } = this.#passed;
+    const { limiter, ceilings, background, leaseMs, earlyRefusal } = this.#parts;
+    const { grant } = this;
+    const call = this.#call;
+    const { ceiling, reply } = this.#slot;
     const ticketEnded = settlement.kind === 'succeeded';
     if (call.state.kind === 'sent') call.become({ kind: 'sent', ticketEnded });
     const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
     if (!isSent) {
-      background(ceilings.giveSlotBack(ceiling, taken.slot));
+      background(ceilings.giveSlotBack(ceiling, reply.slot));
       onSlotBack(call.lane);
     }
     background(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
-    if (stillMs > 0) this.#earlyRefusal.onStandstill(grant.bucket, grant.lane, stillMs);
+    if (stillMs > 0) earlyRefusal.onStandstill(grant.bucket, grant.lane, stillMs);
     const points = lesson?.feedback.requestedCost ?? null;
-    if (points !== null) this.#earlyRefusal.onCostKnown(call, points);
+    if (points !== null) earlyRefusal.onCostKnown(call, points);
   }
 }
 

@@ -3,15 +3,18 @@
  *
  *   entering ──▶ waiting ──▶ sent ──▶ (waiting ──▶ sent)* ──▶ gone        any state ──▶ gone
  *
+ * It is also the ticket that the journey holds. A class, because thousands of calls wait and a factory would create these functions
+ * for each.
  * Does not own: counts, timers and the limiter's tickets (`wait-registry.ts`), grants (`ceiling-gate.ts`).
  * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
 import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { refused, type Ending } from './ending.ts';
 import type { CeilingSleep, LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
-import type { AdmissionRequest, Lease } from './ticket.ts';
+import type { AdmissionRequest, Lease, Ticket } from './ticket.ts';
 
 export type CallState =
   /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
@@ -38,14 +41,19 @@ export const passageMs = 100;
 /** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
 export const repliesAhead = 2;
 
-interface Entered {
-  readonly lane: LaneView;
-  /** Monotonic milliseconds. */
-  readonly now: number;
-  readonly onClientGone: (call: QueuedCall) => void;
+/** What changes a call's state, with all that goes with it: `wait-registry.ts`. */
+export interface CallKeeper {
+  wait(call: QueuedCall): Promise<Lease>;
+  end(call: QueuedCall, ending: Ending): void;
 }
 
-export class QueuedCall {
+interface Entered {
+  readonly lane: LaneView;
+  readonly clock: Clock;
+  readonly keeper: CallKeeper;
+}
+
+export class QueuedCall implements Ticket {
   /** As configuration has it now: replaced by a reload. */
   request: AdmissionRequest;
   readonly clientGone: CallSignal;
@@ -64,26 +72,28 @@ export class QueuedCall {
   positionedUnder: CeilingSleep | null;
   /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
   slotGivenBackAt: number | null = null;
-  /** Time spent waiting before the present wait, milliseconds. */
-  waitedMs = 0;
   #state: CallState = { kind: 'entering' };
   #onCallerWaits: (() => void) | null = null;
-  readonly #onClientGone: Entered['onClientGone'];
+  #waitedMs = 0;
+  readonly #clock: Clock;
+  readonly #keeper: CallKeeper;
 
   constructor(request: AdmissionRequest, clientGone: CallSignal, entered: Entered) {
-    const { lane, now, onClientGone } = entered;
+    const { lane, clock, keeper } = entered;
+    const now = clock.monotonic();
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
     this.positionedUnder = lane.gate.reported;
-    this.#onClientGone = onClientGone;
+    this.#clock = clock;
+    this.#keeper = keeper;
     this.waitEndsAt = now + request.maxWaitMs;
     this.deadline = Math.max(this.waitEndsAt, now + passageMs);
   }
 
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
   handleEvent(): void {
-    this.#onClientGone(this);
+    this.#keeper.end(this, { kind: 'client_gone', reason: this.clientGone.reason });
   }
 
   get state(): CallState {
@@ -106,7 +116,28 @@ export class QueuedCall {
     this.deadline = Math.max(this.deadline, now + passageMs + repliesAhead * tookMs);
   }
 
+  whenGranted(): Promise<Lease> {
+    return this.#keeper.wait(this);
+  }
+
+  remainingMs(): number {
+    return Math.max(0, this.waitEndsAt - this.#clock.monotonic());
+  }
+
+  ensureTimeLeft(ms: number): void {
+    this.deadline = Math.max(this.deadline, this.#clock.monotonic() + ms);
+  }
+
+  waitedMs(): number {
+    return this.#waitedMs;
+  }
+
+  leave(): void {
+    this.#keeper.end(this, { kind: 'left' });
+  }
+
   become(state: CallState): void {
+    if (this.#state.kind === 'waiting') this.#waitedMs += this.#clock.monotonic() - this.#state.since;
     this.#state = state;
     if (state.kind !== 'waiting' && state.kind !== 'gone') return;
     this.#onCallerWaits?.();

@@ -13,11 +13,11 @@ import { applyLimits, ceilingFullFor, type Lanes, type LaneView } from './lanes.
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
-import { QueuedCall, type Waiting } from './queued-call.ts';
+import { QueuedCall, type CallKeeper, type Waiting } from './queued-call.ts';
 import { expired, waitTooLong, type Hold } from './refusals.ts';
 import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 
-export class WaitRegistry {
+export class WaitRegistry implements CallKeeper {
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
@@ -34,8 +34,7 @@ export class WaitRegistry {
   enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
     const lane = this.#lanes.of(request.admission);
     lane.calls += 1;
-    const now = this.#parts.clock.monotonic();
-    const call = new QueuedCall(request, clientGone, { lane, now, onClientGone: this.#onClientGone });
+    const call = new QueuedCall(request, clientGone, { lane, clock: this.#parts.clock, keeper: this });
     clientGone.addEventListener('abort', call, { once: true });
     this.#calls.set(request.admission.ticket, call);
     return call;
@@ -139,11 +138,7 @@ export class WaitRegistry {
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
 
-  readonly #onClientGone = (call: QueuedCall): void =>
-    this.end(call, { kind: 'client_gone', reason: call.clientGone.reason });
-
-  #stopWaiting(call: QueuedCall, { since, cancelDeadline }: Waiting): void {
-    call.waitedMs += this.#parts.clock.monotonic() - since;
+  #stopWaiting(call: QueuedCall, { cancelDeadline }: Waiting): void {
     cancelDeadline();
     this.#queues.remove(call);
   }

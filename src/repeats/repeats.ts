@@ -4,7 +4,7 @@
  *
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share an answer (`shared-call.ts`).
- * Keeps: a call that is no repeat and cannot be repeated passes through without a trace.
+ * A call that is no repeat and cannot be repeated does not come here (`gateway.ts`).
  */
 import type { Outcome } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
@@ -29,14 +29,12 @@ export interface RepeatsParts {
   readonly onJoined: (upstream: string) => void;
 }
 
-/**
- * Makes the call. `arrivedAt`: the position of the call that this one repeats, monotonic milliseconds; `null` = its own.
- */
-export type MakeCall = (audience: Audience, arrivedAt: number | null) => Promise<Outcome>;
+/** Makes the call. `arrivedAt`: its position, which is that of the call that it repeats if it does; monotonic milliseconds. */
+export type MakeCall = (audience: Audience, arrivedAt: number) => Promise<Outcome>;
 
-/** A client's call as it comes to `run`. */
+/** A client's call that may be a repeat, or may be repeated. */
 export interface IncomingCall {
-  readonly key: RepeatKey | null;
+  readonly key: RepeatKey;
   readonly clientGone: CallSignal;
   /** Position of this call where it repeats none, monotonic milliseconds. */
   readonly arrivedAt: number;
@@ -65,9 +63,20 @@ export class Repeats {
    * Makes the call, or gets the answer of the one that it repeats.
    * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer is not available now, or no longer
    */
-  run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+  async run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     const { key, clientGone } = incoming;
-    return key === null ? make(clientGone, null) : this.#run({ ...incoming, key }, make);
+    const known = this.#held.get(key.name);
+    if (known !== undefined && joins(key, known)) {
+      assertSameCall(key, known.key);
+      if (!known.isAnswering) {
+        this.#parts.onJoined(key.upstream);
+        return known.join(clientGone);
+      }
+      if (known.isStreaming) throw beingAnswered();
+      await endOf(known, clientGone);
+    }
+    const replayed = this.#replay(key);
+    return replayed ?? this.#begin(incoming, make).join(clientGone);
   }
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
@@ -90,22 +99,6 @@ export class Repeats {
     this.#shared?.close();
   }
 
-  async #run(incoming: IncomingCall & { readonly key: RepeatKey }, make: MakeCall): Promise<Outcome> {
-    const { key, clientGone } = incoming;
-    const known = this.#held.get(key.name);
-    if (known !== undefined && joins(key, known)) {
-      assertSameCall(key, known.key);
-      if (!known.isAnswering) {
-        this.#parts.onJoined(key.upstream);
-        return known.join(clientGone);
-      }
-      if (known.isStreaming) throw beingAnswered();
-      await endOf(known, clientGone);
-    }
-    const replayed = this.#replay(key);
-    return replayed ?? this.#begin(incoming, make).join(clientGone);
-  }
-
   /** The kept answer of the call that this one repeats; `null` = none is kept. */
   #replay(key: RepeatKey): Outcome | null {
     if (key.marker === 'first') return null;
@@ -118,7 +111,7 @@ export class Repeats {
     return this.#given(key, remembered.answer, true);
   }
 
-  #begin({ key, arrivedAt }: IncomingCall & { readonly key: RepeatKey }, make: MakeCall): SharedCall {
+  #begin({ key, arrivedAt }: IncomingCall, make: MakeCall): SharedCall {
     const { clock, settings } = this.#parts;
     const position = this.#left.take(key.name) ?? arrivedAt;
     let wasMade = false;

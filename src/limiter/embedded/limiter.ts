@@ -63,11 +63,7 @@ class EmbeddedLimiter implements Limiter {
   async admit(admission: Admission): Promise<AdmissionReply> {
     const kept = this.#keep(admission);
     const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission });
-    if (reply.kind === 'refused') return reply;
-    if (reply.kind === 'queued') {
-      const { forecastMs, ahead, heldBy } = reply;
-      return { kind: 'queued', forecastMs, ahead, heldBy };
-    }
+    if (reply.kind !== 'granted') return reply;
     const granted = grants.find(({ lease }) => lease === reply.lease);
     if (granted === undefined) return queuedWithoutForecast;
     return { kind: 'granted', grant: grantOf(kept.key, granted) };

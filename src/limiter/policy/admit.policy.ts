@@ -2,9 +2,9 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
  */
-import type { HeldBy } from '../../errors.ts';
 import type { Admission, WaitForecast } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
+import type { AdmitReply } from './bucket-events.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { forecast, forecastAt } from './forecast.policy.ts';
@@ -12,24 +12,6 @@ import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import { applySettings } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
-
-export type AdmitResult =
-  /** `order`: the position in the lane, to be given back when the ticket must be entered again. */
-  | { readonly kind: 'granted'; readonly order: number }
-  | {
-      readonly kind: 'queued';
-      readonly forecastMs: number;
-      readonly ahead: number;
-      readonly heldBy: HeldBy;
-      readonly order: number;
-    }
-  | {
-      readonly kind: 'refused';
-      readonly reason: 'queue_full' | 'wait_too_long';
-      readonly heldBy: HeldBy;
-      readonly retryInMs: number;
-      readonly ahead: number;
-    };
 
 /**
  * An arrival that is claimed to be longer ago than this is taken for this long ago: the repeat of a call whose client left it
@@ -59,7 +41,7 @@ export function admit(
   bucket: Bucket,
   { admission, replica }: Entering,
   now: number,
-): AdmitResult & { readonly effects: Effects } {
+): AdmitReply & { readonly effects: Effects } {
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission.setting, now);
   const lane = bucket.lanes.get(admission.lane);
@@ -109,9 +91,10 @@ function orderOf({ position, urgency }: BucketAdmission, now: number): number {
 /** The forecast for a ticket that nothing known keeps waiting. */
 const atTheHead: WaitForecast = { waitMs: 0, ahead: 0, heldBy: 'queue' };
 
-function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitResult {
+function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
   const { order } = ticket;
-  if (ticket.lease !== null) return { kind: 'granted', order };
+  const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
+  if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
   const { waitMs, ahead, heldBy } = forecast(bucket, ticket.id, now) ?? atTheHead;
   return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
 }
@@ -120,7 +103,7 @@ function bucketRefusalOf(
   bucket: Bucket,
   admission: Newcomer,
   now: number,
-): Extract<AdmitResult, { kind: 'refused' }> | null {
+): Extract<AdmitReply, { kind: 'refused' }> | null {
   const lane = bucket.lanes.get(admission.lane);
   const waiting = lane?.line.size ?? 0;
   const isFull = waiting >= admission.maxQueued;

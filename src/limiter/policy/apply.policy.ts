@@ -118,13 +118,8 @@ function onLease(known: boolean, lease: LeaseToken, effects: Effects): Done & { 
 
 function admitted({ bucket, replica, now }: Run, asked: StoredAdmission): Done {
   const admission = onStoreClock(asked, now);
-  const { effects, ...result } = scheduler.admit(bucket, { admission, replica }, now);
-  if (result.kind !== 'granted') return { reply: result, effects };
-  const held = bucket.tickets.get(admission.ticket)?.lease ?? null;
-  const lease = held === null ? undefined : bucket.leases.get(held);
-  if (lease === undefined) throw new Error('a granted ticket has no lease');
-  const { token, expiresAt } = lease;
-  return { reply: { kind: 'granted', order: result.order, lease: token, expiresAt }, effects };
+  const { effects, ...reply } = scheduler.admit(bucket, { admission, replica }, now);
+  return { reply, effects };
 }
 
 function onStoreClock(admission: StoredAdmission, now: number): BucketAdmission {

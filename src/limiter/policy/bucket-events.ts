@@ -2,9 +2,9 @@
  * The one protocol of a bucket: `apply(bucket, replica, events, now) -> replies`. What can happen to a bucket, and what
  * is answered, as types only; `apply.policy.ts` says what they mean, `event-codec.ts` how they are written for Redis and read back.
  */
-import type { HeldBy } from '../../errors.ts';
 import type {
   Admission,
+  AdmissionReply,
   BucketSetting,
   CeilingEdge,
   LaneKey,
@@ -64,20 +64,8 @@ export type AdmitReply =
       readonly lease: LeaseToken;
       readonly expiresAt: number;
     }
-  | {
-      readonly kind: 'queued';
-      readonly order: number;
-      readonly forecastMs: number;
-      readonly ahead: number;
-      readonly heldBy: HeldBy;
-    }
-  | {
-      readonly kind: 'refused';
-      readonly reason: 'queue_full' | 'wait_too_long';
-      readonly retryInMs: number;
-      readonly heldBy: HeldBy;
-      readonly ahead: number;
-    };
+  | (Extract<AdmissionReply, { kind: 'queued' }> & { readonly order: number })
+  | Exclude<Extract<AdmissionReply, { kind: 'refused' }>, { reason: 'limiter_unavailable' }>;
 
 /** False: the lease had ended or was lost. */
 export interface LeaseReply {

@@ -20,7 +20,7 @@ import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.t
 import { reopen } from './meter-learning.policy.ts';
 import { isAlive, maxPerPump, pump, replicaLifeMs, type Effects, type Granted } from './pump.policy.ts';
 
-export { admit, maxArrivalAgoMs, maxArrivalAheadMs, type AdmitResult } from './admit.policy.ts';
+export { admit, maxArrivalAgoMs, maxArrivalAheadMs } from './admit.policy.ts';
 export { forecast } from './forecast.policy.ts';
 export { charged, maxOtherLimitsMs, settle } from './settle.policy.ts';
 export { createBucket };

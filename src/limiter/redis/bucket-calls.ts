@@ -58,21 +58,27 @@ export class BucketCalls {
     });
   }
 
-  /** Takes a grant and hands it to its call, at once or when the call may be sent. `hand`: receives it instead of the listener. */
-  receive(
-    grant: GrantReply,
-    time: ReplyTime,
-    hand: (grant: Grant) => void = this.#context.listener.onGrant,
-  ): void {
+  /** Takes a grant and hands it to its call, at once or when the call may be sent. */
+  receive(grant: GrantReply, time: ReplyTime): void {
+    const lease = this.take(grant, time);
+    if (lease !== null) this.#context.listener.onGrant(lease);
+  }
+
+  /** Takes a grant. Returns it if its call may be sent now; a grant that is kept for a while goes to the listener afterwards. */
+  take(grant: GrantReply, time: ReplyTime): Grant | null {
     const { clock, ended, background } = this.#context;
-    if (this.held.leases.has(grant.lease)) return;
-    if (ended.has(grant.lease)) return this.#repeatSettlement(grant.lease);
+    if (this.held.leases.has(grant.lease)) return null;
+    if (ended.has(grant.lease)) {
+      this.#repeatSettlement(grant.lease);
+      return null;
+    }
     const ticket = this.held.tickets.get(grant.ticket) ?? null;
     const expiresAt = time.sentAt + (grant.expiresAt - time.now) - leaseMarginMs;
     const admission = ticket?.admission ?? null;
     const lease = new HeldLease({ bucket: this.#bucket, grant, expiresAt, admission });
     if (ticket === null || ticket.state.kind === 'caller_left' || ticket.state.kind === 'granted') {
-      return this.#dropStray(lease);
+      this.#dropStray(lease);
+      return null;
     }
     ticket.state = { kind: 'granted', lease };
     this.held.leases.set(lease.lease, lease);
@@ -81,11 +87,13 @@ export class BucketCalls {
     const tooEarlyMs = Math.max(this.#view.resumeAt ?? now, this.#context.recovery.resumeAt ?? now) - now;
     if (tooEarlyMs > 0) {
       const returned = { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' } as const;
-      return background.run(this.settle(lease, returned, null));
+      background.run(this.settle(lease, returned, null));
+      return null;
     }
     const keptMs = lease.isCapped ? this.#kept.msLeft(lease) : 0;
-    if (keptMs <= 0) return hand(lease);
+    if (keptMs <= 0) return lease;
     this.#kept.keep(lease, keptMs);
+    return null;
   }
 
   /** Ends the lease, here and in Redis. If the settlement requeues the ticket, the ticket waits again. */

@@ -9,13 +9,7 @@ import type { AdmitReply } from '../policy/bucket-events.ts';
 import type { BucketCalls } from './bucket-calls.ts';
 import type { BucketView } from './bucket-view.ts';
 import type { EventQueue } from './event-queue.ts';
-import {
-  queuedWithoutForecast,
-  type Admission,
-  type AdmissionReply,
-  type Grant,
-  type TicketId,
-} from '../limiter.ts';
+import { queuedWithoutForecast, type Admission, type AdmissionReply, type TicketId } from '../limiter.ts';
 import { unavailable, type Unavailable } from '../../redis/health.ts';
 import { createTicket, grantIn, unconfirmed, type Positioned, type ReplicaTicket } from './replica-calls.ts';
 import type { HeldLease } from './held-lease.ts';
@@ -63,18 +57,15 @@ export class BucketEntry {
     if (reply.kind === 'refused') return reply;
     const hasLeft = ticket.state.kind === 'caller_left';
     if (reply.kind === 'granted') {
-      let handed: Grant | null = null;
-      const time = { now: bucket.now, sentAt };
-      this.#calls.receive(grantIn(admission, reply), time, (grant) => (handed = grant));
+      const grant = this.#calls.take(grantIn(admission, reply), { now: bucket.now, sentAt });
       if (hasLeft) this.#calls.held.tickets.delete(admission.ticket);
-      return handed === null ? queuedWithoutForecast : { kind: 'granted', grant: handed };
+      return grant === null ? queuedWithoutForecast : { kind: 'granted', grant };
     }
     if (hasLeft) {
       this.#calls.held.tickets.delete(admission.ticket);
       this.#calls.sendCancel(admission.ticket);
     }
-    const { forecastMs, ahead, heldBy } = reply;
-    return { kind: 'queued', forecastMs, ahead, heldBy };
+    return reply;
   }
 
   #noteAdmitted(ticket: ReplicaTicket, reply: AdmitReply, sentAt: number): void {
