@@ -92,11 +92,6 @@ export class Lanes {
     return lane;
   }
 
-  /** The view of a lane, if there is one. */
-  find(name: LaneName): LaneView | undefined {
-    return this.#lanes.get(keyOf(name));
-  }
-
   #forgetUnused(now: number): void {
     for (const [key, { calls, gate, usedAt }] of this.#lanes) {
       const neededUntil = Math.max(gate.asleep?.until ?? usedAt, usedAt + retentionMs);

@@ -51,11 +51,6 @@ export class TokenEstimates {
     store.listen((learned) => this.#adopt(learned));
   }
 
-  /** How much is remembered. */
-  get size(): { readonly beginnings: number; readonly models: number } {
-    return { beginnings: this.#prompts.size, models: this.#models.size };
-  }
-
   /** Meters of tokens as the call is expected to be charged. */
   expected({ guess, lane, beginning }: NamedGuess): Costs {
     const model = this.#models.get(lane) ?? null;

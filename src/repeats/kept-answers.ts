@@ -33,11 +33,6 @@ export class KeptAnswers {
     this.#bounds = bounds;
   }
 
-  /** Bytes held now. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-
   find(name: string): Remembered | null {
     const entry = this.#entries.get(name);
     if (entry === undefined) return null;

@@ -39,8 +39,6 @@ export interface Labels {
   /** Workspaces that hold a label now. */
   holders(): Iterable<string>;
   holds(workspaceId: string): boolean;
-  /** Labels held now, at most `limit`. */
-  readonly size: number;
 }
 
 interface Slot {
@@ -108,9 +106,6 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
     },
     holders: () => slots.keys(),
     holds: (workspaceId) => slots.has(workspaceId),
-    get size() {
-      return slots.size;
-    },
   };
   return labels;
 }

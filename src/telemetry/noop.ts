@@ -1,44 +1,6 @@
-/** Telemetry that reports nothing: for tests, and for parts that run before the real one exists. */
-import type { CallTelemetry, Log, Telemetry } from './events.ts';
-import { otherLabel } from './labels.ts';
+/** A log that nobody reads: for parts that run before the real one exists. */
+import type { Log } from './events.ts';
 
 const nothing = (): void => {};
 
-const silentCall: CallTelemetry = {
-  traceId: null,
-  identified: nothing,
-  routed: nothing,
-  admitting: nothing,
-  queued: nothing,
-  granted: nothing,
-  sent: nothing,
-  traceparent: () => null,
-  answered: nothing,
-  absorbed: nothing,
-  attemptFailed: nothing,
-  ended: nothing,
-};
-
 export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing };
-
-export const noTelemetry: Telemetry = {
-  begin: () => silentCall,
-  overloaded: nothing,
-  shedding: nothing,
-  requestRefused: nothing,
-  limiterMode: nothing,
-  redisCommand: nothing,
-  redisError: nothing,
-  leaseLost: nothing,
-  credentialRenewal: nothing,
-  replayed: nothing,
-  joined: nothing,
-  madeAgain: nothing,
-  refusedAgain: nothing,
-  configured: nothing,
-  observe: nothing,
-  live: () => [],
-  limiterHealth: () => ({ mode: null, redisErrors: 0, leasesLost: 0, redisMs: null }),
-  labelOf: () => otherLabel,
-  log: silentLog,
-};

@@ -129,7 +129,6 @@ describe('the estimated tokens of a call with a cached prompt', () => {
       // A prompt that is asked for all the time stays.
       tokens.expected(named(claude, 'b0'));
     }
-    expect(tokens.size.beginnings).toBe(maxBeginnings);
     const inputOf = (n: number) => tokens.expected(named(claude, `b${n}`)).input_tokens;
     expect([0, 50, 51, maxBeginnings + 49].map(inputOf)).toEqual([2_000, 2_001, 2_000, 2_000]);
   });
@@ -142,7 +141,6 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     for (let n = 0; n < maxModels + 50; n += 1) {
       tokens.learn(named({ ...claude, prompt: 1_000 }, null, `l${n}`), answer, null);
     }
-    expect(tokens.size).toEqual({ beginnings: 0, models: maxModels });
     const inputOf = (n: number) =>
       tokens.expected(named({ ...claude, prompt: 1_000 }, null, `l${n}`)).input_tokens;
     expect([49, 50, maxModels + 49].map(inputOf)).toEqual([1_000, 2_000, 2_000]);
@@ -150,9 +148,12 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     for (let n = 0; n < maxModels + 50; n += 1) {
       const learned = { factor: 1, counted: 1, output: null, isStated: false, apart: true, beyond: 0 };
       hear?.({ kind: 'model', name: `theirs${n}`, ...learned });
-      hear?.({ kind: 'prompt', name: `theirs${n}`, factor: 1, kept: 0, beyond: null });
+      hear?.({ kind: 'prompt', name: `theirs${n}`, factor: 3, kept: 0, beyond: null });
     }
-    expect(tokens.size).toEqual({ beginnings: maxBeginnings, models: maxModels });
+    expect([50, maxModels + 49].map(inputOf)).toEqual([1_000, 1_000]);
+    const inputOfTheirs = (n: number) =>
+      tokens.expected(named({ ...claude, prompt: 1_000 }, `theirs${n}`, 'no model')).input_tokens;
+    expect([49, 50, maxBeginnings + 49].map(inputOfTheirs)).toEqual([1_000, 3_000, 3_000]);
   });
 });
 

@@ -17,7 +17,7 @@ const idMakers: Readonly<Record<string, readonly string[]>> = {
   laneKey: ['journey/prepare', 'limiter/failover/unreported-usage', 'limiter/redis/protocol/message-codec'],
   ticketId: ['journey/prepare', 'limiter/failover/unreported-usage', 'limiter/redis/protocol/message-codec'],
   leaseToken: [
-    'limiter/policy/pump.policy',
+    'limiter/policy/grant.policy',
     'limiter/redis/protocol/message-codec',
     'limiter/redis/protocol/reply-codec',
   ],

@@ -214,7 +214,7 @@ function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
     case 'charge':
       return { kind: 'lease', known: false };
     case 'cancel':
-      return { kind: 'cancel', cancelled: false };
+      return { kind: 'cancel' };
     case 'forecast':
       return { kind: 'forecast', forecast: null };
     case 'tick':

@@ -7,7 +7,7 @@ import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
 import { createStores } from '../../src/limiter/stores.ts';
-import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { noTelemetry } from '../support/no-telemetry.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { Chance } from './chance.ts';

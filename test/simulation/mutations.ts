@@ -17,6 +17,7 @@ export interface Mutation {
 
 const firstCalls = 'src/limiter/policy/first-calls.policy.ts';
 const pump = 'src/limiter/policy/pump.policy.ts';
+const granting = 'src/limiter/policy/grant.policy.ts';
 const lanes = 'src/limiter/policy/lanes.policy.ts';
 const meter = 'src/limiter/policy/meter.policy.ts';
 const bounds = 'src/limiter/policy/meter-bounds.policy.ts';
@@ -196,14 +197,8 @@ export const mutations: readonly Mutation[] = [
     'return urgency * orderUnit - Math.floor(at * sequencePerMs);',
   ),
   row('4', 'urgency is ignored', entering, 'return urgency * orderUnit', 'return 3 * orderUnit'),
-  row('5', 'weights are ignored', pump, 'serviceCost(bucket, costs) / lane.weight', 'turnOf(bucket, costs)'),
-  row(
-    '5',
-    'a call counts one, whatever it costs',
-    pump,
-    'serviceCost(bucket, costs) / lane.weight',
-    '1 / lane.weight',
-  ),
+  row('5', 'weights are ignored', granting, 'service / lane.weight', 'service'),
+  row('5', 'a call counts one, whatever it costs', granting, 'service / lane.weight', '1 / lane.weight'),
   row(
     '5',
     'absence saves up a share',
@@ -242,9 +237,9 @@ export const mutations: readonly Mutation[] = [
   row(
     '9',
     'clients that left stay in the line',
-    registry,
-    "    this.end(call, { kind: 'client_gone', reason: call.clientGone.reason });",
-    '    void call;',
+    queued,
+    "    this.#keeper.end(this, { kind: 'client_gone', reason: this.clientGone.reason });",
+    '',
   ),
   row('9', 'revoked keys are sent', queued, 'if (!this.request.stillValid()) return', 'if (false) return'),
   row('9', 'late calls are sent', queued, 'if (now > this.deadline) return', 'if (false) return'),

@@ -8,7 +8,7 @@ import type { Settings } from '../../src/config/settings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { createStores, type Connect, type StoreParts, type Stores } from '../../src/limiter/stores.ts';
 import type { Telemetry } from '../../src/telemetry/events.ts';
-import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { noTelemetry } from './no-telemetry.ts';
 
 export interface TestReplica extends Stores {
   readonly grants: Grant[];

@@ -6,7 +6,7 @@ import type { Settings } from '../../src/config/settings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import type { RedisClient, RedisConnection } from '../../src/redis/connection.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
-import { noTelemetry } from '../../src/telemetry/noop.ts';
+import { noTelemetry } from './no-telemetry.ts';
 import { Server } from '../simulation/replicas/server.ts';
 import { FakeClock } from './fake-clock.ts';
 import { plainRedis } from './plain-redis.ts';

@@ -94,11 +94,8 @@ function applyOne(run: Run, event: BucketEvent): Done {
       const isKnown = bucket.leases.has(event.lease);
       return onLease(isKnown, event.lease, scheduler.charged(bucket, event, now));
     }
-    case 'cancel': {
-      const cancelled = bucket.tickets.get(event.ticket)?.lease === null;
-      const effects = scheduler.cancel(bucket, event.ticket, now);
-      return { reply: { kind: 'cancel', cancelled }, effects };
-    }
+    case 'cancel':
+      return { reply: { kind: 'cancel' }, effects: scheduler.cancel(bucket, event.ticket, now) };
     case 'forecast': {
       const forecast = scheduler.forecast(bucket, event.ticket, now);
       return { reply: { kind: 'forecast', forecast }, effects: null };

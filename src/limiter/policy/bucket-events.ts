@@ -73,10 +73,9 @@ export interface LeaseReply {
   readonly known: boolean;
 }
 
-/** False: the ticket did not wait (unknown, or granted in the meantime: its grant is on its way). */
+/** The ticket does not wait. One that was granted in the meantime has a grant on its way. */
 export interface CancelReply {
   readonly kind: 'cancel';
-  readonly cancelled: boolean;
 }
 
 /** `null`: the ticket does not wait. */

@@ -3,12 +3,12 @@
  * while the bucket is open and every meter the head needs has room. Part of the specification in
  * `scheduler.policy.ts`.
  */
-import type { MeterName } from '../../call.ts';
-import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';
+import type { LaneKey, ReplicaId } from '../../ids.ts';
 import { closedMs, meterOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
-import { beginProbe, endProbe, knownCosts, waitsForAnswer, type Head } from './documents.policy.ts';
-import { nextFirstCallAt, notePilot } from './first-calls.policy.ts';
+import { endProbe, knownCosts, waitsForAnswer, type Head } from './documents.policy.ts';
+import { nextFirstCallAt } from './first-calls.policy.ts';
+import { grant, type Granted } from './grant.policy.ts';
 import {
   asleepUntil,
   confirm,
@@ -18,17 +18,10 @@ import {
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
-import { serviceCost } from './waiting-costs.policy.ts';
 import { answerUnreported } from './lessons.policy.ts';
-import {
-  calmLatenessMs,
-  maxLatenessMs,
-  quietGapMs,
-  roomInMs,
-  take,
-  type InTransit,
-  type MeterMark,
-} from './meter.policy.ts';
+import { roomInMs } from './meter.policy.ts';
+
+export type { Granted };
 
 /** A replica without an event for this long counts as dead, and its waiting tickets are passed over. Milliseconds. */
 export const replicaLifeMs = 5_000;
@@ -37,15 +30,6 @@ export const replicaLifeMs = 5_000;
  * many buckets stays short. What is left is done by the next pump, which is due at once.
  */
 export const maxPerPump = 64;
-
-/** A grant on its way to the replica that holds the ticket. */
-export interface Granted {
-  readonly ticket: TicketId;
-  readonly lane: LaneKey;
-  readonly replica: ReplicaId;
-  readonly lease: LeaseToken;
-  readonly expiresAt: number;
-}
 
 /**
  * What a transition asks the store to do. `nextAt`: earliest time at which another pump may grant; `null` = none before the next
@@ -144,60 +128,6 @@ function room(bucket: Bucket, ticket: Ticket, now: number): number {
   }
   return longest;
 }
-
-function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
-  dequeue(bucket, lane, ticket);
-  const marks = new Map<MeterName, MeterMark>();
-  const costs = knownCosts(bucket, ticket.costs, ticket.document);
-  const quiet = bucket.lastGrantAt === null || now - bucket.lastGrantAt >= quietGapMs;
-  if (!quiet) bucket.crowdedAt = now;
-  const isLong = bucket.crowdedAt === null || now - bucket.crowdedAt >= maxLatenessMs;
-  const spacing = !quiet ? 'crowded' : isLong ? 'calm' : 'quiet';
-  const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
-  for (const [name, units] of costEntries(costs))
-    marks.set(
-      name,
-      take(meterOf(bucket, name, now), { units, inTransit: inTransitBefore(bucket, before, name) }, now),
-    );
-  const lease: Lease = {
-    token: leaseToken(`${ticket.id}.${++bucket.sequence}`),
-    ticket,
-    grantedAt: now,
-    spacing,
-    marks,
-    expiresAt: now + ticket.leaseMs,
-    answered: false,
-    stage: lane.slots === null ? 'confirmed' : 'unconfirmed',
-  };
-  ticket.lease = lease.token;
-  bucket.leases.set(lease.token, lease);
-  bucket.expiries.set(lease.token, lease.expiresAt);
-  if (quiet) bucket.unanswered.set(lease.token, now);
-  notePilot(bucket, now);
-  bucket.lastGrantAt = now;
-  if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
-  bucket.virtual = Math.max(bucket.virtual, lane.start);
-  lane.start += serviceCost(bucket, costs) / lane.weight;
-  lane.inFlight += 1;
-  lane.grantedAt = now;
-  if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
-  beginProbe(bucket, lease, now);
-  refreshReadiness(bucket, lane);
-  return {
-    ticket: ticket.id,
-    lane: lane.key,
-    replica: ticket.replica,
-    lease: lease.token,
-    expiresAt: lease.expiresAt,
-  };
-}
-
-const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): InTransit[] =>
-  tokens.flatMap((token) => {
-    const lease = bucket.leases.get(token);
-    const units = lease?.marks.get(meter)?.cost ?? 0;
-    return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
-  });
 
 function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
   for (

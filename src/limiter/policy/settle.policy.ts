@@ -68,60 +68,104 @@ export function settle(
   const lane = bucket.lanes.get(lease.ticket.lane);
   if (lane === undefined) return pump(bucket, now);
   confirm(lane, lease);
+  const held: HeldCall = { bucket, lane, lease };
   switch (settlement.kind) {
     case 'succeeded':
-      // Before learning: an answer that states the level has the correction in it.
-      if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
-      if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
-      else applySilence(bucket, lease, now);
-      noteService(lane, now - lease.grantedAt);
-      end(bucket, lane, lease);
-      forget(bucket, lease.ticket);
+      succeed(held, { settlement, lesson }, now);
       break;
     case 'throttled':
-      applyThrottle(bucket, { lease, lesson, closedMs: settlement.closeMs }, now);
-      end(bucket, lane, lease);
-      if (settlement.closeMs > 0 && lesson !== null) raiseCost(lease.ticket, lesson.feedback);
-      if (settlement.requeue) requeue(bucket, lane, lease.ticket);
-      else forget(bucket, lease.ticket);
-      if (settlement.sleepMs > 0)
-        sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
+      throttle(held, { settlement, lesson }, now);
       break;
     case 'dropped':
-      giveLeaseUnitsBack(bucket, lease, now);
-      end(bucket, lane, lease);
-      forget(bucket, lease.ticket);
-      slotIsBack(bucket, lane, now);
+      drop(held, now);
       break;
-    case 'returned': {
-      recallPilot(bucket, lease);
-      giveLeaseUnitsBack(bucket, lease, now);
-      end(bucket, lane, lease);
-      requeue(bucket, lane, lease.ticket);
-      const { because, sleepMs, ceiling = lane.ceiling } = settlement;
-      if (because === 'backoff') slotIsBack(bucket, lane, now);
-      else lane.slots = 1;
-      const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
-      if (because !== 'backoff' && isBeforeSlot(lane, lease)) refreshReadiness(bucket, lane);
-      else sleep(bucket, lane, { because, until: now + heldMs });
+    case 'returned':
+      giveBack(held, settlement, now);
       break;
-    }
     case 'unknown':
-      if (lane.maxInFlight === null) {
-        end(bucket, lane, lease);
-      } else {
-        lease.stage = 'abandoned';
-        lease.expiresAt = now + lease.ticket.leaseMs;
-        bucket.expiries.set(token, lease.expiresAt);
-        lane.abandoned.push(lease.expiresAt);
-        lane.abandoned.sort((a, b) => a - b);
-      }
-      forget(bucket, lease.ticket);
+      leaveUnknown(held, now);
       break;
   }
   if (settlement.kind === 'dropped' || settlement.kind === 'returned') dropProbe(bucket, lease);
   else endProbe(bucket, lease, now);
   return pump(bucket, now);
+}
+
+/** A call of which the lease ends. */
+interface HeldCall {
+  readonly bucket: Bucket;
+  readonly lane: Lane;
+  readonly lease: Lease;
+}
+
+/** One way in which a lease ends, and what that teaches. */
+interface Ending<Kind extends Settlement['kind']> {
+  readonly settlement: Extract<Settlement, { kind: Kind }>;
+  readonly lesson: TimedLesson | null;
+}
+
+function succeed(
+  { bucket, lane, lease }: HeldCall,
+  { settlement, lesson }: Ending<'succeeded'>,
+  now: number,
+): void {
+  // Before learning: an answer that states the level has the correction in it.
+  if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
+  if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
+  else applySilence(bucket, lease, now);
+  noteService(lane, now - lease.grantedAt);
+  end(bucket, lane, lease);
+  forget(bucket, lease.ticket);
+}
+
+function throttle(
+  { bucket, lane, lease }: HeldCall,
+  { settlement, lesson }: Ending<'throttled'>,
+  now: number,
+): void {
+  applyThrottle(bucket, { lease, lesson, closedMs: settlement.closeMs }, now);
+  end(bucket, lane, lease);
+  if (settlement.closeMs > 0 && lesson !== null) raiseCost(lease.ticket, lesson.feedback);
+  if (settlement.requeue) requeue(bucket, lane, lease.ticket);
+  else forget(bucket, lease.ticket);
+  if (settlement.sleepMs > 0) sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
+}
+
+function drop({ bucket, lane, lease }: HeldCall, now: number): void {
+  giveLeaseUnitsBack(bucket, lease, now);
+  end(bucket, lane, lease);
+  forget(bucket, lease.ticket);
+  slotIsBack(bucket, lane, now);
+}
+
+function giveBack(
+  { bucket, lane, lease }: HeldCall,
+  { because, sleepMs, ceiling = lane.ceiling }: Extract<Settlement, { kind: 'returned' }>,
+  now: number,
+): void {
+  recallPilot(bucket, lease);
+  giveLeaseUnitsBack(bucket, lease, now);
+  end(bucket, lane, lease);
+  requeue(bucket, lane, lease.ticket);
+  if (because === 'backoff') slotIsBack(bucket, lane, now);
+  else lane.slots = 1;
+  const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
+  if (because !== 'backoff' && isBeforeSlot(lane, lease)) refreshReadiness(bucket, lane);
+  else sleep(bucket, lane, { because, until: now + heldMs });
+}
+
+/** A capped lane stays taken until the lease expires. */
+function leaveUnknown({ bucket, lane, lease }: HeldCall, now: number): void {
+  if (lane.maxInFlight === null) {
+    end(bucket, lane, lease);
+  } else {
+    lease.stage = 'abandoned';
+    lease.expiresAt = now + lease.ticket.leaseMs;
+    bucket.expiries.set(lease.token, lease.expiresAt);
+    lane.abandoned.push(lease.expiresAt);
+    lane.abandoned.sort((a, b) => a - b);
+  }
+  forget(bucket, lease.ticket);
 }
 
 /** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */

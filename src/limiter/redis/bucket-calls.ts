@@ -3,10 +3,10 @@
  *
  * Owns: the state of every ticket and lease; what becomes of a grant; sending settlements, cancellations and tickets that
  * Redis lost. Does not own: newcomers, ticks and what a reply says of the bucket (`bucket-session.ts`).
- * Invariants: a grant reaches its call once; a grant that no call waits for goes back whole; a ticket that waits here is
- * known to Redis or is entered again at its position; a settlement is sent until Redis has it; a lost lease is counted
- * once; after a loss of data no call is sent until all replicas have had time to enter their tickets again; capped lanes wait one
- * lease length then, and only once for losses that follow one another within that time.
+ * Invariants: a grant reaches its call once; a grant that no call waits for goes back whole; a ticket that waits here is known to
+ * Redis or is entered again at its position; a settlement is sent until Redis has it; a lost lease is counted once; after a loss of
+ * data no call is sent until all replicas have had time to enter their tickets again; capped lanes wait one lease length then, and
+ * only once for losses that follow one another within that time.
  */
 import type { TimedLesson } from '../policy/lessons.policy.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
@@ -29,8 +29,6 @@ import type { ReplicaContext } from './replica-context.ts';
 
 /** After a permanent error a ticket is not entered again sooner. Milliseconds. */
 const reenterAfterMs = 1_000;
-
-type LossReason = 'epoch' | 'stalled' | 'expired';
 
 export class BucketCalls {
   readonly held: HeldCalls;
@@ -86,8 +84,7 @@ export class BucketCalls {
     const now = clock.monotonic();
     const tooEarlyMs = Math.max(this.#view.resumeAt ?? now, this.#context.recovery.resumeAt ?? now) - now;
     if (tooEarlyMs > 0) {
-      const returned = { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' } as const;
-      background.run(this.settle(lease, returned, null));
+      background.run(this.settle(lease, { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' }, null));
       return null;
     }
     const keptMs = lease.isCapped ? this.#kept.msLeft(lease) : 0;
@@ -188,12 +185,6 @@ export class BucketCalls {
     else if (ticket.state.kind === 'caller_left') this.sendCancel(admission.ticket);
   }
 
-  /** Cancels a ticket whose call waits no longer: at once, or as soon as Redis is available again. */
-  cancelNowOrLater(id: TicketId): void {
-    if (this.#context.redis.isUp) this.sendCancel(id);
-    else this.held.cancelLater.add(id);
-  }
-
   sendCancel(ticket: TicketId): void {
     this.#context.background.run(this.#queue.send<'cancel'>({ kind: 'cancel', ticket }));
   }
@@ -216,7 +207,7 @@ export class BucketCalls {
     for (const ticket of this.held.waiting()) this.reenter(ticket);
   }
 
-  countLost(lease: HeldLease, reason: LossReason): void {
+  countLost(lease: HeldLease, reason: 'epoch' | 'stalled' | 'expired'): void {
     if (lease.isLost) return;
     lease.lose();
     if (lease.isCapped) this.#context.telemetry.leaseLost(reason);

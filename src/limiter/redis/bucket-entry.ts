@@ -83,7 +83,7 @@ export class BucketEntry {
     const isHere = this.#calls.held.tickets.get(id) === ticket;
     if (isHere && (kind === 'entering' || kind === 'caller_left')) {
       this.#calls.held.tickets.delete(id);
-      this.#calls.cancelNowOrLater(id);
+      this.#cancelNowOrLater(id);
     }
     // `caller_left`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
     // which the ticket may have gone back to waiting, here or in the store to which waiting calls were moved.
@@ -109,7 +109,7 @@ export class BucketEntry {
     // The reply to the admission is still to come; it decides what has to be taken back.
     if (before.kind === 'entering' || before.kind === 'caller_left') return;
     held.tickets.delete(id);
-    if (before.kind === 'waiting') this.#calls.cancelNowOrLater(id);
+    if (before.kind === 'waiting') this.#cancelNowOrLater(id);
     else if (before.lease.state.kind === 'quarantined') this.#drop(before.lease);
   }
 
@@ -141,6 +141,12 @@ export class BucketEntry {
     for (const ticket of cancelLater) if (!tickets.has(ticket)) this.#calls.sendCancel(ticket);
     cancelLater.clear();
     return hadSome;
+  }
+
+  /** Cancels a ticket whose call waits no longer: at once, or as soon as Redis is available again. */
+  #cancelNowOrLater(id: TicketId): void {
+    if (this.#context.redis.isUp) this.#calls.sendCancel(id);
+    else this.#calls.held.cancelLater.add(id);
   }
 
   #drop(lease: HeldLease): void {

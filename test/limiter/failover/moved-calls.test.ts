@@ -3,7 +3,7 @@ import { expect, test } from '@jest/globals';
 import { bucketKey, laneKey } from '../../../src/ids.ts';
 import { LocalCalls, type LocalCallsParts } from '../../../src/limiter/failover/local-calls.ts';
 import type { Grant } from '../../../src/limiter/limiter.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { admission } from '../../support/admission.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 

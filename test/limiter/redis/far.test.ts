@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { createStores, type Stores } from '../../../src/limiter/stores.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { callOf } from '../../support/admission-queue.ts';
 import { redisSettings } from '../../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';

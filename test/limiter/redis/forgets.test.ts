@@ -7,7 +7,7 @@ import type { Grant, Lesson } from '../../../src/limiter/limiter.ts';
 import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
 import { dayKey } from '../../../src/limiter/redis/sliding-log.ts';
 import { StoreClock } from '../../../src/limiter/redis/store-clock.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { admission } from '../../support/admission.ts';

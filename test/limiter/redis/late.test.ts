@@ -8,7 +8,7 @@ import { connectRedis, type RedisClient, type RedisConnection } from '../../../s
 import type { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
 import { Presence } from '../../../src/limiter/redis/presence.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { admission } from '../../support/admission.ts';
 import { redisSettings } from '../../support/redis-replica.ts';

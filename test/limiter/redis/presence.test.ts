@@ -8,7 +8,7 @@ import { defineCommands, runOwn } from '../../../src/limiter/redis/protocol/comm
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { livingChannel } from '../../../src/limiter/redis/protocol/keys.ts';
 import { Presence, presenceKeys } from '../../../src/limiter/redis/presence.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { admission } from '../../support/admission.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';

@@ -6,7 +6,7 @@ import type { Admission } from '../../../src/limiter/limiter.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { createRedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
-import { noTelemetry } from '../../../src/telemetry/noop.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { admission } from '../../support/admission.ts';
 import { redisSettings, startReplica, type TestReplica } from '../../support/redis-replica.ts';

@@ -219,7 +219,7 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
     case 'lease':
       return [reply.known ? known[kind] : 'unknown_lease'];
     case 'cancel':
-      return [reply.cancelled ? 'cancelled' : 'not_waiting'];
+      return [isKnown ? 'cancelled' : 'unknown_bucket'];
     case 'forecast': {
       const { forecast } = reply;
       return forecast === null

@@ -185,14 +185,14 @@ export const replicaMutations: readonly Mutation[] = [
     'first.score <= now && budget.left > 0',
     'first.score <= -1 && budget.left > 0',
   ),
-  row('8', 'a grant is handed out twice', calls, '    if (this.held.leases.has(grant.lease)) return;\n', ''),
   row(
     '8',
-    'an ended grant is handed out again',
+    'a grant is handed out twice',
     calls,
-    '    if (ended.has(grant.lease)) return this.#repeatSettlement(grant.lease);\n',
+    '    if (this.held.leases.has(grant.lease)) return null;\n',
     '',
   ),
+  row('8', 'an ended grant is handed out again', calls, 'if (ended.has(grant.lease)) {', 'if (false) {'),
   row(
     '9',
     'grants nobody waits for are kept',

@@ -13,7 +13,7 @@ Reply JSON [now, ms until the next pump (null = none by itself), ms closed, crea
 local apply
 do
   local unknown = { settle = '["unknown_lease"]', learn = '["unknown_lease"]', charge = '["unknown_lease"]',
-    cancel = '["not_waiting"]', forecast = '["not_waiting"]', tick = '["unknown_bucket"]',
+    cancel = '["unknown_bucket"]', forecast = '["not_waiting"]', tick = '["unknown_bucket"]',
     reconfigure = '["unknown_bucket"]', open = '["unknown_bucket"]' }
 
   function apply(keys, args)

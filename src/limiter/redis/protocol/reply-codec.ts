@@ -84,7 +84,10 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
   settle: lease('settled'),
   learn: lease('learned'),
   charge: lease('noted'),
-  cancel: ([code]) => ({ kind: 'cancel', cancelled: either(code, 'cancelled', 'not_waiting') }),
+  cancel: ([code]) => {
+    either(code, 'cancelled', 'unknown_bucket');
+    return { kind: 'cancel' };
+  },
   forecast: ([code, waitMs, ahead, heldBy]) => ({
     kind: 'forecast',
     forecast: either(code, 'waiting', 'not_waiting')

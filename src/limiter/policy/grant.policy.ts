@@ -1,0 +1,107 @@
+/**
+ * A grant: the head of a lane takes its units and gets a lease. Part of the specification in `scheduler.policy.ts`; `lua/pump.lua`
+ * mirrors it.
+ */
+import type { Costs, MeterName } from '../../call.ts';
+import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';
+import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { beginProbe, knownCosts, type Head } from './documents.policy.ts';
+import { notePilot } from './first-calls.policy.ts';
+import { dequeue, refreshReadiness } from './lanes.policy.ts';
+import { costEntries } from './meter-names.policy.ts';
+import {
+  calmLatenessMs,
+  maxLatenessMs,
+  quietGapMs,
+  take,
+  type InTransit,
+  type MeterMark,
+  type Spacing,
+} from './meter.policy.ts';
+import { serviceCost } from './waiting-costs.policy.ts';
+
+/** A grant on its way to the replica that holds the ticket. */
+export interface Granted {
+  readonly ticket: TicketId;
+  readonly lane: LaneKey;
+  readonly replica: ReplicaId;
+  readonly lease: LeaseToken;
+  readonly expiresAt: number;
+}
+
+export function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
+  dequeue(bucket, lane, ticket);
+  const costs = knownCosts(bucket, ticket.costs, ticket.document);
+  const spacing = noteSpacing(bucket, now);
+  const marks = reserve(bucket, { costs, spacing }, now);
+  const lease: Lease = {
+    token: leaseToken(`${ticket.id}.${++bucket.sequence}`),
+    ticket,
+    grantedAt: now,
+    spacing,
+    marks,
+    expiresAt: now + ticket.leaseMs,
+    answered: false,
+    stage: lane.slots === null ? 'confirmed' : 'unconfirmed',
+  };
+  ticket.lease = lease.token;
+  bucket.leases.set(lease.token, lease);
+  bucket.expiries.set(lease.token, lease.expiresAt);
+  if (spacing !== 'crowded') bucket.unanswered.set(lease.token, now);
+  notePilot(bucket, now);
+  bucket.lastGrantAt = now;
+  if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
+  countInLane(bucket, { lane, lease, service: serviceCost(bucket, costs) });
+  beginProbe(bucket, lease, now);
+  refreshReadiness(bucket, lane);
+  return {
+    ticket: ticket.id,
+    lane: lane.key,
+    replica: ticket.replica,
+    lease: lease.token,
+    expiresAt: lease.expiresAt,
+  };
+}
+
+/** How far a grant that is made now is from the one before. */
+function noteSpacing(bucket: Bucket, now: number): Spacing {
+  const isQuiet = bucket.lastGrantAt === null || now - bucket.lastGrantAt >= quietGapMs;
+  if (!isQuiet) bucket.crowdedAt = now;
+  const isLong = bucket.crowdedAt === null || now - bucket.crowdedAt >= maxLatenessMs;
+  if (!isQuiet) return 'crowded';
+  return isLong ? 'calm' : 'quiet';
+}
+
+/** Takes the units of a call that is granted now from its meters. */
+function reserve(
+  bucket: Bucket,
+  { costs, spacing }: { readonly costs: Costs; readonly spacing: Spacing },
+  now: number,
+): Map<MeterName, MeterMark> {
+  const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
+  const marks = new Map<MeterName, MeterMark>();
+  for (const [name, units] of costEntries(costs)) {
+    const inTransit = inTransitBefore(bucket, before, name);
+    marks.set(name, take(meterOf(bucket, name, now), { units, inTransit }, now));
+  }
+  return marks;
+}
+
+/** The lane has one more lease; `service`: what it counts for in the fair order. */
+function countInLane(
+  bucket: Bucket,
+  { lane, lease, service }: { readonly lane: Lane; readonly lease: Lease; readonly service: number },
+): void {
+  bucket.virtual = Math.max(bucket.virtual, lane.start);
+  lane.start += service / lane.weight;
+  lane.inFlight += 1;
+  lane.grantedAt = lease.grantedAt;
+  if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
+}
+
+const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): InTransit[] =>
+  tokens.flatMap((token) => {
+    const lease = bucket.leases.get(token);
+    const units = lease?.marks.get(meter)?.cost ?? 0;
+    return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
+  });
