@@ -146,7 +146,6 @@ export class AdmissionQueue {
       ...admission,
       maxQueued: isFull ? 0 : admission.maxQueued,
       maxWaitMs,
-      leaseMs: this.#parts.leaseMs,
       position: { kind: 'arrival', at: this.#arrivals.next(arrivedAt) },
     };
   }

@@ -8,7 +8,7 @@ import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts
 
 /** What admission needs to know of a call. */
 export interface AdmissionRequest {
-  readonly admission: Omit<Admission, 'maxWaitMs' | 'position' | 'leaseMs'>;
+  readonly admission: Omit<Admission, 'maxWaitMs' | 'position'>;
   /** When this process received the call, monotonic milliseconds. It determines the call's position in its lane. */
   readonly arrivedAt: number;
   readonly ceiling: CeilingRef;

@@ -102,14 +102,14 @@ export class WaitRegistry implements CallKeeper {
    * and a call that left with it would cost a refusal; and calls behind it, which move at once, would leave first (4).
    */
   moveToJoinedBucket(call: QueuedCall): void {
-    const { joinedBucketOf, limiter, leaseMs, background } = this.#parts;
+    const { joinedBucketOf, limiter, background } = this.#parts;
     const joined = call.isWaiting ? joinedBucketOf(call.request) : null;
     if (joined === null) return;
     const from = call.request.admission.bucket;
     this.#transfer(call, joined);
     const { admission, arrivedAt, maxWaitMs } = call.request;
     const position = { kind: 'arrival', at: arrivedAt } as const;
-    background(limiter.move(from, { ...admission, maxWaitMs, leaseMs, position }));
+    background(limiter.move(from, { ...admission, maxWaitMs, position }));
   }
 
   #transfer(call: QueuedCall, to: BucketLane): void {

@@ -75,8 +75,6 @@ export interface Admission extends LaneSetting {
   readonly document: string | null;
   /** How long the call may still wait, milliseconds. Beyond it the admission is refused at once. */
   readonly maxWaitMs: number;
-  /** How long a granted lease lives without renewal, milliseconds. */
-  readonly leaseMs: number;
   readonly position: Position;
 }
 

@@ -92,7 +92,7 @@ export class SharedStores implements Stores {
       replicas: () => replica.count(),
       beforeResume: () => this.ceilings.restore(),
       createRemote: (onStranded) =>
-        new RedisLimiter({ redis, replica, clock, telemetry, listener, onStranded }),
+        new RedisLimiter({ redis, replica, clock, telemetry, listener, leaseMs, onStranded }),
     });
     replica.onLoss(() => this.#onLoss());
     this.#subscribe();

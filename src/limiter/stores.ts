@@ -24,8 +24,8 @@ const connectAndDefine: Connect = (...wanted) => {
 export const createStores = (parts: StoreParts, connect: Connect = connectAndDefine): Stores =>
   parts.settings.redis === null ? embedded(parts) : new SharedStores(parts, parts.settings.redis, connect);
 
-function embedded({ clock, telemetry, listener }: StoreParts): Stores {
-  const limiter = createEmbeddedLimiter(clock, listener);
+function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
+  const limiter = createEmbeddedLimiter(clock, listener, leaseMs);
   const ceilings = new EmbeddedCeilings(clock);
   telemetry.limiterMode('memory');
   return {

@@ -102,7 +102,8 @@ describe('after a loss of all data', () => {
   beforeEach(async () => {
     redis = await startRedis();
     const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
-    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
+    const lives = { leaseMs: 3_000 };
+    [a, b] = await Promise.all([startReplica(section, lives), startReplica(section, lives)]);
     probe = new Redis(redis.port);
   });
   afterEach(async () => {
@@ -136,7 +137,7 @@ describe('after a loss of all data', () => {
   });
 
   test('a capped lane waits one lease length, and the lost lease is counted', async () => {
-    const more = { maxInFlight: 1, leaseMs: 3_000 };
+    const more = { maxInFlight: 1 };
     const first = await a.limiter.admit(admission('e1', more));
     expect((await b.limiter.admit(admission('e2', more))).kind).toBe('queued');
     const lostAt = performance.now();

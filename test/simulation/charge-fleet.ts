@@ -31,13 +31,16 @@ export interface Fleet {
   close(): Promise<void>;
 }
 
+/** Longer than any scene. */
+const leaseMs = 1e9;
+
 type OnGrant = (grant: Grant) => void;
 
 export const fleetOf = (clock: FakeClock, replicas: number, onGrant: OnGrant): Fleet =>
   replicas === 1 ? embedded(clock, onGrant) : overRedis(clock, replicas, onGrant);
 
 function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
-  const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} });
+  const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, leaseMs);
   const replica = { limiter, estimates: new TokenEstimates(clock) };
   return { startMs: 0, of: () => replica, isOver: () => {}, close: () => limiter.close() };
 }
@@ -71,6 +74,7 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
         clock: process,
         random: { next: () => chance.next(), hex: () => process.name },
         telemetry: noTelemetry,
+        leaseMs,
         listener: { onGrant, onClosed: ignored },
       },
       () => connection.asProduct(),

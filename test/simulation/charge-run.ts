@@ -180,7 +180,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     const costs = { requests: 1, ...estimates.expected(named) };
     // As it was configured once, whatever the limit is by now.
     const setting = { meters: [{ meter, limit: scene.limit, windowMs }], learn: true, probe: 1 };
-    const options = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000, leaseMs: 1e9 };
+    const options = { costs, setting, arrivedAt: clock.monotonic(), maxWaitMs: 75_000 };
     void limiter.admit(admission(ticket, options)).then((reply) => {
       if (reply.kind === 'granted') onGrant(reply.grant);
       if (reply.kind !== 'refused') return;

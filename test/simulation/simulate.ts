@@ -5,7 +5,7 @@
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import type { Grant, Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -105,7 +105,7 @@ class Run {
     );
     this.#ledger.onAdmission = (bucket, now) => this.#upstreams.get(bucket)?.hears(now);
     this.#wires = Array.from({ length: plan.queues }, () => new Wire(clock, chance, plan.wireMs));
-    this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), {
+    const listener: LimiterListener = {
       onGrant: (grant) => this.#granted(grant),
       onClosed: (bucket, closedMs) => {
         this.#ledger.reach('bucket closed');
@@ -113,7 +113,8 @@ class Run {
           this.#wires[at]?.report(() => queue.listener.onClosed(bucket, closedMs)),
         );
       },
-    });
+    };
+    this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), listener, plan.leaseMs);
     this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
     this.#queues = this.#wires.map((wire, queue) => this.#queueOf(wire, processOf(queue)));
   }

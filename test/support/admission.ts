@@ -1,6 +1,7 @@
 /** The one builder of what the limiter is asked to admit: the fields that tests seldom care for are filled in. */
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { Admission } from '../../src/limiter/limiter.ts';
+import type { StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 
 export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bucket' | 'lane'>> {
   readonly bucket?: string;
@@ -11,11 +12,17 @@ export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bu
   readonly windowMs?: number;
   /** With `limit`: grants before the first answer. */
   readonly probe?: number;
+  /** What a store is asked for; a limiter has the life of its leases from its settings. */
+  readonly leaseMs?: number;
   /** Monotonic milliseconds; left out, the call arrives when it is built. */
   readonly arrivedAt?: number;
 }
 
-export function admission(ticket: string, options: AdmissionOptions = {}): Admission {
+/** As a limiter takes it, and as a store does. */
+export function admission(
+  ticket: string,
+  options: AdmissionOptions = {},
+): Admission & Pick<StoredAdmission, 'leaseMs'> {
   const {
     bucket = 'bucket',
     lane = 'lane',

@@ -39,7 +39,7 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
     'a lease of a call to "u" in the test "planted", which nobody settles',
   ],
   'lease in a store': [
-    `await limiter.admit({ ...callOf(systemClock, 'other')[0].admission, leaseMs: 5_000, maxWaitMs: 5_000, position: { kind: 'arrival', at: 0 } });`,
+    `await limiter.admit({ ...callOf(systemClock, 'other')[0].admission, maxWaitMs: 5_000, position: { kind: 'arrival', at: 0 } });`,
     '1 leases in a store, in a bucket of "u"',
   ],
   'ticket in a store': [

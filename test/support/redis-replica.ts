@@ -34,7 +34,11 @@ export function redisSettings(redis: string | null): Settings {
   );
 }
 
-export async function startReplica(redis: string | null, connect?: Connect): Promise<TestReplica> {
+/** `more`: how it is connected, and how long its leases live. */
+export async function startReplica(
+  redis: string | null,
+  { connect, ...lives }: { readonly connect?: Connect; readonly leaseMs?: number } = {},
+): Promise<TestReplica> {
   const grants: Grant[] = [];
   const noted: string[] = [];
   const bugs: string[] = [];
@@ -56,6 +60,7 @@ export async function startReplica(redis: string | null, connect?: Connect): Pro
     clock: systemClock,
     random: systemRandom,
     telemetry,
+    ...lives,
     listener: {
       onGrant: (grant) => {
         grants.push(grant);

@@ -11,6 +11,7 @@ import { apply, type BatchResult } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';
 import { createBucket, orderUnit, sequencePerMs, type Bucket } from '../policy/bucket-state.policy.ts';
 import {
+  defaultLeaseMs,
   queuedWithoutForecast,
   type Admission,
   type AdmissionReply,
@@ -42,12 +43,17 @@ interface Kept {
   cancelWake: (() => void) | null;
 }
 
-export const createEmbeddedLimiter = (clock: Clock, listener: LimiterListener): Limiter =>
-  new EmbeddedLimiter(clock, listener);
+/** `leaseMs`: how long a lease lives, milliseconds. */
+export const createEmbeddedLimiter = (
+  clock: Clock,
+  listener: LimiterListener,
+  leaseMs = defaultLeaseMs,
+): Limiter => new EmbeddedLimiter(clock, listener, leaseMs);
 
 class EmbeddedLimiter implements Limiter {
   readonly #clock: Clock;
   readonly #listener: LimiterListener;
+  readonly #leaseMs: number;
   readonly #buckets = new Map<BucketKey, Kept>();
   /** Grants that have not been passed to the listener yet. */
   readonly #outbox: Grant[] = [];
@@ -55,14 +61,16 @@ class EmbeddedLimiter implements Limiter {
   #cancelTick: (() => void) | null = null;
   #isClosed = false;
 
-  constructor(clock: Clock, listener: LimiterListener) {
+  constructor(clock: Clock, listener: LimiterListener, leaseMs: number) {
     this.#clock = clock;
     this.#listener = listener;
+    this.#leaseMs = leaseMs;
   }
 
   async admit(admission: Admission): Promise<AdmissionReply> {
     const kept = this.#keep(admission);
-    const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission });
+    const stored = { ...admission, leaseMs: this.#leaseMs };
+    const { reply, grants } = this.#applyTo<'admit'>(kept, { kind: 'admit', admission: stored });
     if (reply.kind !== 'granted') return reply;
     const granted = grants.find(({ lease }) => lease === reply.lease);
     if (granted === undefined) return queuedWithoutForecast;

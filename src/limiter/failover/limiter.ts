@@ -73,13 +73,13 @@ export class FailoverLimiter implements Limiter {
   #phase: Phase = { kind: 'redis' };
 
   constructor(parts: FailoverLimiterParts) {
-    const { redis, clock, replicas, telemetry, listener } = parts;
+    const { redis, clock, replicas, telemetry, listener, leaseMs } = parts;
     const background = new Background(telemetry.log);
     this.#parts = parts;
     this.#background = background;
     this.remote = parts.createRemote((admission) => this.#takeStranded(admission));
     const usage = new UnreportedUsage({ remote: this.remote, clock, replicas });
-    this.#local = new LocalCalls({ clock, telemetry, listener, replicas, usage, background });
+    this.#local = new LocalCalls({ clock, telemetry, listener, replicas, usage, leaseMs, background });
     redis.watch({
       onUnavailable: () => this.#failOver(),
       onAvailable: () => {

@@ -49,6 +49,8 @@ export interface LocalCallsParts {
   readonly listener: LimiterListener;
   readonly replicas: () => number;
   readonly usage: UnreportedUsage;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
   readonly background: Background;
 }
 
@@ -107,11 +109,8 @@ export class LocalCalls {
       else await store.settle(reply.grant, { kind: 'dropped' }, null);
     }
     if (reply.kind === 'refused') return reply;
-    const { ahead, ...byStore } = reply.kind === 'queued' ? reply : queuedWithoutForecast;
-    const { waitMs, heldBy } = longerHold(this.#keptMs(admission), {
-      ...byStore,
-      waitMs: byStore.forecastMs,
-    });
+    const { ahead, forecastMs, heldBy: cause } = reply.kind === 'queued' ? reply : queuedWithoutForecast;
+    const { waitMs, heldBy } = longerHold(this.#keptMs(admission), { waitMs: forecastMs, heldBy: cause });
     return { kind: 'queued', forecastMs: waitMs, heldBy, ahead };
   }
 
@@ -199,22 +198,22 @@ export class LocalCalls {
   }
 
   #createStore(): Limiter {
-    const { clock, listener } = this.#parts;
-    const store: Limiter = createEmbeddedLimiter(clock, {
+    const { clock, listener, leaseMs } = this.#parts;
+    const own: LimiterListener = {
       onGrant: (grant) => this.#onGrant(grant, store),
       onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
-    });
+    };
+    const store: Limiter = createEmbeddedLimiter(clock, own, leaseMs);
     return store;
   }
 
   #onGrant(grant: Grant, store: Limiter): void {
-    const { clock, listener, background } = this.#parts;
+    const { clock, listener, background, leaseMs } = this.#parts;
     const ticket = this.#tickets.get(grant.ticket);
     if (ticket === undefined) return background.run(store.settle(grant, { kind: 'dropped' }, null));
     this.#grants.set(grant, store);
     ticket.state = { kind: 'granted' };
-    const { maxInFlight, leaseMs } = ticket.admission;
-    if (maxInFlight === null) return listener.onGrant(grant);
+    if (ticket.admission.maxInFlight === null) return listener.onGrant(grant);
     const waitMs = this.#keptMs(ticket.admission);
     if (waitMs <= 0) return this.#handOver(grant);
     const cancel = clock.after(waitMs, () => {
@@ -228,8 +227,9 @@ export class LocalCalls {
     ticket.state = { kind: 'quarantined', grant, cancel };
   }
 
-  #keptMs(admission: Positioned): number {
-    return quarantineMs(admission, this.#parts.clock.monotonic() - this.#since);
+  #keptMs({ maxInFlight }: Positioned): number {
+    const { clock, leaseMs } = this.#parts;
+    return quarantineMs({ maxInFlight, leaseMs }, clock.monotonic() - this.#since);
   }
 
   /** Hands over a grant of a capped lane. Other replicas may serve the lane, too: then it counts as a lost lease. */

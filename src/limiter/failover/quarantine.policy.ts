@@ -13,7 +13,7 @@ interface Held {
 
 /** What is left of the quarantine of a call; 0 = there is none, also for lanes without a cap. Milliseconds. */
 export const quarantineMs = (
-  { maxInFlight, leaseMs }: Pick<Admission, 'maxInFlight' | 'leaseMs'>,
+  { maxInFlight, leaseMs }: Pick<Admission, 'maxInFlight'> & { readonly leaseMs: number },
   absentMs: number,
 ): number => (maxInFlight === null ? 0 : Math.max(0, leaseMs - absentMs));
 

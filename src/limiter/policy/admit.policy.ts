@@ -4,7 +4,7 @@
  */
 import type { Admission, WaitForecast } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
-import type { AdmitReply } from './bucket-events.ts';
+import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { forecast, forecastAt } from './forecast.policy.ts';
@@ -24,8 +24,8 @@ export const maxArrivalAgoMs = 660_000;
  */
 export const maxArrivalAheadMs = 50;
 
-/** An admission without the name of its bucket, which no transition of that bucket needs. */
-export type BucketAdmission = Omit<Admission, 'bucket'>;
+/** An admission as it is applied, when its arrival is known. */
+export type BucketAdmission = Omit<StoredAdmission, 'position'> & Pick<Admission, 'position'>;
 
 /** A call of this replica asks to enter. */
 export interface Entering {

@@ -19,6 +19,8 @@ import type { TimedLesson } from './lessons.policy.ts';
 
 /** An admission as a store takes it: times are on the store's own clock, `null` = the time at which it is applied. */
 export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
+  /** How long a granted lease lives without renewal, milliseconds. */
+  readonly leaseMs: number;
   readonly position:
     | { readonly kind: 'arrival'; readonly at: number | null }
     | { readonly kind: 'kept'; readonly order: number };

@@ -87,7 +87,7 @@ export class BucketCalls {
       background.run(this.settle(lease, { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' }, null));
       return null;
     }
-    const keptMs = lease.isCapped ? this.#kept.msLeft(lease) : 0;
+    const keptMs = lease.isCapped ? this.#kept.msLeft() : 0;
     if (keptMs <= 0) return lease;
     this.#kept.keep(lease, keptMs);
     return null;
@@ -167,7 +167,7 @@ export class BucketCalls {
       ticket.state.kind === 'waiting' &&
       ticket.state.confirmedAt === null;
     const asked = await this.#queue.send<'admit'>(
-      { kind: 'admit', admission },
+      { kind: 'admit', admission: this.#context.positions.stored(admission) },
       {
         first: ({ sentAt }) => {
           confirm(ticket, sentAt);

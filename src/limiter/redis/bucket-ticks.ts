@@ -72,9 +72,11 @@ export class BucketTicks {
   }
 
   #renew(leases: readonly HeldLease[], { bucket, sentAt }: AppliedEvent<TickReply>): void {
-    if (bucket.createdAt === null || bucket.createdAt !== this.#parts.view.createdAt) return;
+    const { view, context } = this.#parts;
+    if (bucket.createdAt === null || bucket.createdAt !== view.createdAt) return;
+    const until = sentAt + context.leaseMs - leaseMarginMs;
     for (const lease of leases) {
-      if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, sentAt + lease.leaseMs - leaseMarginMs);
+      if (!lease.isLost) lease.expiresAt = Math.max(lease.expiresAt, until);
     }
   }
 

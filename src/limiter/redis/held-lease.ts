@@ -35,7 +35,6 @@ export class HeldLease implements Grant {
   readonly bucket: BucketKey;
   readonly lane: LaneKey;
   readonly lease: LeaseToken;
-  readonly leaseMs: number;
   /** The lane has a cap: another lease at the same time would be an overlap. */
   readonly isCapped: boolean;
   /** What its call takes from the bucket. */
@@ -48,7 +47,6 @@ export class HeldLease implements Grant {
     this.bucket = bucket;
     this.lane = grant.lane;
     this.lease = grant.lease;
-    this.leaseMs = admission?.leaseMs ?? 0;
     this.isCapped = admission !== null && admission.maxInFlight !== null;
     this.costs = admission?.costs ?? {};
     this.expiresAt = expiresAt;

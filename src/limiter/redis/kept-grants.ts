@@ -28,9 +28,9 @@ export class KeptGrants {
   }
 
   /** For how long calls may still be in flight that Redis has lost, or that were sent without Redis. Milliseconds. */
-  msLeft({ leaseMs }: HeldLease): number {
+  msLeft(): number {
     const { view, context } = this.#parts;
-    const { replica, recovery, clock } = context;
+    const { replica, recovery, clock, leaseMs } = context;
     const starts = [view.lostAloneAt, replica.heldSince(), recovery.overlapSince].filter((at) => at !== null);
     return starts.length === 0 ? 0 : Math.max(...starts) + leaseMs - clock.monotonic();
   }
@@ -48,7 +48,7 @@ export class KeptGrants {
     const asked = await queue.send<'tick'>({ kind: 'tick', leases: [lease.lease] });
     if (!isHeld(lease)) return;
     if (asked.kind === 'unavailable') return putBack(lease);
-    const leftMs = this.msLeft(lease);
+    const leftMs = this.msLeft();
     if (leftMs > 0) return this.keep(lease, leftMs);
     lease.endQuarantine();
     context.listener.onGrant(lease);

@@ -37,7 +37,7 @@ const manyMemoryMs = 60_000;
 
 export type RedisLimiterParts = Pick<
   ReplicaContext,
-  'redis' | 'replica' | 'clock' | 'telemetry' | 'listener' | 'onStranded'
+  'redis' | 'replica' | 'clock' | 'telemetry' | 'listener' | 'onStranded' | 'leaseMs'
 >;
 
 export class RedisLimiter implements Omit<Limiter, 'admit'> {
@@ -49,7 +49,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   #isClosed = false;
 
   constructor(parts: RedisLimiterParts) {
-    this.positions = new ReplicaPositions(parts.clock, parts.replica.storeClock);
+    this.positions = new ReplicaPositions(parts.clock, parts.replica.storeClock, parts.leaseMs);
     this.#context = {
       ...parts,
       positions: this.positions,

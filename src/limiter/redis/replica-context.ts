@@ -19,6 +19,8 @@ export interface ReplicaContext {
   readonly ended: EndedLeases;
   readonly background: Background;
   readonly recovery: Recovery;
+  /** How long a lease lives without renewal, milliseconds. */
+  readonly leaseMs: number;
   /** A ticket goes back to its lane while Redis is unavailable. True = another store has it now. */
   readonly onStranded: (admission: Positioned) => boolean;
 }

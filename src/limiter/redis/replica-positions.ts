@@ -13,10 +13,12 @@ import type { StoreClock } from './store-clock.ts';
 export class ReplicaPositions {
   readonly #clock: Clock;
   readonly #storeClock: StoreClock;
+  readonly #leaseMs: number;
 
-  constructor(clock: Clock, storeClock: StoreClock) {
+  constructor(clock: Clock, storeClock: StoreClock, leaseMs: number) {
     this.#clock = clock;
     this.#storeClock = storeClock;
+    this.#leaseMs = leaseMs;
   }
 
   /** Order of a call that arrived at this monotonic time. Before the first reply this process' own wall clock has to do. */
@@ -34,11 +36,12 @@ export class ReplicaPositions {
     return this.#storeClock.at(at) ?? this.#clock.now() + at - this.#clock.monotonic();
   }
 
-  /** The admission with its arrival on Redis' clock. */
+  /** The admission as Redis takes it: with its arrival on Redis' clock. */
   stored(admission: Admission): StoredAdmission {
     const { position } = admission;
-    if (position.kind === 'kept') return { ...admission, position };
-    return { ...admission, position: { kind: 'arrival', at: this.#storeClock.at(position.at) } };
+    const leaseMs = this.#leaseMs;
+    if (position.kind === 'kept') return { ...admission, leaseMs, position };
+    return { ...admission, leaseMs, position: { kind: 'arrival', at: this.#storeClock.at(position.at) } };
   }
 
   /** The ticket's admission at the position that Redis assigned, or at that of its arrival. */

@@ -122,7 +122,7 @@ describe('when Redis is available again', () => {
 });
 
 describe('while Redis is unavailable', () => {
-  const oneAtATime: AdmissionOptions = { ...stated(600), lane: 'capped', maxInFlight: 1, leaseMs: 15_000 };
+  const oneAtATime: AdmissionOptions = { ...stated(600), lane: 'capped', maxInFlight: 1 };
 
   test('a capped call that cannot wait until leases of Redis have ended is refused at once, with that time', async () => {
     await loseRedis();

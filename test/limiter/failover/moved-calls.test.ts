@@ -15,6 +15,7 @@ test('the grant of the former bucket goes back, and the call can still leave the
     telemetry: noTelemetry,
     listener: { onGrant: (grant) => grants.push(grant), onClosed: () => {} },
     replicas: () => 1,
+    leaseMs: 15_000,
     usage: {
       seed: async () => {},
       shared: ({ setting }: { readonly setting: unknown }) => setting,

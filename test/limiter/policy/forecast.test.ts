@@ -2,7 +2,7 @@ import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { Admission } from '../../../src/limiter/limiter.ts';
+import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
 import { charged, forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
@@ -283,7 +283,12 @@ atOrigins('the forecast for a call', (instant) => {
     expect(reply.kind === 'refused' && reply.retryInMs).toBeGreaterThan(86_000_000);
   });
 
-  const tokens = (id: string, lane: string, units: number, stated: number | null = 30_000): Admission => ({
+  const tokens = (
+    id: string,
+    lane: string,
+    units: number,
+    stated: number | null = 30_000,
+  ): BucketAdmission => ({
     ...call(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
     setting: {
       meters: stated === null ? [] : [{ meter: 'tokens', limit: stated, windowMs: 60_000 }],

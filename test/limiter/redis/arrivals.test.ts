@@ -6,6 +6,7 @@ import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts'
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { admission } from '../../support/admission.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
+import type { Connect } from '../../../src/limiter/stores.ts';
 import { startReplica, type TestReplica } from '../../support/redis-replica.ts';
 
 let server: RedisServer;
@@ -20,7 +21,7 @@ afterAll(() => server.stop());
 
 /** A replica whose admissions leave for Redis this much later. */
 async function startLate(lateMs: number): Promise<TestReplica> {
-  const replica = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`, (...parts) => {
+  const connect: Connect = (...parts) => {
     const connection = connectRedis(...parts);
     const { client } = connection;
     defineCommands(client);
@@ -33,7 +34,8 @@ async function startLate(lateMs: number): Promise<TestReplica> {
       );
     }
     return connection;
-  });
+  };
+  const replica = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`, { connect });
   replicas.push(replica);
   return replica;
 }

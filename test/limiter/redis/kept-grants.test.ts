@@ -8,7 +8,7 @@ import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.t
 const leaseMs = 15_000;
 /** Replicas notice a loss within a tick, and nobody is sent for 1.3 s afterwards. */
 const recoveredMs = 3_000;
-const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, leaseMs, maxWaitMs: 600_000 };
+const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, maxWaitMs: 600_000 };
 
 let redis: VirtualRedis;
 let one: VirtualReplica;

@@ -46,17 +46,18 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
     start: () => {},
     close: () => {},
   };
+  const leaseMs = 15_000;
   const shared = { clock: systemClock, telemetry: noTelemetry };
   const replica = new Presence({
     ...shared,
     connection,
     random: systemRandom,
-    leaseMs: 15_000,
+    leaseMs,
     livingChannel: 'living',
   });
   await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
-  return new RedisLimiter({ ...shared, redis, replica, listener, onStranded: () => false });
+  return new RedisLimiter({ ...shared, redis, replica, listener, leaseMs, onStranded: () => false });
 }
 
 test('a call whose admission had to be sent twice has the position of its arrival, before later calls', async () => {

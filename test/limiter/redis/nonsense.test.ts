@@ -37,7 +37,7 @@ async function replicaWith(what: string, whenDown: 'local' | 'deny') {
     clients.push(connection.client);
     return connection;
   };
-  const replica = await startReplica(`url: "${server.url}", whenDown: ${whenDown}`, connect);
+  const replica = await startReplica(`url: "${server.url}", whenDown: ${whenDown}`, { connect });
   closers.push(() => replica.close());
   const numberOfKeys = keysOf[what] ?? null;
   const spoil = (lua: string | null): void => {
