@@ -29,8 +29,9 @@ const maxFields = 1000;
 export interface ExchangeTerms {
   readonly method: string;
   readonly timeouts: UpstreamTimeouts;
+  /** Ends the exchange at once, in every phase, body included. */
   readonly signal: CallSignal;
-  /** Nothing is written before it resolves. Default: at once. */
+  /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
   /** Called once, just before the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;

@@ -12,12 +12,10 @@ import { createProxyMiddleware } from 'http-proxy-middleware';
 import type { Options, RequestHandler } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
 import type { UpstreamAnswer } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import type { UpstreamTimeouts } from '../config/settings.ts';
 import type { Pool } from './agents.ts';
 import { Exchange } from './exchange.ts';
-import type { ExchangeOwner } from './exchange.ts';
+import type { ExchangeOwner, ExchangeTerms } from './exchange.ts';
 import type { OutgoingFields } from './fields.policy.ts';
 import type { SocketPermit } from './socket-permits.ts';
 import { ProxyAdapter } from './proxy-adapter.ts';
@@ -28,21 +26,15 @@ import { WriteBatch, type ReadyRequest } from './write-batch.ts';
 export { TransportError } from './transport-error.ts';
 export type { ExchangePhase, TransportFault } from './transport-error.ts';
 
-export interface TransportAttempt {
+export interface TransportAttempt extends ExchangeTerms {
   /** `scheme://host[:port]` of the route. */
   readonly origin: string;
-  readonly method: string;
   /** Raw, starting with `/`. */
   readonly pathAndQuery: string;
   /** Complete fields, `host` and `content-length` included. */
   readonly fields: OutgoingFields;
   readonly body: Buffer | null;
   readonly agent: Pool;
-  readonly timeouts: UpstreamTimeouts;
-  /** Ends the exchange at once, in every phase, body included. */
-  readonly signal: CallSignal;
-  /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
-  readonly hold?: Promise<void> | null;
   /**
    * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
    * later are written later. Must not throw.
@@ -50,8 +42,6 @@ export interface TransportAttempt {
   readonly onReady?: () => void;
   /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
   readonly line?: ((start: () => void) => SocketPermit) | null;
-  /** Called once, when the request's bytes go out. Must not throw. */
-  readonly onSent?: () => void;
 }
 
 export interface Transport {
