@@ -46,7 +46,7 @@ module.exports = {
       name: 'redis-has-few-users',
       severity: 'error',
       comment:
-        'the limiter; activity shares its figures, credentials their tokens, repeats their answers, over connections of their own',
+        'the limiter; activity shares its figures, credentials their tokens, repeats their responses, over connections of their own',
       from: {
         path: '^src/',
         pathNot: [

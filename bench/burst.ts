@@ -78,9 +78,9 @@ const commerce: Burst = {
       },
     });
     return async (at) => {
-      const answer = await client.get('orders', { searchParams: { limit: 5 }, headers: { 'X-Nonce': at } });
-      await answer.text();
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const response = await client.get('orders', { searchParams: { limit: 5 }, headers: { 'X-Nonce': at } });
+      await response.text();
+      if (!response.ok) throw new Error(`status ${response.status}`);
     };
   },
 };
@@ -142,9 +142,9 @@ async function run(burst: Burst): Promise<Figures> {
     });
     await Promise.all(sent);
     const clientMs = performance.now() - startedAt;
-    const answer = await fetch(`${upstream}/__sim/log`);
+    const response = await fetch(`${upstream}/__sim/log`);
     // Our own simulator wrote it.
-    const log = (await answer.json()) as readonly LogEntry[];
+    const log = (await response.json()) as readonly LogEntry[];
     for (const failure of failures.slice(0, 3)) console.error(String(failure));
     for (const { t, nonce, waitMs, usedBefore } of log.filter(({ status }) => status === 429)) {
       const at = (t - (log[0]?.t ?? 0)).toFixed(1);

@@ -119,7 +119,7 @@ async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
   return 'more than the largest bound';
 }
 
-/** Round trips of a call before it is sent and after its answer. */
+/** Round trips of a call before it is sent and after its response. */
 const roundTrips = 3;
 
 /** 99 of 100 times {@link roundTrips} PINGs one after the other, at {@link pace}, took at most so long, from this process alone. Milliseconds. */

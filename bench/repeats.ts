@@ -115,8 +115,8 @@ async function ownUs(): Promise<number> {
   const plain = { call: { method: 'GET' }, route, body: { bytes: Buffer.alloc(0) }, fields };
   const input = { ...plain, workspaceId: 'w', labelKey: 'of a benchmark', identity: ['a', ''] };
   const clientGone = new CallAbort();
-  const answer = Promise.resolve({ kind: 'answered' });
-  const make = (() => answer) as unknown as MakeCall;
+  const response = Promise.resolve({ kind: 'answered' });
+  const make = (() => response) as unknown as MakeCall;
   const times = 1_000_000;
   const timed = async (one: () => Promise<unknown>): Promise<number> => {
     const from = performance.now();

@@ -20,7 +20,7 @@ try {
   process.stdout.write('\n');
 } catch (error) {
   if (!(error instanceof OpenAI.APIError) || error.status !== 429) throw error;
-  // The time is true: before it, the answer would be the same.
+  // The time is true: before it, the response would be the same.
   console.error(`${error.code}: try again in ${error.headers?.get('retry-after')} s`);
   process.exitCode = 75;
 }

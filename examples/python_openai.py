@@ -24,6 +24,6 @@ try:
             print(chunk.choices[0].delta.content or "", end="", flush=True)
     print()
 except RateLimitError as error:
-    # The time is true: before it, the answer would be the same.
+    # The time is true: before it, the response would be the same.
     print(f"{error.code}: try again in {error.response.headers['retry-after']} s", file=sys.stderr)
     sys.exit(75)

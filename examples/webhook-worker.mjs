@@ -10,14 +10,14 @@ const stock = `${process.env.SLUICE_URL ?? 'http://localhost:8080'}/via/shop/adm
 const server = createServer(async (request, response) => {
   try {
     const order = await json(request);
-    const answer = await fetch(stock, {
+    const stockResponse = await fetch(stock, {
       method: 'POST',
       headers: {
         authorization: `Bearer ${process.env.SLUICE_KEY}`,
         'content-type': 'application/json',
         // The same for every delivery. A second write for one webhook needs another: add what it does to the id.
         'idempotency-key': `${request.headers['x-shopify-webhook-id']}-stock`,
-        prefer: 'wait=4', // senders of webhooks wait five seconds for an answer
+        prefer: 'wait=4', // senders of webhooks wait five seconds for a response
       },
       body: JSON.stringify({
         inventory_item_id: order.inventory_item_id,
@@ -25,9 +25,9 @@ const server = createServer(async (request, response) => {
         available_adjustment: -1,
       }),
     });
-    await answer.arrayBuffer();
+    await stockResponse.arrayBuffer();
     // What is refused comes again later: the sender repeats whatever is not answered with 200.
-    response.writeHead(answer.ok ? 200 : 503).end();
+    response.writeHead(stockResponse.ok ? 200 : 503).end();
   } catch (error) {
     console.error(error);
     response.writeHead(503).end();

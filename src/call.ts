@@ -100,12 +100,12 @@ export type MeterName =
 /** What one call takes from each meter; absent = 0. */
 export type Costs = Readonly<Partial<Record<MeterName, number>>>;
 
-/** What an answer stated about one meter, at the instant its call was admitted by the upstream. */
+/** What a response stated about one meter, at the instant its call was admitted by the upstream. */
 export interface MeterReport {
   readonly meter: MeterName;
   /** Capacity: units per window. */
   readonly limit: number;
-  /** Length of the window in which `limit` units drain, milliseconds; `null` = the answer does not state it, keep the known one. */
+  /** Length of the window in which `limit` units drain, milliseconds; `null` = not stated, keep the known one. */
   readonly windowMs: number | null;
   /**
    * Time until the window ends, milliseconds. `null` or absent = not reported. Where `windowMs` is `null`, at most: the window is
@@ -116,22 +116,22 @@ export interface MeterReport {
   readonly level: { readonly lowest: number; readonly highest: number } | null;
 }
 
-/** Everything an answer taught. All durations are relative to the arrival of the answer's head. */
+/** Everything a response taught. All durations are relative to the arrival of the response's head. */
 export interface Feedback {
   readonly meters: readonly MeterReport[];
-  /** Set when the answer was a throttle: what the upstream said about waiting. */
+  /** Set when the response was a throttle: what the upstream said about waiting. */
   readonly throttle: Throttle | null;
-  /** The answer says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */
+  /** The response says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */
   readonly refusesCredential?: boolean;
   /** GraphQL cost points this document asks for (`requestedQueryCost`); to be learned per document. */
   readonly requestedCost?: number;
   /** GraphQL cost points it really took; absent when it was not executed. */
   readonly actualCost?: number;
-  /** Tokens that the answer's `usage` counts; absent = it states none. */
+  /** Tokens that the response's `usage` counts; absent = it states none. */
   readonly usage?: TokenUsage;
   /** Tokens the limiter charged or asked for, as a refusal states it (`Requested R`). */
   readonly requestedTokens?: number;
-  /** The account whose quota the answer states, if it names one. Provider ids: never logged. */
+  /** The account whose quota the response states, if it names one. Provider ids: never logged. */
   readonly scope?: QuotaScope;
 }
 
@@ -162,7 +162,7 @@ export interface QuotaScope {
 }
 
 /**
- * A throttled answer, classified. `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint). `secondary`: a
+ * A throttled response, classified. `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint). `secondary`: a
  * limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again after 60 s
  * at the earliest. `permanent`: never resend; `reason` is a class, not upstream text. `overload`: upstream short of capacity
  * (503/529/slow_down), longer back-off.
@@ -189,15 +189,15 @@ export interface BreakerSubject {
   readonly operation: string;
 }
 
-/** Head of an upstream answer, before cleaning. `rawFields` alternates name and value. */
-export interface AnswerHead {
+/** Head of an upstream response, before cleaning. `rawFields` alternates name and value. */
+export interface ResponseHead {
   readonly status: number;
   readonly rawFields: readonly string[];
 }
 
-/** An upstream answer whose head has arrived. The body is read once, by whoever owns the outcome. */
-export interface UpstreamAnswer {
-  readonly head: AnswerHead;
+/** An upstream response whose head has arrived. The body is read once, by whoever owns the outcome. */
+export interface UpstreamResponse {
+  readonly head: ResponseHead;
   readonly body: Readable;
 }
 
@@ -225,26 +225,26 @@ export interface CallFacts {
   readonly record?: AdmissionRecord;
 }
 
-/** How the answer to the client ended: all of it sent, the client left, or the upstream broke off in the middle. */
-export type AnswerEnd = 'complete' | 'client_gone' | 'upstream_cut';
+/** How the response to the client ended: all of it sent, the client left, or the upstream broke off in the middle. */
+export type ResponseEnd = 'complete' | 'client_gone' | 'upstream_cut';
 
-/** What a call came to: the answer that goes to the client. Made by the gateway, written by `ingress/respond.ts`. */
+/** What a call came to: the response that goes to the client. Made by the gateway, written by `ingress/respond.ts`. */
 export interface Outcome {
   readonly status: number;
   /** The upstream refused the call for want of quota (also in a 200, as GraphQL does). */
   readonly throttled: boolean;
   /** The upstream's fields after cleaning, name and value alternating; repeats kept. */
   readonly fields: readonly string[];
-  /** Read by whoever writes the answer, and destroyed by it when the client leaves. `null` = no body. */
+  /** Read by whoever writes the response, and destroyed by it when the client leaves. `null` = no body. */
   readonly body: Readable | Buffer | null;
   /** A client that reads nothing of a waiting body for this long counts as gone, milliseconds; absent = five minutes. */
   readonly maxUnreadMs?: number;
-  /** True when the answer was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
+  /** True when the response was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
   readonly isReplayed?: boolean;
   readonly record: AdmissionRecord;
   readonly rateLimit: RateLimitState | null;
   /** Adds `x-should-retry`; `null` = say nothing. */
   readonly shouldRetry: boolean | null;
   /** Called exactly once, after the last byte was handed to the client's socket or will never be. */
-  readonly onEnd: (how: AnswerEnd) => void;
+  readonly onEnd: (how: ResponseEnd) => void;
 }

@@ -39,7 +39,7 @@ export const refusals = {
   upstream_refused: kind(429, 'rejected', 'The upstream refuses such calls'),
   upgrade_unsupported: kind(501, 'rejected', 'Protocol upgrades are not supported'),
   upstream_unreachable: kind(502, 'failed', 'The upstream could not be reached'),
-  upstream_invalid: kind(502, 'failed', 'The upstream sent an invalid answer'),
+  upstream_invalid: kind(502, 'failed', 'The upstream sent an invalid response'),
   credential_unavailable: kind(502, 'failed', 'The upstream credential is not available'),
   target_address_denied: kind(502, 'failed', 'The target address is not allowed'),
   draining: kind(503, 'shed', 'This replica is shutting down'),
@@ -113,7 +113,7 @@ export const credentialFaults = [
  */
 export type CredentialFault = (typeof credentialFaults)[number];
 
-/** What each says of a credential, as the end of a sentence. Names no file, host or answer. */
+/** What each says of a credential, as the end of a sentence. Names no file, host or response. */
 export const credentialFaultWords: Readonly<Record<CredentialFault, string>> = {
   missing: 'its file is missing (missing)',
   invalid: 'what its source gave cannot be sent (invalid)',
@@ -133,7 +133,7 @@ export interface RefusalDetails {
   readonly detail?: string;
   /** True time until trying again can succeed, in milliseconds; becomes `Retry-After` and `retry-after-ms`. */
   readonly retryInMs?: number;
-  /** Status of the answer where it is not the code's own. */
+  /** Status of the response where it is not the code's own. */
   readonly status?: number;
   /** What held the call back; every 429 of ours has it. */
   readonly heldBy?: HeldBy;
@@ -143,7 +143,7 @@ export interface RefusalDetails {
   readonly shouldRetry?: boolean;
 }
 
-/** A refusal made by Sluice. Thrown anywhere in the journey, turned into an answer in one place (`ingress/respond.ts`). */
+/** A refusal made by Sluice. Thrown anywhere in the journey, turned into a response in one place (`ingress/respond.ts`). */
 export class Refusal extends Error {
   readonly code: RefusalCode;
   readonly details: RefusalDetails;
@@ -155,7 +155,7 @@ export class Refusal extends Error {
     this.details = details;
   }
 
-  /** HTTP status of the answer. */
+  /** HTTP status of the response. */
   get status(): number {
     return this.details.status ?? refusals[this.code].status;
   }

@@ -1,7 +1,7 @@
 /**
  * READ FIRST. Runs the journey of a call in `handle`; its second half is `journey/forward.ts`:
  *
- *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → answer
+ *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → response
  *
  * Owns: the order of the stages and what they hand each other, and the lives of the parts. Does not own: any decision
  * inside a stage, which part is given which (`parts.ts`). Invariant: the API key never reaches an upstream.
@@ -71,7 +71,7 @@ export class Gateway {
     const followed = this.#telemetry.begin(call);
     try {
       const prepared = await this.#ready(call, followed);
-      return followedToItsEnd(await this.#answer(prepared, followed), followed);
+      return followedToItsEnd(await this.#respond(prepared, followed), followed);
     } catch (failure) {
       reportFailure(call, followed, failure);
       throw failure;
@@ -180,17 +180,17 @@ export class Gateway {
     const route = this.#inUse.routes.find(call, caller);
     followed.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
-    const { estimates, answerTimes, quotas, pressure } = this.#parts;
+    const { estimates, responseTimes, quotas, pressure } = this.#parts;
     const { labelKey } = this.#inUse.settings.privacy;
     const now = this.#clock.monotonic();
-    const prepared = prepare({ call, caller, route, body, labelKey, estimates, answerTimes, quotas, now });
+    const prepared = prepare({ call, caller, route, body, labelKey, estimates, responseTimes, quotas, now });
     pressure.remember(prepared.request);
     followed.admitting(prepared.request.admission.lane);
     return prepared;
   }
 
   /** The journey from admission on: for the call itself, or for all clients that make the same call. */
-  #answer(prepared: Prepared, followed: CallTelemetry): Promise<Outcome> {
+  #respond(prepared: Prepared, followed: CallTelemetry): Promise<Outcome> {
     const { repeats, forwarder } = this.#parts;
     const { repeatKey: key, request, call } = prepared;
     if (key === null) return forwarder.forward(prepared, call.clientGone, followed);

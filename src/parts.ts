@@ -19,7 +19,7 @@ import type { IsOwn } from './dispatch/own-listeners.ts';
 import { createEndpoint } from './dispatch/token-endpoint.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
-import { AnswerTimes } from './journey/answer-times.ts';
+import { ResponseTimes } from './journey/response-times.ts';
 import { Forwarder } from './journey/forward.ts';
 import { laneOf } from './journey/prepare.ts';
 import { createStores, type Stores } from './limiter/stores.ts';
@@ -44,7 +44,7 @@ export interface PartsOptions {
 /** The parts that the gateway itself uses. */
 export interface Parts {
   readonly admission: AdmissionQueue;
-  readonly answerTimes: AnswerTimes;
+  readonly responseTimes: ResponseTimes;
   readonly breakers: Breakers;
   readonly controls: Controls;
   readonly credentials: Credentials;
@@ -86,7 +86,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     },
   });
   const estimates = new TokenEstimates(clock, stores.estimates);
-  const answerTimes = new AnswerTimes();
+  const responseTimes = new ResponseTimes();
   const { ceilings } = stores;
   const limiter = recentRefusals.watchLimiter(stores.limiter);
   const admission: AdmissionQueue = new AdmissionQueue({
@@ -138,7 +138,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     breakers,
     dispatcher,
     estimates,
-    answerTimes,
+    responseTimes,
     clock,
     quotas,
     telemetry,
@@ -148,7 +148,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
   });
   return {
     admission,
-    answerTimes,
+    responseTimes,
     breakers,
     controls,
     credentials,

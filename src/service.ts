@@ -1,8 +1,8 @@
 /**
- * A running Sluice: the gateway between its two servers, from listening to the last answer.
+ * A running Sluice: the gateway between its two servers, from listening to the last response.
  *
  * Owns: what is started and ended in which order. Does not own: the journey (`gateway.ts`), signals and files (`cli/`).
- * Invariant: a call that was accepted gets its answer or one retryable refusal, also while the process ends.
+ * Invariant: a call that was accepted gets its response or one retryable refusal, also while the process ends.
  */
 import type { AddressInfo } from 'node:net';
 import { windowOf } from './activity/window.policy.ts';
@@ -38,7 +38,7 @@ export interface Service {
   readonly telemetry: RunningTelemetry;
   /** Takes over new settings, but for those that only a restart can change; resolves when calls see them. */
   reconfigure(settings: Settings): Promise<void>;
-  /** Ends without losing an answer; `signal` cuts it short. Resolves with the number of connections that were cut. */
+  /** Ends without losing a response; `signal` cuts it short. Resolves with the number of connections that were cut. */
   drain(signal?: AbortSignal): Promise<number>;
   /** Ends at once. */
   close(): Promise<void>;
@@ -53,7 +53,7 @@ interface Running {
 }
 
 /** So long before the end of a drain the calls that still wait are answered, milliseconds. */
-const lastAnswersMs = 500;
+const lastResponsesMs = 500;
 
 /** Builds everything and listens on both ports. */
 export async function startService(parts: ServiceParts): Promise<Service> {
@@ -107,7 +107,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       const [limitMs, delayMs] = [drainSeconds * 1000, drainDelaySeconds * 1000];
       const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
       // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
-      const cancelLast = clock.after(Math.max(delayMs, limitMs - lastAnswersMs), () => gateway.drain(0));
+      const cancelLast = clock.after(Math.max(delayMs, limitMs - lastResponsesMs), () => gateway.drain(0));
       const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
       const { cut } = await running.data.drain(options);
       cancelRefusals();

@@ -26,14 +26,14 @@ const chatBurst = (seconds: number): Scenario => ({
       { ...chat(world, 60), calls: 800, everyMs: (1_000 * seconds) / 800 },
       { ordered: (all) => all.slice(direct + 20) },
     );
-    const order = orderOf(seen.answers, seen.entries, direct);
+    const order = orderOf(seen.responses, seen.entries, direct);
     const { count: behind } = beyond(order.behindMs, apartMs);
     const kept = inOrder(seen, seen.crossed === 0 && behind <= share * order.behindMs.length);
     const time = inTime(seen, 20_000, atBest);
     const after = await aftermath(world);
     await world.end();
     await stopServer(redis);
-    const held = allSucceeded(seen.answers) && seen.throttled === 0 && seen.twice === 0;
+    const held = allSucceeded(seen.responses) && seen.throttled === 0 && seen.twice === 0;
     return {
       passed: held && time.ok && kept.ok,
       figures: `${time.words}; ${orderInWords(order, apartMs)}; ${kept.words}; ${seen.words}; ${after}`,
@@ -54,7 +54,7 @@ const shopBurst: Scenario = {
     const time = inTime(seen, 10_000, atBest);
     await world.end();
     await stopServer(redis);
-    const held = allSucceeded(seen.answers) && seen.throttled === 0 && most === 1 && seen.crossed === 0;
+    const held = allSucceeded(seen.responses) && seen.throttled === 0 && most === 1 && seen.crossed === 0;
     return {
       passed: held && time.ok,
       figures: `in flight at most ${most}; ${time.words}; ${seen.words}`,
@@ -79,7 +79,7 @@ const ceiling: Scenario = {
     await stopServer(redis);
     // Three windows begin within 150 s and 20 s of waiting.
     const used = admitted >= 355;
-    const answered = seen.answers.every(({ status }) => status === 200 || status === 429);
+    const answered = seen.responses.every(({ status }) => status === 200 || status === 429);
     return {
       passed: judged <= 120 && used && answered && seen.throttled === 0 && seen.crossed === 0,
       figures: `busiest 60 s window ${busiest} (${judged} in ${(60 - lateMs / 1000).toFixed(2)} s, for what stalled); sent ${admitted}; ${seen.words}`,

@@ -7,7 +7,7 @@ import {
   chatPath,
   count,
   pause,
-  type Answer,
+  type CallResponse,
 } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
@@ -30,7 +30,7 @@ const lastByMs = 132_000;
 const marginMs = 150;
 
 interface Run {
-  readonly answers: readonly Answer[];
+  readonly responses: readonly CallResponse[];
   readonly entries: readonly LogEntry[];
   /** Longest time for which the machine or a replica was kept from running. Milliseconds. */
   readonly stalledMs: number;
@@ -47,7 +47,7 @@ async function load(setup: Setup): Promise<Run> {
   await replicaLags(fleet);
   const since = stalls.mark();
   const startedAt = systemClock.monotonic();
-  const answers = await drive({
+  const responses = await drive({
     to: fleet.gateways,
     calls,
     everyMs: 0,
@@ -64,24 +64,24 @@ async function load(setup: Setup): Promise<Run> {
   const stalledMs = Math.max(stalls.maxSince(since), ...(await replicaLags(fleet)));
   const entries = await simulator.log();
   await end(simulator);
-  return { answers, entries, stalledMs };
+  return { responses, entries, stalledMs };
 }
 
 const closing = (setup: Setup): Scenario => ({
   name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
   needsQuiet: true,
   async run(): Promise<Row> {
-    const { answers, entries, stalledMs } = await load(setup);
+    const { responses, entries, stalledMs } = await load(setup);
     const { lastMs, reopenedMs } = readArrivals(entries);
     const windowMs = 60_000 - Math.max(0, stalledMs - marginMs);
     const judged = busiestArrivals(entries, windowMs);
     return {
-      passed: allSucceeded(answers) && judged <= perMinute && lastMs <= lastByMs + stalledMs,
+      passed: allSucceeded(responses) && judged <= perMinute && lastMs <= lastByMs + stalledMs,
       figures: [
         `last call at ${seconds(lastMs)}`,
         `first after the closing at ${seconds(reopenedMs)}`,
         `arrivals in the busiest 60 s ${busiestArrivals(entries, 60_000)} (${judged} in ${seconds(windowMs)}, for what stalled)`,
-        summary(answers),
+        summary(responses),
         `upstream 429s ${count(entries, 'throttled')}`,
         `longest stall ${stalledMs.toFixed(0)} ms`,
       ].join('; '),

@@ -1,4 +1,4 @@
-/** A GraphQL document whose cost only the upstream's answers tell, sent again and again over three replicas. */
+/** A GraphQL document whose cost only the upstream's responses tell, sent again and again over three replicas. */
 import { Bucket } from '../../src/simulators/bucket.ts';
 import { count, makespan } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
@@ -27,7 +27,7 @@ interface Costs {
 
 /**
  * How long all calls take when each is sent as soon as the upstream has room for it, milliseconds to the last sending. The first
- * goes alone: what room there is only its answer tells.
+ * goes alone: what room there is only its response tells.
  */
 function bestMs({ charged, capacity, restorePerSecond, workspaces }: Costs): number {
   const bucket = new Bucket({ limit: capacity, windowMs: (capacity / restorePerSecond) * 1_000 }, 0);
@@ -70,7 +70,7 @@ const repeated = (costs: Costs): Scenario => ({
       common({ shopUrl: simulator.url, shopLimits: 'requestsPerMinute: 1000', workspaces }),
     );
     const since = stalls.mark();
-    const answers = await drive({
+    const responses = await drive({
       to: fleet.gateways,
       calls,
       everyMs: 0,
@@ -86,8 +86,8 @@ const repeated = (costs: Costs): Scenario => ({
     await end(simulator);
     const [tookMs, optimumMs] = [makespan(entries), bestMs(costs)];
     return {
-      passed: allSucceeded(answers) && tookMs <= atBest * optimumMs + stalledMs,
-      figures: `makespan ${ratio(tookMs, optimumMs)}; ${summary(answers)}; throttled upstream ${count(entries, 'throttled')}; longest stall ${stalledMs.toFixed(0)} ms`,
+      passed: allSucceeded(responses) && tookMs <= atBest * optimumMs + stalledMs,
+      figures: `makespan ${ratio(tookMs, optimumMs)}; ${summary(responses)}; throttled upstream ${count(entries, 'throttled')}; longest stall ${stalledMs.toFixed(0)} ms`,
       stalledMs,
     };
   },

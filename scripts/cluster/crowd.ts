@@ -11,7 +11,7 @@ import {
   count,
   pause,
   send,
-  type Answer,
+  type CallResponse,
 } from '../../test/support/redis-fleet.ts';
 import type { Gateway } from './fleet.ts';
 import { drive, twice } from './load.ts';
@@ -24,7 +24,7 @@ import { wait } from './worlds.ts';
 const perMinute = 120;
 /** Requests per minute that the upstream takes: enough for both workspaces, not for what the crowd repeats. */
 const quota = 240;
-const answersInMs = 400;
+const respondsInMs = 400;
 /** The crowd's calls per minute, and what it falls to afterwards. */
 const crowded = { calls: 3 * perMinute, minutes: 3 };
 const calm = { calls: perMinute / 2, minutes: 1.5 };
@@ -35,15 +35,15 @@ const others = { perMinute: 60, aloneMs: 60_000 };
 /** How much longer the other workspace may wait beside the crowd. */
 const atMost = 1.1;
 /** Usual service is not slower than this, milliseconds. */
-const usualMs = answersInMs + 600;
+const usualMs = respondsInMs + 600;
 
 type Crowd = Pick<typeof crowded, 'calls' | 'minutes'>;
 
-/** The answers to one client: refusals, and the last one. */
+/** The responses to one client: refusals, and the last one. */
 interface Outcome {
   readonly startedAt: number;
   readonly refusals: number;
-  readonly last: Answer;
+  readonly last: CallResponse;
 }
 
 async function impatient(gateways: readonly Gateway[], key: string, nonce: string): Promise<Outcome> {
@@ -74,8 +74,8 @@ async function crowd(
   return Promise.all(clients);
 }
 
-function percentile95(answers: readonly Answer[]): number {
-  const sorted = answers.map(({ tookMs }) => tookMs).sort((a, b) => a - b);
+function percentile95(responses: readonly CallResponse[]): number {
+  const sorted = responses.map(({ tookMs }) => tookMs).sort((a, b) => a - b);
   return sorted[Math.ceil(sorted.length * 0.95) - 1] ?? 0;
 }
 
@@ -85,7 +85,7 @@ const crowdOver = (setup: Setup): Scenario => ({
   async run(): Promise<Row> {
     const simulator = await startSimulator('language-model', {
       models: { 'gpt-4o': { rpm: quota, tpm: 100_000_000 } },
-      latency: { baseMs: answersInMs, perTokenMs: 0, jitter: 0 },
+      latency: { baseMs: respondsInMs, perTokenMs: 0, jitter: 0 },
     });
     const { fleet, end } = await run(
       setup,
@@ -96,7 +96,7 @@ const crowdOver = (setup: Setup): Scenario => ({
       }),
     );
     const since = stalls.mark();
-    const steady = (name: string, forMs: number): Promise<readonly Answer[]> =>
+    const steady = (name: string, forMs: number): Promise<readonly CallResponse[]> =>
       drive({
         to: fleet.gateways,
         calls: (forMs / 60_000) * others.perMinute,

@@ -41,9 +41,9 @@ async function startRelay(to: number): Promise<{ readonly port: number; stop(): 
   return { port, stop: () => void relay.kill('SIGKILL') };
 }
 
-/** How long the calls that found room took, from their client to their answer: all but the slowest hundredth. Milliseconds. */
-function directMs(answers: readonly { readonly tookMs: number }[], direct: number): number {
-  const times = answers.map(({ tookMs }) => tookMs).sort((a, b) => a - b);
+/** How long the calls that found room took, from their client to their response: all but the slowest hundredth. Milliseconds. */
+function directMs(responses: readonly { readonly tookMs: number }[], direct: number): number {
+  const times = responses.map(({ tookMs }) => tookMs).sort((a, b) => a - b);
   return times[Math.floor(direct * 0.99)] ?? 0;
 }
 
@@ -62,15 +62,15 @@ const farRedis = (duration: number): Scenario => ({
       { ...chat(world, 60), calls: 800, everyMs: (1_000 * duration) / 800 },
       { ordered: (all) => all.slice(direct + 20) },
     );
-    const order = orderOf(seen.answers, seen.entries, direct);
+    const order = orderOf(seen.responses, seen.entries, direct);
     const isInOrder = beyond(order.behindMs, apartMs).count <= share * order.behindMs.length;
     const time = inTime(seen, 20_000, atBest);
     const after = await aftermath(world);
     await world.end();
     relay.stop();
     await stopServer(redis);
-    const atOnceMs = directMs(seen.answers, direct);
-    const held = allSucceeded(seen.answers) && seen.throttled + seen.twice + seen.crossed === 0;
+    const atOnceMs = directMs(seen.responses, direct);
+    const held = allSucceeded(seen.responses) && seen.throttled + seen.twice + seen.crossed === 0;
     return {
       passed: held && time.ok && isInOrder && atOnceMs <= directLimitMs,
       figures: `${time.words}; free quota used within ${seconds(atOnceMs)}; ${orderInWords(order, apartMs)}; ${inOrder(seen, isInOrder).words}; ${seen.words}; ${after}`,

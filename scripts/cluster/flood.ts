@@ -6,7 +6,7 @@ import { createServer } from 'node:http';
 import { connect, type AddressInfo } from 'node:net';
 import { createKey } from '../../src/cli/keys.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
-import { readAnswers } from '../../test/support/raw-client.ts';
+import { readResponses } from '../../test/support/raw-client.ts';
 import { startFleet } from './fleet.ts';
 import { until } from './processes.ts';
 import type { Row, Scenario } from './row.ts';
@@ -42,10 +42,10 @@ function send(port: number, bytes: string, mayWrite: Promise<unknown> = Promise.
     socket.on('error', () => {});
     socket.on('close', () => {
       open();
-      const { answers } = readAnswers(Buffer.concat(chunks), [], true);
-      const refused = answers.filter(({ status }) => status === 503);
+      const { responses } = readResponses(Buffer.concat(chunks), [], true);
+      const refused = responses.filter(({ status }) => status === 503);
       resolve({
-        statuses: answers.map(({ status }) => status),
+        statuses: responses.map(({ status }) => status),
         isTimeless: refused.some((one) => !/^\d+$/.test(one.field('retry-after') ?? '')),
       });
     });

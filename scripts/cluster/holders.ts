@@ -33,7 +33,7 @@ const holder = (
     const first = drive({ ...load, to: gateways.slice(0, 1), calls: 1, everyMs: 0 });
     if (!(await until(async () => (await left(redis.port)).leases > 0, 3_000))) throw new Error('no lease');
     const struck = strike(world.fleet);
-    const answers = await drive({ ...load, to: gateways.slice(1), calls: 6, everyMs: 50 });
+    const responses = await drive({ ...load, to: gateways.slice(1), calls: 6, everyMs: 50 });
     await struck;
     await first;
     const entries = await world.simulator.log();
@@ -45,8 +45,8 @@ const holder = (
     await world.end();
     await stopServer(redis);
     return {
-      passed: allSucceeded(answers) && gapMs <= leaseAndTickMs && holds(outcome),
-      figures: `others: ${summary(answers)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${outcome.lost}`,
+      passed: allSucceeded(responses) && gapMs <= leaseAndTickMs && holds(outcome),
+      figures: `others: ${summary(responses)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${outcome.lost}`,
     };
   },
 });

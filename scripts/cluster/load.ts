@@ -1,7 +1,7 @@
 /** The client of the verification: calls at a fixed spacing, round robin over replicas that take connections. */
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
-import { clientAgent, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
+import { clientAgent, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import type { Gateway } from './fleet.ts';
 
 export interface Load {
@@ -21,13 +21,13 @@ export interface Load {
   readonly meanwhile?: () => Promise<void>;
 }
 
-export async function drive(load: Load): Promise<readonly Answer[]> {
+export async function drive(load: Load): Promise<readonly CallResponse[]> {
   const agent = clientAgent();
   const isUp = load.to.map(() => true);
   await Promise.all(load.to.flatMap(({ url }) => [1, 2, 3, 4].map(() => fetchNothing(url, agent))));
   const startedAt = systemClock.monotonic();
   const other = load.meanwhile?.() ?? Promise.resolve();
-  const work: Promise<Answer>[] = [];
+  const work: Promise<CallResponse>[] = [];
   let sendings = 0;
   for (let n = 0; n < load.calls; n += 1) {
     const dueAt = startedAt + n * load.everyMs;
@@ -55,19 +55,19 @@ export async function drive(load: Load): Promise<readonly Answer[]> {
         ...(body === undefined ? {} : { body }),
         ...(headers === undefined ? {} : { headers }),
         ...leaving,
-      }).then((answer) => {
-        if (answer.code === 'ECONNREFUSED') isUp[at] = false;
-        return answer;
+      }).then((response) => {
+        if (response.code === 'ECONNREFUSED') isUp[at] = false;
+        return response;
       }),
     );
   }
-  const answers = await Promise.all(work);
+  const responses = await Promise.all(work);
   await other;
   agent.destroy();
-  return answers;
+  return responses;
 }
 
-const fetchNothing = (url: string, agent: ReturnType<typeof clientAgent>): Promise<Answer> =>
+const fetchNothing = (url: string, agent: ReturnType<typeof clientAgent>): Promise<CallResponse> =>
   send({ url, path: '/nothing', key: '', nonce: '', agent });
 
 /** Nonces that were executed upstream more than once. */

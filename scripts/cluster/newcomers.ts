@@ -1,5 +1,5 @@
 /** Workspaces that are new to a store whose credential a busy workspace shares: nobody is refused who can be served. */
-import { ordersPath, pause, type Answer } from '../../test/support/redis-fleet.ts';
+import { ordersPath, pause, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator, until } from './processes.ts';
 import { seconds, summary, type Row, type Scenario } from './row.ts';
@@ -51,13 +51,13 @@ const newcomersOf = (setup: Setup, prefer: Readonly<Record<string, string>>, wai
     await pause(1_000);
     await until(async () => (await simulator.log()).length >= capacity - 2, 10_000);
     const spent = (await simulator.log()).length;
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       newcomers.map((name) =>
         drive({ ...orders, calls: callsEach, key: keys[name] ?? '', name, headers: prefer }),
       ),
     );
     await world.end(simulator);
-    const [came, stayed] = [answers.flat(), await busy];
+    const [came, stayed] = [responses.flat(), await busy];
     const could = servable(spent, waitMs);
     const served = came.filter(({ status }) => status === 200);
     const refused = came.length - served.length;
@@ -72,7 +72,7 @@ const newcomersOf = (setup: Setup, prefer: Readonly<Record<string, string>>, wai
   },
 });
 
-const wasRefused = ({ status }: Answer): boolean => status === 429;
+const wasRefused = ({ status }: CallResponse): boolean => status === 429;
 
 /** The default wait that `docs/reference.md` states, milliseconds. */
 const defaultWaitMs = 75_000;

@@ -5,7 +5,7 @@
  * their client sent them.
  */
 import type { LogEntry } from '../../src/simulators/log.ts';
-import type { Answer } from '../../test/support/redis-fleet.ts';
+import type { CallResponse } from '../../test/support/redis-fleet.ts';
 
 /** Milliseconds, one per call of the queue, in the order of arrival upstream. */
 export interface Order {
@@ -16,8 +16,12 @@ export interface Order {
 }
 
 /** @param direct so many calls, the first to arrive upstream, found room at once and were in no queue. */
-export function orderOf(answers: readonly Answer[], entries: readonly LogEntry[], direct: number): Order {
-  const sentAt = new Map(answers.map(({ nonce, sentAt: at }) => [nonce, at]));
+export function orderOf(
+  responses: readonly CallResponse[],
+  entries: readonly LogEntry[],
+  direct: number,
+): Order {
+  const sentAt = new Map(responses.map(({ nonce, sentAt: at }) => [nonce, at]));
   const queue = [...entries]
     .filter(({ decision, nonce }) => decision === 'admitted' && sentAt.has(nonce))
     .sort((a, b) => a.arrivedT - b.arrivedT)

@@ -1,7 +1,7 @@
 /** A burst while somebody else, whom no gateway sees, takes three tenths of the same quota. */
 import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
-import { chatBody, count, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
+import { chatBody, count, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, inTime, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
@@ -25,9 +25,9 @@ function takeShare({ url }: Simulator): { end(): Promise<number> } {
   const startedAt = systemClock.monotonic();
   const one = async (nonce: string): Promise<number> => {
     for (let tries = 0; ; tries += 1) {
-      const answer = await sendStraight(url, nonce);
-      if (answer.status !== 429 || isOver) return tries;
-      await pause(answer.retryAfterMs ?? 100);
+      const response = await sendStraight(url, nonce);
+      if (response.status !== 429 || isOver) return tries;
+      await pause(response.retryAfterMs ?? 100);
     }
   };
   const work = (async () => {
@@ -46,7 +46,7 @@ function takeShare({ url }: Simulator): { end(): Promise<number> } {
   };
 }
 
-const sendStraight = (url: string, nonce: string): Promise<Answer> =>
+const sendStraight = (url: string, nonce: string): Promise<CallResponse> =>
   send({
     url,
     path: '/v1/chat/completions',
@@ -98,7 +98,7 @@ const shared = (setup: Setup): Scenario => ({
     await end(simulator);
     const time = inTime(seen, bestMs(outside), atBest);
     return {
-      passed: allSucceeded(seen.answers) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
+      passed: allSucceeded(seen.responses) && seen.throttled <= 1 && seen.twice === 0 && time.ok,
       figures: `${time.words}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${later}`,
       stalledMs: maxStall(seen),
     };

@@ -126,8 +126,8 @@ async function startSimulatorNow(
       since = Math.max(since, ...(await log()).map(({ seq }) => seq));
     },
     async configure(part) {
-      const answer = await fetch(`${url}/__sim/config`, { method: 'POST', body: JSON.stringify(part) });
-      if (!answer.ok) throw new Error(`the simulator refused: ${await answer.text()}`);
+      const response = await fetch(`${url}/__sim/config`, { method: 'POST', body: JSON.stringify(part) });
+      if (!response.ok) throw new Error(`the simulator refused: ${await response.text()}`);
     },
     stop: () => void process_.kill('SIGKILL'),
   };

@@ -87,17 +87,17 @@ const fault = ({ name, whenDown = 'local', calls, strike, holds }: Fault): Scena
   },
 });
 
-const denials = (seen: Seen) => seen.answers.filter(({ code }) => code === 'limiter_unavailable');
+const denials = (seen: Seen) => seen.responses.filter(({ code }) => code === 'limiter_unavailable');
 const slowestDenial = (seen: Seen): number => Math.max(0, ...denials(seen).map(({ tookMs }) => tookMs));
 
 /** Where a replica went on alone for a moment, order is promised to the calls that were sent before the fault. */
 const inOrder = (seen: Seen, isAnyWithoutRedis: boolean): boolean =>
-  allSucceeded(seen.answers) && (isAnyWithoutRedis ? seen.crossedAmong(ofBefore) : seen.crossed) === 0;
+  allSucceeded(seen.responses) && (isAnyWithoutRedis ? seen.crossedAmong(ofBefore) : seen.crossed) === 0;
 /** Each replica goes on alone: nothing is lost, the share holds; an order over replicas is not promised. */
-const alone = (seen: Seen): boolean => allSucceeded(seen.answers);
+const alone = (seen: Seen): boolean => allSucceeded(seen.responses);
 const denied = (seen: Seen): boolean =>
   denials(seen).length > 0 &&
-  seen.answers.every(({ status, code }) => status === 200 || code === 'limiter_unavailable') &&
+  seen.responses.every(({ status, code }) => status === 200 || code === 'limiter_unavailable') &&
   slowestDenial(seen) <= denialMs + seen.stalledMs + seen.clientStalledMs + seen.replicaStalledMs &&
   seen.crossed === 0;
 
@@ -159,7 +159,7 @@ const leaving: Scenario = {
   async run(): Promise<Row> {
     const redis = await startServer();
     const world = await chatWorld(`url: "${redis.url}"`, 600);
-    const answers = await drive({
+    const responses = await drive({
       ...chat(world, 60),
       calls: 900,
       everyMs: 4,
@@ -168,7 +168,7 @@ const leaving: Scenario = {
     await pause(1_500);
     const remains = await left(redis.port);
     const late = await world.fleet.metric('sluice_dispatched_after_client_gone_total');
-    const stayed = answers.filter((_, n) => n % 3 === 0);
+    const stayed = responses.filter((_, n) => n % 3 === 0);
     await world.end();
     await stopServer(redis);
     return {

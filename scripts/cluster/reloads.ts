@@ -1,6 +1,6 @@
 /** What a reload and a restart change for calls that wait and calls that come; `changing-limits.ts` has the limits. */
 import { systemClock } from '../../src/clock.ts';
-import { chatBody, pause, send, type Answer } from '../../test/support/redis-fleet.ts';
+import { chatBody, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { configurations, states, upstreamOf } from './changing-limits.ts';
 import type { Fleet } from './fleet.ts';
 import { startSimulator, until } from './processes.ts';
@@ -34,7 +34,7 @@ class Callers {
     return this.#fleet().gateways.length;
   }
 
-  call(workspace: string, headers: Readonly<Record<string, string>> = wait(1)): Promise<Answer> {
+  call(workspace: string, headers: Readonly<Record<string, string>> = wait(1)): Promise<CallResponse> {
     const { gateways, keys } = this.#fleet();
     this.#sendings += 1;
     return send({
@@ -47,22 +47,22 @@ class Callers {
     });
   }
 
-  async oneByOne(workspace: string, calls: number): Promise<readonly Answer[]> {
-    const answers: Answer[] = [];
-    for (let n = 0; n < calls; n += 1) answers.push(await this.call(workspace));
-    return answers;
+  async oneByOne(workspace: string, calls: number): Promise<readonly CallResponse[]> {
+    const responses: CallResponse[] = [];
+    for (let n = 0; n < calls; n += 1) responses.push(await this.call(workspace));
+    return responses;
   }
 }
 
 /** The day is spent, and every refusal says so, the second like the first. */
 async function spent(callers: Callers, workspace: string): Promise<Finding> {
-  const answers = await callers.oneByOne(workspace, 4);
-  const [, , ...refused] = answers;
-  const saysSo = ({ code, heldBy }: Answer): boolean =>
+  const responses = await callers.oneByOne(workspace, 4);
+  const [, , ...refused] = responses;
+  const saysSo = ({ code, heldBy }: CallResponse): boolean =>
     code === 'day_quota_exhausted' && (heldBy === 'ceiling_day' || heldBy === 'upstream_day');
   return {
-    holds: succeeded(answers) === 2 && refused.every(saysSo),
-    words: `${workspace}, two of four: ${summary(answers)}, held by ${refused.map(({ heldBy }) => (heldBy === '' ? 'nobody says' : heldBy)).join(' and ')}`,
+    holds: succeeded(responses) === 2 && refused.every(saysSo),
+    words: `${workspace}, two of four: ${summary(responses)}, held by ${refused.map(({ heldBy }) => (heldBy === '' ? 'nobody says' : heldBy)).join(' and ')}`,
   };
 }
 
@@ -74,42 +74,42 @@ async function served(
   allowedMs: () => number,
 ): Promise<Finding> {
   const each = Array.from({ length: callers.replicas }, async () => {
-    let answer = await callers.call(workspace);
-    while (answer.status !== 200 && systemClock.monotonic() < sinceMs + lookingMs) {
+    let response = await callers.call(workspace);
+    while (response.status !== 200 && systemClock.monotonic() < sinceMs + lookingMs) {
       await pause(50);
-      answer = await callers.call(workspace);
+      response = await callers.call(workspace);
     }
-    return answer;
+    return response;
   });
   return within(workspace, await Promise.all(each), sinceMs, allowedMs);
 }
 
 function within(
   workspace: string,
-  answers: readonly Answer[],
+  responses: readonly CallResponse[],
   sinceMs: number,
   allowedMs: () => number,
 ): Finding {
-  const lastMs = Math.max(...answers.map(({ sentAt, tookMs }) => sentAt + tookMs)) - sinceMs;
-  const all = answers.every(({ status }) => status === 200);
+  const lastMs = Math.max(...responses.map(({ sentAt, tookMs }) => sentAt + tookMs)) - sinceMs;
+  const all = responses.every(({ status }) => status === 200);
   return {
     holds: all && lastMs <= allowedMs(),
-    words: `${workspace}: ${all ? `served after ${lastMs.toFixed(0)} ms` : summary(answers)}`,
+    words: `${workspace}: ${all ? `served after ${lastMs.toFixed(0)} ms` : summary(responses)}`,
   };
 }
 
 /** Calls under a ceiling: `allowed` have been answered, the others wait. */
 class Line {
   readonly #workspace: string;
-  readonly #calls: readonly Promise<Answer>[];
-  readonly #answered: Answer[] = [];
+  readonly #calls: readonly Promise<CallResponse>[];
+  readonly #answered: CallResponse[] = [];
 
   constructor(callers: Callers, workspace: string, calls: number) {
     this.#workspace = workspace;
     this.#calls = Array.from({ length: calls }, async () => {
-      const answer = await callers.call(workspace, patience);
-      this.#answered.push(answer);
-      return answer;
+      const response = await callers.call(workspace, patience);
+      this.#answered.push(response);
+      return response;
     });
   }
 

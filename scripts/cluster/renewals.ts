@@ -12,7 +12,7 @@ import {
   count,
   makespan,
   ordersPath,
-  type Answer,
+  type CallResponse,
 } from '../../test/support/redis-fleet.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
 import { drive } from './load.ts';
@@ -43,7 +43,7 @@ const orgsOf = (tokens: readonly string[]) => ({
 });
 
 interface Seen {
-  readonly answers: readonly Answer[];
+  readonly responses: readonly CallResponse[];
   readonly orders: readonly LogEntry[];
   readonly asked: readonly LogEntry[];
   readonly issued: number;
@@ -79,7 +79,7 @@ async function underLoad(forSeconds: number, isRenewed: boolean): Promise<Seen> 
       return known;
     },
   });
-  endpoint.answer(...Array.from({ length: forSeconds }, () => rough).flat());
+  endpoint.respond(...Array.from({ length: forSeconds }, () => rough).flat());
   const file = join(await newFolder(), 'refresh-token');
   await writeFile(file, endpoint.refreshTokens[0] ?? '', { mode: 0o600 });
   const oauth = `oauth: { tokenUrl: "${endpoint.url}", clientId: client-sim, clientSecret: secret-of-the-client, refreshTokenFile: "${file}" }`;
@@ -94,7 +94,7 @@ async function underLoad(forSeconds: number, isRenewed: boolean): Promise<Seen> 
     isRenewed ? renewing(configure, oauth) : configure,
   );
   const load = { to: fleet.gateways, everyMs: 20, key: fleet.keys['acme'] ?? '', headers: wait(600) };
-  const answers = await Promise.all([
+  const responses = await Promise.all([
     drive({ ...load, name: 'order', path: ordersPath, calls: shop.limit + shop.perSecond * forSeconds }),
     drive({
       ...load,
@@ -110,7 +110,7 @@ async function underLoad(forSeconds: number, isRenewed: boolean): Promise<Seen> 
   await endpoint.close();
   const { refusedGrants, maxAtOnce } = endpoint;
   const issued = endpoint.issued.length;
-  return { answers: answers.flat(), orders, asked, issued, refusedGrants, maxAtOnce, buckets };
+  return { responses: responses.flat(), orders, asked, issued, refusedGrants, maxAtOnce, buckets };
 }
 
 const renewing =
@@ -153,7 +153,7 @@ const renewal = (forSeconds: number): Scenario => ({
     const throttlesFixed = count(fixed.orders, 'throttled') + count(fixed.asked, 'throttled');
     return {
       passed:
-        allSucceeded([...fixed.answers, ...renewed.answers]) &&
+        allSucceeded([...fixed.responses, ...renewed.responses]) &&
         renewed.issued >= forSeconds / lifeSeconds &&
         renewed.refusedGrants === 0 &&
         renewed.maxAtOnce === 1 &&
@@ -164,7 +164,7 @@ const renewal = (forSeconds: number): Scenario => ({
         (slower <= atMost || stalledMs > quietMs),
       figures: [
         `makespan ${slower.toFixed(3)} × that with fixed credentials (orders ${seconds(orders)}, chats ${seconds(asked)})`,
-        `${renewed.issued} tokens, ${renewed.refusedGrants} refresh tokens refused; ${summary(renewed.answers)}; in flight per store at most ${inFlight}`,
+        `${renewed.issued} tokens, ${renewed.refusedGrants} refresh tokens refused; ${summary(renewed.responses)}; in flight per store at most ${inFlight}`,
         `a token refused at most ${maxRefusals(renewed.orders)} times for orders, ${maxRefusals(renewed.asked)} for chats`,
         `upstream 429s ${throttles}, with fixed credentials ${throttlesFixed}; buckets ${renewed.buckets}`,
         `longest stall ${stalledMs.toFixed(0)} ms`,

@@ -36,7 +36,7 @@ interface Made {
   readonly at: number;
 }
 
-/** Answers with how often the call was made: after 50 to 1,500 ms, every tenth with 1 MB, every third as a stream. */
+/** Responses with how often the call was made: after 50 to 1,500 ms, every tenth with 1 MB, every third as a stream. */
 async function startUpstream() {
   const made = new Map<number, Made[]>();
   const server = createServer((request, response) => {
@@ -46,7 +46,7 @@ async function startUpstream() {
     made.set(pair, calls);
     const text = `${pair}#${calls.length}`;
     request.resume().on('end', () => {
-      setTimeout(() => answer(response, pair, text), 50 + draw(pair, 1) * 1_450);
+      setTimeout(() => respond(response, pair, text), 50 + draw(pair, 1) * 1_450);
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -54,7 +54,7 @@ async function startUpstream() {
   return { url: `http://127.0.0.1:${port}`, made, stop: () => server.close().closeAllConnections() };
 }
 
-function answer(response: ServerResponse, pair: number, text: string): void {
+function respond(response: ServerResponse, pair: number, text: string): void {
   if (pair % 3 !== 0) {
     response.end(text.padEnd(pair % 10 === 0 ? 1_000_000 : 100, ' '));
     return;
@@ -110,7 +110,7 @@ async function client({ gateways, key, pair, at, leavesAfterMs }: Client): Promi
     }
     await pause(300);
   }
-  return { pair, made: null, words: 'no answer after 40 attempts' };
+  return { pair, made: null, words: 'no response after 40 attempts' };
 }
 
 async function load(replicas: number): Promise<Row> {
@@ -210,7 +210,7 @@ function judge(got: readonly Got[], seen: Seen): Row {
       `${pairs} pairs, ${calls} upstream calls for ${made.size} distinct`,
       `${twice.length} twice, ${others.length} of them not the killed replica's, ${seen.again} counted`,
       `${seen.replays} replays, ${left} clients left`,
-      `${failed.length} without an answer${words === '' ? '' : ` (${words})`}`,
+      `${failed.length} without a response${words === '' ? '' : ` (${words})`}`,
       `${seen.readable} readable in Redis`,
       `longest stall ${seen.stalledMs.toFixed(0)} ms`,
     ].join('; '),

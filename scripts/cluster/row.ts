@@ -1,5 +1,5 @@
 /** What a scenario is and what it says. Types and words only. */
-import type { Answer } from '../../test/support/redis-fleet.ts';
+import type { CallResponse } from '../../test/support/redis-fleet.ts';
 
 export interface Row {
   /** `null`: the machine was too busy to judge. */
@@ -56,17 +56,18 @@ export function inOrder(
   return { ok: isKept || excused, words: excused ? `${idle} (order not judged: they were saturated)` : idle };
 }
 
-/** Answers by status and code, as `200 ×3, 429 wait_too_long ×1`. */
-export function summary(answers: readonly Answer[]): string {
+/** Responses by status and code, as `200 ×3, 429 wait_too_long ×1`. */
+export function summary(responses: readonly CallResponse[]): string {
   const counts = new Map<string, number>();
-  for (const { status, code } of answers) {
+  for (const { status, code } of responses) {
     const name = `${status}${code === '' ? '' : ` ${code}`}`;
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
-  return `${answers.length} calls: ${[...counts].map(([name, times]) => `${name} ×${times}`).join(', ')}`;
+  return `${responses.length} calls: ${[...counts].map(([name, times]) => `${name} ×${times}`).join(', ')}`;
 }
 
-export const succeeded = (answers: readonly Answer[]): number =>
-  answers.filter(({ status }) => status >= 200 && status < 300).length;
+export const succeeded = (responses: readonly CallResponse[]): number =>
+  responses.filter(({ status }) => status >= 200 && status < 300).length;
 
-export const allSucceeded = (answers: readonly Answer[]): boolean => succeeded(answers) === answers.length;
+export const allSucceeded = (responses: readonly CallResponse[]): boolean =>
+  succeeded(responses) === responses.length;

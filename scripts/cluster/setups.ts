@@ -1,5 +1,5 @@
 /**
- * The two ways of running that must give the same answers: one process with the embedded limiter, and three replicas over
+ * The two ways of running that must give the same results: one process with the embedded limiter, and three replicas over
  * a Redis of their own. Owns: starting and ending what a scenario needs for one of them.
  */
 import { fleetConfig, type FleetConfig, type FleetOptions } from '../../test/support/redis-fleet.ts';

@@ -98,7 +98,7 @@ async function burst(seconds: number, isSlowed: boolean): Promise<Burst> {
   await world.end();
   await stopServer(redis);
   // The first calls to arrive upstream find room: the bucket's 600 and what it gains while calls are sent.
-  const order = orderOf(seen.answers, seen.entries, 600 + 10 * seconds);
+  const order = orderOf(seen.responses, seen.entries, 600 + 10 * seconds);
   const share = sharePerStop * stopsWhileQueued(seconds);
   const isKept = beyond(order.behindMs, apartMs).count <= share * order.behindMs.length;
   const time = inTime(seen, 20_000, atBest);
@@ -106,7 +106,7 @@ async function burst(seconds: number, isSlowed: boolean): Promise<Burst> {
   const stopped = `stopped ${stops.length} times, ${stopMs} to ${Math.max(0, ...stops).toFixed(0)} ms; `;
   return {
     isSaturated: isSaturated(seen),
-    holds: allSucceeded(seen.answers) && seen.throttled + seen.twice === 0 && time.ok && isKept,
+    holds: allSucceeded(seen.responses) && seen.throttled + seen.twice === 0 && time.ok && isKept,
     figures: `${time.words}; ${orderInWords(order, apartMs)}; ${inOrder(seen, isKept).words}; ${isSlowed ? stopped : ''}${seen.words}; ${later}`,
   };
 }

@@ -21,7 +21,7 @@ async function underFailover(world: World, strike: () => Promise<void>): Promise
   const after = await aftermath(world);
   await world.end();
   return {
-    passed: allSucceeded(seen.answers) && seen.twice === 0 && seen.throttled === 0 && back === 3,
+    passed: allSucceeded(seen.responses) && seen.twice === 0 && seen.throttled === 0 && back === 3,
     figures: `${took(seen)}; ${seen.words}; ${after}; on Redis again ${back}`,
   };
 }
@@ -136,7 +136,7 @@ const secured: Scenario = {
     await stopServer(server);
     return {
       passed:
-        allSucceeded(seen.answers) &&
+        allSucceeded(seen.responses) &&
         seen.throttled + seen.twice + seen.crossed === 0 &&
         nothingLeft(remains),
       figures: `${took(seen)}; ${seen.words}; ${after}; ${remainsInWords(remains)}`,

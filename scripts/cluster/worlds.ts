@@ -11,7 +11,7 @@ import {
   fleetConfig,
   makespan,
   overtaken,
-  type Answer,
+  type CallResponse,
 } from '../../test/support/redis-fleet.ts';
 import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
@@ -44,7 +44,7 @@ export async function chatWorld(redis: string, rpm: number, limits = wide): Prom
   return { fleet, simulator, end: () => endAll(fleet, simulator) };
 }
 
-/** A store of 40 calls at 2/s whose answers take `latencyMs`; one call in flight per workspace. */
+/** A store of 40 calls at 2/s whose responses take `latencyMs`; one call in flight per workspace. */
 export async function shopWorld(redis: string, latencyMs: number): Promise<World> {
   const model = await startModel(100_000);
   const simulator = await startSimulator('commerce', {
@@ -105,7 +105,7 @@ export async function fill(world: World): Promise<void> {
 }
 
 export interface Seen {
-  readonly answers: readonly Answer[];
+  readonly responses: readonly CallResponse[];
   /** The upstream's log of this load. */
   readonly entries: readonly LogEntry[];
   /** Refusals of the upstream, which clients do not see. */
@@ -143,7 +143,7 @@ export async function see(
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
-  const [answers, idleShare] = await Promise.all([drive(load), idleShareOver(load.calls * load.everyMs)]);
+  const [responses, idleShare] = await Promise.all([drive(load), idleShareOver(load.calls * load.everyMs)]);
   const stalledMs = stalls.maxSince(since);
   const clientStalledMs = stalls.ownSinceMark();
   const replicaStalledMs = await lag(fleet);
@@ -152,13 +152,13 @@ export async function see(
   // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
   // way have no order.
   const spacingMs = apartMs + clientStalledMs + replicaStalledMs + releaseMs(inOrder);
-  const crossedAmong: Seen['crossedAmong'] = (kept) => overtaken(answers, kept(inOrder), spacingMs);
+  const crossedAmong: Seen['crossedAmong'] = (kept) => overtaken(responses, kept(inOrder), spacingMs);
   const crossed = crossedAmong(ordered);
   const throttled = count(entries, 'throttled');
   const doubled = twice(entries);
   const tookMs = makespan(entries);
   return {
-    answers,
+    responses,
     entries,
     throttled,
     crossed,
@@ -169,7 +169,7 @@ export async function see(
     clientStalledMs,
     replicaStalledMs,
     idleShare,
-    words: `${summary(answers)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
+    words: `${summary(responses)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
   };
 }
 

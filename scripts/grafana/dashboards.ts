@@ -58,7 +58,7 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     figure(
-      { title: 'Absorbed a minute', means: 'Throttled answers that clients never saw. Many: the upstream is the limit, not Sluice.', unit: 'short' },
+      { title: 'Absorbed a minute', means: 'Throttled responses that clients never saw. Many: the upstream is the limit, not Sluice.', unit: 'short' },
       { expr: perMinute('sluice_retries_absorbed_total'), legend: 'absorbed' },
       { amber: 60, red: 600 },
     ),
@@ -153,7 +153,7 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
-      { title: 'Failed attempts', means: 'By reason: the way to the upstream, not its answers.', unit: 'reqps' },
+      { title: 'Failed attempts', means: 'By reason: the way to the upstream, not its responses.', unit: 'reqps' },
       [{ expr: rate('sluice_upstream_failures_total', 'upstream, reason'), legend: '{{upstream}} {{reason}}' }],
     ),
   )
@@ -168,7 +168,7 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
       { title: 'Repeats', means: 'Calls that cost the upstream nothing: joined to an equal call under way, or answered with what was kept. Made again: a replica died.', unit: 'reqps' },
       [
         { expr: 'sum(rate(sluice_repeats_joined_total[$__rate_interval]))', legend: 'joined' },
-        { expr: 'sum(rate(sluice_idempotent_replays_total[$__rate_interval]))', legend: 'kept answer' },
+        { expr: 'sum(rate(sluice_idempotent_replays_total[$__rate_interval]))', legend: 'kept response' },
         { expr: 'sum(rate(sluice_repeats_made_again_total[$__rate_interval]))', legend: 'made again' },
       ],
     ),
@@ -242,7 +242,7 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
       { span: 12 },
     ),
   )
-  .withRow(new RowBuilder('Answers'))
+  .withRow(new RowBuilder('Responses'))
   .withPanel(
     lines(
       { title: 'Calls by outcome', means: 'upstream_error: the upstream said so. failed: it could not be reached or broke.', unit: 'reqps' },
@@ -268,7 +268,7 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
   )
   .withPanel(
     lines(
-      { title: 'Upstream time to the head of its answer', means: 'Slow answers hold places where calls are serialized.', unit: 's' },
+      { title: 'Upstream time to the head of its response', means: 'Slow responses hold places where calls are serialized.', unit: 's' },
       [0.5, 0.95, 0.99].map((share) => ({
         expr: quantile(share, 'sluice_upstream_seconds', 'upstream', one),
         legend: `p${share * 100}`,
@@ -286,10 +286,10 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
   )
   .withPanel(
     lines(
-      { title: 'Repeats', means: 'By what they got: the answer of a call under way, a kept answer, another call, or the refusal of a moment before.', unit: 'reqps' },
+      { title: 'Repeats', means: 'By what they got: the response of a call under way, a kept response, another call, or the refusal of a moment before.', unit: 'reqps' },
       [
         { expr: `sum(rate(sluice_repeats_joined_total${one}[$__rate_interval]))`, legend: 'joined' },
-        { expr: `sum(rate(sluice_idempotent_replays_total${one}[$__rate_interval]))`, legend: 'kept answer' },
+        { expr: `sum(rate(sluice_idempotent_replays_total${one}[$__rate_interval]))`, legend: 'kept response' },
         { expr: `sum(rate(sluice_repeats_made_again_total${one}[$__rate_interval]))`, legend: 'made again' },
         { expr: `sum(rate(sluice_refused_again_total${one}[$__rate_interval]))`, legend: 'refused again' },
       ],

@@ -1,19 +1,19 @@
 /**
- * httplint over recorded answers of both ports, each judged together with its request: nothing is marked bad. What it warns of
+ * httplint over recorded responses of both ports, each judged together with its request: nothing is marked bad. What it warns of
  * is printed and not judged.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Report } from '../observability/report.ts';
-import { recordedAnswers, unseenRefusals } from './answers/recorded.ts';
-import type { Recorded } from './answers/record.ts';
+import { recordedResponses, unseenRefusals } from './responses/recorded.ts';
+import type { Recorded } from './responses/record.ts';
 import { fromPyPi, ran } from './tools.ts';
 
-const judge = new URL('lint_answers.py', import.meta.url).pathname;
+const judge = new URL('lint_responses.py', import.meta.url).pathname;
 const maxMs = 120_000;
-const minAnswers = 200;
+const minResponses = 200;
 
-/** Marked bad in every such answer, and why it stands. */
+/** Marked bad in every such response, and why it stands. */
 const answered: readonly (readonly [string, string])[] = [
   [
     "The server won't accept a URI this long",
@@ -30,20 +30,20 @@ interface Judgement {
 const fieldsOf = ({ fields = [] }: Recorded): (readonly [string, string])[] =>
   fields.map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()]);
 
-/** @returns a judgement per answer, or why there is none */
+/** @returns a judgement per response, or why there is none */
 export async function judged(
   python: string,
   recorded: readonly Recorded[],
 ): Promise<readonly Judgement[] | string> {
   const input = recorded.map((one) => {
-    const { name, method = 'GET', path: target, at, answer } = one;
+    const { name, method = 'GET', path: target, at, response } = one;
     return JSON.stringify({
       name,
       method,
       target,
       at,
       fields: fieldsOf(one),
-      answer: answer.toString('base64'),
+      response: response.toString('base64'),
     });
   });
   const { status, output } = await ran(python, [judge], maxMs, input.join('\n'));
@@ -63,23 +63,23 @@ export async function judgeByHttplint(report: Report): Promise<void> {
   if ('why' in tool) return report.skipped('httplint', tool.why);
   const python = join(tool.path, '../python');
   if (!existsSync(python)) return report.skipped('httplint', `no ${python}`);
-  const recorded = await recordedAnswers();
+  const recorded = await recordedResponses();
   const others = recorded.filter(({ expected, got }) => expected !== got);
   report.check(
-    `httplint: ${recorded.length} answers were recorded as they were meant`,
-    recorded.length >= minAnswers && others.length === 0,
+    `httplint: ${recorded.length} responses were recorded as they were meant`,
+    recorded.length >= minResponses && others.length === 0,
     others.map(({ name, expected, got }) => `${name}: ${got}, not ${expected}`).join('\n         '),
   );
   const unseen = unseenRefusals(recorded);
   report.check('httplint: every refusal is among them', unseen.length === 0, unseen.join(', '));
   const judgements = await judged(python, recorded);
   if (typeof judgements === 'string')
-    return report.check('httplint: the answers were judged', false, judgements);
+    return report.check('httplint: the responses were judged', false, judgements);
   const bad = judgements
     .flatMap(({ name, bad: found }) => found.map((what) => `${name}: ${what}`))
     .filter((what) => !answered.some(([finding]) => what.includes(finding)));
   report.check(
-    `httplint: nothing is marked bad in ${judgements.length} answers`,
+    `httplint: nothing is marked bad in ${judgements.length} responses`,
     judgements.length === recorded.length && bad.length === 0,
     bad.join('\n         '),
   );

@@ -1,5 +1,5 @@
 /**
- * schemathesis against the OpenAPI documents: every answer has a status, fields, a type and a body as described. Also the 5xx:
+ * schemathesis against the OpenAPI documents: every response has a status, fields, a type and a body as described. Also the 5xx:
  * those of the document are known refusals (502 of an upstream), any other is a fault.
  */
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';

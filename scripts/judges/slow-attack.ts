@@ -7,17 +7,17 @@ import { ran, type Ran } from './tools.ts';
 const pageBytes = 4_096;
 const maxConnections = 1_500;
 /** What slow readers ask for: more than the system takes off the gateway's hands for a client that does not read. */
-export const answerBytes = 3 * 1_048_576;
+export const responseBytes = 3 * 1_048_576;
 
 /**
- * Of an answer that nobody reads the system keeps everything: as many at once as fit into a bit more than half of what TCP may take
- * on this machine (`net.ipv4.tcp_mem`). Above that every connection of the machine waits for memory, those of the control too.
+ * Of a response that nobody reads the system keeps everything: as many at once as fit into a bit more than half of what TCP may
+ * take on this machine (`net.ipv4.tcp_mem`). Above that every connection of the machine waits for memory, those of the control too.
  */
 function maxReads(): number {
   const bounds = '/proc/sys/net/ipv4/tcp_mem';
   if (!existsSync(bounds)) return maxConnections;
   const pages = Number(readFileSync(bounds, 'utf8').trim().split(/\s+/)[1]);
-  return Math.min(maxConnections, Math.floor((0.6 * pages * pageBytes) / answerBytes));
+  return Math.min(maxConnections, Math.floor((0.6 * pages * pageBytes) / responseBytes));
 }
 
 export interface Attack {

@@ -11,7 +11,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import { startFleet, type Gateway } from '../cluster/fleet.ts';
 import type { Report } from '../observability/report.ts';
 import {
-  answerBytes,
+  responseBytes,
   attack,
   attacks,
   growthOf,
@@ -37,20 +37,20 @@ const maxBareRatio = 1.5;
 const ownGrowthBytes = 32 * 1_048_576;
 /** For slow reads, of which a bare server has nothing to hold: at most this while they are held, and this in all. Bytes. */
 const ofReads = { held: 32 * 1_048_576, base: 96 * 1_048_576, each: 256 * 1_024 };
-/** The limits that end them: 20 s for a head, 60 s for a request, and `timeouts.totalSeconds` for an answer. */
-const answerSeconds = 20;
+/** The limits that end them: 20 s for a head, 60 s for a request, and `timeouts.totalSeconds` for a response. */
+const responseSeconds = 20;
 
 interface Pair {
   readonly attacked: Gateway;
   readonly control: Gateway;
   readonly key: string;
-  /** Requests for a large answer that have come to the upstream. */
+  /** Requests for a large response that have come to the upstream. */
   largeAsked(): number;
   stop(): Promise<void>;
 }
 
 async function startPair(): Promise<Pair> {
-  const large = Buffer.alloc(answerBytes);
+  const large = Buffer.alloc(responseBytes);
   let largeAsked = 0;
   const server = createServer(
     (request, response) => void request.resume().on('end', () => response.end('ok')),
@@ -67,7 +67,7 @@ async function startPair(): Promise<Pair> {
   );
   const { key, hash } = createKey();
   const upstream = (name: string, origin = ''): string =>
-    `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: true, maxSockets: 2000, timeouts: { totalSeconds: ${answerSeconds} } }`;
+    `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: true, maxSockets: 2000, timeouts: { totalSeconds: ${responseSeconds} } }`;
   const yaml = [
     'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }',
     'privacy: { labelKey: "a label key of the judges" }',
@@ -93,9 +93,9 @@ async function startPair(): Promise<Pair> {
 /** How long one call of another client takes, milliseconds; `null`: it was not answered. */
 async function callOf({ url }: Gateway, key: string): Promise<number | null> {
   const at = performance.now();
-  const answer = await fetch(`${url}/via/small/x`, { headers: { 'sluice-key': key } }).catch(() => null);
-  await answer?.arrayBuffer();
-  return answer?.status === 200 ? performance.now() - at : null;
+  const response = await fetch(`${url}/via/small/x`, { headers: { 'sluice-key': key } }).catch(() => null);
+  await response?.arrayBuffer();
+  return response?.status === 200 ? performance.now() - at : null;
 }
 
 async function sampleOf({ adminUrl }: Gateway): Promise<Sample> {
@@ -215,7 +215,7 @@ export async function judgeBySlowhttptest(report: Report): Promise<void> {
       if (what === 'reads') {
         const asked = pair.largeAsked();
         report.check(
-          `slowhttptest: ${connections} slow reads are of answers of the upstream`,
+          `slowhttptest: ${connections} slow reads are of responses of the upstream`,
           asked >= minOpen(one),
           `${asked} were asked for`,
         );

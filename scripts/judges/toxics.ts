@@ -27,12 +27,12 @@ export async function startToxiproxy(program: string): Promise<Toxiproxy> {
   const isUp = await until(async () => (await fetch(`${base}/version`)).ok, 10_000);
   if (!isUp) throw new Error('toxiproxy does not answer');
   const asked = async (method: string, path: string, body?: unknown): Promise<unknown> => {
-    const answer = await fetch(`${base}${path}`, {
+    const response = await fetch(`${base}${path}`, {
       method,
       body: body === undefined ? null : JSON.stringify(body),
     });
-    const text = await answer.text();
-    if (!answer.ok) throw new Error(`toxiproxy: ${method} ${path}: ${text}`);
+    const text = await response.text();
+    if (!response.ok) throw new Error(`toxiproxy: ${method} ${path}: ${text}`);
     return text === '' ? null : JSON.parse(text);
   };
   return {

@@ -15,7 +15,7 @@ export interface Transition {
 
 /**
  * What became of the calls of one load. `lost`: not answered 200. `doubled`: reached the upstream more than once. `resent`: sent
- * again on a connection of its own, because the kept one was closed before any byte of an answer.
+ * again on a connection of its own, because the kept one was closed before any byte of a response.
  */
 export interface Load {
   readonly name: string;

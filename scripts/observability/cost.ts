@@ -36,9 +36,9 @@ const concurrency = 32;
 type Side = 'off' | 'on' | 'traced';
 
 export async function verifyCost(report: Report): Promise<void> {
-  const upstream = createServer((incoming, answer) => {
+  const upstream = createServer((incoming, response) => {
     incoming.resume();
-    answer.writeHead(200, { 'content-type': 'application/json' }).end('{"ok":true}');
+    response.writeHead(200, { 'content-type': 'application/json' }).end('{"ok":true}');
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
@@ -149,11 +149,11 @@ async function roundOf(
   return ((await cpuOf(child, side)) - before) / calls;
 }
 
-/** Says how calls are followed from now on; the answer is the CPU used so far. */
+/** Says how calls are followed from now on; the response is the CPU used so far. */
 async function cpuOf(child: ChildProcess, side: Side): Promise<number> {
-  const answer = once(child, 'message');
+  const response = once(child, 'message');
   child.send(side);
-  return Number((await answer)[0]);
+  return Number((await response)[0]);
 }
 
 type Headers = Readonly<Record<string, string>>;
@@ -165,10 +165,13 @@ const headersOf = (key: string, traced: boolean): Headers => ({
 
 function call(port: number, headers: Headers, agent: Agent): Promise<void> {
   return new Promise((done, broken) => {
-    request({ port, host: '127.0.0.1', path: '/via/api/thing', headers: { ...headers }, agent }, (answer) => {
-      if (answer.statusCode !== 200) broken(new Error(`status ${answer.statusCode}`));
-      answer.resume().on('end', () => done());
-    })
+    request(
+      { port, host: '127.0.0.1', path: '/via/api/thing', headers: { ...headers }, agent },
+      (response) => {
+        if (response.statusCode !== 200) broken(new Error(`status ${response.statusCode}`));
+        response.resume().on('end', () => done());
+      },
+    )
       .on('error', broken)
       .end();
   });

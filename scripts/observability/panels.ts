@@ -117,8 +117,8 @@ type Ask = (query: string) => Promise<readonly Series[]>;
 
 function asker(base: string): Ask {
   return async (query) => {
-    const answer = await fetch(`${base}/api/v1/query?query=${encodeURIComponent(query)}`);
-    const { status, data, error } = (await answer.json()) as {
+    const response = await fetch(`${base}/api/v1/query?query=${encodeURIComponent(query)}`);
+    const { status, data, error } = (await response.json()) as {
       status: string;
       data?: { result: Series[] };
       error?: string;
@@ -211,9 +211,9 @@ const callsOf = (all: AllActivity | undefined): number =>
 /** The form that Prometheus itself asks for must be complete. */
 async function verifyOpenMetrics(report: Report, service: Service | undefined): Promise<void> {
   const accept = 'application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5';
-  const answer = await fetch(`${adminOf(service)}/metrics`, { headers: { accept } });
-  const body = await answer.text();
-  const type = answer.headers.get('content-type') ?? '';
+  const response = await fetch(`${adminOf(service)}/metrics`, { headers: { accept } });
+  const body = await response.text();
+  const type = response.headers.get('content-type') ?? '';
   report.check(
     'OpenMetrics on request',
     type.startsWith('application/openmetrics-text') && body.endsWith('# EOF\n'),
@@ -295,7 +295,7 @@ async function load(services: readonly Service[], keys: readonly string[]): Prom
     const body = JSON.stringify({ model: 'gpt-4o', messages: [{ role: 'user', content: `canary ${n}` }] });
     const send = (path: string, more: RequestInit = {}): void => {
       const asked = fetch(`${base}${path}`, { headers: { ...headers, ...hurried }, ...more });
-      calls.push(asked.then((answer) => answer.text()).catch(() => ''));
+      calls.push(asked.then((response) => response.text()).catch(() => ''));
     };
     send('/via/openai/v1/chat/completions', { method: 'POST', body });
     if (n % 10 === 0) send('/via/renewing/v1/models');

@@ -37,7 +37,7 @@ export const pressedTraffic: readonly Traffic[] = [
   { workspace: 'globex', upstream: 'shop', perMinute: 30, together: 2 },
 ];
 
-/** Calls of somebody else on the same credential, of which Sluice knows only by the upstream's answers; per second. */
+/** Calls of somebody else on the same credential, of which Sluice knows only by the upstream's responses; per second. */
 export const outsidePerSecond = 3;
 
 const modelQuota = { rpm: 500, tpm: 30_000 };
@@ -108,11 +108,11 @@ export async function startScene(): Promise<Scene> {
   };
 }
 
-/** One call and its whole answer. A refusal is part of the picture, and so is a connection that the end of the scene cuts. */
+/** One call and its whole response. A refusal is part of the picture, and so is a connection that the end of the scene cuts. */
 async function callOnce(base: string, key: string, upstream: Traffic['upstream']): Promise<void> {
   const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' };
   try {
-    const answer =
+    const response =
       upstream === 'openai'
         ? await fetch(`${base}/via/openai/v1/chat/completions`, {
             method: 'POST',
@@ -124,7 +124,7 @@ async function callOnce(base: string, key: string, upstream: Traffic['upstream']
             }),
           })
         : await fetch(`${base}/via/shop/admin/api/2026-10/orders.json?limit=5`, { headers });
-    await answer.arrayBuffer();
+    await response.arrayBuffer();
   } catch {
     // The replica has been ended.
   }

@@ -29,7 +29,7 @@ const activityComponents = JSON.parse(
 const problem: Json = {
   type: 'object',
   description:
-    'An answer that Sluice made itself (RFC 9457), with the `error` member that language-model SDKs read.',
+    'A response that Sluice made itself (RFC 9457), with the `error` member that language-model SDKs read.',
   required: ['type', 'title', 'status', 'detail', 'code', 'requestId', 'error'],
   properties: {
     type: { type: 'string', pattern: '^urn:sluice:error:[a-z_]+$' },
@@ -56,22 +56,22 @@ const problem: Json = {
 };
 
 const field = (description: string, schema: Json = { type: 'string' }): Json => ({ description, schema });
-const answerFields: Json = {
+const responseFields: Json = {
   'Sluice-Request-Id': field('Id of this call, also in logs and traces.'),
-  'Sluice-Admission': field('waited=<ms>, attempts=<n>, absorbed=<throttled answers absorbed>'),
+  'Sluice-Admission': field('waited=<ms>, attempts=<n>, absorbed=<throttled responses absorbed>'),
   'RateLimit-Policy': field('The workspace ceiling on this upstream.'),
   RateLimit: field('What is left under it.'),
 };
 const errorFields: Json = {
-  'Sluice-Request-Id': answerFields['Sluice-Request-Id'],
-  'Sluice-Error': field('The code: Sluice made this answer.'),
+  'Sluice-Request-Id': responseFields['Sluice-Request-Id'],
+  'Sluice-Error': field('The code: Sluice made this response.'),
 };
 const retryFields: Json = {
   'Retry-After': field('Whole seconds, rounded up.', { type: 'integer', minimum: 1 }),
   'retry-after-ms': field('The same, exact.', { type: 'integer', minimum: 1 }),
 };
 
-/** One response per status of these codes. `passing`: the upstream's own answer may have the status, too. */
+/** One response per status of these codes. `passing`: the upstream's own response may have the status, too. */
 function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly passing: boolean }): Json {
   const byStatus = new Map<number, string[]>([[500, ['internal']]]);
   for (const code of of) {
@@ -86,7 +86,7 @@ function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly pa
       .map(([status, names]) => [
         String(status),
         {
-          description: `${names.map((name) => `\`${name}\``).join(', ')}${passing ? ', or the upstream’s own answer' : ''}`,
+          description: `${names.map((name) => `\`${name}\``).join(', ')}${passing ? ', or the upstream’s own response' : ''}`,
           headers: {
             ...errorFields,
             ...(status === 429 || status === 503 ? retryFields : {}),
@@ -137,8 +137,8 @@ function everyMethod(
   const responses = {
     ...refusalResponses(of, { passing: true }),
     default: {
-      description: 'The upstream’s own answer, streamed: status, fields and body.',
-      headers: answerFields,
+      description: 'The upstream’s own response, streamed: status, fields and body.',
+      headers: responseFields,
       content: { '*/*': { schema: {} } },
     },
   };
@@ -359,7 +359,7 @@ export function adminPort(): Json {
       },
       '/upstreams/{name}/open': control(
         'open',
-        'Reopens what answers of the upstream have closed: buckets and breakers',
+        'Reopens what responses of the upstream have closed: buckets and breakers',
       ),
       '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
       '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [

@@ -1,7 +1,7 @@
 /**
  * The queries that scale the gateway, taken from the chart and from the prometheus-adapter rule, on a real Prometheus
  * that scrapes processes with known numbers: pods that have only one of the two gauges count, other pods do not, and a
- * lost Prometheus is an empty answer, never 0. The rules of the chart go through promtool.
+ * lost Prometheus is an empty response, never 0. The rules of the chart go through promtool.
  */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -95,8 +95,8 @@ async function withPrometheus(targets, run) {
   ];
   const prometheus = start('prometheus', flags);
   const query = async (text) => {
-    const answer = await fetch(`http://127.0.0.1:${port}/api/v1/query?query=${encodeURIComponent(text)}`);
-    const body = await answer.json();
+    const response = await fetch(`http://127.0.0.1:${port}/api/v1/query?query=${encodeURIComponent(text)}`);
+    const body = await response.json();
     if (body.status !== 'success') throw new Error(`${text}: ${body.error}`);
     return body.data.result;
   };
@@ -117,8 +117,8 @@ async function queryProblems(tools) {
   const servers = [];
   const targets = [];
   for (const [pod, gauges] of Object.entries(pods)) {
-    const server = http.createServer((_, answer) =>
-      answer.writeHead(200, { 'content-type': 'text/plain; version=0.0.4' }).end(exposition(gauges)),
+    const server = http.createServer((_, response) =>
+      response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4' }).end(exposition(gauges)),
     );
     await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
     servers.push(server);
@@ -148,7 +148,7 @@ async function queryProblems(tools) {
       expect(target === 600, `the threshold is ${trigger.threshold}`);
       const lost = await query(trigger.query.replaceAll('namespace="sluice"', 'namespace="gone"'));
       expect(lost.length === 0, 'a namespace without series is answered with a number: KEDA would scale in');
-      expect(trigger.ignoreNullValues === 'false', 'KEDA would take an empty answer for 0');
+      expect(trigger.ignoreNullValues === 'false', 'KEDA would take an empty response for 0');
       return problems;
     });
   } finally {

@@ -26,9 +26,9 @@ export async function freePort() {
 export async function until(url, said = () => '', limitMs = 20_000) {
   const end = Date.now() + limitMs;
   while (Date.now() < end) {
-    const answer = await fetch(url).catch(() => null);
-    await answer?.arrayBuffer();
-    if (answer?.ok) return;
+    const response = await fetch(url).catch(() => null);
+    await response?.arrayBuffer();
+    if (response?.ok) return;
     await sleep(50);
   }
   throw new Error(`${url} did not answer 200 within ${limitMs / 1000} s\n${said()}`);
@@ -37,12 +37,12 @@ export async function until(url, said = () => '', limitMs = 20_000) {
 /** Answers `/after/<ms>/<id>` after that time and counts how often each id arrived. */
 async function startUpstream() {
   const seen = new Map();
-  const server = http.createServer((request, answer) => {
+  const server = http.createServer((request, response) => {
     const [, , wait, id] = request.url.split('/');
     seen.set(id, (seen.get(id) ?? 0) + 1);
     request.resume();
     setTimeout(
-      () => answer.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify({ id })),
+      () => response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify({ id })),
       Number(wait),
     );
   });
@@ -145,17 +145,17 @@ export async function startFleet({ limits = {} } = {}) {
   return { folder, redisPort, upstream, key, settings, upstreams, hash, labelKey, gateway, stop };
 }
 
-/** One call through Sluice. @returns {Promise<{status: number, ms: number, code: string | null}>} status 0 = no answer */
+/** One call through Sluice. @returns {Promise<{status: number, ms: number, code: string | null}>} status 0 = no response */
 export async function call(base, { id, upstreamMs, method = 'POST' }) {
   const started = Date.now();
   try {
-    const answer = await fetch(`${base}/via/api/after/${upstreamMs}/${id}`, {
+    const response = await fetch(`${base}/via/api/after/${upstreamMs}/${id}`, {
       method,
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
       ...(method === 'POST' ? { body: '{}' } : {}),
     });
-    await answer.arrayBuffer();
-    return { status: answer.status, ms: Date.now() - started, code: answer.headers.get('sluice-error') };
+    await response.arrayBuffer();
+    return { status: response.status, ms: Date.now() - started, code: response.headers.get('sluice-error') };
   } catch (error) {
     return { status: 0, ms: Date.now() - started, code: String(error.cause?.code ?? error.message) };
   }

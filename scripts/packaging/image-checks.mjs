@@ -181,8 +181,8 @@ async function restrictedProblems(podman) {
     const write =
       "try { require('fs').writeFileSync('/app/x', ''); console.log('written') } catch (e) { console.log(e.code) }";
     expect(podman(['exec', id, 'node', '-e', write]).trim() === 'EROFS', 'the root can be written');
-    const answer = await call(`http://127.0.0.1:${ports.port}`, { id: 'image', upstreamMs: 10 });
-    expect(answer.status === 200, `a call was answered ${JSON.stringify(answer)}`);
+    const response = await call(`http://127.0.0.1:${ports.port}`, { id: 'image', upstreamMs: 10 });
+    expect(response.status === 200, `a call was answered ${JSON.stringify(response)}`);
     const started = Date.now();
     podman(['kill', '--signal', 'TERM', id]);
     const code = podman(['wait', id]).trim();
@@ -247,8 +247,8 @@ async function deploymentProblems(tools, podman, options) {
     const held = call(base, { id: 'held', upstreamMs: 3000 });
     await sleep(500);
     await promisify(execFile)('podman', [...storage, 'kill', '--signal', 'TERM', id], options);
-    const answer = await held;
-    if (answer.status !== 200) problems.push(`SIGTERM cut the call in flight: ${JSON.stringify(answer)}`);
+    const response = await held;
+    if (response.status !== 200) problems.push(`SIGTERM cut the call in flight: ${JSON.stringify(response)}`);
     return problems;
   } finally {
     spawnSync('podman', [...storage, 'kube', 'down', manifest], options);

@@ -88,7 +88,7 @@ async function withProxy(proxy, run) {
     const port = await freePort();
     front = proxy.launch(fleet.folder, port, gateways);
     const base = `http://127.0.0.1:${port}`;
-    await answers(base, front);
+    await responds(base, front);
     return await run({ fleet, gateways, base });
   } finally {
     await front?.stop();
@@ -96,12 +96,12 @@ async function withProxy(proxy, run) {
   }
 }
 
-/** The data port knows no health route: any answer of the gateway will do. */
-async function answers(base, front) {
+/** The data port knows no health route: any response of the gateway will do. */
+async function responds(base, front) {
   for (let tries = 0; tries < 200; tries += 1) {
-    const answer = await fetch(`${base}/activity`).catch(() => null);
-    await answer?.arrayBuffer();
-    if (answer?.status === 401) return;
+    const response = await fetch(`${base}/activity`).catch(() => null);
+    await response?.arrayBuffer();
+    if (response?.status === 401) return;
     await sleep(50);
   }
   throw new Error(`the proxy did not start\n${front.said()}`);

@@ -113,7 +113,7 @@ export const refusals = [
   {
     name: 'Envoy with 15 s',
     values: { timeouts: { profile: 'envoy', hopSeconds: 15 } },
-    says: [/whole answer/, /= 375 s/],
+    says: [/whole response/, /= 375 s/],
   },
   {
     name: 'Google with 30 s',

@@ -8,13 +8,13 @@ export interface Attempt {
   readonly headers: Readonly<Record<string, string>>;
   readonly agent: Agent;
   readonly signal: AbortSignal;
-  /** The head of an answer has come. */
+  /** The head of a response has come. */
   readonly onBegun: () => void;
 }
 
 export type Ending =
   | { readonly kind: 'whole'; readonly status: number; readonly text: string }
-  /** The gateway made the answer. */
+  /** The gateway made the response. */
   | {
       readonly kind: 'refused';
       readonly status: number;
@@ -26,17 +26,17 @@ export type Ending =
       readonly words: string;
       /** The connection had been used before, and was closed without a byte: what every client repeats. */
       readonly isStale: boolean;
-      /** An answer had begun. */
+      /** A response had begun. */
       readonly isCut: boolean;
     };
 
 export function attempt({ url, path, method, headers, agent, signal, onBegun }: Attempt): Promise<Ending> {
   return new Promise((resolve) => {
     const outgoing = request(`${url}${path}`, { method, headers, agent, signal });
-    let answer: IncomingMessage | null = null;
+    let response: IncomingMessage | null = null;
     const broken = (failure: NodeJS.ErrnoException): void => {
       const words = failure.code ?? failure.name;
-      const isCut = answer !== null;
+      const isCut = response !== null;
       resolve({
         kind: 'broken',
         words,
@@ -46,7 +46,7 @@ export function attempt({ url, path, method, headers, agent, signal, onBegun }: 
     };
     outgoing.on('error', broken);
     outgoing.on('response', (incoming) => {
-      answer = incoming;
+      response = incoming;
       onBegun();
       let text = '';
       incoming.setEncoding('utf8');

@@ -33,7 +33,7 @@ const waitSeconds = 120;
 const maxAttemptMs = waitSeconds * 1_000 + 60_000;
 /** A refusal with a time loses no call; one that has been refused for so long is given up, and counts as lost. Milliseconds. */
 const maxMs = 600_000;
-/** Answers later than this are counted apart, milliseconds. */
+/** Responses later than this are counted apart, milliseconds. */
 const lateMs = maxAttemptMs;
 const shareLeaving = 0.08;
 
@@ -54,7 +54,7 @@ function inWords(ending: Ending): string {
     case 'refused':
       return `${ending.status} ${ending.code}, again in ${ending.retryAfterMs ?? '?'} ms`;
     case 'broken':
-      return `${ending.words}${ending.isStale ? ' on a kept connection' : ''}${ending.isCut ? ' inside the answer' : ''}`;
+      return `${ending.words}${ending.isStale ? ' on a kept connection' : ''}${ending.isCut ? ' inside the response' : ''}`;
   }
 }
 
@@ -73,7 +73,7 @@ export class Clients {
   refused = 0;
   /** Calls that were answered late, because they had been refused, with a time, and came again. */
   late = 0;
-  /** The longest way of a call of the serialized workspace from its sending to its answer, milliseconds. */
+  /** The longest way of a call of the serialized workspace from its sending to its response, milliseconds. */
   maxHeldMs = 0;
 
   constructor(parts: ClientParts) {
@@ -171,7 +171,7 @@ export class Clients {
       case 'whole':
         if (ending.status === 200 && isWhole(kind, ending.text)) return { kind: 'answered' };
         if (ending.status === 200)
-          return { kind: 'lost', words: `an answer of ${ending.text.length} characters` };
+          return { kind: 'lost', words: `a response of ${ending.text.length} characters` };
         return { kind: 'failed', words: String(ending.status) };
       case 'refused':
         // A refusal with a time is followed, as SDKs do; so is a repeat that comes while its call is answered.

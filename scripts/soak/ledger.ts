@@ -8,7 +8,7 @@ export type Fate =
   | { readonly kind: 'answered' }
   /** The client hung up. */
   | { readonly kind: 'left' }
-  /** An answer said that the upstream failed. */
+  /** A response said that the upstream failed. */
   | { readonly kind: 'failed'; readonly words: string }
   /** The connection broke because the replica was killed, and repeating is not safe. */
   | { readonly kind: 'killed' }
@@ -24,7 +24,7 @@ export interface Made {
   arrivedAt: number | null;
   /** And of its latest. */
   latestAt: number | null;
-  /** Monotonic milliseconds at which the upstream ended its latest answer. */
+  /** Monotonic milliseconds at which the upstream ended its latest response. */
   answeredAt: number | null;
 }
 

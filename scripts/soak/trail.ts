@@ -1,5 +1,5 @@
 /**
- * The way of one call as its client knows it, kept so that a call without an answer explains itself: what happened last, and in
+ * The way of one call as its client knows it, kept so that a call without a response explains itself: what happened last, and in
  * which phase it is. Does not own: what the upstream knows (`ledger.ts`).
  */
 import type { Made } from './ledger.ts';
@@ -30,7 +30,7 @@ export class Trail {
     this.note(`sent to ${replica.name}`);
   }
 
-  /** The head of an answer has come. */
+  /** The head of a response has come. */
   begun(): void {
     if (this.#open !== null) this.#open.hasBegun = true;
   }
@@ -52,7 +52,7 @@ export class Trail {
     if (this.#open === null) return 'between two attempts, as its refusal asked';
     const { replica, startedAt, hasBegun } = this.#open;
     const where = `at ${replica.name}, which ${stateOf(replica)}, for ${seconds(now - startedAt)}`;
-    if (hasBegun) return `inside its answer, ${where}`;
+    if (hasBegun) return `inside its response, ${where}`;
     if (latestAt === null || latestAt < startedAt)
       return `not sent to the upstream${arrivedAt === null ? '' : ' in this attempt'}, ${where}`;
     return answeredAt !== null && answeredAt >= latestAt

@@ -37,7 +37,7 @@ async function stream(response: ServerResponse): Promise<void> {
 export async function startUpstream(ledger: Ledger, random: Random): Promise<Upstream> {
   let throttled = 0;
   let arrived = 0;
-  async function answer(request: IncomingMessage, response: ServerResponse, made: Made): Promise<void> {
+  async function respond(request: IncomingMessage, response: ServerResponse, made: Made): Promise<void> {
     const { trouble } = upstream;
     arrived += 1;
     made.latestAt = performance.now();
@@ -68,7 +68,7 @@ export async function startUpstream(ledger: Ledger, random: Random): Promise<Ups
       response.on('error', () => {});
       request
         .resume()
-        .on('end', () => void answer(request, response, ledger.of(String(request.headers['x-nonce']))));
+        .on('end', () => void respond(request, response, ledger.of(String(request.headers['x-nonce']))));
     }),
   );
   const origins: string[] = [];

@@ -4,7 +4,7 @@
  * Model: a fluid queue in steps of one second. Own calls pass the ceiling (at most `requestsPerMinute` in any 60
  * consecutive seconds), then join the other workspaces' calls in front of the shared bucket (a leaky bucket of
  * `capacity` that drains `perSecond`), first come, first served. A call whose wait would pass `maxWaitMs` is refused and
- * takes no room, as Sluice does. Not modelled: durations of answers, priorities, other workspaces' ceilings.
+ * takes no room, as Sluice does. Not modelled: durations of responses, priorities, other workspaces' ceilings.
  */
 
 export interface ReplayLimits {

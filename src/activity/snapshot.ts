@@ -1,6 +1,6 @@
 /**
  * What `/activity` answers: the state of a workspace now and its pressure in the requested window, or that of all
- * workspaces. Owns what goes into an answer; its shape is in `shape.ts`, limits and live state come from the gateway.
+ * workspaces. Owns what goes into a response; its shape is in `shape.ts`, limits and live state come from the gateway.
  */
 import type { Clock } from '../clock.ts';
 import { isEmpty, takeOut, type Cell } from './cell.ts';

@@ -40,7 +40,7 @@ export function bucketParts(
 
 /**
  * Stated limits as meters. Buckets of language-model and commerce upstreams send a probe first, because their level is unknown
- * until an answer states it; generic ones start open.
+ * until a response states it; generic ones start open.
  */
 export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
   let setting = bucketSettings.get(upstream);

@@ -57,7 +57,7 @@ export class EarlyRefusal {
     this.#standstills.add(bucket, lane, stillMs);
   }
 
-  /** An answer stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
+  /** A response stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
   onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
     const { bucket, document } = admission;
     if (document === null || points <= (admission.costs.cost ?? 0)) return;

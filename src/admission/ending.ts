@@ -4,7 +4,7 @@ import type { Refusal } from '../errors.ts';
 export type Ending =
   /** Sluice refuses the call: it is too late, its key was revoked, or the process ends. */
   | { readonly kind: 'refused'; readonly refusal: Refusal }
-  /** Nobody waits for the call's answer any more; `reason` is that of the client's abort signal. */
+  /** Nobody waits for the call's response any more; `reason` is that of the client's abort signal. */
   | { readonly kind: 'client_gone'; readonly reason: unknown }
   /** A store failed in a way that no refusal describes. The caller's promise rejects with the error. */
   | { readonly kind: 'failed'; readonly error: unknown }

@@ -41,7 +41,7 @@ export class RecentRefusals {
     this.#clock = clock;
   }
 
-  /** A call was refused when it asked to enter its lane; `ceiling` is what its answer says of its ceiling. */
+  /** A call was refused when it asked to enter its lane; `ceiling` is what its response says of its ceiling. */
   note(request: AdmissionRequest, refusal: Refusal, ceiling: Promise<CeilingState | null>): void {
     const { retryInMs, heldBy } = refusal.details;
     this.#keep(refusal, ceiling);
@@ -88,7 +88,7 @@ export class RecentRefusals {
     this.#buckets.clear();
   }
 
-  /** Keeps the ceiling's state for the refusal's answer. When the client has left, nobody reads it: a failure is then ignored. */
+  /** Keeps the ceiling's state for the refusal's response. When the client has left, nobody reads it: a failure is then ignored. */
   #keep(refusal: Refusal, ceiling: Promise<CeilingState | null>): void {
     ceiling.catch(() => {});
     this.#ceilings.set(refusal, ceiling);

@@ -38,7 +38,7 @@ export interface Lease {
    * (self-fencing).
    */
   holds(): boolean;
-  /** Reports what an answer taught while its body is still under way. */
+  /** Reports what a response taught while its body is still under way. */
   learn(lesson: Lesson): void;
   /** Ends the lease; only the first call counts. `dropped` and `returned` also give the ceiling's slot back. */
   settle(settlement: Settlement, lesson: Lesson | null): void;

@@ -69,7 +69,7 @@ export class WaitRegistry implements CallKeeper {
   wait(call: QueuedCall): Promise<Lease> {
     const before = call.state;
     if (before.kind === 'gone') {
-      // A call that ended while it was on its way upstream may have come back into the lane with its answer.
+      // A call that ended while it was on its way upstream may have come back into the lane with its response.
       this.#takeOut(call);
       return Promise.reject(rejectionOf(before.ending) as Error);
     }

@@ -1,6 +1,6 @@
 /**
  * Who is calling: finds the API key among a call's field lines and the workspace it names. Owns which fields may carry a
- * key and which of them must not be passed on; whether the key is valid is the keyring's answer.
+ * key and which of them must not be passed on; whether the key is valid is the keyring's decision.
  *
  * Invariants: two layers can never disagree about the caller (a repeated identity field is refused, and so are two
  * different keys); a refusal does not say which part of the credential was wrong; every field that shows the key is in

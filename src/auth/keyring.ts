@@ -1,7 +1,7 @@
 /**
  * The API keys that are valid now. Owns lookup, expiry and the swap at a reload; where a key was found in a call is
  * decided in `authenticate.ts`. Keys are held as digests only. Invariant: an unknown key and an expired one take the same
- * path and give the same answer.
+ * path and give the same result.
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';

@@ -13,9 +13,9 @@
 /** Time from the first refusal to the first probe. */
 export const firstPauseMs = 60_000;
 export const maxPauseMs = 900_000;
-/** After a probe whose answer decided nothing (a server error, a request with a mistake of its own). */
+/** After a probe whose response decided nothing (a server error, a request with a mistake of its own). */
 export const silentPauseMs = 10_000;
-/** A probe whose answer has not come by then is given up: another call may ask. */
+/** A probe whose response has not come by then is given up: another call may ask. */
 export const probeLifeMs = 60_000;
 /** A breaker that no call has asked for this long after its time is forgotten. */
 export const memoryMs = 3_600_000;
@@ -24,7 +24,7 @@ const toleranceMs = 250;
 
 /** A breaker that is not closed. */
 export interface Breaker {
-  /** `open`: nobody is sent before `until`. `probing`: one call has been sent, and its answer is awaited until then. */
+  /** `open`: nobody is sent before `until`. `probing`: one call has been sent, and its response is awaited until then. */
   readonly kind: 'open' | 'probing';
   /** Status of the refusal, which is answered in the upstream's stead. */
   readonly status: number;
@@ -60,7 +60,7 @@ export function afterRefusal(before: Breaker | null, refusal: PermanentRefusal, 
   };
 }
 
-/** The breaker after a probe whose answer decided nothing. */
+/** The breaker after a probe whose response decided nothing. */
 export const afterSilence = (before: Breaker, now: number): Breaker => ({
   ...before,
   kind: 'open',

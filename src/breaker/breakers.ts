@@ -1,5 +1,5 @@
 /**
- * The breakers that this replica knows: whether a call may be sent, and what its answer changes. Decisions are those of
+ * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
  * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
  *
  * Owns: the table, its bound, names of breakers, looking again at what other replicas may have changed.

@@ -41,11 +41,11 @@ Checks a configuration and prints a summary without secrets. Exit code 1 and eve
 problem with its line when it cannot be used.
 --connect also tries Redis, origins and credentials, and says what came of each: one GET
 per origin and credential. Exit code 1 when one failed.
---against names every recorded answer that the upstream's description does not explain.
+--against names every recorded response that the upstream's description does not explain.
 Exit code 1 when there is one.`,
   learn: `sluice learn FILE.har
 
-Proposes a speaks section for each origin, from recorded answers (HAR with content).`,
+Proposes a speaks section for each origin, from recorded responses (HAR with content).`,
   keys: `sluice keys create --workspace NAME [--expires ISO-DATE]
        sluice keys list [--config FILE] [--find HASH-OR-ID]
 
@@ -57,7 +57,7 @@ whose hash begins so, or whose id is this.`,
 Shows which workspace is behind a label of metrics, logs and pages, and its key ids.`,
   open: `sluice open --upstream NAME [--admin URL]
 
-Reopens what answers of an upstream have closed, on all replicas.`,
+Reopens what responses of an upstream have closed, on all replicas.`,
   pause: `sluice pause --upstream NAME --seconds N [--admin URL]
 
 Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.`,
@@ -76,7 +76,7 @@ const overview = `Usage: sluice <command>
 
   serve [--config FILE]              run the gateway
   check [--config FILE]              check a configuration
-  learn FILE.har                     propose a description of an API from recorded answers
+  learn FILE.har                     propose a description of an API from recorded responses
   keys create --workspace NAME       make an API key
   keys list [--config FILE]          show the keys of a configuration
   labels [--config FILE]             show the labels of workspaces

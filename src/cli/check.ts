@@ -10,7 +10,7 @@ export interface CheckCommand {
   readonly config: string;
   /** Also tries Redis, origins and credentials. */
   readonly connect: boolean;
-  /** HAR file whose answers the descriptions must explain; `null` = none. */
+  /** HAR file whose responses the descriptions must explain; `null` = none. */
   readonly against: string | null;
 }
 

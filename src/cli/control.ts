@@ -17,25 +17,25 @@ export async function runControl(
 ): Promise<number> {
   const query = seconds === null ? '' : `?seconds=${seconds}`;
   const path = `/upstreams/${encodeURIComponent(upstream)}/${verb}${query}`;
-  let answer: Response;
+  let response: Response;
   try {
-    answer = await fetch(new URL(path, admin), { method: 'POST', headers: { 'Sluice-Admin': 'yes' } });
+    response = await fetch(new URL(path, admin), { method: 'POST', headers: { 'Sluice-Admin': 'yes' } });
   } catch {
     io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
     return 1;
   }
-  const text = await answer.text();
-  if (answer.ok) {
+  const text = await response.text();
+  if (response.ok) {
     io.out(`${upstream}: ${done[verb]}`);
     return 0;
   }
-  const said = detailOf(text) ?? `The answer has status ${answer.status}.`;
+  const said = detailOf(text) ?? `The response has status ${response.status}.`;
   io.err(`${said}\nAsked was ${admin}: --admin http://HOST:PORT names the admin port of a Sluice.`);
   return 1;
 }
 
 const done = {
-  open: 'what its answers had closed is open again, on all replicas',
+  open: 'what its responses had closed is open again, on all replicas',
   pause: 'paused: nobody is sent, on all replicas within a second',
   resume: 'the pause is over, on all replicas within a second',
 } as const;

@@ -96,9 +96,9 @@ async function senders(targets: BurstTargets): Promise<{
         messages: [{ role: 'user', content: `Summarise order ${at} in one line.` }],
       }),
     async orders() {
-      const answer = await shop.get('orders', { searchParams: { limit: 5 } });
-      await answer.text();
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const response = await shop.get('orders', { searchParams: { limit: 5 } });
+      await response.text();
+      if (!response.ok) throw new Error(`status ${response.status}`);
     },
   };
 }

@@ -1,59 +1,59 @@
 /**
- * `sluice learn FILE.har` proposes the description of an upstream from recorded answers; `sluice check --against FILE.har` reports recorded
- * answers that the configuration does not explain. Owns: the words for the terminal.
+ * `sluice learn FILE.har` proposes the description of an upstream from recorded responses; `sluice check --against FILE.har` reports recorded
+ * responses that the configuration does not explain. Owns: the words for the terminal.
  */
 import { readFileSync } from 'node:fs';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { unexplained } from '../learn/against.ts';
-import { HarError, readHar, type RecordedAnswer } from '../learn/har.ts';
+import { HarError, readHar, type RecordedResponse } from '../learn/har.ts';
 import { proposalText, propose } from '../learn/propose.ts';
 import { indexOrigins, matchOrigin } from '../target/origins.policy.ts';
 import type { CliIo } from './io.ts';
 
-/** Exit code 0, or 1 when the file holds no answer or cannot be read. */
+/** Exit code 0, or 1 when the file holds no response or cannot be read. */
 export function runLearn({ file }: { readonly file: string }, io: CliIo): number {
-  const answers = recordingOf(file, io);
-  if (answers === null) return 1;
-  io.out(propose(answers).map(proposalText).join('\n\n'));
+  const responses = recordingOf(file, io);
+  if (responses === null) return 1;
+  io.out(propose(responses).map(proposalText).join('\n\n'));
   return 0;
 }
 
-/** Exit code 0 when the configuration explains every answer, else 1 and each that it does not. */
+/** Exit code 0 when the configuration explains every response, else 1 and each that it does not. */
 export function checkAgainst(
   { file, upstreams }: { readonly file: string; readonly upstreams: ReadonlyMap<string, UpstreamSettings> },
   io: CliIo,
 ): number {
-  const answers = recordingOf(file, io);
-  if (answers === null) return 1;
+  const responses = recordingOf(file, io);
+  if (responses === null) return 1;
   const origins = indexOrigins(upstreams);
   let judged = 0;
   let failures = 0;
   for (const upstream of upstreams.values()) {
-    const own = answers.filter(
+    const own = responses.filter(
       ({ origin }) => matchOrigin(origins, new URL(origin), () => true)?.upstream === upstream,
     );
     const found = unexplained(upstream, own);
     judged += own.length;
     failures += found.length;
-    for (const { answer, reason } of found) {
-      const { entry, method, path, status } = answer;
+    for (const { response, reason } of found) {
+      const { entry, method, path, status } = response;
       io.out(`${file}, entry ${entry} (${method} ${path.split('?')[0] ?? ''}, ${status}): ${reason}`);
     }
     if (own.length > 0)
-      io.out(`${upstream.name}: ${own.length - found.length} of ${own.length} answers explained`);
+      io.out(`${upstream.name}: ${own.length - found.length} of ${own.length} responses explained`);
   }
   if (judged === 0) {
-    io.err(`${file}: no answer is of an upstream of this configuration; compare its origins`);
+    io.err(`${file}: no response is of an upstream of this configuration; compare its origins`);
     return 1;
   }
   return failures === 0 ? 0 : 1;
 }
 
-function recordingOf(file: string, io: CliIo): readonly RecordedAnswer[] | null {
+function recordingOf(file: string, io: CliIo): readonly RecordedResponse[] | null {
   try {
-    const answers = readHar(readFileSync(file, 'utf8'));
-    if (answers.length > 0) return answers;
-    io.err(`${file}: has no answer; record some calls first`);
+    const responses = readHar(readFileSync(file, 'utf8'));
+    if (responses.length > 0) return responses;
+    io.err(`${file}: has no response; record some calls first`);
   } catch (error) {
     const reason = error instanceof HarError ? error.message : 'cannot be read; give the path of a HAR file';
     io.err(`${file}: ${reason}`);

@@ -1,6 +1,6 @@
-/** What the thread does that checks a configuration (`check-thread.ts`): one text, one answer, end. */
+/** What the thread does that checks a configuration (`check-thread.ts`): one text, one result, end. */
 import { parentPort, workerData } from 'node:worker_threads';
-import { answerTo } from './check-answer.ts';
+import { checkResult } from './check-result.ts';
 import type { CheckTask } from './check-thread.ts';
 
-parentPort?.postMessage(answerTo(workerData as CheckTask));
+parentPort?.postMessage(checkResult(workerData as CheckTask));

@@ -1,6 +1,6 @@
 /**
  * Checks a configuration text in a thread of its own: seconds of work for ten thousand workspaces, in which calls go on.
- * Owns the thread's life: the thread ends with its answer, with `signal`, or when it fails, and leaves nothing behind. The work
+ * Owns the thread's life: the thread ends with its result, with `signal`, or when it fails, and leaves nothing behind. The work
  * of the thread is in `check-thread-entry.ts`.
  */
 import { Worker } from 'node:worker_threads';
@@ -14,11 +14,11 @@ export interface CheckTask extends ConfigSource {
 }
 
 /** The message with which the thread answers. */
-export type CheckAnswer =
+export type CheckResult =
   | { readonly kind: 'usable'; readonly input: CheckedInput }
   | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
 
-/** The thread gave no answer: it could not start, or ended before it had one. Says nothing about the text. */
+/** The thread gave no result: it could not start, or ended before it had one. Says nothing about the text. */
 export class CheckThreadError extends Error {
   constructor(reason: string, cause?: unknown) {
     super(`the thread that checks the configuration ${reason}`, cause === undefined ? undefined : { cause });
@@ -28,7 +28,7 @@ export class CheckThreadError extends Error {
 
 /** The part of a worker thread's interface that is used here. */
 export interface CheckThread {
-  on(event: 'message', heard: (answer: CheckAnswer) => void): unknown;
+  on(event: 'message', heard: (result: CheckResult) => void): unknown;
   on(event: 'error', heard: (cause: unknown) => void): unknown;
   on(event: 'exit', heard: (code: number) => void): unknown;
   terminate(): Promise<unknown>;
@@ -61,19 +61,19 @@ export async function checkInThread(
   } catch (cause) {
     throw new CheckThreadError(`could not start: ${wordsOf(cause)}`, cause);
   }
-  const answer = await answerOf(thread, signal);
-  if (answer.kind === 'refused') throw new ConfigError(task.path, answer.problems);
-  return answer.input;
+  const result = await resultOf(thread, signal);
+  if (result.kind === 'refused') throw new ConfigError(task.path, result.problems);
+  return result.input;
 }
 
 /** Settles when the thread has ended, for whatever reason. */
-function answerOf(thread: CheckThread, signal: AbortSignal): Promise<CheckAnswer> {
+function resultOf(thread: CheckThread, signal: AbortSignal): Promise<CheckResult> {
   return new Promise((resolve, reject) => {
-    let answer: CheckAnswer | null = null;
+    let result: CheckResult | null = null;
     let failure: CheckThreadError | null = null;
     const stop = (): void => void thread.terminate();
     thread.on('message', (message) => {
-      answer = message;
+      result = message;
     });
     thread.on('error', (cause) => {
       failure = new CheckThreadError(`failed: ${wordsOf(cause)}`, cause);
@@ -82,8 +82,8 @@ function answerOf(thread: CheckThread, signal: AbortSignal): Promise<CheckAnswer
       signal.removeEventListener('abort', stop);
       if (signal.aborted) reject(signal.reason as Error);
       else if (failure !== null) reject(failure);
-      else if (answer !== null) resolve(answer);
-      else reject(new CheckThreadError(`ended without an answer (exit code ${code})`));
+      else if (result !== null) resolve(result);
+      else reject(new CheckThreadError(`ended without a result (exit code ${code})`));
     });
     signal.addEventListener('abort', stop);
   });

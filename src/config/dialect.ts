@@ -36,14 +36,14 @@ export interface DialectFields {
   readonly rate: CountField | null;
 }
 
-/** An answer that means something beside its status. All parts must hold; `null` = anything will do. */
-export interface AnswerCondition {
+/** A response that means something beside its status. All parts must hold; `null` = anything will do. */
+export interface ResponseCondition {
   readonly statuses: readonly number[];
   readonly field: string | null;
   readonly equals: string | null;
   /** Lower case. */
   readonly body: string | null;
-  /** Wait where the answer names none, milliseconds; `null` = none. */
+  /** Wait where the response names none, milliseconds; `null` = none. */
   readonly waitMs: number | null;
 }
 
@@ -60,9 +60,9 @@ export interface Dialect {
   readonly windows: readonly DialectWindow[];
   /** `null`: the fields that no provider owns. */
   readonly fields: readonly DialectFields[] | null;
-  readonly throttledBy: readonly AnswerCondition[];
-  readonly permanentBy: readonly AnswerCondition[];
-  readonly expiredBy: readonly AnswerCondition[];
+  readonly throttledBy: readonly ResponseCondition[];
+  readonly permanentBy: readonly ResponseCondition[];
+  readonly expiredBy: readonly ResponseCondition[];
   readonly separators: readonly Separator[];
   readonly penaltyMs: number | null;
   /** Statuses below 400 whose bodies a condition reads. */

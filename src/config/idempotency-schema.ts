@@ -1,4 +1,4 @@
-/** `idempotency`: for how long, and up to which size, answers are kept for repeats with the same key. */
+/** `idempotency`: for how long, and up to which size, responses are kept for repeats with the same key. */
 import { z } from 'zod';
 import { section } from './values.ts';
 
@@ -13,14 +13,14 @@ export const idempotency = section({
     .min(0)
     .max(86_400)
     .default(600)
-    .describe('How long the answer to a call with an idempotency key is kept. 0: not at all.'),
+    .describe('How long the response to a call with an idempotency key is kept. 0: not at all.'),
   maxBytes: bytes()
     .max(64 * mebibyte)
     .default(mebibyte)
-    .describe('Larger answers are not kept; a repeat gets 409 idempotency_conflict.'),
+    .describe('Larger responses are not kept; a repeat gets 409 idempotency_conflict.'),
   maxWorkspaceBytes: bytes()
     .default(16 * mebibyte)
-    .describe('Bytes kept for one workspace at most; the oldest answers go first.'),
+    .describe('Bytes kept for one workspace at most; the oldest responses go first.'),
   maxTotalBytes: bytes()
     .default(64 * mebibyte)
     .describe('Bytes kept in all at most, with redis over all replicas.'),

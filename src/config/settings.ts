@@ -62,16 +62,16 @@ export interface UpstreamLimits {
   readonly maxWaitCeilingSeconds: number;
   /** `false`: reported limits above the stated ones are ignored (the operator pinned them). */
   readonly learn: boolean;
-  /** Calls sent to a bucket of unknown level before its first answer taught something. At least 1. */
+  /** Calls sent to a bucket of unknown level before its first response taught something. At least 1. */
   readonly probe: number;
 }
 
 /** Times a single upstream exchange may take, milliseconds. */
 export interface UpstreamTimeouts {
   readonly connectMs: number;
-  /** Time from the sent request to the answer's head. */
+  /** Time from the sent request to the response's head. */
   readonly headMs: number;
-  /** Longest silence inside the answer's body. */
+  /** Longest silence inside the response's body. */
   readonly idleMs: number;
   /** Whole exchange. */
   readonly totalMs: number;
@@ -189,13 +189,13 @@ export interface PrivacySettings {
   readonly labelKeyGenerated?: boolean;
 }
 
-/** What is kept of answers, for repeats with the same idempotency key. */
+/** What is kept of responses, for repeats with the same idempotency key. */
 export interface IdempotencySettings {
-  /** How long an answer is kept; 0 = nothing is kept. */
+  /** How long a response is kept; 0 = nothing is kept. */
   readonly keepSeconds: number;
   /** Bytes of the largest body that is kept. */
   readonly maxBytes: number;
-  /** Bytes kept for one workspace at most; the oldest answers go first. */
+  /** Bytes kept for one workspace at most; the oldest responses go first. */
   readonly maxWorkspaceBytes: number;
   /** Bytes kept in all at most, with Redis over all replicas. */
   readonly maxTotalBytes: number;

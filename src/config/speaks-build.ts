@@ -1,5 +1,5 @@
 /** From `speaks` as written to the {@link Dialect} that the rest of the code sees. Refuses nothing. */
-import type { AnswerCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
+import type { ResponseCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
 import type { Separator, TimeField, TimeUnit, WindowMeter } from './dialect.ts';
 import type { PresetName } from './presets/names.ts';
 import { presets } from './presets/presets.ts';
@@ -108,7 +108,7 @@ function timeField(field: InputField, unstated: TimeUnit): TimeField | null {
 
 type InputCondition = NonNullable<SpeaksInput['throttledBy']>[number];
 
-const conditionOf = ({ status, field, equals, body, waitSeconds }: InputCondition): AnswerCondition => ({
+const conditionOf = ({ status, field, equals, body, waitSeconds }: InputCondition): ResponseCondition => ({
   statuses: [status].flat(),
   field: field?.toLowerCase() ?? null,
   equals: equals ?? null,

@@ -55,7 +55,7 @@ function checkConditions(at: Path, parts: Section): Finding[] {
         return [{ path: [...path, 'equals'], reason: 'belongs to no field', fix }];
       }
       return isSuccess(condition)
-        ? [{ path, reason: 'holds for every answer of a success', fix: 'add field or body to it' }]
+        ? [{ path, reason: 'holds for every response of a success', fix: 'add field or body to it' }]
         : [];
     }),
   );

@@ -57,8 +57,8 @@ const fields = section({
 const condition = {
   status: z
     .union([z.int().min(100).max(599), z.array(z.int().min(100).max(599)).min(1)])
-    .describe('Status of the answer, or a list of them.'),
-  field: plainFieldName().optional().describe('Field that the answer must have.'),
+    .describe('Status of the response, or a list of them.'),
+  field: plainFieldName().optional().describe('Field that the response must have.'),
   equals: z.string().optional().describe('Value that the field must have. Default: any.'),
   body: bodyText().optional().describe('Text that the start of the body must hold; case does not matter.'),
 };
@@ -72,17 +72,17 @@ const parts = section({
   fields: z
     .union([fields, z.array(fields).min(1)])
     .optional()
-    .describe('Fields of answers that tell the quota. Default: RateLimit, X-RateLimit-* and their kin.'),
+    .describe('Fields of responses that tell the quota. Default: RateLimit, X-RateLimit-* and their kin.'),
   throttledBy: z
     .array(
       section({
         ...condition,
-        waitSeconds: seconds().optional().describe('Wait where the answer names none.'),
+        waitSeconds: seconds().optional().describe('Wait where the response names none.'),
       }),
     )
     .min(1)
     .optional()
-    .describe('Answers that refuse for want of quota, beside 429. All parts of a condition must hold.'),
+    .describe('Responses that refuse for want of quota, beside 429. All parts of a condition must hold.'),
   permanentBy: conditions('Refusals that waiting does not cure.'),
   expiredBy: conditions('Refusals of an expired credential. Default: 401.'),
   bucketBy: z

@@ -18,7 +18,7 @@ const paceShape = {
     .describe('false pins the stated limits: what the upstream reports never raises them. Default true.'),
   probe: count()
     .optional()
-    .describe('Calls sent to a bucket of unknown level before its first answer. Default 1.'),
+    .describe('Calls sent to a bucket of unknown level before its first response. Default 1.'),
 };
 
 /** Names of the keys that may stand in either of two sections. */
@@ -29,14 +29,14 @@ const limits = section({
     'Calls per 60 s: fills the bucket’s request meter and is the default ceiling of each workspace. Default: language-model 500, commerce 40, generic none.',
   ),
   requestsPerDay: limit('Calls per 24 h, same roles. Default: language-model 10000, others none.'),
-  tokensPerMinute: limit('Tokens per 60 s (language-model). Default: learned from the answers.'),
-  tokensPerDay: limit('Tokens per 24 h (language-model). Default: learned from the answers.'),
+  tokensPerMinute: limit('Tokens per 60 s (language-model). Default: learned from the responses.'),
+  tokensPerDay: limit('Tokens per 24 h (language-model). Default: learned from the responses.'),
   bucket: section({
     capacity: count().optional().describe('Calls the leaky bucket holds. Default 40.'),
     leakPerSecond: rate().optional().describe('Calls that leak per second. Default capacity / 20.'),
   })
     .optional()
-    .describe('Commerce REST bucket, until the call-limit field of an answer teaches better.'),
+    .describe('Commerce REST bucket, until the call-limit field of a response teaches better.'),
   capacity: count().optional().describe('Same as bucket.capacity.'),
   leakPerSecond: rate().optional().describe('Same as bucket.leakPerSecond.'),
   cost: section({
@@ -77,8 +77,8 @@ export const upstream = section({
     connectSeconds: seconds().default(10).describe('Name resolution, TCP and TLS together.'),
     headSeconds: seconds()
       .optional()
-      .describe('From sending to the answer’s head. Default 300, commerce 60.'),
-    idleSeconds: seconds().default(300).describe('Longest silence inside an answer.'),
+      .describe('From sending to the response’s head. Default 300, commerce 60.'),
+    idleSeconds: seconds().default(300).describe('Longest silence inside a response.'),
     totalSeconds: seconds().default(900).describe('One whole exchange.'),
   }).prefault({}),
   maxSockets: count().default(512).describe('Sockets open to one origin at most.'),

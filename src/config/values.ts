@@ -87,7 +87,7 @@ export const requestField = () =>
     context.addIssue(refuse('is not a field name', 'name a field such as x-shopify-webhook-id'));
   });
 
-/** A field of an answer. */
+/** A field of a response. */
 export const plainFieldName = () =>
   z.string().superRefine((name, context) => {
     if (/^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/.test(name)) return;

@@ -119,7 +119,7 @@ export class Credentials {
       if (shared?.name === name) shared.source.refusedElsewhere(isIt);
   }
 
-  /** Resolves when no refresh token is under way any more: its answer may be the only one that names the next. */
+  /** Resolves when no refresh token is under way any more: its response may be the only one that names the next. */
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const { source } of this.#kept.values()) source.close();

@@ -2,7 +2,7 @@
  * A token of an OAuth client: fetched when the first call needs it, renewed before it ends while calls use it.
  *
  * Owns: the token, its life, one fetch at a time and the wait after one that failed. Does not own: how a token is fetched
- * (`fetch` of its parts), what an answer of the endpoint means (`token-reply.policy.ts`).
+ * (`fetch` of its parts), what a response of the endpoint means (`token-reply.policy.ts`).
  * Keeps: a token that has ended, or that the upstream refused, is not given out; nobody's call waits inside this file.
  */
 import type { Clock, Random } from '../clock.ts';

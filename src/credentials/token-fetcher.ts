@@ -1,5 +1,5 @@
 /**
- * Fetches a token from its endpoint: the request, the answer's meaning, nothing of either in a failure.
+ * Fetches a token from its endpoint: the request, the response's meaning, nothing of either in a failure.
  * Does not own: when (`oauth-source.ts`), and the way there (`send` of its parts).
  */
 import type { Clock } from '../clock.ts';

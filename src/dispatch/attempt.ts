@@ -1,15 +1,15 @@
 /**
- * One sending of a call: fields out, answer's head in, and what the answer teaches. One throw-away exchange, no loop;
+ * One sending of a call: fields out, response's head in, and what the response teaches. One throw-away exchange, no loop;
  * a resend goes through admission again.
  *
- * Owns: the order of sending and reading. Does not own: what of an answer is read (`read-answer.ts`), whether to resend
+ * Owns: the order of sending and reading. Does not own: what of a response is read (`read-response.ts`), whether to resend
  * (`resend.policy.ts`), when (the ticket), what the client sees (the gateway).
  */
 import type { Readable } from 'node:stream';
-import type { AnswerHead, Feedback } from '../call.ts';
+import type { ResponseHead, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { readForLearning, type AttemptFacts, type BodyFeedback } from './read-answer.ts';
+import { readForLearning, type AttemptFacts, type BodyFeedback } from './read-response.ts';
 import type { OrderedSending } from './send-order.ts';
 import { bodyError } from './transport-error.ts';
 import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
@@ -17,7 +17,7 @@ import { TransportError, type Transport, type TransportAttempt } from './transpo
 export type AttemptResult =
   | {
       readonly kind: 'answered';
-      readonly head: AnswerHead;
+      readonly head: ResponseHead;
       /** Complete bytes, or the stream that delivers them. */
       readonly body: Buffer | Readable;
       readonly feedback: Feedback;
@@ -45,18 +45,18 @@ export async function attempt(
   };
   const onReady = (): void => sending.release();
   try {
-    const answer = await transport.send({ ...request, hold: sending.before, onReady, onSent });
-    // A body that broke in the packet of its head: nothing of the answer has gone on to the client yet.
-    if (answer.body.errored !== null) throw bodyError(answer.body.errored);
+    const response = await transport.send({ ...request, hold: sending.before, onReady, onSent });
+    // A body that broke in the packet of its head: nothing of the response has gone on to the client yet.
+    if (response.body.errored !== null) throw bodyError(response.body.errored);
     const headAt = clock.monotonic();
-    const read = await readForLearning(answer.head, answer.body, facts, clock);
+    const read = await readForLearning(response.head, response.body, facts, clock);
     const lesson = (): Lesson => {
       const now = clock.monotonic();
       return { feedback: read.feedback, sentAgoMs: now - sentAt, headAgoMs: now - headAt };
     };
     return {
       kind: 'answered',
-      head: answer.head,
+      head: response.head,
       body: read.body,
       feedback: read.feedback,
       lesson,

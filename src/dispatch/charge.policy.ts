@@ -2,7 +2,7 @@
  * What a language-model limiter will probably charge for a request body.
  *
  * Owns: counting characters of text, images and output budgets in a parsed body. Does not own: HTTP, and learning the
- * true rule (the limiter corrects the guess from the answers). Invariant: one linear walk; no tokenizer, because the
+ * true rule (the limiter corrects the guess from the responses). Invariant: one linear walk; no tokenizer, because the
  * common ones take seconds on unbroken runs of text. The formula predicts the limiter's charge, not the tokenizer's
  * count: ceil(chars / 4) + 3 for conversations + output budget × n + 765 per image (recorded charges).
  */
@@ -29,7 +29,7 @@ interface Tally {
   marked: number;
 }
 
-/** Where the answer of a call is made, as far as it changes the charge. */
+/** Where the response of a call is made, as far as it changes the charge. */
 export type Operation = 'conversation' | 'anthropic' | 'embedding' | 'image' | 'other';
 
 /** Members that hold what the model reads, in its order; everything else (tools, metadata, schemas) is not text content. */
@@ -107,7 +107,7 @@ function charge(tally: Tally, operation: Operation, output: number | null, image
 /** Whole and finite, whatever numbers the client wrote. */
 const units = (amount: number): number => Math.min(Math.ceil(amount), maxUnits);
 
-/** Tokens that one answer may hold; `null` = the call does not say. */
+/** Tokens that one response may hold; `null` = the call does not say. */
 function outputAllowed(body: JsonRecord, operation: Operation): number | null {
   if (operation === 'embedding' || operation === 'image') return 0;
   const generation = body['generationConfig'];

@@ -34,7 +34,7 @@ export interface AttemptInput {
   readonly credential: InjectedField | null;
   /** The lane whose order of sending is kept. */
   readonly lane: string;
-  /** Ends the exchange: nobody wants the answer any more. */
+  /** Ends the exchange: nobody wants the response any more. */
   readonly signal: CallSignal;
 }
 

@@ -46,15 +46,15 @@ function scaled(digits: string, factor: number): number {
 }
 
 /** The two clocks an absolute reset can be measured against. */
-export interface AnswerTime {
-  /** The answer's own `Date` field; preferred, so that skew between our clock and theirs does not matter. */
+export interface ResponseTime {
+  /** The response's own `Date` field; preferred, so that skew between our clock and theirs does not matter. */
   readonly date: string | null | undefined;
   /** Our wall clock when the head arrived, milliseconds since the epoch. */
   readonly now: number;
 }
 
-/** Instant at which an answer was made: its own `Date`, else our clock. */
-export function answeredAtMs(at: AnswerTime): number {
+/** Instant at which a response was made: its own `Date`, else our clock. */
+export function answeredAtMs(at: ResponseTime): number {
   const stated = at.date === null || at.date === undefined ? null : httpDateMs(at.date.trim());
   return stated ?? at.now;
 }
@@ -64,11 +64,11 @@ const firstEpochMs = 1e12;
 const firstEpochSeconds = 1e9;
 
 /**
- * Milliseconds from the answer to the reset, or `null` when the value says nothing (`-1`, malformed, not finite).
+ * Milliseconds from the response to the reset, or `null` when the value says nothing (`-1`, malformed, not finite).
  * Unit suffix: Go duration. `2026-09-27T…`: RFC 3339. HTTP-date. Bare number ≥ 1e12: epoch milliseconds, ≥ 1e9: epoch
  * seconds, else delta seconds. An instant in the past is 0: that reset has happened.
  */
-export function resetMs(value: string, at: AnswerTime): number | null {
+export function resetMs(value: string, at: ResponseTime): number | null {
   const text = value.trim();
   if (text.length === 0 || text.length > 64) return null;
   const instant = rfc3339Ms(text) ?? httpDateMs(text);
@@ -80,7 +80,7 @@ export function resetMs(value: string, at: AnswerTime): number | null {
   return fromNumber(Number(bare), at);
 }
 
-function fromNumber(number: number, at: AnswerTime): number | null {
+function fromNumber(number: number, at: ResponseTime): number | null {
   if (!Number.isFinite(number)) return null;
   if (number >= firstEpochMs) return Math.max(0, number - answeredAtMs(at));
   if (number >= firstEpochSeconds) return Math.max(0, number * 1000 - answeredAtMs(at));

@@ -1,5 +1,5 @@
 /**
- * The limits of one exchange in time: connecting, the answer's head, silence within the body, and all of it.
+ * The limits of one exchange in time: connecting, the response's head, silence within the body, and all of it.
  *
  * Owns: which limit applies, and the one timer for all of them. Does not own: what a limit that has passed means.
  * Keeps: a limit that moves away costs nothing; the timer is only touched when it must ring earlier, because most

@@ -1,7 +1,7 @@
 /**
- * One sending and its answer, from the first byte out to the last byte in.
+ * One sending and its response, from the first byte out to the last byte in.
  *
- * Owns: phases, abort, and the judgement whether an answer may be passed on. Does not own: how the request gets onto the wire
+ * Owns: phases, abort, and the judgement whether a response may be passed on. Does not own: how the request gets onto the wire
  * (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before
  * the head rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
  * socket of it is left.
@@ -10,7 +10,7 @@ import type { ClientRequest, IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { TLSSocket } from 'node:tls';
-import type { UpstreamAnswer } from '../call.ts';
+import type { UpstreamResponse } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
@@ -19,8 +19,8 @@ import type { Limited } from './exchange-limits.ts';
 import { TransportError, codeOf, faultOf } from './transport-error.ts';
 import type { ExchangePhase, TransportFault } from './transport-error.ts';
 
-/** Interim answers (1xx) taken before an upstream counts as broken. */
-const maxInterimAnswers = 16;
+/** Interim responses (1xx) taken before an upstream counts as broken. */
+const maxInterimResponses = 16;
 
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1000;
@@ -51,16 +51,16 @@ export interface ExchangeOwner {
 const established = new WeakSet<Socket>();
 
 export class Exchange implements Limited {
-  /** Resolves at the answer's head, rejects with a {@link TransportError}. */
-  readonly answer: Promise<UpstreamAnswer>;
-  #resolve: (answer: UpstreamAnswer) => void = () => {};
+  /** Resolves at the response's head, rejects with a {@link TransportError}. */
+  readonly response: Promise<UpstreamResponse>;
+  #resolve: (response: UpstreamResponse) => void = () => {};
   #reject: (error: TransportError) => void = () => {};
   readonly #terms: ExchangeTerms;
   readonly #owner: ExchangeOwner;
   readonly #limits: ExchangeLimits;
   #phase: ExchangePhase | 'over' = 'connect';
   #reusedSocket = false;
-  #interimAnswers = 0;
+  #interimResponses = 0;
   #socket: Socket | null = null;
   #body: IncomingMessage | null = null;
   /** Bytes that had come over the connection when it was last looked at. */
@@ -69,7 +69,7 @@ export class Exchange implements Limited {
   constructor(clock: Clock, terms: ExchangeTerms, owner: ExchangeOwner) {
     this.#terms = terms;
     this.#owner = owner;
-    this.answer = new Promise((resolve, reject) => {
+    this.response = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
@@ -102,7 +102,7 @@ export class Exchange implements Limited {
     this.#socket = socket;
     this.#reusedSocket = request.reusedSocket || established.has(socket);
     request.on('information', () => this.#onInterim());
-    request.on('upgrade', (_answer, upgraded) => {
+    request.on('upgrade', (_response, upgraded) => {
       upgraded.destroy();
       this.#fail('invalid', null);
     });
@@ -118,33 +118,33 @@ export class Exchange implements Limited {
     }
   }
 
-  /** The answer's head is there. */
-  onAnswer(answer: IncomingMessage): void {
+  /** The response's head is there. */
+  onResponse(response: IncomingMessage): void {
     if (this.isOver) {
-      answer.destroy();
+      response.destroy();
       return;
     }
-    // An answer to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
+    // A response to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
     if (this.#phase === 'connect') {
       this.onError(null);
       return;
     }
-    const status = answer.statusCode ?? 0;
-    if (status < 200 || status > 599 || answer.rawHeaders.length >= maxFields * 2) {
+    const status = response.statusCode ?? 0;
+    if (status < 200 || status > 599 || response.rawHeaders.length >= maxFields * 2) {
       this.#fail('invalid', null);
       return;
     }
     this.#phase = 'body';
-    this.#body = answer;
+    this.#body = response;
     const over = (): void => this.#over(null);
-    answer.on('end', over).on('close', over);
+    response.on('end', over).on('close', over);
     this.#bytesSeen = this.#socket?.bytesRead ?? 0;
     this.#limits.awaitBody();
     const bodyless = this.#terms.method === 'HEAD' || status === 204 || status === 304;
-    if (bodyless) answer.resume();
+    if (bodyless) response.resume();
     this.#resolve({
-      head: { status, rawFields: answer.rawHeaders },
-      body: bodyless ? Readable.from([]) : answer,
+      head: { status, rawFields: response.rawHeaders },
+      body: bodyless ? Readable.from([]) : response,
     });
   }
 
@@ -171,8 +171,8 @@ export class Exchange implements Limited {
     return moved;
   }
 
-  /** Before the head is there, any byte is one of the answer; counted on the socket, which costs no listener. */
-  get #answerHasBegun(): boolean {
+  /** Before the head is there, any byte is one of the response; counted on the socket, which costs no listener. */
+  get #responseHasBegun(): boolean {
     return (this.#socket?.bytesRead ?? 0) !== this.#bytesSeen;
   }
 
@@ -195,7 +195,7 @@ export class Exchange implements Limited {
   }
 
   #onInterim(): void {
-    if (++this.#interimAnswers > maxInterimAnswers) this.#fail('invalid', null);
+    if (++this.#interimResponses > maxInterimResponses) this.#fail('invalid', null);
   }
 
   /** Neither an unasked 101 nor a destroyed request ends in an error event; `close` always comes. */
@@ -211,7 +211,7 @@ export class Exchange implements Limited {
       phase,
       neverSent: phase === 'connect',
       reusedSocket: this.#reusedSocket,
-      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#answerHasBegun,
+      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#responseHasBegun,
       code,
     });
     const body = this.#body;

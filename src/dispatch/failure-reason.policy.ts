@@ -6,12 +6,12 @@ import type { FailureReason } from '../errors.ts';
 
 /**
  * `unreachable`: no connection (name, TCP, TLS). `address_denied`: the address check refused. `invalid`: what came is not
- * an HTTP answer that may be passed on, or the request could not be written. `timeout`: one of our own limits.
+ * an HTTP response that may be passed on, or the request could not be written. `timeout`: one of our own limits.
  * `reset`: the connection broke. `aborted`: the caller's signal, or the transport was closed.
  */
 export type TransportFault = 'unreachable' | 'address_denied' | 'invalid' | 'timeout' | 'reset' | 'aborted';
 
-/** `connect`: no connection yet. `sent`: the request may have been read. `body`: the answer's head has arrived. */
+/** `connect`: no connection yet. `sent`: the request may have been read. `body`: the response's head has arrived. */
 export type ExchangePhase = 'connect' | 'sent' | 'body';
 
 /** The facts of a failed attempt from which its reason follows. */
@@ -80,18 +80,18 @@ function sentence(reason: FailureReason, phase: ExchangePhase): string {
     case 'reset':
       return phase === 'connect'
         ? 'The connection to the upstream ended before it was complete.'
-        : 'The upstream ended the connection before its answer was complete.';
+        : 'The upstream ended the connection before its response was complete.';
     case 'timeout':
       return lateness[phase];
     case 'protocol':
       return phase === 'connect'
         ? 'The upstream does not speak TLS as we do: is the scheme of its origin (http or https) right?'
-        : 'What the upstream sent is not a valid HTTP answer.';
+        : 'What the upstream sent is not a valid HTTP response.';
   }
 }
 
 const lateness: Record<ExchangePhase, string> = {
   connect: 'No connection to the upstream came about within `timeouts.connectSeconds`.',
-  sent: 'The upstream did not begin its answer within `timeouts.headSeconds`.',
-  body: 'The upstream did not go on with its answer within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
+  sent: 'The upstream did not begin its response within `timeouts.headSeconds`.',
+  body: 'The upstream did not go on with its response within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
 };

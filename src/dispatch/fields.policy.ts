@@ -1,7 +1,7 @@
 /**
  * Which fields go upstream.
  *
- * Owns: building the outgoing fields from the client's lines; the answers' side is `returning.policy.ts`. Does not
+ * Owns: building the outgoing fields from the client's lines; the responses' side is `returning.policy.ts`. Does not
  * own: refusing malformed requests (the edge did). Keeps: fields pass by default, but never hop-by-hop ones, never one
  * that carries an API key of ours, and framing is written here from the buffered length, whatever the client says in
  * `Connection`.

@@ -1,9 +1,9 @@
 /**
- * Looks into an answer's body without taking it away: the first bytes of a refusal, the whole of a small GraphQL
- * answer, the last bytes of a large one. What was looked at is still delivered, byte for byte.
+ * Looks into a response's body without taking it away: the first bytes of a refusal, the whole of a small GraphQL
+ * response, the last bytes of a large one. What was looked at is still delivered, byte for byte.
  *
  * Owns: bounded reading and decoding for our own eyes. Does not own: what the text means (`feedback/`).
- * Bounds: an endless or slow body delays the answer by at most the given time, a compressed one cannot grow beyond the
+ * Bounds: an endless or slow body delays the response by at most the given time, a compressed one cannot grow beyond the
  * given size in memory.
  */
 import { PassThrough, pipeline, Transform, type Readable } from 'node:stream';
@@ -71,7 +71,7 @@ export function peek(
 const ignored = (): void => {};
 
 /**
- * The whole body, when its last byte has arrived already; `null` when there is more to come. A small answer comes in
+ * The whole body, when its last byte has arrived already; `null` when there is more to come. A small response comes in
  * one packet with its head, and neither a stream nor a lease has to be kept open for it then. Only bodies of a stated
  * length are taken: how the others are framed is passed on. Resolves when the connection is free again, so that the
  * next call of a serialized lane finds it instead of opening another one.

@@ -1,5 +1,5 @@
 /**
- * Instants in the spellings that answers use, as milliseconds since the epoch: HTTP-date (RFC 9110 §5.6.7, all three
+ * Instants in the spellings that responses use, as milliseconds since the epoch: HTTP-date (RFC 9110 §5.6.7, all three
  * forms) and RFC 3339.
  *
  * Owns: the calendar arithmetic. Does not own: what an instant means, and the present. Invariant: anything that is

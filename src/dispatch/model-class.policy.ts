@@ -1,8 +1,8 @@
 /**
- * Models and tiers that share a quota, or do not, as their providers document it: what a bucket is known by before an answer has
+ * Models and tiers that share a quota, or do not, as their providers document it: what a bucket is known by before a response has
  * stated more (`src/quotas/`).
  *
- * Owns: the documented classes. Does not own: what answers show. A model that is not named here is a class of its own.
+ * Owns: the documented classes. Does not own: what responses show. A model that is not named here is a class of its own.
  * Sources: Anthropic, rate limits (one limit for Opus 4.5 to 4.8, one for Sonnet 4.5 and 4.6; every dated id and alias of a model
  * counts as the model; fast mode has limits of its own); Groq, flex processing (limits of its own). OpenAI's priority processing
  * and Anthropic's priority tier count against the ordinary limits, too.

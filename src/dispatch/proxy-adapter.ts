@@ -81,7 +81,7 @@ export class ProxyAdapter {
     return this;
   }
 
-  /** Tells the proxy that the receiver is gone; it then destroys its request and answer. */
+  /** Tells the proxy that the receiver is gone; it then destroys its request and response. */
   abandon(): void {
     this.#isDestroyed = true;
     const listeners = this.#onClose;

@@ -20,8 +20,8 @@ export interface ResendCall {
 }
 
 /**
- * How an attempt ended. `fate_unknown`: bytes went out, and no answer came. `stale`: the same on a kept connection that the
- * upstream closed without a byte of answer.
+ * How an attempt ended. `fate_unknown`: bytes went out, and no response came. `stale`: the same on a kept connection that the
+ * upstream closed without a byte of response.
  */
 export type AttemptOutcome =
   | {
@@ -65,7 +65,7 @@ export type ThrottleScope = 'bucket' | 'call' | 'none';
 export type ResendDecision =
   | {
       readonly kind: 'resend';
-      /** The next attempt may leave this many milliseconds after this answer's head, not earlier. */
+      /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
       readonly notBeforeMs: number;
       readonly closes: ThrottleScope;
       readonly cause: ResendCause;
@@ -73,7 +73,7 @@ export type ResendDecision =
       readonly history: ResendHistory;
     }
   | {
-      /** The outcome is final. An answer goes to the client as it is; where none came, a refusal of ours does. */
+      /** The outcome is final. A response goes to the client as it is; where none came, a refusal of ours does. */
       readonly kind: 'pass';
       /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
       readonly shouldRetry: false | null;

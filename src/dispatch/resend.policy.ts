@@ -2,7 +2,7 @@
  * What may be sent again, and not before when.
  *
  * Owns: the verdict on one finished attempt. Does not own: the waiting (the ticket), the budget of resends, closing a
- * bucket (the limiter) and the words of the answer to the client.
+ * bucket (the limiter) and the words of the response to the client.
  * Invariants: no call is sent twice unless nothing of it was sent, the upstream refused it (a throttle, a 429, a credential that
  * was renewed since), running it twice is the same as once (RFC 9110 §9.2.2; a GraphQL query is safe; a keyed request), or it is a
  * language model's and the upstream reports overload, which seldom follows a run (8); a stated wait is never undercut; every chain
@@ -52,11 +52,11 @@ export function resend(input: ResendInput): ResendDecision {
       // A refused credential precedes the call: it did not run, so that any method may be sent again.
       if (outcome.isCredentialRenewed)
         return resendWithinBounds(input, { cause: 'credential', maxResends: 2, waitMs: 0 });
-      return afterAnswer(input, outcome.status, outcome.throttle);
+      return afterResponse(input, outcome.status, outcome.throttle);
   }
 }
 
-function afterAnswer(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
+function afterResponse(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
   switch (throttle?.kind) {
     case 'permanent':
     case 'secondary':

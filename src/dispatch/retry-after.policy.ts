@@ -1,11 +1,11 @@
 /**
- * What an answer says about when to try again.
+ * What a response says about when to try again.
  *
  * Owns: `Retry-After` and `retry-after-ms` as real servers send them. Does not own: waits written in bodies, and the
  * back-off when nothing usable is said. Invariant: never earlier than stated (rounded up; of several values the
  * longest), and never 0: clients that took garbage for 0 hammer their upstream at once.
  */
-import { answeredAtMs, type AnswerTime } from './duration.policy.ts';
+import { answeredAtMs, type ResponseTime } from './duration.policy.ts';
 import { httpDateMs, rfc3339Ms } from './instant.policy.ts';
 
 /** Longest wait believed, the longest window any known limiter has: 24 h in milliseconds. */
@@ -14,13 +14,13 @@ export const maxRetryAfterMs = 86_400_000;
 const decimal = /^\d+(?:\.\d*)?$|^\.\d+$/;
 
 /**
- * Milliseconds to wait from the arrival of the answer, integer in 1…24 h; `null` = nothing usable was said.
+ * Milliseconds to wait from the arrival of the response, integer in 1…24 h; `null` = nothing usable was said.
  * First usable of `retry-after-ms` (> 0) and `retry-after` (seconds, fractions allowed against RFC 9110 because the
- * commerce API sends `2.0`; ≥ 1e9 is an epoch sent by mistake; HTTP-date or RFC 3339 against the answer's own `Date`).
+ * commerce API sends `2.0`; ≥ 1e9 is an epoch sent by mistake; HTTP-date or RFC 3339 against the response's own `Date`).
  * `fields` has lower-case names and repeats joined by a comma; `nowMs` is the wall clock.
  */
 export function retryAfterMs(fields: ReadonlyMap<string, string>, nowMs: number): number | null {
-  const at: AnswerTime = { date: fields.get('date'), now: nowMs };
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
   const exact = longest(fields.get('retry-after-ms'), milliseconds);
   return exact ?? longest(fields.get('retry-after'), (value) => seconds(value, at));
 }
@@ -52,7 +52,7 @@ function milliseconds(value: string): number | null {
   return decimal.test(value) ? Number(value) : null;
 }
 
-function seconds(value: string, at: AnswerTime): number | null {
+function seconds(value: string, at: ResponseTime): number | null {
   if (decimal.test(value)) {
     const number = Number(value);
     if (number >= 1e12) return number - answeredAtMs(at);

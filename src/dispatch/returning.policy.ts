@@ -1,7 +1,7 @@
 /**
- * Which fields of an upstream's answer reach the client.
+ * Which fields of an upstream's response reach the client.
  *
- * Owns: cleaning answer heads, and turning absolute URLs of the same upstream into their `/via/` form. Does not own:
+ * Owns: cleaning response heads, and turning absolute URLs of the same upstream into their `/via/` form. Does not own:
  * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
  */
 import { isHopByHop } from './hop-by-hop.policy.ts';
@@ -34,7 +34,7 @@ const neverReturned = new Set(['alt-svc']);
 /** Nothing an upstream writes into `Connection` may take these away. */
 const notNameable = new Set(['content-length', 'content-type', 'content-encoding']);
 
-/** Cleans an answer's fields. Returns name and value alternating, ready for `writeHead`. */
+/** Cleans a response's fields. Returns name and value alternating, ready for `writeHead`. */
 export function returningFields(input: ReturningInput): string[] {
   const { rawFields, status, via } = input;
   const named = namedByConnection(rawFields);

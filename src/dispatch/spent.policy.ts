@@ -1,8 +1,8 @@
 /**
- * What a call has spent of the bucket's meters, known at the end of its answer; what it had reserved was an estimate.
+ * What a call has spent of the bucket's meters, known at the end of its response; what it had reserved was an estimate.
  *
- * Owns: which of the numbers that an answer states settles which meter. Does not own: reading them (`feedback/`) and moving
- * any meter (`limiter/`). Invariant: a meter whose level the answer's fields state is settled by that level alone.
+ * Owns: which of the numbers that a response states settles which meter. Does not own: reading them (`feedback/`) and moving
+ * any meter (`limiter/`). Invariant: a meter whose level the response's fields state is settled by that level alone.
  */
 import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';
 
@@ -10,9 +10,9 @@ import type { Costs, Feedback, MeterName, TokenUsage } from '../call.ts';
 const nothingMade: Costs = { tokens: 0, tokens_day: 0, input_tokens: 0, output_tokens: 0, images: 0 };
 
 /**
- * `late`: what the rest of the answer's body reported; `null` = nothing. Returns what each meter is charged in all; a meter that is
- * not named stays as reserved, and `null` = all do. A call that the upstream refused (4xx) made no tokens; often such an
- * answer states no level, and what the call reserved would stay taken.
+ * `late`: what the rest of the response's body reported; `null` = nothing. Returns what each meter is charged in all; a meter that
+ * is not named stays as reserved, and `null` = all do. A call that the upstream refused (4xx) made no tokens; often such a
+ * response states no level, and what the call reserved would stay taken.
  */
 export function spentOf(status: number, head: Feedback, late: Feedback | null): Costs | null {
   const cost = (late ?? head).actualCost;

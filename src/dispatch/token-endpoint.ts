@@ -1,7 +1,7 @@
 /**
- * One request to a token endpoint: a small body there, a small answer back, within one limit of time.
+ * One request to a token endpoint: a small body there, a small response back, within one limit of time.
  *
- * Owns: the connection, which is guarded as those to the upstream are. Does not own: what is asked and what an answer
+ * Owns: the connection, which is guarded as those to the upstream are. Does not own: what is asked and what a response
  * means. Keeps: no redirect is followed, so that a secret goes to the configured place only; a failure names its class and
  * nothing else.
  */
@@ -13,8 +13,8 @@ import { faultOf } from './transport-error.ts';
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
 export const endpointLimitMs = 10_000;
-/** A longer answer is no token. */
-const maxAnswerBytes = 65_536;
+/** A longer response is no token. */
+const maxResponseBytes = 65_536;
 
 export interface EndpointRequest {
   readonly url: string;
@@ -65,7 +65,7 @@ function classOf(error: unknown): 'unreachable' | 'address_denied' | 'invalid' {
   return fault === 'address_denied' || fault === 'invalid' ? fault : 'unreachable';
 }
 
-/** Resolves with `null` when the answer is too long. */
+/** Resolves with `null` when the response is too long. */
 function exchange(
   { url, fields, body }: EndpointRequest,
   agent: http.Agent | https.Agent,
@@ -74,20 +74,20 @@ function exchange(
   return new Promise((resolve, reject) => {
     const { request } = url.startsWith('https:') ? https : http;
     const headers = { ...fields, 'content-length': String(Buffer.byteLength(body)) };
-    const asked = request(url, { method: 'POST', headers, agent, signal }, (answer) => {
+    const asked = request(url, { method: 'POST', headers, agent, signal }, (response) => {
       const chunks: Buffer[] = [];
       let bytes = 0;
-      answer.on('data', (chunk: Buffer) => {
+      response.on('data', (chunk: Buffer) => {
         bytes += chunk.length;
-        if (bytes <= maxAnswerBytes) return void chunks.push(chunk);
+        if (bytes <= maxResponseBytes) return void chunks.push(chunk);
         resolve(null);
-        answer.destroy();
+        response.destroy();
       });
-      answer.on('error', reject);
-      answer.on('end', () =>
+      response.on('error', reject);
+      response.on('end', () =>
         resolve({
-          status: answer.statusCode ?? 0,
-          fields: fieldsOf(answer.headers),
+          status: response.statusCode ?? 0,
+          fields: fieldsOf(response.headers),
           body: Buffer.concat(chunks).toString('utf8'),
         }),
       );

@@ -6,7 +6,7 @@
  *
  * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is
  * not counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for
- * the cache is taken to be there: when it is not, the provider says so with the answer, or with one refusal.
+ * the cache is taken to be there: when it is not, the provider says so with the response, or with one refusal.
  */
 import type { Costs, TokenUsage } from '../call.ts';
 
@@ -36,9 +36,9 @@ export interface LearnedModel {
   readonly counted: number;
   /** Output that is counted of a call; `null` = not known. */
   readonly output: LearnedOutput | null;
-  /** Answers state the level of all tokens: then it is charged by rule, not by use. */
+  /** Responses state the level of all tokens: then it is charged by rule, not by use. */
   readonly isStated: boolean;
-  /** Answers state levels of input and output tokens. */
+  /** Responses state levels of input and output tokens. */
   readonly apart: boolean;
   /** Tokens beyond the rule that refusals stated, the mean of the latest; 0 = the rule holds. */
   readonly beyond: number;
@@ -65,7 +65,7 @@ const maxFactor = 8;
 const minFactor = 1 / 8;
 /** However short a prompt is, a refusal is believed that states this many tokens beyond the rule: images, tools. */
 const alwaysBelieved = 8_192;
-/** What refusals taught of other beginnings is forgotten by this part with each answer, so that one odd refusal passes. */
+/** What refusals taught of other beginnings is forgotten by this part with each response, so that one odd refusal passes. */
 const forgottenShare = 1 / 64;
 
 /** Meters of tokens as the call is expected to be charged. */
@@ -134,7 +134,7 @@ export function learnModel(
   };
 }
 
-/** After the first answer a call is still expected to use what it allows, or twice as much: more tell how far they differ. */
+/** After the first response a call is still expected to use what it allows, or twice as much: more tell how far they differ. */
 function learnOutput(known: LearnedOutput | null, allowed: number | null, made: number): LearnedOutput {
   if (known === null) {
     return { mean: made, deviation: Math.max(0, (allowed ?? 2 * made) - made) / deviations };
@@ -184,7 +184,7 @@ export function refusedByRule(
   return { factor: known?.factor ?? 1, kept: known?.kept ?? 0, beyond, at: known?.at ?? now };
 }
 
-/** Bounded, because no answer corrects it: a figure without sense must not hold a workspace's calls up for long. */
+/** Bounded, because no response corrects it: a figure without sense must not hold a workspace's calls up for long. */
 function beyondRule(guess: TokenGuess, asked: number): number {
   const most = Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved);
   return Math.min(most, Math.max(0, asked - byRule(guess)));

@@ -34,7 +34,7 @@ export interface GuessNames {
   readonly beginning: string | null;
 }
 
-/** A call's guess and where what its answer teaches belongs. */
+/** A call's guess and where what its response teaches belongs. */
 export interface NamedGuess extends GuessNames {
   readonly guess: TokenGuess;
 }
@@ -57,12 +57,14 @@ export class TokenEstimates {
     return expectedTokens(guess, model, this.#promptOf(beginning), this.#clock.monotonic());
   }
 
-  /** The answer is over, or refused the call. `late`: what the rest of its body reported, which may be a refusal behind content. */
+  /**
+   * The response is over, or refused the call. `late`: what the rest of its body reported, which may be a refusal behind content.
+   */
   learn(named: NamedGuess, head: Feedback, late: Feedback | null): void {
     const { guess, lane, beginning } = named;
     if (guess.prompt <= 0) return;
     if (head.throttle !== null) return this.#learnRefusal(named, head);
-    // Usage in a stream that ended with a throttle is that of a part of the answer, and teaches nothing.
+    // Usage in a stream that ended with a throttle is that of a part of the response, and teaches nothing.
     if (late !== null && late.throttle !== null) return this.#learnRefusal(named, late);
     const usage = late?.usage ?? head.usage;
     if (usage === undefined) return;
@@ -111,7 +113,7 @@ export class TokenEstimates {
     this.#keepPrompt(beginning, refusedPrompt(guess, this.#promptOf(beginning), asked, now));
   }
 
-  /** What is charged by use is learned of answers. */
+  /** What is charged by use is learned of responses. */
   #learnRule({ guess, lane, beginning }: NamedGuess, asked: number): void {
     const model = this.#models.get(lane) ?? null;
     if (!isChargedByRule(guess, model)) return;

@@ -17,7 +17,7 @@ export interface TransportErrorFacts {
   /** True when the connection had carried an earlier exchange, so that its end may have crossed our request. */
   readonly reusedSocket: boolean;
   /**
-   * The upstream closed a kept connection under the request, and not a byte of answer came: most likely it read nothing
+   * The upstream closed a kept connection under the request, and not a byte of response came: most likely it read nothing
    * of it, but nothing proves that.
    */
   readonly stale: boolean;
@@ -90,7 +90,7 @@ export function faultOf(error: unknown, phase: ExchangePhase): TransportFault {
 }
 
 /**
- * Whatever ended an answer's body, as a {@link TransportError}. Node itself ends a cut body with its own error; a body
+ * Whatever ended a response's body, as a {@link TransportError}. Node itself ends a cut body with its own error; a body
  * that ended with any error at all must never be passed on as complete.
  */
 export function bodyError(error: unknown): TransportError {

@@ -2,7 +2,7 @@
  * The one way to an upstream, and the one user of http-proxy-middleware.
  *
  * Owns: handing a prepared request to the proxy. Does not own: what is sent (fields, path and body come finished),
- * sending again, streaming the answer to the client, every decision about throttling.
+ * sending again, streaming the response to the client, every decision about throttling.
  * Keeps: the proxy sees an adapter instead of the client's request and response, and may neither choose fields, follow
  * redirects, answer errors nor set timers; one request is written at most once.
  */
@@ -11,7 +11,7 @@ import type { Readable } from 'node:stream';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import type { Options, RequestHandler } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
-import type { UpstreamAnswer } from '../call.ts';
+import type { UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Pool } from './agents.ts';
 import { Exchange } from './exchange.ts';
@@ -46,12 +46,12 @@ export interface TransportAttempt extends ExchangeTerms {
 
 export interface Transport {
   /**
-   * Resolves when the answer's head has arrived; its body must be read or destroyed by the caller. Limits and the
+   * Resolves when the response's head has arrived; its body must be read or destroyed by the caller. Limits and the
    * signal go on to hold while it is read: a cut body is destroyed with an error and never ends cleanly.
    *
    * @throws TransportError always, and nothing else
    */
-  send(attempt: TransportAttempt): Promise<UpstreamAnswer>;
+  send(attempt: TransportAttempt): Promise<UpstreamResponse>;
   /** Cuts every exchange that is still going on. */
   close(): void;
 }
@@ -161,7 +161,7 @@ export function createTransport({ clock }: { readonly clock: Clock }): Transport
     send(attempt) {
       const proxied = new ProxiedAttempt(attempt, all, clock);
       proxied.begin(proxy);
-      return proxied.exchange.answer;
+      return proxied.exchange.response;
     },
     close: () => all.close(),
   };
@@ -190,7 +190,7 @@ const proxiedAttemptOf = (request: unknown): ProxiedAttempt | null =>
 /** Built once. Per attempt only the router's copy of the options changes. */
 function proxyOptions(): Options {
   return {
-    // The default plugins answer errors with host and URL, and log every answer.
+    // The default plugins answer errors with host and URL, and log every response.
     ejectPlugins: true,
     // Every request passes. A filter that is a function parses no path while the adapter's is empty.
     pathFilter: () => true,
@@ -207,7 +207,9 @@ function proxyOptions(): Options {
           proxied?.attempt.agent.kept.dropOverdue();
         });
         server.on('proxyReq', (outgoing, request) => proxiedAttemptOf(request)?.exchange.onRequest(outgoing));
-        server.on('proxyRes', (answer, request) => proxiedAttemptOf(request)?.exchange.onAnswer(answer));
+        server.on('proxyRes', (response, request) =>
+          proxiedAttemptOf(request)?.exchange.onResponse(response),
+        );
         server.on('error', (error, request) => proxiedAttemptOf(request)?.exchange.onError(error));
         server.on('econnreset', (error, request) => proxiedAttemptOf(request)?.exchange.onError(error));
       },

@@ -9,7 +9,7 @@
 const idFields = ['x-request-id', 'request-id', 'apim-request-id'] as const;
 const idPattern = /^[\w.:-]{1,128}$/;
 
-/** `rawFields` alternates name and value; `null` = the answer names no id. */
+/** `rawFields` alternates name and value; `null` = the response names no id. */
 export function upstreamIdOf(rawFields: readonly string[]): string | null {
   for (const wanted of idFields) {
     for (let at = 0; at + 1 < rawFields.length; at += 2) {

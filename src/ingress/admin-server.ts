@@ -37,7 +37,7 @@ export interface AdminServerOptions {
   readonly activity: (rawUrl: string) => Promise<unknown>;
   /** The live page; absent = a short text. */
   readonly page?: (request: Request, response: Response) => void;
-  /** Each adds routes of its own, before the answer 404 to all other paths. */
+  /** Each adds routes of its own, before the response 404 to all other paths. */
   readonly routes?: readonly ((app: Express) => void)[];
   readonly onBug: (error: unknown) => void;
 }

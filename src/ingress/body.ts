@@ -173,7 +173,7 @@ export class BodyReader {
     open.connection.resume();
   }
 
-  /** Counts a chunk before it is kept; the answer is why it cannot be. */
+  /** Counts a chunk before it is kept; the response is why it cannot be. */
   #keep(bytes: number, owner: string): Refusal | null {
     const { maxBodyBytes, heldBytes } = this.#parts.bounds;
     if (this.#taken + bytes > maxBodyBytes) return new Refusal('body_too_large');

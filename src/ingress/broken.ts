@@ -1,9 +1,9 @@
 /**
  * What is done about requests that Node's parser gave up on, and about CONNECT.
  *
- * Owns: which problem is answered, and whether the connection can still carry an answer.
+ * Owns: which problem is answered, and whether the connection can still carry a response.
  * Does not own: heads that parsed (`guard.policy.ts`).
- * Invariants: an answer meant for one request never stands in another one's place; the answers of earlier requests
+ * Invariants: a response meant for one request never stands in another one's place; the responses of earlier requests
  * on the connection are still sent; never throws.
  */
 import type { Socket } from 'node:net';
@@ -34,7 +34,7 @@ function receiving(connection: Connection): OpenCall | null {
 
 /**
  * Takes a connection out of service after a parser error.
- * @returns true when the connection is free for one last answer about it.
+ * @returns true when the connection is free for one last response about it.
  */
 export function retire(connections: Connections, socket: Socket): boolean {
   const connection = connections.on(socket);

@@ -11,7 +11,7 @@ import type { Socket } from 'node:net';
 import { CallAbort } from '../call-abort.ts';
 import type { OverloadBound } from '../errors.ts';
 
-/** A request whose answer is not finished. */
+/** A request whose response is not finished. */
 export interface OpenCall {
   readonly connection: Connection;
   readonly request: IncomingMessage;
@@ -22,20 +22,20 @@ export interface OpenCall {
 
 const none: readonly OpenCall[] = [];
 
-/** One client's connection. Answers leave in the order of their requests; calls may be open side by side. */
+/** One client's connection. Responses leave in the order of their requests; calls may be open side by side. */
 export class Connection {
   readonly socket: Socket;
   /** The connection was opened beyond the bound on connections: none of its calls is let in. */
   readonly isExcess: boolean;
   /** A list, not a set: a connection has few open calls, and each of them comes and goes. Replaced at each change. */
   calls: readonly OpenCall[] = none;
-  /** While true no further request is handled: its answer might never be sent. */
+  /** While true no further request is handled: its response might never be sent. */
   closing = false;
   /** True once `closing` cannot be taken back. */
   #fixed = false;
   /** True once the parser gave up; reported only once. */
   failed = false;
-  /** The newest call; its answer is the last one on the wire. */
+  /** The newest call; its response is the last one on the wire. */
   newest: OpenCall | null = null;
 
   constructor(socket: Socket, isExcess = false) {
@@ -44,8 +44,8 @@ export class Connection {
   }
 
   /**
-   * Decides, when the head of an answer is written, whether it announces the end of the connection. Only the newest
-   * call's answer may: an earlier one would cut off the answers behind it.
+   * Decides, when the head of a response is written, whether it announces the end of the connection. Only the newest
+   * call's response may: an earlier one would cut off the responses behind it.
    */
   endsWith(call: OpenCall, wanted: boolean): boolean {
     if (!(wanted || this.closing) || this.newest !== call) return false;
@@ -53,13 +53,13 @@ export class Connection {
     return true;
   }
 
-  /** No request after those that are open is handled; their last answer ends the connection. */
+  /** No request after those that are open is handled; their last response ends the connection. */
   end(): void {
     this.closing = true;
     this.#fixed = true;
   }
 
-  /** While it is not decided whether the newest answer ends the connection, no further request of it is handled. */
+  /** While it is not decided whether the newest response ends the connection, no further request of it is handled. */
   suspend(): void {
     this.closing = true;
   }
@@ -69,7 +69,7 @@ export class Connection {
     this.closing = this.#fixed;
   }
 
-  /** The client can no longer receive: aborts every call whose answer is not already on its way as a whole. */
+  /** The client can no longer receive: aborts every call whose response is not already on its way as a whole. */
   abandon(): void {
     for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
   }
@@ -90,7 +90,7 @@ export type Entry =
   | { readonly kind: 'open'; readonly call: OpenCall }
   /** Over a bound: to be answered with `overloaded`. */
   | { readonly kind: 'crowded'; readonly call: OpenCall; readonly bound: CountedBound }
-  /** Came after the end of the connection was announced: gets no answer. */
+  /** Came after the end of the connection was announced: gets no response. */
   | { readonly kind: 'ignored' };
 
 /** Bounds that are counted here. */
@@ -138,7 +138,7 @@ export class Connections {
     return this.#known.size;
   }
 
-  /** Calls whose answer is not finished. */
+  /** Calls whose response is not finished. */
   get openCalls(): number {
     return this.#openCalls;
   }

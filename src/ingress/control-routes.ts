@@ -31,7 +31,7 @@ export function addControlRoutes(app: Express, actions: ControlActions): void {
         problem(response, 400, 'request_invalid', 'Give `?seconds=`, more than 0 and at most 86400.');
         return;
       }
-      answer(response, await acting);
+      respond(response, await acting);
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
       response.set('Allow', 'POST');
@@ -52,7 +52,7 @@ function secondsOf(url: string): number | null {
   return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
 }
 
-function answer(response: Response, result: ControlResult): void {
+function respond(response: Response, result: ControlResult): void {
   switch (result) {
     case 'done':
       response.json({ result });

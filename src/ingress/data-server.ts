@@ -2,7 +2,7 @@
  * The public port: which requests become calls.
  *
  * Owns: the server's limits, and the order in which a request is let in, judged and routed.
- * Does not own: the journey of a call (`handle` is handed in), the bytes of answers (`respond.ts`).
+ * Does not own: the journey of a call (`handle` is handed in), the bytes of responses (`respond.ts`).
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
  * ends the process.
  */
@@ -224,7 +224,7 @@ export class DataServer {
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
     if (request.headers.upgrade !== undefined) call.connection.end();
-    // Without its `100 Continue` Node ends the connection behind the answer; `sendContinue` resumes it.
+    // Without its `100 Continue` Node ends the connection behind the response; `sendContinue` resumes it.
     if (this.#waitingForContinue.has(request)) call.connection.suspend();
     this.#route(call);
   }

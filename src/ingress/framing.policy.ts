@@ -1,7 +1,7 @@
 /**
- * How an upstream's answer is framed on the client's connection.
+ * How an upstream's response is framed on the client's connection.
  *
- * Owns: the length of what is sent, and which answers have no body. Does not own: every other field.
+ * Owns: the length of what is sent, and which responses have no body. Does not own: every other field.
  * Invariant: the length announced is the length sent, or the transfer is chunked, or there is no body (RFC 9110 §8.6,
  * RFC 9112 §6).
  */
@@ -45,7 +45,7 @@ export function outcomeFraming({ method, status, fields, body, replaced }: Frame
   const asHead = method === 'HEAD' || status === 304;
   if (status === 204) return { fields: kept, bodiless: true, declaredBytes: null };
   if (status === 205) return { fields: [...kept, 'Content-Length', '0'], bodiless: true, declaredBytes: 0 };
-  // The length of an answer to HEAD, or of 304, is that of the body which is not sent.
+  // The length of a response to HEAD, or of 304, is that of the body which is not sent.
   if (!asHead && body !== 'stream') declared = String(body);
   if (declared !== null) kept.push('Content-Length', declared);
   return { fields: kept, bodiless: asHead, declaredBytes: declared === null ? null : Number(declared) };

@@ -2,7 +2,7 @@
  * Refuses new calls and connections while the process is at one of its bounds, or overloaded.
  *
  * Owns: the bounds on connections, open calls and held bytes, shedding by load, and the time that a refused client is given.
- * Does not own: counting connections and bytes (`connections.ts`, `body.ts`), the answer. Invariant: a call that was let in
+ * Does not own: counting connections and bytes (`connections.ts`, `body.ts`), the response. Invariant: a call that was let in
  * is never refused here; the admin port does not pass here.
  */
 import type { CancelTimer, Clock, Random } from '../clock.ts';
@@ -101,7 +101,7 @@ export class Overload {
     return this.#refusal(bound, roomInMs(turnover));
   }
 
-  /** Counts a connection that was closed without an answer, because the process is far over its bound on connections. */
+  /** Counts a connection that was closed without a response, because the process is far over its bound on connections. */
   dropped(): void {
     this.#refusals += 1;
     this.#options.onRefused('connections');

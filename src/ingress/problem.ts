@@ -1,8 +1,8 @@
 /**
- * Answers made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
+ * Responses made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
  * language-model SDKs read.
  *
- * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-answer.ts`).
+ * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-response.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
 import type { CallFacts } from '../call.ts';
@@ -12,8 +12,8 @@ import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { retryFields } from './retry-after.policy.ts';
 
-/** A whole answer, ready to be written. */
-export interface ProblemAnswer {
+/** A whole response, ready to be written. */
+export interface ProblemResponse {
   readonly status: number;
   /** Name and value alternating, `Content-Length` included, connection handling not. */
   readonly fields: string[];
@@ -51,7 +51,7 @@ function errorType(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }
 
-function answer(document: Document, extra: readonly string[]): ProblemAnswer {
+function problemResponse(document: Document, extra: readonly string[]): ProblemResponse {
   const { status, code, title, detail, param, requestId, heldBy } = document;
   const type = `urn:sluice:error:${code}`;
   const error = { message: detail, type: errorType(status), code, param };
@@ -89,8 +89,8 @@ function retryLines(status: number, { code, details, rawFields = [] }: RefusedCa
   return lines;
 }
 
-/** The answer to a refused call. */
-export function refusalAnswer(refused: RefusedCall): ProblemAnswer {
+/** The response to a refused call. */
+export function refusalResponse(refused: RefusedCall): ProblemResponse {
   const { code, details, requestId, known } = refused;
   const { title } = refusals[code];
   const status = refused.status ?? details.status ?? refusals[code].status;
@@ -99,12 +99,15 @@ export function refusalAnswer(refused: RefusedCall): ProblemAnswer {
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
   const detail = details.detail ?? `${title}.`;
   const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };
-  return answer({ status, code, title, detail, param: details.param ?? null, requestId, ...held }, extra);
+  return problemResponse(
+    { status, code, title, detail, param: details.param ?? null, requestId, ...held },
+    extra,
+  );
 }
 
-/** The answer when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
-export const bugAnswer = (requestId: string): ProblemAnswer =>
-  answer(
+/** The response when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
+export const bugResponse = (requestId: string): ProblemResponse =>
+  problemResponse(
     {
       status: 500,
       code: 'internal',

@@ -1,5 +1,5 @@
 /**
- * The structured fields (RFC 9651) that Sluice adds to answers.
+ * The structured fields (RFC 9651) that Sluice adds to responses.
  *
  * Owns: their exact spelling, which is fixed but for its integers; the tests hold it against a general serializer.
  * Does not own: the numbers.

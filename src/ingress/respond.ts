@@ -1,49 +1,49 @@
 /**
- * Writes answers: an {@link Outcome} of the journey, or a problem of our own.
+ * Writes responses: an {@link Outcome} of the journey, or a problem of our own.
  *
- * Owns: the fields Sluice adds, the framing of what is sent, and how a broken answer ends.
+ * Owns: the fields Sluice adds, the framing of what is sent, and how a broken response ends.
  * Does not own: cleaning the upstream's fields (`dispatch/`), deciding anything about the call.
- * Invariants: one well-framed answer or a closed connection; a cut body is never ended cleanly; the end of the
+ * Invariants: one well-framed response or a closed connection; a cut body is never ended cleanly; the end of the
  * connection is announced when the request's body was not read to its end.
  */
 import type { ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
-import type { AnswerEnd, Outcome } from '../call.ts';
+import type { ResponseEnd, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { discard, pump } from './answer-stream.ts';
+import { discard, pump } from './response-stream.ts';
 import { announcesBody } from './body.ts';
 import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
-import type { ProblemAnswer } from './problem.ts';
+import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { StalledReader } from './stalled-reader.ts';
 
-/** Everything an answer needs beside its content. */
-export interface AnswerContext {
+/** Everything a response needs beside its content. */
+export interface ResponseContext {
   readonly call: OpenCall;
   readonly requestId: string;
   readonly clock: Clock;
-  /** True while the replica drains: connections end with their answer. */
+  /** True while the replica drains: connections end with their response. */
   readonly draining: boolean;
   /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
   readonly lingerMs: number;
 }
 
-/** The limit of `maxUnreadMs` for answers of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
+/** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
 const ownUnreadMs = 300_000;
 
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
-/** Adds `Connection: close` where the connection ends with this answer. */
-function endLines(context: AnswerContext, mustEnd: boolean): string[] {
+/** Adds `Connection: close` where the connection ends with this response. */
+function endLines(context: ResponseContext, mustEnd: boolean): string[] {
   const { call, draining } = context;
   const wanted = mustEnd || draining || bodyUnread(call);
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
 }
 
-/** Resolves when the whole answer was handed to the socket, or never will be. */
-const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
+/** Resolves when the whole response was handed to the socket, or never will be. */
+const responseEnd = ({ response, gone }: OpenCall): Promise<ResponseEnd> =>
   new Promise((resolve) => {
     const onGone = (): void => resolve('client_gone');
     response.on('finish', () => {
@@ -56,9 +56,9 @@ const answerEnd = ({ response, gone }: OpenCall): Promise<AnswerEnd> =>
 
 /**
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
- * under a client that is still sending, and the reset can overtake our answer (RFC 9112 §9.6).
+ * under a client that is still sending, and the reset can overtake our response (RFC 9112 §9.6).
  */
-const linger = ({ call, clock, lingerMs }: AnswerContext): Promise<void> =>
+const linger = ({ call, clock, lingerMs }: ResponseContext): Promise<void> =>
   new Promise((resolve) => {
     const { request, gone } = call;
     if (gone.aborted) {
@@ -77,14 +77,14 @@ const linger = ({ call, clock, lingerMs }: AnswerContext): Promise<void> =>
   });
 
 /**
- * Cuts a client off that takes nothing of an ended answer for too long: nothing else would end its connection. An answer of
+ * Cuts a client off that takes nothing of an ended response for too long: nothing else would end its connection. A response of
  * which nothing waits in this process, as of almost all, needs no watching.
  */
 function whileRead(
-  ended: Promise<AnswerEnd>,
-  { call: { response }, clock }: AnswerContext,
+  ended: Promise<ResponseEnd>,
+  { call: { response }, clock }: ResponseContext,
   maxMs: number,
-): Promise<AnswerEnd> {
+): Promise<ResponseEnd> {
   if (response.writableLength === 0) return ended;
   const onStalled = (): void => void response.req.socket.resetAndDestroy();
   const reader = new StalledReader({ response, clock, maxMs, onStalled });
@@ -92,7 +92,7 @@ function whileRead(
   return ended.finally(() => reader.moved());
 }
 
-/** A larger answer is written in pieces: of one write it shows only at its end whether the client reads. Bytes. */
+/** A larger response is written in pieces: of one write it shows only at its end whether the client reads. Bytes. */
 const pieceBytes = 64 * 1024;
 
 function inPieces(whole: Buffer): Readable {
@@ -109,16 +109,16 @@ function inPieces(whole: Buffer): Readable {
 const smallBytes = 8 * 1024;
 
 /**
- * Ends the answer with its last bytes, lingering first where the request was not read. Node puts a string of one byte per
+ * Ends the response with its last bytes, lingering first where the request was not read. Node puts a string of one byte per
  * character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
 async function finish(
-  context: AnswerContext,
+  context: ResponseContext,
   last: Buffer | null,
   maxUnreadMs = ownUnreadMs,
-): Promise<AnswerEnd> {
+): Promise<ResponseEnd> {
   const { call } = context;
-  const ended = answerEnd(call);
+  const ended = responseEnd(call);
   if (!bodyUnread(call)) {
     if (last === null) call.response.end();
     else if (last.length > smallBytes) call.response.end(last);
@@ -132,7 +132,7 @@ async function finish(
   return whileRead(ended, context, maxUnreadMs);
 }
 
-/** Ends a connection whose answer broke in the middle, so that the client cannot take it for whole. */
+/** Ends a connection whose response broke in the middle, so that the client cannot take it for whole. */
 function breakOff(response: ServerResponse, framed: boolean): void {
   // Without framing the end of the connection is the end of the body: only a reset shows the difference.
   const end = (): void => {
@@ -144,11 +144,11 @@ function breakOff(response: ServerResponse, framed: boolean): void {
 }
 
 async function stream(
-  context: AnswerContext,
+  context: ResponseContext,
   body: Readable,
   declaredBytes: number | null,
   maxUnreadMs: number,
-): Promise<AnswerEnd> {
+): Promise<ResponseEnd> {
   const { clock } = context;
   const { response, gone } = context.call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
@@ -160,10 +160,10 @@ async function stream(
 }
 
 /**
- * Writes an answer of the journey. Resolves when it has ended, one way or the other.
+ * Writes a response of the journey. Resolves when it has ended, one way or the other.
  * @throws Refusal `upstream_invalid` when the head cannot be sent; nothing was written then.
  */
-export async function writeOutcome(context: AnswerContext, outcome: Outcome): Promise<AnswerEnd> {
+export async function writeOutcome(context: ResponseContext, outcome: Outcome): Promise<ResponseEnd> {
   const { call } = context;
   const { body, maxUnreadMs = ownUnreadMs } = outcome;
   const release = (): void => {
@@ -213,10 +213,10 @@ export async function writeOutcome(context: AnswerContext, outcome: Outcome): Pr
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
 export async function writeProblem(
-  context: AnswerContext,
-  answer: ProblemAnswer,
+  context: ResponseContext,
+  problem: ProblemResponse,
   mustEnd = false,
-): Promise<AnswerEnd> {
+): Promise<ResponseEnd> {
   const { request, response, gone } = context.call;
   if (gone.aborted) return 'client_gone';
   if (response.headersSent) {
@@ -224,6 +224,6 @@ export async function writeProblem(
     return 'upstream_cut';
   }
   for (const name of response.getHeaderNames()) response.removeHeader(name);
-  response.writeHead(answer.status, [...answer.fields, ...endLines(context, mustEnd)]);
-  return finish(context, request.method === 'HEAD' ? null : answer.body);
+  response.writeHead(problem.status, [...problem.fields, ...endLines(context, mustEnd)]);
+  return finish(context, request.method === 'HEAD' ? null : problem.body);
 }

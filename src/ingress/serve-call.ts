@@ -1,23 +1,23 @@
 /**
- * One call from its request to the end of its answer.
+ * One call from its request to the end of its response.
  *
- * Owns: that every call ends in exactly one answer or a closed connection, and that everything held for it is let go.
+ * Owns: that every call ends in exactly one response or a closed connection, and that everything held for it is let go.
  * Does not own: routes (`data-server.ts`), the journey (`gateway.ts`).
  * Invariants: `onEnd` of an outcome is called exactly once; a refusal becomes its problem document; anything else
  * thrown is a bug, reported to `onBug` once and answered without details.
  */
-import type { AnswerEnd, Call, Outcome } from '../call.ts';
+import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusalCode } from '../errors.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
 import type { BodyBounds } from './body.ts';
 import type { Connections, OpenCall } from './connections.ts';
-import { bugAnswer, refusalAnswer } from './problem.ts';
-import type { ProblemAnswer } from './problem.ts';
+import { bugResponse, refusalResponse } from './problem.ts';
+import type { ProblemResponse } from './problem.ts';
 import { newRequestId, ReadCall } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
-import type { AnswerContext } from './respond.ts';
+import type { ResponseContext } from './respond.ts';
 
 export interface ServeParts {
   readonly clock: Clock;
@@ -43,11 +43,11 @@ export interface RequestRefusal {
   readonly status?: number;
   readonly allow?: string;
   readonly retryInMs?: number;
-  /** True when the connection ends with the answer: its framing is in doubt, or the process is overloaded. */
+  /** True when the connection ends with the response: its framing is in doubt, or the process is overloaded. */
   readonly mustEnd?: boolean;
 }
 
-const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): AnswerContext => ({
+const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): ResponseContext => ({
   call: open,
   requestId,
   clock: parts.clock,
@@ -59,7 +59,7 @@ const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): Answer
 export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: ServeParts): Promise<void> {
   const requestId = newRequestId(parts.random);
   const { code, detail, status, allow, retryInMs } = why;
-  const answer = refusalAnswer({
+  const response = refusalResponse({
     code,
     details: {
       ...(detail === undefined ? {} : { detail }),
@@ -71,7 +71,7 @@ export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: 
   });
   parts.onRequestRefused(code);
   try {
-    await writeProblem(contextOf(open, requestId, parts), answer, why.mustEnd);
+    await writeProblem(contextOf(open, requestId, parts), response, why.mustEnd);
   } finally {
     parts.connections.leave(open);
   }
@@ -83,8 +83,8 @@ async function writeAndReport(
   outcome: Outcome,
   parts: ServeParts,
 ): Promise<void> {
-  // Stands if writing fails before a byte is out: then the upstream's answer was not usable.
-  let end: AnswerEnd = 'upstream_cut';
+  // Stands if writing fails before a byte is out: then the upstream's response was not usable.
+  let end: ResponseEnd = 'upstream_cut';
   try {
     end = await writeOutcome(contextOf(open, call.id, parts), outcome);
   } finally {
@@ -92,10 +92,10 @@ async function writeAndReport(
   }
 }
 
-/** The answer to the client of a failed call; a fault of our own is reported. */
-function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemAnswer {
+/** The response to the client of a failed call; a fault of our own is reported. */
+function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemResponse {
   if (error instanceof Refusal)
-    return refusalAnswer({
+    return refusalResponse({
       code: error.code,
       details: error.details,
       requestId: call.id,
@@ -103,7 +103,7 @@ function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemA
       rawFields: call.rawFields,
     });
   parts.onBug(error);
-  return bugAnswer(call.id);
+  return bugResponse(call.id);
 }
 
 /** Runs one call. Never rejects. */

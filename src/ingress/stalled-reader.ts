@@ -1,8 +1,8 @@
 /**
- * Notices a client that stopped reading its answer.
+ * Notices a client that stopped reading its response.
  *
  * Owns: the judgement that bytes for a client have not moved for too long. Does not own: what is done about it.
- * Invariants: a client that takes anything at all within the limit is only slow; an answer behind another one on its connection
+ * Invariants: a client that takes anything at all within the limit is only slow; a response behind another one on its connection
  * waits for that one, not for the client; no timer runs while nothing waits.
  */
 import type { ServerResponse } from 'node:http';

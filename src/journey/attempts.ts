@@ -19,15 +19,15 @@ import type { Refusal } from '../errors.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
-import type { AnswerTimes } from './answer-times.ts';
-import { answerOutcome, failureRefusal, rateLimitOf, type Answered } from './answer.ts';
+import type { ResponseTimes } from './response-times.ts';
+import { responseOutcome, failureRefusal, rateLimitOf, type Answered } from './response.ts';
 import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
 
 export interface AttemptsParts {
   readonly dispatcher: Dispatcher;
   readonly estimates: TokenEstimates;
-  readonly answerTimes: AnswerTimes;
+  readonly responseTimes: ResponseTimes;
   readonly clock: Clock;
   readonly quotas: JoinedQuotas;
   /** As they are configured now. */
@@ -70,7 +70,7 @@ export class Attempts {
       followed.answered(result.head.status, throttle, upstreamId);
       if (throttle === null && result.head.status < 500) {
         const { bucket } = prepared.request.admission;
-        this.#parts.answerTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
+        this.#parts.responseTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
       }
     }
     return result;
@@ -81,7 +81,7 @@ export class Attempts {
     if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
   }
 
-  /** The answer goes to the client, and the lease ends with it. */
+  /** The response goes to the client, and the lease ends with it. */
   passOn(
     attempt: Attempt,
     decision: PassDecision,
@@ -95,7 +95,7 @@ export class Attempts {
       done();
       this.learnCharge(prepared, answered);
     };
-    return answerOutcome({
+    return responseOutcome({
       answered: { ...answered, body },
       route,
       call,
@@ -122,7 +122,7 @@ export function giveUp(
   return refusal;
 }
 
-/** An attempt whose call is sent again is over. True when a throttled answer is kept from the client with it. */
+/** An attempt whose call is sent again is over. True when a throttled response is kept from the client with it. */
 export function isAbsorbed(
   result: AttemptResult,
   { cause }: SendAgainDecision,

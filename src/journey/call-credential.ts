@@ -1,6 +1,6 @@
 /**
  * The upstream credential of one call, from its first sending to its last: which one it leaves with, how its lane pauses
- * while there is none, and whether an answer means that it has ended.
+ * while there is none, and whether a response means that it has ended.
  *
  * Owns: these decisions for the one call. Does not own: where values come from and when they are renewed (`credentials/`).
  * Keeps: a call uses the quota for which it waited: where a reload has named a credential of another quota, the call keeps the
@@ -60,7 +60,7 @@ export class CallCredential {
     return { kind: 'pause', sleepMs: Math.min(doubledMs, pauseMs.max) };
   }
 
-  /** True when the answer says that the credential has ended, and another one is there or on its way. */
+  /** True when the response says that the credential has ended, and another one is there or on its way. */
   async isRenewedAfter({ refusesCredential = false }: Feedback): Promise<boolean> {
     if (this.#sent === null) return false;
     const { version } = this.#sent;

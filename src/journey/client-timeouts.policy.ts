@@ -1,5 +1,5 @@
 /**
- * How long a call's client waits for an answer before it hangs up: what its fields state, and what is known of clients
+ * How long a call's client waits for a response before it hangs up: what its fields state, and what is known of clients
  * that state nothing. Owns: the fields, the table of known clients. Does not own: the wait that follows
  * (`preferences.policy.ts`). Pure.
  */

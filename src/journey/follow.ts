@@ -3,12 +3,12 @@
  * of these.
  */
 import { Buffer } from 'node:buffer';
-import type { AnswerEnd, Call, Outcome } from '../call.ts';
+import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import { failureReason } from '../dispatch/failure-reason.policy.ts';
 import { bodyError } from '../dispatch/transport-error.ts';
 import { Refusal } from '../errors.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
-import { outcomeOfAnswer, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
+import { outcomeOfResponse, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
 
 /** Returns the outcome with the report of its end added. */
 export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Outcome => ({
@@ -25,19 +25,19 @@ export const followedToItsEnd = (outcome: Outcome, followed: CallTelemetry): Out
   },
 });
 
-/** An answer that broke after its head had gone on: the attempt failed as well, and its body knows why. */
+/** A response that broke after its head had gone on: the attempt failed as well, and its body knows why. */
 function reportCut({ body }: Outcome, followed: CallTelemetry): void {
   const error = body === null || Buffer.isBuffer(body) ? null : body.errored;
   if (error !== null) followed.attemptFailed('upstream_unreachable', failureReason(bodyError(error)));
 }
 
-/** An answer that the upstream broke off is no success, whatever its head said. */
-function outcomeOf(how: AnswerEnd, { status, throttled }: Outcome): CallOutcome {
+/** A response that the upstream broke off is no success, whatever its head said. */
+function outcomeOf(how: ResponseEnd, { status, throttled }: Outcome): CallOutcome {
   if (how === 'client_gone') return how;
-  return how === 'upstream_cut' ? 'failed' : outcomeOfAnswer(status, throttled);
+  return how === 'upstream_cut' ? 'failed' : outcomeOfResponse(status, throttled);
 }
 
-/** The journey ended without an answer of the upstream. */
+/** The journey ended without a result of the upstream. */
 export function reportFailure(call: Call, followed: CallTelemetry, failure: unknown): void {
   if (call.clientGone.aborted) {
     followed.ended({ outcome: 'client_gone', status: 0, code: null });

@@ -1,5 +1,5 @@
 /**
- * The journey from the lane to the answer: enter, then (granted → send → learn → judge) until a result is final.
+ * The journey from the lane to the response: enter, then (granted → send → learn → judge) until a result is final.
  *
  * Owns: the one loop of resends. Does not own: any decision in it; what comes before admission (`prepare.ts`);
  * one attempt (`attempts.ts`).
@@ -18,7 +18,7 @@ import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
-import { rateLimitOf } from './answer.ts';
+import { rateLimitOf } from './response.ts';
 import { Attempts, giveUp, isAbsorbed, type Attempt, type AttemptsParts } from './attempts.ts';
 import { CallCredential, type Readiness } from './call-credential.ts';
 import { requeue, returnGrant } from './lease-end.ts';
@@ -55,13 +55,13 @@ export class Forwarder {
     this.#attempts = new Attempts(parts);
   }
 
-  /** The abort of `nobodyLeft` ends the journey: no client waits for the answer any more. */
+  /** The abort of `nobodyLeft` ends the journey: no client waits for the response any more. */
   async forward(prepared: Prepared, nobodyLeft: Audience, followed: CallTelemetry): Promise<Outcome> {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
     let ticket: Ticket | null = null;
-    // A probe is kept over resends: the open breaker waits for the answer of this call, and must not refuse it.
+    // A probe is kept over resends: the open breaker waits for the response of this call, and must not refuse it.
     let probe: Probe | null = null;
     try {
       const refusal = this.#parts.breakers.openBreakerRefusal(prepared.request.subject);

@@ -2,7 +2,7 @@
  * How a lease ends: each way in which an attempt can end has one function here, and each settles its lease once.
  *
  * Owns: how an attempt's end is reported to the limiter. Does not own: whether to resend (`dispatch/resend.policy.ts`), what
- * the client gets (`answer.ts`).
+ * the client gets (`response.ts`).
  */
 import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
@@ -14,7 +14,7 @@ import type { ResendDecision } from '../dispatch/resend-decision.policy.ts';
 import { spentOf } from '../dispatch/spent.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
-import type { Answered } from './answer.ts';
+import type { Answered } from './response.ts';
 
 /** How long a throttle inside a stream that names no time closes its bucket, milliseconds. */
 const lateThrottleMs = 1_000;
@@ -63,9 +63,9 @@ export function endBroken(
 }
 
 /**
- * The answer is final. The lease of an uncapped lane ends with the answer's head, the lease of a capped lane with the last byte that
+ * The response is final. The lease of an uncapped lane ends with the response's head, the lease of a capped lane with the last byte that
  * the upstream sends, however slowly the client reads. Where the body states what the call has spent, or may still turn into a
- * throttle, the lease ends with the answer. Returns the body to be passed on; `done` is to be called at the answer's end.
+ * throttle, the lease ends with the response. Returns the body to be passed on; `done` is to be called at the response's end.
  */
 export function endAnswered(
   lease: Lease,
@@ -102,7 +102,7 @@ const spent = ({ head, feedback, bodyFeedback }: Answered): Costs | null =>
 
 /**
  * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event
- * states holds now, however long ago the head came. `lesson`: of the answer, with its ages as of the event.
+ * states holds now, however long ago the head came. `lesson`: of the response, with its ages as of the event.
  */
 export function lateThrottle(feedback: Feedback, lesson: Lesson): [Settlement, Lesson] {
   const closeMs = feedback.throttle?.waitMs ?? lateThrottleMs;

@@ -20,8 +20,8 @@ export function urgencyOf(priority: string | undefined): number {
   return found?.[1] === undefined ? 3 : Number(found[1]);
 }
 
-/** How much of a client's time-out is kept for the answer, or the refusal, to reach the client, seconds. */
-const answerSeconds = 5;
+/** How much of a client's time-out is kept for the response, or the refusal, to reach the client, seconds. */
+const responseSeconds = 5;
 /** Kept in addition to the upstream's usual time, for the way to the client, milliseconds; at most a tenth of the time-out. */
 const marginMs = 1_000;
 
@@ -30,8 +30,8 @@ const marginMs = 1_000;
  * else the default (`maxWaitSeconds`).
  *
  * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. The wait ends five
- * seconds before the time-out, so that they are left for the answer; of a time-out under 7.5 s, a third is wait and two thirds
- * are left. Where the upstream usually takes longer for its answer, that longer time is left. A time-out that the call states
+ * seconds before the time-out, so that they are left for the response; of a time-out under 7.5 s, a third is wait and two thirds
+ * are left. Where the upstream usually takes longer for its response, that longer time is left. A time-out that the call states
  * always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
  * client waits.
  */
@@ -41,25 +41,25 @@ export function maxWaitMsOf(
     readonly client: ClientTimeouts;
     /** Time since the call's head arrived: the client counts it, too. */
     readonly elapsedMs: number;
-    /** How long the upstream usually takes to begin its answer; absent = not known. */
-    readonly usualAnswerMs?: number;
+    /** How long the upstream usually takes to begin its response; absent = not known. */
+    readonly usualResponseMs?: number;
   },
   limits: { readonly maxWaitSeconds: number; readonly maxWaitCeilingSeconds: number },
 ): number {
-  const { preferSeconds, client, elapsedMs, usualAnswerMs = 0 } = asked;
+  const { preferSeconds, client, elapsedMs, usualResponseMs = 0 } = asked;
   const seconds =
     preferSeconds === null ? limits.maxWaitSeconds : Math.min(preferSeconds, limits.maxWaitCeilingSeconds);
   const timeouts =
     preferSeconds === null ? [client.statedSeconds, client.knownSeconds] : [client.statedSeconds];
   const bounds = timeouts.flatMap((timeout) =>
-    timeout === null ? [] : [Math.max(0, waitBeforeMs(timeout * 1000, usualAnswerMs) - elapsedMs)],
+    timeout === null ? [] : [Math.max(0, waitBeforeMs(timeout * 1000, usualResponseMs) - elapsedMs)],
   );
   return Math.min(seconds * 1000, ...bounds);
 }
 
-/** The part of a time-out in which a call may wait. What the upstream usually takes for its answer is no part of it. */
-const waitBeforeMs = (timeoutMs: number, usualAnswerMs: number): number =>
+/** The part of a time-out in which a call may wait. What the upstream usually takes for its response is no part of it. */
+const waitBeforeMs = (timeoutMs: number, usualResponseMs: number): number =>
   Math.min(
-    Math.max(timeoutMs - answerSeconds * 1000, timeoutMs / 3),
-    Math.max(0, timeoutMs - usualAnswerMs - Math.min(marginMs, timeoutMs / 10)),
+    Math.max(timeoutMs - responseSeconds * 1000, timeoutMs / 3),
+    Math.max(0, timeoutMs - usualResponseMs - Math.min(marginMs, timeoutMs / 10)),
   );

@@ -17,7 +17,7 @@ import { digest } from '../identity.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
-import type { AnswerTimes } from './answer-times.ts';
+import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
@@ -34,7 +34,7 @@ export interface Prepared {
   readonly request: AdmissionRequest;
   /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
   readonly ownQuota: OwnQuota;
-  /** The estimates that the call's tokens were computed from, which its answer corrects; `null` = none. */
+  /** The estimates that the call's tokens were computed from, which its response corrects; `null` = none. */
   readonly guess: NamedGuess | null;
   /** `null`: no other call repeats it, as far as the call shows. */
   readonly repeatKey: RepeatKey | null;
@@ -47,14 +47,14 @@ export interface PrepareInput {
   readonly body: CallBody;
   readonly labelKey: string;
   readonly estimates: TokenEstimates;
-  readonly answerTimes: AnswerTimes;
+  readonly responseTimes: ResponseTimes;
   readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
   /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
   readonly now: number;
 }
 
 export function prepare(input: PrepareInput): Prepared {
-  const { call, caller, route, body, labelKey, estimates, answerTimes, quotas, now } = input;
+  const { call, caller, route, body, labelKey, estimates, responseTimes, quotas, now } = input;
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields, upstream.idempotencyFields);
@@ -90,7 +90,7 @@ export function prepare(input: PrepareInput): Prepared {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
     elapsedMs: now - call.receivedAt,
-    usualAnswerMs: answerTimes.usualMs(bucket),
+    usualResponseMs: responseTimes.usualMs(bucket),
   };
   const request: AdmissionRequest = {
     admission: {

@@ -3,7 +3,7 @@
  * names (webhook ids), an SDK's own count of its attempts, a client that is known to repeat calls without saying so.
  *
  * Owns: that reading. Does not own: what is made of it (`repeats/`). Keeps: calls are repeats of each other only within one
- * workspace and with one credential: an answer made with one is nobody else's.
+ * workspace and with one credential: a response made with one is nobody else's.
  */
 import { createHash } from 'node:crypto';
 import type { Call, CallBody, Route } from '../call.ts';

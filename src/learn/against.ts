@@ -1,43 +1,50 @@
 /**
- * Compares a description with recorded answers, and names each answer that the description does not explain.
+ * Compares a description with recorded responses, and names each response that the description does not explain.
  *
- * Owns: the judgement of one recording. Does not own: reading answers, which is the gateway's own (`dispatch/feedback/`).
+ * Owns: the judgement of one recording. Does not own: reading responses, which is the gateway's own (`dispatch/feedback/`).
  */
 import { bucketParts } from '../admission/buckets.policy.ts';
 import type { DialectWindow } from '../config/dialect.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { learnFrom } from '../dispatch/feedback/learn-from.policy.ts';
 import { separatorsOf } from '../journey/separators.policy.ts';
-import type { RecordedAnswer } from './har.ts';
+import type { RecordedResponse } from './har.ts';
 import { looksRefused } from './propose.ts';
 
 export interface Unexplained {
-  readonly answer: RecordedAnswer;
+  readonly response: RecordedResponse;
   readonly reason: string;
 }
 
 /** The time that a call may take to the upstream, milliseconds: by so much a recorded window may seem fuller or emptier. */
 const grainMs = 50;
 
-/** Answers that the upstream's description does not explain, in the order of their time. */
-export function unexplained(upstream: UpstreamSettings, answers: readonly RecordedAnswer[]): Unexplained[] {
+/** Responses that the upstream's description does not explain, in the order of their time. */
+export function unexplained(
+  upstream: UpstreamSettings,
+  responses: readonly RecordedResponse[],
+): Unexplained[] {
   const taken = new Map<string, number[]>();
-  return answers.flatMap((answer): Unexplained[] => {
-    const sent = sentOf(upstream, answer, taken);
-    const reason = reasonOf(upstream, answer, sent);
-    if (answer.status < 400) sent.push(answer.at);
-    return reason === null ? [] : [{ answer, reason }];
+  return responses.flatMap((response): Unexplained[] => {
+    const sent = sentOf(upstream, response, taken);
+    const reason = reasonOf(upstream, response, sent);
+    if (response.status < 400) sent.push(response.at);
+    return reason === null ? [] : [{ response, reason }];
   });
 }
 
 /** Times at which earlier calls of one quota were taken. */
-function sentOf(upstream: UpstreamSettings, answer: RecordedAnswer, taken: Map<string, number[]>): number[] {
+function sentOf(
+  upstream: UpstreamSettings,
+  response: RecordedResponse,
+  taken: Map<string, number[]>,
+): number[] {
   const separate = separatorsOf(upstream.dialect?.separators ?? [], {
-    pathAndQuery: answer.path,
+    pathAndQuery: response.path,
     rawFields: [],
     body: Buffer.alloc(0),
   });
-  const parts = bucketParts(upstream, { credential: '', host: answer.origin, model: null, separate });
+  const parts = bucketParts(upstream, { credential: '', host: response.origin, model: null, separate });
   const name = JSON.stringify(parts);
   const sent = taken.get(name) ?? [];
   taken.set(name, sent);
@@ -46,15 +53,15 @@ function sentOf(upstream: UpstreamSettings, answer: RecordedAnswer, taken: Map<s
 
 function reasonOf(
   { kind, dialect }: UpstreamSettings,
-  answer: RecordedAnswer,
+  response: RecordedResponse,
   sent: readonly number[],
 ): string | null {
-  const { status, fields, body, method, path, at } = answer;
+  const { status, fields, body, method, path, at } = response;
   const facts = { status, fields, body, callClass: 'default', method, path, nowMs: at };
   const { throttle, refusesCredential } = learnFrom(kind, facts, dialect);
   const windows = dialect?.windows ?? [];
   if (throttle === null) {
-    if (refusesCredential !== true && looksRefused(answer))
+    if (refusesCredential !== true && looksRefused(response))
       return 'looks like a refusal for want of quota, and no throttledBy or permanentBy is met';
     const over =
       status < 400

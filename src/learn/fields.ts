@@ -1,5 +1,5 @@
-/** Which fields of recorded answers state a quota, and in which units. Pure. */
-import type { RecordedAnswer } from './har.ts';
+/** Which fields of recorded responses state a quota, and in which units. Pure. */
+import type { RecordedResponse } from './har.ts';
 
 type Role = 'limit' | 'remaining' | 'used' | 'reset';
 
@@ -23,21 +23,21 @@ export interface FoundFields {
   readonly reset?: { readonly name: string; readonly as: string };
 }
 
-type Named = Pick<RecordedAnswer, 'at' | 'fields'>;
+type Named = Pick<RecordedResponse, 'at' | 'fields'>;
 
 /** One set of fields for each family of names; those with a limit or a rest only. */
-export function findFields(answers: readonly Named[]): readonly FoundFields[] {
+export function findFields(responses: readonly Named[]): readonly FoundFields[] {
   const families = new Map<string, Map<Role, string>>();
-  for (const name of new Set(answers.flatMap(({ fields }) => [...fields.keys()]))) {
+  for (const name of new Set(responses.flatMap(({ fields }) => [...fields.keys()]))) {
     const found = roleOf(name);
-    if (found === null || !answers.some(({ fields }) => isNumeric(fields.get(name)))) continue;
+    if (found === null || !responses.some(({ fields }) => isNumeric(fields.get(name)))) continue;
     const family = families.get(found.family) ?? new Map<Role, string>();
     family.set(found.role, family.get(found.role) ?? name);
     families.set(found.family, family);
   }
   return [...families.values()]
     .filter((family) => family.has('remaining') || (family.has('limit') && family.has('used')))
-    .map((family) => fieldsOf(family, answers));
+    .map((family) => fieldsOf(family, responses));
 }
 
 /** The last word of a name that has a meaning, and the others as the family. */
@@ -51,15 +51,15 @@ function roleOf(name: string): { readonly role: Role; readonly family: string } 
 
 const isNumeric = (value: string | undefined): boolean => value !== undefined && /\d/.test(value);
 
-function fieldsOf(family: ReadonlyMap<Role, string>, answers: readonly Named[]): FoundFields {
+function fieldsOf(family: ReadonlyMap<Role, string>, responses: readonly Named[]): FoundFields {
   const reset = family.get('reset');
   const named = Object.fromEntries([...family].filter(([role]) => role !== 'reset')) as FoundFields;
-  return reset === undefined ? named : { ...named, reset: { name: reset, as: unitOf(reset, answers) } };
+  return reset === undefined ? named : { ...named, reset: { name: reset, as: unitOf(reset, responses) } };
 }
 
 /** The unit of a small number: the one with which the computed end of the window stays the same while time passes. */
-function unitOf(name: string, answers: readonly Named[]): string {
-  const values = answers.flatMap(({ at, fields }) => {
+function unitOf(name: string, responses: readonly Named[]): string {
+  const values = responses.flatMap(({ at, fields }) => {
     const value = fields.get(name)?.trim();
     return value === undefined ? [] : [{ at, value }];
   });

@@ -1,10 +1,10 @@
 /**
- * Recorded answers of a HAR file (HTTP Archive 1.2), as far as limits are concerned.
+ * Recorded responses of a HAR file (HTTP Archive 1.2), as far as limits are concerned.
  *
  * Owns: reading a file that other programs wrote; entries without a time, a URL or a status are left out. Does not own: what
- * answers mean. Invariant: credentials of the recording are never read.
+ * responses mean. Invariant: credentials of the recording are never read.
  */
-export interface RecordedAnswer {
+export interface RecordedResponse {
   /** Place in the file, from 1. */
   readonly entry: number;
   /** When the request was sent, milliseconds since the epoch. */
@@ -27,8 +27,8 @@ type Json = Readonly<Record<string, unknown>>;
 const section = (value: unknown): Json =>
   typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Json) : {};
 
-/** Answers in the order of their time. @throws HarError */
-export function readHar(text: string): RecordedAnswer[] {
+/** Responses in the order of their time. @throws HarError */
+export function readHar(text: string): RecordedResponse[] {
   let root: unknown;
   try {
     root = JSON.parse(text);
@@ -38,11 +38,13 @@ export function readHar(text: string): RecordedAnswer[] {
   const { entries } = section(section(root)['log']);
   if (!Array.isArray(entries))
     throw new HarError('has no log.entries; save the recording as "HAR with content"');
-  const answers = entries.map((entry, index) => answerOf(section(entry), index + 1));
-  return answers.filter((answer) => answer !== null).toSorted((a, b) => a.at - b.at || a.entry - b.entry);
+  const responses = entries.map((entry, index) => responseOf(section(entry), index + 1));
+  return responses
+    .filter((response) => response !== null)
+    .toSorted((a, b) => a.at - b.at || a.entry - b.entry);
 }
 
-function answerOf(entry: Json, number: number): RecordedAnswer | null {
+function responseOf(entry: Json, number: number): RecordedResponse | null {
   const request = section(entry['request']);
   const response = section(entry['response']);
   const at = Date.parse(String(entry['startedDateTime']));

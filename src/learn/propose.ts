@@ -1,15 +1,15 @@
 /**
- * A `speaks` section from recorded answers: fields, windows, refusals.
+ * A `speaks` section from recorded responses: fields, windows, refusals.
  *
  * Owns: what is proposed, and what is left to the reader. Does not own: whether the proposal holds (`against.ts`).
  */
 import { findFields, type FoundFields } from './fields.ts';
-import type { RecordedAnswer } from './har.ts';
+import type { RecordedResponse } from './har.ts';
 import { findWindows, type FoundWindow } from './windows.policy.ts';
 
 export interface Proposal {
   readonly origin: string;
-  readonly answers: number;
+  readonly responses: number;
   readonly refusals: number;
   readonly windows: readonly FoundWindow[];
   readonly fields: readonly FoundFields[];
@@ -28,7 +28,7 @@ export function looksRefused({
   status,
   body,
   fields,
-}: Pick<RecordedAnswer, 'status' | 'body' | 'fields'>): boolean {
+}: Pick<RecordedResponse, 'status' | 'body' | 'fields'>): boolean {
   if (status === 429) return true;
   if (status !== 400 && status !== 403 && status !== 503) return false;
   if (quotaWords.test(body)) return true;
@@ -36,34 +36,34 @@ export function looksRefused({
 }
 
 /** One proposal for each origin that was called, the busiest first. */
-export function propose(answers: readonly RecordedAnswer[]): readonly Proposal[] {
-  const origins = Map.groupBy(answers, ({ origin }) => origin);
+export function propose(responses: readonly RecordedResponse[]): readonly Proposal[] {
+  const origins = Map.groupBy(responses, ({ origin }) => origin);
   return [...origins]
     .toSorted(([, a], [, b]) => b.length - a.length)
     .map(([origin, recorded]) => proposalOf(origin, recorded));
 }
 
-function proposalOf(origin: string, answers: readonly RecordedAnswer[]): Proposal {
-  const observations = answers.map((answer) => ({ at: answer.at, isRefused: looksRefused(answer) }));
-  const refused = answers.filter(looksRefused);
-  const fields = findFields(answers);
+function proposalOf(origin: string, responses: readonly RecordedResponse[]): Proposal {
+  const observations = responses.map((response) => ({ at: response.at, isRefused: looksRefused(response) }));
+  const refused = responses.filter(looksRefused);
+  const fields = findFields(responses);
   const found = findWindows(observations);
   return {
     origin,
-    answers: answers.length,
+    responses: responses.length,
     refusals: refused.length,
-    windows: found.length > 0 ? found : reportedWindows(answers, fields),
+    windows: found.length > 0 ? found : reportedWindows(responses, fields),
     fields,
     throttledBy: conditionsOf(refused),
   };
 }
 
 /** The window where no refusal was recorded: the limit that the fields report, and the longest time until its end, rounded up. */
-function reportedWindows(answers: readonly RecordedAnswer[], all: readonly FoundFields[]): FoundWindow[] {
+function reportedWindows(responses: readonly RecordedResponse[], all: readonly FoundFields[]): FoundWindow[] {
   return all.flatMap(({ limit, reset }): FoundWindow[] => {
     if (limit === undefined || reset === undefined) return [];
-    const limits = answers.map(({ fields }) => Number(fields.get(limit))).filter((value) => value > 0);
-    const left = answers.map(({ at, fields }) => leftSeconds(reset.as, fields.get(reset.name), at));
+    const limits = responses.map(({ fields }) => Number(fields.get(limit))).filter((value) => value > 0);
+    const left = responses.map(({ at, fields }) => leftSeconds(reset.as, fields.get(reset.name), at));
     const longest = Math.max(0, ...left.filter((value) => Number.isFinite(value)));
     const seconds = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 86_400].find(
       (usual) => usual >= longest - 1,
@@ -93,7 +93,7 @@ function leftSeconds(as: string, value: string | undefined, at: number): number 
 }
 
 /** The condition by which a refusal with another status than 429 is recognised. */
-function conditionsOf(refused: readonly RecordedAnswer[]): Proposal['throttledBy'] {
+function conditionsOf(refused: readonly RecordedResponse[]): Proposal['throttledBy'] {
   const conditions = refused
     .filter(({ status }) => status !== 429)
     .map(({ status, body, fields }) => {
@@ -107,7 +107,14 @@ function conditionsOf(refused: readonly RecordedAnswer[]): Proposal['throttledBy
 }
 
 /** The proposal as lines of a configuration. */
-export function proposalText({ origin, answers, refusals, windows, fields, throttledBy }: Proposal): string {
+export function proposalText({
+  origin,
+  responses,
+  refusals,
+  windows,
+  fields,
+  throttledBy,
+}: Proposal): string {
   const parts: Readonly<Record<string, readonly unknown[]>> = {
     windows: windows.map(({ requests, seconds, kind }) =>
       kind === 'rolling' ? { requests, seconds } : { requests, seconds, kind },
@@ -119,13 +126,15 @@ export function proposalText({ origin, answers, refusals, windows, fields, throt
     list.length === 0 ? [] : [`    ${name}:`, ...list.map((one) => `      - ${flow(one)}`)],
   );
   return [
-    `# ${origin}: ${answers} answers, ${refusals} of them refused for want of quota`,
+    `# ${origin}: ${responses} responses, ${refusals} of them refused for want of quota`,
     ...(windows.length > 0 || refusals === 0
       ? []
       : [
           '# no windows explain these refusals: other calls share the quota, or it has other parts (bucketBy)',
         ]),
-    ...(lines.length === 0 ? ['# nothing to describe: the answers tell no quota'] : ['  speaks:', ...lines]),
+    ...(lines.length === 0
+      ? ['# nothing to describe: the responses tell no quota']
+      : ['  speaks:', ...lines]),
   ].join('\n');
 }
 

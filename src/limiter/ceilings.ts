@@ -52,7 +52,7 @@ export interface ForecastQuestion {
   readonly agoMs?: number;
   /**
    * The caller wants to know whether a slot comes free within this time, milliseconds: the store then reads its slots again where
-   * an older read could give the wrong answer. Absent: a read may be a quarter of a second old, and the times too short by the
+   * an older read could give the wrong result. Absent: a read may be a quarter of a second old, and the times too short by the
    * sends made since.
    */
   readonly withinMs?: number;

@@ -1,6 +1,6 @@
 /**
  * The limiter port: what the journey asks of the state that all replicas share. Two stores keep it: the embedded one, which
- * runs `scheduler.policy.ts` itself, and Redis, whose scripts mirror it. Both give the same answers (invariant 12).
+ * runs `scheduler.policy.ts` itself, and Redis, whose scripts mirror it. Both give the same results (invariant 12).
  *
  * A call asks to be admitted into a bucket, gets a grant now or later through `onGrant`, and ends the grant's lease
  * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.
@@ -12,7 +12,7 @@ import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
 
 export type { BucketKey, BucketSnapshot, LaneKey, LeaseToken, MeterSnapshot, TicketId };
 
-/** Stated or default limit of one meter, used until an answer teaches better. */
+/** Stated or default limit of one meter, used until a response teaches better. */
 export interface MeterSetting {
   readonly meter: MeterName;
   /** Capacity in units. */
@@ -28,7 +28,7 @@ export interface BucketSetting {
   readonly meters: readonly MeterSetting[];
   /** False: reported limits never raise a stated one. */
   readonly learn: boolean;
-  /** Grants outstanding before the first answer taught the level; 0 = the bucket starts open. */
+  /** Grants outstanding before the first response taught the level; 0 = the bucket starts open. */
   readonly probe: number;
 }
 
@@ -69,8 +69,8 @@ export interface Admission extends LaneSetting {
   readonly callClass: string;
   readonly costs: Costs;
   /**
-   * Names what the call asks for (a digest of a GraphQL document and its variables) where only an answer states what that
-   * costs; `null` = `costs` are all there is to know. What an answer stated holds for every call of the same name.
+   * Names what the call asks for (a digest of a GraphQL document and its variables) where only a response states what that
+   * costs; `null` = `costs` are all there is to know. What a response stated holds for every call of the same name.
    */
   readonly document: string | null;
   /** How long the call may still wait, milliseconds. Beyond it the admission is refused at once. */
@@ -92,7 +92,7 @@ export interface Grant {
   readonly expiresAt: number;
 }
 
-/** Answer to an admission. */
+/** Response to an admission. */
 export type AdmissionReply =
   | { readonly kind: 'granted'; readonly grant: Grant }
   /** Waiting: `forecastMs` is the expected wait, `ahead` how many tickets of the lane go first. */
@@ -127,9 +127,9 @@ export type SleepReason =
   /** The workspace's ceiling has no slot before that. */
   | 'ceiling_minute'
   | 'ceiling_day'
-  /** An answer, or a failure, named a time that concerns this lane alone. */
+  /** A response, or a failure, named a time that concerns this lane alone. */
   | 'backoff'
-  /** Another call's answer is about to state what its next call costs. */
+  /** Another call's response is about to state what its next call costs. */
   | 'document';
 
 /**
@@ -177,7 +177,7 @@ export interface Lesson {
   readonly feedback: Feedback;
   /** Milliseconds since the call's bytes were handed to the socket. */
   readonly sentAgoMs: number;
-  /** Milliseconds since the answer's head arrived. */
+  /** Milliseconds since the response's head arrived. */
   readonly headAgoMs: number;
 }
 
@@ -211,7 +211,7 @@ export interface Limiter {
   admit(admission: Admission): Promise<AdmissionReply>;
   /** Ends a lease, once; late or repeated settlements are ignored. */
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
-  /** Learns from an answer whose call is still in flight (streams). */
+  /** Learns from a response whose call is still in flight (streams). */
   learn(grant: Grant, lesson: Lesson): Promise<void>;
   /**
    * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
@@ -221,7 +221,7 @@ export interface Limiter {
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   reconfigure(change: Reconfiguration): Promise<void>;
   /**
-   * Reopens what an answer closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed
+   * Reopens what a response closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed
    * over.
    */
   open(bucket: BucketKey, before: number | null): Promise<void>;

@@ -13,11 +13,11 @@ export interface UpstreamSample {
   readonly waiting: number;
   readonly oldestMs: number;
   readonly inFlight: number;
-  /** Answers passed on, throttled ones not counted. */
+  /** Responses passed on, throttled ones not counted. */
   readonly passed: number;
-  /** Throttled answers the clients never saw. */
+  /** Throttled responses the clients never saw. */
   readonly absorbed: number;
-  /** Throttled answers passed on. */
+  /** Throttled responses passed on. */
   readonly throttled: number;
   readonly shed: number;
   /** Longest wait of a call that ended in these two seconds, milliseconds. */

@@ -23,7 +23,7 @@ export interface VerdictInput {
     readonly oldestMs: number;
     readonly shedLastMinute: number;
     readonly absorbedLastMinute: number;
-    /** Throttled answers that its clients got. */
+    /** Throttled responses that its clients got. */
     readonly throttledLastMinute: number;
     /** All replicas together; counts since the last full minute. `null`: not read, or there is one replica. */
     readonly whole: { readonly waiting: number; readonly shed: number; readonly absorbed: number } | null;

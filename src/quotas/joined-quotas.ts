@@ -1,7 +1,7 @@
 /**
  * Buckets that turned out to share a quota: which bucket a call belongs to since then.
  *
- * Owns: what this replica knows of it, its bound, and telling the store what answers show. Does not own: what is proof
+ * Owns: what this replica knows of it, its bound, and telling the store what responses show. Does not own: what is proof
  * (`quota-names.policy.ts`), moving calls that wait (admission). Invariants: a bucket is followed to one that is not joined
  * itself; a joined bucket never leads back to itself; what leaves this process are keyed digests.
  */
@@ -13,7 +13,7 @@ import type { BucketKey } from '../ids.ts';
 import { maxQuotas, type QuotaStore } from '../limiter/quota-store.ts';
 import { quotaNames, type QuotaParts } from './quota-names.policy.ts';
 
-/** What answers show again and again is reported to the store this often, milliseconds; the store keeps it for a day. */
+/** What responses show again and again is reported to the store this often, milliseconds; the store keeps it for a day. */
 const repeatMs = 3_600_000;
 
 export interface JoinedQuotasParts {
@@ -50,7 +50,7 @@ export class JoinedQuotas {
     return of;
   }
 
-  /** What an answer shows of the quota behind the bucket of its call. */
+  /** What a response shows of the quota behind the bucket of its call. */
   noteOwner({ bucket, parts }: OwnQuota, feedback: Feedback): void {
     if (feedback.scope === undefined) return;
     const { clock, labelKey, onFailure } = this.#parts;
@@ -65,7 +65,7 @@ export class JoinedQuotas {
 
   async #claim(quota: string, bucket: BucketKey, report: string): Promise<void> {
     const into = await this.#parts.store.claim(quota, bucket);
-    // The next answer says so again.
+    // The next response says so again.
     if (into === 'unavailable') this.#reportedAt.delete(report);
     else this.#join(bucket, into);
   }

@@ -1,8 +1,8 @@
 /**
- * Which quotas an answer shows a bucket to count against, as lists of words. Two buckets that come to share one list share a
+ * Which quotas a response shows a bucket to count against, as lists of words. Two buckets that come to share one list share a
  * quota.
  *
- * Owns: what is proof. Does not own: reading the answer (`dispatch/feedback/`), digests, joining. Pure.
+ * Owns: what is proof. Does not own: reading the response (`dispatch/feedback/`), digests, joining. Pure.
  */
 import type { Feedback } from '../call.ts';
 
@@ -21,7 +21,7 @@ export interface QuotaParts {
  * - A refusal names the limit that several models share: the models of one credential.
  * - A success names organisation and project: their keys share the quota of each model. A refusal writes other names for them,
  *   and may speak of the organisation's limit while the projects have their own.
- * - A shop's answer names the app: its tokens share the bucket of that shop.
+ * - A shop's response names the app: its tokens share the bucket of that shop.
  */
 export function quotaNames(
   { upstream, credential, host, model, shop }: QuotaParts,

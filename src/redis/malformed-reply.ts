@@ -4,7 +4,7 @@
  */
 export class MalformedReply extends TypeError {
   constructor() {
-    super('malformed answer of a limiter script');
+    super('malformed reply of a limiter script');
     this.name = 'MalformedReply';
   }
 }

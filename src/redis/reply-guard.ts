@@ -1,6 +1,6 @@
 /**
  * What stands at Redis' address may answer anything; nothing that it says ends the process. ioredis 6.0.0 reads replies
- * without looking at their shape (an integer in answer to SUBSCRIBE, a null that nobody asked for) and throws what goes
+ * without looking at their shape (an integer in reply to SUBSCRIBE, a null that nobody asked for) and throws what goes
  * wrong then out of every handler, as an uncaught exception. Its decoder reserves memory for as many elements as a
  * length claims, so that a few bytes exhaust the heap.
  *

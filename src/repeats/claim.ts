@@ -3,9 +3,9 @@
  */
 
 /**
- * `held`: the call waits or is under way · `streaming`: its answer goes out · `unstored`: its replica keeps the answer, and Redis
- * does not have it yet · `kept`: Redis has the answer · `too_large`: it has run, and there is no answer · `free`: it is over, and
- * what came of it is not kept · `left`: its client left it while it waited.
+ * `held`: the call waits or is under way · `streaming`: its response goes out · `unstored`: its replica keeps the response, and
+ * Redis does not have it yet · `kept`: Redis has the response · `too_large`: it has run, and there is no response · `free`: it is
+ * over, and what came of it is not kept · `left`: its client left it while it waited.
  */
 export const claimStates = ['held', 'streaming', 'unstored', 'kept', 'too_large', 'free', 'left'] as const;
 export type ClaimState = (typeof claimStates)[number];

@@ -1,10 +1,10 @@
 /**
- * Refusals of repeats: the call that they repeat has no answer for them, is a different call, or will not end in this process. Owns: the
- * words of these refusals. Does not own: when a repeat is refused (`repeats.ts`, `answer-of-another.ts`, `shared-call.ts`).
+ * Refusals of repeats: the call that they repeat has no response for them, is a different call, or will not end in this process. Owns: the
+ * words of these refusals. Does not own: when a repeat is refused (`repeats.ts`, `response-of-another.ts`, `shared-call.ts`).
  */
 import { Refusal } from '../errors.ts';
 
-/** The answer of the call with this key goes out as a stream, which nobody can join any more. */
+/** The response of the call with this key goes out as a stream, which nobody can join any more. */
 export const beingAnswered = (): Refusal =>
   new Refusal('idempotency_conflict', {
     detail: 'A call with this key is being answered. Repeat it after its end.',
@@ -13,14 +13,14 @@ export const beingAnswered = (): Refusal =>
 /** The call has run: repeating it cannot succeed. */
 export const tooLarge = (): Refusal =>
   new Refusal('idempotency_conflict', {
-    detail: 'The call with this key has been answered, and its answer was too large to be kept.',
+    detail: 'The call with this key has been answered, and its response was too large to be kept.',
     shouldRetry: false,
   });
 
-/** The call has run, but its answer is gone from Redis or cannot be decrypted. */
+/** The call has run, but its response is gone from Redis or cannot be decrypted. */
 export const unreadable = (): Refusal =>
   new Refusal('idempotency_conflict', {
-    detail: 'The call with this key has been answered, and its answer is no longer available.',
+    detail: 'The call with this key has been answered, and its response is no longer available.',
     shouldRetry: false,
   });
 
@@ -33,4 +33,4 @@ export function assertSameCall(
 }
 
 /** This process ends before the call does: the repeat may come to another replica. */
-export const endsBeforeAnswer = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });
+export const endsBeforeResponse = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });

@@ -1,5 +1,5 @@
 /**
- * The claims that this replica holds: for calls that it is making, and for answers that only it still has after Redis lost its
+ * The claims that this replica holds: for calls that it is making, and for responses that only it still has after Redis lost its
  * data.
  *
  * Owns: renewing claims, restoring them after Redis lost its data, noticing that another replica has taken one. Does not own:
@@ -9,8 +9,8 @@
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { statesOfHolder, type Claim, type ClaimState } from './claim.ts';
-import type { KeptEntry } from './kept-answers.ts';
-import { LostAnswers } from './lost-answers.ts';
+import type { KeptEntry } from './kept-responses.ts';
+import { LostResponses } from './lost-responses.ts';
 import type { PendingWork } from './pending-work.ts';
 import { heldMs, type RedisRepeats } from './redis-repeats.ts';
 import type { RepeatKey } from './repeat.ts';
@@ -27,8 +27,8 @@ export interface HeldClaimsParts {
   readonly settings: () => IdempotencySettings;
   /** A call was made again for its repeat: its replica is gone, or another replica makes it, too. */
   readonly onMadeAgain: (upstream: string) => void;
-  /** The answers that this replica keeps, the oldest first. */
-  readonly keptAnswers: () => Iterable<KeptEntry>;
+  /** The responses that this replica keeps, the oldest first. */
+  readonly keptResponses: () => Iterable<KeptEntry>;
   readonly work: PendingWork;
 }
 
@@ -42,13 +42,13 @@ export class HeldClaims {
   readonly #parts: HeldClaimsParts;
   /** Claims of calls under way, by name. */
   readonly #held = new Map<string, Held>();
-  readonly #lost: LostAnswers;
+  readonly #lost: LostResponses;
   #runs = 0;
   #cancelRenewal: (() => void) | null = null;
 
   constructor(parts: HeldClaimsParts) {
     this.#parts = parts;
-    this.#lost = new LostAnswers(parts);
+    this.#lost = new LostResponses(parts);
   }
 
   /** A claim with a holder's name that no other claim has. */
@@ -71,7 +71,7 @@ export class HeldClaims {
     if (this.#held.get(name)?.holder === holder) this.#held.delete(name);
   }
 
-  /** Reports the new state of a call to Redis. Resolves with true when a repeat waits for its answer. */
+  /** Reports the new state of a call to Redis. Resolves with true when a repeat waits for its response. */
   async change(name: string, state: ClaimState, forMs: number = heldMs): Promise<boolean> {
     const held = this.#held.get(name);
     if (held === undefined) return false;
@@ -125,13 +125,13 @@ export class HeldClaims {
     }
     for (const { name, holder } of claims) this.#confirm(name, holder);
     if (renewed.isDataLost) await this.#putBackKept();
-    // Storing answers may take long, and the next renewal is soon: so nothing waits for it here.
+    // Storing responses may take long, and the next renewal is soon: so nothing waits for it here.
     work.add(this.#lost.store(renewed.wanted));
   }
 
   async #putBackKept(): Promise<void> {
-    const { redis, keptAnswers, onMadeAgain } = this.#parts;
-    this.#lost.add(keptAnswers(), () => this.#newHolder());
+    const { redis, keptResponses, onMadeAgain } = this.#parts;
+    this.#lost.add(keptResponses(), () => this.#newHolder());
     const putBack = await redis.renew(this.#lost.claims());
     for (const { name } of putBack?.taken ?? []) {
       const upstream = this.#lost.drop(name);

@@ -1,5 +1,5 @@
 /**
- * Claims and kept answers in Redis, on a separate connection, so that a large answer does not delay an admission.
+ * Claims and kept responses in Redis, on a separate connection, so that a large response does not delay an admission.
  *
  * Owns: keys, commands, the connection. Does not own: what a claim means for a call (`shared-repeats.ts`).
  * Keeps: every operation ends within a few seconds; one that fails is `null`, never thrown.
@@ -28,7 +28,7 @@ export const heldMs = claimMs + traceMs;
 const putBackMs = { fresh: 1_000, lost: 2_000 };
 /** Expiry of the epoch key, which every renewal of a claim extends. Milliseconds. */
 const epochKeyMs = 86_400_000;
-/** For how long an answer that is not kept stays in Redis for the repeats that waited for it. Milliseconds. */
+/** For how long a response that is not kept stays in Redis for the repeats that waited for it. Milliseconds. */
 export const handOverMs = 10_000;
 
 /** Distinguishes one epoch of the data from the next (`repeat-scripts.ts`). */
@@ -37,7 +37,7 @@ const indexKey = 'sluice:{repeats}:2:kept';
 const bytesKey = 'sluice:{repeats}:2:bytes';
 const claimKey = (name: string): string => `sluice:{repeats}:2:claim:${name}`;
 const wantedKey = (name: string): string => `sluice:{repeats}:2:wanted:${name}`;
-const answerKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
+const responseKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
 
 /**
  * Reply to a call that asks for its claim. `wait`: Redis has lost its data, and another replica may still put a claim back · `none`:
@@ -55,7 +55,7 @@ type NamedClaim = Claim & { readonly name: string };
 export interface ClaimRenewal {
   /** Redis has lost its data since the last time. */
   readonly isDataLost: boolean;
-  /** Names of claims whose answer somebody waits for. */
+  /** Names of claims whose response somebody waits for. */
   readonly wanted: readonly string[];
   /** Claims that another replica has. */
   readonly taken: readonly NamedClaim[];
@@ -63,7 +63,7 @@ export interface ClaimRenewal {
 
 /** Reply to a change of one claim. */
 export interface ClaimChange {
-  /** Somebody waits for the answer. */
+  /** Somebody waits for the response. */
   readonly isWanted: boolean;
   /** Another replica has the claim: nothing was changed. */
   readonly isTaken: boolean;
@@ -118,13 +118,13 @@ export class RedisRepeats {
     return claimedOf(claimed);
   }
 
-  /** What is known of a claim now, and the answer where there is one. */
+  /** What is known of a claim now, and the response where there is one. */
   read(name: string): Promise<ClaimReading | null> {
     return this.#try(async ({ client }) => {
       const [text, leftMs, sealed] = await Promise.all([
         client.get(claimKey(name)),
         client.pttl(claimKey(name)),
-        client.getBuffer(answerKey(name)),
+        client.getBuffer(responseKey(name)),
         client.set(wantedKey(name), '1', 'PX', handOverMs),
       ]);
       const claim = claimOf(text);
@@ -177,14 +177,15 @@ export class RedisRepeats {
     };
   }
 
-  /** Stores a sealed answer for a while, without counting it. */
+  /** Stores a sealed response for a while, without counting it. */
   async store(name: string, sealed: Buffer, forMs: number): Promise<boolean> {
     return (
-      (await this.#try(({ client }) => client.set(answerKey(name), sealed, 'PX', Math.round(forMs)))) === 'OK'
+      (await this.#try(({ client }) => client.set(responseKey(name), sealed, 'PX', Math.round(forMs)))) ===
+      'OK'
     );
   }
 
-  /** Counts an answer that is kept, and deletes those that were evicted for it. */
+  /** Counts a response that is kept, and deletes those that were evicted for it. */
   async keep({ name, owner }: RepeatKey, bytes: number, bounds: IdempotencySettings): Promise<void> {
     await this.#try(async ({ client }) => {
       const { keepSeconds, maxWorkspaceBytes, maxTotalBytes } = bounds;
@@ -196,10 +197,10 @@ export class RedisRepeats {
   }
 
   async #delete(name: string): Promise<void> {
-    await this.#try(({ client }) => Promise.all([client.del(claimKey(name)), client.del(answerKey(name))]));
+    await this.#try(({ client }) => Promise.all([client.del(claimKey(name)), client.del(responseKey(name))]));
   }
 
-  /** Deletes an answer that a repeat has received, where only one repeat may have it. */
+  /** Deletes a response that a repeat has received, where only one repeat may have it. */
   forget(name: string): Promise<void> {
     return this.#delete(name);
   }

@@ -1,5 +1,5 @@
 /**
- * The scripts by which replicas claim calls that may be repeated, and count kept answers: each runs over a few small keys in Redis. A
+ * The scripts by which replicas claim calls that may be repeated, and count kept responses: each runs over a few small keys in Redis. A
  * claim is the text `<fingerprint> <holder> <state> [<arrival>]` (`claim.ts`). Only the claim of a call that was left has an arrival,
  * in milliseconds of Redis' clock.
  *
@@ -60,7 +60,7 @@ return {epoch, 'taken', arrival and tostring(now - tonumber(arrival)) or '', isO
  * KEYS: 1 epoch key, 2 and following the claims. The `wanted` key of each, which is named like the claim, is read too.
  * ARGV: 1 expiry of the epoch key, 2 the time for which a new epoch waits for claims that are put back, 3 expiry of a claim, 4 and
  * following the claims' texts, in the order of KEYS.
- * Reply: the epoch key's value; indexes (from 1) of the claims whose answer somebody waits for; indexes of the claims that belong to
+ * Reply: the epoch key's value; indexes (from 1) of the claims whose response somebody waits for; indexes of the claims that belong to
  * another replica.
  */
 export const renewScript = `${clock}
@@ -79,9 +79,9 @@ return {redis.call('GET', KEYS[1]), wanted, taken}`;
 /**
  * Changes a claim that is the holder's own, or nobody's.
  *
- * KEYS: 1 claim, 2 wanted (exists while somebody waits for the answer), 3 epoch key.
+ * KEYS: 1 claim, 2 wanted (exists while somebody waits for the response), 3 epoch key.
  * ARGV: 1 holder, 2 the new claim's text, 3 its expiry, 4 the age of its arrival where the call is left, else ''.
- * Reply: 1 when somebody waits for the answer, else 0; 1 when the claim belongs to another replica, else 0; the epoch key's value or ''.
+ * Reply: 1 when somebody waits for the response, else 0; 1 when the claim belongs to another replica, else 0; the epoch key's value or ''.
  */
 export const changeScript = `${clock}
 ${readClaims}
@@ -96,13 +96,13 @@ local isTaken = not isOwn and replicaOf(known) ~= replicaOf(ARGV[2])
 return {redis.call('EXISTS', KEYS[2]), isTaken and 1 or 0, redis.call('GET', KEYS[3]) or ''}`;
 
 /**
- * Counts a kept answer, and evicts the oldest answers beyond the bound: first of the workspace, then of all. The entries of expired
- * answers are removed, up to 1,000 in each run.
+ * Counts a kept response, and evicts the oldest responses beyond the bound: first of the workspace, then of all. The entries of
+ * expired responses are removed, up to 1,000 in each run.
  *
- * KEYS: 1 index of all answers by expiry, 2 bytes by owner. `<index>:<owner>` is the index of one workspace: a key that is not in KEYS,
+ * KEYS: 1 index of all responses by expiry, 2 bytes by owner. `<index>:<owner>` is the index of one workspace: a key that is not in KEYS,
  * which a Cluster allows because both have the hash tag `{repeats}`.
- * ARGV: 1 owner (a workspace), 2 name of the call, 3 bytes of the answer, 4 expiry, 5 maximum of bytes of an owner, 6 of all.
- * Reply: names of the evicted answers, which the replica deletes.
+ * ARGV: 1 owner (a workspace), 2 name of the call, 3 bytes of the response, 4 expiry, 5 maximum of bytes of an owner, 6 of all.
+ * Reply: names of the evicted responses, which the replica deletes.
  */
 export const indexScript = `${clock}
 local evicted = {}

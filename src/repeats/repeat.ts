@@ -1,5 +1,5 @@
 /**
- * What makes one call a repeat of another, and what is kept of an answer for repeats that come later. Types only.
+ * What makes one call a repeat of another, and what is kept of a response for repeats that come later. Types only.
  */
 import type { CallSignal } from '../call-abort.ts';
 
@@ -17,15 +17,15 @@ export interface RepeatKey {
   readonly name: string;
   /** Digest of method, target and body: the same key with another fingerprint is refused (422). */
   readonly fingerprint: string;
-  /** Digest of the workspace: each workspace has a bound on its kept answers. */
+  /** Digest of the workspace: each workspace has a bound on its kept responses. */
   readonly owner: string;
   readonly upstream: string;
-  /** Encrypts kept answers, together with the label key. Never leaves the process. */
+  /** Encrypts kept responses, together with the label key. Never leaves the process. */
   readonly secret: { readonly workspaceId: string; readonly key: string };
 }
 
-/** A whole answer of an upstream. */
-export interface KeptAnswer {
+/** A whole response of an upstream. */
+export interface KeptResponse {
   readonly status: number;
   /** Fields after cleaning, name and value alternating. */
   readonly fields: readonly string[];
@@ -34,18 +34,18 @@ export interface KeptAnswer {
   readonly shouldRetry: boolean | null;
 }
 
-/** What is kept of an answered call. `too_large`: the call has run, but its answer is not kept. */
+/** What is kept of an answered call. `too_large`: the call has run, but its response is not kept. */
 export interface Remembered {
   readonly fingerprint: string;
-  readonly answer: KeptAnswer | 'too_large';
+  readonly response: KeptResponse | 'too_large';
 }
 
-/** How a call ended: with an answer, which may be kept for its repeats, or without one. */
+/** How a call ended: with a response, which may be kept for its repeats, or without one. */
 export type CallResult =
-  | { readonly kind: 'answered'; readonly answer: KeptAnswer | 'too_large'; readonly isKept: boolean }
+  | { readonly kind: 'answered'; readonly response: KeptResponse | 'too_large'; readonly isKept: boolean }
   | { readonly kind: 'failed'; readonly failure: unknown };
 
-/** All clients that wait for a call's answer, as one signal for the journey. It aborts when none is left, which ends the call. */
+/** All clients that wait for a call's response, as one signal for the journey. It aborts when none is left, which ends the call. */
 export interface Audience extends CallSignal {
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
   moved?(to: 'upstream' | 'lane'): void;

@@ -1,9 +1,9 @@
 /**
- * Repeats of a call get the answer of the call that they repeat: while it is held or in flight they join it, afterwards they get
- * what was kept of its answer.
+ * Repeats of a call get the response of the call that they repeat: while it is held or in flight they join it, afterwards they get
+ * what was kept of its response.
  *
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
- * (`journey/repeat-key.ts`), how clients share an answer (`shared-call.ts`).
+ * (`journey/repeat-key.ts`), how clients share a response (`shared-call.ts`).
  * A call that is no repeat and cannot be repeated does not come here (`gateway.ts`).
  */
 import type { Outcome } from '../call.ts';
@@ -11,9 +11,9 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { assertSameCall, beingAnswered, tooLarge } from './conflicts.ts';
-import { KeptAnswers, type KeptEntry } from './kept-answers.ts';
+import { KeptResponses, type KeptEntry } from './kept-responses.ts';
 import { KeptPositions, positionKeptMs } from './kept-positions.ts';
-import type { Audience, CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { Audience, CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 import { SharedCall } from './shared-call.ts';
 import type { SharedRepeats } from './shared-repeats.ts';
 
@@ -21,11 +21,11 @@ export interface RepeatsParts {
   readonly clock: Clock;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
-  /** Over all replicas; `null` = there is this one only. `keptAnswers`: what this replica keeps, the oldest first. */
-  readonly shared: ((keptAnswers: () => Iterable<KeptEntry>) => SharedRepeats) | null;
-  /** A repeat got a kept answer. */
+  /** Over all replicas; `null` = there is this one only. `keptResponses`: what this replica keeps, the oldest first. */
+  readonly shared: ((keptResponses: () => Iterable<KeptEntry>) => SharedRepeats) | null;
+  /** A repeat got a kept response. */
   readonly onReplayed: (upstream: string) => void;
-  /** A call waits for the answer of an equal one that is under way here, or has got it from another replica. */
+  /** A call waits for the response of an equal one that is under way here, or has got it from another replica. */
   readonly onJoined: (upstream: string) => void;
 }
 
@@ -42,14 +42,14 @@ export interface IncomingCall {
 
 export class Repeats {
   readonly #parts: RepeatsParts;
-  readonly #kept: KeptAnswers;
+  readonly #kept: KeptResponses;
   readonly #left: KeptPositions;
   readonly #held = new Map<string, SharedCall>();
   readonly #shared: SharedRepeats | null;
 
   constructor(parts: RepeatsParts) {
     this.#parts = parts;
-    this.#kept = new KeptAnswers(parts.clock, parts.settings);
+    this.#kept = new KeptResponses(parts.clock, parts.settings);
     this.#left = new KeptPositions(parts.clock);
     this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
   }
@@ -60,8 +60,8 @@ export class Repeats {
   }
 
   /**
-   * Makes the call, or gets the answer of the one that it repeats.
-   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its answer is not available now, or no longer
+   * Makes the call, or gets the response of the one that it repeats.
+   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its response is not available now, or no longer
    */
   async run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     const { key, clientGone } = incoming;
@@ -99,7 +99,7 @@ export class Repeats {
     this.#shared?.close();
   }
 
-  /** The kept answer of the call that this one repeats; `null` = none is kept. */
+  /** The kept response of the call that this one repeats; `null` = none is kept. */
   #replay(key: RepeatKey): Outcome | null {
     if (key.marker === 'first') return null;
     const remembered = this.#kept.find(key.name);
@@ -107,8 +107,8 @@ export class Repeats {
     assertSameCall(key, remembered);
     // Only a key says for sure that the next call is the same, too.
     if (key.marker !== 'key') this.#kept.delete(key.name);
-    if (remembered.answer === 'too_large') throw tooLarge();
-    return this.#given(key, remembered.answer, true);
+    if (remembered.response === 'too_large') throw tooLarge();
+    return this.#given(key, remembered.response, true);
   }
 
   #begin({ key, arrivedAt }: IncomingCall, make: MakeCall): SharedCall {
@@ -137,7 +137,7 @@ export class Repeats {
     return call;
   }
 
-  /** Makes the call, or gets the answer of the one at another replica that it repeats. */
+  /** Makes the call, or gets the response of the one at another replica that it repeats. */
   async #make(
     key: RepeatKey,
     audience: Audience,
@@ -146,15 +146,15 @@ export class Repeats {
     if (this.#shared === null) return make(null);
     const found = await this.#shared.find(key, audience);
     if (found.kind === 'make') return make(found.arrivedAt);
-    return this.#given(key, found.answer, found.isReplayed);
+    return this.#given(key, found.response, found.isReplayed);
   }
 
-  #given(key: RepeatKey, answer: KeptAnswer, isReplayed: boolean): Outcome {
+  #given(key: RepeatKey, response: KeptResponse, isReplayed: boolean): Outcome {
     const { onReplayed, onJoined } = this.#parts;
     if (isReplayed) onReplayed(key.upstream);
     else onJoined(key.upstream);
     return {
-      ...answer,
+      ...response,
       throttled: false,
       isReplayed,
       record: { waitedMs: 0, attempts: 0, absorbed: 0 },
@@ -170,7 +170,7 @@ export class Repeats {
     const { keepSeconds } = this.#parts.settings();
     const lifeMs = key.marker === 'key' ? keepSeconds * 1000 : positionKeptMs;
     if (wasMade && lifeMs > 0 && ended.kind === 'answered' && ended.isKept) {
-      this.#kept.put(key, { fingerprint: key.fingerprint, answer: ended.answer }, lifeMs);
+      this.#kept.put(key, { fingerprint: key.fingerprint, response: ended.response }, lifeMs);
     }
     this.#shared?.ended(key, ended, lifeMs);
   }

@@ -1,5 +1,5 @@
 /**
- * One call and all clients that wait for its answer: the first one and those whose repeats have joined.
+ * One call and all clients that wait for its response: the first one and those whose repeats have joined.
  *
  *   held ⇄ sent ──▶ answering ──▶ ended
  *
@@ -12,16 +12,16 @@ import type { Outcome } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { endsBeforeAnswer } from './conflicts.ts';
+import { endsBeforeResponse } from './conflicts.ts';
 import type { Audience, CallResult, RepeatKey } from './repeat.ts';
-import { SharedAnswer } from './shared-answer.ts';
+import { SharedResponse } from './shared-response.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq), shopify-api-node after 2 s. Milliseconds. */
 export const graceMs = 10_000;
 
 type Stage =
   | { readonly kind: 'held' | 'sent' | 'ended' }
-  | { readonly kind: 'answering'; readonly outcome: Outcome; readonly answer: SharedAnswer };
+  | { readonly kind: 'answering'; readonly outcome: Outcome; readonly response: SharedResponse };
 
 export interface SharedCallParts {
   readonly clock: Clock;
@@ -31,7 +31,7 @@ export interface SharedCallParts {
   readonly onLeft: () => void;
   /** Called when the last client has left after the call had been sent. */
   readonly onAbandoned: () => void;
-  /** Called when the answer of the call begins to be passed on as an event stream. */
+  /** Called when the response of the call begins to be passed on as an event stream. */
   readonly onStreaming: () => void;
   readonly onEnded: (ended: CallResult) => void;
 }
@@ -45,7 +45,7 @@ export class SharedCall extends CallAbort implements Audience {
   #clients = 0;
   #wasAbandoned = false;
   #outcome: Promise<Outcome> | null = null;
-  /** An answer whose body is complete in memory; all clients get this one. */
+  /** A response whose body is complete in memory; all clients get this one. */
   #whole: Outcome | null = null;
   #cancelGrace = (): void => {};
   #resolveEnded = (): void => {};
@@ -59,7 +59,7 @@ export class SharedCall extends CallAbort implements Audience {
     });
   }
 
-  /** `run` makes the answer; it is called once. */
+  /** `run` makes the response; it is called once. */
   begin(run: (audience: Audience) => Promise<Outcome>): void {
     this.#outcome = run(this);
     this.#outcome.then(
@@ -73,12 +73,12 @@ export class SharedCall extends CallAbort implements Audience {
     return this.#stage.kind === 'answering';
   }
 
-  /** The call was sent, and no client waits for its answer now. */
+  /** The call was sent, and no client waits for its response now. */
   get isAbandoned(): boolean {
     return this.#clients === 0 && this.#stage.kind !== 'held';
   }
 
-  /** The answer is passed on as it arrives: a client that joins later could not get its beginning. */
+  /** The response is passed on as it arrives: a client that joins later could not get its beginning. */
   get isStreaming(): boolean {
     return this.#stage.kind === 'answering' && isEventStream(this.#stage.outcome.fields);
   }
@@ -90,7 +90,7 @@ export class SharedCall extends CallAbort implements Audience {
     if (this.#clients === 0) this.#left();
   }
 
-  /** One client waits for the answer, and gets a copy of it. */
+  /** One client waits for the response, and gets a copy of it. */
   async join(clientGone: CallSignal): Promise<Outcome> {
     this.#clients += 1;
     this.#cancelGrace();
@@ -102,11 +102,11 @@ export class SharedCall extends CallAbort implements Audience {
     else clientGone.addEventListener('abort', leave, { once: true });
     try {
       const outcome = await Promise.race([this.#outcome ?? never(), gone(clientGone)]);
-      return this.#stage.kind === 'answering' ? this.#stage.answer.copy() : (this.#whole ?? outcome);
+      return this.#stage.kind === 'answering' ? this.#stage.response.copy() : (this.#whole ?? outcome);
     } catch (failure) {
       if (!this.aborted || failure !== this.reason) throw failure;
       // The call was aborted because its last client, this one, left, or because the process ends while the client waits.
-      throw clientGone.aborted ? clientGone.reason : endsBeforeAnswer();
+      throw clientGone.aborted ? clientGone.reason : endsBeforeResponse();
     } finally {
       clientGone.removeEventListener('abort', leave);
     }
@@ -136,7 +136,7 @@ export class SharedCall extends CallAbort implements Audience {
       return;
     }
     const keeps = this.#isKept;
-    const answer = new SharedAnswer(
+    const response = new SharedResponse(
       { ...outcome, body },
       {
         isFinished: () => keeps,
@@ -145,18 +145,18 @@ export class SharedCall extends CallAbort implements Audience {
           this.#end(whole === null ? { kind: 'failed', failure: null } : this.#answeredWith(outcome, whole)),
       },
     );
-    this.#stage = { kind: 'answering', outcome, answer };
+    this.#stage = { kind: 'answering', outcome, response };
     if (this.isStreaming) this.#parts.onStreaming();
     // The clients take their copies in this turn of the event loop.
-    setImmediate(() => answer.unclaimed());
+    setImmediate(() => response.unclaimed());
   }
 
-  /** Throttled answers and those of a broken upstream are no results of the call: a repeat of it is made again. */
+  /** Throttled responses and those of a broken upstream are no results of the call: a repeat of it is made again. */
   #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): CallResult {
     const isKept = this.#isKept && !throttled && status !== 429 && status < 500;
     return {
       kind: 'answered',
-      answer: body === 'too_large' ? body : { status, fields, body, shouldRetry },
+      response: body === 'too_large' ? body : { status, fields, body, shouldRetry },
       isKept,
     };
   }
@@ -168,7 +168,7 @@ export class SharedCall extends CallAbort implements Audience {
     this.#resolveEnded();
   }
 
-  /** An answer without a key is kept only where its client may never have had it. */
+  /** A response without a key is kept only where its client may never have had it. */
   get #isKept(): boolean {
     return this.#parts.key.marker === 'key' || this.#wasAbandoned;
   }

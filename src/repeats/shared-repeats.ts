@@ -1,45 +1,45 @@
 /**
- * Repeats over all replicas: who makes a call, and how the others get its answer.
+ * Repeats over all replicas: who makes a call, and how the others get its response.
  *
  * A replica that makes a call claims its key in Redis and renews the claim while the call is under way; a repeat at another replica
  * waits for its result. A claim that is not renewed belonged to a replica that is gone: one of the repeats that wait for it, or that
  * come within a minute, makes the call again, and that is counted.
  *
  * Owns: that protocol. Does not own: clients of this replica (`repeats.ts`), claims under way (`held-claims.ts`), the waiting
- * (`answer-of-another.ts`), commands (`redis-repeats.ts`).
+ * (`response-of-another.ts`), commands (`redis-repeats.ts`).
  * Keeps: without Redis each replica answers for itself; Redis sees digests and ciphertext only.
  */
 import type { CallSignal } from '../call-abort.ts';
-import { AnswerOfAnother, type AnswerOfAnotherParts } from './answer-of-another.ts';
-import { resultOf, sealAnswer, type SealedResult } from './answer-seal.ts';
+import { ResponseOfAnother, type ResponseOfAnotherParts } from './response-of-another.ts';
+import { resultOf, sealResponse, type SealedResult } from './response-seal.ts';
 import type { Claim } from './claim.ts';
 import { HeldClaims, type HeldClaimsParts } from './held-claims.ts';
 import { positionKeptMs } from './kept-positions.ts';
 import { delay } from './delay.ts';
 import { PendingWork } from './pending-work.ts';
 import { handOverMs, type ClaimReply } from './redis-repeats.ts';
-import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 
 /** While replicas put back what Redis has lost, claims are asked for this often. Milliseconds. */
 const askEveryMs = 25;
 
-/** What a call does: it is made (at the position of the call that it repeats), or gets the answer of that call. */
+/** What a call does: it is made (at the position of the call that it repeats), or gets the response of that call. */
 export type RepeatDecision =
   | { readonly kind: 'make'; readonly arrivedAt: number | null }
-  | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean };
+  | { readonly kind: 'response'; readonly response: KeptResponse; readonly isReplayed: boolean };
 
-export type SharedRepeatsParts = Omit<HeldClaimsParts, 'work'> & AnswerOfAnotherParts;
+export type SharedRepeatsParts = Omit<HeldClaimsParts, 'work'> & ResponseOfAnotherParts;
 
 export class SharedRepeats {
   readonly #parts: SharedRepeatsParts;
   readonly #work = new PendingWork();
   readonly #claims: HeldClaims;
-  readonly #others: AnswerOfAnother;
+  readonly #others: ResponseOfAnother;
 
   constructor(parts: SharedRepeatsParts) {
     this.#parts = parts;
     this.#claims = new HeldClaims({ ...parts, work: this.#work });
-    this.#others = new AnswerOfAnother(parts);
+    this.#others = new ResponseOfAnother(parts);
   }
 
   /** Opens the connection to Redis, so that the first call does not wait for it. */
@@ -66,12 +66,12 @@ export class SharedRepeats {
       }
       if (claimed.kind === 'known') {
         const awaited = await this.#others.wait(key, claimed.claim, signal);
-        if (awaited.kind === 'answer') return this.#give(key, awaited);
+        if (awaited.kind === 'response') return this.#give(key, awaited);
       } else await delay(clock, askEveryMs, signal);
     }
   }
 
-  /** The answer goes out as a stream: no repeat can join any more. */
+  /** The response goes out as a stream: no repeat can join any more. */
   streaming({ name }: RepeatKey): void {
     this.#work.add(this.#claims.change(name, 'streaming'));
   }
@@ -109,7 +109,7 @@ export class SharedRepeats {
     this.#parts.redis.close();
   }
 
-  /** A call that is made without an answer of Redis is claimed as soon as Redis answers again. */
+  /** A call that is made without a reply of Redis is claimed as soon as Redis answers again. */
   #note(key: RepeatKey, own: Claim, claimed: ClaimReply | null): void {
     const isTaken = claimed?.kind === 'taken';
     if (isTaken && claimed.isOrphaned) this.#parts.onMadeAgain(key.upstream);
@@ -124,9 +124,9 @@ export class SharedRepeats {
     const claim = this.#claims.of(name);
     if (claim === null) return;
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
-    if (isKept && ended.answer !== 'too_large') {
-      const result: SealedResult = { kind: 'answer', answer: ended.answer };
-      const bytes = sealAnswer(labelKey, key, { run: null, result });
+    if (isKept && ended.response !== 'too_large') {
+      const result: SealedResult = { kind: 'response', response: ended.response };
+      const bytes = sealResponse(labelKey, key, { run: null, result });
       const isStored = await redis.store(name, bytes, keepMs);
       await this.#claims.change(name, isStored ? 'kept' : 'too_large', keepMs);
       this.#claims.letGo(name, claim);
@@ -141,16 +141,16 @@ export class SharedRepeats {
     this.#claims.letGo(name, claim);
     const result = isKept || !isWanted ? null : resultOf(ended);
     if (result === null) return;
-    await redis.store(name, sealAnswer(labelKey, key, { run: claim.holder, result }), handOverMs);
+    await redis.store(name, sealResponse(labelKey, key, { run: claim.holder, result }), handOverMs);
   }
 
   #give(
     key: RepeatKey,
-    { answer, isReplayed }: Omit<Extract<RepeatDecision, { kind: 'answer' }>, 'kind'>,
+    { response, isReplayed }: Omit<Extract<RepeatDecision, { kind: 'response' }>, 'kind'>,
   ): RepeatDecision {
     // Only a key says for sure that the next call is the same, too.
     if (key.marker !== 'key') this.#work.add(this.#parts.redis.forget(key.name));
-    return { kind: 'answer', answer, isReplayed };
+    return { kind: 'response', response, isReplayed };
   }
 }
 

@@ -1,5 +1,5 @@
 /**
- * Builds the repeats of one process; with Redis, their answers are shared with the other replicas.
+ * Builds the repeats of one process; with Redis, their responses are shared with the other replicas.
  *
  * Owns: which part reports which fact to telemetry. Does not own: what a repeat gets (`repeats.ts`).
  */
@@ -29,7 +29,7 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
     shared:
       redis === null
         ? null
-        : (keptAnswers) =>
+        : (keptResponses) =>
             new SharedRepeats({
               clock,
               labelKey: privacy.labelKey,
@@ -44,11 +44,11 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
               onMadeAgain: (upstream) => telemetry.madeAgain(upstream),
               onUnreadable: once((upstream) =>
                 telemetry.log.warn(
-                  'a kept answer in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
+                  'a kept response in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
                   { upstream },
                 ),
               ),
-              keptAnswers,
+              keptResponses,
             }),
   });
 }

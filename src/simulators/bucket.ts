@@ -1,12 +1,12 @@
 /**
- * The limiter of an upstream, as its recorded answers show it: a level that drains lazily, no timers.
+ * The limiter of an upstream, as its recorded responses show it: a level that drains lazily, no timers.
  *
  * Owns: one dimension's level and the arithmetic around it. Does not own: what is counted, what is answered.
  * Invariant: time is an argument (milliseconds that never step back); the level never leaves [0, ...] by draining
  * and two calls at one instant see each other.
  *
  * `drain: used = max(0, used - elapsed * limit / window)`, `wait: max(0, (used + n - limit) * window / limit)`.
- * Checked against recorded answers (`test/fixtures/upstream-samples.json`: U01 to U09, U17).
+ * Checked against recorded responses (`test/fixtures/upstream-samples.json`: U01 to U09, U17).
  */
 
 /** Differences below this are rounding of binary fractions, not time. */
@@ -51,7 +51,7 @@ export class Bucket {
     this.#at = now;
   }
 
-  /** What the answer states as the limit: of one slice when sliced, else the nominal one. */
+  /** What the response states as the limit: of one slice when sliced, else the nominal one. */
   get limit(): number {
     return this.#mode.kind === 'sliced' ? this.#capacity() : this.#limit;
   }

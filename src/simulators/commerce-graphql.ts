@@ -1,9 +1,9 @@
 /**
- * GraphQL Admin and Storefront: cost, points, answers.
+ * GraphQL Admin and Storefront: cost, points, responses.
  *
  * Owns: the steps of a GraphQL call after authentication. Does not own: reading documents (`graphql-document.ts`).
  * Invariants: the whole requested cost is taken before the work and the difference given back after it; a throttled
- * or too expensive query takes nothing; the answer's numbers are those after the refund.
+ * or too expensive query takes nothing; the response's numbers are those after the refund.
  */
 import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/context.ts';
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
@@ -38,7 +38,7 @@ interface Query {
 }
 
 /** `POST /admin/api/{version}/graphql.json` of a known app. */
-export async function answerGraphql(call: StoreCall, context: CommerceContext): Promise<void> {
+export async function respondToGraphql(call: StoreCall, context: CommerceContext): Promise<void> {
   const now = context.clock.monotonic();
   changeLimits(call, context, now);
   const points = context.buckets.of(call.store, call.app, 'graphql', now);
@@ -199,7 +199,7 @@ function struckAfter({ exchange, fields }: StoreCall, { kind }: Fault): boolean 
 }
 
 /** `POST /api/{version}/graphql.json`: no bucket for buyers, only the limits against bots. */
-export async function answerStorefront(call: StoreCall, context: CommerceContext): Promise<void> {
+export async function respondToStorefront(call: StoreCall, context: CommerceContext): Promise<void> {
   const now = context.clock.monotonic();
   const bucket = `${call.store}|storefront`;
   const { anonymousPerMinute, cartsPerMinute } = context.settings.storefront;

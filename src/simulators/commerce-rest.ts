@@ -9,7 +9,13 @@ import { faultTarget, latencyMs, maxWorkMs, record, send } from './commerce/cont
 import type { CommerceContext, StoreCall } from './commerce/context.ts';
 import { answeredByFault } from './commerce/faults.ts';
 import { print } from './commerce/resources.ts';
-import { answerRest, createsOrder, restPathOf, type RestAnswer, type RestPath } from './commerce/rest.ts';
+import {
+  respondToRest,
+  createsOrder,
+  restPathOf,
+  type RestResponse,
+  type RestPath,
+} from './commerce/rest.ts';
 import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson } from './json.ts';
 import { nonceIn } from './recorder.ts';
@@ -29,7 +35,7 @@ const strikesAfter: ReadonlySet<FaultKind> = new Set<FaultKind>([
 type CallBucket = ReturnType<CommerceContext['buckets']['of']>;
 
 /** Any path below `/admin/` that is not GraphQL, of a known app. */
-export async function answerAdminRest(call: StoreCall, context: CommerceContext): Promise<void> {
+export async function respondToAdminRest(call: StoreCall, context: CommerceContext): Promise<void> {
   const now = context.clock.monotonic();
   const calls = context.buckets.of(call.store, call.app, 'rest', now);
   if (answeredByFault(call, context, calls.name)) return;
@@ -60,22 +66,22 @@ export async function answerAdminRest(call: StoreCall, context: CommerceContext)
     executed: true,
   });
   entry.fault = fault?.kind ?? '';
-  const answer = path === undefined ? notFound : work(call, path, context);
-  await reply(call, answer, fault, used, context);
+  const response = path === undefined ? notFound : work(call, path, context);
+  await reply(call, response, fault, used, context);
 }
 
-const notFound: RestAnswer = { status: 404, headers: {}, body: { errors: 'Not Found' } };
+const notFound: RestResponse = { status: 404, headers: {}, body: { errors: 'Not Found' } };
 
-function work(call: StoreCall, path: RestPath, context: CommerceContext): RestAnswer {
+function work(call: StoreCall, path: RestPath, context: CommerceContext): RestResponse {
   const called = `http://${call.exchange.request.headers.host ?? call.store}`;
   const origin = context.settings.linkOrigin === 'shop' ? `https://${call.store}` : called;
   const at = new Date(context.clock.now()).toISOString();
-  return answerRest(call.exchange, path, context.resources, call.store, { origin, at });
+  return respondToRest(call.exchange, path, context.resources, call.store, { origin, at });
 }
 
 async function reply(
   call: StoreCall,
-  answer: RestAnswer,
+  response: RestResponse,
   fault: Fault | undefined,
   used: string,
   context: CommerceContext,
@@ -93,7 +99,7 @@ async function reply(
     exchange.reply(502, { 'content-type': 'text/html' }, '<html><body>502 Bad Gateway</body></html>');
   } else {
     if (fault?.kind === 'clock-skew') exchange.skewMs = (fault.seconds ?? 0) * 1000;
-    send(exchange, answer.status, { ...fields, ...limit, ...answer.headers }, print(answer.body));
+    send(exchange, response.status, { ...fields, ...limit, ...response.headers }, print(response.body));
   }
 }
 

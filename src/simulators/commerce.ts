@@ -5,8 +5,8 @@
  * Does not own: the call bucket's steps (`commerce-rest.ts`), the points' steps (`commerce-graphql.ts`).
  * Invariant: every decision is made at one instant of the given clock and is in the log.
  */
-import { answerGraphql, answerStorefront } from './commerce-graphql.ts';
-import { answerAdminRest } from './commerce-rest.ts';
+import { respondToGraphql, respondToStorefront } from './commerce-graphql.ts';
+import { respondToAdminRest } from './commerce-rest.ts';
 import { record, send, type CommerceContext, type StoreCall } from './commerce/context.ts';
 import { IdempotencyKeys } from './commerce/idempotency.ts';
 import { commerceDefaults, type CommerceOptions, type CommerceSettings } from './commerce/options.ts';
@@ -54,7 +54,7 @@ export function createCommerceSimulator(options: CommerceOptions = {}): Commerce
     recorder,
     faults,
     keyOf: tokenOf,
-    answer: async (exchange, note) => await answer(exchange, note, context),
+    respond: async (exchange, note) => await respond(exchange, note, context),
     buckets: (now) => buckets.snapshot(now),
     reset() {
       buckets.reset();
@@ -80,21 +80,21 @@ export function createCommerceSimulator(options: CommerceOptions = {}): Commerce
 
 const badToken = '[API] Invalid API key or access token (unrecognized login or wrong password)';
 
-async function answer(exchange: Exchange, note: ArrivalNote, context: CommerceContext): Promise<void> {
+async function respond(exchange: Exchange, note: ArrivalNote, context: CommerceContext): Promise<void> {
   const { settings, random } = context;
   const store = storeOf(exchange.request.headers, settings);
   const app = store === undefined ? undefined : appOf(store, note.key, settings);
-  const fields = answerFields(exchange.path, store ?? '', app ?? '', random.hex(16));
+  const fields = responseFields(exchange.path, store ?? '', app ?? '', random.hex(16));
   const call: StoreCall = { exchange, note, store: store ?? '', app: app ?? '', fields };
   if (store === undefined) {
     refuse(call, context, 'not-found', [404, 'Not Found']);
   } else if (/^\/api\/[\w-]+\/graphql(\.json)?$/.test(exchange.path) && exchange.method === 'POST') {
-    await answerStorefront(call, context);
+    await respondToStorefront(call, context);
   } else if (app === undefined) refuse(call, context, 'unauthenticated', [401, badToken]);
   else if (!stopped(call, context)) {
     const graphql = /^\/admin\/api\/([\w-]+\/)?graphql(\.json)?$/.test(exchange.path);
-    if (graphql && exchange.method === 'POST') await answerGraphql(call, context);
-    else await answerAdminRest(call, context);
+    if (graphql && exchange.method === 'POST') await respondToGraphql(call, context);
+    else await respondToAdminRest(call, context);
   }
 }
 
@@ -122,7 +122,7 @@ function refuse(
 }
 
 /** The usual fields. The app's id is the same for all of its tokens, which shows that they share a bucket. */
-function answerFields(path: string, store: string, app: string, id: string): Record<string, string> {
+function responseFields(path: string, store: string, app: string, id: string): Record<string, string> {
   const uuid = `${id.slice(0, 8)}-${id.slice(8, 12)}-${id.slice(12, 16)}-${id.slice(16, 20)}-${id.slice(20, 32)}`;
   return {
     'x-request-id': uuid,

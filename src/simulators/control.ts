@@ -33,7 +33,7 @@ export function createControl(simulator: Controlled): Handler {
     failed: () => {},
     handle: async (exchange) => {
       try {
-        answer(exchange, act(exchange, simulator));
+        respond(exchange, act(exchange, simulator));
       } catch (error) {
         exchange.reply(400, json, JSON.stringify({ error: String(error) }));
       }
@@ -44,7 +44,7 @@ export function createControl(simulator: Controlled): Handler {
 
 const json = { 'content-type': 'application/json' };
 
-function answer(exchange: Exchange, value: unknown): void {
+function respond(exchange: Exchange, value: unknown): void {
   if (value === undefined) exchange.reply(404, json, '{"error":"no such control"}');
   else exchange.reply(200, json, JSON.stringify(value));
 }

@@ -51,7 +51,7 @@ export class DialectSimulator {
     this.#clock = options.clock ?? systemClock;
     this.#host = new Host(this.#clock, () => ({
       arrive: () => undefined,
-      handle: (exchange) => this.#answer(exchange),
+      handle: (exchange) => this.#respond(exchange),
       failed: (error) => void this.failures.push(error),
     }));
   }
@@ -90,7 +90,7 @@ export class DialectSimulator {
     return { ...refusal, fields: { ...refusal.fields, 'retry-after': String(Math.ceil(waitMs / 1000)) } };
   }
 
-  async #answer(exchange: Exchange): Promise<void> {
+  async #respond(exchange: Exchange): Promise<void> {
     const { speaks, tookMs = 0 } = this.#options;
     const now = this.#clock.now();
     const name = quotaName(speaks.bucketBy ?? ['credential'], exchange);

@@ -1,7 +1,7 @@
 /**
  * One call on its way through a simulator: what is known of it, and every way to answer or not to.
  *
- * Owns: waiting answers and their timers, the `Date` field, streams that wait for their reader. Does not own: sockets
+ * Owns: waiting responses and their timers, the `Date` field, streams that wait for their reader. Does not own: sockets
  * (`server.ts`), what is answered.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -25,12 +25,12 @@ export interface Exchange {
   /** Waits; false when the client left (or the simulator closed) in the meantime. */
   sleep(ms: number): Promise<boolean>;
   reply(status: number, headers: ReplyHeaders, body: string | Buffer): void;
-  /** Starts a streamed answer. */
+  /** Starts a streamed response. */
   begin(status: number, headers: ReplyHeaders): void;
   /** Writes a part and waits while the client does not read; false when it has gone. */
   write(part: string): Promise<boolean>;
   end(): void;
-  /** Cuts the connection, without an answer or in the middle of one. */
+  /** Cuts the connection, without a response or in the middle of one. */
   cut(): void;
   /** True when the simulator cut the connection. */
   wasCut(): boolean;
@@ -38,9 +38,9 @@ export interface Exchange {
   readonly over: Promise<void>;
   /** Status sent, 0 when none. */
   status(): number;
-  /** The whole answer was handed to the connection. */
+  /** The whole response was handed to the connection. */
   complete(): boolean;
-  /** Added to the clock for this answer's `Date`, ms. */
+  /** Added to the clock for this response's `Date`, ms. */
   skewMs: number;
 }
 

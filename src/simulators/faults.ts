@@ -57,7 +57,7 @@ export interface Fault {
   readonly perSecond?: number;
   /** `reduce`: factor, default 0.1. */
   readonly factor?: number;
-  /** `answer`: replaces the whole answer, uncharged: for replaying recorded samples. */
+  /** `answer`: replaces the whole response, uncharged: for replaying recorded samples. */
   readonly status?: number;
   readonly headers?: Readonly<Record<string, string>>;
   /** Text as it is, anything else as JSON. */

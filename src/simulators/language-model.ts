@@ -2,7 +2,7 @@
  * A language-model API with real limits: OpenAI, Azure OpenAI, Groq or Anthropic by `dialect`.
  *
  * Owns: what `configure` and `reset` do, which bucket is meant; the parts of a simulator, put together.
- * Does not own: the steps of a call (`language-model/answer.ts`, `decide.ts`, `work.ts`), formats (texts, fields,
+ * Does not own: the steps of a call (`language-model/response.ts`, `decide.ts`, `work.ts`), formats (texts, fields,
  * bodies have their own files), bucket arithmetic (`bucket.ts`).
  * Invariant: decisions are made in the order in which bodies are complete, at one instant of the given clock,
  * and each is in the log.
@@ -11,7 +11,7 @@ import type { Bucket } from './bucket.ts';
 import { FaultQueue } from './faults.ts';
 import { textOf, type Json } from './json.ts';
 import { accountsOf, keyOf } from './language-model/accounts.ts';
-import { answer } from './language-model/answer.ts';
+import { respond } from './language-model/response.ts';
 import { configure, use, type LanguageModelContext } from './language-model/context.ts';
 import { Meters } from './language-model/meters.ts';
 import { PromptCache } from './language-model/prompt-cache.ts';
@@ -56,7 +56,7 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     recorder: context.recorder,
     faults: context.faults,
     keyOf: (headers) => keyOf(headers, context.settings.dialect),
-    answer: async (exchange, note) => await answer(exchange, note, context),
+    respond: async (exchange, note) => await respond(exchange, note, context),
     buckets: (now) => context.meters.snapshot(now),
     reset() {
       context.meters.reset();

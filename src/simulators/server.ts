@@ -1,7 +1,7 @@
 /**
  * The HTTP side of a simulator: loopback only, one exchange per call, nothing a client sends ends the process.
  *
- * Owns: sockets, reading bodies. Does not own: answers (`exchange.ts`), limits.
+ * Owns: sockets, reading bodies. Does not own: responses (`exchange.ts`), limits.
  * Invariant: after `close()` no socket and no timer is left.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';

@@ -1,5 +1,5 @@
 /**
- * What both simulators are from outside, and what stands around their answers: log, faults, steering, sockets.
+ * What both simulators are from outside, and what stands around their responses: log, faults, steering, sockets.
  *
  * Owns: the interface, the options that hold for a simulator's life, the way of a request to the API or to `/__sim/`.
  * Does not own: what a call is answered and which buckets there are (`language-model.ts`, `commerce.ts`).
@@ -69,7 +69,7 @@ export interface Api<Settings, Drain> extends Pick<Simulator<Settings, Drain>, '
   readonly faults: FaultQueue;
   /** The credential as sent; empty when there is none. */
   keyOf(headers: IncomingHttpHeaders): string;
-  answer(exchange: Exchange, note: ArrivalNote): Promise<void>;
+  respond(exchange: Exchange, note: ArrivalNote): Promise<void>;
   /** All buckets that exist, at this monotonic time. */
   buckets(now: number): SimulatorState['buckets'];
   /** The bucket that somebody else takes from or closes. @throws Error when no such bucket is limited. */
@@ -122,7 +122,7 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
   });
   const calls: Handler = {
     arrive: (arrival) => recorder.arrive(arrival, api.keyOf(arrival.request.headers)),
-    handle: async (exchange, note) => await api.answer(exchange, note as ArrivalNote),
+    handle: async (exchange, note) => await api.respond(exchange, note as ArrivalNote),
     failed: (error) => recorder.failed(error),
   };
   const host = new Host(clock, (path) => (path.startsWith(controlPrefix) ? control : calls));

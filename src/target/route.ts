@@ -30,7 +30,7 @@ export interface RouteFinder {
    * @throws Refusal `target_missing` `target_invalid` `target_forbidden` `target_too_long` `loop_detected`
    */
   find(call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>, caller: Pick<Caller, 'workspace'>): Route;
-  /** `/via/…` prefix of an absolute URL if it is an origin of this upstream, else `null`; for rewriting answers. */
+  /** `/via/…` prefix of an absolute URL if it is an origin of this upstream, else `null`; for rewriting responses. */
   viaPrefix(upstream: UpstreamSettings, url: URL): string | null;
 }
 

@@ -44,7 +44,7 @@ export interface CallEnd {
   readonly outcome: CallOutcome;
   /** Status the client was sent; 0 when it was gone before one was sent. */
   readonly status: number;
-  /** Code of our own refusal, or `null` when the answer is the upstream's. */
+  /** Code of our own refusal, or `null` when the response is the upstream's. */
   readonly code: RefusalCode | null;
   /** What held the call back, where a refusal names it. */
   readonly heldBy?: HeldBy;
@@ -71,18 +71,18 @@ export interface CallTelemetry {
   /** Value for `traceparent` of the attempt in flight, or `null` when tracing is off. */
   traceparent(): string | null;
   /**
-   * The head of the attempt's answer arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
+   * The head of the attempt's response arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
    * the attempt; shown for throttled ones.
    */
   answered(status: number, throttle: Throttle | null, upstreamId?: string | null): void;
-  /** The throttled answer is kept from the client; the call is admitted again. Ends the attempt. */
+  /** The throttled response is kept from the client; the call is admitted again. Ends the attempt. */
   absorbed(): void;
   /**
-   * The attempt broke without a usable answer. `error` is a code of ours, never a message; `reason` why it broke, `null`
+   * The attempt broke without a usable response. `error` is a code of ours, never a message; `reason` why it broke, `null`
    * where nothing is wrong on the way to the upstream. Ends the attempt.
    */
   attemptFailed(error: RefusalCode | 'client_gone' | 'reset', reason: FailureReason | null): void;
-  /** The call is over: its answer is written, or its client is gone. Only the first one counts. */
+  /** The call is over: its response is written, or its client is gone. Only the first one counts. */
   ended(end: CallEnd): void;
 }
 
@@ -196,9 +196,9 @@ export interface Telemetry {
   leaseLost(reason: LeaseLostReason): void;
   /** A credential of the upstream that can change was renewed, or could not be. */
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
-  /** A client got an answer that had been kept from an earlier call with the same key. */
+  /** A client got a response that had been kept from an earlier call with the same key. */
   replayed(upstream: string): void;
-  /** A client waits for the answer of an equal call under way, or has got it from another replica. */
+  /** A client waits for the response of an equal call under way, or has got it from another replica. */
   joined(upstream: string): void;
   /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
   refusedAgain(upstream: string): void;

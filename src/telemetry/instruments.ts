@@ -65,15 +65,15 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     overloads: counter('sluice_overload_total', 'Calls and connections refused as too many, by bound.', [
       'bound',
     ]),
-    inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose answer has not ended.', [
+    inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose response has not ended.', [
       'upstream',
     ]),
-    throttles: counter('sluice_upstream_throttles_total', 'Throttled answers received from the upstream.', [
+    throttles: counter('sluice_upstream_throttles_total', 'Throttled responses received from the upstream.', [
       'workspace',
       'upstream',
       'kind',
     ]),
-    absorbed: counter('sluice_retries_absorbed_total', 'Throttled answers the client never saw.', [
+    absorbed: counter('sluice_retries_absorbed_total', 'Throttled responses the client never saw.', [
       'workspace',
       'upstream',
     ]),
@@ -108,7 +108,7 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     ]),
     upstreamTime: histogram(
       'sluice_upstream_seconds',
-      'Per attempt: from sending until the head of the answer.',
+      'Per attempt: from sending until the head of the response.',
       ['upstream'],
       upstreamBuckets,
     ),
@@ -150,7 +150,7 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     ),
     joins: counter(
       'sluice_repeats_joined_total',
-      'Calls that got the answer of a call under way that they repeat, on any replica.',
+      'Calls that got the response of a call under way that they repeat, on any replica.',
       ['upstream'],
     ),
     madeAgain: counter(

@@ -1,6 +1,6 @@
 /**
  * How a call ended, in the words of `sluice_requests_total`. Owns the closed set and the one rule that maps an
- * upstream's answer to it. Refusals map by the family in `errors.ts`.
+ * upstream's response to it. Refusals map by the family in `errors.ts`.
  */
 import type { RefusalCode } from '../errors.ts';
 import { refusals } from '../errors.ts';
@@ -22,8 +22,8 @@ export const outcomes = [
 
 export type CallOutcome = (typeof outcomes)[number];
 
-/** Outcome of an upstream answer that is passed to the client. `throttle`: it was classified as one. */
-export function outcomeOfAnswer(status: number, throttle: boolean): CallOutcome {
+/** Outcome of an upstream response that is passed to the client. `throttle`: it was classified as one. */
+export function outcomeOfResponse(status: number, throttle: boolean): CallOutcome {
   if (throttle || status === 429) return 'throttled';
   return status >= 400 ? 'upstream_error' : 'ok';
 }

@@ -11,10 +11,10 @@ let upstream: RawUpstream;
 let gateway: TestGateway;
 
 async function call(name: string): Promise<void> {
-  const answer = await fetch(`${gateway.url}/via/up/x`, {
+  const response = await fetch(`${gateway.url}/via/up/x`, {
     headers: { authorization: `Bearer ${gateway.keys[name] ?? ''}` },
   });
-  await answer.text();
+  await response.text();
 }
 
 beforeAll(async () => {

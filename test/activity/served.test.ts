@@ -23,10 +23,10 @@ const call = (path: string, fields: Record<string, string> = {}): Promise<Respon
   });
 
 beforeAll(async () => {
-  upstream = createServer((request, answer) => {
+  upstream = createServer((request, response) => {
     request.resume();
-    if (request.url === '/throttle') answer.writeHead(429, { 'retry-after': '30' }).end('{}');
-    else answer.writeHead(200).end('{}');
+    if (request.url === '/throttle') response.writeHead(429, { 'retry-after': '30' }).end('{}');
+    else response.writeHead(200).end('{}');
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   const { port } = upstream.address() as AddressInfo;
@@ -44,9 +44,9 @@ afterAll(async () => {
 });
 
 test('the activity of a workspace shows its ceiling, its calls and its headroom', async () => {
-  const answer = await own('?window=5m');
-  const activity = (await answer.json()) as WorkspaceActivity;
-  expect([answer.status, answer.headers.get('content-type')]).toEqual([
+  const response = await own('?window=5m');
+  const activity = (await response.json()) as WorkspaceActivity;
+  expect([response.status, response.headers.get('content-type')]).toEqual([
     200,
     expect.stringMatching(/^application\/json/),
   ]);
@@ -67,8 +67,8 @@ test('the activity of a workspace shows its ceiling, its calls and its headroom'
 });
 
 test('the activity on the admin port shows all workspaces that called, by label', async () => {
-  const answer = await fetch(`${gateway.adminUrl}/activity?window=90s`);
-  const all = (await answer.json()) as AllActivity;
+  const response = await fetch(`${gateway.adminUrl}/activity?window=90s`);
+  const all = (await response.json()) as AllActivity;
   expect(() => schema.parse(all)).not.toThrow();
   expect(all.windowSeconds).toBe(120);
   expect(all.workspaces.map(({ workspace }) => workspace)).toEqual([

@@ -41,7 +41,7 @@ function world() {
     refusals,
     enter: (id: string, options: CallOptions = {}): void => void follow(id, options),
     /** The response to this call states the cost of its document. */
-    answer(id: string, requestedCost: number): void {
+    respond(id: string, requestedCost: number): void {
       const feedback = { meters: [], throttle: null, requestedCost };
       const lesson = { feedback, sentAgoMs: 1, headAgoMs: 0 };
       leases.get(id)?.settle({ kind: 'succeeded', spent: null }, lesson);
@@ -55,14 +55,14 @@ function world() {
 }
 
 test('waiting calls whose learned cost makes them too late are refused at once, with cost as the reason', async () => {
-  const { enter, pass, story, answer, refusals } = world();
+  const { enter, pass, story, respond, refusals } = world();
   enter('a', { document: 'd', maxInFlight: 1 });
   enter('b', { document: 'd', maxInFlight: 1 });
   enter('c', { document: 'd', maxInFlight: 1, maxWaitMs: 3_000 });
   enter('d', { document: 'another', maxInFlight: 1, maxWaitMs: 3_000, lane: 'other' });
   await pass(10);
   expect(story).toEqual(['a', 'd']);
-  answer('a', 900);
+  respond('a', 900);
   await pass(1);
   expect(story).toEqual(['a', 'd', 'c wait_too_long', 'b']);
   expect(refusals.get('c')?.details.heldBy).toBe('cost');
@@ -70,7 +70,7 @@ test('waiting calls whose learned cost makes them too late are refused at once, 
 });
 
 test('waiting calls are not checked again when their document costs no more than estimated', async () => {
-  const { enter, pass, story, answer, limiter } = world();
+  const { enter, pass, story, respond, limiter } = world();
   let asked = 0;
   const { forecast } = limiter;
   Object.assign(limiter, {
@@ -81,19 +81,19 @@ test('waiting calls are not checked again when their document costs no more than
   });
   for (const id of ['a', 'b', 'c']) enter(id, { document: 'd', maxInFlight: 1 });
   await pass(10);
-  answer('a', 50);
+  respond('a', 50);
   await pass(1);
   expect([story, asked]).toEqual([['a', 'b'], 0]);
 });
 
 test('calls that wait for the cost of their document take no slot of the ceiling before they leave', async () => {
-  const { enter, pass, story, answer } = world();
+  const { enter, pass, story, respond } = world();
   enter('a', { document: 'd', perMinute: 3 });
   enter('b', { document: 'd', perMinute: 3 });
   enter('c', { perMinute: 3 });
   enter('d', { perMinute: 3 });
   await pass(3_000);
-  answer('a', 20);
+  respond('a', 20);
   await pass(10);
   expect(story).toEqual(['a', 'b', 'c']);
   // The slot of `a` frees one window after it left; those of `b` and `c`, which left 3 s later, free after that.
@@ -112,7 +112,7 @@ test('a call does not wait for the cost of its document from a call whose ceilin
 });
 
 test('a call that leaves while it waits for the cost of its document gives everything back', async () => {
-  const { enter, pass, story, gone, limiter, answer } = world();
+  const { enter, pass, story, gone, limiter, respond } = world();
   enter('a', { document: 'd' });
   enter('b', { document: 'd' });
   enter('free');
@@ -122,5 +122,5 @@ test('a call that leaves while it waits for the cost of its document gives every
   await pass(1);
   expect(story).toEqual(['a', expect.stringContaining('b '), 'free']);
   expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 2 }]);
-  answer('a', 20);
+  respond('a', 20);
 });

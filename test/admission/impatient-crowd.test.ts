@@ -12,7 +12,7 @@ const minuteMs = 60_000;
 const loadMs = 3 * minuteMs;
 /** The crowd's ceiling; the bucket has room for it and for the other workspace. */
 const perMinute = 60;
-const answerMs = 200;
+const responseMs = 200;
 /** From a refusal until the same client asks again: the way there and back. */
 const wayMs = 200;
 
@@ -61,7 +61,7 @@ async function minutesOf(clients: number): Promise<Seen> {
       const ticket = await queue.enter(request, clientGone);
       const lease = await ticket.whenGranted();
       seen.sent.push({ at: clock.monotonic(), lane });
-      clock.outside(clock.monotonic() + answerMs, () => {
+      clock.outside(clock.monotonic() + responseMs, () => {
         lease.settle({ kind: 'succeeded', spent: null }, null);
         ticket.leave();
       });
@@ -82,7 +82,7 @@ async function minutesOf(clients: number): Promise<Seen> {
       if (readyAt < promised - 1 || (refusal.details.retryInMs ?? 0) <= 0) seen.tooEarly += 1;
     }
     const next = refusal === null ? 0 : readyAt;
-    clock.outside(clock.monotonic() + (refusal === null ? answerMs : wayMs), () => void insist(next));
+    clock.outside(clock.monotonic() + (refusal === null ? responseMs : wayMs), () => void insist(next));
   };
   for (let n = 0; n < clients; n += 1) clock.outside(n, () => void insist(0));
   for (let at = 1_000; at < loadMs + minuteMs; at += 2_000) {

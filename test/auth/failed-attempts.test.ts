@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { unauthenticated } from '../../src/auth/authenticate.ts';
 import { FailedAttempts } from '../../src/auth/failed-attempts.ts';
-import { refusalAnswer } from '../../src/ingress/problem.ts';
+import { refusalResponse } from '../../src/ingress/problem.ts';
 
 describe('failed authentications', () => {
   test('get a plain 401 at first, then one that says that there were too many', async () => {
@@ -21,7 +21,7 @@ describe('failed authentications', () => {
     await attempts.refusal('192.0.2.1');
     const { code, details } = await attempts.refusal('192.0.2.1');
     expect(details.retryInMs).toBeUndefined();
-    const { status, fields } = refusalAnswer({ code, details, requestId: 'f'.repeat(32) });
+    const { status, fields } = refusalResponse({ code, details, requestId: 'f'.repeat(32) });
     expect(status).toBe(401);
     expect(fields).toContain('WWW-Authenticate');
     expect(fields.filter((field) => /^retry-after/i.test(field))).toEqual([]);

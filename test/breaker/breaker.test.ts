@@ -74,14 +74,14 @@ describe('a breaker', () => {
   test('lets at most one call through in any pause, whatever the responses', () => {
     const event = fc.record({
       afterMs: fc.integer({ min: 0, max: 400_000 }),
-      answer: fc.constantFrom('refused', 'silent', 'none'),
+      response: fc.constantFrom('refused', 'silent', 'none'),
     });
     fc.assert(
       fc.property(fc.array(event, { maxLength: 60 }), (events) => {
         let now = 0;
         let breaker = afterRefusal(null, refusal, now);
         let lastProbe: number | null = null;
-        for (const { afterMs, answer } of events) {
+        for (const { afterMs, response } of events) {
           now += afterMs;
           const asked = ask(breaker, now);
           if (asked.kind === 'refused') {
@@ -91,8 +91,8 @@ describe('a breaker', () => {
           if (lastProbe !== null) expect(now - lastProbe).toBeGreaterThan(silentPauseMs - 1_000);
           lastProbe = now;
           breaker = asked.next;
-          if (answer === 'refused') breaker = afterRefusal(breaker, { ...refusal, isProbe: true }, now);
-          if (answer === 'silent') breaker = afterSilence(breaker, now);
+          if (response === 'refused') breaker = afterRefusal(breaker, { ...refusal, isProbe: true }, now);
+          if (response === 'silent') breaker = afterSilence(breaker, now);
         }
       }),
     );

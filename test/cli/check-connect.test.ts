@@ -10,7 +10,7 @@ import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startTokenEndpoint } from '../support/token-endpoint.ts';
 
-const answer = (status: number): string => `HTTP/1.1 ${status} x\r\ncontent-length: 2\r\n\r\nok`;
+const responseOf = (status: number): string => `HTTP/1.1 ${status} x\r\ncontent-length: 2\r\n\r\nok`;
 let model: RawUpstream;
 let plain: RawUpstream;
 let gone: string;
@@ -19,11 +19,11 @@ let redis: RedisServer;
 beforeAll(async () => {
   model = await rawUpstream(async (connection) => {
     const request = await connection.requests(1);
-    connection.send(answer(/authorization: Bearer canary-right/i.test(request) ? 200 : 401));
+    connection.send(responseOf(/authorization: Bearer canary-right/i.test(request) ? 200 : 401));
   });
   plain = await rawUpstream(async (connection) => {
     await connection.requests(1);
-    connection.send(answer(404));
+    connection.send(responseOf(404));
   });
   const closed = await rawUpstream(() => {});
   gone = closed.origin;

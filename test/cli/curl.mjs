@@ -14,6 +14,6 @@ for (let at = 2; at < process.argv.length; at += 1) {
     else body = value;
   }
 }
-const answer = await fetch(url, { headers, method: body === undefined ? 'GET' : 'POST', body });
-await answer.arrayBuffer();
-process.stdout.write(String(answer.status));
+const response = await fetch(url, { headers, method: body === undefined ? 'GET' : 'POST', body });
+await response.arrayBuffer();
+process.stdout.write(String(response.status));

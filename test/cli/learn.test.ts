@@ -81,7 +81,7 @@ describe('sluice learn', () => {
   test.each([
     ['not JSON', 'is not JSON'],
     ['{"log":{}}', 'has no log.entries'],
-    ['{"log":{"entries":[]}}', 'has no answer'],
+    ['{"log":{"entries":[]}}', 'has no response'],
   ])('says what is wrong with a file that is no recording: %s', (text, reason) => {
     const { err, io } = heard();
     expect(runLearn({ file: written('broken.har', text) }, io)).toBe(1);
@@ -98,10 +98,10 @@ describe('sluice learn', () => {
 describe('sluice check --against', () => {
   test('is content with what was learned from the same recording', async () => {
     const { code, lines } = await checked(learned());
-    expect([code, lines.split('\n').at(-1)]).toEqual([0, 'acme: 200 of 200 answers explained']);
+    expect([code, lines.split('\n').at(-1)]).toEqual([0, 'acme: 200 of 200 responses explained']);
   });
 
-  test('names each answer that a description does not explain', async () => {
+  test('names each response that a description does not explain', async () => {
     const wrong = { windows: [{ requests: 5, seconds: 10, kind: 'fixed' }] };
     const { code, lines } = await checked(wrong);
     expect(code).toBe(1);
@@ -109,10 +109,10 @@ describe('sluice check --against', () => {
     expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 403\): looks like a refusal for want of quota/);
   });
 
-  test('says when no answer is of an upstream of the configuration', async () => {
+  test('says when no response is of an upstream of the configuration', async () => {
     const { io, err } = heard();
     const path = written('other.yaml', config(undefined).replace('acme.example', 'other.example'));
     expect(await runCheck({ config: path, connect: false, against: har }, io)).toBe(1);
-    expect(err.join('\n')).toContain('no answer is of an upstream of this configuration');
+    expect(err.join('\n')).toContain('no response is of an upstream of this configuration');
   });
 });

@@ -147,7 +147,7 @@ test('an upstream closed for a day, with Redis also over a restart, is opened by
   expect(failed).toEqual(wrong.map(([, , words]) => ({ code: 1, screen: expect.stringMatching(words) })));
   expect(await open('up', adminUrl)).toEqual({
     code: 0,
-    screen: 'up: what its answers had closed is open again, on all replicas\n',
+    screen: 'up: what its responses had closed is open again, on all replicas\n',
   });
   expect((await call(`${url}/via/up/x`)).status).toBe(200);
 });

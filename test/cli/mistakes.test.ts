@@ -48,7 +48,7 @@ const workspaces = `workspaces: { acme: { keys: ["${hash}"] } }`;
 const someUpstream = 'upstreams: { up: { origins: ["https://up.example"] } }';
 
 describe('an upstream that cannot be reached', () => {
-  test('says why in the answer, the log, the metric and `check --connect`, in words of each cause', async () => {
+  test('says why in the response, the log, the metric and `check --connect`, in words of each cause', async () => {
     const gone = await rawUpstream(() => {});
     await gone.close();
     const plain = await upstream(async (connection) => {
@@ -70,8 +70,8 @@ describe('an upstream that cannot be reached', () => {
         await upstream(() => {}, { tls: { key: pem('key'), cert: pem('crt') } }),
         /certificate of the upstream is not trusted.*`caFile` of the upstream names further authorities/,
       ],
-      reset: [reset, /ended the connection before its answer was complete/],
-      timeout: [await upstream(() => {}), /did not begin its answer within `timeouts.headSeconds`/],
+      reset: [reset, /ended the connection before its response was complete/],
+      timeout: [await upstream(() => {}), /did not begin its response within `timeouts.headSeconds`/],
       protocol: [plain.replace('http:', 'https:'), /is the scheme of its origin \(http or https\) right\?/],
     } as const;
     const lines = Object.entries(wrong).map(
@@ -179,7 +179,7 @@ test('a reload says which of the changed keys take effect at the next start only
 });
 
 describe('npm start', () => {
-  test('serves answers that say where the key goes and which routes there are', async () => {
+  test('serves responses that say where the key goes and which routes there are', async () => {
     const demo = npmStart('--port', '0', '--admin-port', '0');
     const text = await demo.saying('Ctrl-C ends this');
     const url = found(/data port +(\S+)/, text);

@@ -67,11 +67,11 @@ export interface Answered {
   readonly heldBy: string;
 }
 
-/** A call that may not wait unless the fields say so, and what its answer says of itself. */
+/** A call that may not wait unless the fields say so, and what its response says of itself. */
 export async function call(url: string, fields: Readonly<Record<string, string>> = {}): Promise<Answered> {
-  const answer = await fetch(url, { headers: { 'sluice-key': key, prefer: 'wait=0', ...fields } });
-  const text = await answer.text();
+  const response = await fetch(url, { headers: { 'sluice-key': key, prefer: 'wait=0', ...fields } });
+  const text = await response.text();
   const problem = (text.startsWith('{') ? JSON.parse(text) : {}) as Partial<Answered>;
   const { code = '', detail = '', heldBy = '' } = problem;
-  return { status: answer.status, code, detail, heldBy };
+  return { status: response.status, code, detail, heldBy };
 }

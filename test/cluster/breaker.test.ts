@@ -13,7 +13,7 @@ import {
   chatPath,
   fleetConfig,
   send,
-  type Answer,
+  type CallResponse,
   type FleetConfig,
 } from '../support/redis-fleet.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
@@ -47,7 +47,7 @@ interface Fleet {
   /** Starts another replica. */
   join(): Promise<void>;
   /** One chat through replica `n`. */
-  chat(n: number): Promise<Answer>;
+  chat(n: number): Promise<CallResponse>;
   metric(n: number): Promise<string>;
   /** Resolves when every replica shows the breaker as open (1) or closed (0). */
   shown(value: '0' | '1'): Promise<void>;
@@ -103,22 +103,22 @@ async function fleet(url = redis.url): Promise<Fleet> {
   };
 }
 
-const codes = (answers: readonly Answer[]): string[] => [
-  ...new Set(answers.map(({ status, code }) => `${status} ${code}`)),
+const codes = (responses: readonly CallResponse[]): string[] => [
+  ...new Set(responses.map(({ status, code }) => `${status} ${code}`)),
 ];
 
 test('a permanent refusal costs at most 2 of 100 calls in 10 s, and one probe closes the breaker when the quota is back', async () => {
   const { model, clock, chat, metric, shown } = await fleet();
   model.configure(noQuota);
-  const answers: Answer[] = [];
+  const responses: CallResponse[] = [];
   for (let n = 0; n < 100; n += 1) {
-    answers.push(await chat(n));
-    // The second call may come to a replica that has not heard of the first answer, the third does not: 100 ms are long for that.
+    responses.push(await chat(n));
+    // The second call may come to a replica that has not heard of the first response, the third does not: 100 ms are long for that.
     if (n === 1) await shown('1');
     clock.skip(100);
   }
   expect(model.log.length).toBeLessThanOrEqual(2);
-  expect(codes(answers).toSorted()).toEqual(['429 ', '429 upstream_refused']);
+  expect(codes(responses).toSorted()).toEqual(['429 ', '429 upstream_refused']);
   expect(await Promise.all([0, 1, 2].map(metric))).toEqual(['1', '1', '1']);
 
   model.configure(fullQuota);
@@ -165,11 +165,11 @@ test('each replica has a breaker of its own while Redis is unavailable, and the 
   const { model, chat, clock, together } = await fleet(own.url);
   model.configure(noQuota);
   process.kill(own.pid, 'SIGSTOP');
-  const answers: Answer[] = [];
-  for (const n of [0, 1, 2]) answers.push(await chat(n));
-  for (const n of [0, 1, 2]) answers.push(await chat(n));
+  const responses: CallResponse[] = [];
+  for (const n of [0, 1, 2]) responses.push(await chat(n));
+  for (const n of [0, 1, 2]) responses.push(await chat(n));
   process.kill(own.pid, 'SIGCONT');
-  expect(codes(answers.slice(3))).toEqual(['429 upstream_refused']);
+  expect(codes(responses.slice(3))).toEqual(['429 upstream_refused']);
   expect(model.log).toHaveLength(3);
   // Replicas compare their breakers with Redis every 5 s, so none of them can be back for longer than that.
   await together();

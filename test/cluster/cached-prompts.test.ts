@@ -36,7 +36,7 @@ test('five agents take their turns side by side over three replicas, and each is
   }
   const ask = async (agent: number, n: number): Promise<number> => {
     const port = services[(agent + n) % 3]?.dataAddress.port;
-    const answer = await fetch(`http://127.0.0.1:${port}/via/openai/v1/messages`, {
+    const response = await fetch(`http://127.0.0.1:${port}/via/openai/v1/messages`, {
       method: 'POST',
       headers: {
         authorization: `Bearer ${config.keys['acme']}`,
@@ -52,8 +52,8 @@ test('five agents take their turns side by side over three replicas, and each is
         messages: [{ role: 'user', content: `ask ${n} ${'y'.repeat(80)}` }],
       }),
     });
-    await answer.arrayBuffer();
-    return answer.status;
+    await response.arrayBuffer();
+    return response.status;
   };
   // 20,000 tokens of each agent are written into the cache by its first turn; the nine behind it count 25 each.
   const statuses = await Promise.all(

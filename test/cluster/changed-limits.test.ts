@@ -38,13 +38,13 @@ async function startFleet(workspace: string, database: number): Promise<Fleet> {
 
 async function ask({ config, replicas }: Fleet, replica: number, prefer = 'wait=1'): Promise<string> {
   const port = replicas[replica]?.dataAddress.port ?? 0;
-  const answer = await fetch(`http://127.0.0.1:${port}${chatPath}`, {
+  const response = await fetch(`http://127.0.0.1:${port}${chatPath}`, {
     method: 'POST',
     headers: { authorization: `Bearer ${config.keys['acme']}`, 'content-type': 'application/json', prefer },
     body: JSON.stringify(chatBody),
   });
-  const { code, heldBy } = (await answer.json()) as Record<string, unknown>;
-  return answer.status === 200 ? '200' : `${answer.status} ${String(code)} ${String(heldBy)}`;
+  const { code, heldBy } = (await response.json()) as Record<string, unknown>;
+  return response.status === 200 ? '200' : `${response.status} ${String(code)} ${String(heldBy)}`;
 }
 
 async function reload({ config, replicas }: Fleet, from: string, to: string): Promise<void> {

@@ -35,7 +35,7 @@ async function startReplica(config: FleetConfig): Promise<(query: string) => Pro
   const service = await serviceOf(config.yaml());
   open.push(() => service.close());
   return async (query) => {
-    const answer = await fetch(
+    const response = await fetch(
       `http://127.0.0.1:${service.dataAddress.port}/via/shop/admin/api/2026-10/graphql.json`,
       {
         method: 'POST',
@@ -43,7 +43,7 @@ async function startReplica(config: FleetConfig): Promise<(query: string) => Pro
         body: JSON.stringify({ query }),
       },
     );
-    return `${answer.status} ${(await answer.text()).includes('THROTTLED')}`;
+    return `${response.status} ${(await response.text()).includes('THROTTLED')}`;
   };
 }
 
@@ -54,8 +54,8 @@ test.each(['maxInFlight: none', ''])(
     const config = fleetConfig({ redis: `url: "redis://127.0.0.1:${redis.port}"`, shopUrl: url, shopLimits });
     const ask = await startReplica(config);
     const query = '# sim: requested=500 actual=500 ms=100\n{ shop { name } }';
-    const answers = await Promise.all(Array.from({ length: 10 }, () => ask(query)));
-    expect(new Set(answers)).toEqual(new Set(['200 false']));
+    const responses = await Promise.all(Array.from({ length: 10 }, () => ask(query)));
+    expect(new Set(responses)).toEqual(new Set(['200 false']));
     expect(shop.log.map(({ decision }) => decision)).toEqual(Array(10).fill('admitted'));
   },
 );

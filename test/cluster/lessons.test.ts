@@ -1,4 +1,4 @@
-/** What one replica learns from the answers of a provider, the others use for their next call: real gateways, one Redis. */
+/** What one replica learns from the responses of a provider, the others use for their next call: real gateways, one Redis. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
@@ -45,10 +45,10 @@ interface Fleet {
 async function startFleet(
   database: number,
   modelLimits: string,
-  answer: (request: IncomingMessage, response: ServerResponse) => void,
+  respond: (request: IncomingMessage, response: ServerResponse) => void,
 ): Promise<Fleet> {
   const provider = createServer((request, response) => {
-    request.resume().on('end', () => answer(request, response));
+    request.resume().on('end', () => respond(request, response));
   });
   await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve));
   open.push(() => new Promise((resolve) => provider.close(resolve)));

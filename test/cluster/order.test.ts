@@ -3,9 +3,9 @@ import { expect, test } from '@jest/globals';
 import { noFacts } from '../../src/simulators/recorder.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
 import { beyond, orderOf } from '../../scripts/cluster/order.ts';
-import type { Answer } from '../support/redis-fleet.ts';
+import type { CallResponse } from '../support/redis-fleet.ts';
 
-const sent = (times: Readonly<Record<string, number>>): Answer[] =>
+const sent = (times: Readonly<Record<string, number>>): CallResponse[] =>
   Object.entries(times).map(([nonce, sentAt]) => ({
     nonce,
     sentAt,

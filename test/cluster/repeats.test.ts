@@ -1,4 +1,4 @@
-/** Repeats of calls over two replicas on one Redis: one upstream call, an answer for each, nothing readable in Redis. */
+/** Repeats of calls over two replicas on one Redis: one upstream call, a response for each, nothing readable in Redis. */
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
@@ -28,7 +28,7 @@ const canary = {
   workspace: 'canary-workspace',
   key: 'canary-key',
   body: 'canary-body',
-  answer: 'canary-answer',
+  response: 'canary-answer',
 };
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 let fleets = 0;
@@ -91,7 +91,7 @@ const keyed = { 'idempotency-key': canary.key };
 const textOf = async (response: Promise<Response>): Promise<string> => (await response).text();
 const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
 
-test('the same key at two replicas at once is one upstream call, and both get its answer, whatever it is', async () => {
+test('the same key at two replicas at once is one upstream call, and both get its response, whatever it is', async () => {
   const { send, bodies } = await fleet((response, count) => {
     setTimeout(() => {
       response.writeHead(count === 1 ? 200 : 500);
@@ -108,20 +108,20 @@ test('the same key at two replicas at once is one upstream call, and both get it
 });
 
 test('a later repeat at another replica gets what was kept; another request with the key is refused', async () => {
-  const { send, bodies } = await fleet((response) => response.end(canary.answer));
-  expect(await textOf(send(0, 'a', keyed))).toBe(canary.answer);
+  const { send, bodies } = await fleet((response) => response.end(canary.response));
+  expect(await textOf(send(0, 'a', keyed))).toBe(canary.response);
   await sleep(100);
   const again = await send(1, 'a', keyed);
-  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual([canary.answer, 'true']);
+  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual([canary.response, 'true']);
   const other = await send(1, 'b', keyed);
   expect([other.status, codeOf(other)]).toEqual([422, 'idempotency_mismatch']);
   expect(bodies).toHaveLength(1);
 });
 
-test('who left a call at one replica gets its answer at another: with a key, and as an SDK', async () => {
-  const answers: (() => void)[] = [];
+test('who left a call at one replica gets its response at another: with a key, and as an SDK', async () => {
+  const responses: (() => void)[] = [];
   const { send, leave, bodies } = await fleet((response, count) => {
-    answers.push(() => response.end(`answer ${count}`));
+    responses.push(() => response.end(`response ${count}`));
   });
   const sdk = (count: number) => ({ 'x-stainless-retry-count': String(count) });
   for (const [first, again, count] of [
@@ -132,16 +132,16 @@ test('who left a call at one replica gets its answer at another: with a key, and
     await sleep(100);
     const joined = textOf(send(1, 'a', again));
     await sleep(100);
-    answers.splice(0).forEach((answer) => answer());
-    expect(await joined).toBe(`answer ${count}`);
+    responses.splice(0).forEach((respond) => respond());
+    expect(await joined).toBe(`response ${count}`);
     expect(bodies).toHaveLength(count);
   }
 });
 
 test('the repeat at another replica of a call that was left while it waited gets its position back', async () => {
-  const answers: (() => void)[] = [];
+  const responses: (() => void)[] = [];
   const { send, leave, bodies, waiting } = await fleet((response) => {
-    answers.push(() => response.end('fine'));
+    responses.push(() => response.end('fine'));
   });
   const first = send(0, 'first', {});
   await until(() => bodies.length === 1);
@@ -156,44 +156,44 @@ test('the repeat at another replica of a call that was left while it waited gets
   await until(() => waiting() === 2);
   for (const count of [1, 2, 3]) {
     await until(() => bodies.length === count);
-    answers.splice(0).forEach((answer) => answer());
+    responses.splice(0).forEach((respond) => respond());
   }
   await Promise.all([first, second, repeat]);
   expect(bodies).toEqual(['first', 'left', 'second']);
 });
 
-test('a Redis that lost its data learns again of calls under way and of kept answers', async () => {
-  const answers: (() => void)[] = [];
+test('a Redis that lost its data learns again of calls under way and of kept responses', async () => {
+  const responses: (() => void)[] = [];
   const { send, bodies } = await fleet((response, count) => {
-    answers.push(() => response.end(`answer ${count}`));
+    responses.push(() => response.end(`response ${count}`));
   });
   const first = textOf(send(0, 'a', keyed));
   await until(() => bodies.length === 1);
   await probe.flushall();
   const joined = textOf(send(1, 'a', keyed));
   await sleep(100);
-  answers.splice(0).forEach((answer) => answer());
-  expect([await first, await joined]).toEqual(['answer 1', 'answer 1']);
+  responses.splice(0).forEach((respond) => respond());
+  expect([await first, await joined]).toEqual(['response 1', 'response 1']);
   // A replica sees the life of the data with its next renewal, and the loss by another life.
   await sleep(700);
   await probe.flushall();
   const later = await send(1, 'a', keyed);
-  expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+  expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
   expect(bodies).toHaveLength(1);
 });
 
 test('what is kept in Redis is bounded, ends by itself, and nobody can read it', async () => {
   await probe.flushall();
   const bounds = 'idempotency: { maxWorkspaceBytes: 20000, maxTotalBytes: 100000 }';
-  const { send } = await fleet((response) => response.end(canary.answer.repeat(500)), bounds);
+  const { send } = await fleet((response) => response.end(canary.response.repeat(500)), bounds);
   for (let at = 0; at < 6; at += 1) {
     await textOf(send(0, canary.body, { 'idempotency-key': `${canary.key}-${at}` }));
   }
   await sleep(200);
   const keys = await probe.keys('*');
-  const answers = keys.filter((key) => key.endsWith(':answer'));
-  expect(answers.length).toBeGreaterThan(0);
-  expect(answers.length).toBeLessThan(4);
+  const responses = keys.filter((key) => key.endsWith(':answer'));
+  expect(responses.length).toBeGreaterThan(0);
+  expect(responses.length).toBeLessThan(4);
   const found: string[] = [];
   for (const key of keys) {
     expect([key, await probe.pttl(key)]).not.toEqual([key, -1]);
@@ -205,17 +205,17 @@ test('what is kept in Redis is bounded, ends by itself, and nobody can read it',
 });
 
 test('a repeat is answered although its replica refuses new calls of its lane, and calls without a key ask nothing for it', async () => {
-  const answers: (() => void)[] = [];
+  const responses: (() => void)[] = [];
   const { send, bodies, waiting } = await fleet(
-    (response, count) => answers.push(() => response.end(`answer ${count}`)),
+    (response, count) => responses.push(() => response.end(`response ${count}`)),
     '',
     ', maxQueued: 1',
   );
   const [kept, held] = [{ 'idempotency-key': 'kept' }, { 'idempotency-key': 'held' }];
   const first = textOf(send(0, 'kept', kept));
   await until(() => bodies.length === 1);
-  answers.splice(0).forEach((answer) => answer());
-  expect(await first).toBe('answer 1');
+  responses.splice(0).forEach((respond) => respond());
+  expect(await first).toBe('response 1');
   const underWay = textOf(send(0, 'held', held));
   await until(() => bodies.length === 2);
   const waits = textOf(send(0, 'waits', {}));
@@ -231,28 +231,28 @@ test('a repeat is answered although its replica refuses new calls of its lane, a
   expect(asked).toEqual([]);
 
   const again = await send(1, 'kept', kept);
-  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+  expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
   const joined = textOf(send(1, 'held', held));
   expect(codeOf(await send(1, 'new', { 'idempotency-key': 'new' }))).toBe('queue_full');
-  answers.splice(0).forEach((answer) => answer());
-  expect(await joined).toBe('answer 2');
+  responses.splice(0).forEach((respond) => respond());
+  expect(await joined).toBe('response 2');
   await underWay;
   await until(() => bodies.length === 3);
-  answers.splice(0).forEach((answer) => answer());
+  responses.splice(0).forEach((respond) => respond());
   await waits;
   expect(bodies).toEqual(['kept', 'held', 'waits']);
 });
 
-test('a kept answer that cannot be opened is a conflict for its repeats, runs nothing, and is logged once', async () => {
+test('a kept response that cannot be opened is a conflict for its repeats, runs nothing, and is logged once', async () => {
   await probe.flushall();
-  const { send, bodies, logs } = await fleet((response) => response.end(canary.answer));
+  const { send, bodies, logs } = await fleet((response) => response.end(canary.response));
   for (const name of ['one', 'two']) {
     await textOf(send(0, name, { 'idempotency-key': name }));
   }
-  const answers = async () => (await probe.keys('*')).filter((key) => key.endsWith(':answer'));
-  await until(async () => (await answers()).length === 2);
-  for (const key of await answers()) await probe.set(key, 'of somebody else', 'KEEPTTL');
-  // The claims say that the answers are there as soon as both are stored.
+  const responses = async () => (await probe.keys('*')).filter((key) => key.endsWith(':answer'));
+  await until(async () => (await responses()).length === 2);
+  for (const key of await responses()) await probe.set(key, 'of somebody else', 'KEEPTTL');
+  // The claims say that the responses are there as soon as both are stored.
   await until(async () => {
     const claims = (await probe.keys('*')).filter((key) => key.includes(':claim:'));
     const texts = await Promise.all(claims.map((key) => probe.get(key)));

@@ -73,13 +73,13 @@ test('calls that wait at both replicas go on in one bucket, in turn, and only wh
   }
   const send = async (workspace: string, at: number): Promise<number> => {
     const port = services[at]?.dataAddress.port;
-    const answer = await fetch(`http://127.0.0.1:${port}${chatPath}`, {
+    const response = await fetch(`http://127.0.0.1:${port}${chatPath}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${config.keys[workspace]}`, 'content-type': 'application/json' },
       body: JSON.stringify(chatBody),
     });
-    await answer.arrayBuffer();
-    return answer.status;
+    await response.arrayBuffer();
+    return response.status;
   };
   // All but 20 of the upstream's minute are used already: the other calls wait for two a second, however slowly all are sent.
   model.drain(100, { dimension: 'rpm' });
@@ -102,8 +102,8 @@ test('calls that wait at both replicas go on in one bucket, in turn, and only wh
   expect(waitedIn.size).toBe(1);
   const former = left.filter(({ bucket }) => !waitedIn.has(bucket));
   expect(former.filter(({ isJoinKnown }) => isJoinKnown)).toEqual([]);
-  // The bucket that stays granted what its own answers showed to be left. Whatever the other bucket let go meanwhile, which is its
-  // probes, is not in these answers: each such call leaves no room for one that has been granted.
+  // The bucket that stays granted what its own responses showed to be left. Whatever the other bucket let go meanwhile, which is
+  // its probes, is not in these responses: each such call leaves no room for one that has been granted.
   expect(former.length).toBeGreaterThan(0);
   expect(count(model.log, 'throttled')).toBeLessThanOrEqual(former.length);
 });

@@ -13,7 +13,7 @@ afterAll(async () => {
   await redis.stop();
 });
 
-test('three replicas keep two windows together, without a word of the answers', async () => {
+test('three replicas keep two windows together, without a word of the responses', async () => {
   const windows = [
     { requests: 4, seconds: 1 },
     { requests: 9, seconds: 3 },

@@ -17,7 +17,7 @@ import {
   ordersPath,
   pause,
   send,
-  type Answer,
+  type CallResponse,
   type FleetConfig,
   type FleetOptions,
 } from '../support/redis-fleet.ts';
@@ -88,8 +88,8 @@ interface Load {
 /**
  * Sends calls one after the other, `everyMs` apart and alternating between the replicas; nonces `n-<number>`.
  */
-async function drive({ urlOf, config }: Pair, load: Load): Promise<readonly Answer[]> {
-  const work: Promise<Answer>[] = [];
+async function drive({ urlOf, config }: Pair, load: Load): Promise<readonly CallResponse[]> {
+  const work: Promise<CallResponse>[] = [];
   for (let n = 0; n < load.calls; n += 1) {
     work.push(
       send({
@@ -112,10 +112,12 @@ async function drive({ urlOf, config }: Pair, load: Load): Promise<readonly Answ
 }
 
 /** As {@link drive}, with chats. */
-const chats = (two: Pair, load: Omit<Load, 'path'>): Promise<readonly Answer[]> =>
+const chats = (two: Pair, load: Omit<Load, 'path'>): Promise<readonly CallResponse[]> =>
   drive(two, { path: chatPath, body: chatBody, ...load });
 
-const statuses = (answers: readonly Answer[]): number[] => [...new Set(answers.map(({ status }) => status))];
+const statuses = (responses: readonly CallResponse[]): number[] => [
+  ...new Set(responses.map(({ status }) => status)),
+];
 
 /**
  * Calls by which both replicas get to know Redis' clock: of many round trips one is short, also on a busy machine. Positions are
@@ -154,10 +156,10 @@ describe('two replicas on one Redis', () => {
     });
     await setClocks(opened, { path: chatPath, body: { ...chatBody, model: 'gpt-4o-mini' } });
     const monitor = await monitorRedis(redis.port);
-    const answers = await chats(opened, { calls: 80, everyMs: 12, waitSeconds: 20, entered: monitor });
+    const responses = await chats(opened, { calls: 80, everyMs: 12, waitSeconds: 20, entered: monitor });
     const entries = model.log;
     await model.close();
-    expect(statuses(answers)).toEqual([200]);
+    expect(statuses(responses)).toEqual([200]);
     expect(count(entries, 'throttled')).toBeLessThanOrEqual(1);
     // The order of grants. How long each takes to the upstream is the machine's: two replicas send side by side.
     const arrived = admittedIn(monitor.lines);
@@ -185,7 +187,7 @@ describe('two replicas on one Redis', () => {
     await setClocks(opened, { path: ordersPath });
     const before = shop.log.length;
     const monitor = await monitorRedis(redis.port);
-    const answers = await drive(opened, {
+    const responses = await drive(opened, {
       calls: 30,
       everyMs: 5,
       path: ordersPath,
@@ -195,10 +197,10 @@ describe('two replicas on one Redis', () => {
     monitor.stop();
     const entries = shop.log.slice(before);
     await shop.close();
-    expect(statuses(answers)).toEqual([200]);
+    expect(statuses(responses)).toEqual([200]);
     expect(count(entries, 'throttled')).toBe(0);
     expect(Math.max(...entries.map(({ inFlight }) => inFlight.scope))).toBe(1);
-    expect(entries.map(({ nonce }) => nonce)).toEqual(answers.map(({ nonce }) => nonce));
+    expect(entries.map(({ nonce }) => nonce)).toEqual(responses.map(({ nonce }) => nonce));
   });
 
   test('share a ceiling, and refuse calls at once for which it has no slot in time', async () => {
@@ -210,11 +212,11 @@ describe('two replicas on one Redis', () => {
       modelUrl: url,
       modelLimits: limits,
     });
-    const answers = await chats(opened, { calls: 40, everyMs: 10, waitSeconds: 20 });
+    const responses = await chats(opened, { calls: 40, everyMs: 10, waitSeconds: 20 });
     const entries = model.log;
     await model.close();
     expect(count(entries, 'admitted')).toBe(20);
-    const refused = answers.filter(({ status }) => status === 429);
+    const refused = responses.filter(({ status }) => status === 429);
     // Refused at once: a call that was held until its wait was over would say `wait_expired`.
     expect(refused.map(({ code }) => code)).toEqual(Array.from({ length: 20 }, () => 'wait_too_long'));
   });
@@ -278,8 +280,8 @@ describe('while Redis does not respond,', () => {
 
   test('calls go on with each replica’s share, and with Redis again when it responds (whenDown: local)', async () => {
     await fault('local', async (two) => {
-      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
-      expect(statuses(answers)).toEqual([200]);
+      const responses = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 10 });
+      expect(statuses(responses)).toEqual([200]);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="local"\} 1/);
     });
   });
@@ -287,8 +289,8 @@ describe('while Redis does not respond,', () => {
   test('calls are refused long before their wait is over (whenDown: deny)', async () => {
     await fault('deny', async (two) => {
       // A call that was held until its wait was over would outlast the test.
-      const answers = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 600 });
-      expect([...new Set(answers.map(({ status, code }) => `${status} ${code}`))]).toEqual([
+      const responses = await chats(two, { calls: 20, everyMs: 5, waitSeconds: 600 });
+      expect([...new Set(responses.map(({ status, code }) => `${status} ${code}`))]).toEqual([
         '503 limiter_unavailable',
       ]);
       expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="deny"\} 1/);

@@ -3,7 +3,7 @@ import { readFileSync, readdirSync } from 'node:fs';
 import { z } from 'zod';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
-import { answerTo } from '../../src/config/check-answer.ts';
+import { checkResult } from '../../src/config/check-result.ts';
 import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
@@ -35,12 +35,12 @@ function verdict(path: string): string[] {
   }
 }
 
-/** What a reload makes of a file: its text is checked in a thread, whose answer is copied. */
+/** What a reload makes of a file: its text is checked in a thread, whose result is copied. */
 async function reloaded(path: string): Promise<Settings | string> {
   try {
-    const answer = structuredClone(answerTo({ text: readFileSync(path, 'utf8'), path, env }));
-    if (answer.kind === 'refused') return new ConfigError(path, answer.problems).message;
-    return await settingsOf(answer.input, path, createSlices(systemClock));
+    const result = structuredClone(checkResult({ text: readFileSync(path, 'utf8'), path, env }));
+    if (result.kind === 'refused') return new ConfigError(path, result.problems).message;
+    return await settingsOf(result.input, path, createSlices(systemClock));
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     return error.message;

@@ -8,7 +8,7 @@ import { Worker } from 'node:worker_threads';
 import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import type { Clock } from '../../src/clock.ts';
 import { systemClock } from '../../src/clock.ts';
-import { answerTo } from '../../src/config/check-answer.ts';
+import { checkResult } from '../../src/config/check-result.ts';
 import { startCheckThread, type CheckTask, type StartThread } from '../../src/config/check-thread.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { pollMs, settleMs, watchSettings } from '../../src/config/reload.ts';
@@ -105,7 +105,7 @@ class NearThread extends EventEmitter {
   constructor(task: CheckTask) {
     super();
     setImmediate(() => {
-      if (!this.#isOver) this.emit('message', structuredClone(answerTo(task)));
+      if (!this.#isOver) this.emit('message', structuredClone(checkResult(task)));
       setImmediate(() => this.#end(0));
     });
   }
@@ -420,7 +420,7 @@ describe('a checking thread that gives no result leaves the old settings, names 
     [
       'ends early',
       () => threadOf('process.exit(3)'),
-      'the thread that checks the configuration ended without an answer (exit code 3)',
+      'the thread that checks the configuration ended without a result (exit code 3)',
     ],
   ])('when it %s', async (_, broken, message) => {
     let isBroken = true;

@@ -12,7 +12,7 @@ import { clientAgent, ordersPath, pause, send } from '../support/redis-fleet.ts'
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 
-type Answers = Awaited<ReturnType<typeof send>>[];
+type CallResponses = Awaited<ReturnType<typeof send>>[];
 
 const replicas = [0, 1, 2];
 const clients = 6;
@@ -68,8 +68,8 @@ describe('a mounted credential of three replicas', () => {
   });
 
   /** Clients of which each sends one call after the other, to each replica in turn, until `act` is over. */
-  async function under(act: () => Promise<void>): Promise<Answers> {
-    const answers: Answers = [];
+  async function under(act: () => Promise<void>): Promise<CallResponses> {
+    const responses: CallResponses = [];
     let isOver = false;
     const client = async (at: number): Promise<void> => {
       for (let n = 0; !isOver; n += 1) {
@@ -77,7 +77,7 @@ describe('a mounted credential of three replicas', () => {
         const url = `http://127.0.0.1:${services[replica]?.dataAddress.port ?? 0}`;
         const headers = { prefer: 'wait=60' };
         const nonce = `${replica}-${at}-${n}`;
-        answers.push(await send({ url, path: `${ordersPath}?limit=1`, key, nonce, agent, headers }));
+        responses.push(await send({ url, path: `${ordersPath}?limit=1`, key, nonce, agent, headers }));
         await pause(5);
       }
     };
@@ -88,14 +88,14 @@ describe('a mounted credential of three replicas', () => {
       isOver = true;
       await load;
     }
-    return answers;
+    return responses;
   }
 
   const hasUsed = (replica: number, token: string): boolean =>
     shop.log.some((entry) => entry.key === token && entry.nonce.startsWith(`${replica}-`));
 
-  const expectWhole = (answers: Answers): void => {
-    expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+  const expectWhole = (responses: CallResponses): void => {
+    expect(responses.filter(({ status }) => status !== 200)).toEqual([]);
     expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
     // One bucket of all replicas and for all tokens.
     const buckets = services.flatMap(({ gateway }) =>
@@ -106,7 +106,7 @@ describe('a mounted credential of three replicas', () => {
   };
 
   test('is followed by each replica when its own mount changes: no call fails, and none is refused', async () => {
-    const answers = await under(async () => {
+    const responses = await under(async () => {
       for (const version of [2, 3]) {
         accept([`canary-${version - 1}`, `canary-${version}`]);
         for (const [replica, mount] of mounts.entries()) {
@@ -118,18 +118,18 @@ describe('a mounted credential of three replicas', () => {
         await until(() => replicas.every((replica) => hasUsed(replica, `canary-${version}`)));
       }
     });
-    expectWhole(answers);
+    expectWhole(responses);
     expect(shop.log.filter(({ status }) => status !== 200)).toEqual([]);
   });
 
   test('is read again where the upstream refuses the old one at once: each replica finds out by one call, which is sent again', async () => {
-    const answers = await under(async () => {
+    const responses = await under(async () => {
       await until(() => replicas.every((replica) => hasUsed(replica, 'canary-1')));
       await Promise.all(mounts.map((mount) => mount.write('canary-2')));
       accept(['canary-2']);
       await until(() => replicas.every((replica) => hasUsed(replica, 'canary-2')));
     });
-    expectWhole(answers);
+    expectWhole(responses);
     const refused = shop.log.filter(({ status }) => status !== 200);
     expect(refused.every(({ status, key: token }) => status === 401 && token === 'canary-1')).toBe(true);
     const finders = refused.map(({ nonce }) => nonce.split('-')[0]);

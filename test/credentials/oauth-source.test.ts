@@ -5,7 +5,7 @@ import { manualClock } from '../support/manual-clock.ts';
 /** A source whose fetches the test answers, in the middle of every range of chance. */
 function driven() {
   const clock = manualClock();
-  const open: { answer: (fetched: Fetched) => void; unwanted: string | null }[] = [];
+  const open: { respond: (fetched: Fetched) => void; unwanted: string | null }[] = [];
   const outcomes: string[] = [];
   const elsewhere: Fetched[] = [];
   const reported: string[] = [];
@@ -16,7 +16,7 @@ function driven() {
     prefix: 'Bearer ',
     fetch: (unwanted) => {
       issuedAt = clock.monotonic();
-      return new Promise((answer) => open.push({ answer, unwanted }));
+      return new Promise((respond) => open.push({ respond, unwanted }));
     },
     readShared: () => Promise.resolve(elsewhere.shift() ?? null),
     reportRefused: (token) => {
@@ -29,7 +29,7 @@ function driven() {
     },
   });
   const settle = async (fetched: Fetched): Promise<void> => {
-    open.shift()?.answer(fetched);
+    open.shift()?.respond(fetched);
     await Promise.resolve();
     await Promise.resolve();
   };

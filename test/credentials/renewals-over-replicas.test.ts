@@ -108,18 +108,18 @@ describe('three replicas with one credential', () => {
     await model.close();
   });
 
-  type Answers = Awaited<ReturnType<typeof send>>[];
-  /** A client that sends the next call, to the next replica, `pauseMs` after the answer to the last one. */
+  type CallResponses = Awaited<ReturnType<typeof send>>[];
+  /** A client that sends the next call, to the next replica, `pauseMs` after the response to the last one. */
   async function client(
     at: number,
     call: { readonly path: string; readonly body?: unknown },
-    { answers, goesOn, pauseMs }: { answers: Answers; goesOn: () => boolean; pauseMs: number },
+    { responses, goesOn, pauseMs }: { responses: CallResponses; goesOn: () => boolean; pauseMs: number },
   ): Promise<void> {
     for (let n = 0; goesOn(); n += 1) {
       const nonce = `${at}-${n}`;
       const url = `http://127.0.0.1:${services[replicaOf(nonce)]?.dataAddress.port ?? 0}`;
       const headers = { prefer: 'wait=60' };
-      answers.push(await send({ ...call, url, key, nonce, agent, headers }));
+      responses.push(await send({ ...call, url, key, nonce, agent, headers }));
       await pause(pauseMs);
     }
   }
@@ -136,13 +136,13 @@ describe('three replicas with one credential', () => {
 
   test('use one token, which revokes the one before: no call fails, and one call is in flight across every renewal', async () => {
     const monitor = await monitorRedis(redis.port);
-    const answers: Answers = [];
+    const responses: CallResponses = [];
     // Clients that each send the next call when the last one is answered: as much load as the machine carries.
     const before = endpoint.issued.length;
-    const load = { answers, goesOn: () => endpoint.issued.length < before + 5, pauseMs: 10 };
+    const load = { responses, goesOn: () => endpoint.issued.length < before + 5, pauseMs: 10 };
     await Promise.all(Array.from({ length: clients }, (_, at) => client(at, orders, load)));
     monitor.stop();
-    expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+    expect(responses.filter(({ status }) => status !== 200)).toEqual([]);
     const { issued, maxAtOnce } = endpoint;
     const { log } = shop;
     expect(Math.max(...log.map(({ inFlight }) => inFlight.scope))).toBe(1);
@@ -171,10 +171,10 @@ describe('three replicas with one credential', () => {
   });
 
   test('find out by one call that a token has ended before its time, where one call is in flight', async () => {
-    const answers: Answers = [];
+    const responses: CallResponses = [];
     let found = 0;
     let isOver = false;
-    const load = { answers, goesOn: () => !isOver, pauseMs: 1 };
+    const load = { responses, goesOn: () => !isOver, pauseMs: 1 };
     const ended = async (): Promise<void> => {
       // On a busy machine many a token is renewed before a call finds out that it has ended.
       for (let n = 0; n < 200 && found < 3; n += 1) {
@@ -191,7 +191,7 @@ describe('three replicas with one credential', () => {
       isOver = true;
     };
     await Promise.all([ended(), ...Array.from({ length: clients }, (_, at) => client(at, orders, load))]);
-    expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+    expect(responses.filter(({ status }) => status !== 200)).toEqual([]);
     expect(Math.max(...refusals(shop.log))).toBe(1);
     expect(found).toBe(3);
   });
@@ -203,13 +203,13 @@ describe('three replicas with one credential', () => {
     const good: Manner = { kind: 'issue' };
     const rough = [good, failed, good, slow, { kind: 'cut' } as const, failed, slow, throttled, good];
     const untilMs = systemClock.monotonic() + renewalMs;
-    endpoint.answer(...Array.from({ length: Math.ceil(renewalMs / 9_000) }, () => rough).flat());
-    const answers: Answers = [];
-    const load = { answers, goesOn: () => systemClock.monotonic() < untilMs, pauseMs: 20 };
+    endpoint.respond(...Array.from({ length: Math.ceil(renewalMs / 9_000) }, () => rough).flat());
+    const responses: CallResponses = [];
+    const load = { responses, goesOn: () => systemClock.monotonic() < untilMs, pauseMs: 20 };
     await Promise.all(
       Array.from({ length: clients }, (_, at) => [client(at, orders, load), client(at, chats, load)]).flat(),
     );
-    expect(answers.filter(({ status }) => status !== 200)).toEqual([]);
+    expect(responses.filter(({ status }) => status !== 200)).toEqual([]);
     const { issued, maxAtOnce, requests } = endpoint;
     expect(requests.length).toBeGreaterThan(issued.length);
     expect(issued.length).toBeGreaterThan(renewalMs / 4_000);

@@ -29,12 +29,12 @@ describe('the estimated tokens of a call', () => {
 
   test('follow earlier calls of the same workspace and model, with no more output than the call allows', () => {
     const { tokens } = estimates();
-    const answer = used({ prompt: 1_200, input: 1_200, output: 300, total: 1_500 });
+    const response = used({ prompt: 1_200, input: 1_200, output: 300, total: 1_500 });
     const asked = { ...plain, output: 5_000 };
-    tokens.learn(named(asked), answer, null);
-    // One answer is no measure of the others.
+    tokens.learn(named(asked), response, null);
+    // One response is no measure of the others.
     expect(tokens.expected(named(asked, 'other'))).toEqual({ tokens: 6_200 });
-    for (let more = 0; more < 120; more += 1) tokens.learn(named(asked), answer, null);
+    for (let more = 0; more < 120; more += 1) tokens.learn(named(asked), response, null);
     expect(tokens.expected(named(asked, 'other'))).toEqual({ tokens: 1_501 });
     expect(tokens.expected(named({ ...plain, output: 100 }, 'other'))).toEqual({ tokens: 1_300 });
     expect(tokens.expected(named({ ...plain, output: 5_000 }, 'other', 'elsewhere'))).toEqual({
@@ -67,8 +67,8 @@ describe('the estimated tokens of a call', () => {
       output_tokens: 1,
     });
     for (const made of Array.from({ length: 80 }, () => 700)) {
-      const answer = used({ prompt: 2_000, input: 2_000, output: made, total: 2_000 + made });
-      tokens.learn(named({ ...claude, prompt: 2_000 }), answer, null);
+      const response = used({ prompt: 2_000, input: 2_000, output: made, total: 2_000 + made });
+      tokens.learn(named({ ...claude, prompt: 2_000 }), response, null);
     }
     expect(tokens.expected(named({ ...claude, prompt: 2_000 })).output_tokens).toBeLessThanOrEqual(710);
     const reported: Feedback = {
@@ -137,9 +137,9 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     const adopted: ((learned: SharedEstimate) => void)[] = [];
     const store: EstimateStore = { share: () => {}, listen: (hear) => void adopted.push(hear) };
     const tokens = new TokenEstimates(manualClock(), store);
-    const answer = used({ prompt: 2_000, input: 2_000, output: 50, total: 2_050 });
+    const response = used({ prompt: 2_000, input: 2_000, output: 50, total: 2_050 });
     for (let n = 0; n < maxModels + 50; n += 1) {
-      tokens.learn(named({ ...claude, prompt: 1_000 }, null, `l${n}`), answer, null);
+      tokens.learn(named({ ...claude, prompt: 1_000 }, null, `l${n}`), response, null);
     }
     const inputOf = (n: number) =>
       tokens.expected(named({ ...claude, prompt: 1_000 }, null, `l${n}`)).input_tokens;
@@ -169,7 +169,7 @@ describe('the estimated tokens of a call that is charged by rule', () => {
     meters: [{ meter: 'tokens', limit: 30_000, windowMs: 60_000, level: { lowest: 1, highest: 2 } }],
   };
 
-  test('are corrected by one refusal, until another one states something else, also over answers between them', () => {
+  test('are corrected by one refusal, until another one states something else, also over responses between them', () => {
     const { tokens } = estimates();
     tokens.learn(named(asked), refusal(2_400), null);
     expect(tokens.expected(named(asked))).toEqual({ tokens: 2_400 });
@@ -177,7 +177,7 @@ describe('the estimated tokens of a call that is charged by rule', () => {
     expect(tokens.expected(named({ ...asked, prompt: 1_200 }))).toEqual({ tokens: 2_600 });
     tokens.learn(named(asked), refusal(1_900), null);
     expect(tokens.expected(named(asked))).toEqual({ tokens: 1_900 });
-    // What is reserved too much is given back with the answer; less than the rule would be refused.
+    // What is reserved too much is given back with the response; less than the rule would be refused.
     tokens.learn(named(asked), refusal(100), null);
     expect(tokens.expected(named(asked))).toEqual({ tokens: 1_400 });
   });
@@ -208,7 +208,7 @@ describe('the estimated tokens of a call that is charged by rule', () => {
     expect(tokens.expected(named(short, 'short'))).toEqual({ tokens: 10 + 8_192 });
   });
 
-  test('follow the rule again for other beginnings, when many answers came after an odd refusal', () => {
+  test('follow the rule again for other beginnings, when many responses came after an odd refusal', () => {
     const { tokens } = estimates();
     tokens.learn(named(asked), stating, null);
     tokens.learn(named(asked, 'odd'), refusal(9_000), null);
@@ -217,10 +217,10 @@ describe('the estimated tokens of a call that is charged by rule', () => {
     expect(tokens.expected(named(asked, 'new')).tokens).toBeLessThan(1_430);
   });
 
-  test('are left to answers where they say what was used', () => {
+  test('are left to responses where they say what was used', () => {
     const { tokens } = estimates();
-    const answer = used({ prompt: 1_000, input: 1_000, output: 400, total: 1_400 });
-    tokens.learn(named(asked), answer, null);
+    const response = used({ prompt: 1_000, input: 1_000, output: 400, total: 1_400 });
+    tokens.learn(named(asked), response, null);
     tokens.learn(named(asked), refusal(9_000), null);
     expect(tokens.expected(named(asked))).toEqual({ tokens: 1_400 });
   });

@@ -1,4 +1,4 @@
-/** Holds the OpenAPI documents to the code: the files to their sources, the routes and answers to a running gateway. */
+/** Holds the OpenAPI documents to the code: the files to their sources, the routes and responses to a running gateway. */
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
@@ -40,7 +40,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.close());
 
-/** Asks, and holds the answer to what the document says about this status of the operation. */
+/** Asks, and holds the response to what the document says about this status of the operation. */
 async function described(
   port: 'data' | 'admin',
   path: string,
@@ -90,7 +90,7 @@ test('the admin document has every route of the port but the files of the page',
 });
 const no = () => Promise.resolve('unknown' as const);
 
-describe('answers of the data port are as described', () => {
+describe('responses of the data port are as described', () => {
   const key = () => ({ authorization: `Bearer ${gateway.keys['acme'] ?? ''}` });
   const target = `/proxy?target=${encodeURIComponent('http://127.0.0.1:9/x')}`;
 
@@ -127,7 +127,7 @@ describe('answers of the data port are as described', () => {
   });
 });
 
-test('answers of the admin port are as described', async () => {
+test('responses of the admin port are as described', async () => {
   const yes = { method: 'POST', headers: { 'sluice-admin': 'yes' } };
   const asked = [
     await described('admin', '/livez', '/livez'),

@@ -13,7 +13,7 @@ const pages = readdirSync(folder).map((name) => ({
 const index = readFileSync(new URL('../../docs/upstreams/language-models.md', import.meta.url), 'utf8');
 const hash = 'sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb';
 
-test('every provider whose answers are read has a page, or a row on the page of the others', () => {
+test('every provider whose responses are read has a page, or a row on the page of the others', () => {
   const rows = pages.find(({ name }) => name === 'others.md')?.text.toLowerCase() ?? '';
   for (const provider of Object.keys(providers)) {
     const hasPage = pages.some(({ name }) => name.startsWith(provider));

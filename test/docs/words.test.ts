@@ -110,10 +110,20 @@ describe('the check of words', () => {
     ['nextPlaceMs', 'slot'],
     ['deskOf', 'admission queue'],
     ['takeOffAt', 'start'],
+    ['upstreamAnswer', 'response'],
+    ['answersPerWindow', 'response'],
+    ['answer', 'response'],
   ])('refuses %s by the glossary of this repository, and names %s', (name, write) => {
     const [first] = excludedWords(`const ${name} = 3;`, rulesOf(glossary), 'script');
     expect(first).toMatchObject({ name, write: expect.stringContaining(write) });
   });
+
+  test.each(['answeredAt', 'isAnswered', 'unansweredMemoryMs', 'answeringShare'])(
+    'leaves %s alone: to answer is a verb, and its participles may stand in names',
+    (name) => {
+      expect(excludedWords(`const ${name} = 3;`, rulesOf(glossary), 'script')).toEqual([]);
+    },
+  );
 
   test('reads the glossary of this repository: each row rules out a word and names another', () => {
     const rows = rulesOf(glossary).ruledOut;

@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import { parseDictionary, parseList, serializeDictionary, serializeList } from 'structured-headers';
 import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/ingress/ratelimit-fields.ts';
 import { outcomeFraming } from '../../src/ingress/framing.policy.ts';
-import { rateLimitOf } from '../../src/journey/answer.ts';
+import { rateLimitOf } from '../../src/journey/response.ts';
 
 describe('the structured fields of Sluice', () => {
   test('are spelt as documented', () => {
@@ -99,7 +99,7 @@ describe('the framing of a response', () => {
     });
   });
 
-  test('never copies fields that would frame the answer a second time', () => {
+  test('never copies fields that would frame the response a second time', () => {
     expect(frame(200, ['Transfer-Encoding', 'chunked', 'Connection', 'x'], 'stream')?.fields).toEqual([]);
   });
 

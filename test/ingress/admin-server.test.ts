@@ -60,16 +60,16 @@ describe('the metrics of the admin port', () => {
   ])('are served for Accept: %p as %s', async (accept, format) => {
     const { server } = await start();
     const asked = request(server).get('/metrics');
-    const answer = await (accept === undefined ? asked : asked.set('Accept', accept));
-    expect(answer.status).toBe(200);
-    expect(answer.headers['content-type']).toBe(`text/x-${format}; charset=utf-8`);
-    expect(answer.text).toBe(`# ${format}\n`);
+    const response = await (accept === undefined ? asked : asked.set('Accept', accept));
+    expect(response.status).toBe(200);
+    expect(response.headers['content-type']).toBe(`text/x-${format}; charset=utf-8`);
+    expect(response.text).toBe(`# ${format}\n`);
   });
 
   test('report a failing renderer once, respond without details, and break nothing else', async () => {
     const { server } = await start({ metrics: () => Promise.reject(new Error('secret')) });
-    const answer = await request(server).get('/metrics');
-    expect([answer.status, answer.text]).toEqual([500, 'internal error\n']);
+    const response = await request(server).get('/metrics');
+    expect([response.status, response.text]).toEqual([500, 'internal error\n']);
     expect(bugs).toHaveLength(1);
     expect((await request(server).get('/livez')).status).toBe(200);
   });

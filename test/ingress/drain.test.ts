@@ -44,15 +44,15 @@ describe('a drain', () => {
     const { client, data } = await startDataServer(undefined, { clock });
     const old = await client();
     await old.send(get(0));
-    expect((await old.answers(1))[0]?.field('connection')).toBe('keep-alive');
+    expect((await old.responses(1))[0]?.field('connection')).toBe('keep-alive');
     const drained = data.drain({ delayMs: 5_000, limitMs: 25_000 });
     await old.send(get(1));
-    expect((await old.answers(2))[1]?.field('connection')).toBe('close');
+    expect((await old.responses(2))[1]?.field('connection')).toBe('close');
     await old.closed;
     await advance(4_999);
     const fresh = await client();
     await fresh.send(get(2));
-    expect((await fresh.answers(1))[0]).toMatchObject({ status: 200 });
+    expect((await fresh.responses(1))[0]).toMatchObject({ status: 200 });
     await fresh.closed;
     await advance(1);
     expect(await drained).toEqual({ cut: 0 });
@@ -81,10 +81,10 @@ describe('a drain', () => {
     expect(data.stats().openConnections).toBe(3);
     hold.resolve();
     body.end('last');
-    expect((await waiting.answers(1))[0]?.field('connection')).toBe('close');
+    expect((await waiting.responses(1))[0]?.field('connection')).toBe('close');
     // Its head was sent before the drain: the connection ends all the same.
-    expect((await streaming.answers(1))[0]?.body.toString()).toBe('last');
-    await idle.answers(1);
+    expect((await streaming.responses(1))[0]?.body.toString()).toBe('last');
+    await idle.responses(1);
     await settled(() => data.stats().openCalls === 0);
     await advance(200);
     expect(await drained).toEqual({ cut: 0 });
@@ -106,9 +106,9 @@ describe('a drain', () => {
     await settled(() => calls.length === 2);
     const drained = data.drain({ delayMs: 0, limitMs: 25_000 });
     holds[0]?.resolve();
-    expect((await raw.answers(1))[0]?.field('connection')).toBe('keep-alive');
+    expect((await raw.responses(1))[0]?.field('connection')).toBe('keep-alive');
     holds[1]?.resolve();
-    expect((await raw.answers(2))[1]?.field('connection')).toBe('close');
+    expect((await raw.responses(2))[1]?.field('connection')).toBe('close');
     await raw.closed;
     await advance(200);
     expect(await drained).toEqual({ cut: 0 });

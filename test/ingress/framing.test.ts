@@ -1,4 +1,4 @@
-/** How answers are framed: the length announced is the length sent, or there is none. */
+/** How responses are framed: the length announced is the length sent, or there is none. */
 import { describe, expect, test } from '@jest/globals';
 import { outcomeFraming, type Framed, type Framing } from '../../src/ingress/framing.policy.ts';
 
@@ -10,7 +10,7 @@ function lengths(changes: Partial<Framed>): readonly [boolean, number | null, re
 }
 const long = ['content-length', '5'];
 
-describe('the framing of an answer', () => {
+describe('the framing of a response', () => {
   test.each([
     ['keeps the length of a stream', { fields: long }, [false, 5, ['Content-Length', '5']]],
     ['announces no length that is not a number', { fields: ['content-length', '+5'] }, [false, null, []]],
@@ -41,7 +41,7 @@ describe('the framing of an answer', () => {
     expect(lengths(changes)).toEqual(expected);
   });
 
-  test.each([101, 199, 600, 200.5])('has no answer for status %d', (status) => {
+  test.each([101, 199, 600, 200.5])('has no response for status %d', (status) => {
     expect(framed({ status })).toBeNull();
   });
 });

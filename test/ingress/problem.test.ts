@@ -1,26 +1,26 @@
 import { describe, expect, test } from '@jest/globals';
 import { refusals } from '../../src/errors.ts';
 import type { RefusalCode, RefusalDetails } from '../../src/errors.ts';
-import { bugAnswer, refusalAnswer } from '../../src/ingress/problem.ts';
-import type { ProblemAnswer } from '../../src/ingress/problem.ts';
+import { bugResponse, refusalResponse } from '../../src/ingress/problem.ts';
+import type { ProblemResponse } from '../../src/ingress/problem.ts';
 
 const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];
-const answerTo = (code: RefusalCode, details: RefusalDetails = {}): ProblemAnswer =>
-  refusalAnswer({ code, details, requestId });
-function fieldsOf(answer: ProblemAnswer): Map<string, string> {
+const responseTo = (code: RefusalCode, details: RefusalDetails = {}): ProblemResponse =>
+  refusalResponse({ code, details, requestId });
+function fieldsOf(response: ProblemResponse): Map<string, string> {
   const fields = new Map<string, string>();
-  for (let at = 0; at < answer.fields.length; at += 2) {
-    const name = answer.fields[at] ?? '';
+  for (let at = 0; at < response.fields.length; at += 2) {
+    const name = response.fields[at] ?? '';
     expect(fields.has(name)).toBe(false);
-    fields.set(name, answer.fields[at + 1] ?? '');
+    fields.set(name, response.fields[at + 1] ?? '');
   }
   return fields;
 }
 
 describe('the problem document', () => {
   test.each(codes)('of %s has every member and nothing else', (code) => {
-    const answer = answerTo(code, { detail: 'Do this.', param: 'target' });
+    const response = responseTo(code, { detail: 'Do this.', param: 'target' });
     const { status, title } = refusals[code];
     const type =
       status === 429
@@ -30,8 +30,8 @@ describe('the problem document', () => {
           : status < 500
             ? 'invalid_request_error'
             : 'server_error';
-    expect(answer.status).toBe(status);
-    expect(JSON.parse(answer.body.toString())).toEqual({
+    expect(response.status).toBe(status);
+    expect(JSON.parse(response.body.toString())).toEqual({
       type: `urn:sluice:error:${code}`,
       title,
       status,
@@ -43,36 +43,36 @@ describe('the problem document', () => {
   });
 
   test('falls back to the title as a sentence, and to no parameter', () => {
-    expect(JSON.parse(answerTo('not_found').body.toString())).toMatchObject({
+    expect(JSON.parse(responseTo('not_found').body.toString())).toMatchObject({
       detail: 'No such route.',
       error: { message: 'No such route.', param: null },
     });
   });
 
   test('of a bug says nothing about the bug', () => {
-    const answer = bugAnswer(requestId);
-    expect(answer.status).toBe(500);
-    expect(JSON.parse(answer.body.toString())).toMatchObject({
+    const response = bugResponse(requestId);
+    expect(response.status).toBe(500);
+    expect(JSON.parse(response.body.toString())).toMatchObject({
       code: 'internal',
       status: 500,
       error: { type: 'server_error', code: 'internal' },
     });
-    expect(fieldsOf(answer).get('Sluice-Error')).toBe('internal');
+    expect(fieldsOf(response).get('Sluice-Error')).toBe('internal');
   });
 });
 
 describe('the fields of a refusal', () => {
   test.each(codes)('of %s name the code, the call and the length, and may not be cached', (code) => {
-    const answer = answerTo(code);
-    const fields = fieldsOf(answer);
+    const response = responseTo(code);
+    const fields = fieldsOf(response);
     expect(fields.get('Content-Type')).toBe('application/problem+json');
-    expect(fields.get('Content-Length')).toBe(String(answer.body.length));
+    expect(fields.get('Content-Length')).toBe(String(response.body.length));
     expect(fields.get('Cache-Control')).toBe('no-store');
     expect(fields.get('Sluice-Error')).toBe(code);
     expect(fields.get('Sluice-Request-Id')).toBe(requestId);
-    expect(fields.get('WWW-Authenticate')).toBe(answer.status === 401 ? 'Bearer' : undefined);
-    expect(fields.has('Retry-After')).toBe(answer.status === 429 || answer.status === 503);
-    expect(fields.has('retry-after-ms')).toBe(answer.status === 429 || answer.status === 503);
+    expect(fields.get('WWW-Authenticate')).toBe(response.status === 401 ? 'Bearer' : undefined);
+    expect(fields.has('Retry-After')).toBe(response.status === 429 || response.status === 503);
+    expect(fields.has('retry-after-ms')).toBe(response.status === 429 || response.status === 503);
   });
 
   test.each([
@@ -91,22 +91,22 @@ describe('the fields of a refusal', () => {
     [2_147_483_647, '2147484', '2147483647', 'false'],
     [2_147_483_648, '2147484', undefined, 'false'],
   ])('say when to retry after %p ms, never too early', (retryInMs, seconds, ms, shouldRetry) => {
-    const fields = fieldsOf(answerTo('queue_full', retryInMs === undefined ? {} : { retryInMs }));
+    const fields = fieldsOf(responseTo('queue_full', retryInMs === undefined ? {} : { retryInMs }));
     expect(fields.get('Retry-After')).toBe(seconds);
     expect(fields.get('retry-after-ms')).toBe(ms);
     expect(fields.get('x-should-retry')).toBe(shouldRetry);
   });
 
   test('pass on that a retry is unsafe, and never that a call with a too long wait should be retried', () => {
-    expect(fieldsOf(answerTo('upstream_timeout', { shouldRetry: false })).get('x-should-retry')).toBe(
+    expect(fieldsOf(responseTo('upstream_timeout', { shouldRetry: false })).get('x-should-retry')).toBe(
       'false',
     );
-    const long = answerTo('day_quota_exhausted', { shouldRetry: true, retryInMs: 3_600_000 });
+    const long = responseTo('day_quota_exhausted', { shouldRetry: true, retryInMs: 3_600_000 });
     expect(fieldsOf(long).get('x-should-retry')).toBe('false');
   });
 
   test('state the ceiling and the wait when they are known', () => {
-    const answer = refusalAnswer({
+    const response = refusalResponse({
       code: 'wait_expired',
       details: { retryInMs: 2_500 },
       requestId,
@@ -115,19 +115,19 @@ describe('the fields of a refusal', () => {
         rateLimit: { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 },
       },
     });
-    const fields = fieldsOf(answer);
+    const fields = fieldsOf(response);
     expect(fields.get('Sluice-Admission')).toBe('waited=45000, attempts=2, absorbed=2');
     expect(fields.get('RateLimit-Policy')).toBe('"workspace";q=500;w=60');
     expect(fields.get('RateLimit')).toBe('"workspace";r=412;t=1');
   });
 
   test('carry another status of the same code, and Allow', () => {
-    const late = refusalAnswer({ code: 'request_invalid', status: 408, details: {}, requestId });
+    const late = refusalResponse({ code: 'request_invalid', status: 408, details: {}, requestId });
     expect([late.status, JSON.parse(late.body.toString())]).toEqual([
       408,
       expect.objectContaining({ status: 408 }),
     ]);
-    const wrong = refusalAnswer({ code: 'method_not_allowed', details: {}, requestId, allow: 'GET, HEAD' });
+    const wrong = refusalResponse({ code: 'method_not_allowed', details: {}, requestId, allow: 'GET, HEAD' });
     expect(fieldsOf(wrong).get('Allow')).toBe('GET, HEAD');
   });
 });

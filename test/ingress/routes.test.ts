@@ -13,12 +13,12 @@ describe('a route', () => {
       return Promise.resolve(outcomeOf());
     });
     const target = '/proxy?target=https%3A%2F%2Fa.example%2Fx%3Fy%3D1%2B2&b=%24&';
-    const answer = await request(data.server).get(target).set('Authorization', 'Bearer k');
-    expect(answer.status).toBe(200);
+    const response = await request(data.server).get(target).set('Authorization', 'Bearer k');
+    expect(response.status).toBe(200);
     expect(calls[0]).toMatchObject({ method: 'GET', form: 'proxy', rawUrl: target });
     expect(sources).toEqual(['127.0.0.1']);
     expect(calls[0]?.id).toMatch(/^[0-9a-f]{32}$/);
-    expect(answer.headers['sluice-request-id']).toBe(calls[0]?.id);
+    expect(response.headers['sluice-request-id']).toBe(calls[0]?.id);
     expect(calls[0]?.rawFields).toContain('Bearer k');
   });
 
@@ -35,8 +35,8 @@ describe('a route', () => {
     'is served: %s',
     async (method) => {
       const { data, calls, port } = await startDataServer();
-      const answer = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
-      expect(await answer.text()).toBe('fine');
+      const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
+      expect(await response.text()).toBe('fine');
       expect(calls[0]?.method).toBe(method);
       expect(data.stats().openCalls).toBe(0);
     },
@@ -55,9 +55,9 @@ describe('a route', () => {
   ])('does not exist: %s', async (path) => {
     const { port, calls, requestRefusals } = await startDataServer();
     // supertest would resolve `//evil…` itself.
-    const answer = await fetch(`http://127.0.0.1:${port}${path}`);
-    expect(answer.status).toBe(404);
-    expect(await answer.json()).toMatchObject({ code: 'not_found' });
+    const response = await fetch(`http://127.0.0.1:${port}${path}`);
+    expect(response.status).toBe(404);
+    expect(await response.json()).toMatchObject({ code: 'not_found' });
     expect(calls).toHaveLength(0);
     expect(requestRefusals).toEqual(['not_found']);
   });
@@ -76,10 +76,10 @@ describe('the route of activity', () => {
     const { data } = await startDataServer(undefined, {
       activity: (call) => Promise.resolve({ form: call.form, sent: call.rawFields.includes('k1') }),
     });
-    const answer = await request(data.server).get('/activity').set('Sluice-Key', 'k1');
-    expect(answer.status).toBe(200);
-    expect(answer.type).toBe('application/json');
-    expect(answer.body).toEqual({ form: 'activity', sent: true });
+    const response = await request(data.server).get('/activity').set('Sluice-Key', 'k1');
+    expect(response.status).toBe(200);
+    expect(response.type).toBe('application/json');
+    expect(response.body).toEqual({ form: 'activity', sent: true });
     expect((await request(data.server).head('/activity')).status).toBe(200);
   });
 
@@ -87,16 +87,16 @@ describe('the route of activity', () => {
     const { data } = await startDataServer(undefined, {
       activity: () => Promise.reject(new Refusal('unauthenticated')),
     });
-    const answer = await request(data.server).get('/activity');
-    expect(answer.status).toBe(401);
-    expect(answer.headers['www-authenticate']).toBe('Bearer');
+    const response = await request(data.server).get('/activity');
+    expect(response.status).toBe(401);
+    expect(response.headers['www-authenticate']).toBe('Bearer');
   });
 
   test('serves GET and HEAD only', async () => {
     const { data } = await startDataServer();
-    const answer = await request(data.server).post('/activity').send({});
-    expect(answer.status).toBe(405);
-    expect(answer.headers['allow']).toBe('GET, HEAD');
+    const response = await request(data.server).post('/activity').send({});
+    expect(response.status).toBe(405);
+    expect(response.headers['allow']).toBe('GET, HEAD');
   });
 });
 
@@ -126,9 +126,9 @@ describe('the response to a call', () => {
         }),
       ),
     );
-    const answer = await request(data.server).get('/proxy?target=x');
-    expect(answer.status).toBe(418);
-    expect(answer.headers).toMatchObject({
+    const response = await request(data.server).get('/proxy?target=x');
+    expect(response.status).toBe(418);
+    expect(response.headers).toMatchObject({
       'x-a': '1',
       'set-cookie': ['a', 'b'],
       'x-should-retry': 'false',
@@ -137,7 +137,7 @@ describe('the response to a call', () => {
       'ratelimit-policy': '"workspace";q=40;w=60',
       ratelimit: '"workspace";r=0;t=2',
     });
-    expect(answer.headers).not.toHaveProperty('sluice-error');
+    expect(response.headers).not.toHaveProperty('sluice-error');
     expect(ends).toEqual(['complete']);
   });
 
@@ -154,9 +154,9 @@ describe('the response to a call', () => {
         outcomeOf({ status, body, fields: ['Content-Length', '4'], onEnd: (how) => ends.push(how) }),
       ),
     );
-    const answer = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
-    expect(await answer.text()).toBe('');
-    expect(answer.headers.get('content-length') ?? undefined).toBe(length);
+    const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
+    expect(await response.text()).toBe('');
+    expect(response.headers.get('content-length') ?? undefined).toBe(length);
     expect(ends).toEqual(['complete']);
     expect(bugs).toEqual([]);
     expect(body === null || body.destroyed).toBe(true);
@@ -168,8 +168,8 @@ describe('the response to a call', () => {
     const { data, bugs } = await startDataServer(() =>
       Promise.resolve(outcomeOf({ status, body, onEnd: (how) => ends.push(how) })),
     );
-    const answer = await request(data.server).get('/proxy?target=x');
-    expect([answer.status, answer.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
+    const response = await request(data.server).get('/proxy?target=x');
+    expect([response.status, response.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
     expect(ends).toEqual(['upstream_cut']);
     expect(body.destroyed).toBe(true);
     expect(bugs).toEqual([]);
@@ -181,8 +181,8 @@ describe('the response to a call', () => {
     ['a value beyond one byte', ['X-A', '\u2028']],
   ])('with a field that cannot be sent becomes upstream_invalid: %s', async (_name, fields) => {
     const { data, bugs } = await startDataServer(() => Promise.resolve(outcomeOf({ fields })));
-    const answer = await request(data.server).get('/proxy?target=x');
-    expect([answer.status, answer.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
+    const response = await request(data.server).get('/proxy?target=x');
+    expect([response.status, response.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
     expect(bugs).toEqual([]);
   });
 
@@ -192,9 +192,9 @@ describe('the response to a call', () => {
       call.report({ record: { waitedMs: 5, attempts: 0, absorbed: 0 } });
       throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
     });
-    const answer = await request(data.server).get('/proxy?target=x');
-    expect(answer.status).toBe(429);
-    expect(answer.headers).toMatchObject({
+    const response = await request(data.server).get('/proxy?target=x');
+    expect(response.status).toBe(429);
+    expect(response.headers).toMatchObject({
       'content-type': 'application/problem+json',
       'sluice-error': 'wait_too_long',
       'retry-after': '30',
@@ -210,26 +210,29 @@ describe('the response to a call', () => {
     'keeps the connection of a whole request for the refusal %s',
     async (code) => {
       const { port } = await startDataServer(() => Promise.reject(new Refusal(code)));
-      const answer = await fetch(`http://127.0.0.1:${port}/proxy?target=x`);
-      expect(answer.headers.get('sluice-error')).toBe(code);
-      expect(answer.headers.get('connection')).toBe('keep-alive');
-      expect(await answer.json()).toMatchObject({ code, requestId: answer.headers.get('sluice-request-id') });
+      const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`);
+      expect(response.headers.get('sluice-error')).toBe(code);
+      expect(response.headers.get('connection')).toBe('keep-alive');
+      expect(await response.json()).toMatchObject({
+        code,
+        requestId: response.headers.get('sluice-request-id'),
+      });
     },
   );
 
   test('has no body for a refused HEAD', async () => {
     const { data } = await startDataServer(() => Promise.reject(new Refusal('target_missing')));
-    const answer = await request(data.server).head('/proxy');
-    expect([answer.status, answer.headers['sluice-error']]).toEqual([400, 'target_missing']);
-    expect(answer.text).toBeUndefined();
+    const response = await request(data.server).head('/proxy');
+    expect([response.status, response.headers['sluice-error']]).toEqual([400, 'target_missing']);
+    expect(response.text).toBeUndefined();
   });
 
   test('to a call that throws a bug has no details, and the bug is reported once', async () => {
     const bug = new Error('secret https://a.example/?key=1');
     const { data, bugs } = await startDataServer(() => Promise.reject(bug));
-    const answer = await request(data.server).get('/proxy?target=x');
-    expect([answer.status, answer.headers['sluice-error']]).toEqual([500, 'internal']);
-    expect(JSON.stringify([answer.headers, answer.body])).not.toContain('secret');
+    const response = await request(data.server).get('/proxy?target=x');
+    expect([response.status, response.headers['sluice-error']]).toEqual([500, 'internal']);
+    expect(JSON.stringify([response.headers, response.body])).not.toContain('secret');
     expect(bugs).toEqual([bug]);
   });
 

@@ -14,8 +14,8 @@ beforeAll(async () => {
 afterAll(() => gateway.close());
 
 async function detailOf(path: string, fields: Record<string, string> = {}): Promise<string> {
-  const answer = await fetch(`${gateway.url}${path}`, { headers: fields });
-  return `${answer.status} ${String(((await answer.json()) as { detail?: unknown }).detail)}`;
+  const response = await fetch(`${gateway.url}${path}`, { headers: fields });
+  return `${response.status} ${String(((await response.json()) as { detail?: unknown }).detail)}`;
 }
 
 test('a 401 says where the API key goes, equally for a missing and a wrong key', async () => {

@@ -67,7 +67,7 @@ test('a client that has read everything is no longer watched, until bytes wait f
   expect(stalled()).toBe(1);
 });
 
-test('an answer behind another one is not held against its client before it is next to be written', () => {
+test('a response behind another one is not held against its client before it is next to be written', () => {
   const { reader, response, pass, stalled } = watched();
   const { socket } = response;
   response.socket = null;

@@ -96,8 +96,8 @@ describe('a GraphQL response with THROTTLED inside a 200', () => {
   test('is waited out for as long as the missing points need', async () => {
     const { graphql, shop } = await begin();
     shop.drain(2000, { api: 'graphql' });
-    const answer = await graphql(query);
-    expect(answer.json).toMatchObject({
+    const response = await graphql(query);
+    expect(response.json).toMatchObject({
       data: { products: {} },
       extensions: { cost: { actualQueryCost: expect.any(Number) } },
     });
@@ -117,8 +117,8 @@ describe('a GraphQL response with THROTTLED inside a 200', () => {
     });
     await graphql(query);
     shop.drain(2000, { api: 'graphql' });
-    const answer = await graphql(query);
-    expect(answer.json).toHaveProperty('data.products');
+    const response = await graphql(query);
+    expect(response.json).toHaveProperty('data.products');
     expect(shop.log.at(-1)?.decision).toBe('admitted');
     expect(shop.log.length).toBeLessThanOrEqual(4);
   });
@@ -170,9 +170,9 @@ test('a 429 that never ends is passed on when the wait of the call is over, and 
     headers: { 'retry-after-ms': '800' },
     body: rateLimited,
   });
-  const answer = await chat(1, { headers: { prefer: 'wait=1' } });
-  expect(answer.status).toBe(429);
-  expect(answer.json).toHaveProperty('error.code');
-  expect(answer.tookMs).toBeLessThan(3_000);
+  const response = await chat(1, { headers: { prefer: 'wait=1' } });
+  expect(response.status).toBe(429);
+  expect(response.json).toHaveProperty('error.code');
+  expect(response.tookMs).toBeLessThan(3_000);
   expect(model.log.length).toBeLessThanOrEqual(3);
 });

@@ -92,11 +92,11 @@ describe.each([
 
   test('is charged the tokens that it used, so that the next call of 20,000 tokens has to wait', async () => {
     const call = await start(20_000);
-    const answers: Response[] = [];
-    for (let sent = 0; sent < 4; sent += 1) answers.push(await call({}));
-    expect(answers.map(({ status }) => status)).toEqual([200, 429, 429, 429]);
+    const responses: Response[] = [];
+    for (let sent = 0; sent < 4; sent += 1) responses.push(await call({}));
+    expect(responses.map(({ status }) => status)).toEqual([200, 429, 429, 429]);
     // 20,000 tokens are used, of which 500 drain in a second, and the next call is expected to use at least as many.
-    const seconds = Number(answers[1]?.headers.get('retry-after'));
+    const seconds = Number(responses[1]?.headers.get('retry-after'));
     expect(seconds).toBeGreaterThan(10);
     expect(seconds).toBeLessThanOrEqual(42);
   });

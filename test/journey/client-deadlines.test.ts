@@ -1,4 +1,4 @@
-/** A client that hangs up after four seconds, and says so: whatever happens to its call, it reads an answer before. */
+/** A client that hangs up after four seconds, and says so: whatever happens to its call, it reads a response before. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
 import { systemClock } from '../../src/clock.ts';
@@ -47,7 +47,7 @@ test('a call that is throttled for a moment is held and answered', async () => {
 
 test('a call that is throttled for longer than its client waits gets a refusal that names the time', async () => {
   world.model.fault(throttledFor(30_000));
-  // The answer that closed the bucket passes on; calls behind it are refused.
+  // The response that closed the bucket passes on; calls behind it are refused.
   expect(await chat()).toBe('rate_limit_exceeded');
   expect(await chat()).toBe('wait_too_long');
   expect(world.model.log).toHaveLength(1);

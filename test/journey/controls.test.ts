@@ -12,13 +12,13 @@ const { key, hash } = createKey();
 let upstream: Server;
 let redis: RedisServer;
 let seen = 0;
-const answers: ((answer: ServerResponse) => void)[] = [];
+const responses: ((response: ServerResponse) => void)[] = [];
 let running: Service[] = [];
 
 beforeAll(async () => {
-  upstream = createServer((request, answer) => {
+  upstream = createServer((request, response) => {
     seen += 1;
-    request.resume().on('end', () => (answers.shift() ?? ((open) => void open.end('ok')))(answer));
+    request.resume().on('end', () => (responses.shift() ?? ((open) => void open.end('ok')))(response));
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   redis = await startRedis();
@@ -58,9 +58,9 @@ const admin = (service: Service, path: string, init: RequestInit = {}): Promise<
   });
 async function paused(service: Service, name: string): Promise<void> {
   for (;;) {
-    const answer = await call(service, name, 'wait=0');
-    await answer.text();
-    if (answer.status === 429) return;
+    const response = await call(service, name, 'wait=0');
+    await response.text();
+    if (response.status === 429) return;
     await new Promise((resume) => setTimeout(resume, 20));
   }
 }
@@ -69,8 +69,8 @@ describe('the admin port', () => {
   test('demands the field, a method and seconds, and knows its upstreams', async () => {
     const service = await replica('one');
     const statusOf = async (path: string, init?: RequestInit): Promise<string> => {
-      const answer = await admin(service, path, init);
-      return `${answer.status} ${((await answer.json()) as { code: string }).code}`;
+      const response = await admin(service, path, init);
+      return `${response.status} ${((await response.json()) as { code: string }).code}`;
     };
     expect(await statusOf('one/open', { headers: {} })).toBe('403 admin_field_missing');
     expect(await statusOf('one/open', { method: 'GET' })).toBe('405 method_not_allowed');
@@ -98,14 +98,14 @@ describe.each([
     await new Promise((resume) => setTimeout(resume, 300));
     expect(seen).toBe(before);
     expect((await admin(service, `${name}p/resume`)).status).toBe(200);
-    const answer = await held;
-    expect([answer.status, seen]).toEqual([200, before + 1]);
-    expect(/waited=(\d+)/.exec(answer.headers.get('sluice-admission') ?? '')?.[1]?.length).toBeLessThan(5);
+    const response = await held;
+    expect([response.status, seen]).toEqual([200, before + 1]);
+    expect(/waited=(\d+)/.exec(response.headers.get('sluice-admission') ?? '')?.[1]?.length).toBeLessThan(5);
   });
 
   test('open reopens a bucket that a long Retry-After has closed', async () => {
     const service = await replica(`${name}o`, section());
-    answers.push((answer) => void answer.writeHead(429, { 'retry-after': '86000' }).end());
+    responses.push((response) => void response.writeHead(429, { 'retry-after': '86000' }).end());
     expect((await call(service, `${name}o`)).status).toBe(429);
     const closed = await call(service, `${name}o`);
     expect(await closed.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
@@ -123,12 +123,12 @@ describe('several replicas', () => {
       await replica('unpaid', onRedis(), 'commerce'),
       await replica('unpaid', onRedis(), 'commerce'),
     ];
-    answers.push((answer) => void answer.writeHead(402).end('no credit'));
+    responses.push((response) => void response.writeHead(402).end('no credit'));
     expect((await call(one, 'unpaid')).status).toBe(402);
     const refusing = async (service: Service): Promise<boolean> => {
-      const answer = await call(service, 'unpaid');
-      await answer.text();
-      return answer.headers.get('sluice-error') === 'upstream_refused';
+      const response = await call(service, 'unpaid');
+      await response.text();
+      return response.headers.get('sluice-error') === 'upstream_refused';
     };
     expect(await refusing(one)).toBe(true);
     while (two.gateway.breakers('unpaid').length === 0) await new Promise((resume) => setTimeout(resume, 20));
@@ -142,13 +142,13 @@ describe('several replicas', () => {
     await admin(one, 'shared/pause?seconds=60');
     await paused(two, 'shared');
     const later = await replica('shared', onRedis());
-    const answer = await call(later, 'shared', 'wait=1');
-    expect(await answer.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
+    const response = await call(later, 'shared', 'wait=1');
+    expect(await response.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
   });
 
   test('open what none of them has used since its start', async () => {
     const first = await replica('reborn', onRedis());
-    answers.push((answer) => void answer.writeHead(429, { 'retry-after': '86000' }).end());
+    responses.push((response) => void response.writeHead(429, { 'retry-after': '86000' }).end());
     expect((await call(first, 'reborn')).status).toBe(429);
     await first.close();
     running = [];

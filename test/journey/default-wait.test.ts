@@ -130,9 +130,9 @@ describe('a call that has to wait for 60 s', () => {
       clock.advance(20_000);
       sending.end(JSON.stringify({ model: 'gpt-4o', messages: [{ role: 'user', content: 'x' }] }));
       await driven([answered]);
-      const [answer] = await answered;
-      answer.resume();
-      expect(answer.statusCode).toBe(status);
+      const [response] = await answered;
+      response.resume();
+      expect(response.statusCode).toBe(status);
     },
   );
 });

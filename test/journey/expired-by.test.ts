@@ -1,4 +1,4 @@
-/** Upstreams that say with another answer than 401 that a token has ended, as `expiredBy` describes it. */
+/** Upstreams that say with another response than 401 that a token has ended, as `expiredBy` describes it. */
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, expect, test } from '@jest/globals';
@@ -6,7 +6,7 @@ import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { startTokenEndpoint, type TokenEndpoint } from '../support/token-endpoint.ts';
 import { tally } from './world.ts';
 
-interface Answer {
+interface CallResponse {
   readonly status: number;
   readonly body: string;
 }
@@ -23,8 +23,8 @@ afterEach(async () => {
   await new Promise((resolve) => upstream.close(resolve));
 });
 
-/** An upstream that gives this answer to a token that has ended; to `/other` it gives another refusal. */
-async function start(expired: Answer, expiredBy: string, other: Answer): Promise<void> {
+/** An upstream that gives this response to a token that has ended; to `/other` it gives another refusal. */
+async function start(expired: CallResponse, expiredBy: string, other: CallResponse): Promise<void> {
   given = [];
   endpoint = await startTokenEndpoint({ isRotating: true });
   upstream = createServer((request, response) => {
@@ -50,8 +50,8 @@ async function start(expired: Answer, expiredBy: string, other: Answer): Promise
 
 async function call(path = '/things'): Promise<{ readonly status: number; readonly text: string }> {
   const headers = { authorization: `Bearer ${gateway.keys['acme'] ?? ''}` };
-  const answer = await fetch(`${gateway.url}/via/api${path}`, { headers });
-  return { status: answer.status, text: await answer.text() };
+  const response = await fetch(`${gateway.url}/via/api${path}`, { headers });
+  return { status: response.status, text: await response.text() };
 }
 
 test.each([

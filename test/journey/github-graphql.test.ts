@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { expect, test } from '@jest/globals';
 import { startGateway } from '../support/gateway.ts';
 
-test('a GraphQL answer 200 that says RATE_LIMITED is absorbed, and the next one reaches the client whole', async () => {
+test('a GraphQL response 200 that says RATE_LIMITED is absorbed, and the next one reaches the client whole', async () => {
   const data = JSON.stringify({ data: { viewer: { login: 'octocat' } } });
   let arrivals = 0;
   const upstream = createServer((request, response) => {
@@ -27,13 +27,13 @@ test('a GraphQL answer 200 that says RATE_LIMITED is absorbed, and the next one 
     workspaces: { team: '' },
   });
   try {
-    const answer = await fetch(`${gateway.url}/via/api/graphql`, {
+    const response = await fetch(`${gateway.url}/via/api/graphql`, {
       method: 'POST',
       headers: { 'sluice-key': gateway.keys['team'] ?? '', 'content-type': 'application/json' },
       body: JSON.stringify({ query: '{ viewer { login } }' }),
     });
-    expect(await answer.text()).toBe(data);
-    expect(answer.headers.get('sluice-admission')).toMatch(/attempts=2, absorbed=1/);
+    expect(await response.text()).toBe(data);
+    expect(response.headers.get('sluice-admission')).toMatch(/attempts=2, absorbed=1/);
     expect(arrivals).toBe(2);
   } finally {
     await gateway.close();

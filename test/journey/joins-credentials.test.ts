@@ -10,7 +10,7 @@ test.each([
   const held: (() => void)[] = [];
   const upstream = createServer((request, response) => {
     held.push(() => response.end(request.headers.authorization));
-    if (held.length === 2) for (const answer of held) answer();
+    if (held.length === 2) for (const respond of held) respond();
   });
   await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
   const { port } = upstream.address() as AddressInfo;
@@ -20,11 +20,11 @@ test.each([
   });
   const whoAmI = async (name: string, headers: Record<string, string>): Promise<string> => {
     const key = gateway.keys['team'] ?? '';
-    const answer = await fetch(`${gateway.url}/via/api/me`, {
+    const response = await fetch(`${gateway.url}/via/api/me`, {
       headers: { 'sluice-key': key, authorization: `Bearer ${name}`, ...headers },
       signal: AbortSignal.timeout(5_000),
     });
-    return answer.text();
+    return response.text();
   };
   try {
     const alice = whoAmI('alice', first);

@@ -92,7 +92,7 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(2);
   });
 
-  test('go on when their clients leave, and a later repeat gets the answer', async () => {
+  test('go on when their clients leave, and a later repeat gets the response', async () => {
     const { chat, model, settled } = world;
     model.configure({ latency: { baseMs: 150, perTokenMs: 0, jitter: 0 } });
     const leaving = new AbortController();

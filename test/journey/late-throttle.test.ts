@@ -4,7 +4,7 @@ import { afterEach, describe, expect, test } from '@jest/globals';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
 
-/** An upstream whose first answer is an event stream that turns into a throttle after its head said success. */
+/** An upstream whose first response is an event stream that turns into a throttle after its head said success. */
 function throttlingStream(): {
   readonly arrivals: number[];
   readonly server: ReturnType<typeof createServer>;

@@ -25,7 +25,7 @@ test.each(['    limits: { tokensPerMinute: 30000 }\n', '    limits: { tokensPerD
       workspaces: { greedy: '', modest: '' },
     });
     const chat = async (workspace: string, more: object): Promise<number> => {
-      const answer = await fetch(`${gateway.url}/via/openai/v1/chat/completions`, {
+      const response = await fetch(`${gateway.url}/via/openai/v1/chat/completions`, {
         method: 'POST',
         headers: {
           authorization: `Bearer ${gateway.keys[workspace] ?? ''}`,
@@ -34,8 +34,8 @@ test.each(['    limits: { tokensPerMinute: 30000 }\n', '    limits: { tokensPerD
         },
         body: JSON.stringify({ model: 'gpt', messages: [{ role: 'user', content: 'hello' }], ...more }),
       });
-      await answer.arrayBuffer();
-      return answer.status;
+      await response.arrayBuffer();
+      return response.status;
     };
     try {
       expect(await chat('greedy', { max_tokens: 1e9 })).toBe(400);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { AnswerTimes } from '../../src/journey/answer-times.ts';
+import { ResponseTimes } from '../../src/journey/response-times.ts';
 import type { ClientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from '../../src/journey/preferences.policy.ts';
 
@@ -82,17 +82,17 @@ test.each([
   ['longer than a short time-out leaves', 2, 1_500, 300],
   ['longer than the time-out', 10, 12_000, 0],
 ])(
-  'the wait of a call leaves the upstream its usual time for the answer: %s',
-  (_, seconds, usualAnswerMs, ms) => {
+  'the wait of a call leaves the upstream its usual time for the response: %s',
+  (_, seconds, usualResponseMs, ms) => {
     const limits = { maxWaitSeconds: 75, maxWaitCeilingSeconds: 600 };
     const client = { statedSeconds: seconds, knownSeconds: null };
-    const asked = { preferSeconds: null, client, elapsedMs: 0, usualAnswerMs };
+    const asked = { preferSeconds: null, client, elapsedMs: 0, usualResponseMs };
     expect(maxWaitMsOf(asked, limits)).toBe(ms);
   },
 );
 
-test('the usual time of an upstream follows its answers, and is that of most of them', () => {
-  const times = new AnswerTimes();
+test('the usual time of an upstream follows its responses, and is that of most of them', () => {
+  const times = new ResponseTimes();
   expect(times.usualMs('b')).toBe(0);
   for (let at = 0; at < 100; at += 1) times.note('b', 1_000 + (at % 3) * 100);
   expect(times.usualMs('b')).toBeGreaterThan(1_150);

@@ -6,7 +6,7 @@ let world: World;
 const begin = async (options: WorldOptions): Promise<World> => (world = await startWorld(options));
 afterEach(() => world.close());
 
-/** Loosely: on a loaded machine an answer may take longer than the 50 ms that are promised, but never a wait. */
+/** Loosely: on a loaded machine a response may take longer than the 50 ms that are promised, but never a wait. */
 const atOnceMs = 1_000;
 const acme = (more: string): Record<string, string> => ({ acme: more });
 

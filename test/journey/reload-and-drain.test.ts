@@ -96,8 +96,8 @@ test('a process that ends answers the calls that can still leave, refuses the ot
   served.signal('SIGTERM');
   await served.saying('draining');
   expect((await fetch(`${served.adminUrl}/readyz`).catch(() => null))?.status ?? 503).toBe(503);
-  const answers = await Promise.all([first, ...held]);
-  const statuses = answers.map(({ status }) => status);
+  const responses = await Promise.all([first, ...held]);
+  const statuses = responses.map(({ status }) => status);
   expect(statuses).toEqual([200, 200, 200]);
   expect(await served.exited).toBe(0);
   // The log says how it ended, in its last line, and every line is JSON.
@@ -118,10 +118,10 @@ test('a waiting call that cannot leave before the drain ends is refused at once,
   await until(() => shop.log.length === 2);
   await allHere(2, 1);
   served.signal('SIGTERM');
-  const answer = await held;
-  expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'draining']);
-  expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
-  expect(answer.headers.get('x-should-retry')).not.toBe('false');
+  const response = await held;
+  expect([response.status, response.headers.get('sluice-error')]).toEqual([503, 'draining']);
+  expect(Number(response.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+  expect(response.headers.get('x-should-retry')).not.toBe('false');
   expect(await served.exited).toBe(0);
 });
 
@@ -136,8 +136,8 @@ test('a call that still waits when the drain ends is refused, although it was ex
   const held = get('held');
   await allHere(3);
   served.signal('SIGTERM');
-  const answer = await held;
-  expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'draining']);
+  const response = await held;
+  expect([response.status, response.headers.get('sluice-error')]).toEqual([503, 'draining']);
   expect(await first).toBe('cut');
   await served.exited;
 });

@@ -57,12 +57,12 @@ const manyWith = (ceiling: number): string =>
   }).join('');
 
 async function call(): Promise<string | null> {
-  const answer = await fetch(`http://127.0.0.1:${service.dataAddress.port}/via/up/x`, {
+  const response = await fetch(`http://127.0.0.1:${service.dataAddress.port}/via/up/x`, {
     headers: { authorization: `Bearer ${key}` },
   });
-  await answer.text();
-  expect(answer.status).toBe(200);
-  return answer.headers.get('ratelimit-policy');
+  await response.text();
+  expect(response.status).toBe(200);
+  return response.headers.get('ratelimit-policy');
 }
 
 beforeAll(async () => {

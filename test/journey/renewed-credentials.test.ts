@@ -102,10 +102,10 @@ describe('a token of an OAuth client', () => {
   });
 
   test('whose renewal does not help is not fetched again, and the upstream’s response is passed on', async () => {
-    const { requests, answer } = await startShop();
+    const { requests, respond } = await startShop();
     expect((await world.orders(0)).status).toBe(200);
     world.shop.configure({ stores: stores(['another']) });
-    answer({ kind: 'answer', status: 200, body: '{"access_token":"of-another-shop"}' });
+    respond({ kind: 'answer', status: 200, body: '{"access_token":"of-another-shop"}' });
     expect((await world.orders(1)).status).toBe(401);
     expect((await world.orders(2)).status).toBe(401);
     expect(requests).toHaveLength(2);
@@ -143,8 +143,8 @@ describe('when the token endpoint', () => {
     ['responds with a page', { kind: 'answer', status: 200, body: '<html>sign in</html>' }],
     ['breaks off', { kind: 'cut' }],
   ])('%s, calls wait and are sent in order', async (_, first) => {
-    const { answer } = await startTokens();
-    answer(first, { kind: 'issue' });
+    const { respond } = await startTokens();
+    respond(first, { kind: 'issue' });
     await useIt();
     expect(tally(await many(8))).toEqual({ 200: 8 });
     expect(inversions(world.shop.log)).toBe(0);
@@ -168,8 +168,8 @@ describe('when the token endpoint', () => {
   ] as const)(
     '%s for longer than a call can wait, the call gets 502 with the class of the reason',
     async (_, manner, fault) => {
-      const { answer } = await startTokens();
-      answer(manner);
+      const { respond } = await startTokens();
+      respond(manner);
       await useIt();
       const reply = await world.orders(1, { headers: { prefer: 'wait=1' } });
       expect([reply.status, problemOf(reply).code]).toEqual([502, 'credential_unavailable']);

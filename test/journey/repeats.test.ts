@@ -56,7 +56,7 @@ async function upstream(handler: Handler, more = '', server = ''): Promise<Upstr
 const keyed = (key: string): Record<string, string> => ({ 'idempotency-key': key });
 const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
 
-describe('an answer that was kept', () => {
+describe('a response that was kept', () => {
   test('is given to the same request with its status, fields and bytes, and counted', async () => {
     const { send, count, gateway } = await upstream((_request, response) => {
       response.writeHead(422, { 'x-order': '7', 'content-type': 'application/json' });
@@ -139,12 +139,12 @@ describe('an answer that was kept', () => {
 
   test('is found by a field that the upstream names, such as the id of a webhook', async () => {
     const more = '    idempotencyFields: [X-Shopify-Webhook-Id]\n';
-    const { send, count } = await upstream((_request, response, at) => response.end(`answer ${at}`), more);
+    const { send, count } = await upstream((_request, response, at) => response.end(`response ${at}`), more);
     const webhook = { 'x-shopify-webhook-id': 'b54557e4' };
-    const answers = [];
-    for (let at = 0; at < 5; at += 1) answers.push(await (await send('order', webhook)).text());
-    expect(new Set(answers)).toEqual(new Set(['answer 1']));
-    expect(await (await send('order', { 'x-shopify-webhook-id': 'c0ffee' })).text()).toBe('answer 2');
+    const responses = [];
+    for (let at = 0; at < 5; at += 1) responses.push(await (await send('order', webhook)).text());
+    expect(new Set(responses)).toEqual(new Set(['response 1']));
+    expect(await (await send('order', { 'x-shopify-webhook-id': 'c0ffee' })).text()).toBe('response 2');
     expect(count()).toBe(2);
   });
 });
@@ -162,11 +162,11 @@ describe('a client that leaves a call that has been sent', () => {
 
   /** An upstream that answers when the test says so. */
   async function slow() {
-    const answers: (() => void)[] = [];
+    const responses: (() => void)[] = [];
     const given = await upstream((_request, response, at) => {
-      answers.push(() => response.end(`answer ${at}`));
+      responses.push(() => response.end(`response ${at}`));
     });
-    return { ...given, answer: () => answers.splice(0).forEach((each) => each()) };
+    return { ...given, respond: () => responses.splice(0).forEach((each) => each()) };
   }
 
   test('and that carries a key does not end it: its repeat joins, a later one gets what was kept', async () => {
@@ -174,14 +174,14 @@ describe('a client that leaves a call that has been sent', () => {
     await leave(given, keyed('one'));
     const joined = given.send('a', keyed('one'));
     await new Promise((resolve) => setTimeout(resolve, 30));
-    given.answer();
-    expect(await (await joined).text()).toBe('answer 1');
+    given.respond();
+    expect(await (await joined).text()).toBe('response 1');
     const later = await given.send('a', keyed('one'));
-    expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['answer 1', 'true']);
+    expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
     expect([given.count(), given.aborted()]).toEqual([1, 0]);
   });
 
-  test('and is an SDK or shopify-api-node gets its answer with the repeat, also when it has come meanwhile', async () => {
+  test('and is an SDK or shopify-api-node gets its response with the repeat, also when it has come meanwhile', async () => {
     const given = await slow();
     const shopify = { 'user-agent': 'shopify-api-node/3.15.0' };
     const attempt = (count: number) => ({ 'x-stainless-retry-count': String(count) });
@@ -191,14 +191,14 @@ describe('a client that leaves a call that has been sent', () => {
     ] as const) {
       const before = given.count();
       await leave(given, first);
-      given.answer();
+      given.respond();
       await new Promise((resolve) => setTimeout(resolve, 30));
-      expect(await (await given.send('a', again)).text()).toBe(`answer ${before + 1}`);
+      expect(await (await given.send('a', again)).text()).toBe(`response ${before + 1}`);
       expect(given.count()).toBe(before + 1);
       // It was one repeat; the next equal call is a call of its own.
       const next = given.send('a', shopify);
       await until(() => given.count() === before + 2);
-      given.answer();
+      given.respond();
       await next;
     }
     expect(given.aborted()).toBe(0);

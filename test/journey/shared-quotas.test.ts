@@ -38,7 +38,7 @@ describe('keys of one project', () => {
       },
     }));
 
-  test('use one bucket once their answers have named the project; another project keeps its own', async () => {
+  test('use one bucket once their responses have named the project; another project keeps its own', async () => {
     const { chat, model } = await begin(1_000);
     for (const workspace of ['acme', 'beta', 'gamma']) await chat(1, { workspace });
     const holding = new AbortController();
@@ -102,7 +102,7 @@ describe('models whose refusal names one limit for them', () => {
 });
 
 describe('tokens of one app of a shop', () => {
-  test('use one bucket once its answers have named the app', async () => {
+  test('use one bucket once its responses have named the app', async () => {
     world = await startWorld({
       shop: {
         stores: { '127.0.0.1': { apps: { 'app-sim': ['shpat_sim', 'shpat_two'], 'app-b': ['shpat_b'] } } },

@@ -17,7 +17,7 @@ async function start(options: SpokenOptions): Promise<SpokenWorld> {
 const ok = (calls: number): number[] => Array.from({ length: calls }, () => 200);
 
 describe('an upstream that speaks a described dialect', () => {
-  test('is paced by several windows at once from the first call, without a word of its answers', async () => {
+  test('is paced by several windows at once from the first call, without a word of its responses', async () => {
     const windows = [
       { requests: 3, seconds: 1 },
       { requests: 8, seconds: 3 },
@@ -63,7 +63,7 @@ describe('an upstream that speaks a described dialect', () => {
     );
   });
 
-  test('is left alone for its penalty, which no answer tells', async () => {
+  test('is left alone for its penalty, which no response tells', async () => {
     const world = await start({ speaks: { windows: [{ requests: 50, seconds: 1 }], penaltySeconds: 1 } });
     let replies = await world.calls(12);
     while (world.throttles() === 0) {

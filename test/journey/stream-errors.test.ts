@@ -24,7 +24,7 @@ afterEach(async () => {
   await close();
 });
 
-/** The first answer is the given stream, all others are content. Returns what a call brings, and how often it was sent. */
+/** The first response is the given stream, all others are content. Returns what a call brings, and how often it was sent. */
 async function send(
   first: (response: ServerResponse) => void,
 ): Promise<{ text: string; sent: number; status: number }> {
@@ -45,12 +45,12 @@ async function send(
   gateway = await startGateway({
     upstreams: `  model: { kind: language-model, origins: ["http://127.0.0.1:${port}"], allowPrivateAddresses: true }`,
   });
-  const answer = await fetch(`${gateway.url}/via/model/v1/chat/completions`, {
+  const response = await fetch(`${gateway.url}/via/model/v1/chat/completions`, {
     method: 'POST',
     headers: { 'sluice-key': gateway.keys['acme'] ?? '', 'content-type': 'application/json' },
     body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hello' }], stream: true }),
   });
-  return { status: answer.status, text: await answer.text(), sent };
+  return { status: response.status, text: await response.text(), sent };
 }
 
 describe('an error inside a 200 stream', () => {

@@ -16,12 +16,12 @@ test.each(['requestsPerMinute', 'requestsPerDay'])(
       workspaces: { acme: `    ${ceiling}: { gone: 1 }\n` },
     });
     for (let calls = 0; calls < 2; calls += 1) {
-      const answer = await fetch(`${gateway.url}/via/gone/orders`, {
+      const response = await fetch(`${gateway.url}/via/gone/orders`, {
         headers: { authorization: `Bearer ${gateway.keys['acme'] ?? ''}`, prefer: 'wait=10' },
       });
-      expect(answer.status).toBe(502);
-      expect(await answer.json()).toMatchObject({ code: 'upstream_unreachable' });
-      expect(answer.headers.get('sluice-admission')).toContain('attempts=3');
+      expect(response.status).toBe(502);
+      expect(await response.json()).toMatchObject({ code: 'upstream_unreachable' });
+      expect(response.headers.get('sluice-admission')).toContain('attempts=3');
     }
   },
 );

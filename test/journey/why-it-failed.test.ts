@@ -83,18 +83,18 @@ afterAll(async () => {
 });
 
 async function called(upstream: string): Promise<Ended> {
-  const answer = await fetch(`http://127.0.0.1:${service.dataAddress.port}/via/${upstream}/orders`, {
+  const response = await fetch(`http://127.0.0.1:${service.dataAddress.port}/via/${upstream}/orders`, {
     method: 'POST',
     headers: { authorization: `Bearer ${key}`, prefer: 'wait=0' },
     body: '{}',
   });
-  const id = answer.headers.get('sluice-request-id') ?? '';
-  const text = await answer.text().catch(() => '{}');
+  const id = response.headers.get('sluice-request-id') ?? '';
+  const text = await response.text().catch(() => '{}');
   const { code = '', detail = '' } = text.startsWith('{') ? (JSON.parse(text) as Partial<Ended>) : {};
   for (;;) {
     const line = logs.find((each) => each.includes(id));
     if (line !== undefined)
-      return { status: answer.status, code, detail, line: JSON.parse(line) as Record<string, unknown> };
+      return { status: response.status, code, detail, line: JSON.parse(line) as Record<string, unknown> };
     await new Promise((resume) => setTimeout(resume, 5));
   }
 }

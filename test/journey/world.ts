@@ -63,7 +63,7 @@ export interface World {
   readonly shop: CommerceSimulator;
   readonly modelUrl: string;
   readonly shopUrl: string;
-  /** Sends a call of a workspace (default `acme`) and reads the whole answer. */
+  /** Sends a call of a workspace (default `acme`) and reads the whole response. */
   call(path: string, sending?: Sending): Promise<Reply>;
   /** One chat; `at` comes back as `nonce` in the simulator's log. */
   chat(at: number | string, sending?: Sending & { readonly model?: string }): Promise<Reply>;

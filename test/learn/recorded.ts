@@ -6,8 +6,8 @@ import { refusalBy, reportedFields } from '../../src/simulators/dialect/telling.
 const startAt = 1_800_000_000_000;
 
 /**
- * A HAR file with 200 answers. `draw` gives numbers of 0 to 1; the first of `throttledBy` words the refusals, else they are a plain
- * 429.
+ * A HAR file with 200 responses. `draw` gives numbers of 0 to 1; the first of `throttledBy` words the refusals, else they are a
+ * plain 429.
  */
 export function recordingOf(speaks: SpokenParts, draw: () => number): string {
   const { windows = [], throttledBy: [refusal = { status: 429 }] = [] } = speaks;

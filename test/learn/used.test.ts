@@ -65,22 +65,22 @@ async function burstThrough(kind: Kind) {
   const gateway = await serve(configOf(origin, hash, proposal));
   const call = async (): Promise<{ status: number }> => {
     const headers = { authorization: `Bearer ${key}` };
-    const answer = await fetch(`${gateway.url}/via/acme/v1/things`, { headers });
-    await answer.arrayBuffer();
-    return answer;
+    const response = await fetch(`${gateway.url}/via/acme/v1/things`, { headers });
+    await response.arrayBuffer();
+    return response;
   };
   try {
-    // The first answer, and time until no window counts it; then a window of the clock that has just begun, so that a twentieth is as
+    // The first response, and time until no window counts it; then a window of the clock that has just begun, so that a twentieth is as
     // long for all kinds.
     expect((await call()).status).toBe(200);
     const windowMs = seconds * 1000;
     await pass(windowMs * 1.1);
     await pass(windowMs - (Date.now() % windowMs));
-    const answers = await Promise.all(Array.from({ length: requests * 2 }, call));
+    const responses = await Promise.all(Array.from({ length: requests * 2 }, call));
     const burst = simulator.log.slice(1);
     const startedAt = burst[0]?.at ?? 0;
     return {
-      answers: tally(answers),
+      responses: tally(responses),
       throttled: burst.filter((entry) => entry.kind === 'throttled').length,
       ratio: ((burst.at(-1)?.at ?? 0) - startedAt) / minMakespanMs(kind, startedAt),
     };
@@ -92,8 +92,8 @@ async function burstThrough(kind: Kind) {
 
 test('what sluice learn proposes passes a burst of twice the limit without a refusal, in the time that the upstream needs', async () => {
   const results = await Promise.all(kinds.map(burstThrough));
-  const expected = { answers: { 200: requests * 2 }, throttled: 0 };
-  expect(results.map(({ answers, throttled }) => ({ answers, throttled }))).toEqual(
+  const expected = { responses: { 200: requests * 2 }, throttled: 0 };
+  expect(results.map(({ responses, throttled }) => ({ responses, throttled }))).toEqual(
     kinds.map(() => expected),
   );
   for (const { ratio } of results) expect(ratio).toBeLessThanOrEqual(1.05);

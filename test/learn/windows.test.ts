@@ -1,4 +1,4 @@
-/** A dialect is generated, the simulator's quota enforces it, and the recorded answers must tell it again. */
+/** A dialect is generated, the simulator's quota enforces it, and the recorded responses must tell it again. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { findWindows, type FoundWindow, type Observation } from '../../src/learn/windows.policy.ts';
@@ -7,7 +7,7 @@ import { Quota } from '../../src/simulators/dialect/quota.ts';
 
 const startAt = 1_800_000_000_000;
 
-/** So many answers to a client that asks a little faster than it may. */
+/** So many responses to a client that asks a little faster than it may. */
 function record(windows: readonly FoundWindow[], draw: () => number): Observation[] {
   const quota = new Quota({ windows });
   const pace = Math.max(...windows.map(({ requests, seconds }) => (seconds * 1000) / requests));
@@ -29,7 +29,7 @@ const single = fc.record({
   kind: fc.constantFrom<FoundWindow['kind']>('rolling', 'fixed', 'leaky'),
 });
 
-describe('what 200 recorded answers tell of the windows', () => {
+describe('what 200 recorded responses tell of the windows', () => {
   test('is the limit and the length of a random window, within a twentieth', () => {
     fc.assert(
       fc.property(single, seeds, (window, seed) => {

@@ -1,5 +1,5 @@
 /**
- * What every store of limiter state promises, run against each of them: the same suite, the same answers.
+ * What every store of limiter state promises, run against each of them: the same suite, the same results.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import { bucketKey, ceilingKey, ticketId } from '../../src/ids.ts';

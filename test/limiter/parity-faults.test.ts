@@ -64,7 +64,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['a meter that was empty drains at once', 'meter', 'if cost > 0 and meter.limit then', 'if false then'],
   ['a pinned limit rises', 'meter-quota', 'if not stated or bucket.learn then', 'if true then'],
   [
-    'a raised limit forgets what answers told',
+    'a raised limit forgets what responses told',
     'meter-quota',
     'if not before or not limit or limit <= before then return end',
     'if true then return end',
@@ -82,7 +82,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'return 0',
   ],
   [
-    'an answer empties a meter that is held slower',
+    'a response empties a meter that is held slower',
     'meter-quota',
     'return limit * reportedMs < reported[1] * meter.windowMs',
     'return false',
@@ -106,7 +106,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if false then',
   ],
   [
-    'a window of the clock ends when ours does, whatever answers state',
+    'a window of the clock ends when ours does, whatever responses state',
     'window-log',
     'if slots[i][1] <= sentAt then',
     'if false then',
@@ -124,7 +124,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'toCome = toCome',
   ],
   [
-    'an answer forgets the calls behind it',
+    'a response forgets the calls behind it',
     'meter-bounds',
     'local later = meter.granted - mark[2]',
     'local later = 0',
@@ -177,7 +177,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ],
   ['a crowd goes without a pilot', 'first-calls', 'return bucket.lastGrantAt + pilotMs', 'return now'],
   [
-    'an answer to a pilot is not heard',
+    'a response to a pilot is not heard',
     'first-calls',
     'if lease.grantedAt == bucket.lastGrantAt then bucket.pilotAfter',
     'if false then bucket.pilotAfter',
@@ -380,9 +380,9 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'isShut(meter, cost, seen.closedMs)',
     'false',
   ],
-  ['older answers forget a fuller bucket', 'meter-bounds', 'seen.sentAt <= peak.headAt', 'false'],
+  ['older responses forget a fuller bucket', 'meter-bounds', 'seen.sentAt <= peak.headAt', 'false'],
   [
-    'a refusal is forgotten by the next answer',
+    'a refusal is forgotten by the next response',
     'meter-learning',
     'meter.peak = { meter.level + unusedUnits(meter), meter.at, now }',
     '',

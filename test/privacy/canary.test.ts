@@ -1,13 +1,13 @@
 /**
  * Canaries in every secret place, every kind of ending, and then a search through everything that leaves the process:
- * log lines, metrics, activity, the live page, answers of our own, and (for the API key) the upstream.
+ * log lines, metrics, activity, the live page, responses of our own, and (for the API key) the upstream.
  */
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { connectRaw } from '../support/raw-client.ts';
-import type { RawAnswer } from '../support/raw-client.ts';
+import type { RawResponse } from '../support/raw-client.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
 import type { RawConnection, RawUpstream } from '../support/raw-upstream.ts';
 
@@ -45,17 +45,17 @@ async function script(connection: RawConnection): Promise<void> {
     const lines = received.match(/ \/\S+ HTTP\/1\.1/g) ?? [];
     const wanted = /\/(\w+)\?q=/.exec(lines.at(-1) ?? '')?.[1] ?? '';
     const text = JSON.stringify({ error: { message: canaries.upstreamText, code: 'insufficient_quota' } });
-    const answer = (status: string, body: string): void =>
+    const respond = (status: string, body: string): void =>
       connection.send(`HTTP/1.1 ${status}\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
     switch (wanted) {
       case 'throttle':
-        answer('429 Slow\r\nRetry-After: 100', canaries.upstreamText);
+        respond('429 Slow\r\nRetry-After: 100', canaries.upstreamText);
         break;
       case 'quota':
-        answer('429 Slow\r\nContent-Type: application/json', text);
+        respond('429 Slow\r\nContent-Type: application/json', text);
         break;
       case 'error':
-        answer(`500 ${canaries.upstreamText}`, text);
+        respond(`500 ${canaries.upstreamText}`, text);
         break;
       case 'reset':
         connection.socket.resetAndDestroy();
@@ -70,29 +70,31 @@ async function script(connection: RawConnection): Promise<void> {
         connection.socket.destroySoon();
         return;
       default:
-        answer('200 OK', 'ok');
+        respond('200 OK', 'ok');
     }
   }
 }
 
 const portOf = (): number => service?.dataAddress.port ?? 0;
 
-async function send(line: string, fields: readonly string[], body = ''): Promise<RawAnswer | undefined> {
+async function send(line: string, fields: readonly string[], body = ''): Promise<RawResponse | undefined> {
   const client = await connectRaw(portOf());
   const head = [`${line} HTTP/1.1`, 'Host: gateway', `Content-Length: ${body.length}`, ...fields, '', ''];
   await client.send(head.join('\r\n') + body);
-  const answer = await client.answers(1).then(
+  const response = await client.responses(1).then(
     ([first]) => first,
     () => undefined,
   );
   client.socket.destroy();
-  if (answer?.field('sluice-error') !== undefined)
-    ours.push(JSON.stringify(answer.fields) + answer.body.toString('latin1'));
+  if (response?.field('sluice-error') !== undefined)
+    ours.push(JSON.stringify(response.fields) + response.body.toString('latin1'));
   else
     ours.push(
-      JSON.stringify(answer?.fields.filter(([name]) => name.startsWith('sluice') || name.startsWith('rate'))),
+      JSON.stringify(
+        response?.fields.filter(([name]) => name.startsWith('sluice') || name.startsWith('rate')),
+      ),
     );
-  return answer;
+  return response;
 }
 
 const everyField = [
@@ -216,8 +218,8 @@ function found(text: string): string[] {
 }
 
 async function read(url: string, fields: Record<string, string> = {}): Promise<string> {
-  const answer = await fetch(url, { headers: fields });
-  return JSON.stringify([...answer.headers]) + (await answer.text());
+  const response = await fetch(url, { headers: fields });
+  return JSON.stringify([...response.headers]) + (await response.text());
 }
 
 test('the canary calls end in every way, so that finding no canary proves something', async () => {

@@ -48,7 +48,7 @@ const replica = (yaml: string): Promise<Service> =>
 async function call(n: number): Promise<void> {
   const base = `http://127.0.0.1:${services[n % 2]?.dataAddress.port}`;
   const ending = endings[n % endings.length] ?? 'ok';
-  const answer = await fetch(
+  const response = await fetch(
     `${base}/via/stores/${hosts[n]}:${upstream.port}/canary-path/${ending}?q=canary-query`,
     {
       headers: {
@@ -60,13 +60,13 @@ async function call(n: number): Promise<void> {
       },
     },
   );
-  statuses.push(answer.status);
-  await answer.arrayBuffer();
+  statuses.push(response.status);
+  await response.arrayBuffer();
 }
 
 async function read(url: string, fields: Record<string, string> = {}): Promise<string> {
-  const answer = await fetch(url, { headers: fields });
-  return JSON.stringify([...answer.headers]) + (await answer.text());
+  const response = await fetch(url, { headers: fields });
+  return JSON.stringify([...response.headers]) + (await response.text());
 }
 
 /** Keys with everything in them. */
@@ -90,9 +90,9 @@ async function dump(client: Redis): Promise<string> {
 /** The first message of an open page. */
 async function events(url: string): Promise<string> {
   const over = new AbortController();
-  const answer = await fetch(`${url}/page/events`, { signal: over.signal });
+  const response = await fetch(`${url}/page/events`, { signal: over.signal });
   let text = '';
-  const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
   while (!text.includes('event: activity')) {
     const part = await reader?.read();
     if (part === undefined || part.done) break;

@@ -19,10 +19,10 @@ beforeAll(async () => {
   const { url, keys } = gateway;
   await Promise.all(
     names.map(async (name) => {
-      const answer = await fetch(`${url}/via/up/x`, {
+      const response = await fetch(`${url}/via/up/x`, {
         headers: { authorization: `Bearer ${keys[name] ?? ''}` },
       });
-      await answer.text();
+      await response.text();
     }),
   );
 });

@@ -66,14 +66,14 @@ async function wrongRedis(command: string) {
         rest = rest.slice(found.length);
         const words = [...found.matchAll(/\$\d+\r\n([^\r]*)\r\n/g)].map(([, word]) => word ?? '');
         const name = (words[0] ?? '').toUpperCase();
-        const answer = hostile[next]?.[1];
-        if (name !== command || answer === undefined) {
+        const reply = hostile[next]?.[1];
+        if (name !== command || reply === undefined) {
           socket.write(right(name, words, (server.address() as AddressInfo).port));
           continue;
         }
         next += 1;
         isWrong = true;
-        socket.write(answer, 'latin1');
+        socket.write(reply, 'latin1');
         // Without this, a wrong reply that looks right would keep the connection open for good.
         setTimeout(() => socket.destroy(), 100);
       }

@@ -6,7 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { Refusal } from '../../src/errors.ts';
 import { RedisRepeats } from '../../src/repeats/redis-repeats.ts';
-import type { KeptAnswer, RepeatKey } from '../../src/repeats/repeat.ts';
+import type { KeptResponse, RepeatKey } from '../../src/repeats/repeat.ts';
 import { SharedRepeats, type RepeatDecision } from '../../src/repeats/shared-repeats.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -33,9 +33,14 @@ const key: RepeatKey = {
   secret: { workspaceId: 'workspace', key: 'the key' },
 };
 const claimKey = 'sluice:{repeats}:2:claim:name';
-const answerKey = 'sluice:{repeat:name}:2:answer';
-const answer: KeptAnswer = { status: 200, fields: [], body: Buffer.from('the answer'), shouldRetry: null };
-const answered = { kind: 'answered', answer, isKept: true } as const;
+const responseKey = 'sluice:{repeat:name}:2:answer';
+const response: KeptResponse = {
+  status: 200,
+  fields: [],
+  body: Buffer.from('the response'),
+  shouldRetry: null,
+};
+const answered = { kind: 'answered', response, isKept: true } as const;
 const bounds = { keepSeconds: 600, maxBytes: 1e6, maxWorkspaceBytes: 1e7, maxTotalBytes: 1e7 };
 const renewalMs = 500;
 
@@ -59,7 +64,7 @@ workspaces: {}`;
     settings: () => bounds,
     onMadeAgain: () => (counts.madeAgain += 1),
     onUnreadable: () => (counts.unreadable += 1),
-    keptAnswers: () => [],
+    keptResponses: () => [],
   });
   open.push(repeats);
   /** What there is for the call; pauses of this replica end as soon as they begin. */
@@ -90,7 +95,7 @@ describe('the claim of a replica that is gone', () => {
     expect(b.counts.madeAgain).toBe(1);
     const found = c.find();
     b.repeats.ended(key, answered, 600_000);
-    expect(await found).toMatchObject({ kind: 'answer', answer: { status: 200 } });
+    expect(await found).toMatchObject({ kind: 'response', response: { status: 200 } });
     expect([a.counts.madeAgain, c.counts.madeAgain]).toEqual([0, 0]);
   });
 });
@@ -104,7 +109,7 @@ describe('a Redis that lost its data', () => {
     await until(async () => (await probe.exists(claimKey)) === 1);
     const found = b.find();
     a.repeats.ended(key, answered, 600_000);
-    expect(await found).toMatchObject({ kind: 'answer' });
+    expect(await found).toMatchObject({ kind: 'response' });
     expect([a.counts, b.counts].map(({ madeAgain }) => madeAgain)).toEqual([0, 0]);
   });
 
@@ -133,22 +138,22 @@ describe('a Redis that lost its data', () => {
   });
 });
 
-describe('a kept answer in Redis', () => {
+describe('a kept response in Redis', () => {
   const keep = async () => {
     const a = replica('a');
     await a.find();
     a.repeats.ended(key, answered, 600_000);
     await a.repeats.flushed();
-    const sealed = await probe.getBuffer(answerKey);
-    if (sealed === null) throw new Error('no answer is kept');
-    expect(sealed.toString('latin1')).not.toContain('the answer');
+    const sealed = await probe.getBuffer(responseKey);
+    if (sealed === null) throw new Error('no response is kept');
+    expect(sealed.toString('latin1')).not.toContain('the response');
     return sealed;
   };
-  const store = (sealed: Buffer) => probe.set(answerKey, sealed, 'KEEPTTL');
+  const store = (sealed: Buffer) => probe.set(responseKey, sealed, 'KEEPTTL');
 
   test('is opened by a replica with the same label key', async () => {
     await keep();
-    expect(await replica('b').find()).toEqual({ kind: 'answer', answer, isReplayed: true });
+    expect(await replica('b').find()).toEqual({ kind: 'response', response, isReplayed: true });
   });
 
   test('cannot be opened with another label key or another key of the client, or when it was changed', async () => {
@@ -171,7 +176,7 @@ describe('a kept answer in Redis', () => {
     }
     expect(b.counts).toEqual({ madeAgain: 0, unreadable: spoilt.length });
     await store(sealed);
-    expect(await b.find()).toMatchObject({ kind: 'answer' });
+    expect(await b.find()).toMatchObject({ kind: 'response' });
     const stranger = replica('c', 'another label key');
     expect(await stranger.find()).toBe('idempotency_conflict');
     expect(stranger.counts.unreadable).toBe(1);
@@ -191,5 +196,5 @@ test('a call that was made while Redis did not answer is claimed as soon as it d
   });
   const found = b.find();
   a.repeats.ended(key, answered, 600_000);
-  expect(await found).toMatchObject({ kind: 'answer' });
+  expect(await found).toMatchObject({ kind: 'response' });
 });

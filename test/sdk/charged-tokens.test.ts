@@ -9,7 +9,7 @@ import { generateText, streamText } from 'ai';
 import Groq from 'groq-sdk';
 import OpenAI from 'openai';
 import { expectCharged, type Charging, type Reach } from './charging.ts';
-import { answerText } from './provider-forms.ts';
+import { responseText } from './provider-forms.ts';
 
 const prompt = 'Where does water go?';
 /** Characters / 4, and 3 for a conversation. */
@@ -66,36 +66,36 @@ describe('openai is charged for', () => {
 
   test('a chat what its usage says', async () => {
     await expectCharged(2_400, openaiChat, async (reach) => {
-      const answer = await client(reach).chat.completions.create(chat);
-      expect(answer.choices[0]?.message.content).toBe(answerText);
+      const completion = await client(reach).chat.completions.create(chat);
+      expect(completion.choices[0]?.message.content).toBe(responseText);
     });
   });
 
   test('a streamed chat with include_usage what its last chunk says', async () => {
     await expectCharged(2_400, openaiChat, async (reach) => {
       const asking = { ...chat, stream: true as const, stream_options: { include_usage: true } };
-      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(answerText);
+      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
     });
   });
 
   test('a streamed chat without include_usage what was reserved, and nothing is added to the call', async () => {
     const asking = { ...chat, stream: true as const };
     const bodies = await expectCharged(guessedPrompt + 700, openaiChat, async (reach) => {
-      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(answerText);
+      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
     });
     expect(bodies).toEqual([asking]);
   });
 
   test('a response what its usage says', async () => {
     await expectCharged(2_500, openaiResponse, async (reach) => {
-      expect((await client(reach).responses.create(response)).output_text).toBe(answerText);
+      expect((await client(reach).responses.create(response)).output_text).toBe(responseText);
     });
   });
 
   test('a streamed response what its last event says', async () => {
     await expectCharged(2_500, openaiResponse, async (reach) => {
       const final = await client(reach).responses.stream(response).finalResponse();
-      expect([final.output_text, final.usage?.total_tokens]).toEqual([answerText, 2_500]);
+      expect([final.output_text, final.usage?.total_tokens]).toEqual([responseText, 2_500]);
     });
   });
 });
@@ -125,7 +125,7 @@ describe('@anthropic-ai/sdk is charged for a prompt that enters the cache, and n
       expect((await create(client)).usage).toMatchObject(written);
       const second = await create(client);
       expect(second.usage).toMatchObject(read);
-      expect(second.content).toMatchObject([{ text: answerText }]);
+      expect(second.content).toMatchObject([{ text: responseText }]);
     });
   });
 });
@@ -148,8 +148,8 @@ describe('groq-sdk is charged for all but cached tokens of', () => {
 
   test('a chat', async () => {
     await expectCharged(1_850, charging, async (reach) => {
-      const answer = await client(reach).chat.completions.create(body);
-      expect(answer.choices[0]?.message.content).toBe(answerText);
+      const completion = await client(reach).chat.completions.create(body);
+      expect(completion.choices[0]?.message.content).toBe(responseText);
     });
   });
 
@@ -160,7 +160,7 @@ describe('groq-sdk is charged for all but cached tokens of', () => {
       const words = await wordsOf(stream, (chunk) => {
         total = chunk.x_groq?.usage?.total_tokens ?? total;
       });
-      expect([words, total]).toEqual([answerText, 6_458]);
+      expect([words, total]).toEqual([responseText, 6_458]);
     });
   });
 });
@@ -174,7 +174,7 @@ describe('the Vercel AI SDK is charged for', () => {
   ] as const)('%s what its usage says, whole and in a stream', async (_name, api, charging, units) => {
     await expectCharged(2 * units, charging, async ({ apiKey, url }) => {
       const model = createOpenAI({ apiKey, baseURL: `${url}/v1` })[api]('gpt-4o');
-      expect((await generateText({ model, ...call })).text).toBe(answerText);
+      expect((await generateText({ model, ...call })).text).toBe(responseText);
       expect((await streamText({ model, ...call }).usage).totalTokens).toBe(units);
     });
   });
@@ -217,7 +217,7 @@ describe.each<[string, string, number, number, Charging]>([
       const path = fileURLToPath(new URL(program, import.meta.url));
       const env = { ...process.env, SLUICE_KEY: apiKey, SLUICE_URL: url };
       const { stdout } = await promisify(execFile)(process.execPath, [path], { env });
-      expect(JSON.parse(stdout)).toEqual(Array(2).fill({ text: answerText, total }));
+      expect(JSON.parse(stdout)).toEqual(Array(2).fill({ text: responseText, total }));
     });
   });
 });

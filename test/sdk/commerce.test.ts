@@ -64,9 +64,9 @@ describe.each([
   test('sends GraphQL and gets the cost of the upstream unchanged', async () => {
     const client = createAdminApiClient(options(form));
     const query = 'query($n: Int) { products(first: $n) { nodes { id title } } }';
-    const answer = await client.request(query, { variables: { n: 1 } });
-    expect(answer.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
-    expect(answer.extensions).toMatchObject({
+    const response = await client.request(query, { variables: { n: 1 } });
+    expect(response.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
+    expect(response.extensions).toMatchObject({
       cost: { requestedQueryCost: 3, throttleStatus: { maximumAvailable: 2000, restoreRate: 100 } },
     });
   });
@@ -75,9 +75,9 @@ describe.each([
     const { shop } = world;
     const graphql = createAdminApiClient(options(form));
     shop.drain(2000, { api: 'graphql' });
-    const answer = await graphql.request('{ products(first: 20) { nodes { id } } }');
-    expect(answer.errors).toBeUndefined();
-    expect(answer.data).toHaveProperty('products');
+    const response = await graphql.request('{ products(first: 20) { nodes { id } } }');
+    expect(response.errors).toBeUndefined();
+    expect(response.data).toHaveProperty('products');
   });
 });
 
@@ -86,9 +86,9 @@ test('admin-api-client with retries: 3 repeats a refusal within milliseconds, an
   const client = createAdminRestApiClient(options(viaUrl));
   const body = { errors: 'Exceeded 2 calls per second for api client.' };
   shop.fault({ kind: 'answer', status: 429, headers: { 'Retry-After': '80.0' }, body, times: 9 });
-  const answer = await client.get('orders', { retries: 3 });
-  expect(answer.status).toBe(429);
-  expect(answer.headers.get('sluice-error')).toBe('wait_too_long');
+  const response = await client.get('orders', { retries: 3 });
+  expect(response.status).toBe(429);
+  expect(response.headers.get('sluice-error')).toBe('wait_too_long');
   expect(shop.log).toHaveLength(1);
 });
 
@@ -99,10 +99,10 @@ test('ten queries of 500 points at once on 2,000 are answered in order without T
   const query = '# sim: requested=500 actual=20 ms=200\nquery($nonce: String) { shop { name } }';
   await graphql(query);
   const order = watchOrder();
-  const answers = Array.from({ length: 10 }, (_, at) =>
+  const responses = Array.from({ length: 10 }, (_, at) =>
     graphql(query, { variables: { nonce: String(at) }, headers: { 'x-nonce': String(at) } }),
   );
-  for (const { json } of await Promise.all(answers)) {
+  for (const { json } of await Promise.all(responses)) {
     expect(json).toMatchObject({
       data: {},
       extensions: {
@@ -123,8 +123,8 @@ test('the larger bucket of a Plus store is learned from its first response', asy
     shop: { stores: { 'acme.myshopify.com': { plan: 'plus', apps: { 'app-sim': ['shpat_sim'] } } } },
   });
   const client = createAdminRestApiClient(options(viaUrl));
-  const answers = await Promise.all(Array.from({ length: 100 }, () => client.get('products/count')));
-  expect(tally(answers)).toEqual({ 200: 100 });
+  const responses = await Promise.all(Array.from({ length: 100 }, () => client.get('products/count')));
+  expect(tally(responses)).toEqual({ 200: 100 });
   expect(tally(world.shop.log)).toEqual({ 200: 100 });
   // 60 calls beyond the 40 that were assumed would have taken 30 s.
   const times = world.shop.log.map(({ t }) => t);

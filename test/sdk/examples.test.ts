@@ -77,7 +77,7 @@ describe.each(clients)('%s', (_, tested, command) => {
   beforeEach(async () => (world = await startWorld()));
   afterEach(() => world.close());
 
-  tested('streams an answer, and sees nothing of a throttled one before it', async () => {
+  tested('streams a response, and sees nothing of a throttled one before it', async () => {
     world.model.fault({ ...throttled, headers: { 'retry-after-ms': '200' } });
     const [program, args] = command();
     expect(await run(program, args, envOf(world))).toEqual({
@@ -140,7 +140,7 @@ test('agent-loop.mjs calls its tool, passes the result to the model, and does no
     type: 'function',
     function: { name: 'stock_of', arguments: '{"product":"lamp"}' },
   };
-  const answers = [
+  const responses = [
     { status: 200, message: { role: 'assistant', content: null, tool_calls: [call] } },
     { status: 429, message: null },
     { status: 200, message: { role: 'assistant', content: 'Four lamps.' } },
@@ -148,7 +148,7 @@ test('agent-loop.mjs calls its tool, passes the result to the model, and does no
   const model: Server = createServer((request, response) => {
     void json(request).then((body) => {
       seen.push(body as (typeof seen)[number]);
-      const { status, message } = answers[seen.length - 1] ?? { status: 500, message: null };
+      const { status, message } = responses[seen.length - 1] ?? { status: 500, message: null };
       const fields = { 'content-type': 'application/json', 'retry-after-ms': '100' };
       response
         .writeHead(status, fields)

@@ -1,4 +1,4 @@
-/** Generates content whole and in a stream. The environment names `SLUICE_KEY` and `SLUICE_URL`; the answers go to stdout as JSON. */
+/** Generates content whole and in a stream. The environment names `SLUICE_KEY` and `SLUICE_URL`; the responses go to stdout as JSON. */
 import { GoogleGenAI } from '@google/genai';
 
 const { SLUICE_KEY: apiKey, SLUICE_URL: baseUrl } = process.env;

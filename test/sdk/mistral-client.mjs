@@ -1,4 +1,4 @@
-/** Chats whole and in a stream. The environment names `SLUICE_KEY` and `SLUICE_URL`; the answers go to stdout as JSON. */
+/** Chats whole and in a stream. The environment names `SLUICE_KEY` and `SLUICE_URL`; the responses go to stdout as JSON. */
 import { Mistral } from '@mistralai/mistralai';
 
 const { SLUICE_KEY: apiKey, SLUICE_URL: serverURL } = process.env;

@@ -196,7 +196,7 @@ describe('the Vercel AI SDK', () => {
     world = await startWorld();
     world.model.configure({ quotaState: { 'org-sim': 'insufficient_quota' } });
     const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });
-    // This client repeats even what can never succeed, whatever the answer says; an option keeps it from that.
+    // This client repeats even what can never succeed, whatever the response says; an option keeps it from that.
     const refused = generateText({ model: openai.chat('gpt-4o'), prompt: 'a', maxRetries: 0 });
     await expect(refused).rejects.toMatchObject({
       statusCode: 429,

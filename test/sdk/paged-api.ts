@@ -15,7 +15,7 @@ export interface PagedApiOptions {
   readonly closedSeconds: number;
   readonly quotaOf: (path: string) => string;
   readonly refuse: (response: ServerResponse) => void;
-  readonly answer: (request: PagedRequest, response: ServerResponse) => void;
+  readonly respond: (request: PagedRequest, response: ServerResponse) => void;
 }
 
 export interface PagedRequest {
@@ -55,7 +55,7 @@ export async function startPagedApi(options: PagedApiOptions): Promise<PagedApi>
     const url = new URL(request.url ?? '', `http://${request.headers.host ?? ''}`);
     const kind = judge(url.pathname);
     log.push({ path: url.pathname, credential: request.headers.authorization ?? '', kind });
-    if (kind === 'answered') options.answer({ url, body }, response);
+    if (kind === 'answered') options.respond({ url, body }, response);
     else options.refuse(response);
   };
   const server = createServer((request, response) => void handle(request, response));

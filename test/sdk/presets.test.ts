@@ -44,7 +44,7 @@ function expectAbsorbed(path = '/orgs/acme/repos'): void {
 
 describe('@octokit/rest without plugins for throttling and retries', () => {
   /** A page names the next one by its whole URL. */
-  function answer({ url }: PagedRequest, response: ServerResponse): void {
+  function respond({ url }: PagedRequest, response: ServerResponse): void {
     const page = Number(url.searchParams.get('page') ?? '1');
     const next = new URL(url);
     next.searchParams.set('page', String(page + 1));
@@ -59,7 +59,7 @@ describe('@octokit/rest without plugins for throttling and retries', () => {
     response.writeHead(403, { ...json, 'x-ratelimit-remaining': '4900' }).end(JSON.stringify({ message }));
   }
 
-  const github = { calls: 90, closedSeconds: 60, quotaOf: () => 'all', answer, refuse };
+  const github = { calls: 90, closedSeconds: 60, quotaOf: () => 'all', respond, refuse };
 
   async function expectWholeList(client: Octokit): Promise<void> {
     const found = await client.paginate(client.rest.repos.listForOrg, { org: 'acme', per_page: 2 });
@@ -81,7 +81,7 @@ describe('@octokit/rest without plugins for throttling and retries', () => {
 
 describe('@slack/web-api without retries of its own', () => {
   /** A page names the next one by a cursor in its body. */
-  function answer({ url, body }: PagedRequest, response: ServerResponse): void {
+  function respond({ url, body }: PagedRequest, response: ServerResponse): void {
     if (!url.pathname.endsWith('.list')) return void response.writeHead(200, json).end('{"ok":true}');
     const page = Number(body.get('cursor') ?? '1');
     const next_cursor = page < pages ? String(page + 1) : '';
@@ -95,7 +95,7 @@ describe('@slack/web-api without retries of its own', () => {
 
   test('lists 300 pages under the limit of a method, while another method passes', async () => {
     const quotaOf = (path: string): string => path;
-    const key = await start('slack', { calls: 90, closedSeconds: 30, quotaOf, answer, refuse });
+    const key = await start('slack', { calls: 90, closedSeconds: 30, quotaOf, respond, refuse });
     const client = new WebClient(key, {
       slackApiUrl: `${gateway.url}/via/slack/api/`,
       retryConfig: { retries: 0 },

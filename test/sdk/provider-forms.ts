@@ -16,9 +16,9 @@ export interface Provider {
 /** Usage members in the provider's own names; of a list each call takes the next one. */
 export type Usages = readonly Readonly<Record<string, unknown>>[];
 
-/** What every answer says. */
-export const answerText = 'water finds its way';
-const text = answerText;
+/** What every response says. */
+export const responseText = 'water finds its way';
+const text = responseText;
 const created = 1_790_000_000;
 
 export async function startProvider(usages: Usages): Promise<Provider> {
@@ -28,7 +28,7 @@ export async function startProvider(usages: Usages): Promise<Provider> {
       const body = parsed as Record<string, unknown>;
       const usage = usages[Math.min(bodies.length, usages.length - 1)] ?? {};
       bodies.push(body);
-      answer(request.url ?? '', body, usage, response);
+      respond(request.url ?? '', body, usage, response);
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -44,7 +44,7 @@ export async function startProvider(usages: Usages): Promise<Provider> {
 
 type Body = Readonly<Record<string, unknown>>;
 
-function answer(path: string, body: Body, usage: Body, response: ServerResponse): void {
+function respond(path: string, body: Body, usage: Body, response: ServerResponse): void {
   const isStreamed = body['stream'] === true || path.includes(':streamGenerateContent');
   const model = typeof body['model'] === 'string' ? body['model'] : '';
   const whole = (value: unknown): void => {

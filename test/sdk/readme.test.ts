@@ -65,7 +65,7 @@ test('the shopify-api-node example of the README lists a shop under a wildcard o
     const second = await shopify.product.list(first.nextPageParameters);
     return [first.length, second.length, shopify.callLimits.max];
   })()`;
-  const answer = await run('shopify-api-node', pages, { 'shop/${shop}`': `shop/\${shop}:${shopPort}\`` });
-  expect(answer).toEqual([50, 50, 40]);
+  const response = await run('shopify-api-node', pages, { 'shop/${shop}`': `shop/\${shop}:${shopPort}\`` });
+  expect(response).toEqual([50, 50, 40]);
   expect(shop.log.map(({ status }) => status)).toEqual([200, 200]);
 });

@@ -1,4 +1,4 @@
-/** Real clients that give up and ask again: one upstream call each, and the client has its answer. */
+/** Real clients that give up and ask again: one upstream call each, and the client has its response. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
@@ -13,13 +13,13 @@ const seen: string[] = [];
 const upstream = createServer((request, response) => {
   seen.push(`${request.method ?? ''} ${request.url ?? ''}`);
   const isOrder = request.url?.includes('orders') === true;
-  const answer = isOrder
+  const responseBody = isOrder
     ? { order: { id: 7 } }
     : { object: 'chat.completion', choices: [{ message: { role: 'assistant', content: 'late' } }] };
   request.resume();
   setTimeout(() => {
     response.writeHead(isOrder ? 201 : 200, { 'content-type': 'application/json' });
-    response.end(JSON.stringify(answer));
+    response.end(JSON.stringify(responseBody));
   }, upstreamMs);
 });
 
@@ -53,8 +53,8 @@ test.concurrent('openai with a time-out of 2 s and 5 retries', async () => {
     maxRetries: 5,
   });
   const messages = [{ role: 'user' as const, content: 'hi' }];
-  const answer = await client.chat.completions.create({ model: 'gpt-4o', messages });
-  expect(answer.choices[0]?.message.content).toBe('late');
+  const response = await client.chat.completions.create({ model: 'gpt-4o', messages });
+  expect(response.choices[0]?.message.content).toBe('late');
   expect(times('/chat/completions')).toBe(1);
 });
 

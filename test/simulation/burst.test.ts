@@ -83,7 +83,7 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   let succeeded = 0;
   let refused = 0;
 
-  const answer = (grant: Grant, sentAt: number, used: number, waitMs: number): void => {
+  const respond = (grant: Grant, sentAt: number, used: number, waitMs: number): void => {
     const level = { lowest: used, highest: used };
     const lesson: Lesson = {
       feedback: {
@@ -121,7 +121,7 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
       }
       const used = upstream.level(now);
       const serviceMs = waitMs > 0 ? 1 : between(burst.serviceMs);
-      clock.outside(awake(now + serviceMs), () => answer(grant, sentAt, used, waitMs));
+      clock.outside(awake(now + serviceMs), () => respond(grant, sentAt, used, waitMs));
     });
   };
   const own = shiftedClock(clock, originOf(seed, seed / 10).ms);

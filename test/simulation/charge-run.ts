@@ -23,14 +23,14 @@ export interface Scene {
   readonly limit: number;
   /** Calls of each client, which sends one after the other. */
   readonly clients: readonly (readonly Asked[])[];
-  /** Units that the provider counts when the call arrives, and when its answer is over. */
+  /** Units that the provider counts when the call arrives, and when its response is over. */
   readonly counts: (asked: Asked, now: number) => { readonly first: number; readonly inAll: number };
-  /** What the answer says of that; the usage of the call where it is left out. */
+  /** What the response says of that; the usage of the call where it is left out. */
   readonly reported?: (asked: Asked, inAll: number) => TokenUsage;
   readonly serviceMs: number;
-  /** Refusals come inside a stream, so long after the call; left out, they come at once, as the whole answer. */
+  /** Refusals come inside a stream, so long after the call; left out, they come at once, as the whole response. */
   readonly refusesIn?: StreamRefusal;
-  /** Every answer states limit and level, as at the arrival of its call; or only refusals do, as of when they come. */
+  /** Every response states limit and level, as at the arrival of its call; or only refusals do, as of when they come. */
   readonly states?: 'always' | 'when refusing';
   /** The limit from these times on. */
   readonly changes?: readonly { readonly at: number; readonly limit: number }[];
@@ -51,7 +51,7 @@ export interface Outcome {
   readonly refusedAt: readonly number[];
   /** Refusals that clients got. */
   readonly passedOn: number;
-  readonly firstAnswerAt: number;
+  readonly firstResponseAt: number;
   readonly refusedAtEntry: number;
   /** From the first call to the last that was let in, by what the quota allows. */
   readonly ratio: number;
@@ -92,7 +92,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const refusedAt: number[] = [];
   let passedOn = 0;
   let sendings = 0;
-  let firstAnswerAt = Infinity;
+  let firstResponseAt = Infinity;
   let refusedAtEntry = 0;
   let left = scene.clients.flat().length;
   const onGrantOf = new Map<string, (grant: Grant) => void>();
@@ -126,7 +126,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
         void limiter.settle(grant, { kind: 'throttled', closeMs, requeue: true, sleepMs: 0 }, lesson);
         return;
       }
-      firstAnswerAt = Math.min(firstAnswerAt, now);
+      firstResponseAt = Math.min(firstResponseAt, now);
       if (left === 0) fleet.isOver();
       void limiter.settle(grant, { kind: 'succeeded', spent: spentOf(200, feedback, null) }, lesson);
       next();
@@ -212,7 +212,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   return {
     refusedAt,
     passedOn,
-    firstAnswerAt,
+    firstResponseAt,
     refusedAtEntry,
     ratio: (upstream.lastIn - startMs) / minMsOf(scene, upstream.taken),
   };

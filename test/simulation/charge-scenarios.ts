@@ -37,7 +37,7 @@ export function chargeScenarios(replicas: number): void {
     ])(
       'calls of 200 to 5,000 tokens %s max_tokens use 95 %% of the limit (%s, seed %i)',
       async (_name, allowed, seed) => {
-        const { refusedAt, firstAnswerAt, ratio } = await run({
+        const { refusedAt, firstResponseAt, ratio } = await run({
           meter: 'tokens',
           limit: 30_000,
           clients: sizes(seed, allowed),
@@ -45,7 +45,7 @@ export function chargeScenarios(replicas: number): void {
           counts: (asked) => ({ first: counted(asked), inAll: counted(asked) }),
           serviceMs: 3_000,
         });
-        expect(refusedAt.filter((at) => at > firstAnswerAt)).toEqual([]);
+        expect(refusedAt.filter((at) => at > firstResponseAt)).toEqual([]);
         expect(1 / ratio).toBeGreaterThanOrEqual(0.95);
       },
     );
@@ -90,7 +90,7 @@ export function chargeScenarios(replicas: number): void {
     });
   });
 
-  /** Calls that are charged what they ask for, and whose answers state the level. `output`: tokens that they make of it. */
+  /** Calls that are charged what they ask for, and whose responses state the level. `output`: tokens that they make of it. */
   const charged = (calls: number, clients: number, output = 100): readonly (readonly Asked[])[] =>
     Array.from({ length: clients }, (_, client) =>
       Array.from({ length: calls }, (): Asked => {
@@ -109,7 +109,7 @@ export function chargeScenarios(replicas: number): void {
     ['halved', 15_000, 2],
     ['doubled', 60_000, 0],
   ])(
-    'a limit that is %s while calls wait is taken over with the next answers',
+    'a limit that is %s while calls wait is taken over with the next responses',
     async (_says, limit, maxRefused) => {
       const { refusedAt, refusedAtEntry, ratio } = await run({
         ...asked,
@@ -200,7 +200,7 @@ export function chargeScenarios(replicas: number): void {
         return { guess, beginning: `client-${client}`, usage };
       }),
     );
-    const { refusedAt, firstAnswerAt, ratio } = await run({
+    const { refusedAt, firstResponseAt, ratio } = await run({
       meter: 'output_tokens',
       limit: 20_000,
       clients,
@@ -208,7 +208,7 @@ export function chargeScenarios(replicas: number): void {
       counts: ({ usage }) => ({ first: 1, inAll: usage.output ?? 0 }),
       serviceMs: 4_000,
     });
-    expect(refusedAt.filter((at) => at > firstAnswerAt)).toEqual([]);
+    expect(refusedAt.filter((at) => at > firstResponseAt)).toEqual([]);
     expect(ratio).toBeLessThanOrEqual(1.05);
   });
 }

@@ -15,7 +15,7 @@ import { shiftedClock } from '../support/shifted-clock.ts';
 const limit = 6_000;
 const closesAt = 58_000;
 const opensAt = 70_000;
-const answerMs = 20;
+const responseMs = 20;
 
 /** What the upstream reports for a call that arrived at `at`. Milliseconds. */
 function feedbackAt(at: number): { readonly status: number; readonly feedback: Feedback } {
@@ -64,9 +64,9 @@ async function run(originMs: number, crowds: readonly Crowd[]): Promise<readonly
   const send = (grant: Grant): void => {
     const sentAt = clock.monotonic();
     arrivals.push(sentAt);
-    clock.outside(sentAt + answerMs, () => {
+    clock.outside(sentAt + responseMs, () => {
       const { status, feedback } = feedbackAt(sentAt);
-      const lesson = { feedback, sentAgoMs: answerMs, headAgoMs: 0 };
+      const lesson = { feedback, sentAgoMs: responseMs, headAgoMs: 0 };
       const closeMs = feedback.throttle?.waitMs ?? 0;
       const again = { kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const;
       void limiter.settle(grant, status === 429 ? again : { kind: 'succeeded', spent: null }, lesson);
@@ -121,6 +121,6 @@ describe.each(origins)('after an upstream was closed, on $name', ({ ms }) => {
     expect(after.length).toBeGreaterThanOrEqual(waited);
     expect((after[waited - 1] ?? 0) - opensAt).toBeLessThanOrEqual(waited * 10 + 100);
     const first = arrivals.find((at) => at >= closesAt) ?? 0;
-    expect(arrivals.filter((at) => at > first + answerMs && at < opensAt)).toEqual([]);
+    expect(arrivals.filter((at) => at > first + responseMs && at < opensAt)).toEqual([]);
   });
 });

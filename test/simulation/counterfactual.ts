@@ -16,7 +16,7 @@ interface Changeable {
   readonly workspaces: readonly WorkspacePlan[];
 }
 
-/** Nobody comes again at the very time: the answer has its way to the client, and the call its way back. Milliseconds. */
+/** Nobody comes again at the very time: the response has its way to the client, and the call its way back. Milliseconds. */
 export const clientWayMs = 5;
 
 /** What of a plan stays as it was until the refusal, and is quiet from then on. */

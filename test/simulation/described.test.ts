@@ -29,7 +29,7 @@ const forms: readonly Form[] = [
 
 /**
  * A level that drained counted for a whole window from when its window became one of the clock (10000582). Where kind and length
- * changed at once, calls that had left long ago counted as sent at the reload (10000793). One answer that came late carried all
+ * changed at once, calls that had left long ago counted as sent at the reload (10000793). One response that came late carried all
  * calls of a window of the clock into the next one (10000843, 10001859). Calls that waited when a window was added were not expected to
  * take from it (10001131). A level with a fraction seemed to need one window more than it does (10005973). Wrong was the judge in
  * 10011596: where wake-ups get lost, each round of a window may begin late; and in 10011456: how long a

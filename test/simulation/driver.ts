@@ -1,5 +1,5 @@
 /**
- * The driver plays the gateway for one call: enter, wait for the grant, send, judge the answer, settle, and go back to
+ * The driver plays the gateway for one call: enter, wait for the grant, send, judge the response, settle, and go back to
  * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
@@ -20,8 +20,8 @@ import type { Upstream } from './upstream.ts';
 
 /** More calls than ever wait in one lane of a history. */
 const maxEverQueued = 1_000_000;
-/** The gateway gives up on an answer after this. */
-const answerLimitMs = 5_000;
+/** The gateway gives up on a response after this. */
+const responseLimitMs = 5_000;
 
 /** The time of the process that drives the call, and of the world around it. */
 export interface SceneClock extends Clock {
@@ -249,14 +249,14 @@ function send(
     return promise;
   }
   scene.lastArrival.set(plan.lane.key, arrivesAt);
-  const giveUp = clock.after(answerLimitMs, failed('fate_unknown'));
+  const giveUp = clock.after(responseLimitMs, failed('fate_unknown'));
   const abandon = (): void => {
     // The limiter hears that it is over before the upstream has even counted it: its figures are blurred for a moment.
     if (!arrived) scene.ledger.blur(plan.lane.bucket);
     failed('fate_unknown')();
   };
   gone.addEventListener('abort', abandon, { once: true });
-  const answer = (feedback: Feedback, status: number, bodyMs: number): void => {
+  const respond = (feedback: Feedback, status: number, bodyMs: number): void => {
     clock.arrives(clock.monotonic() + chance.between(0.3, 20), () => {
       const headAt = clock.monotonic();
       resolve({
@@ -278,13 +278,13 @@ function send(
       const throttle = { kind: fate, waitMs: chance.pick([null, 2_000]) } as const;
       const status = fate === 'overload' ? 503 : 429;
       upstream.refuseOtherwise(now);
-      clock.outside(now + plan.serviceMs, () => answer({ meters: [], throttle }, status, 0));
+      clock.outside(now + plan.serviceMs, () => respond({ meters: [], throttle }, status, 0));
       return;
     }
     if (fate === 'permanent') {
       upstream.refuseOtherwise(now);
       const throttle = { kind: 'permanent', reason: 'too_large', waitMs: null } as const;
-      return answer({ meters: [], throttle }, 429, 0);
+      return respond({ meters: [], throttle }, 429, 0);
     }
     const verdict = upstream.arrive(plan, now);
     scene.ledger.note(now, () => {
@@ -294,7 +294,7 @@ function send(
     if (verdict.kind === 'refused') {
       if (scene.ledger.isExact(bucket) && !upstream.isChanging(now))
         scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
-      return answer(verdict.feedback, 429, 0);
+      return respond(verdict.feedback, 429, 0);
     }
     scene.ledger.counted(
       token,
@@ -307,7 +307,7 @@ function send(
     clock.outside(now + plan.serviceMs, () => {
       const points = (plan.costs.cost ?? 0) > 0;
       const reported = points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback();
-      answer(
+      respond(
         bucket.reports === 'nothing' && points ? { ...reported, meters: [] } : reported,
         200,
         plan.bodyMs,

@@ -82,7 +82,7 @@ const requestGuard: readonly Mutation[] = [
     "if (!seen.has('host') && head.httpVersion === '1.1')",
     'if (false)',
   ),
-  row('15', 'framing: 1xx is an answer', framing, 'status < 200', 'status < 100'),
+  row('15', 'framing: 1xx is a response', framing, 'status < 200', 'status < 100'),
   row('15', 'framing: statuses over 599 pass', framing, ' || status > 599', ''),
   row('15', 'framing: any length is announced', framing, 'digits.test(value) ? value : null', 'value'),
   row('15', 'framing: framing fields are copied', framing, '!framingFields.has(lower) && ', ''),

@@ -26,7 +26,7 @@ export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head
   return heads;
 }
 
-/** The bucket is closed, or waits for the answers of its first calls. */
+/** The bucket is closed, or waits for the responses of its first calls. */
 export function isShut(bucket: BucketRecord, now: number): boolean {
   if (bucket.closedUntil >= now || bucket.opened) return bucket.closedUntil >= now;
   return bucket.lanes.some(({ leases }) => [...leases].some(({ heldUntil }) => heldUntil >= now));

@@ -75,7 +75,7 @@ export interface LaneRecord {
   /** Tickets in the line of the store. */
   readonly line: Set<CallRecord>;
   readonly leases: Set<LeaseRecord>;
-  /** An answer sent it to sleep, whatever its ceiling allows. */
+  /** A response sent it to sleep, whatever its ceiling allows. */
   backoffUntil: number;
   /** Its ceiling had no place until then, by limits of this word. */
   full: { readonly until: number; readonly ceiling: string } | null;
@@ -106,7 +106,7 @@ export interface BucketRecord {
   closedUntil: number;
   lastIssueAt: number;
   lastSentAt: number;
-  /** A crowd waits for the answer to a call that went first after a silence, at most until then. */
+  /** A crowd waits for the response to a call that went first after a silence, at most until then. */
   pilotUntil: number;
   lastLessonAt: number;
   readonly lanes: LaneRecord[];
@@ -115,7 +115,7 @@ export interface BucketRecord {
   opened: boolean;
   /** A call was given up before it had arrived: its units are neither on their way nor counted. */
   blurred: boolean;
-  /** It was sent a call that it refuses for other reasons than its quota, or whose answer gets lost. */
+  /** It was sent a call that it refuses for other reasons than its quota, or whose response gets lost. */
   isTroubled: boolean;
   readonly stated: Stated;
 }
@@ -397,7 +397,7 @@ export class Ledger extends Story implements DriverLedger {
     this.reach('a pilot before a crowd');
   }
 
-  /** More calls out than the configured probes, before any answer. */
+  /** More calls out than the configured probes, before any response. */
   #noteProbes(bucket: BucketRecord, now: number): void {
     if (bucket.opened) return;
     const probe = this.plan.buckets.find(({ key }) => key === bucket.key)?.probe ?? 0;
@@ -458,7 +458,7 @@ export class Ledger extends Story implements DriverLedger {
   #withinStated(bucket: BucketRecord, { plan, asked }: CallRecord, now: number): void {
     const excess = bucket.stated.take(asked.requests ?? 0, this.statedOf(bucket, now), now);
     const known = keyed(this.plan.buckets, bucket.key);
-    // Where answers tell the level, a unit may come back that has not drained.
+    // Where responses tell the level, a unit may come back that has not drained.
     const margin = isStatedAlone(known) ? 0 : 1;
     if ((known.learn && !isStatedAlone(known)) || excess <= margin) return;
     this.broken(now, '14', `${plan.id} is ${excess.toFixed(2)} beyond what is stated of ${bucket.key}`);

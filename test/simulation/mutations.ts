@@ -116,7 +116,7 @@ const describedWindows: readonly Mutation[] = [
     ),
     row(
       '13',
-      'a late answer carries all calls of a described window over',
+      'a late response carries all calls of a described window over',
       windowLog,
       'isRolling ? slot.units : Math.min(cost, slot.units)',
       'slot.units',
@@ -152,7 +152,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '6',
-    'an answer to a pilot is not heard',
+    'a response to a pilot is not heard',
     firstCalls,
     'if (grantedAt === bucket.lastGrantAt) bucket.pilotAfter = null;',
     '',
@@ -174,7 +174,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row('2', 'calls on their way are forgotten', bounds, 'Math.max(0, meter.granted - meter.answered)', '0'),
   row('2', 'unproved charges are returned', lessons, 'closedMs > 0 && concerns(', 'concerns('),
-  row('2', 'unrelated answers lower a meter', bounds, 'if (mark === null) return', 'if (limit < 0) return'),
+  row('2', 'unrelated responses lower a meter', bounds, 'if (mark === null) return', 'if (limit < 0) return'),
   row(
     '3',
     'one more in flight',

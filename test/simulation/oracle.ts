@@ -13,7 +13,7 @@
  *
  * Each within the tolerance of `tolerance.ts`, which says why it is needed. Not judged is what nobody could know: upstreams
  * that do something else than they tell, or that others use (`isReliable`), a quota that the operator states too low before any
- * answer has said what it is, and calls whose fate was open at that moment.
+ * response has said what it is, and calls whose fate was open at that moment.
  *
  * Owns: the judgement. Does not own: running histories (`Lives`). To follow one refusal costs two or three histories,
  * so that long runs follow a sample (`sampleOf`).
@@ -53,8 +53,8 @@ export type Verdict =
 const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full', 'day_quota_exhausted']);
 /** Longer than any refused call of a history stays away before it is made again. Milliseconds. */
 const maxReturnMs = 2 * 3_600_000;
-/** The gateway gives up on an answer after this, and the call's fate is open (`driver.ts`). Milliseconds. */
-const answerLimitMs = 4_900;
+/** The gateway gives up on a response after this, and the call's fate is open (`driver.ts`). Milliseconds. */
+const responseLimitMs = 4_900;
 /** The shortest time that is stated, where it is only expected. Milliseconds. */
 const minStatedMs = 1_000;
 
@@ -92,7 +92,7 @@ export function canBeJudged(
   return about.every((each) => !isOpen(each, refused) && !unknown.has(each.lane.bucket));
 }
 
-/** The operator states less than the upstream has, and no answer that would raise the limit has come yet. */
+/** The operator states less than the upstream has, and no response that would raise the limit has come yet. */
 function isUnderstated(bucket: BucketPlan, calls: readonly CallPlan[], { answered }: RefusedCall): boolean {
   const isLess = bucket.statedShare !== null && bucket.statedShare < 1;
   if (!isLess || !bucket.learn || isStatedAlone(bucket)) return false;
@@ -101,7 +101,7 @@ function isUnderstated(bucket: BucketPlan, calls: readonly CallPlan[], { answere
 
 /** On its way, and what becomes of it shows only later. */
 const isOpen = ({ id, fate, serviceMs, leavesAt }: CallPlan, { sent, at }: RefusedCall): boolean =>
-  serviceMs >= answerLimitMs || (sent.has(id) && (fate !== 'answered' || leavesAt === at));
+  serviceMs >= responseLimitMs || (sent.has(id) && (fate !== 'answered' || leavesAt === at));
 
 /** Those who wait may use up what is left of a day, and who of several lanes is the last that gets something is not known. */
 function isDayContended(

@@ -41,7 +41,7 @@ export function bucketPlan(chance: Chance, index: number, calm: boolean): Bucket
 
 type Truth = Omit<BucketPlan, keyof typeof undisturbed | 'statedShare' | 'probe'>;
 
-/** Points whose need only answers tell: what is reserved for the first call of a document is a guess. */
+/** Points whose need only responses tell: what is reserved for the first call of a document is a guess. */
 export function documentPlan(chance: Chance, truth: Truth): BucketPlan {
   const points = truth.cost?.limit ?? 0;
   const documents = Array.from({ length: chance.whole(1, 3) }, (_, at): DocumentPlan => ({
@@ -62,7 +62,7 @@ export function documentPlan(chance: Chance, truth: Truth): BucketPlan {
   };
 }
 
-/** The operator states nothing, and answers tell limit, remaining and reset: a window of any length from a second on. */
+/** The operator states nothing, and responses tell limit, remaining and reset: a window of any length from a second on. */
 export function unstatedPlan(chance: Chance, key: string): BucketPlan {
   return {
     ...undisturbed,

@@ -94,7 +94,7 @@ function commerceWorld(chance: Chance): World {
   return { buckets: [bucket], lanes, workspaces: names.map(workspaceOf), calls };
 }
 
-/** Two workspaces and a bucket of which nobody states anything: answers tell limit, remaining and reset. */
+/** Two workspaces and a bucket of which nobody states anything: responses tell limit, remaining and reset. */
 function unstatedWorld(chance: Chance): World {
   const bucket = unstatedPlan(chance, 'b0');
   const names = ['w0', 'w1'];

@@ -25,7 +25,7 @@ export interface MeterPlan {
 export interface BucketPlan {
   readonly key: string;
   readonly calm: boolean;
-  /** The upstream does what its answers state, and nobody else uses it: a wait that the gateway states can be held against it. */
+  /** The upstream does what its responses state, and nobody else uses it: a wait that the gateway states can be held against it. */
   readonly isReliable: boolean;
   readonly requests: MeterPlan;
   readonly tokens: MeterPlan | null;
@@ -39,7 +39,7 @@ export interface BucketPlan {
   readonly statedShare: number | null;
   readonly learn: boolean;
   readonly probe: number;
-  /** What answers tell of the level: the exact figure, whole units, nothing, or what a triple of fields can. */
+  /** What responses tell of the level: the exact figure, whole units, nothing, or what a triple of fields can. */
   readonly reports: 'exact' | 'rounded' | 'nothing' | 'fields';
   /** All places of a window come back at its end; otherwise they come back one by one. */
   readonly isFixed: boolean;
@@ -80,7 +80,7 @@ export interface DocumentPlan {
   readonly points: number;
 }
 
-/** `lost`: it ran, but no answer comes. `unsent`: the connection fails before a byte is out. */
+/** `lost`: it ran, but no response comes. `unsent`: the connection fails before a byte is out. */
 export type Fate = 'answered' | 'lost' | 'unsent' | 'secondary' | 'overload' | 'permanent';
 
 export interface CallPlan {
@@ -100,7 +100,7 @@ export interface CallPlan {
   readonly isLetIn: boolean;
   /** When its client leaves; `Infinity` = stays. */
   readonly leavesAt: number;
-  /** From arrival at the upstream to the answer's head, and from there to its last byte. */
+  /** From arrival at the upstream to the response's head, and from there to its last byte. */
   readonly serviceMs: number;
   readonly bodyMs: number;
   /** How its first attempt ends; later ones are answered. */

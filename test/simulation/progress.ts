@@ -26,7 +26,7 @@ interface Watched {
   readonly bucket: BucketRecord;
   readonly plan: BucketPlan;
   readonly upstream: Upstream;
-  /** The level of its requests is held against the truth: no answer corrects it, and it drains as the truth does. */
+  /** The level of its requests is held against the truth: no response corrects it, and it drains as the truth does. */
   readonly isHeldToTruth: boolean;
 }
 
@@ -151,7 +151,7 @@ export class Progress {
   }
 
   /**
-   * What a call reserved and did not use has come back: a calm meter that no answer corrects holds no more than the
+   * What a call reserved and did not use has come back: a calm meter that no response corrects holds no more than the
    * truth, what is on its way, and what went out and perhaps was counted.
    */
   #nothingKept({ bucket, upstream }: Watched, meter: MeterSnapshot | undefined, now: number): void {

@@ -14,7 +14,7 @@ export interface RefusedCall {
   readonly sent: ReadonlySet<string>;
   /** Those that the upstream had not answered yet. */
   readonly inFlight: ReadonlySet<string>;
-  /** Those to which an answer had come, which states what the upstream has. */
+  /** Those to which a response had come, which states what the upstream has. */
   readonly answered: ReadonlySet<string>;
   /** Calls that had ended by then. */
   readonly ended: ReadonlySet<string>;

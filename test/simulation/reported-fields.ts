@@ -1,5 +1,5 @@
 /**
- * What an answer says that has only `x-ratelimit-limit`, `-remaining` and `-reset`, read by the product's own dialect: how
+ * What a response says that has only `x-ratelimit-limit`, `-remaining` and `-reset`, read by the product's own dialect: how
  * it is understood is part of what the histories prove.
  */
 import type { Feedback } from '../../src/call.ts';

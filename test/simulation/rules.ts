@@ -213,7 +213,7 @@ function asStated(bucket: BucketPlan): BucketPlan {
   if (!isStatedLess(bucket) || statedShare === null) return bucket;
   return {
     ...bucket,
-    // A call may take more than a limit that is stated too low, and answers tell the level of a larger bucket.
+    // A call may take more than a limit that is stated too low, and responses tell the level of a larger bucket.
     isReliable: bucket.isReliable && isStatedAlone(bucket) && tokens === null && cost === null,
     requests: shareOf(requests, statedShare),
     tokens: tokens === null ? null : shareOf(tokens, statedShare),

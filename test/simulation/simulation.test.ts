@@ -19,8 +19,8 @@ const first = only ?? 1;
 const reachesAll = count >= 1_000;
 
 /**
- * Found among tens of thousands. A reload states a third of the upstream's quota before any answer has come: nobody can know that the
- * first answer will raise it, and the wait of a refusal is that of the stated quota (24708). A call that could not be sent gave its slot
+ * Found among tens of thousands. A reload states a third of the upstream's quota before any response has come: nobody can know that the
+ * first response will raise it, and the wait of a refusal is that of the stated quota (24708). A call that could not be sent gave its slot
  * back, so that its lane was awake and, before others of its class, waited for room (9587). The pilot of a crowd was stopped before it
  * was written: the next call is a pilot, too (8809).
  */

@@ -5,20 +5,20 @@
  *
  * | part | how much | why it is needed |
  * |---|---|---|
- * | rest | 1 s and 2 % of the wait | a meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain; a probe waits for its answer |
+ * | rest | 1 s and 2 % of the wait | a meter that leaves empty rests for up to a second, or a sixtieth of its window, once per drain; a probe waits for its response |
  * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was stated is of the past |
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`burstToleranceCalls`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
- * | charges | what known calls reserve and are not charged, or the other way round; of documents only before an answer stated their cost; of calls refused for another reason than their bucket all that they reserved | only answers tell |
+ * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost; of calls refused for another reason than their bucket all that they reserved | only responses tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
  * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
  * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
- * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until an answer | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its answer says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
- * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several answers, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
+ * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until a response | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its response says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
+ * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several responses, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
  *
  * Pure.
  */
@@ -61,7 +61,7 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const left = world.calls.filter(({ id, lane }) => refused.left.has(id) && lane.bucket === bucket.key);
   const about = [...known, ...left];
   const serviceMs = (each: CallPlan): number => serviceMsOf(each, bucket, isDay);
-  // Any answer to a call of a document, a refusal too, has stated what such calls cost.
+  // Any response to a call of a document, a refusal too, has stated what such calls cost.
   const isKnownDocument = ({ document }: CallPlan): boolean =>
     world.calls.some(
       (each) =>

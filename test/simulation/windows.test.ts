@@ -71,7 +71,7 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
   const throttled: number[] = [];
   let refused = 0;
 
-  const answer = (grant: Grant, status: number, stated: ReadonlyMap<string, string>): void => {
+  const respond = (grant: Grant, status: number, stated: ReadonlyMap<string, string>): void => {
     const facts = {
       status,
       fields: stated,
@@ -99,7 +99,7 @@ async function run({ windows, fields, calls, maxWaitMs }: World, originMs: numbe
       if (leftMs === 0) for (const window of windows) window.take();
       const retry = leftMs > 0 ? { 'retry-after': String(Math.ceil(leftMs / 1_000)) } : {};
       const stated = new Map(Object.entries({ ...fields(windows, now), ...retry }));
-      clock.outside(now + serviceMs + wayMs, () => answer(grant, leftMs > 0 ? 429 : 200, stated));
+      clock.outside(now + serviceMs + wayMs, () => respond(grant, leftMs > 0 ? 429 : 200, stated));
     });
   };
   const limiter = createEmbeddedLimiter(own, { onGrant: send, onClosed() {} });

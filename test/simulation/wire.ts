@@ -24,7 +24,7 @@ export class Wire {
     this.#meanMs = meanMs;
   }
 
-  /** Runs at the store and gives its answer to the process. */
+  /** Runs at the store and gives its response to the process. */
   ask<T>(run: () => Promise<T>): Promise<T> {
     if (this.#meanMs === 0) return run();
     return new Promise((resolve, reject) => {

@@ -14,7 +14,7 @@ async function start(options: CommerceOptions = {}): Promise<{
   simulator: CommerceSimulator;
   clock: ManualClock;
   send: Send;
-  graphql: (query: string, more?: object) => Promise<Answer>;
+  graphql: (query: string, more?: object) => Promise<CallResponse>;
 }> {
   const clock = manualClock();
   const simulator = createCommerceSimulator({ clock, latency: { minMs: 0, maxMs: 0 }, ...options });
@@ -26,12 +26,12 @@ async function start(options: CommerceOptions = {}): Promise<{
       headers: { 'x-shopify-access-token': 'shpat_sim', 'content-type': 'application/json', ...headers },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
-  const graphql = async (query: string, more: object = {}): Promise<Answer> =>
-    (await (await send('/admin/api/2026-10/graphql.json', { query, ...more })).json()) as Answer;
+  const graphql = async (query: string, more: object = {}): Promise<CallResponse> =>
+    (await (await send('/admin/api/2026-10/graphql.json', { query, ...more })).json()) as CallResponse;
   return { simulator, clock, send, graphql };
 }
 
-interface Answer {
+interface CallResponse {
   data?: Record<string, unknown>;
   errors?: { message: string; extensions?: { code: string } }[];
   extensions?: { cost: { requestedQueryCost: number; actualQueryCost: number; throttleStatus: object } };
@@ -236,7 +236,7 @@ describe('the simulated GraphQL bucket', () => {
     const { send, clock, simulator } = await start();
     const query = '# sim: requested=500 actual=20 ms=300\n{ shop { name } }';
     const calls = Array.from({ length: 5 }, () => send('/admin/api/2026-10/graphql.json', { query }));
-    const answers = Promise.all(calls.map(async (call) => (await (await call).json()) as Answer));
+    const responses = Promise.all(calls.map(async (call) => (await (await call).json()) as CallResponse));
     while (simulator.log.length < 5) await new Promise((resolve) => setImmediate(resolve));
     expect(simulator.log.map(({ decision }) => decision).sort()).toEqual([
       'admitted',
@@ -247,7 +247,7 @@ describe('the simulated GraphQL bucket', () => {
     ]);
     expect(Math.max(...simulator.log.map(({ inFlight }) => inFlight.scope))).toBe(5);
     clock.advance(300);
-    expect((await answers).filter(({ data }) => data !== undefined)).toHaveLength(4);
+    expect((await responses).filter(({ data }) => data !== undefined)).toHaveLength(4);
   });
 
   test('runs a mutation once for an idempotency key, and refuses it with other variables', async () => {

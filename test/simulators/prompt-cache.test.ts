@@ -9,7 +9,7 @@ test('a marked prompt is cached for five minutes from its last use, and is not c
   const { url } = await simulator.listen();
   const system = [{ type: 'text', text: 'x'.repeat(40_000), cache_control: { type: 'ephemeral' } }];
   const ask = async (text: string): Promise<unknown> => {
-    const answer = await fetch(`${url}/v1/messages`, {
+    const response = await fetch(`${url}/v1/messages`, {
       method: 'POST',
       headers: { 'x-api-key': 'sk-sim', 'content-type': 'application/json' },
       body: JSON.stringify({
@@ -19,8 +19,8 @@ test('a marked prompt is cached for five minutes from its last use, and is not c
         messages: [{ role: 'user', content: text }],
       }),
     });
-    const { usage } = (await answer.json()) as { usage: Record<string, number> };
-    const left = answer.headers.get('anthropic-ratelimit-input-tokens-remaining');
+    const { usage } = (await response.json()) as { usage: Record<string, number> };
+    const left = response.headers.get('anthropic-ratelimit-input-tokens-remaining');
     return { ...usage, left: Number(left) };
   };
   const written = { cache_creation_input_tokens: 10_000, cache_read_input_tokens: 0 };

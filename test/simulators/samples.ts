@@ -1,4 +1,4 @@
-/** Recorded answers of live services, by id. */
+/** Recorded responses of live services, by id. */
 import { readFileSync } from 'node:fs';
 
 export interface Sample {

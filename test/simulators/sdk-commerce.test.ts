@@ -59,10 +59,10 @@ describe('@shopify/admin-api-client', () => {
 
   test('GraphQL: data and cost, or errors when throttled', async () => {
     const client = createAdminApiClient({ ...options, customFetchApi: local });
-    const answer = await client.request('query($n: Int) { products(first: $n) { nodes { id title } } }', {
+    const response = await client.request('query($n: Int) { products(first: $n) { nodes { id title } } }', {
       variables: { n: 1 },
     });
-    expect(answer.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
+    expect(response.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
     simulator.drain(2000, { api: 'graphql' });
     const refused = await client.request('{ products(first: 100) { nodes { id } } }');
     expect(refused.errors?.graphQLErrors?.[0]).toMatchObject({ extensions: { code: 'THROTTLED' } });

@@ -69,7 +69,7 @@ test('two retries wait as stated and then succeed', async () => {
   simulator.configure({ models: { 'gpt-4o': { rpm: 60 } } });
   simulator.drain(60);
   const patient = client.withOptions({ maxRetries: 2 });
-  const answer = await patient.chat.completions.create({ model: 'gpt-4o', messages });
-  expect(answer.object).toBe('chat.completion');
+  const response = await patient.chat.completions.create({ model: 'gpt-4o', messages });
+  expect(response.object).toBe('chat.completion');
   expect(simulator.log.length).toBeGreaterThan(1);
 });

@@ -10,7 +10,7 @@ export interface AdmissionOptions extends Partial<Omit<Admission, 'ticket' | 'bu
   readonly limit?: number;
   /** Of `limit`, milliseconds. */
   readonly windowMs?: number;
-  /** With `limit`: grants before the first answer. */
+  /** With `limit`: grants before the first response. */
   readonly probe?: number;
   /** What a store is asked for; a limiter has the life of its leases from its settings. */
   readonly leaseMs?: number;

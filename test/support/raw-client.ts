@@ -1,12 +1,12 @@
 /**
- * A client that speaks bytes, and a strict reader of answers: what an HTTP library would repair or hide, a test of
+ * A client that speaks bytes, and a strict reader of responses: what an HTTP library would repair or hide, a test of
  * the wire must see.
  */
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
 
-/** One answer as it stood on the wire. */
-export interface RawAnswer {
+/** One response as it stood on the wire. */
+export interface RawResponse {
   readonly status: number;
   /** Name (lower case) and value, in order. */
   readonly fields: readonly (readonly [string, string])[];
@@ -25,18 +25,18 @@ export interface RawClient {
   readonly until: (condition: (received: string) => boolean) => Promise<string>;
   /** Resolves when the connection is closed: everything received, and whether it was reset. */
   readonly closed: Promise<{ readonly bytes: Buffer; readonly reset: boolean }>;
-  /** Whole answers received, waiting for `count` of them. `methods` of the requests, for answers to HEAD. */
-  readonly answers: (count: number, methods?: readonly string[]) => Promise<RawAnswer[]>;
+  /** Whole responses received, waiting for `count` of them. `methods` of the requests, for responses to HEAD. */
+  readonly responses: (count: number, methods?: readonly string[]) => Promise<RawResponse[]>;
   /** Stops sending; still receives. */
   readonly halfClose: () => void;
   /** Ends the connection with a reset. */
   readonly abort: () => void;
 }
 
-/** What is left when a stream of answers has been read as far as it is whole. */
-export interface ReadAnswers {
-  readonly answers: RawAnswer[];
-  /** Bytes behind the last whole answer. */
+/** What is left when a stream of responses has been read as far as it is whole. */
+export interface ReadResponses {
+  readonly responses: RawResponse[];
+  /** Bytes behind the last whole response. */
   readonly rest: Buffer;
 }
 
@@ -76,7 +76,7 @@ function readOne(bytes: Buffer, from: number, method: string, closed: boolean) {
   const status = Number(statusLine[1]);
   const fields = splitFields(lines);
   const field = (name: string): string | undefined => fields.find(([key]) => key === name)?.[1];
-  const whole = (body: Buffer, end: number) => ({ answer: { status, fields, body, field }, end });
+  const whole = (body: Buffer, end: number) => ({ response: { status, fields, body, field }, end });
   const start = headEnd + 4;
   const lengths = fields.filter(([key]) => key === 'content-length');
   const coding = field('transfer-encoding');
@@ -94,22 +94,22 @@ function readOne(bytes: Buffer, from: number, method: string, closed: boolean) {
 }
 
 /**
- * Reads as many whole answers as there are. Throws on anything that is not well framed.
- * @param methods method of the request behind each final answer, in order; `GET` where none is given.
+ * Reads as many whole responses as there are. Throws on anything that is not well framed.
+ * @param methods method of the request behind each final response, in order; `GET` where none is given.
  * @param closed true when the connection has ended, which ends a body without a length.
  */
-export function readAnswers(bytes: Buffer, methods: readonly string[] = [], closed = false): ReadAnswers {
-  const answers: RawAnswer[] = [];
+export function readResponses(bytes: Buffer, methods: readonly string[] = [], closed = false): ReadResponses {
+  const responses: RawResponse[] = [];
   let at = 0;
   let finals = 0;
   while (at < bytes.length) {
     const one = readOne(bytes, at, methods[finals] ?? 'GET', closed);
     if (one === null) break;
-    answers.push(one.answer);
-    if (one.answer.status >= 200) finals += 1;
+    responses.push(one.response);
+    if (one.response.status >= 200) finals += 1;
     at = one.end;
   }
-  return { answers, rest: bytes.subarray(at) };
+  return { responses, rest: bytes.subarray(at) };
 }
 
 /** Connects to a port of this machine. */
@@ -152,9 +152,9 @@ export const connectRaw = (port: number): Promise<RawClient> =>
         waiting.add(check);
         check();
       });
-    const answers: RawClient['answers'] = async (count, methods) => {
-      await until(() => readAnswers(received(), methods, ended).answers.length >= count);
-      return readAnswers(received(), methods, ended).answers;
+    const responses: RawClient['responses'] = async (count, methods) => {
+      await until(() => readResponses(received(), methods, ended).responses.length >= count);
+      return readResponses(received(), methods, ended).responses;
     };
     socket.on('connect', () =>
       resolve({
@@ -167,7 +167,7 @@ export const connectRaw = (port: number): Promise<RawClient> =>
           }),
         until,
         closed,
-        answers,
+        responses,
         halfClose: () => socket.end(),
         abort: () => socket.resetAndDestroy(),
       }),

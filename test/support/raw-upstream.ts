@@ -128,11 +128,11 @@ export function completeRequests(text: string): number {
 
 /** Answers every request on a connection with the same bytes. */
 export const answering =
-  (answer: string): Script =>
+  (response: string): Script =>
   async (connection) => {
     for (let count = 1; ; count++) {
       await connection.requests(count);
       if (connection.socket.destroyed) return;
-      connection.send(answer);
+      connection.send(response);
     }
   };

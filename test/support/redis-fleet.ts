@@ -73,14 +73,14 @@ export function fleetConfig(options: FleetOptions): FleetConfig {
   };
 }
 
-export interface Answer {
+export interface CallResponse {
   readonly nonce: string;
   /** Monotonic milliseconds. */
   readonly sentAt: number;
   readonly status: number;
-  /** Milliseconds from sending to the end of the answer. */
+  /** Milliseconds from sending to the end of the response. */
   readonly tookMs: number;
-  /** Code of a refusal made by Sluice, or of a broken connection; empty for an answer of the upstream. */
+  /** Code of a refusal made by Sluice, or of a broken connection; empty for a response of the upstream. */
   readonly code: string;
   /** What held the call, as the problem document of a refusal says; empty otherwise. */
   readonly heldBy: string;
@@ -88,7 +88,7 @@ export interface Answer {
   readonly retryAfterMs: number | null;
 }
 
-type Refusal = Pick<Answer, 'heldBy' | 'retryAfterMs'>;
+type Refusal = Pick<CallResponse, 'heldBy' | 'retryAfterMs'>;
 const noRefusal: Refusal = { heldBy: '', retryAfterMs: null };
 
 /** What a refusal says beside its code; `heldBy` is `unreadable` when its document is not JSON. */
@@ -116,7 +116,7 @@ export function send(call: {
   readonly headers?: Readonly<Record<string, string>>;
   readonly agent?: Agent;
   readonly signal?: AbortSignal;
-}): Promise<Answer> {
+}): Promise<CallResponse> {
   const startedAt = systemClock.monotonic();
   const body = call.body === undefined ? null : JSON.stringify(call.body);
   return new Promise((resolve) => {
@@ -144,13 +144,15 @@ export function send(call: {
           ...call.headers,
         },
       },
-      (answer) => {
-        const code = String(answer.headers['sluice-error'] ?? '');
+      (response) => {
+        const code = String(response.headers['sluice-error'] ?? '');
         const parts: Buffer[] = [];
-        answer.on('error', () => end(0, 'cut'));
-        answer.on('end', () => end(answer.statusCode ?? 0, code, refusalOf(answer, Buffer.concat(parts))));
-        if (code === '') answer.resume();
-        else answer.on('data', (part: Buffer) => parts.push(part));
+        response.on('error', () => end(0, 'cut'));
+        response.on('end', () =>
+          end(response.statusCode ?? 0, code, refusalOf(response, Buffer.concat(parts))),
+        );
+        if (code === '') response.resume();
+        else response.on('data', (part: Buffer) => parts.push(part));
       },
     );
     outgoing.on('error', (failure: NodeJS.ErrnoException) => end(0, failure.code ?? failure.name));
@@ -167,8 +169,12 @@ export const ordersPath = '/via/shop/admin/api/2026-10/orders.json';
  * client that sends one call after the other would notice. Calls that several processes send in the same moment have no
  * order that anybody could keep.
  */
-export function overtaken(answers: readonly Answer[], entries: readonly LogEntry[], apartMs: number): number {
-  const sentAt = new Map(answers.map(({ nonce, sentAt: at }) => [nonce, at]));
+export function overtaken(
+  responses: readonly CallResponse[],
+  entries: readonly LogEntry[],
+  apartMs: number,
+): number {
+  const sentAt = new Map(responses.map(({ nonce, sentAt: at }) => [nonce, at]));
   const order = [...entries]
     .filter(({ decision, nonce }) => decision === 'admitted' && sentAt.has(nonce))
     .sort((a, b) => a.arrivedT - b.arrivedT)

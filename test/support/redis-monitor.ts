@@ -57,7 +57,7 @@ export async function monitorRedis(port: number): Promise<RedisMonitor> {
   reader.on('line', (line) => lines.push(line));
   socket.write('MONITOR\r\n');
   await once(reader, 'line');
-  const answer = lines.shift();
-  if (answer !== '+OK') throw new Error(`MONITOR was answered with ${String(answer)}`);
+  const reply = lines.shift();
+  if (reply !== '+OK') throw new Error(`MONITOR was answered with ${String(reply)}`);
   return { lines, stop: () => void socket.destroy() };
 }

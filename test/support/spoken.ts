@@ -119,10 +119,10 @@ function spoken(
   let next = 0;
   const call: Spoken['call'] = async (path = '/v1/things', headers = {}) => {
     const port = services[next++ % services.length]?.dataAddress.port ?? 0;
-    const answer = await fetch(`http://127.0.0.1:${port}${prefix}${path}`, {
+    const response = await fetch(`http://127.0.0.1:${port}${prefix}${path}`, {
       headers: { 'sluice-key': key, ...headers },
     });
-    return { status: answer.status, headers: answer.headers, text: await answer.text() };
+    return { status: response.status, headers: response.headers, text: await response.text() };
   };
   const calls: Spoken['calls'] = (count, path) =>
     Promise.all(Array.from({ length: count }, () => call(path)));

@@ -1,6 +1,6 @@
 /**
  * A token endpoint (RFC 6749 §4.4 and §6) on a real socket: tokens that end, tokens that revoke each other, refresh tokens that are
- * replaced with each use, answers that are slow, missing, lost or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
+ * replaced with each use, responses that are slow, missing, lost or wrong. Owns which tokens are valid; an upstream asks `isValid`, or hears of each change.
  */
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -11,7 +11,7 @@ export type Manner =
   | { readonly kind: 'issue'; readonly afterMs?: number }
   | { readonly kind: 'hang' }
   | { readonly kind: 'cut' }
-  /** Issues, and breaks off before the answer. */
+  /** Issues, and breaks off before the response. */
   | { readonly kind: 'lose' }
   | {
       readonly kind: 'answer';
@@ -47,7 +47,7 @@ export interface TokenEndpoint {
   /** What a person's new authorization gives: a refresh token of a new grant. */
   authorize(): string;
   isValid(token: string): boolean;
-  answer(...manners: Manner[]): void;
+  respond(...manners: Manner[]): void;
   /** Ends a token before its time. */
   revoke(token: string): void;
   close(): Promise<void>;
@@ -166,7 +166,7 @@ export async function startTokenEndpoint(options: TokenEndpointOptions = {}): Pr
     },
     authorize: () => chain?.authorize() ?? '',
     isValid: (token) => valid.has(token),
-    answer: (...given) => (manners = given),
+    respond: (...given) => (manners = given),
     revoke,
     async close() {
       for (const cancel of cancels) cancel();

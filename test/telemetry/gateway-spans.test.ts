@@ -10,7 +10,7 @@ import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 
 const { key, hash } = createKey();
 const caller = { trace: '4bf92f3577b34da6a3ce929d0e0e4736', span: '00f067aa0ba902b7' };
-const answers: ((answer: ServerResponse) => void)[] = [];
+const responses: ((response: ServerResponse) => void)[] = [];
 const before = { ...process.env };
 let upstream: Server;
 let service: Service;
@@ -21,17 +21,17 @@ let streamed = '';
 beforeAll(async () => {
   const held = Promise.withResolvers<ServerResponse>();
   let throttles = 0;
-  const throttle = (answer: ServerResponse): void =>
-    void answer
+  const throttle = (response: ServerResponse): void =>
+    void response
       .writeHead(429, { 'retry-after-ms': '20', 'x-request-id': `req_${(throttles += 1)}` })
       .end('{"error":{"message":"canary text"}}');
-  answers.push(held.resolve, throttle, throttle, (answer) => {
-    answer.writeHead(200, { 'content-type': 'text/event-stream', 'x-request-id': 'req_3' });
-    answer.write('data: {"n":1}\n\n');
-    answer.end('data: [DONE]\n\n');
+  responses.push(held.resolve, throttle, throttle, (response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream', 'x-request-id': 'req_3' });
+    response.write('data: {"n":1}\n\n');
+    response.end('data: [DONE]\n\n');
   });
-  upstream = createServer((request, answer) => {
-    request.resume().on('end', () => answers.shift()?.(answer));
+  upstream = createServer((request, response) => {
+    request.resume().on('end', () => responses.shift()?.(response));
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   const { port } = upstream.address() as AddressInfo;

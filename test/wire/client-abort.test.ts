@@ -1,7 +1,7 @@
 /** A client that leaves, at every stage of its call. */
 import { describe, expect, test } from '@jest/globals';
 import { PassThrough, Readable } from 'node:stream';
-import type { AnswerEnd, Call, Outcome } from '../../src/call.ts';
+import type { ResponseEnd, Call, Outcome } from '../../src/call.ts';
 import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
 import type { RawClient } from '../support/raw-client.ts';
 
@@ -57,7 +57,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
 
   test('before an outcome that comes too late ends the body of the outcome and its call, once', async () => {
     const hold = later<Outcome>();
-    const ends: AnswerEnd[] = [];
+    const ends: ResponseEnd[] = [];
     const { client, calls } = await startDataServer(() => hold.promise);
     const raw = await client();
     await raw.send(get);
@@ -73,7 +73,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
 
   test('while it receives the response ends the upstream body, too', async () => {
     const body = new PassThrough();
-    const ends: AnswerEnd[] = [];
+    const ends: ResponseEnd[] = [];
     const { client, calls, bugs } = await startDataServer(() =>
       Promise.resolve(outcomeOf({ body, onEnd: (how) => ends.push(how) })),
     );
@@ -104,13 +104,13 @@ test('a refusal for a client that left is not written to any socket', async () =
 });
 
 test('a call whose whole response was sent is not aborted when its client leaves', async () => {
-  const ends: AnswerEnd[] = [];
+  const ends: ResponseEnd[] = [];
   const { client, calls, data } = await startDataServer(() =>
     Promise.resolve(outcomeOf({ onEnd: (how) => ends.push(how) })),
   );
   const raw = await client();
   await raw.send(get);
-  await raw.answers(1);
+  await raw.responses(1);
   await settled(() => ends.length === 1);
   raw.abort();
   await settled(() => data.stats().openConnections === 0);
@@ -134,7 +134,7 @@ test('a client that half-closes and does not read its response counts as gone, a
       this.push(Buffer.alloc(64 * 1_024));
     },
   });
-  const ends: AnswerEnd[] = [];
+  const ends: ResponseEnd[] = [];
   const { client } = await startDataServer(() =>
     Promise.resolve(outcomeOf({ body, onEnd: (how) => ends.push(how) })),
   );

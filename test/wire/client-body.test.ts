@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { Refusal } from '../../src/errors.ts';
 import type { Call } from '../../src/call.ts';
-import { readAnswers } from '../support/raw-client.ts';
+import { readResponses } from '../support/raw-client.ts';
 import {
   later,
   outcomeOf,
@@ -37,9 +37,9 @@ describe('the body of a request', () => {
       await raw.send(withLength(size) + 'x'.repeat(size) + upload('Transfer-Encoding: chunked'));
       if (size > 0) await raw.send(chunk(size));
       await raw.send('0\r\n\r\n');
-      for (const answer of await raw.answers(2)) {
-        expect(answer.body.toString()).toBe('x'.repeat(size));
-        expect(answer.field('x-replayable')).toBe(String(size <= maxReplayBytes));
+      for (const response of await raw.responses(2)) {
+        expect(response.body.toString()).toBe('x'.repeat(size));
+        expect(response.field('x-replayable')).toBe(String(size <= maxReplayBytes));
       }
     },
   );
@@ -49,14 +49,14 @@ describe('the body of a request', () => {
     const raw = await client();
     const bytes = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
     await raw.send(Buffer.concat([Buffer.from(withLength(256)), bytes]));
-    expect((await raw.answers(1))[0]?.body).toEqual(bytes);
+    expect((await raw.responses(1))[0]?.body).toEqual(bytes);
   });
 
   test('arrives whole when head and body come one byte at a time', async () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     for (const byte of withLength(5) + 'abcde') await raw.send(byte);
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('abcde');
+    expect((await raw.responses(1))[0]?.body.toString()).toBe('abcde');
   });
 
   test('is the same when it is read twice', async () => {
@@ -68,14 +68,14 @@ describe('the body of a request', () => {
     });
     const raw = await client();
     await raw.send(withLength(3) + 'abc');
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('true');
+    expect((await raw.responses(1))[0]?.body.toString()).toBe('true');
   });
 
   test('arrives without its trailers', async () => {
     const { client, calls } = await startDataServer(echo);
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + '1\r\na\r\n0\r\nSluice-Key: k\r\n\r\n');
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('a');
+    expect((await raw.responses(1))[0]?.body.toString()).toBe('a');
     expect(calls[0]?.rawFields).not.toContain('Sluice-Key');
   });
 });
@@ -85,9 +85,9 @@ describe('the bound of a body', () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send(withLength(maxBodyBytes + 1));
-    const [answer] = await raw.answers(1);
-    expect([answer?.status, answer?.field('sluice-error')]).toEqual([413, 'body_too_large']);
-    expect(answer?.field('connection')).toBe('close');
+    const [response] = await raw.responses(1);
+    expect([response?.status, response?.field('sluice-error')]).toEqual([413, 'body_too_large']);
+    expect(response?.field('connection')).toBe('close');
     await raw.closed;
   });
 
@@ -98,8 +98,8 @@ describe('the bound of a body', () => {
     await settled(() => data.stats().heldBodyBytes === maxBodyBytes);
     expect(raw.received()).toHaveLength(0);
     await raw.send(chunk(1));
-    const [answer] = await raw.answers(1);
-    expect([answer?.status, answer?.field('connection')]).toEqual([413, 'close']);
+    const [response] = await raw.responses(1);
+    expect([response?.status, response?.field('connection')]).toEqual([413, 'close']);
     await raw.closed;
     await settled(() => data.stats().heldBytes === 0);
   });
@@ -119,12 +119,12 @@ describe('the bound of a body', () => {
     const { client, data } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
     await raw.send(upload('Transfer-Encoding: chunked') + chunk(maxBodyBytes) + chunk(1));
-    await raw.answers(1);
+    await raw.responses(1);
     const noticed = once(data.server, 'clientError');
     await raw.send('zz\r\n');
     await noticed;
-    const { answers, rest } = readAnswers((await raw.closed).bytes);
-    expect(answers.map(({ status }) => status)).toEqual([413]);
+    const { responses, rest } = readResponses((await raw.closed).bytes);
+    expect(responses.map(({ status }) => status)).toEqual([413]);
     expect(rest).toHaveLength(0);
   });
 
@@ -132,7 +132,7 @@ describe('the bound of a body', () => {
     const { client, calls } = await startDataServer(echo, { lingerMs: 5_000 });
     const raw = await client();
     await raw.send(withLength(maxBodyBytes + 1));
-    await raw.answers(1);
+    await raw.responses(1);
     await raw.send('x'.repeat(maxBodyBytes + 1) + withLength(1) + 'y');
     const { bytes } = await raw.closed;
     expect(bytes.toString().match(/HTTP\/1\.1/g)).toHaveLength(1);
@@ -157,14 +157,14 @@ describe('the bound of all bodies in a process', () => {
     // Not announced: refused when it no longer fits.
     await fourth.send(upload('Transfer-Encoding: chunked') + chunk(5_001));
     for (const raw of [third, fourth]) {
-      const [answer] = await raw.answers(1);
-      expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
-      expect(answer?.field('retry-after')).toBe('1');
+      const [response] = await raw.responses(1);
+      expect([response?.status, response?.field('sluice-error')]).toEqual([503, 'overloaded']);
+      expect(response?.field('retry-after')).toBe('1');
     }
     expect(data.stats().heldBodyBytes).toBe(20_000);
     hold.resolve();
-    await first.answers(1);
-    await second.answers(1);
+    await first.responses(1);
+    await second.responses(1);
     await settled(() => data.stats().heldBytes === 0);
   });
 
@@ -188,17 +188,17 @@ describe('the bound of all bodies in a process', () => {
     await announced.send(as('greedy', 2_501));
     await unannounced.send(upload('X-Owner: greedy', 'Transfer-Encoding: chunked') + chunk(2_501));
     for (const raw of [announced, unannounced]) {
-      const [answer] = await raw.answers(1);
-      expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
+      const [response] = await raw.responses(1);
+      expect([response?.status, response?.field('sluice-error')]).toEqual([503, 'overloaded']);
     }
     await other.send(as('modest', 10_000));
     await settled(() => data.stats().heldBodyBytes === 20_000);
     hold.resolve();
-    expect((await first.answers(1))[0]?.status).toBe(200);
-    expect((await other.answers(1))[0]?.status).toBe(200);
+    expect((await first.responses(1))[0]?.status).toBe(200);
+    expect((await other.responses(1))[0]?.status).toBe(200);
     // What was given back may be held again.
     await first.send(as('greedy', 10_000));
-    expect((await first.answers(2))[1]?.status).toBe(200);
+    expect((await first.responses(2))[1]?.status).toBe(200);
   });
 
   test('frees the bytes of an aborted upload', async () => {
@@ -218,8 +218,8 @@ describe('a body that the call does not read', () => {
     const { client, data } = await startDataServer(() => Promise.reject(new Refusal('unauthenticated')));
     const raw = await client();
     await raw.send(withLength(9_000) + 'x'.repeat(4_000));
-    const [answer] = await raw.answers(1);
-    expect([answer?.status, answer?.field('connection')]).toEqual([401, 'close']);
+    const [response] = await raw.responses(1);
+    expect([response?.status, response?.field('connection')]).toEqual([401, 'close']);
     expect(data.stats().heldBodyBytes).toBe(0);
     await raw.closed;
   });
@@ -230,8 +230,8 @@ describe('a body that the call does not read', () => {
     );
     const raw = await client();
     await raw.send(withLength(9_000));
-    const [answer] = await raw.answers(1);
-    expect([answer?.body.toString(), answer?.field('connection')]).toEqual(['fine', 'close']);
+    const [response] = await raw.responses(1);
+    expect([response?.body.toString(), response?.field('connection')]).toEqual(['fine', 'close']);
     await raw.closed;
   });
 });
@@ -252,8 +252,8 @@ describe('Expect: 100-continue', () => {
     admitted.resolve();
     expect(await raw.until((text) => text.endsWith('\r\n\r\n'))).toBe('HTTP/1.1 100 Continue\r\n\r\n');
     await raw.send('abc');
-    const answers = await raw.answers(2);
-    expect(answers.map(({ status, body }) => [status, body.toString()])).toEqual([
+    const responses = await raw.responses(2);
+    expect(responses.map(({ status, body }) => [status, body.toString()])).toEqual([
       [100, ''],
       [200, 'abc'],
     ]);
@@ -284,11 +284,11 @@ describe('Expect: 100-continue', () => {
     const { client } = await startDataServer(echo);
     const raw = await client();
     await raw.send(asking);
-    await raw.answers(1);
+    await raw.responses(1);
     await raw.send('abc');
-    expect((await raw.answers(2))[1]?.field('connection')).toBe('keep-alive');
+    expect((await raw.responses(2))[1]?.field('connection')).toBe('keep-alive');
     await raw.send(withLength(1) + 'd');
-    expect((await raw.answers(3))[2]?.body.toString()).toBe('d');
+    expect((await raw.responses(3))[2]?.body.toString()).toBe('d');
   });
 
   test.each([
@@ -315,9 +315,9 @@ describe('Expect: 100-continue', () => {
     await raw.send(asking + 'abc' + withLength(0));
     await requests;
     admitted.resolve();
-    const { answers } = readAnswers((await raw.closed).bytes);
-    expect(answers.map(({ status }) => status)).toEqual([100, 200]);
-    expect(answers[1]?.field('connection')).toBe('close');
+    const { responses } = readResponses((await raw.closed).bytes);
+    expect(responses.map(({ status }) => status)).toEqual([100, 200]);
+    expect(responses[1]?.field('connection')).toBe('close');
     expect(calls).toHaveLength(1);
   });
 

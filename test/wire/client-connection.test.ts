@@ -12,7 +12,7 @@ import {
   startDataServer,
 } from '../ingress/data-server-fixture.ts';
 import type { Later } from '../ingress/data-server-fixture.ts';
-import { readAnswers } from '../support/raw-client.ts';
+import { readResponses } from '../support/raw-client.ts';
 
 const get = (n: number | string): string => `GET /proxy?${n} HTTP/1.1\r\nHost: a\r\n\r\n`;
 const numberOf = (call: Call): string => call.rawUrl.slice('/proxy?'.length);
@@ -46,8 +46,8 @@ describe('pipelined requests', () => {
     release(2);
     release(1);
     release(0);
-    const answers = await raw.answers(3);
-    expect(answers.map(({ body }) => body.toString())).toEqual(['0', '1', '2']);
+    const responses = await raw.responses(3);
+    expect(responses.map(({ body }) => body.toString())).toEqual(['0', '1', '2']);
   });
 
   test('beyond the bound of one connection are refused, and other connections are served', async () => {
@@ -62,10 +62,10 @@ describe('pipelined requests', () => {
     await other.send(get(9));
     await settled(() => calls.length === 4);
     for (const n of [0, 1, 2, 9]) release(n);
-    await other.answers(1);
-    const { answers } = readAnswers((await raw.closed).bytes);
-    expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 503]);
-    expect(answers[3]?.field('sluice-error')).toBe('overloaded');
+    await other.responses(1);
+    const { responses } = readResponses((await raw.closed).bytes);
+    expect(responses.map(({ status }) => status)).toEqual([200, 200, 200, 503]);
+    expect(responses[3]?.field('sluice-error')).toBe('overloaded');
     expect(calls).toHaveLength(4);
   });
 
@@ -78,12 +78,12 @@ describe('pipelined requests', () => {
     await first.send(get(0));
     await settled(() => calls.length === 1);
     await second.send(get(1));
-    expect((await second.answers(1))[0]?.field('sluice-error')).toBe('overloaded');
+    expect((await second.responses(1))[0]?.field('sluice-error')).toBe('overloaded');
     release(0);
-    await first.answers(1);
+    await first.responses(1);
     await first.send(get(2));
     release(2);
-    expect((await first.answers(2))[1]?.body.toString()).toBe('2');
+    expect((await first.responses(2))[1]?.body.toString()).toBe('2');
   });
 
   test('hidden in the body of another request stay a body', async () => {
@@ -95,8 +95,8 @@ describe('pipelined requests', () => {
     await raw.send(
       `POST /proxy HTTP/1.1\r\nHost: a\r\nContent-Length: ${hidden.length}\r\n\r\n${hidden}${get(1)}`,
     );
-    const answers = await raw.answers(2);
-    expect(answers[0]?.body.toString()).toBe(hidden);
+    const responses = await raw.responses(2);
+    expect(responses[0]?.body.toString()).toBe(hidden);
     expect(calls.map(({ rawUrl }) => rawUrl)).toEqual(['/proxy', '/proxy?1']);
   });
 });
@@ -110,9 +110,9 @@ describe('after an error response', () => {
       );
       const raw = await client();
       await raw.send(get(0) + get(1));
-      const answers = await raw.answers(2);
-      expect(answers.map((answer) => answer.field('sluice-error'))).toEqual([code, undefined]);
-      expect(answers[1]?.body.toString()).toBe('1');
+      const responses = await raw.responses(2);
+      expect(responses.map((response) => response.field('sluice-error'))).toEqual([code, undefined]);
+      expect(responses[1]?.body.toString()).toBe('1');
     },
   );
 
@@ -120,8 +120,8 @@ describe('after an error response', () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(`TRACE /proxy HTTP/1.1\r\nHost: a\r\n\r\n${get(1)}`);
-    const { answers, rest } = readAnswers((await raw.closed).bytes);
-    expect(answers.map(({ status }) => status)).toEqual([405]);
+    const { responses, rest } = readResponses((await raw.closed).bytes);
+    expect(responses.map(({ status }) => status)).toEqual([405]);
     expect(rest).toHaveLength(0);
     expect(calls).toHaveLength(0);
   });
@@ -138,12 +138,12 @@ describe('garbage behind a request', () => {
     await settled(() => calls.length === 2);
     release(1);
     release(0);
-    const { answers, rest } = readAnswers((await raw.closed).bytes);
-    expect(answers.map(({ status, body }) => [status, body.toString()])).toEqual([
+    const { responses, rest } = readResponses((await raw.closed).bytes);
+    expect(responses.map(({ status, body }) => [status, body.toString()])).toEqual([
       [200, '0'],
       [200, '1'],
     ]);
-    expect(answers[1]?.field('connection')).toBe('close');
+    expect(responses[1]?.field('connection')).toBe('close');
     expect(rest).toHaveLength(0);
   });
 
@@ -169,8 +169,8 @@ describe('garbage behind a request', () => {
     await raw.send(garbage);
     await noticed;
     body.end('last');
-    const { answers, rest } = readAnswers((await raw.closed).bytes);
-    expect(answers.map((answer) => answer.body.toString())).toEqual(['first last']);
+    const { responses, rest } = readResponses((await raw.closed).bytes);
+    expect(responses.map((response) => response.body.toString())).toEqual(['first last']);
     expect(rest).toHaveLength(0);
   });
 
@@ -181,8 +181,8 @@ describe('garbage behind a request', () => {
     await raw.send(`GET /proxy?0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n${get(1)}`);
     await settled(() => calls.length === 1);
     release(0);
-    const { answers, rest } = readAnswers((await raw.closed).bytes);
-    expect(answers.map((answer) => answer.body.toString())).toEqual(['0']);
+    const { responses, rest } = readResponses((await raw.closed).bytes);
+    expect(responses.map((response) => response.body.toString())).toEqual(['0']);
     expect(rest).toHaveLength(0);
     expect(calls).toHaveLength(1);
   });
@@ -197,8 +197,8 @@ describe('garbage behind a request', () => {
     await raw.send(get(0) + 'POST /proxy?1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n');
     await settled(() => calls.length === 2);
     release(0);
-    const { answers } = readAnswers((await raw.closed).bytes);
-    expect(answers.map((answer) => answer.body.toString())).toEqual(['0']);
+    const { responses } = readResponses((await raw.closed).bytes);
+    expect(responses.map((response) => response.body.toString())).toEqual(['0']);
     expect(calls[1]?.clientGone.aborted).toBe(true);
     expect(calls[0]?.clientGone.aborted).toBe(false);
   });

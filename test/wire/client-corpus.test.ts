@@ -1,12 +1,12 @@
 /**
- * Hostile bytes by class: method × framing × field × fragmentation. The oracle: no fault of our own, every answer
+ * Hostile bytes by class: method × framing × field × fragmentation. The oracle: no fault of our own, every response
  * well framed or the connection closed, at most one call, and the next connection served.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { DataServer } from '../../src/ingress/data-server.ts';
 import { outcomeOf, serverSettings, settled } from '../ingress/data-server-fixture.ts';
-import { connectRaw, readAnswers } from '../support/raw-client.ts';
+import { connectRaw, readResponses } from '../support/raw-client.ts';
 
 const methods = ['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'];
 const framings: readonly (readonly [string, string])[] = [
@@ -87,13 +87,13 @@ async function exchange(method: string, pieces: readonly Buffer[]): Promise<stri
   // A last, plain request shows whether the connection is still in frame, and closes a connection that is.
   await raw.send('GET /proxy?last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
   const { bytes } = await raw.closed;
-  const read = readAnswers(bytes, [method, 'GET'], true);
+  const read = readResponses(bytes, [method, 'GET'], true);
   // A head that does not parse has no method: its refusal has a body even if the method would have been HEAD.
   const unparsed = method === 'HEAD' && read.rest.length > 0;
-  const { answers, rest } = unparsed ? readAnswers(bytes, [], true) : read;
-  if (unparsed) expect(answers.map(({ field }) => field('connection'))).toEqual(['close']);
+  const { responses, rest } = unparsed ? readResponses(bytes, [], true) : read;
+  if (unparsed) expect(responses.map(({ field }) => field('connection'))).toEqual(['close']);
   expect(rest.toString()).toBe('');
-  const finals = answers.filter(({ status }) => status >= 200);
+  const finals = responses.filter(({ status }) => status >= 200);
   expect(finals.length).toBeLessThanOrEqual(2);
   // Compared with the bytes, so that a failure shows what was sent.
   const sent = Buffer.concat(pieces).toString('latin1');

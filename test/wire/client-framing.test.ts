@@ -1,25 +1,25 @@
 /** What plain Node accepts and Sluice must refuse, and what Node refuses and must go on refusing. Raw bytes only. */
 import { describe, expect, test } from '@jest/globals';
 import { outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
-import { readAnswers } from '../support/raw-client.ts';
-import type { RawAnswer } from '../support/raw-client.ts';
+import { readResponses } from '../support/raw-client.ts';
+import type { RawResponse } from '../support/raw-client.ts';
 
 interface Problem {
   readonly status: number;
   readonly code: string;
 }
 
-const problemOf = (answer: RawAnswer): Problem => JSON.parse(answer.body.toString()) as Problem;
+const problemOf = (response: RawResponse): Problem => JSON.parse(response.body.toString()) as Problem;
 
-/** Sends the bytes on a connection of their own; the one answer, after which the connection must close. */
-async function refused(bytes: string): Promise<{ answer: RawAnswer; calls: number; bugs: unknown[] }> {
+/** Sends the bytes on a connection of their own; the one response, after which the connection must close. */
+async function refused(bytes: string): Promise<{ response: RawResponse; calls: number; bugs: unknown[] }> {
   const { client, calls, bugs } = await startDataServer();
   const raw = await client();
   await raw.send(bytes);
-  const [answer] = await raw.answers(1);
+  const [response] = await raw.responses(1);
   await raw.closed;
-  if (answer === undefined) throw new Error('no answer');
-  return { answer, calls: calls.length, bugs };
+  if (response === undefined) throw new Error('no response');
+  return { response, calls: calls.length, bugs };
 }
 
 const head = (...fields: string[]): string =>
@@ -106,18 +106,18 @@ describe('what Node accepts and Sluice does not', () => {
   ];
 
   test.each(cases)('a request with %s is refused', async (_name, bytes, status, code) => {
-    const { answer, calls, bugs } = await refused(bytes);
-    expect(answer.status).toBe(status);
-    expect(answer.field('sluice-error')).toBe(code);
-    expect(answer.field('connection')).toBe('close');
-    expect(problemOf(answer)).toMatchObject({ status, code });
+    const { response, calls, bugs } = await refused(bytes);
+    expect(response.status).toBe(status);
+    expect(response.field('sluice-error')).toBe(code);
+    expect(response.field('connection')).toBe('close');
+    expect(problemOf(response)).toMatchObject({ status, code });
     expect(calls).toBe(0);
     expect(bugs).toEqual([]);
   });
 
   test('405 names the methods that are served', async () => {
-    expect((await refused(line('TRACE /proxy HTTP/1.1'))).answer.field('allow')).toContain('POST');
-    expect((await refused(line('CONNECT a:443 HTTP/1.1'))).answer.field('allow')).toContain('POST');
+    expect((await refused(line('TRACE /proxy HTTP/1.1'))).response.field('allow')).toContain('POST');
+    expect((await refused(line('CONNECT a:443 HTTP/1.1'))).response.field('allow')).toContain('POST');
   });
 });
 
@@ -173,12 +173,12 @@ describe('what Node refuses gets a problem document', () => {
     const { client, calls, bugs } = await startDataServer();
     const raw = await client();
     await raw.send(Buffer.from(bytes, 'latin1'));
-    const [answer] = await raw.answers(1);
+    const [response] = await raw.responses(1);
     await raw.closed;
-    expect(answer?.status).toBe(status);
-    expect(answer?.field('content-type')).toBe('application/problem+json');
-    expect(answer?.field('sluice-error')).toBe(status === 431 ? 'headers_too_large' : 'request_invalid');
-    expect(answer?.field('connection')).toBe('close');
+    expect(response?.status).toBe(status);
+    expect(response?.field('content-type')).toBe('application/problem+json');
+    expect(response?.field('sluice-error')).toBe(status === 431 ? 'headers_too_large' : 'request_invalid');
+    expect(response?.field('connection')).toBe('close');
     expect(calls).toHaveLength(0);
     expect(bugs).toEqual([]);
   });
@@ -201,10 +201,10 @@ describe('what Node refuses gets a problem document', () => {
     });
     const raw = await client();
     await raw.send(chunked + body);
-    const [answer] = await raw.answers(1);
+    const [response] = await raw.responses(1);
     await raw.closed;
-    expect(answer?.status).toBe(400);
-    expect(answer?.field('sluice-error')).toBe('request_invalid');
+    expect(response?.status).toBe(400);
+    expect(response?.field('sluice-error')).toBe('request_invalid');
     expect(left).toEqual([true]);
     expect(bugs).toEqual([]);
   });
@@ -215,7 +215,7 @@ describe('an unusual but allowed request', () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(head(...Array.from({ length: 999 }, () => 'a: b')));
-    expect((await raw.answers(1))[0]?.status).toBe(200);
+    expect((await raw.responses(1))[0]?.status).toBe(200);
     expect(calls[0]?.rawFields).toHaveLength(2_000);
   });
 
@@ -233,7 +233,7 @@ describe('an unusual but allowed request', () => {
       await raw.send(bytes);
       await settled(() => calls.length === 1);
       for (const part of parts) await raw.send(part);
-      expect((await raw.answers(1))[0]?.body.toString()).toBe('abcdef');
+      expect((await raw.responses(1))[0]?.body.toString()).toBe('abcdef');
     },
   );
 
@@ -242,8 +242,8 @@ describe('an unusual but allowed request', () => {
     const raw = await client();
     await raw.send(head(...offer) + head());
     const { bytes } = await raw.closed;
-    const { answers, rest } = readAnswers(bytes);
-    expect(answers.map(({ status, field }) => [status, field('connection')])).toEqual([[200, 'close']]);
+    const { responses, rest } = readResponses(bytes);
+    expect(responses.map(({ status, field }) => [status, field('connection')])).toEqual([[200, 'close']]);
     expect(rest).toHaveLength(0);
     expect(calls).toHaveLength(1);
   });
@@ -252,7 +252,7 @@ describe('an unusual but allowed request', () => {
     const { client, calls } = await startDataServer();
     const raw = await client();
     await raw.send(head('__proto__: a', 'constructor: b', 'hasOwnProperty: c'));
-    expect((await raw.answers(1))[0]?.status).toBe(200);
+    expect((await raw.responses(1))[0]?.status).toBe(200);
     expect(calls[0]?.rawFields.slice(2)).toEqual([
       '__proto__',
       'a',
@@ -267,7 +267,7 @@ describe('an unusual but allowed request', () => {
     const { client } = await startDataServer();
     const raw = await client();
     await raw.send('GET /proxy?target=x HTTP/1.0\r\n\r\n');
-    expect((await raw.answers(1))[0]?.status).toBe(200);
+    expect((await raw.responses(1))[0]?.status).toBe(200);
     await raw.closed;
   });
 
@@ -277,6 +277,6 @@ describe('an unusual but allowed request', () => {
     );
     const raw = await client();
     await raw.send(head('Content-Length: 3') + 'abc');
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('abc');
+    expect((await raw.responses(1))[0]?.body.toString()).toBe('abc');
   });
 });

@@ -1,13 +1,13 @@
-/** Answers on their way to the client: at once, at the client's pace, whole or visibly broken. */
+/** Responses on their way to the client: at once, at the client's pace, whole or visibly broken. */
 import { describe, expect, test } from '@jest/globals';
 import { PassThrough, Readable } from 'node:stream';
-import type { AnswerEnd } from '../../src/call.ts';
+import type { ResponseEnd } from '../../src/call.ts';
 import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
-import { readAnswers } from '../support/raw-client.ts';
+import { readResponses } from '../support/raw-client.ts';
 
 const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
 function streaming(body: Readable, fields: readonly string[] = []) {
-  const ends: AnswerEnd[] = [];
+  const ends: ResponseEnd[] = [];
   const start = () =>
     startDataServer(() => Promise.resolve(outcomeOf({ body, fields, onEnd: (how) => ends.push(how) })));
   return { ends, start };
@@ -26,7 +26,7 @@ test('the head of a response is sent before the first byte of its body', async (
   }
   expect(ends).toEqual([]);
   body.end();
-  expect((await raw.answers(1))[0]?.body.toString()).toBe('onetwothree');
+  expect((await raw.responses(1))[0]?.body.toString()).toBe('onetwothree');
   await settled(() => ends.length === 1);
   expect(ends).toEqual(['complete']);
 });
@@ -39,8 +39,8 @@ test.each([0, 1, 256, 8_191, 8_192, 8_193, 70_000])(
     const raw = await client();
     // Twice on one connection: the first one's framing must be right for the second to be found.
     await raw.send(get + get);
-    const answers = await raw.answers(2);
-    expect(answers.map((answer) => answer.body.equals(body))).toEqual([true, true]);
+    const responses = await raw.responses(2);
+    expect(responses.map((response) => response.body.equals(body))).toEqual([true, true]);
   },
 );
 
@@ -50,7 +50,7 @@ test('a small response that is complete is sent in one piece', async () => {
   const pieces: number[] = [];
   raw.socket.on('data', (piece) => pieces.push(piece.length));
   await raw.send(get);
-  await raw.answers(1);
+  await raw.responses(1);
   expect(pieces).toHaveLength(1);
 });
 
@@ -81,7 +81,7 @@ test('a slow client slows the upstream down and gets every byte', async () => {
   expect(ends).toEqual([]);
   raw.socket.resume();
   const { bytes } = await raw.closed;
-  expect(readAnswers(bytes).answers[0]?.body).toHaveLength(pieces * piece.length);
+  expect(readResponses(bytes).responses[0]?.body).toHaveLength(pieces * piece.length);
   await settled(() => ends.length === 1);
   expect(ends).toEqual(['complete']);
 });
@@ -94,7 +94,7 @@ describe('a client that does not read its response', () => {
       },
     });
   const reading = async (maxUnreadMs: number, body: Readable | Buffer) => {
-    const ends: AnswerEnd[] = [];
+    const ends: ResponseEnd[] = [];
     const { client } = await startDataServer(() =>
       Promise.resolve(outcomeOf({ body, maxUnreadMs, onEnd: (how) => ends.push(how) })),
     );
@@ -150,7 +150,7 @@ describe('a client that does not read its response', () => {
     await settled(() => calls.length === 2);
     await new Promise((resolve) => setTimeout(resolve, 200));
     first.resolve();
-    expect((await raw.answers(2))[1]?.body).toHaveLength(second.length);
+    expect((await raw.responses(2))[1]?.body).toHaveLength(second.length);
   });
 
   test('is not cut off while no bytes wait for it', async () => {
@@ -161,7 +161,7 @@ describe('a client that does not read its response', () => {
     expect(ends).toEqual([]);
     body.end('last');
     raw.socket.resume();
-    expect((await raw.answers(1))[0]?.body.toString()).toBe('firstlast');
+    expect((await raw.responses(1))[0]?.body.toString()).toBe('firstlast');
     await settled(() => ends.length > 0);
     expect(ends).toEqual(['complete']);
   });
@@ -181,7 +181,7 @@ describe('a response whose upstream body breaks', () => {
     await raw.until((text) => text.includes('\r\n\r\n'));
     body.destroy(new Error('reset'));
     const { bytes } = await raw.closed;
-    expect(readAnswers(bytes, [], true).answers).toHaveLength(0);
+    expect(readResponses(bytes, [], true).responses).toHaveLength(0);
     expect(ends).toEqual(['upstream_cut']);
     expect(bugs).toEqual([]);
   });
@@ -198,7 +198,7 @@ describe('a response whose upstream body breaks', () => {
     if (at % 2 === 0) body.end();
     else body.destroy();
     const { bytes } = await raw.closed;
-    expect(readAnswers(bytes, [], true).answers).toHaveLength(0);
+    expect(readResponses(bytes, [], true).responses).toHaveLength(0);
     expect(ends).toEqual(['upstream_cut']);
   });
 

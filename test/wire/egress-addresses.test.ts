@@ -120,8 +120,8 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
     let asked = 0;
     const resolve: Resolve = async () => [{ address: asked++ === 0 ? '127.0.0.1' : '127.0.0.2', family: 4 }];
     const origin = `${scheme}://upstream.test:${upstream.port}`;
-    const answer = await send({ ...way, origin, resolve, allowPrivateAddresses: true });
-    expect(await text(answer.body)).toBe('ok');
+    const response = await send({ ...way, origin, resolve, allowPrivateAddresses: true });
+    expect(await text(response.body)).toBe('ok');
     expect(asked).toBe(1);
   });
 
@@ -227,9 +227,9 @@ describe('a redirect of the upstream', () => {
       answering(`HTTP/1.1 302 Found\r\nlocation: ${elsewhere.origin}/\r\ncontent-length: 0\r\n\r\n`),
     );
     closers.push(() => upstream.close());
-    const answer = await send({ origin: upstream.origin, allowPrivateAddresses: true });
-    expect(answer.head.status).toBe(302);
-    await text(answer.body);
+    const response = await send({ origin: upstream.origin, allowPrivateAddresses: true });
+    expect(response.head.status).toBe(302);
+    await text(response.body);
     expect(elsewhere.connections).toHaveLength(0);
   });
 }); // prettier-ignore

@@ -1,11 +1,11 @@
 /**
  * Seeded hostile clients against the whole gateway: method × framing × field tricks × fragmentation, then bytes that
- * are mutated. The oracle is outside: every answer well framed or the connection closed, the upstream saw only framed
+ * are mutated. The oracle is outside: every response well framed or the connection closed, the upstream saw only framed
  * requests without a secret of ours, nothing hidden in a body became a request, and nothing is left behind.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { SeededRandom } from '../../src/simulators/seeded-random.ts';
-import { connectRaw, readAnswers } from '../support/raw-client.ts';
+import { connectRaw, readResponses } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { upstreamRequests } from './stack-oracle.ts';
 import { faults, injected, leftBehind, startStack, nextIteration } from './stack-fixture.ts';
@@ -76,7 +76,7 @@ function started(): Stack {
 }
 
 beforeAll(async () => {
-  // No body in the answer and no length beyond it: right for every method, HEAD included.
+  // No body in the response and no length beyond it: right for every method, HEAD included.
   stack = await startStack(answering('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'), {
     more: '    limits: { requestsPerMinute: none }',
     timeouts: '{ headSeconds: 10, idleSeconds: 10 }',
@@ -135,14 +135,15 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
   client.halfClose();
   const { bytes: received } = await client.closed;
   try {
-    const { answers, rest } = readAnswers(received, [method], true);
+    const { responses, rest } = readResponses(received, [method], true);
     if (rest.length === 0) return null;
     // What the parser gave up on has no method yet: its refusal has a body, and the connection ends behind it.
-    const [only] = answers;
+    const [only] = responses;
     const unread = only?.status === 400 || only?.status === 431;
-    const asGet = method === 'HEAD' && unread && answers.length === 1 && only.field('connection') === 'close';
-    if (asGet && readAnswers(received, ['GET'], true).rest.length === 0) return null;
-    return `bytes behind the answers: ${JSON.stringify(rest.toString('latin1'))}`;
+    const asGet =
+      method === 'HEAD' && unread && responses.length === 1 && only.field('connection') === 'close';
+    if (asGet && readResponses(received, ['GET'], true).rest.length === 0) return null;
+    return `bytes behind the responses: ${JSON.stringify(rest.toString('latin1'))}`;
   } catch (error) {
     return String(error);
   }
@@ -220,6 +221,6 @@ test(`the stack survives 600 mutated requests (seed ${seed})`, async () => {
   expectUpstreamPlain();
   expect(await leftBehind(started())).toEqual({});
   expect(faults(started())).toEqual([]);
-  const { answers } = await started().exchange(head('GET', proxy('/after')));
-  expect(answers.map(({ status }) => status)).toEqual([200]);
+  const { responses } = await started().exchange(head('GET', proxy('/after')));
+  expect(responses.map(({ status }) => status)).toEqual([200]);
 });

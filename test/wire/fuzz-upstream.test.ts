@@ -1,11 +1,11 @@
 /**
- * Seeded hostile upstreams behind the whole gateway: answers whose bytes are mutated, cut and fragmented. Whatever they
- * are, the client gets one well-framed answer or a closed connection, a POST arrives once, a cut body is not passed
+ * Seeded hostile upstreams behind the whole gateway: responses whose bytes are mutated, cut and fragmented. Whatever they
+ * are, the client gets one well-framed response or a closed connection, a POST arrives once, a cut body is not passed
  * off as whole, and nothing is left behind.
  */
 import { expect, test } from '@jest/globals';
 import { SeededRandom } from '../../src/simulators/seeded-random.ts';
-import { connectRaw, readAnswers } from '../support/raw-client.ts';
+import { connectRaw, readResponses } from '../support/raw-client.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';
 
@@ -14,7 +14,7 @@ const seed = 20_261_121;
 const body = '{"data":{"shop":null},"extensions":{"cost":{"requestedQueryCost":1,"actualQueryCost":1}}}';
 const length = body.length;
 const hex = length.toString(16);
-const answers: readonly string[] = [
+const responses: readonly string[] = [
   `HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ${length}\r\n\r\n${body}`,
   `HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n${hex}\r\n${body}\r\n0\r\n\r\n`,
   `HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n${hex};a=b\r\n${body}\r\n0\r\nX: y\r\n\r\n`,
@@ -33,8 +33,8 @@ type Random = SeededRandom;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
 
 /** Half of them as they are or cut, half with a few bytes changed, some doubled. */
-function answerOf(random: Random): string {
-  let text = answers[below(random, answers.length)] ?? '';
+function responseOf(random: Random): string {
+  let text = responses[below(random, responses.length)] ?? '';
   const interesting = '\r\n\0 :;,\t"/09aZ\x7f\xff-';
   for (let times = below(random, 4) * below(random, 2); times > 0; times -= 1) {
     // Most of what matters is in the head.
@@ -63,20 +63,20 @@ async function run(stack: Stack, cases: number, path: string, refused: ReadonlyS
         stack.head(method, stack.proxy(`${path}?n=${n}`), `${more}Content-Type: application/json\r\n`) +
           (method === 'POST' ? '{}' : ''),
       );
-      const answered = client.answers(1, [method]).then(
+      const answered = client.responses(1, [method]).then(
         () => {},
         () => {},
       );
       await Promise.race([answered, client.closed]);
-      // Nothing of a second answer may follow on this connection.
+      // Nothing of a second response may follow on this connection.
       await nextIteration();
       client.halfClose();
       const { bytes } = await client.closed;
       try {
-        const read = readAnswers(bytes, [method], false);
-        if (read.answers.length > 1) wrong.push(`case ${n}: more than one answer`);
-        if (read.answers.length === 1 && read.rest.length > 0)
-          wrong.push(`case ${n}: bytes behind the answer`);
+        const read = readResponses(bytes, [method], false);
+        if (read.responses.length > 1) wrong.push(`case ${n}: more than one response`);
+        if (read.responses.length === 1 && read.rest.length > 0)
+          wrong.push(`case ${n}: bytes behind the response`);
       } catch (error) {
         wrong.push(`case ${n}: ${String(error)}`);
       }
@@ -94,20 +94,20 @@ async function run(stack: Stack, cases: number, path: string, refused: ReadonlyS
   expect(faults(stack)).toEqual([]);
 }
 
-/** Sends one answer of the seed per request, in up to three parts, and ends the connection now and then. */
+/** Sends one response of the seed per request, in up to three parts, and ends the connection now and then. */
 const hostile =
   (random: Random, refused: Set<string>) =>
   async (connection: Parameters<Parameters<typeof startStack>[0]>[0]) => {
     for (let count = 1; ; count += 1) {
       await connection.requests(count);
       if (connection.socket.destroyed) return;
-      const answer = answerOf(random);
+      const response = responseOf(random);
       const line = requestLines(connection.received()).at(-1);
-      if (line !== undefined && /429|503/.test(answer)) refused.add(line);
-      const cut = below(random, answer.length + 1);
-      connection.send(answer.slice(0, cut));
+      if (line !== undefined && /429|503/.test(response)) refused.add(line);
+      const cut = below(random, response.length + 1);
+      connection.send(response.slice(0, cut));
       if (random.next() < 0.3) await nextIteration();
-      connection.send(answer.slice(cut));
+      connection.send(response.slice(cut));
       const end = random.next();
       if (end < 0.3) connection.socket.end();
       else if (end < 0.4) connection.socket.resetAndDestroy();

@@ -39,7 +39,7 @@ async function crowded(settings: Partial<typeof serverSettings>, load?: LoadWatc
   return { ...fixture, refused, shedding, release: () => hold.resolve() };
 }
 
-const firstAnswer = async (raw: RawClient) => (await raw.answers(1))[0];
+const firstResponse = async (raw: RawClient) => (await raw.responses(1))[0];
 
 describe('a bound that is counted', () => {
   test('connections: one above the bound is refused and closed, open ones go on, and a closed one makes room for another', async () => {
@@ -50,24 +50,24 @@ describe('a bound that is counted', () => {
     await settled(() => calls.length === 2);
     const third = await client();
     await third.send(get());
-    const answer = await firstAnswer(third);
-    expect([answer?.status, answer?.field('sluice-error'), answer?.field('connection')]).toEqual([
+    const response = await firstResponse(third);
+    expect([response?.status, response?.field('sluice-error'), response?.field('connection')]).toEqual([
       503,
       'overloaded',
       'close',
     ]);
-    expect(answer?.field('retry-after')).toMatch(/^\d+$/);
+    expect(response?.field('retry-after')).toMatch(/^\d+$/);
     expect(refused).toEqual(['connections']);
     expect(data.stats().overloadRefusals).toBe(1);
     await third.closed;
     release();
-    expect((await firstAnswer(first))?.status).toBe(200);
-    expect((await firstAnswer(second))?.status).toBe(200);
+    expect((await firstResponse(first))?.status).toBe(200);
+    expect((await firstResponse(second))?.status).toBe(200);
     first.socket.destroy();
     await settled(() => data.stats().openConnections === 1);
     const fourth = await client();
     await fourth.send(get());
-    expect((await firstAnswer(fourth))?.status).toBe(200);
+    expect((await firstResponse(fourth))?.status).toBe(200);
   });
 
   test('heads count as bytes, and their bytes come back', async () => {
@@ -81,10 +81,10 @@ describe('a bound that is counted', () => {
     await settled(() => calls.length === 1);
     // One owner may hold half of it: the second head of the same one is too much.
     await second.send(big);
-    expect((await firstAnswer(second))?.field('sluice-error')).toBe('overloaded');
+    expect((await firstResponse(second))?.field('sluice-error')).toBe('overloaded');
     expect(refused).toEqual(['bytes']);
     release();
-    await firstAnswer(first);
+    await firstResponse(first);
     await settled(() => data.stats().heldBytes === 0);
   });
 });
@@ -101,19 +101,19 @@ describe('load', () => {
     await settled(() => calls.length === 1);
     for (let n = 0; n < 6; n += 1) sample({ delayMs: 500, memoryRatio: 0 });
     await raw.send(get());
-    const answer = await firstAnswer(raw);
-    expect([answer?.status, answer?.field('sluice-error')]).toEqual([503, 'overloaded']);
+    const response = await firstResponse(raw);
+    expect([response?.status, response?.field('sluice-error')]).toEqual([503, 'overloaded']);
     // From 0.4 at 0.02 each 100 ms: 2 s.
-    expect(answer?.field('retry-after')).toBe('2');
+    expect(response?.field('retry-after')).toBe('2');
     expect(refused).toEqual(['event_loop']);
     expect(data.stats().overloadRefusals).toBe(1);
     expect(calls).toHaveLength(1);
     release();
-    expect((await firstAnswer(held))?.status).toBe(200);
+    expect((await firstResponse(held))?.status).toBe(200);
     for (let n = 0; n < 25; n += 1) sample({ delayMs: 0, memoryRatio: 0 });
     expect(shedding).toEqual(['event_loop', null]);
     await held.send(get());
-    expect((await held.answers(2))[1]?.status).toBe(200);
+    expect((await held.responses(2))[1]?.status).toBe(200);
   });
 
   test('of this process is seen: an event loop that is kept busy, and a heap that is in use', async () => {
@@ -149,8 +149,8 @@ test('the admin port answers while calls are shed; readiness stays, and metrics 
   });
   try {
     for (let n = 0; n < 40; n += 1) sample({ delayMs: 0, memoryRatio: 0.95 });
-    const answer = await fetch(`${gateway.url}/activity`);
-    expect([answer.status, answer.headers.get('sluice-error')]).toEqual([503, 'overloaded']);
+    const response = await fetch(`${gateway.url}/activity`);
+    expect([response.status, response.headers.get('sluice-error')]).toEqual([503, 'overloaded']);
     expect((await fetch(`${gateway.adminUrl}/readyz`)).status).toBe(200);
     const page = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
     expect(page).toContain('sluice_overload_total{bound="memory"} 1');

@@ -35,12 +35,12 @@ async function started(text: string, resolve: (name: string) => string): Promise
 
 async function called(service: Service, target: string): Promise<readonly [number, string | null]> {
   const url = `http://127.0.0.1:${service.dataAddress.port}/proxy?target=${encodeURIComponent(target)}`;
-  const answer = await fetch(url, { headers: { authorization: `Bearer ${key}` } });
-  await answer.arrayBuffer();
-  return [answer.status, answer.headers.get('sluice-error')];
+  const response = await fetch(url, { headers: { authorization: `Bearer ${key}` } });
+  await response.arrayBuffer();
+  return [response.status, response.headers.get('sluice-error')];
 }
 
-const deniedAnswer = [502, 'target_address_denied'];
+const deniedResponse = [502, 'target_address_denied'];
 
 test('no call is sent to a port of the gateway itself, by address or by a name that resolves to it', async () => {
   const service = await started(yaml(['http://placeholder.test']), (name) =>
@@ -52,7 +52,7 @@ test('no call is sent to a port of the gateway itself, by address or by a name t
   );
   await service.reconfigure(parseSettings(yaml(origins), { path: 'test.yaml', env: {} }));
   for (const origin of origins)
-    expect([origin, ...(await called(service, `${origin}/metrics`))]).toEqual([origin, ...deniedAnswer]);
+    expect([origin, ...(await called(service, `${origin}/metrics`))]).toEqual([origin, ...deniedResponse]);
 });
 
 test('other ports of the same machine are upstreams like any other, and ranges open what they name', async () => {
@@ -63,7 +63,7 @@ test('other ports of the same machine are upstreams like any other, and ranges o
   expect((await called(inRange, `${upstream.origin}/`))[0]).toBe(200);
   expect((await called(inRange, `${named}/`))[0]).toBe(200);
   const outside = await started(yaml([named], '["10.0.0.0/8"]'), () => '127.0.0.1');
-  expect(await called(outside, `${named}/`)).toEqual(deniedAnswer);
+  expect(await called(outside, `${named}/`)).toEqual(deniedResponse);
 });
 
 test('whoever listens on all addresses is reached at each of them', () => {

@@ -12,7 +12,7 @@ afterEach(async () => {
 
 const bytes = 16 * 1_048_576;
 
-/** What a client that reads five bytes at a time gets: the beginning of its answer, and how its connection ended. */
+/** What a client that reads five bytes at a time gets: the beginning of its response, and how its connection ended. */
 async function readSlowly({ port, head, proxy, metric }: Stack): Promise<readonly [string, string]> {
   const client = connect(port, '127.0.0.1');
   let how = 'closed';
@@ -38,12 +38,12 @@ test('a client that reads five bytes at a time is reset at the end of `totalSeco
       connection.send(`HTTP/1.1 200 OK\r\nContent-Length: ${bytes}\r\n\r\n`);
       connection.socket.write(Buffer.alloc(bytes));
     },
-    // Long enough for a slow machine to begin the answer a second before the end: only then is the client known to hold it back.
+    // Long enough for a slow machine to begin the response a second before the end: only then is the client known to hold it back.
     { timeouts: '{ connectSeconds: 3, headSeconds: 3, idleSeconds: 60, totalSeconds: 6 }' },
   );
   stack = started;
   let [read, how] = await readSlowly(started);
-  // A machine that is too slow to begin the answer within the limit gets a refusal.
+  // A machine that is too slow to begin the response within the limit gets a refusal.
   while (read.startsWith('HTTP/1.1 5')) [read, how] = await readSlowly(started);
   expect([read.slice(0, 12), how]).toEqual(['HTTP/1.1 200', 'ECONNRESET']);
   await started.upstream.allClosed();

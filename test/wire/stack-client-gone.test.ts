@@ -85,7 +85,7 @@ test.each(ways)(
     for (const client of gone) leave[way](client);
     await until(async () => (await stack.metric('sluice_queue_depth')) === 2);
     gate.resolve();
-    for (const client of stays) expect((await client.answers(1))[0]?.status).toBe(200);
+    for (const client of stays) expect((await client.responses(1))[0]?.status).toBe(200);
     await expectClean(stack);
     expect(requestLines(receivedBy(stack))).toHaveLength(3);
     for (const client of clients) client.socket.destroy();
@@ -113,8 +113,8 @@ test('a call whose client left is not queued again, and its lane does not sleep 
   await until(() => requestLines(receivedBy(stack)).length === 1);
   client.abort();
   await stack.upstream.allClosed();
-  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/next')));
-  const waited = /waited=(\d+)/.exec(answers[0]?.field('sluice-admission') ?? '')?.[1];
+  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/next')));
+  const waited = /waited=(\d+)/.exec(responses[0]?.field('sluice-admission') ?? '')?.[1];
   expect(Number(waited)).toBeLessThan(400);
   await expectClean(stack);
 });
@@ -170,7 +170,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   one.abort();
   await nextIteration();
   gate.resolve();
-  expect((await two.answers(1))[0]?.status).toBe(200);
+  expect((await two.responses(1))[0]?.status).toBe(200);
   two.socket.destroy();
 
   const three = await same('/second');
@@ -183,7 +183,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   secondGate.resolve();
   await expectClean(stack);
   const five = await same('/second');
-  const [replayed] = await five.answers(1);
+  const [replayed] = await five.responses(1);
   expect([replayed?.status, replayed?.field('sluice-replayed')]).toEqual([200, 'true']);
   five.socket.destroy();
   expect(requestLines(receivedBy(stack))).toHaveLength(2);
@@ -208,8 +208,8 @@ test('a slow reader occupies neither its serialized lane nor more than a bounded
   slow.write(stack.head('GET', stack.proxy('/large')));
   slow.pause();
   await until(() => receivedBy(stack).includes('/large'));
-  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
-  expect(answers[0]?.body.toString()).toBe('ok');
+  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
+  expect(responses[0]?.body.toString()).toBe('ok');
   slow.destroy();
   await expectClean(stack);
 
@@ -259,8 +259,8 @@ test('clients that read nothing free the upstream’s connections for others', a
   });
   await until(() => requestLines(receivedBy(stack)).length === 2);
   // Behind them in the pool: sent only when one of them is over.
-  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
-  expect(answers[0]?.body.toString()).toBe('ok');
+  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/small')));
+  expect(responses[0]?.body.toString()).toBe('ok');
   await expectClean(stack);
   for (const reader of readers) reader.destroy();
 });
@@ -279,8 +279,8 @@ test('slow uploads hold bytes, but no position and no lease', async () => {
   expect(await stack.metric('sluice_head_bytes')).toBeGreaterThan(1_000);
   expect(await stack.metric('sluice_queue_depth')).toBe(0);
   expect(await stack.metric('sluice_in_flight')).toBe(0);
-  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/quick')));
-  expect(answers[0]?.status).toBe(200);
+  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/quick')));
+  expect(responses[0]?.status).toBe(200);
   for (const client of uploads) client.abort();
   await expectClean(stack);
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
@@ -305,6 +305,6 @@ test('2,000 connections that are opened and dropped leave nothing behind, and th
     );
   }
   await expectClean(stack);
-  const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/last')));
-  expect(answers[0]?.status).toBe(200);
+  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/last')));
+  expect(responses[0]?.status).toBe(200);
 });

@@ -1,7 +1,7 @@
-/** What callers are promised of answers made by Sluice and of fields it adds, asked of the running gateway. */
+/** What callers are promised of responses made by Sluice and of fields it adds, asked of the running gateway. */
 import { afterEach, expect, test } from '@jest/globals';
 import { connectRaw } from '../support/raw-client.ts';
-import type { RawAnswer } from '../support/raw-client.ts';
+import type { RawResponse } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
 import { until } from '../support/until.ts';
@@ -23,26 +23,26 @@ afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
 });
 
-const get = async (stack: Stack, path = stack.proxy('/x'), more = ''): Promise<RawAnswer | undefined> =>
-  (await stack.exchange(stack.head('GET', path, more))).answers.at(-1);
+const get = async (stack: Stack, path = stack.proxy('/x'), more = ''): Promise<RawResponse | undefined> =>
+  (await stack.exchange(stack.head('GET', path, more))).responses.at(-1);
 
 test('a response carries our id, what happened to the call, its ceiling and the upstream’s own fields', async () => {
-  const answer = await get(await opened(undefined, { kind: 'language-model' }));
-  expect(answer?.field('sluice-request-id')).toMatch(/^[0-9a-f]{32}$/);
-  expect(answer?.field('sluice-admission')).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
-  expect(answer?.field('ratelimit-policy')).toBe('"workspace";q=500;w=60');
-  expect(answer?.field('ratelimit')).toMatch(/^"workspace";r=499;t=\d+$/);
-  expect(answer?.field('x-request-id')).toBe('theirs');
-  expect(answer?.field('x-ratelimit-remaining-requests')).toBe('9');
-  expect(answer?.field('sluice-error')).toBeUndefined();
+  const response = await get(await opened(undefined, { kind: 'language-model' }));
+  expect(response?.field('sluice-request-id')).toMatch(/^[0-9a-f]{32}$/);
+  expect(response?.field('sluice-admission')).toMatch(/^waited=\d+, attempts=1, absorbed=0$/);
+  expect(response?.field('ratelimit-policy')).toBe('"workspace";q=500;w=60');
+  expect(response?.field('ratelimit')).toMatch(/^"workspace";r=499;t=\d+$/);
+  expect(response?.field('x-request-id')).toBe('theirs');
+  expect(response?.field('x-ratelimit-remaining-requests')).toBe('9');
+  expect(response?.field('sluice-error')).toBeUndefined();
 });
 
 test.each(['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'])(
   'a call with any method is forwarded: %s',
   async (method) => {
     const stack = await opened();
-    const { answers } = await stack.exchange(stack.head(method, stack.proxy('/m')));
-    expect(answers.at(-1)?.status).toBe(200);
+    const { responses } = await stack.exchange(stack.head(method, stack.proxy('/m')));
+    expect(responses.at(-1)?.status).toBe(200);
     expect(requestLines(receivedBy(stack))).toEqual([`${method} /m HTTP/1.1`]);
   },
 );
@@ -63,12 +63,12 @@ test.each([
   'the refusal of %s %s is a problem document that SDKs can read, too',
   async (method, path, more, status, code, type) => {
     const stack = await opened();
-    const { answers } = await stack.exchange(stack.head(method, path, more));
-    const [answer] = answers;
-    expect(answer?.status).toBe(status);
-    expect(answer?.field('content-type')).toBe('application/problem+json');
-    const requestId = answer?.field('sluice-request-id');
-    expect(JSON.parse(answer?.body.toString() ?? '')).toMatchObject({
+    const { responses } = await stack.exchange(stack.head(method, path, more));
+    const [response] = responses;
+    expect(response?.status).toBe(status);
+    expect(response?.field('content-type')).toBe('application/problem+json');
+    const requestId = response?.field('sluice-request-id');
+    expect(JSON.parse(response?.body.toString() ?? '')).toMatchObject({
       status,
       code,
       requestId,
@@ -83,21 +83,21 @@ test.each([
 test('a call without an API key gets 401 with a challenge, also for the activity of its workspace', async () => {
   const stack = await opened();
   for (const path of [stack.proxy('/x'), '/activity']) {
-    const { answers } = await stack.exchange(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`);
-    expect(answers[0]?.status).toBe(401);
-    expect(answers[0]?.field('www-authenticate')).toBe('Bearer');
+    const { responses } = await stack.exchange(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    expect(responses[0]?.status).toBe(401);
+    expect(responses[0]?.field('www-authenticate')).toBe('Bearer');
   }
 });
 
 test('a full ceiling refuses at once, with the true time and a hint not to retry', async () => {
   const stack = await opened(undefined, { more: '    limits: { requestsPerMinute: 1 }' });
   expect((await get(stack))?.status).toBe(200);
-  const answer = await get(stack, stack.proxy('/x'), 'Prefer: wait=45\r\n');
-  expect(answer?.field('sluice-error')).toBe('wait_too_long');
-  expect(Number(answer?.field('retry-after'))).toBeGreaterThanOrEqual(60);
-  expect(Number(answer?.field('retry-after-ms'))).toBeGreaterThan(59_000);
-  expect(answer?.field('x-should-retry')).toBe('false');
-  expect(answer?.field('ratelimit')).toMatch(/^"workspace";r=0;t=\d+$/);
+  const response = await get(stack, stack.proxy('/x'), 'Prefer: wait=45\r\n');
+  expect(response?.field('sluice-error')).toBe('wait_too_long');
+  expect(Number(response?.field('retry-after'))).toBeGreaterThanOrEqual(60);
+  expect(Number(response?.field('retry-after-ms'))).toBeGreaterThan(59_000);
+  expect(response?.field('x-should-retry')).toBe('false');
+  expect(response?.field('ratelimit')).toMatch(/^"workspace";r=0;t=\d+$/);
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 

@@ -4,8 +4,8 @@
  */
 import { startGateway } from '../support/gateway.ts';
 import type { GatewayOptions, TestGateway } from '../support/gateway.ts';
-import { connectRaw, readAnswers } from '../support/raw-client.ts';
-import type { RawAnswer } from '../support/raw-client.ts';
+import { connectRaw, readResponses } from '../support/raw-client.ts';
+import type { RawResponse } from '../support/raw-client.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
 import type { RawUpstream, Script } from '../support/raw-upstream.ts';
 
@@ -20,7 +20,7 @@ export interface Stack {
   proxy(path: string): string;
   /** Head of a request with Host and key; `more` are further field lines, each with its CRLF. */
   head(method: string, path: string, more?: string): string;
-  /** Sends one request on its own connection and waits until the connection is over or one answer is whole. */
+  /** Sends one request on its own connection and waits until the connection is over or one response is whole. */
   exchange(bytes: string | readonly (string | Buffer)[], method?: string): Promise<Ended>;
   /** Field values of `/metrics`, by series. */
   metric(name: string): Promise<number>;
@@ -29,10 +29,10 @@ export interface Stack {
 
 /** What came back on one connection. */
 export interface Ended {
-  readonly answers: readonly RawAnswer[];
-  /** Bytes behind the last whole answer: of a body that was cut. */
+  readonly responses: readonly RawResponse[];
+  /** Bytes behind the last whole response: of a body that was cut. */
   readonly rest: Buffer;
-  /** True when the connection was over, false when it stayed open behind a whole answer. */
+  /** True when the connection was over, false when it stayed open behind a whole response. */
   readonly closed: boolean;
 }
 
@@ -96,7 +96,7 @@ async function exchangeOn(port: number, parts: readonly (string | Buffer)[], met
     if (parts.length > 1) await nextIteration();
   }
   const whole = (): boolean =>
-    readAnswers(client.received(), [method]).answers.some(({ status }) => status >= 200);
+    readResponses(client.received(), [method]).responses.some(({ status }) => status >= 200);
   const over = await Promise.race([
     client.until(whole).then(
       () => false,
@@ -105,17 +105,17 @@ async function exchangeOn(port: number, parts: readonly (string | Buffer)[], met
     client.closed.then(() => true),
   ]);
   const closed = over || client.socket.destroyed;
-  const { answers, rest } = readAnswers(client.received(), [method], closed);
+  const { responses, rest } = readResponses(client.received(), [method], closed);
   client.socket.destroy();
-  return { answers, rest, closed };
+  return { responses, rest, closed };
 }
 
 /** One turn of the event loop, so that the other side sees what was written so far. */
 export const nextIteration = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 export async function metricsPage(adminUrl: string, accept = 'text/plain'): Promise<string> {
-  const answer = await fetch(`${adminUrl}/metrics`, { headers: { accept } });
-  return answer.text();
+  const response = await fetch(`${adminUrl}/metrics`, { headers: { accept } });
+  return response.text();
 }
 
 /** Sum over all series of a metric. */

@@ -59,9 +59,9 @@ async function ask(requestLine: string, fields = ''): Promise<string> {
       'latin1',
     ),
   );
-  const [answer] = await client.answers(1);
+  const [response] = await client.responses(1);
   client.socket.destroy();
-  return answer?.field('sluice-error') ?? String(answer?.status);
+  return response?.field('sluice-error') ?? String(response?.status);
 }
 
 const allow = 'target_address_denied';
@@ -161,8 +161,8 @@ describe('a call to /proxy?target=', () => {
     ],
     [33, [{ address: '::ffff:169.254.169.254', family: 6 }]],
     [33, [{ address: '64:ff9b::a9fe:a9fe', family: 6 }]],
-  ])('is not connected to a name with a private address: case %i, %j', async (_number, answers) => {
-    addresses = answers;
+  ])('is not connected to a name with a private address: case %i, %j', async (_number, responses) => {
+    addresses = responses;
     expect(await ask(`GET /proxy?target=${encodeURIComponent(`${host}/x`)}`)).toBe('target_address_denied');
   });
 
@@ -251,8 +251,10 @@ describe('the exchange with the upstream', () => {
     );
     stacks.push(stack);
     for (const path of [stack.proxy('/a'), '/via/up/a']) {
-      const { answers } = await stack.exchange(stack.head('GET', path));
-      expect(answers.map((answer) => [answer.status, answer.field('location')])).toEqual([[302, location]]);
+      const { responses } = await stack.exchange(stack.head('GET', path));
+      expect(responses.map((response) => [response.status, response.field('location')])).toEqual([
+        [302, location],
+      ]);
     }
     expect(requestLines(receivedBy(stack))).toHaveLength(2);
     expect(await leftBehind(stack)).toEqual({});
@@ -270,8 +272,8 @@ describe('the exchange with the upstream', () => {
         );
     });
     stacks.push(stack);
-    const { answers } = await stack.exchange(stack.head('GET', '/via/up/a'));
-    expect(answers[0]?.field('location')).toMatch(/\/via\/up\/b\?c$/);
+    const { responses } = await stack.exchange(stack.head('GET', '/via/up/a'));
+    expect(responses[0]?.field('location')).toMatch(/\/via\/up\/b\?c$/);
   });
 
   test('carries path and query byte for byte', async () => {

@@ -1,7 +1,7 @@
 /**
  * Ten inputs, each of which ends the process, leaks a secret or loses the framing of a plain stack of Node, Express
  * and http-proxy-middleware, sent through the whole gateway. The oracle is the same for all of them: one well-framed
- * answer or a closed connection, the next connection served, at most one framed request upstream with no secret of
+ * response or a closed connection, the next connection served, at most one framed request upstream with no secret of
  * ours in it, and nothing left behind. Two of them have their tests where they act: address checks over https (F) in
  * `egress-addresses`, repeated commands of the Redis client (I) with the limiter.
  */
@@ -25,7 +25,7 @@ async function opened(script: Script = answering(ok), options: StackOptions = {}
 /** What must hold after every input: the gateway serves on, holds nothing, logged no fault and showed no key. */
 async function expectUnharmed(stack: Stack): Promise<void> {
   const next = await stack.exchange(stack.head('GET', '/activity'));
-  expect(next.answers.map(({ status }) => status)).toEqual([200]);
+  expect(next.responses.map(({ status }) => status)).toEqual([200]);
   expect(await leftBehind(stack)).toEqual({});
   expect(faults(stack)).toEqual([]);
   expect(receivedBy(stack)).not.toContain(stack.key);
@@ -41,8 +41,8 @@ describe('input A, a Trailer field on a GET,', () => {
     async (field) => {
       const stack = await opened();
       for (const method of ['GET', 'DELETE', 'POST']) {
-        const { answers } = await stack.exchange(stack.head(method, stack.proxy('/a'), field));
-        expect(answers.map(({ status }) => status)).toEqual([200]);
+        const { responses } = await stack.exchange(stack.head(method, stack.proxy('/a'), field));
+        expect(responses.map(({ status }) => status)).toEqual([200]);
       }
       expect(receivedBy(stack).toLowerCase()).not.toMatch(/\r\n(?:trailer|te):/);
       await expectUnharmed(stack);
@@ -60,8 +60,8 @@ describe('input B, Expect: 100-continue,', () => {
       await client.until((text) => text.startsWith('HTTP/1.1 100 '));
       await client.send('abc');
     }
-    const answers = await client.answers(method === 'POST' ? 2 : 1);
-    expect(answers.at(-1)?.status).toBe(200);
+    const responses = await client.responses(method === 'POST' ? 2 : 1);
+    expect(responses.at(-1)?.status).toBe(200);
     client.socket.destroy();
     expect(receivedBy(stack)).toContain(injected);
     expect(receivedBy(stack).toLowerCase()).not.toContain('expect:');
@@ -78,13 +78,15 @@ describe('input C, a response that Node refuses to write,', () => {
     ['high bytes in the reason', 'HTTP/1.1 200 \xe9\xff\r\nContent-Length: 2\r\n\r\nok', 200],
     ['Trailer beside a length', 'HTTP/1.1 200 OK\r\nTrailer: X\r\nContent-Length: 2\r\n\r\nok', 200],
   ];
-  test.each(heads)('is replaced or repaired in frame: %s', async (_name, answer, expected) => {
-    const stack = await opened(answering(answer));
-    const { answers } = await stack.exchange(stack.head('POST', stack.proxy('/c'), 'Content-Length: 0\r\n'));
-    const [only] = answers;
+  test.each(heads)('is replaced or repaired in frame: %s', async (_name, response, expected) => {
+    const stack = await opened(answering(response));
+    const { responses } = await stack.exchange(
+      stack.head('POST', stack.proxy('/c'), 'Content-Length: 0\r\n'),
+    );
+    const [only] = responses;
     // Node's parser gives up on some reasons itself: both ends are well framed.
     expect([expected, 502]).toContain(only?.status);
-    expect(answers).toHaveLength(1);
+    expect(responses).toHaveLength(1);
     expect(only?.field('trailer')).toBeUndefined();
     expect(upstreamRequests(receivedBy(stack)).map(({ line }) => line)).toEqual(['POST /c HTTP/1.1']);
     await expectUnharmed(stack);
@@ -95,10 +97,10 @@ describe('input D, an unasked 101,', () => {
   test.each(['GET', 'POST'])('ends %s with 502 and releases its lease', async (method) => {
     const switching = 'HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n';
     const stack = await opened(answering(switching), { kind: 'commerce' });
-    const { answers } = await stack.exchange(
+    const { responses } = await stack.exchange(
       stack.head(method, stack.proxy('/d'), method === 'POST' ? 'Content-Length: 0\r\n' : ''),
     );
-    expect(answers.map((answer) => [answer.status, answer.field('sluice-error')])).toEqual([
+    expect(responses.map((response) => [response.status, response.field('sluice-error')])).toEqual([
       [502, 'upstream_invalid'],
     ]);
     await stack.upstream.allClosed();
@@ -113,15 +115,15 @@ describe('input E, a 204 with a body,', () => {
     'HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
     'HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello',
     'HTTP/1.1 205 Reset\r\nContent-Length: 5\r\n\r\nhello',
-  ])('keeps the client connection in frame: %j', async (answer) => {
-    const stack = await opened(answering(answer));
+  ])('keeps the client connection in frame: %j', async (response) => {
+    const stack = await opened(answering(response));
     const client = await connectRaw(stack.port);
     await client.send(stack.head('GET', stack.proxy('/e')));
-    const [first] = await client.answers(1);
+    const [first] = await client.responses(1);
     expect([204, 205, 304]).toContain(first?.status);
     expect(first?.body).toHaveLength(0);
     await client.send(stack.head('GET', '/nowhere'));
-    const [, second] = await client.answers(2);
+    const [, second] = await client.responses(2);
     expect(second?.status).toBe(404);
     expect(client.received().toString('latin1')).not.toContain('hello');
     client.socket.destroy();
@@ -141,13 +143,13 @@ describe('input G, framing fields named by Connection or a body on any method,',
     for (const method of ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'POST']) {
       const smuggled = 'GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n';
       const length = `Content-Length: ${smuggled.length}\r\n`;
-      const { answers, closed } = await stack.exchange(
+      const { responses, closed } = await stack.exchange(
         stack.head(method, stack.proxy('/g'), length + field) + smuggled,
         method,
       );
-      expect(answers.map(({ status }) => status)).toEqual([400]);
-      expect(answers[0]?.field('connection')).toBe('close');
-      expect(closed || answers.length === 1).toBe(true);
+      expect(responses.map(({ status }) => status)).toEqual([400]);
+      expect(responses[0]?.field('connection')).toBe('close');
+      expect(closed || responses.length === 1).toBe(true);
     }
     expect(upstreamRequests(receivedBy(stack))).toEqual([]);
     await expectUnharmed(stack);
@@ -167,8 +169,8 @@ describe('input G, framing fields named by Connection or a body on any method,',
         `Transfer-Encoding: chunked\r\n\r\n${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`,
       ]) {
         const head = stack.head(method, stack.proxy('/g')).slice(0, -2);
-        const { answers } = await stack.exchange(head + framed + stack.head('GET', '/nowhere'), method);
-        expect(answers[0]?.status).toBe(200);
+        const { responses } = await stack.exchange(head + framed + stack.head('GET', '/nowhere'), method);
+        expect(responses[0]?.status).toBe(200);
         for (const connection of stack.upstream.connections) connection.socket.destroy();
         await stack.upstream.allClosed();
       }
@@ -188,12 +190,12 @@ describe('input H, more fields than the parser keeps,', () => {
     async (method) => {
       const stack = await opened();
       const many = Array.from({ length: 1_001 }, (_, n) => `a${n}:\r\n`).join('');
-      const { answers, closed } = await stack.exchange(
+      const { responses, closed } = await stack.exchange(
         stack.head(method, stack.proxy('/h'), `${many}Content-Length: 5\r\n`) + 'hello',
         method,
       );
-      expect(answers.map(({ status }) => status)).toEqual([431]);
-      expect(closed || answers.length === 1).toBe(true);
+      expect(responses.map(({ status }) => status)).toEqual([431]);
+      expect(closed || responses.length === 1).toBe(true);
       expect(upstreamRequests(receivedBy(stack))).toEqual([]);
       await expectUnharmed(stack);
     },
@@ -202,8 +204,8 @@ describe('input H, more fields than the parser keeps,', () => {
   test('on a response makes the response not be passed on', async () => {
     const many = Array.from({ length: 1_200 }, (_, n) => `a${n}: x\r\n`).join('');
     const stack = await opened(answering(`HTTP/1.1 200 OK\r\n${many}Content-Length: 2\r\n\r\nok`));
-    const { answers } = await stack.exchange(stack.head('GET', stack.proxy('/h')));
-    expect(answers.map((answer) => answer.field('sluice-error'))).toEqual(['upstream_invalid']);
+    const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/h')));
+    expect(responses.map((response) => response.field('sluice-error'))).toEqual(['upstream_invalid']);
     await expectUnharmed(stack);
   });
 });
@@ -213,12 +215,12 @@ describe('input J, an error response,', () => {
     const stack = await opened((connection) => {
       connection.socket.destroy();
     });
-    const { answers } = await stack.exchange(
+    const { responses } = await stack.exchange(
       stack.head('POST', stack.proxy('/secret-path?token=secret-query'), 'Content-Length: 0\r\n'),
     );
-    const [answer] = answers;
-    expect(answer?.status).toBe(502);
-    const text = JSON.stringify(answer?.fields) + (answer?.body.toString('latin1') ?? '');
+    const [response] = responses;
+    expect(response?.status).toBe(502);
+    const text = JSON.stringify(response?.fields) + (response?.body.toString('latin1') ?? '');
     expect(text).not.toContain('secret');
     // Five digits also stand in the middle of request ids.
     expect(text).not.toMatch(new RegExp(`\\b${stack.upstream.port}\\b`));

@@ -1,6 +1,6 @@
 /**
  * An upstream that stalls, resets, floods and lies, behind the whole gateway. Every accepted call ends within its
- * deadlines in one answer or a closed connection, its lease ends, and a call that may not run twice is sent once.
+ * deadlines in one response or a closed connection, its lease ends, and a call that may not run twice is sent once.
  */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { gzipSync } from 'node:zlib';
@@ -38,7 +38,7 @@ async function expectClean(stack: Stack): Promise<void> {
   expect(faults(stack)).toEqual([]);
 }
 
-const codeOf = ({ answers }: Ended): string | undefined => answers.at(-1)?.field('sluice-error');
+const codeOf = ({ responses }: Ended): string | undefined => responses.at(-1)?.field('sluice-error');
 
 describe('an upstream that falls silent', () => {
   const whole = 'HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789';
@@ -54,10 +54,10 @@ describe('an upstream that falls silent', () => {
     });
     const ended = await call(stack, method, '/silent');
     expect(codeOf(ended)).toBe(code);
-    expect(ended.answers.at(-1)?.status).toBe(504);
+    expect(ended.responses.at(-1)?.status).toBe(504);
     // The GET is safe to repeat and is, once; the POST is not.
     expect(requestLines(receivedBy(stack))).toHaveLength(method === 'GET' ? 2 : 1);
-    expect(ended.answers.at(-1)?.field('x-should-retry')).toBe(method === 'GET' ? undefined : 'false');
+    expect(ended.responses.at(-1)?.field('x-should-retry')).toBe(method === 'GET' ? undefined : 'false');
     await stack.upstream.allClosed();
     await expectClean(stack);
   });
@@ -68,7 +68,7 @@ describe('an upstream that falls silent', () => {
       connection.send(whole.slice(0, -5));
     });
     const ended = await call(stack, method, '/silent');
-    expect(ended.answers).toHaveLength(0);
+    expect(ended.responses).toHaveLength(0);
     expect(ended.closed).toBe(true);
     expect(ended.rest.toString('latin1')).toMatch(/\r\n\r\n01234$/);
     expect(requestLines(receivedBy(stack))).toHaveLength(1);
@@ -81,14 +81,14 @@ describe('an upstream that falls silent', () => {
       connection.send('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n');
     });
     const ended = await call(stack, 'GET', '/stalls');
-    expect(ended.answers).toHaveLength(0);
+    expect(ended.responses).toHaveLength(0);
     expect(ended.rest.toString('latin1')).toMatch(/\r\nabc\r\n$/);
     await expectClean(stack);
   });
 });
 
 describe('an upstream that resets at each byte of the response', () => {
-  const answer = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\n\r\nbody';
+  const response = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\n\r\nbody';
   test.each(['GET', 'POST'])(
     'makes %s end in one response or a cut body, and a POST is sent once',
     async (method) => {
@@ -96,20 +96,20 @@ describe('an upstream that resets at each byte of the response', () => {
       const stack = await opened(async (connection) => {
         const request = await connection.requests(1);
         const path = /^\w+ (\/\S*)/.exec(request)?.[1] ?? '';
-        connection.send(answer.slice(0, cutAt.get(path) ?? answer.length));
+        connection.send(response.slice(0, cutAt.get(path) ?? response.length));
         // A turn later, so that the bytes are on their way before the reset.
         setImmediate(() => connection.socket.resetAndDestroy());
       }, patient);
-      const headBytes = answer.indexOf('\r\n\r\n') + 4;
-      for (let at = 0; at < answer.length; at += 1) cutAt.set(`/cut/${at}`, at);
+      const headBytes = response.indexOf('\r\n\r\n') + 4;
+      for (let at = 0; at < response.length; at += 1) cutAt.set(`/cut/${at}`, at);
       await Promise.all(
         [...cutAt].map(async ([path, at]) => {
           const ended = await call(stack, method, path);
           if (at < headBytes) {
-            expect(ended.answers.map(({ status }) => status)).toEqual([502]);
+            expect(ended.responses.map(({ status }) => status)).toEqual([502]);
           } else {
             // A reset may overtake the bytes before it: then there was no head.
-            const last = ended.answers.at(-1);
+            const last = ended.responses.at(-1);
             expect(last === undefined ? ended.closed : last.status === 502).toBe(true);
           }
         }),
@@ -137,10 +137,10 @@ describe('an upstream that resets at each byte of the response', () => {
       const ended = await call(stack, method, '/second');
       const times = requestLines(receivedBy(stack)).filter((line) => line.includes('/second')).length;
       if (method === 'POST') {
-        expect(ended.answers.at(-1)?.status).toBe(502);
+        expect(ended.responses.at(-1)?.status).toBe(502);
         expect(times).toBe(1);
       } else {
-        expect(ended.answers.at(-1)?.status).toBe(200);
+        expect(ended.responses.at(-1)?.status).toBe(200);
         expect(times).toBe(2);
       }
       await expectClean(stack);
@@ -166,11 +166,11 @@ describe('a call that met a stale connection', () => {
 
   test.each(['', 'Prefer: wait=0\r\n'])('is admitted again, and charged again (%j)', async (more) => {
     const stack = await opened(stale(), ceiling(10));
-    expect((await call(stack, 'GET', '/first')).answers.at(-1)?.field('ratelimit')).toMatch(/;r=9;/);
-    const answer = (await call(stack, 'GET', '/second', more)).answers.at(-1);
-    expect(answer?.status).toBe(200);
-    expect(answer?.field('sluice-admission')).toMatch(/attempts=2, absorbed=0/);
-    expect(answer?.field('ratelimit')).toMatch(/;r=7;/);
+    expect((await call(stack, 'GET', '/first')).responses.at(-1)?.field('ratelimit')).toMatch(/;r=9;/);
+    const response = (await call(stack, 'GET', '/second', more)).responses.at(-1);
+    expect(response?.status).toBe(200);
+    expect(response?.field('sluice-admission')).toMatch(/attempts=2, absorbed=0/);
+    expect(response?.field('ratelimit')).toMatch(/;r=7;/);
     const lines = requestLines(receivedBy(stack));
     expect(lines.filter((line) => line.includes('/second'))).toHaveLength(2);
     await expectClean(stack);
@@ -195,7 +195,7 @@ describe('a refusal whose body breaks', () => {
       setTimeout(() => connection.socket.resetAndDestroy(), 20);
     });
     const ended = await call(stack, 'POST', '/broken', 'Prefer: wait=1\r\n');
-    const last = ended.answers.at(-1);
+    const last = ended.responses.at(-1);
     expect(last === undefined || last.status === 502).toBe(true);
     expect(requestLines(receivedBy(stack))).toHaveLength(1);
     await expectClean(stack);
@@ -209,9 +209,9 @@ describe('a refusal whose body breaks', () => {
       setTimeout(() => connection.socket.resetAndDestroy(), 20);
     });
     const ended = await call(stack, 'GET', '/refused');
-    expect(ended.answers.at(-1)?.status).toBe(200);
-    const waited = /waited=(\d+)/.exec(ended.answers.at(-1)?.field('sluice-admission') ?? '')?.[1];
-    // The wait counts from the answer's head, its record from the end of the look into the body.
+    expect(ended.responses.at(-1)?.status).toBe(200);
+    const waited = /waited=(\d+)/.exec(ended.responses.at(-1)?.field('sluice-admission') ?? '')?.[1];
+    // The wait counts from the response's head, its record from the end of the look into the body.
     expect(Number(waited)).toBeGreaterThanOrEqual(950);
     await expectClean(stack);
   });
@@ -224,7 +224,7 @@ describe('a refusal whose body breaks', () => {
         answering(`HTTP/1.1 422 No\r\nContent-Length: ${body.length}\r\n\r\n${body}`),
       );
       const ended = await call(stack, 'POST', '/large', field);
-      expect(ended.answers.at(-1)?.body.toString()).toBe(body);
+      expect(ended.responses.at(-1)?.body.toString()).toBe(body);
       await expectClean(stack);
     },
   );
@@ -240,8 +240,8 @@ describe('a refusal whose body breaks', () => {
       connection.socket.on('close', () => clearInterval(more));
     });
     const ended = await call(stack, 'POST', '/endless');
-    expect(ended.answers.at(-1)?.status).toBe(200);
-    expect(ended.answers.at(-1)?.field('sluice-admission')).toContain('absorbed=1');
+    expect(ended.responses.at(-1)?.status).toBe(200);
+    expect(ended.responses.at(-1)?.field('sluice-admission')).toContain('absorbed=1');
     expect(stack.upstream.open()).toBeLessThan(2);
     await expectClean(stack);
   });
@@ -270,7 +270,7 @@ describe('a response before or beside its request', () => {
     const ended = await stack.exchange(
       stack.head('POST', stack.proxy('/early'), `Content-Length: ${body.length}\r\n`) + body,
     );
-    expect([413, 502]).toContain(ended.answers.at(-1)?.status);
+    expect([413, 502]).toContain(ended.responses.at(-1)?.status);
     await expectClean(stack);
   });
 
@@ -284,7 +284,7 @@ describe('a response before or beside its request', () => {
         answering(`${interim.repeat(count)}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`),
       );
       const ended = await call(stack, 'POST', '/interim');
-      expect(ended.answers.map((answer) => answer.status)).toEqual([status]);
+      expect(ended.responses.map((response) => response.status)).toEqual([status]);
       await expectClean(stack);
     }
   });
@@ -296,7 +296,7 @@ describe('a response before or beside its request', () => {
       connection.socket.on('close', () => clearInterval(flood));
     });
     const ended = await call(stack, 'POST', '/interim');
-    expect([502, 504]).toContain(ended.answers.at(-1)?.status);
+    expect([502, 504]).toContain(ended.responses.at(-1)?.status);
     await expectClean(stack);
   });
 
@@ -309,7 +309,7 @@ describe('a response before or beside its request', () => {
     });
     for (let n = 0; n < 5; n += 1) {
       const ended = await call(stack, 'GET', `/n/${n}`);
-      expect(ended.answers.at(-1)?.body.toString()).toBe('ok');
+      expect(ended.responses.at(-1)?.body.toString()).toBe('ok');
     }
     await expectClean(stack);
   });
@@ -322,12 +322,12 @@ describe('a response before or beside its request', () => {
           'Upgrade: h2c\r\nKeep-Alive: timeout=1\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nok',
       ),
     );
-    const [answer] = (await call(stack, 'GET', '/forged')).answers;
-    const names = answer?.fields.map(([name]) => name) ?? [];
+    const [response] = (await call(stack, 'GET', '/forged')).responses;
+    const names = response?.fields.map(([name]) => name) ?? [];
     expect(names).toContain('x-kept');
     for (const dropped of ['sluice-error', 'x-named', 'proxy-authenticate', 'upgrade'])
       expect(names).not.toContain(dropped);
-    expect(JSON.stringify(answer?.fields)).not.toMatch(/forged|waited=999999|timeout=1"/);
+    expect(JSON.stringify(response?.fields)).not.toMatch(/forged|waited=999999|timeout=1"/);
   });
 });
 
@@ -370,9 +370,9 @@ describe('a GraphQL response that cannot be read', () => {
       const asked = `${json}Content-Length: ${query.length}\r\n`;
       for (let n = 0; n < 2; n += 1) {
         const ended = await stack.exchange(stack.head('POST', stack.proxy(path), asked) + query);
-        const [answer] = ended.answers;
-        expect(answer?.status).toBe(200);
-        expect(answer?.body.equals(body)).toBe(true);
+        const [response] = ended.responses;
+        expect(response?.status).toBe(200);
+        expect(response?.body.equals(body)).toBe(true);
       }
       await expectClean(stack);
     },
@@ -412,8 +412,8 @@ test('a slow upstream answers many clients, and each gets its own response', asy
       for (let n = 0; n < 15; n += 1) {
         const path = `/nonce-${client}-${n}`;
         await connection.send(stack.head(n % 2 === 0 ? 'GET' : 'DELETE', stack.proxy(path)));
-        const answers = await connection.answers(n + 1);
-        expect(answers[n]?.body.toString()).toBe(path.repeat(50));
+        const responses = await connection.responses(n + 1);
+        expect(responses[n]?.body.toString()).toBe(path.repeat(50));
       }
       connection.socket.destroy();
     }),

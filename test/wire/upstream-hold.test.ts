@@ -77,10 +77,10 @@ describe('requests that become ready in one turn of the event loop', () => {
     const opened = await world(answering(ok));
     await Promise.all([1, 2, 3].map(async () => text((await opened.send()).body)));
     const events: string[] = [];
-    const answers = ['a', 'b', 'c'].map((name) =>
+    const responses = ['a', 'b', 'c'].map((name) =>
       opened.send({ onReady: () => events.push(`${name} ready`), onSent: () => events.push(`${name} sent`) }),
     );
-    for (const answer of answers) expect(await text((await answer).body)).toBe('ok');
+    for (const response of responses) expect(await text((await response).body)).toBe('ok');
     expect(events).toEqual(['a ready', 'b ready', 'c ready', 'a sent', 'b sent', 'c sent']);
   });
 

@@ -8,7 +8,7 @@ import { createTransport } from '../../src/dispatch/transport.ts';
 import { patient, text } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
-/** A server in a thread of its own. It closes a connection 2 s after an answer, and counts the closed ones where both threads see it. */
+/** A server in a thread of its own. It closes a connection 2 s after a response, and counts the closed ones where both threads see it. */
 const server = `
 const { createServer } = require('node:http');
 const { parentPort, workerData } = require('node:worker_threads');

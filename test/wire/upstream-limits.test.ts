@@ -67,7 +67,7 @@ describe('a time limit of the transport', () => {
   test.each([
     ['before the head', ''],
     ['in the middle of the head', 'HTTP/1.1 200 OK\r\nx: '],
-    ['after an interim answer', 'HTTP/1.1 103 Early\r\n\r\n'],
+    ['after an interim response', 'HTTP/1.1 103 Early\r\n\r\n'],
   ])('ends a call with silence %s at the head limit', async (_, bytes) => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
@@ -224,7 +224,7 @@ describe('an abort', () => {
 });
 
 describe('a kept connection that the upstream closes under the next request', () => {
-  /** Serves one request per connection, then resets at the second without a byte of answer. */
+  /** Serves one request per connection, then resets at the second without a byte of response. */
   const fickle =
     (partial = ''): Script =>
     async (connection) => {

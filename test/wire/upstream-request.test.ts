@@ -16,13 +16,13 @@ const wire = ({ upstream }: SendingWorld): string =>
 describe('a request to the upstream', () => {
   test('has exactly the requested bytes', async () => {
     const opened = await world();
-    const answer = await opened.send({
+    const response = await opened.send({
       method: 'POST',
       pathAndQuery: '/a?b',
       fields: { host: 'upstream.test', 'x-a': ['1', '2'], 'content-length': '5' },
       body: Buffer.from('hello'),
     });
-    expect(await text(answer.body)).toBe('ok');
+    expect(await text(response.body)).toBe('ok');
     expect(wire(opened)).toBe(
       'POST /a?b HTTP/1.1\r\nhost: upstream.test\r\nx-a: 1\r\nx-a: 2\r\ncontent-length: 5\r\nConnection: keep-alive\r\n\r\nhello',
     );
@@ -57,8 +57,8 @@ describe('a request to the upstream', () => {
         pseudonym: 'sluice',
         traceparent: null,
       });
-      const answer = await opened.send({ method, fields, body });
-      answer.body.destroy();
+      const response = await opened.send({ method, fields, body });
+      response.body.destroy();
       const [head = '', ...rest] = wire(opened).split('\r\n\r\n');
       expect(head.match(/content-length: \d+/gi)).toEqual([`content-length: ${body.length}`]);
       expect(head).not.toMatch(/transfer-encoding/i);
@@ -73,8 +73,8 @@ describe('a request to the upstream', () => {
     });
     const body = Buffer.concat([Buffer.alloc(4 * 1024 * 1024, 7), Buffer.from('END')]);
     const fields = { host: 'x', 'content-length': String(body.length) };
-    const answer = await opened.send({ method: 'POST', fields, body });
-    expect(await text(answer.body)).toBe('ok');
+    const response = await opened.send({ method: 'POST', fields, body });
+    expect(await text(response.body)).toBe('ok');
     expect(wire(opened).split('\r\n\r\n')[1]?.length).toBe(body.length);
   });
 
@@ -119,9 +119,9 @@ describe('a request to the upstream', () => {
     const opened = await world();
     let sent = 0;
     for (const expected of [1, 2]) {
-      const answer = await opened.send({ onSent: () => sent++ });
+      const response = await opened.send({ onSent: () => sent++ });
       expect(sent).toBe(expected);
-      await text(answer.body);
+      await text(response.body);
     }
     expect(opened.upstream.connections).toHaveLength(1);
   });

@@ -40,7 +40,7 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- end -}}
 {{- if and $facts.profile (gt (int $facts.hop) 0) (lt (int $facts.hop) (int $facts.hopNeeded)) -}}
 {{- $part := ternary (printf "timeouts.upstreamSeconds (%d)" (int $v.timeouts.upstreamSeconds)) (printf "timeouts.firstByteSeconds (%d)" (int $v.timeouts.firstByteSeconds)) (eq $facts.hopCounts "whole") -}}
-{{- fail (printf "timeouts.profile %s cuts calls after %d s (%s), but a call may wait maxWaitSeconds (%d) plus %s = %d s. Lower limits.maxWaitSeconds, or raise the load balancer's time-out and state it in timeouts.hopSeconds." $facts.profile (int $facts.hop) (ternary "whole answer" "silence" (eq $facts.hopCounts "whole")) (int $facts.maxWait) $part (int $facts.hopNeeded)) -}}
+{{- fail (printf "timeouts.profile %s cuts calls after %d s (%s), but a call may wait maxWaitSeconds (%d) plus %s = %d s. Lower limits.maxWaitSeconds, or raise the load balancer's time-out and state it in timeouts.hopSeconds." $facts.profile (int $facts.hop) (ternary "whole response" "silence" (eq $facts.hopCounts "whole")) (int $facts.maxWait) $part (int $facts.hopNeeded)) -}}
 {{- end -}}
 {{- if and (eq $facts.profile "alb") (gt (int $facts.hop) 4000) -}}
 {{- fail (printf "An AWS load balancer's idle time-out ends at 4000 s, %d is asked for. Lower timeouts.hopSeconds or timeouts.upstreamSeconds." (int $facts.hop)) -}}

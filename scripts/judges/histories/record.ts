@@ -4,7 +4,7 @@
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createKey } from '../../../src/cli/keys.ts';
-import { clientAgent, pause, send, type Answer } from '../../../test/support/redis-fleet.ts';
+import { clientAgent, pause, send, type CallResponse } from '../../../test/support/redis-fleet.ts';
 import { startFleet, type Fleet } from '../../cluster/fleet.ts';
 import { startUpstream, type Upstream } from './upstream.ts';
 
@@ -28,7 +28,7 @@ export interface History {
 
 export interface Recorded {
   readonly histories: readonly History[];
-  /** Calls that got neither an answer of the upstream nor a refusal, and what they got. */
+  /** Calls that got neither a response of the upstream nor a refusal, and what they got. */
   readonly lost: readonly string[];
   readonly twice: number;
 }
@@ -80,9 +80,16 @@ interface Load {
   readonly waitSeconds: number;
 }
 
-async function drive({ fleet, key, name, calls, everyMs, waitSeconds }: Load): Promise<readonly Answer[]> {
+async function drive({
+  fleet,
+  key,
+  name,
+  calls,
+  everyMs,
+  waitSeconds,
+}: Load): Promise<readonly CallResponse[]> {
   const agent = clientAgent();
-  const work: Promise<Answer>[] = [];
+  const work: Promise<CallResponse>[] = [];
   const startedAt = performance.now();
   for (let n = 0; n < calls; n += 1) {
     if (everyMs === null) await work.at(-1);
@@ -91,9 +98,9 @@ async function drive({ fleet, key, name, calls, everyMs, waitSeconds }: Load): P
     const headers = { prefer: `wait=${waitSeconds}` };
     work.push(send({ url, path: `/via/${name}/x`, key, nonce: `${name}-${n}`, agent, headers, body: {} }));
   }
-  const answers = await Promise.all(work);
+  const responses = await Promise.all(work);
   agent.destroy();
-  return answers;
+  return responses;
 }
 
 const us = (ms: number): number => Math.round(ms * 1_000);
@@ -104,12 +111,12 @@ const us = (ms: number): number => Math.round(ms * 1_000);
  * taken: of a command that was not answered nobody knows whether it ran, and then too few are sent, not too many.
  */
 function ofCeiling(
-  answers: readonly Answer[],
+  responses: readonly CallResponse[],
   { visits }: Upstream,
   unavailable: Unavailable,
 ): readonly Operation[] {
-  const end = us(Math.max(...answers.map(({ sentAt, tookMs }) => sentAt + tookMs)));
-  return answers.flatMap(({ nonce, sentAt, tookMs, status, heldBy }, n): readonly Operation[] => {
+  const end = us(Math.max(...responses.map(({ sentAt, tookMs }) => sentAt + tookMs)));
+  return responses.flatMap(({ nonce, sentAt, tookMs, status, heldBy }, n): readonly Operation[] => {
     const visit = visits.get(nonce);
     const common = { call: nonce, from: us(sentAt), client: 2 * n };
     if (visit !== undefined) return [{ ...common, kind: 'charged', to: us(visit.arrivedAt) }];
@@ -127,11 +134,11 @@ function ofCeiling(
 
 /** Calls that came before Redis was struck: whoever comes while replicas are without it has no order between them. */
 function ofLane(
-  answers: readonly Answer[],
+  responses: readonly CallResponse[],
   { visits }: Upstream,
   { before, slackMs }: Bounds,
 ): readonly Operation[] {
-  return answers.flatMap(({ nonce, sentAt }, client): readonly Operation[] => {
+  return responses.flatMap(({ nonce, sentAt }, client): readonly Operation[] => {
     const visit = visits.get(nonce);
     if (visit === undefined || sentAt > before) return [];
     const common = { call: nonce };
@@ -148,8 +155,8 @@ function ofLane(
   });
 }
 
-function ofSerial(answers: readonly Answer[], { visits }: Upstream): readonly Operation[] {
-  return answers.flatMap(({ nonce, sentAt, tookMs }, client): readonly Operation[] => {
+function ofSerial(responses: readonly CallResponse[], { visits }: Upstream): readonly Operation[] {
+  return responses.flatMap(({ nonce, sentAt, tookMs }, client): readonly Operation[] => {
     const visit = visits.get(nonce);
     if (visit === undefined) return [];
     return [

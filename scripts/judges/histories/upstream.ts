@@ -1,4 +1,4 @@
-/** The upstream of the recorded histories: notes when each call arrived and when its answer ended, on this process' clock. */
+/** The upstream of the recorded histories: notes when each call arrived and when its response ended, on this process' clock. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 

@@ -1,4 +1,4 @@
-/** kubectl and both helms, bound to one cluster. Every answer is text or parsed JSON; a refusal throws what was said. */
+/** kubectl and both helms, bound to one cluster. Every output is text or parsed JSON; a refusal throws what was said. */
 import { join } from 'node:path';
 import { command, type Output } from './processes.ts';
 
@@ -70,15 +70,15 @@ export class Client {
     );
   }
 
-  /** @returns the answer as JSON */
+  /** @returns the output as JSON */
   async json(args: readonly string[]): Promise<unknown> {
     return JSON.parse(await this.kubectl([...args, '-o', 'json']));
   }
 
   /** @returns the items of a list */
   async list(args: readonly string[]): Promise<ApiObject[]> {
-    const answer = await this.json(['get', ...args]);
-    return isList(answer) ? answer.items : [];
+    const output = await this.json(['get', ...args]);
+    return isList(output) ? output.items : [];
   }
 
   apply(...objects: readonly object[]): Promise<string> {
@@ -88,9 +88,9 @@ export class Client {
 
   /** As `v1.36.3`: what the server says of itself. */
   async serverVersion(): Promise<string> {
-    const answer = await this.json(['version']);
+    const output = await this.json(['version']);
     const version = /"gitVersion":"(v[^"]+)"/.exec(
-      JSON.stringify(Object.entries(answer ?? {}).find(([name]) => name === 'serverVersion')),
+      JSON.stringify(Object.entries(output ?? {}).find(([name]) => name === 'serverVersion')),
     );
     if (version?.[1] === undefined) throw new Error('the server states no version');
     return version[1];

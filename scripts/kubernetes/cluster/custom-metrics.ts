@@ -33,11 +33,11 @@ export async function serveCustomMetrics(
       cert: readFileSync(credentials.file('metrics.crt')),
       key: readFileSync(credentials.file('metrics.key')),
     },
-    (request, answer) => {
-      answerTo(plane, figures, new URL(request.url ?? '/', 'https://localhost')).then(
+    (request, response) => {
+      respondTo(plane, figures, new URL(request.url ?? '/', 'https://localhost')).then(
         ([status, body]) =>
-          answer.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body)),
-        (failure: unknown) => answer.writeHead(500).end(String(failure)),
+          response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body)),
+        (failure: unknown) => response.writeHead(500).end(String(failure)),
       );
     },
   );
@@ -77,7 +77,7 @@ const apiObjects = (port: number): object[] => [
 ];
 
 /** Path: apis, group, version, namespaces, NAMESPACE, pods, any, METRIC; query: labelSelector. */
-async function answerTo(
+async function respondTo(
   { client }: ControlPlane,
   figures: Figures,
   url: URL,

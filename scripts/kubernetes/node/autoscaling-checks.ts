@@ -23,7 +23,9 @@ const BURST = 30;
 /** In flight at any time while pods leave: calls of four seconds, five in a second. */
 const TRICKLE = 5;
 const UPSTREAM_MS = 4000;
-/** Longest wait of a call, and what a pod that leaves needs to lose none: that wait and the longest answer (NOTES of the chart). */
+/**
+ * Longest wait of a call, and what a pod that leaves needs to lose none: that wait and the longest response (NOTES of the chart).
+ */
 const WAIT_SECONDS = 120;
 const DRAIN_SECONDS = WAIT_SECONDS + 20;
 

@@ -29,7 +29,7 @@ export interface Outcome {
   readonly load: Load;
   /** The lost and doubled calls, a line each. */
   readonly examples: readonly string[];
-  /** Longest time from sending a call to the end of its answer. */
+  /** Longest time from sending a call to the end of its response. */
   readonly maxMs: number;
 }
 
@@ -92,12 +92,12 @@ export class SteadyLoad {
           agent: reuse ? this.#kept : false,
           headers: { ...headers, authorization: `Bearer ${key}`, 'content-type': 'application/json' },
         },
-        (answer) => {
+        (response) => {
           hasBegun = true;
-          answer.resume();
-          const code = String(answer.headers['sluice-error'] ?? '');
-          answer.on('end', () => done(`${answer.statusCode ?? ''}${code === '' ? '' : ` ${code}`}`));
-          answer.on('error', (error) => done(`cut: ${error.message}`));
+          response.resume();
+          const code = String(response.headers['sluice-error'] ?? '');
+          response.on('end', () => done(`${response.statusCode ?? ''}${code === '' ? '' : ` ${code}`}`));
+          response.on('error', (error) => done(`cut: ${error.message}`));
         },
       );
       request.on('error', (error) => {
@@ -109,14 +109,14 @@ export class SteadyLoad {
     });
   }
 
-  /** Sends no more, waits for every answer, and asks the upstream what arrived. */
+  /** Sends no more, waits for every response, and asks the upstream what arrived. */
   async end(): Promise<Outcome> {
     this.#ending = true;
     await this.#sending;
     await Promise.all(this.#calls);
     this.#kept.destroy();
-    const answer = await fetch(`${this.#options.upstream}/seen`);
-    const seen = new Map<string, number>((await answer.json()) as [string, number][]);
+    const response = await fetch(`${this.#options.upstream}/seen`);
+    const seen = new Map<string, number>((await response.json()) as [string, number][]);
     let doubled = 0;
     for (let index = 0; index < this.#calls.length; index += 1) {
       const times = seen.get(`${this.#run}-${index}`) ?? 0;

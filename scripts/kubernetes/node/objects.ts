@@ -11,13 +11,13 @@ const container = {
 /** Answers `/after/MS/ID` after that time and counts each ID; `/seen` says how often each came. */
 const UPSTREAM = `
 const seen = new Map();
-require('http').createServer((request, answer) => {
-  if (request.url === '/seen') return answer.end(JSON.stringify([...seen]));
-  if (request.url === '/ready') return answer.end('ok');
+require('http').createServer((request, response) => {
+  if (request.url === '/seen') return response.end(JSON.stringify([...seen]));
+  if (request.url === '/ready') return response.end('ok');
   const [, , wait, id] = request.url.split('/');
   seen.set(id, (seen.get(id) ?? 0) + 1);
   request.resume();
-  setTimeout(() => answer.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify({ id })), Number(wait));
+  setTimeout(() => response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify({ id })), Number(wait));
 }).listen(8080);`;
 
 export const upstream: readonly object[] = [

@@ -3,13 +3,13 @@ import { enforcePolicies, stopEnforcing } from './network-policy.ts';
 import { prober } from './objects.ts';
 import type { Shop } from './shop.ts';
 
-type Answer = 'open' | 'closed';
+type Reach = 'open' | 'closed';
 interface Way {
   /** Where the connection comes from: `NAMESPACE/POD`. */
   readonly from: string;
   readonly host: string;
   readonly port: number;
-  readonly wanted: Answer;
+  readonly wanted: Reach;
 }
 
 const CONNECT = `
@@ -47,8 +47,8 @@ export async function waysAreAsWanted(shop: Shop): Promise<string> {
     const ways = await waysOf(shop);
     const problems: string[] = [];
     for (const way of ways) {
-      const answer = await connect(shop, way);
-      if (answer !== way.wanted) problems.push(`${way.from} to ${way.host}:${way.port} is ${answer}`);
+      const reach = await connect(shop, way);
+      if (reach !== way.wanted) problems.push(`${way.from} to ${way.host}:${way.port} is ${reach}`);
     }
     if (problems.length > 0) throw new Error(problems.join('\n'));
     const status = await shop.statusOf(shop.key);

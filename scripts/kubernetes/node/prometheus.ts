@@ -20,7 +20,7 @@ interface Rule {
 }
 
 export interface Prometheus {
-  /** Answers of an instant query, by the value of `label`. */
+  /** Responses of an instant query, by the value of `label`. */
   query(text: string, label: string): Promise<Map<string, number>>;
   /** Follows the pods no longer; its process ends with the control plane. */
   stop(): void;
@@ -73,8 +73,8 @@ export async function startPrometheus(plane: ControlPlane): Promise<Prometheus> 
   return {
     stop: () => clearInterval(timer),
     async query(text, label) {
-      const answer = await fetch(`${base}/api/v1/query?query=${encodeURIComponent(text)}`);
-      const { data } = (await answer.json()) as {
+      const response = await fetch(`${base}/api/v1/query?query=${encodeURIComponent(text)}`);
+      const { data } = (await response.json()) as {
         data: { result: { metric: Record<string, string>; value: [number, string] }[] };
       };
       return new Map(data.result.map(({ metric, value }) => [metric[label] ?? '', Number(value[1])]));

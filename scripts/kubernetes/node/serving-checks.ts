@@ -108,7 +108,7 @@ async function evicts(shop: Shop): Promise<void> {
   const { release } = shop;
   const pods = await shop.pods();
   const { namespace } = release;
-  const answers = await Promise.all(
+  const responses = await Promise.all(
     pods.map((name) => {
       const eviction = { apiVersion: 'policy/v1', kind: 'Eviction', metadata: { name, namespace } };
       const path = `/api/v1/namespaces/${namespace}/pods/${name}/eviction`;
@@ -118,8 +118,8 @@ async function evicts(shop: Shop): Promise<void> {
       );
     }),
   );
-  const refused = answers.filter((one) => one.includes('disruption budget')).length;
-  if (refused !== 1 || !answers.includes('gone')) throw new Error(answers.join('\n'));
+  const refused = responses.filter((one) => one.includes('disruption budget')).length;
+  if (refused !== 1 || !responses.includes('gone')) throw new Error(responses.join('\n'));
   await sleep(1000);
   await release.untilReady(COUNT);
 }

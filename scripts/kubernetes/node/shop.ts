@@ -81,13 +81,13 @@ export class Shop {
   }
 
   async statusOf(key: string): Promise<number> {
-    const answer = await fetch(`${await this.address('s-sluice')}/via/api/after/1/probe-${Date.now()}`, {
+    const response = await fetch(`${await this.address('s-sluice')}/via/api/after/1/probe-${Date.now()}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${key}` },
       signal: AbortSignal.timeout(10_000),
     });
-    await answer.arrayBuffer();
-    return answer.status;
+    await response.arrayBuffer();
+    return response.status;
   }
 
   /** Names of the gateway's pods that run, in order. */

@@ -37,7 +37,7 @@ export const kindOf = (groupVersion, plural) =>
 const pathOf = (groupVersion) => `${groupVersion.includes('/') ? 'apis' : 'api'}/${groupVersion}`;
 const verbs = ['create', 'delete', 'deletecollection', 'get', 'list', 'patch', 'update', 'watch'];
 
-/** @returns {object | null} the answer to a discovery path */
+/** @returns {object | null} the response to a discovery path */
 export function discovery(path) {
   if (path === '/version') return { major: '1', minor: '35', gitVersion: 'v1.35.0', platform: 'linux/amd64' };
   if (path === '/api') return { kind: 'APIVersions', versions: ['v1'] };

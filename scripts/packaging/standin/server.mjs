@@ -31,10 +31,10 @@ export async function startApiServer(kubeconfig) {
     });
   }
 
-  const server = http.createServer(async (incoming, answer) => {
+  const server = http.createServer(async (incoming, response) => {
     let result;
     try {
-      result = await handle(incoming, answer);
+      result = await handle(incoming, response);
     } catch (error) {
       const refusal =
         error instanceof Refusal ? error : new Refusal(500, 'InternalError', String(error.stack));
@@ -42,10 +42,10 @@ export async function startApiServer(kubeconfig) {
     }
     requests.push(`${incoming.method} ${incoming.url} ${result?.[0] ?? 'watch'}`);
     if (result)
-      answer.writeHead(result[0], { 'content-type': 'application/json' }).end(JSON.stringify(result[1]));
+      response.writeHead(result[0], { 'content-type': 'application/json' }).end(JSON.stringify(result[1]));
   });
 
-  async function handle(incoming, answer) {
+  async function handle(incoming, response) {
     const chunks = [];
     for await (const chunk of incoming) chunks.push(chunk);
     const url = new URL(incoming.url, 'http://stand-in');
@@ -65,19 +65,19 @@ export async function startApiServer(kubeconfig) {
       type,
       body: readBody(Buffer.concat(chunks)),
     };
-    if (method === 'GET') return name ? one(request, answer) : many(request, answer);
+    if (method === 'GET') return name ? one(request, response) : many(request, response);
     if (method === 'DELETE') return remove(request);
     return write(method, request);
   }
 
-  function one({ kind, namespace, name, subresource }, answer) {
-    if (subresource === 'log') return void answer.end('the stand-in runs no container\n');
+  function one({ kind, namespace, name, subresource }, response) {
+    if (subresource === 'log') return void response.end('the stand-in runs no container\n');
     const object = store.get(kind, namespace, name);
     if (object === undefined) throw notFound(`${kind.plural} "${name}"`);
     return [200, object];
   }
 
-  function many({ kind, namespace, query }, answer) {
+  function many({ kind, namespace, query }, response) {
     const selects = (object) => selected(query, object);
     const items = store.list(kind, namespace, selects);
     const metadata = { resourceVersion: String(store.version) };
@@ -85,8 +85,8 @@ export async function startApiServer(kubeconfig) {
       return [200, { kind: `${kind.kind}List`, apiVersion: kind.groupVersion, metadata, items }];
     const from = Number(query.get('resourceVersion') ?? 0);
     const initial = query.get('sendInitialEvents') === 'true';
-    answer.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
-    const report = (type, object) => answer.write(`${JSON.stringify({ type, object })}\n`);
+    response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
+    const report = (type, object) => response.write(`${JSON.stringify({ type, object })}\n`);
     if (initial || from === 0) for (const object of items) report('ADDED', object);
     if (initial) {
       const annotations = { 'k8s.io/initial-events-end': 'true' };
@@ -99,7 +99,7 @@ export async function startApiServer(kubeconfig) {
     const stop = store.watch(kind, initial ? 0 : from, ({ type, object }) => {
       if ((!namespace || object.metadata.namespace === namespace) && selects(object)) report(type, object);
     });
-    answer.on('close', stop);
+    response.on('close', stop);
     return undefined;
   }
 

@@ -5,7 +5,7 @@ export const githubGraphql: Preset = {
   title: 'GitHub GraphQL',
   source: 'https://docs.github.com/en/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api',
   counts: 'The primary limit refuses with 200 and an error, a secondary one with 200 or 403.',
-  missing: 'What a query costs in points before its answer.',
+  missing: 'What a query costs in points before its response.',
   speaks: {
     fields: {
       limit: 'x-ratelimit-limit',

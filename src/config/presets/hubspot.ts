@@ -5,7 +5,7 @@ export const hubspot: Preset = {
   title: 'HubSpot',
   source: 'https://developers.hubspot.com/docs/api/usage-details',
   counts: '100 calls in 10 s, more by plan, for each app and account, and a day’s quota.',
-  missing: 'When a day ends: at midnight in the account’s zone, which no answer tells.',
+  missing: 'When a day ends: at midnight in the account’s zone, which no response tells.',
   speaks: {
     windows: [{ requests: 100, seconds: 10 }],
     fields: [

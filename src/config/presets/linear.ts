@@ -5,7 +5,7 @@ export const linear: Preset = {
   title: 'Linear',
   source: 'https://linear.app/developers/rate-limiting',
   counts: 'A quota of calls per hour that refills evenly; a refusal is a 400 with a code.',
-  missing: 'The complexity of a query before its answer.',
+  missing: 'The complexity of a query before its response.',
   speaks: {
     fields: {
       limit: 'x-ratelimit-requests-limit',

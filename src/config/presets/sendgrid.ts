@@ -4,7 +4,7 @@ import type { Preset } from './preset.ts';
 export const sendgrid: Preset = {
   title: 'Twilio SendGrid',
   source: 'https://www.twilio.com/docs/sendgrid/api-reference/how-to-use-the-sendgrid-v3-api/rate-limits',
-  counts: 'A quota for each endpoint, stated in every answer; no Retry-After.',
+  counts: 'A quota for each endpoint, stated in every response; no Retry-After.',
   missing: null,
   speaks: {
     fields: {

@@ -1,6 +1,6 @@
 /**
  * Access tokens of one grant, renewed by its refresh token (RFC 6749 §6). Many providers replace the refresh token with each use: a
- * client that loses the endpoint's answer, or uses a refresh token twice, may lose the grant.
+ * client that loses the endpoint's response, or uses a refresh token twice, may lose the grant.
  *
  * Owns: the order of one renewal, what is kept in memory while the file cannot be written, which token was refused. Refuses
  * to own: when a token is needed (`oauth-source.ts`), which replica fetches it (`shared-tokens.ts`), the file itself.
@@ -151,7 +151,7 @@ export class RefreshGrant {
     const { clock, send, path } = this.#parts;
     const { client, upstream } = input;
     const [issuedAt, asked] = [clock.monotonic(), clock.now()];
-    // An answer that nobody reads may be the only one that names the next refresh token.
+    // A response that nobody reads may be the only one that names the next refresh token.
     const { signal } = new AbortController();
     const result = await send(tokenRequest(client, grant.refreshToken), upstream, signal);
     if (result.kind === 'failed') return failed(result.fault);

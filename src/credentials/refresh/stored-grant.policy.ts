@@ -1,7 +1,7 @@
 /**
  * The text of a refresh token's file: the refresh token alone, or JSON with the names of RFC 6749 §5.1. Owns: reading and writing that
  * text, and whether its access token may still be used. Does not own: the file (`token-file.ts`). Keeps: an access token with a
- * lifetime (`expires_in`) counts only where the file also states when it ends (`expires_at`), so that an answer of the endpoint that
+ * lifetime (`expires_in`) counts only where the file also states when it ends (`expires_at`), so that a response of the endpoint that
  * somebody saved by hand is exchanged. Pure.
  */
 import { sendableForMs } from '../renewal.policy.ts';

@@ -1,9 +1,9 @@
 /**
- * How much of an answer is believed.
+ * How much of a response is believed.
  *
- * A bucket is shared, and while it is held shut no further answer comes that could set it right: one absurd number,
- * wherever it stood, must not close it for years. So nothing that a single answer says holds calls back for more than a
- * day, and whatever it says about a level is undone by the next answer within the window that it named itself.
+ * A bucket is shared, and while it is held shut no further response comes that could set it right: one absurd number,
+ * wherever it stood, must not close it for years. So nothing that a single response says holds calls back for more than a
+ * day, and whatever it says about a level is undone by the next response within the window that it named itself.
  *
  * Owns: the bounds of reports and waits. Does not own: reading them (the dialects), and limits that are merely wrong;
  * those are learned and unlearned. Invariant: what leaves here is finite; a report that cannot be a quota is dropped.

@@ -1,5 +1,5 @@
 /**
- * What a commerce GraphQL answer teaches: the cost of the document and the state of the points bucket.
+ * What a commerce GraphQL response teaches: the cost of the document and the state of the points bucket.
  *
  * Owns: `extensions.cost` and the refusals that come as HTTP 200. Does not own: computing a cost (it is learned, not
  * predicted) and holding reservations back (`currentlyAvailable` is read after the refund of this call and hides those
@@ -10,7 +10,7 @@ import { retryAfterMs } from '../retry-after.policy.ts';
 import { appScope } from './app-scope.policy.ts';
 import { commerceStatus } from './commerce-rest.policy.ts';
 import { believable } from './believable.policy.ts';
-import type { AnswerFacts } from './facts.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
 import {
   countAt,
   isRecord,
@@ -50,7 +50,7 @@ function tailCost(text: string): QueryCost | null {
   return asCost(lastObject(text, 'cost', (value) => asCost(value) !== null));
 }
 
-export function learnFromCommerceGraphql({ status, fields, body, nowMs }: AnswerFacts): Feedback {
+export function learnFromCommerceGraphql({ status, fields, body, nowMs }: ResponseFacts): Feedback {
   const parsed = body === null ? undefined : parseJson(body);
   const cost = isRecord(parsed)
     ? asCost(recordAt(recordAt(parsed, 'extensions'), 'cost'))

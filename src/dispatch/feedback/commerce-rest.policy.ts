@@ -1,5 +1,5 @@
 /**
- * What a commerce REST answer teaches: the call-limit field and the refusals around it.
+ * What a commerce REST response teaches: the call-limit field and the refusals around it.
  *
  * Owns: `current/limit` and the meaning of the statuses. Does not own: GraphQL cost. Invariant: the bucket drains
  * limit/20 per second, so its window is 20 s whatever the plan; the denominator is read, never assumed.
@@ -7,7 +7,7 @@
 import type { Feedback, Throttle } from '../../call.ts';
 import { appScope } from './app-scope.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
-import type { AnswerFacts } from './facts.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
 
 /** Calls in the bucket after this one, and its capacity. */
 export interface CallLimit {
@@ -18,7 +18,7 @@ export interface CallLimit {
 /** Time in which a full REST bucket drains: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
 const restWindowMs = 20_000;
 /**
- * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where an answer has several with
+ * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where a response has several with
  * different values, the fuller one is believed.
  */
 export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
@@ -40,7 +40,7 @@ export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | nu
   return fullest;
 }
 
-export function learnFromCommerceRest({ status, fields, body, nowMs }: AnswerFacts): Feedback {
+export function learnFromCommerceRest({ status, fields, body, nowMs }: ResponseFacts): Feedback {
   const callLimit = callLimitOf(fields);
   const inSentence = callLimit === null && status === 429 ? fullBucketIn(body ?? '') : null;
   const calls = callLimit ?? inSentence;

@@ -5,7 +5,7 @@
  * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
  */
 import type { CountField, DialectFields, TimeField, TimeUnit } from '../../config/dialect.ts';
-import { answeredAtMs, goDurationMs, resetMs, type AnswerTime } from '../duration.policy.ts';
+import { answeredAtMs, goDurationMs, resetMs, type ResponseTime } from '../duration.policy.ts';
 import { httpDateMs, rfc3339Ms } from '../instant.policy.ts';
 import { count } from './reading.policy.ts';
 
@@ -25,8 +25,8 @@ export interface FieldReading {
   readonly rate: number | null;
 }
 
-/** `null`: the answer has none of the fields. */
-export function readFields(described: DialectFields, fields: Fields, at: AnswerTime): FieldReading | null {
+/** `null`: the response has none of the fields. */
+export function readFields(described: DialectFields, fields: Fields, at: ResponseTime): FieldReading | null {
   const { limit, used, remaining, reset, window, rate } = described;
   const reading: FieldReading = {
     limit: countIn(limit, fields),
@@ -45,7 +45,7 @@ function countIn(field: CountField | null, fields: Fields): number | null {
   return field === null ? null : count(valueOf(field, fields));
 }
 
-function timeIn(field: TimeField | null, fields: Fields, at: AnswerTime): number | null {
+function timeIn(field: TimeField | null, fields: Fields, at: ResponseTime): number | null {
   const value = field === null ? undefined : valueOf(field, fields);
   if (field === null || value === undefined) return null;
   const timeMs = inMs(field.as, value.trim(), at);
@@ -65,7 +65,7 @@ function valueOf({ name, member }: CountField, fields: Fields): string | undefin
 
 const decimal = /^\d{1,15}(?:\.\d{1,9})?$/;
 
-function inMs(as: TimeUnit, value: string, at: AnswerTime): number | null {
+function inMs(as: TimeUnit, value: string, at: ResponseTime): number | null {
   switch (as) {
     case 'inferred':
       return resetMs(value, at);
@@ -86,7 +86,7 @@ function inMs(as: TimeUnit, value: string, at: AnswerTime): number | null {
 function numberMs(
   as: Exclude<TimeUnit, 'inferred' | 'date' | 'duration'>,
   value: number,
-  at: AnswerTime,
+  at: ResponseTime,
 ): number {
   const scale = as.endsWith('milliseconds') ? 1 : 1000;
   // Thousandths first, so that 2.3 s does not become 2301 ms through binary rounding.

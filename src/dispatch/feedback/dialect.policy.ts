@@ -1,15 +1,15 @@
 /**
- * What an answer teaches of an upstream whose dialect is described in configuration (`speaks`).
+ * What a response teaches of an upstream whose dialect is described in configuration (`speaks`).
  *
  * Owns: windows, fields and conditions as they are described. Does not own: what is read where the description names no
  * fields (`ietf.policy.ts`), and the bounds of belief. Invariant: 429 is a refusal for want of quota in every dialect.
  */
 import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
-import type { AnswerCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
-import type { AnswerTime } from '../duration.policy.ts';
+import type { ResponseCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
+import type { ResponseTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import { readFields, type FieldReading } from './dialect-fields.policy.ts';
-import type { AnswerFacts } from './facts.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import {
   exhaustedForMs,
@@ -25,9 +25,9 @@ const maxGuessMs = 60_000;
 const secondMs = 1_000;
 const dayMs = 86_400_000;
 
-export function learnFromDialect(dialect: Dialect, facts: AnswerFacts): Feedback {
+export function learnFromDialect(dialect: Dialect, facts: ResponseFacts): Feedback {
   const { fields, nowMs } = facts;
-  const at: AnswerTime = { date: fields.get('date'), now: nowMs };
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
   const readings = readingsOf(dialect, facts, at);
   const meters = dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, at);
   const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, facts));
@@ -35,7 +35,7 @@ export function learnFromDialect(dialect: Dialect, facts: AnswerFacts): Feedback
   return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
 }
 
-function readingsOf(dialect: Dialect, { fields }: AnswerFacts, at: AnswerTime): readonly Reading[] {
+function readingsOf(dialect: Dialect, { fields }: ResponseFacts, at: ResponseTime): readonly Reading[] {
   if (dialect.fields === null) {
     const structured = quotaReadings(fields);
     return structured.length > 0
@@ -68,7 +68,7 @@ function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
 }
 
 /** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
-function windowReports({ windows }: Dialect, readings: readonly Reading[], at: AnswerTime): MeterReport[] {
+function windowReports({ windows }: Dialect, readings: readonly Reading[], at: ResponseTime): MeterReport[] {
   return readings.flatMap((reading): readonly MeterReport[] => {
     const window = windowFor(windows, reading);
     if (window === null) return dayReports(reading);
@@ -95,12 +95,12 @@ const grainsPerWindow = 30;
 
 /**
  * When a window of the upstream ends, by the upstream's clock. Its `Date` is in whole seconds, and so are most resets, so several ends
- * fit an answer: the latest of them is taken where that costs little, and for a short window the earliest, which is certain.
+ * fit a response: the latest of them is taken where that costs little, and for a short window the earliest, which is certain.
  */
 function endOf(
   { resetInMs, resetGrainMs }: Reading,
   windowMs: number,
-  { date }: AnswerTime,
+  { date }: ResponseTime,
 ): Pick<MeterReport, 'resetMs'> {
   // Without `Date` a reset may have been measured by our own clock.
   if (resetInMs === null || resetInMs <= 0 || date === null || date === undefined) return {};
@@ -110,7 +110,7 @@ function endOf(
 }
 
 /**
- * The described window of a report: the one of its length where the answer states that, else the one of its limit, else the longest.
+ * The described window of a report: the one of its length where the response states that, else the one of its limit, else the longest.
  * Where more is left than a window has, the report is of another one.
  */
 function windowFor(windows: readonly DialectWindow[], reading: Reading): DialectWindow | null {
@@ -126,7 +126,7 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
   return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
 }
 
-/** A day's quota that only the answers state. */
+/** A day's quota that only the responses state. */
 const dayReports = (reading: Reading): readonly MeterReport[] =>
   reportsOf([reading]).filter(({ meter }) => meter === 'requests_day');
 
@@ -135,7 +135,7 @@ interface Reported {
   readonly meters: readonly MeterReport[];
 }
 
-function throttleOf(dialect: Dialect, facts: AnswerFacts, reported: Reported): Throttle | null {
+function throttleOf(dialect: Dialect, facts: ResponseFacts, reported: Reported): Throttle | null {
   const { status, fields, nowMs } = facts;
   const statedMs = retryAfterMs(fields, nowMs);
   if (dialect.permanentBy.some((one) => meetsCondition(one, facts)))
@@ -162,8 +162,11 @@ function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterNam
   return windows.length > 0 ? null : 'requests';
 }
 
-/** Does the answer meet all parts of the condition? */
-export function meetsCondition(condition: AnswerCondition, { status, fields, body }: AnswerFacts): boolean {
+/** Does the response meet all parts of the condition? */
+export function meetsCondition(
+  condition: ResponseCondition,
+  { status, fields, body }: ResponseFacts,
+): boolean {
   if (!condition.statuses.includes(status)) return false;
   if (condition.field !== null) {
     const value = fields.get(condition.field);

@@ -1,9 +1,9 @@
 /**
- * What a feedback policy is given: the plain facts of one answer. No stream, no socket, no configuration.
+ * What a feedback policy is given: the plain facts of one response. No stream, no socket, no configuration.
  */
 import type { Feedback } from '../../call.ts';
 
-export interface AnswerFacts {
+export interface ResponseFacts {
   readonly status: number;
   /** Field values by lower-case name; repeated fields joined by `, `. */
   readonly fields: ReadonlyMap<string, string>;
@@ -15,5 +15,5 @@ export interface AnswerFacts {
   readonly nowMs: number;
 }
 
-/** An answer that taught nothing. */
+/** A response that taught nothing. */
 export const nothingLearned: Feedback = { meters: [], throttle: null };

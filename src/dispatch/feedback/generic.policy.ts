@@ -1,19 +1,19 @@
 /**
- * What an answer teaches where the upstream's provider is not known.
+ * What a response teaches where the upstream's provider is not known.
  *
  * Owns: 429, 503 and the rate-limit fields that no provider owns. Does not own: bodies; without a known shape they
  * prove nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
  */
 import type { Feedback, MeterName, MeterReport } from '../../call.ts';
-import type { AnswerTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
-import type { AnswerFacts } from './facts.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
 import { githubThrottle } from './github.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 
-export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): Feedback {
-  const at: AnswerTime = { date: fields.get('date'), now: nowMs };
+export function learnFromGeneric({ status, fields, body, nowMs }: ResponseFacts): Feedback {
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
   const structured = quotaReadings(fields);
   const readings =
     structured.length > 0 ? structured : joined(plainReadings(fields, at), namedWindowReadings(fields));
@@ -34,7 +34,7 @@ export function learnFromGeneric({ status, fields, body, nowMs }: AnswerFacts): 
 const joined = (plain: readonly Reading[], named: readonly Reading[]): readonly Reading[] =>
   named.length === 0 ? plain : [...plain, ...named];
 
-/** The meter that is used up, where an answer reports several windows of requests and only one of them is. */
+/** The meter that is used up, where a response reports several windows of requests and only one of them is. */
 function exhaustedMeter(meters: readonly MeterReport[]): MeterName | null {
   const full = meters.filter(({ level, limit }) => level !== null && level.highest >= limit);
   const [only] = full;

@@ -13,7 +13,7 @@ import { count } from './reading.policy.ts';
 const secondaryPauseMs = 60_000;
 const secondary = /\bsecondary rate limit\b|\babuse detection mechanism\b/i;
 
-interface GithubAnswer {
+interface GithubResponse {
   readonly status: number;
   readonly fields: ReadonlyMap<string, string>;
   readonly body: string | null;
@@ -23,14 +23,14 @@ interface GithubAnswer {
   readonly exhaustedMs: number | null;
 }
 
-/** The throttle in a refusal of GitHub; `null`: the answer is not GitHub's, or it refuses for another reason than quota. */
+/** The throttle in a refusal of GitHub; `null`: the response is not GitHub's, or it refuses for another reason than quota. */
 export function githubThrottle({
   status,
   fields,
   body,
   statedMs,
   exhaustedMs,
-}: GithubAnswer): Throttle | null {
+}: GithubResponse): Throttle | null {
   if (!fields.has('x-github-request-id')) return null;
   if (status === 200) return inSuccess(body, statedMs, exhaustedMs);
   if (status !== 403 && status !== 429) return null;
@@ -42,11 +42,11 @@ export function githubThrottle({
   return { kind: 'rate', waitMs: statedMs ?? exhaustedMs, meter: 'requests' };
 }
 
-/** True where an answer with a status of success may be a refusal, so that its body has to be read. */
+/** True where a response with a status of success may be a refusal, so that its body has to be read. */
 export const mayRefuseInside = (fields: ReadonlyMap<string, string>, method: string, path: string): boolean =>
   method === 'POST' && fields.has('x-github-request-id') && /\/graphql(?:\?|$)/.test(path);
 
-/** The throttle among the errors of an answer without data; beside data, an error refused only a part of a call that was executed. */
+/** The throttle among the errors of a response without data; beside data, an error refused only a part of a call that was executed. */
 function inSuccess(
   body: string | null,
   statedMs: number | null,

@@ -5,10 +5,10 @@
  * Owns: a tolerant reader; real senders break the grammar (`"fixed window";"resolvers";q=3000`). Does not own: writing
  * these fields (a strict serializer elsewhere). Invariant: malformed members are ignored, never read as 0.
  */
-import type { AnswerTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../duration.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
-/** Most answers state nothing: every call's answer is read, so that is found out without making lists. */
+/** Most responses state nothing: every call's response is read, so that is found out without making lists. */
 const none: readonly Reading[] = [];
 
 /** One item of either field, or both joined by name. Parameters as written; absent = not sent. */
@@ -158,7 +158,7 @@ export function namedWindowReadings(fields: ReadonlyMap<string, string>): readon
  * draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one
  * that is the limit.
  */
-export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
+export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
   const prefix = fields.has('x-ratelimit-limit') ? 'x-ratelimit-' : 'ratelimit-';
   const stated = fields.get(`${prefix}limit`);
   if (stated === undefined) return none;
@@ -203,7 +203,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: AnswerTim
 function resetOf(
   fields: ReadonlyMap<string, string>,
   prefix: string,
-  at: AnswerTime,
+  at: ResponseTime,
 ): ReturnType<typeof reset> {
   const left = fields.get(`${prefix}reset-after`);
   const after = left !== undefined && /^\d{1,9}(\.\d{1,9})?$/.test(left.trim()) ? Number(left) * 1000 : null;

@@ -1,15 +1,15 @@
 /**
- * What a language-model answer teaches, in the dialects of OpenAI, Azure, Groq, Anthropic, Gemini, Mistral, Cerebras
+ * What a language-model response teaches, in the dialects of OpenAI, Azure, Groq, Anthropic, Gemini, Mistral, Cerebras
  * and OpenRouter.
  *
  * Owns: joining fields, error body and message into one `Feedback`. Does not own: reading each of the three, and
  * whether anything is sent again. Invariant: "remaining is 0" is never read as a throttle (`remaining` is not 0 on a
- * real 429), and the wait is never earlier than the most exact thing that the answer states.
+ * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
-import type { AnswerTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../duration.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
-import type { AnswerFacts } from './facts.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
 import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
@@ -29,8 +29,8 @@ export interface Refused {
 
 const nothingSaid = readMessage('');
 
-export function learnFromModel(facts: AnswerFacts): Feedback {
-  const at: AnswerTime = { date: facts.fields.get('date'), now: facts.nowMs };
+export function learnFromModel(facts: ResponseFacts): Feedback {
+  const at: ResponseTime = { date: facts.fields.get('date'), now: facts.nowMs };
   const refused =
     facts.status >= 400 ? refusedIn(facts.body === null ? undefined : parseJson(facts.body)) : null;
   const own = modelReadings(facts.fields, at);
@@ -58,7 +58,7 @@ export function refusedIn(body: unknown): Refused {
 }
 
 function throttleOf(
-  facts: AnswerFacts,
+  facts: ResponseFacts,
   readings: readonly Reading[],
   refused: Refused,
   reports: readonly MeterReport[],

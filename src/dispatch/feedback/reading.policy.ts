@@ -1,14 +1,14 @@
 /**
- * One limit as an answer's fields spell it, and what it says about a meter.
+ * One limit as a response's fields spell it, and what it says about a meter.
  *
  * Owns: from `limit`, `remaining`, `reset` to a window and a level. Does not own: the names of the fields (the
  * dialect policies) and moving any meter (`limiter/`). Invariant: only what the numbers prove; a window that does not
  * fit exactly one known length is `null`, a level is an interval that contains the truth.
  */
 import type { MeterName, MeterReport } from '../../call.ts';
-import { resetMs, type AnswerTime } from '../duration.policy.ts';
+import { resetMs, type ResponseTime } from '../duration.policy.ts';
 
-/** One limit of an answer; `null` members were absent or unusable. */
+/** One limit of a response; `null` members were absent or unusable. */
 export interface Reading {
   /** The provider's word for the dimension: `requests`, `tokens`, `input-images`, `tokens-day` … */
   readonly dimension: string;
@@ -40,7 +40,7 @@ export function count(value: string | undefined): number | null {
 /** A reset field with its rounding: a value with a unit is exact to the millisecond, all others to the second. */
 export function reset(
   value: string | undefined,
-  at: AnswerTime,
+  at: ResponseTime,
 ): { readonly resetInMs: number | null; readonly resetGrainMs: number } {
   if (value === undefined) return { resetInMs: null, resetGrainMs: 0 };
   return { resetInMs: resetMs(value, at), resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000 };
@@ -57,7 +57,7 @@ const clockShare = 1 / 30;
  * Window in which the limit drains, or `null` = not stated.
  * A bucket that is full after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
  * one unit below `limit − remaining` and `reset` within its rounding above the value, which gives an interval; the one
- * known window inside is the answer. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
+ * known window inside is the response. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
  */
 export function windowOf(reading: Reading): number | null {
   if (reading.statedWindowMs !== null) return reading.statedWindowMs;
@@ -74,13 +74,13 @@ export function windowOf(reading: Reading): number | null {
   return fitting.length === 1 ? (fitting[0] ?? null) : null;
 }
 
-/** A window of this length may be the one of which the answer states what is left: none is shorter than that. */
+/** A window of this length may be the one of which the response states what is left: none is shorter than that. */
 export const mayHaveLeft = ({ resetMeans, resetInMs, resetGrainMs }: Reading, windowMs: number): boolean =>
   resetMeans !== 'window' || resetInMs === null || resetInMs <= windowMs * (1 + clockShare) + resetGrainMs;
 
 /**
- * The window of an answer that states none and shows that it is a long one: more than an hour left means a day. Shorter windows are
- * learned from the times that successive answers state (`window-learning.policy.ts`).
+ * The window of a response that states none and shows that it is a long one: more than an hour left means a day. Shorter windows
+ * are learned from the times that successive responses state (`window-learning.policy.ts`).
  */
 export function longWindowOf(reading: Reading): number | null {
   const { resetMeans, resetInMs } = reading;
@@ -138,7 +138,7 @@ export function reportsOf(readings: readonly Reading[]): readonly MeterReport[] 
 /** A window of this length or more counts beside one of about a minute as the hourly one. */
 const hourlyMs = 1_800_000;
 
-/** The windows shorter than a day that one answer states for requests, shortest first. */
+/** The windows shorter than a day that one response states for requests, shortest first. */
 function requestWindows(readings: readonly Reading[]): readonly number[] {
   const windows = new Set<number>();
   for (const reading of readings) {
@@ -148,7 +148,7 @@ function requestWindows(readings: readonly Reading[]): readonly number[] {
   return [...windows].toSorted((a, b) => a - b);
 }
 
-/** The meter of a window of requests, given all such windows of the same answer. A window that is alone is `requests`. */
+/** The meter of a window of requests, given all such windows of the same response. A window that is alone is `requests`. */
 function meterAmong(windows: readonly number[], windowMs: number | null): MeterName {
   if (windowMs === null || windows.length < 2) return 'requests';
   const [shortest] = windows;

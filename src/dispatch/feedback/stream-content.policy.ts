@@ -1,5 +1,5 @@
 /**
- * Distinguishes events of a stream that are content from those that only say that an answer has begun.
+ * Distinguishes events of a stream that are content from those that only say that a response has begun.
  *
  * Owns: the events that come before content in chat, Responses and Anthropic streams. Does not own: errors
  * (`stream-event.policy.ts`). Invariant: whatever is not known to come before content is content.

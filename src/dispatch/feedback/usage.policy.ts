@@ -1,5 +1,5 @@
 /**
- * What an answer's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
+ * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
  * Azure, Groq, Mistral, Anthropic, Gemini and Bedrock.
  *
  * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Does not own: reading
@@ -17,11 +17,11 @@ export const noUsage: UsageMembers = {};
 
 /** A larger number is not taken for a count of one call's tokens, so that sums stay exact. */
 const maxTokens = 1e12;
-/** Groq's answers carry this member; it alone does not count what OpenAI's shape calls cached. */
+/** Groq's responses carry this member; it alone does not count what OpenAI's shape calls cached. */
 const groqMark = '"x_groq"';
 const cachedIsFree = 'x_groq';
 
-/** `known` with what this text (an answer, its end, or one event of a stream) adds. */
+/** `known` with what this text (a response, its end, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
   if (!text.includes('"usage')) return known;
   const found = lastUsage(text) ?? wholeUsage(text);

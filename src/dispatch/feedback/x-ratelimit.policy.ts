@@ -4,7 +4,7 @@
  *
  * Owns: that form. Does not own: who has which dimensions (`providers/`), and arithmetic (`reading.policy.ts`).
  */
-import type { AnswerTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../duration.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
 export interface Dimension {
@@ -27,7 +27,7 @@ export const dimension = (
 export function xRateLimitReadings(
   dimensions: readonly Dimension[],
   fields: ReadonlyMap<string, string>,
-  at: AnswerTime,
+  at: ResponseTime,
 ): readonly Reading[] {
   const readings: Reading[] = [];
   for (const { name, meter, resetMeans, windowMs } of dimensions) {

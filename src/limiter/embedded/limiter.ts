@@ -178,7 +178,7 @@ class EmbeddedLimiter implements Limiter {
     return result;
   }
 
-  /** Grants go out in the order in which they were made, also when a listener's answer makes further ones. */
+  /** Grants go out in the order in which they were made, also when a listener's response makes further ones. */
   #deliver(): void {
     if (this.#isDelivering) return;
     this.#isDelivering = true;

@@ -7,7 +7,7 @@ import { requestWindows } from '../policy/meter-names.policy.ts';
 import type { LastReading } from '../redis/bucket-session.ts';
 
 /**
- * The limits that hold: those that Redis named last, which follow from what is stated and from what answers reported, but for
+ * The limits that hold: those that Redis named last, which follow from what is stated and from what responses reported, but for
  * what the operator has stated anew, or states no longer, since.
  */
 export function limitsInForce(

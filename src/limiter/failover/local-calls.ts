@@ -125,7 +125,7 @@ export class LocalCalls {
     const known = this.#tickets.get(grant.ticket);
     // A call that has moved waits in its other bucket under the same name.
     const ticket = known?.admission.bucket === grant.bucket ? known : undefined;
-    // An answer states the quota of all replicas together, not this replica's share: only a refusal is learned from.
+    // A response states the quota of all replicas together, not this replica's share: only a refusal is learned from.
     const learned = lesson === null ? null : { ...lesson, feedback: { ...lesson.feedback, meters: [] } };
     if (ticket === undefined || !isRequeued(settlement)) {
       if (ticket !== undefined) this.#tickets.delete(grant.ticket);

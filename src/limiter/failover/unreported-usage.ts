@@ -82,7 +82,7 @@ export class UnreportedUsage {
     const common = { ...admission, ...ofSeeds, setting, position };
     const level = await store.admit({ ...common, ticket, costs: levels.costs });
     if (level.kind === 'queued') await store.cancel(bucket, ticket);
-    // `unknown`: the seed brought no answer of the upstream, so a bucket that needs a probe still needs one.
+    // `unknown`: the seed brought no response of the upstream, so a bucket that needs a probe still needs one.
     if (level.kind === 'granted') await store.settle(level.grant, { kind: 'unknown' }, null);
     // Redis knew that the bucket was closed.
     if (known === null || known.closedMs <= 0) return;

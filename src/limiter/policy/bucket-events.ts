@@ -30,14 +30,14 @@ export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
 export type BucketEvent =
   /** Enters a ticket into its lane, or refuses it. */
   | { readonly kind: 'admit'; readonly admission: StoredAdmission }
-  /** Ends a lease, and learns from its answer. */
+  /** Ends a lease, and learns from its response. */
   | {
       readonly kind: 'settle';
       readonly lease: LeaseToken;
       readonly settlement: Settlement;
       readonly lesson: TimedLesson | null;
     }
-  /** Learns from an answer whose call goes on. */
+  /** Learns from a response whose call goes on. */
   | { readonly kind: 'learn'; readonly lease: LeaseToken; readonly lesson: TimedLesson }
   /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
   | { readonly kind: 'charge'; readonly lease: LeaseToken; readonly edge: CeilingEdge | null }
@@ -53,7 +53,7 @@ export type BucketEvent =
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
     }
-  /** An operator reopens what an answer closed up to this time of the store's clock; `null` = until now. */
+  /** An operator reopens what a response closed up to this time of the store's clock; `null` = until now. */
   | { readonly kind: 'open'; readonly before: number | null };
 
 export type EventKind = BucketEvent['kind'];

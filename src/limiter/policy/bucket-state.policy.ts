@@ -28,7 +28,7 @@ export interface Ticket {
   readonly callClass: string;
   /** What it counts for in the sums of waiting costs. */
   costs: Costs;
-  /** What it asks for, where only an answer states the cost; `null` = its costs are known. */
+  /** What it asks for, where only a response states the cost; `null` = its costs are known. */
   readonly document: string | null;
   readonly leaseMs: number;
   /** Lease of the grant it holds; `null` while it waits. */
@@ -51,7 +51,7 @@ export interface Lease {
   readonly spacing: Spacing;
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
-  /** An answer was learned from: its costs are no longer on their way. */
+  /** A response was learned from: its costs are no longer on their way. */
   answered: boolean;
   stage: LeaseStage;
 }
@@ -98,9 +98,9 @@ export type DocumentCost =
       readonly until: number;
       readonly lanes: readonly LaneKey[];
     }
-  /** An answer stated the cost. */
+  /** A response stated the cost. */
   | { readonly kind: 'reported'; readonly points: number }
-  /** A call went ahead and its answer stated no cost: the estimate is all there is. */
+  /** A call went ahead and its response stated no cost: the estimate is all there is. */
   | { readonly kind: 'unreported' };
 
 export interface Bucket {
@@ -112,7 +112,7 @@ export interface Bucket {
   readonly leases: Map<LeaseToken, Lease>;
   /** Leases by expiry. */
   readonly expiries: SortedNames<LeaseToken>;
-  /** Leases granted a quiet gap behind the one before that no answer has spoken of yet, by the time of the grant. */
+  /** Leases granted a quiet gap behind the one before that no response has spoken of yet, by the time of the grant. */
   readonly unanswered: SortedNames<LeaseToken>;
   /** Ready lanes by start tag, one set per class of their head. */
   readonly ready: Map<string, SortedNames<LaneKey>>;
@@ -129,11 +129,11 @@ export interface Bucket {
   readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
-  /** False until an answer stated the level (or that there is none to state). */
+  /** False until a response stated the level (or that there is none to state). */
   opened: boolean;
   probingSince: number | null;
   closedUntil: number | null;
-  /** When an answer last closed the bucket. */
+  /** When a response last closed the bucket. */
   closedAt: number | null;
   /** Virtual time: start tag of the last granted ticket. */
   virtual: number;
@@ -153,7 +153,7 @@ export interface Bucket {
   waitingWeight: number;
 }
 
-/** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first answer; 0 = any number. */
+/** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
 export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
   return {
     meters: new Map(),

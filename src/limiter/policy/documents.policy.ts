@@ -1,6 +1,6 @@
 /**
- * What GraphQL documents cost, as far as answers stated it: the first call of a document goes ahead, the others wait for what
- * its answer states (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
+ * What GraphQL documents cost, as far as responses stated it: the first call of a document goes ahead, the others wait for what
+ * its response states (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
  * specification in `scheduler.policy.ts`.
  */
 import type { Costs } from '../../call.ts';
@@ -9,7 +9,7 @@ import { requestWindows } from './meter-names.policy.ts';
 import { sleep, wake } from './lanes.policy.ts';
 import { addCosts, forgetEstimate, subtractCosts, cappedCosts } from './waiting-costs.policy.ts';
 
-/** Calls wait this long at most for the answer that states what they cost; then they go with the estimate. Milliseconds. */
+/** Calls wait this long at most for the response that states what they cost; then they go with the estimate. Milliseconds. */
 export const maxProbeMs = 5_000;
 /** Documents remembered per bucket; the one of which nothing was learned for longest is forgotten first. */
 export const maxDocuments = 1_000;
@@ -40,8 +40,8 @@ export interface Head {
   readonly ticket: Ticket;
 }
 
-/** True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then. */
-export function waitsForAnswer(bucket: Bucket, { lane, ticket }: Head, now: number): boolean {
+/** True when the lane's next ticket has to wait for another call's response: its lane sleeps until then. */
+export function waitsForResponse(bucket: Bucket, { lane, ticket }: Head, now: number): boolean {
   const { document } = ticket;
   const known = document === null ? undefined : bucket.documents.get(document);
   if (document === null || known?.kind !== 'probing' || known.until <= now) return false;
@@ -85,7 +85,7 @@ export interface LearnedCost {
   readonly points: number;
 }
 
-/** An answer stated what a document costs. */
+/** A response stated what a document costs. */
 export function learnDocument(bucket: Bucket, { document, points }: LearnedCost, now: number): void {
   const before = bucket.documents.get(document);
   remember(bucket, { document, cost: { kind: 'reported', points } }, now);

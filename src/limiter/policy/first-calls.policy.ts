@@ -1,18 +1,18 @@
 /**
  * How many calls may be on their way while nobody knows whether the upstream takes them: probes of a bucket of which no
- * answer has stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence (docs/adr/0022). Part of
+ * response has stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence (docs/adr/0022). Part of
  * the specification in `scheduler.policy.ts`.
  */
 import type { Bucket, Lease } from './bucket-state.policy.ts';
 
-/** Until the first answer the number of probes doubles at this interval, so that a slow answer delays no call for long. */
+/** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
 export const probeDoublingMs = 250;
 /** After so many doublings a million calls may go: more than wait anywhere. */
 export const maxDoublings = 20;
 /** After so long without a grant the upstream may have closed the bucket unnoticed. Milliseconds. */
 export const silenceMs = 10_000;
 /**
- * How long the others wait at most for the answer to a pilot, milliseconds. Refusals come faster than that; and as it is a
+ * How long the others wait at most for the response to a pilot, milliseconds. Refusals come faster than that; and as it is a
  * hundredth of the silence, pilots cost at most 1 % of time.
  */
 export const pilotMs = 100;
@@ -23,7 +23,7 @@ export const pilotCrowd = 8;
 export const nextFirstCallAt = (bucket: Bucket, now: number): number =>
   Math.max(probeTime(bucket, now), pilotTime(bucket, now));
 
-/** When the next probe may be sent: before the first answer only a few calls may be on their way. */
+/** When the next probe may be sent: before the first response only a few calls may be on their way. */
 function probeTime(bucket: Bucket, now: number): number {
   if (bucket.opened || bucket.probe <= 0 || bucket.probingSince === null) return now;
   const steps = Math.min(maxDoublings, Math.floor((now - bucket.probingSince) / probeDoublingMs));

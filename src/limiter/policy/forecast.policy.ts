@@ -91,7 +91,7 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
 function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Forecast {
   const { lane, costs } = position;
   const others = othersAhead(bucket, position);
-  // A lane that waits for a document's cost adds no time, because the answer that states the cost may come at any moment.
+  // A lane that waits for a document's cost adds no time, because the response that states the cost may come at any moment.
   let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = (waitMs: number, heldBy: HeldBy): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };

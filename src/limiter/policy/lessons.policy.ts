@@ -1,5 +1,5 @@
 /**
- * What settings and answers do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
+ * What settings and responses do to the meters of a bucket. Part of the specification in `scheduler.policy.ts`; the
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback, MeterName } from '../../call.ts';
@@ -40,7 +40,7 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   }
 }
 
-/** What an answer taught. `closedMs`: the answer refused its call until so many milliseconds after it; absent = no refusal. */
+/** What a response taught. `closedMs`: the response refused its call until so many milliseconds after it; absent = no refusal. */
 export interface Answered {
   readonly lease: Lease;
   readonly lesson: TimedLesson;
@@ -93,8 +93,8 @@ function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
   }
 }
 
-/** Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`. */
-export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void {
+/** Notes on the meters a call whose response stated nothing. If the call arrived upstream, it did so before `at`. */
+export function learnUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
   markLeaseAnswered(bucket, lease);
   for (const [name, mark] of lease.marks) {
@@ -103,9 +103,9 @@ export function answerUnreported(bucket: Bucket, lease: Lease, at: number): void
   }
 }
 
-/** The call succeeded, but its answer could not be read. */
+/** The call succeeded, but its response could not be read. */
 export function applySilence(bucket: Bucket, lease: Lease, now: number): void {
-  answerUnreported(bucket, lease, now);
+  learnUnreported(bucket, lease, now);
   bucket.opened = true;
 }
 
@@ -138,13 +138,13 @@ export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throt
   const { grantedAt } = lease;
   for (const [name, mark] of lease.marks) {
     const meter = meterOf(bucket, name, now);
-    // Only the bucket's own refusal proves that nothing was counted; a call without an answer may have run.
+    // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
     if (closedMs > 0 && concerns(named, name)) giveUnitsBack(meter, { mark, grantedAt }, now);
   }
   const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
   if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
   else if (closedMs > 0) markLeaseAnswered(bucket, lease);
-  else answerUnreported(bucket, lease, now);
+  else learnUnreported(bucket, lease, now);
   if (closedMs <= 0) return;
   if (refusal !== null) {
     const { name, asked, hadRoom } = refusal;
@@ -154,7 +154,7 @@ export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throt
   bucket.closedAt = now;
 }
 
-/** The meter for want of which a call was refused; `null` = the answer names none. */
+/** The meter for want of which a call was refused; `null` = the response names none. */
 function refusingMeter({ feedback: { throttle } }: TimedLesson): MeterName | null {
   return throttle?.kind === 'rate' ? throttle.meter : null;
 }
@@ -163,7 +163,7 @@ function refusingMeter({ feedback: { throttle } }: TimedLesson): MeterName | nul
  * Units that the refused call needed of the meter that refused it, and whether the model had room for them when the call was
  * granted (`hadRoom`). If it had, others must have used the quota. `hadRoom` is false when
  * - the call needed more than was reserved for it,
- * - no answer has stated a level of the meter yet,
+ * - no response has stated a level of the meter yet,
  * - the upstream does not state how long it refuses: then the wait before was a guess too, and may have been too short,
  * - the call was granted before an earlier refusal was known: both refusals have the same cause.
  */
@@ -223,7 +223,7 @@ export const longerServiceShare = 0.2;
 
 /**
  * Updates the lane's mean service time. A longer time changes the mean slowly, also when it is the first: forecasts, and so
- * refusals, rest on the mean, and one slow answer of a service that has just started would refuse a whole lane of calls that have
+ * refusals, rest on the mean, and one slow response of a service that has just started would refuse a whole lane of calls that have
  * enough time.
  */
 export function noteService(lane: Lane, ms: number): void {

@@ -1,6 +1,6 @@
 /**
- * The bounds that one answer gives of a meter's level. The answer describes the instant at which its call reached the upstream,
- * which lies between our sending the call and the answer's head.
+ * The bounds that one response gives of a meter's level. The response describes the instant at which its call reached the upstream,
+ * which lies between our sending the call and the response's head.
  *
  * Owns: the bounds. Does not own: how the model is moved (`meter-learning.policy.ts`). Pure; `now` is an argument.
  */
@@ -19,7 +19,7 @@ import {
 /** So many calls may be sent in addition to what has drained meanwhile before they count as a burst. */
 export const burstToleranceCalls = 2;
 /**
- * How much of the fastest answer's time the upstream is taken to spend after the call has arrived: this share of it, or all but
+ * How much of the fastest response's time the upstream is taken to spend after the call has arrived: this share of it, or all but
  * `calmJitterMs` milliseconds, whichever is less.
  */
 export const answeringShare = 0.8;
@@ -27,16 +27,16 @@ export const calmJitterMs = 50;
 
 type Level = NonNullable<MeterReport['level']>;
 
-/** When and how an answer was obtained, on the store's clock. */
+/** When and how a response was obtained, on the store's clock. */
 export interface Observation {
   readonly sentAt: number;
   readonly headAt: number;
   readonly spacing: Spacing;
-  /** The answer refused the call until this many milliseconds after it; 0 = no refusal. */
+  /** The response refused the call until this many milliseconds after it; 0 = no refusal. */
   readonly closedMs: number;
 }
 
-/** A reported level, the mark of its call, and how the answer was obtained. */
+/** A reported level, the mark of its call, and how the response was obtained. */
 export interface SeenLevel {
   readonly level: Level;
   readonly mark: MeterMark | null;
@@ -51,7 +51,7 @@ export interface Bounds {
   readonly likely: number;
   /** True when no call was sent so shortly before or after this one that either may have overtaken the other. */
   readonly isInOrder: boolean;
-  /** The level if the call arrived as late as its answer allows, and every call without an answer is still to be counted. */
+  /** The level if the call arrived as late as its response allows, and every call without a response is still to be counted. */
   readonly upper: number;
 }
 
@@ -76,9 +76,9 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
 }
 
 /**
- * The upper bound: the level that the last of the answered calls found, plus every call without an answer, plus the calls whose
- * answer stated nothing, unless they had ended before. If the answered call took nothing from the meter, all calls may have arrived
- * after it. The upstream counts no more than its limit, however many units were reserved while the limit was unknown.
+ * The upper bound: the level that the last of the answered calls found, plus every call without a response, plus the calls whose
+ * response stated nothing, unless they had ended before. If the answered call took nothing from the meter, all calls may have
+ * arrived after it. The upstream counts no more than its limit, however many units were reserved while the limit was unknown.
  */
 function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel, now: number): number {
   const isTimed = seen.spacing === 'calm' && mark !== null && meter.name !== 'cost';
@@ -95,7 +95,7 @@ function upperBound(meter: Meter, { level: { highest }, mark, seen }: SeenLevel,
   );
 }
 
-/** The level that an answer stated: as of now, and when its call was sent and its head came. */
+/** The level that a response stated: as of now, and when its call was sent and its head came. */
 interface ReportedLevel {
   readonly level: number;
   readonly sentAt: number;
@@ -104,7 +104,7 @@ interface ReportedLevel {
 
 /**
  * Updates the peak: the highest level that may have been reached when the last of the answered calls arrived. It is the fullest
- * level stated by the answer to this call or to any call that may have arrived after it. Returns the peak as of now.
+ * level stated by the response to this call or to any call that may have arrived after it. Returns the peak as of now.
  */
 function notePeak(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: number): number {
   const known = meter.peak;
@@ -117,7 +117,7 @@ function notePeak(meter: Meter, { level, sentAt, headAt }: ReportedLevel, now: n
 
 /**
  * Minimum time since a calm call arrived, milliseconds. Its arrival was no later than `calmLatenessMs` allows, or than the time of
- * the fastest answer leaves for it.
+ * the fastest response leaves for it.
  */
 function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: number): number {
   const sinceSent = Math.max(0, now - sentAt);
@@ -127,7 +127,7 @@ function sinceArrivalMs(meter: Meter, { sentAt, headAt }: Observation, now: numb
   return Math.max(sinceHead, Math.min(sinceSent - calmLatenessMs, sinceHead + answering));
 }
 
-/** The highest level that the answer to a calm call states, and the calls that may not have arrived yet. */
+/** The highest level that the response to a calm call states, and the calls that may not have arrived yet. */
 interface SeenInCalm {
   readonly highest: number;
   readonly inTransit: readonly InTransit[];

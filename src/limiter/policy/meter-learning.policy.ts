@@ -1,11 +1,11 @@
 /**
- * What answers teach a meter.
+ * What responses teach a meter.
  *
- * Only answers show the true level, and each of them describes the instant at which *its* call reached the upstream, somewhere
- * between our sending it and its answer's head. So an answer does not give a level but bounds, and the model is moved only as far
- * as the bounds demand: a single late or reordered answer can neither open the bucket too far nor close it for nothing.
+ * Only responses show the true level, and each of them describes the instant at which *its* call reached the upstream, somewhere
+ * between our sending it and its response's head. So a response does not give a level but bounds, and the model is moved only as
+ * far as the bounds demand: a single late or reordered response can neither open the bucket too far nor close it for nothing.
  *
- * Owns: what becomes of the model, and the upstream's refusals. Does not own: the bounds that an answer proves
+ * Owns: what becomes of the model, and the upstream's refusals. Does not own: the bounds that a response proves
  * (`meter-bounds.policy.ts`), the model itself (`meter.policy.ts`), which limit holds (`meter-quota.policy.ts`), the estimate of
  * what others take (`meter-others.policy.ts`). Pure; `now` is an argument.
  */
@@ -16,13 +16,13 @@ import { drain, drainRate, restMs, type Meter, type MeterMark } from './meter.po
 import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts';
 import { logReported, logStatedEnd } from './window-log.policy.ts';
 
-/** A slower answer raises the time of the fastest answer by this factor, and at least by `minRiseMs`. */
+/** A slower response raises the time of the fastest response by this factor, and at least by `minRiseMs`. */
 export const fastestRise = 1.01;
 export const minRiseMs = 0.05;
 /** Upstreams state waits in whole seconds, rounded up. */
 export const waitGrainMs = 1_000;
 
-/** What an answer states of one meter, and how it was obtained. */
+/** What a response states of one meter, and how it was obtained. */
 export interface Reported {
   readonly report: MeterReport;
   /** The lease's mark; `null` = its call took nothing from the meter. */
@@ -33,7 +33,7 @@ export interface Reported {
 }
 
 /**
- * Learns from one report. Limits: a newer answer sets them, downwards always, upwards only when `learn`.
+ * Learns from one report. Limits: a newer response sets them, downwards always, upwards only when `learn`.
  * Level: moved into the bounds that the report proves.
  */
 export function learnMeter(meter: Meter, { report, mark, seen, learn }: Reported, now: number): void {
@@ -62,7 +62,7 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
   else move(meter, { lower: Math.max(proved, Math.min(likely, upper)), upper: Math.max(proved, upper) }, now);
   const cost = mark?.cost ?? 0;
   const sinceMs = meter.heardAt === null ? 0 : seen.sentAt - meter.heardAt;
-  // Before the first answer the level was unknown; and a call that found the bucket closed shows no burst of others.
+  // Before the first response the level was unknown; and a call that found the bucket closed shows no burst of others.
   if (isFirst || sinceMs <= 0 || isShut(meter, cost, seen.closedMs)) return;
   noteOthers(meter, changeByOthers(meter, { before, proved, isInOrder }), sinceMs);
   const units = (isInOrder ? likely : proved) - before;
@@ -70,9 +70,9 @@ function learnLevel(meter: Meter, found: SeenLevel, now: number): void {
 }
 
 /**
- * Units by which the level has changed because of others, from the level `before` the answer.
+ * Units by which the level has changed because of others, from the level `before` the response.
  *
- * Answers that come out of order let the level rise by what is likely, and that counts calls twice that were granted later
+ * Responses that come out of order let the level rise by what is likely, and that counts calls twice that were granted later
  * and had arrived already. As long as no call that had room was refused (no contest), nobody else need be there: only what
  * is proved counts as a rise then. Otherwise a burst over several replicas would take its own calls for somebody else's.
  */
@@ -152,12 +152,12 @@ export function refused(meter: Meter, { asked, waitMs, hadRoom }: Refusal, now: 
     meter.level = used;
     meter.at = now + waitMs;
   }
-  // The answer to a call that was sent before the refusal does not reflect it.
+  // The response to a call that was sent before the refusal does not reflect it.
   meter.peak = { level: meter.level + unusedUnits(meter), at: meter.at, headAt: now };
   meter.heardAt = Math.max(meter.heardAt ?? now, now + waitMs);
 }
 
-/** Ends a refusal before its time: makes room for the refused call, whose answer will state the true level. */
+/** Ends a refusal before its time: makes room for the refused call, whose response will state the true level. */
 export function reopen(meter: Meter, now: number): void {
   if (meter.at <= now) return;
   meter.at = now;

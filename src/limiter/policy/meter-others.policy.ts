@@ -1,7 +1,7 @@
 /**
  * What others, who use the same quota without Sluice, take from a meter: a steady stream and bursts.
  *
- * The stream is the rise of the levels in answers that our own calls do not explain. It is an estimate, and reduces the rate at
+ * The stream is the rise of the levels in responses that our own calls do not explain. It is an estimate, and reduces the rate at
  * which the meter drains. A burst shows when a call is refused that had room. From then on the meter is contested: it keeps as many
  * units free as others took at once.
  *
@@ -10,7 +10,7 @@
  */
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
-/** Time constants of the estimate, milliseconds: where answers state the level, and where only refusals show others. */
+/** Time constants of the estimate, milliseconds: where responses state the level, and where only refusals show others. */
 export const reportedMemoryMs = 10_000;
 export const unreportedMemoryMs = 3_000;
 /** A sudden rise counts at most as what drains in this time, milliseconds: shown by levels, and by refusals alone. */
@@ -62,7 +62,7 @@ export function noteOthers(meter: Meter, change: number, sinceMs: number): void 
   meter.others = Math.max(0, Math.min(others, rate));
 }
 
-/** What one answer shows that others took at once. */
+/** What one response shows that others took at once. */
 export interface OthersBurst {
   /** The minimum that others took beyond what was expected, and how much more it may have been (`uncertainty`). */
   readonly units: number;

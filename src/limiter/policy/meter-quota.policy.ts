@@ -1,5 +1,5 @@
 /**
- * Which quota holds for a meter: what the operator states, what the upstream's answers report, or the tighter of both.
+ * Which quota holds for a meter: what the operator states, what the upstream's responses report, or the tighter of both.
  *
  * Owns: limit and window in force. Does not own: the level, except that a lower limit cuts it off. Invariant: a changed setting or
  * report takes effect at once, in every direction. Pure; `now` is an argument.
@@ -30,7 +30,7 @@ export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: 
 }
 
 /**
- * The highest level that the upstream can have now, by its answers or by what was counted here when the limit was lowered; 0 =
+ * The highest level that the upstream can have now, by its responses or by what was counted here when the limit was lowered; 0 =
  * neither is known.
  */
 function levelThere(meter: Meter, now: number): number {
@@ -40,7 +40,7 @@ function levelThere(meter: Meter, now: number): number {
   return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
 }
 
-/** Units of granted calls whose answers are not known. */
+/** Units of granted calls whose responses are not known. */
 const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
 
 /**
@@ -54,14 +54,14 @@ function rememberLevel(meter: Meter, now: number): void {
 }
 
 /**
- * Units by which the limit in force is below the upstream's own. So many of the used units that answers state take no room here:
+ * Units by which the limit in force is below the upstream's own. So many of the used units that responses state take no room here:
  * the operator leaves them to others, or does not use them.
  */
 export const unusedUnits = ({ limit, reported }: Meter): number =>
   limit === null || reported === null ? 0 : Math.max(0, reported.limit - limit);
 
 /**
- * True when the operator's quota drains more slowly than the upstream's. Then an answer with a lower level does not show how much
+ * True when the operator's quota drains more slowly than the upstream's. Then a response with a lower level does not show how much
  * of the operator's quota is used.
  */
 export function isHeldSlower(meter: Meter): boolean {
@@ -72,7 +72,7 @@ export function isHeldSlower(meter: Meter): boolean {
 }
 
 /**
- * Applies the quota that an answer states. If it states no window, the former one stays, or the window is learned from what is
+ * Applies the quota that a response states. If it states no window, the former one stays, or the window is learned from what is
  * left of it (`leftMs`, milliseconds; `null` = not stated).
  */
 export function applyReport(

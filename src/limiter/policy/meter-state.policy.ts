@@ -16,12 +16,12 @@ export interface Quota {
   readonly windowMs: number;
 }
 
-/** What the upstream's answers stated of its quota. */
+/** What the upstream's responses stated of its quota. */
 export interface ReportedQuota {
   readonly limit: number;
-  /** `null`: no answer stated it. */
+  /** `null`: no response stated it. */
   readonly windowMs: number | null;
-  /** Sending time of the newest call whose answer stated the limit. */
+  /** Sending time of the newest call whose response stated the limit. */
   readonly sentAt: number;
 }
 
@@ -33,12 +33,12 @@ export interface Meter {
   windowMs: number;
   /** Quota stated by the operator; `null`: none. */
   stated: Quota | null;
-  /** Quota stated by answers; `null`: none stated any. */
+  /** Quota stated by responses; `null`: none stated any. */
   reported: ReportedQuota | null;
   /** Used units at `at`. Before `at` nothing drains: the first call of a burst may not have arrived. */
   level: number;
   at: number;
-  /** Units granted, and units of granted calls whose answers are known, since the beginning. */
+  /** Units granted, and units of granted calls whose responses are known, since the beginning. */
   granted: number;
   answered: number;
   /** Units of granted calls that the upstream did not count, since the beginning. */
@@ -50,13 +50,13 @@ export interface Meter {
   /** Others have been in our way, so that units are kept free for them; `null`: they have not for long. */
   contest: Contest | null;
   /**
-   * From the answers; or, where none stated a level, how full the meter was when a stated limit was lowered below what was
+   * From the responses; or, where none stated a level, how full the meter was when a stated limit was lowered below what was
    * counted. `null`: neither.
    */
   peak: PeakLevel | null;
   /** Calls that ended without telling the level; `null`: every later call that was answered arrived behind them. */
   unreported: Unreported | null;
-  /** About the shortest time between a call and its answer's head, milliseconds; `null`: no answer stated the level yet. */
+  /** About the shortest time between a call and its response's head, milliseconds; `null`: no response stated the level yet. */
   fastestMs: number | null;
   /** When the meter was last found empty: what was reserved before has drained by then. `null`: never. */
   emptyAt: number | null;
@@ -97,7 +97,7 @@ export interface PeakLevel {
   readonly level: number;
   /** The level drains from then on. */
   readonly at: number;
-  /** When the head of the answer arrived: a call that was sent later arrived later than the call it answers. */
+  /** When the head of the response arrived: a call that was sent later arrived later than the call it answers. */
   readonly headAt: number;
 }
 
@@ -109,7 +109,7 @@ export interface Unreported {
 
 /**
  * How close in time to other calls of its bucket a call was granted. Calls granted close together may overtake each other on
- * their way to the upstream, so an answer to one of them proves less about the order in which they were counted.
+ * their way to the upstream, so a response to one of them proves less about the order in which they were counted.
  */
 export type Spacing =
   /** Another call was granted within the quiet gap before this one. */
@@ -128,7 +128,7 @@ export interface MeterMark {
   readonly returned: number;
   /** When the meter was to drain on right after this grant, as it seemed then. */
   readonly drainsAt: number;
-  /** Units of the calls granted within `calmLatenessMs` before that had no answer then, oldest first; of calm calls only. */
+  /** Units of the calls granted within `calmLatenessMs` before that had no response then, oldest first; of calm calls only. */
   readonly inTransit: readonly InTransit[];
 }
 

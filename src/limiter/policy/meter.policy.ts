@@ -2,10 +2,10 @@
  * One dimension of a bucket: a level that rises with every grant and drains continuously.
  *
  * The model (recorded from live services): a call is admitted while `level + cost <= limit`, the level drains at
- * `limit / window`. Answers correct it (`meter-learning.policy.ts`).
+ * `limit / window`. Responses correct it (`meter-learning.policy.ts`).
  *
  * Owns: draining, room, what a grant takes and gets back. Does not own: which limit holds (`meter-quota.policy.ts`),
- * what answers mean, which calls wait, which lane is next. Pure; `now` is an argument.
+ * what responses mean, which calls wait, which lane is next. Pure; `now` is an argument.
  */
 import { keptFree, netRate } from './meter-others.policy.ts';
 import { drainRate, type InTransit, type Meter, type MeterMark } from './meter-state.policy.ts';
@@ -30,7 +30,7 @@ export const maxJitterMs = 100;
 /**
  * How much longer the first call of a burst may take to the upstream than the last ones, milliseconds; at most a sixtieth of the
  * window. After the first call on an empty meter, the meter rests this long before it drains: the upstream starts to drain when the
- * call arrives, not when we send it, and a process that starts a burst is busy just then. Answers end the rest.
+ * call arrives, not when we send it, and a process that starts a burst is busy just then. Responses end the rest.
  */
 export const maxLatenessMs = 1_000;
 export const windowsOfLateness = 60;
@@ -38,7 +38,7 @@ export const windowsOfLateness = 60;
 export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
 export const calmLatenessMs = 250;
-/** In about this time the estimate of what others take falls to 0 if no answer shows them, milliseconds. */
+/** In about this time the estimate of what others take falls to 0 if no response shows them, milliseconds. */
 export const othersMemoryMs = 360_000;
 /** How full a meter may get, in windows of draining, when calls turn out more expensive than was reserved. */
 export const debtWindows = 2;
@@ -137,7 +137,7 @@ export function markAnswered(meter: Meter, mark: MeterMark): void {
   meter.answered += mark.cost;
 }
 
-/** Notes that the answer to a call stated nothing of the meter. If the call arrived upstream, it did so before `at`. */
+/** Notes that the response to a call stated nothing of the meter. If the call arrived upstream, it did so before `at`. */
 export function markUnreported(meter: Meter, mark: MeterMark, at: number): void {
   const { units, at: until } = meter.unreported ?? { units: 0, at };
   meter.unreported = { units: units + mark.cost, at: Math.max(until, at) };

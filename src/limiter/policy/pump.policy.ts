@@ -6,7 +6,7 @@
 import type { LaneKey, ReplicaId } from '../../ids.ts';
 import { closedMs, meterOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
-import { endProbe, knownCosts, waitsForAnswer, type Head } from './documents.policy.ts';
+import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
 import { nextFirstCallAt } from './first-calls.policy.ts';
 import { grant, type Granted } from './grant.policy.ts';
 import {
@@ -18,7 +18,7 @@ import {
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
-import { answerUnreported } from './lessons.policy.ts';
+import { learnUnreported } from './lessons.policy.ts';
 import { roomInMs } from './meter.policy.ts';
 
 export type { Granted };
@@ -53,7 +53,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);
     if (head === null) return { grants, nextAt: round.left > 0 ? nextAt : now };
-    if (waitsForAnswer(bucket, head, now)) {
+    if (waitsForResponse(bucket, head, now)) {
       round.left -= 1;
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
@@ -156,7 +156,7 @@ function soonest(a: number | null, b: number | null): number | null {
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
 export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
-  answerUnreported(bucket, lease, lease.expiresAt);
+  learnUnreported(bucket, lease, lease.expiresAt);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
   lane.inFlight -= 1;

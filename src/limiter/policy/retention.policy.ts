@@ -10,9 +10,9 @@ import { logMemoryMs } from './window-log.policy.ts';
 
 /** How long a bucket with a learned level or limit is kept after its last use: longer than any call waits. Milliseconds. */
 export const bucketMemoryMs = 3_600_000;
-/** How long a bucket is kept whose answers taught nothing: the next burst need not probe again. Milliseconds. */
+/** How long a bucket is kept whose responses taught nothing: the next burst need not probe again. Milliseconds. */
 export const blankMemoryMs = 60_000;
-/** How long a bucket without any answer is kept: it equals a new one, but replicas may still refer to it. Milliseconds. */
+/** How long a bucket without any response is kept: it equals a new one, but replicas may still refer to it. Milliseconds. */
 export const unansweredMemoryMs = 5_000;
 
 /** Milliseconds after `now`, the bucket's last use, at which it may be forgotten. The time for which it is closed comes on top. */

@@ -36,7 +36,7 @@ export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucke
   return pump(bucket, now);
 }
 
-/** An operator reopens what an answer closed up to `before` (`null` = now); what was closed later stays closed. */
+/** An operator reopens what a response closed up to `before` (`null` = now); what was closed later stays closed. */
 export function open(bucket: Bucket, before: number | null, now: number): Effects {
   if (bucket.closedAt === null || bucket.closedAt <= (before ?? now)) {
     bucket.closedUntil = null;
@@ -62,7 +62,7 @@ export interface Learning {
   readonly lesson: TimedLesson;
 }
 
-/** Learns from an answer whose call is still in flight. */
+/** Learns from a response whose call is still in flight. */
 export function learn(bucket: Bucket, { lease: token, lesson }: Learning, now: number): Effects {
   const lease = bucket.leases.get(token);
   if (lease !== undefined) applyLesson(bucket, { lease, lesson }, now);

@@ -109,7 +109,7 @@ function succeed(
   { settlement, lesson }: Ending<'succeeded'>,
   now: number,
 ): void {
-  // Before learning: an answer that states the level has the correction in it.
+  // Before learning: a response that states the level has the correction in it.
   if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
   if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
   else applySilence(bucket, lease, now);

@@ -20,7 +20,7 @@ export const maxMarginMs = 1_000;
 export const windowsOfMargin = 60;
 
 /**
- * When a call was granted and sent, and when the head of its answer arrived. `cost`: units that it took of the meter; `granted`:
+ * When a call was granted and sent, and when the head of its response arrived. `cost`: units that it took of the meter; `granted`:
  * those granted up to that call.
  */
 export interface SendTimes {
@@ -31,13 +31,13 @@ export interface SendTimes {
   readonly headAt: number;
 }
 
-/** An answer that came faster than this part of a window says no more than when its call was sent. */
-export const answersPerWindow = 20;
+/** A response that came faster than this part of a window says no more than when its call was sent. */
+export const responsesPerWindow = 20;
 /** The first calls may be on their way for this part of a window: connections are new, and nobody knows the usual time. */
 export const firstsPerWindow = 4;
 /** What is known of a call's way is exact but for this, milliseconds. */
 export const wayGrainMs = 5;
-/** A slower answer raises the usual time by this part of the difference. */
+/** A slower response raises the usual time by this part of the difference. */
 export const slowerShare = 0.02;
 /** An end of a window is stated this part of the window too late at most. */
 export const endsPerWindow = 30;
@@ -151,7 +151,7 @@ export function logSent(meter: Meter, { cost, granted, grantedAt, sentAt, headAt
     fastestMs === null ? tookMs : Math.min(tookMs, fastestMs + (tookMs - fastestMs) * slowerShare);
   meter.fastestMs = usualMs;
   const isFirst = limit !== null && granted <= limit;
-  const part = isFirst ? firstsPerWindow : answersPerWindow;
+  const part = isFirst ? firstsPerWindow : responsesPerWindow;
   const lateMs = Math.max(windowMs / part, isFirst ? 0 : tookMs - usualMs);
   const countedAt = sentAt + Math.min(tookMs, lateMs);
   const at = log.slots.findLastIndex(({ since }) => since <= grantedAt);
@@ -168,16 +168,16 @@ export function logSent(meter: Meter, { cost, granted, grantedAt, sentAt, headAt
   };
 }
 
-/** What an answer stated of the window in which it was made. */
+/** What a response stated of the window in which it was made. */
 export interface StatedWindowEnd {
   readonly sentAt: number;
   readonly headAt: number;
-  /** Until the window ends, from the head of the answer, milliseconds. */
+  /** Until the window ends, from the head of the response, milliseconds. */
   readonly leftMs: number;
 }
 
 /**
- * An answer stated when a fixed window ends, by whatever clock begins it there. Its call was sent in that window, so it counts
+ * A response stated when a fixed window ends, by whatever clock begins it there. Its call was sent in that window, so it counts
  * until then, though the window of our own clock ends sooner; and so does what left in the same slot, which may be more than
  * needed.
  */
@@ -195,7 +195,7 @@ export function logStatedEnd(meter: Meter, { sentAt, headAt, leftMs }: StatedWin
   };
 }
 
-/** Notes that an answer stated at least `lowest` used units: those that are not our own sends were taken by others, recently. */
+/** Notes that a response stated at least `lowest` used units: those that are not our own sends were taken by others, recently. */
 export function logReported(meter: Meter, lowest: number, now: number): void {
   if (meter.log !== null) logUnits(meter, lowest - loggedUnits(meter.log, now), now);
 }

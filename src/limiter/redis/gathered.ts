@@ -4,7 +4,7 @@
  */
 interface Waiting<In, Out> {
   readonly asked: In;
-  readonly resolve: (answer: Out) => void;
+  readonly resolve: (reply: Out) => void;
   readonly reject: (failure: unknown) => void;
 }
 
@@ -13,7 +13,7 @@ export class Gathered<In, Out> {
   readonly #max: number;
   readonly #waiting = new Map<string, Waiting<In, Out>[]>();
 
-  /** `send` resolves with one answer per request, or rejects for all of them. `max`: requests of one command. */
+  /** `send` resolves with one reply per request, or rejects for all of them. `max`: requests of one command. */
   constructor(send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>, max: number) {
     this.#send = send;
     this.#max = max;
@@ -36,10 +36,10 @@ export class Gathered<In, Out> {
     for (let batch = first; batch.length > 0; batch = this.#waiting.get(key)?.splice(0, this.#max) ?? []) {
       try {
         const asked = batch.map((one) => one.asked);
-        const answers = await this.#send(key, asked);
-        for (const [at, answer] of answers.entries()) batch[at]?.resolve(answer);
-        // Rejecting changes only the requests that got no answer.
-        for (const { reject } of batch) reject(new TypeError('an answer is missing'));
+        const replies = await this.#send(key, asked);
+        for (const [at, reply] of replies.entries()) batch[at]?.resolve(reply);
+        // Rejecting changes only the requests that got no reply.
+        for (const { reject } of batch) reject(new TypeError('a reply is missing'));
       } catch (failure) {
         for (const { reject } of batch) reject(failure);
       }

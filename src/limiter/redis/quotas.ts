@@ -2,7 +2,7 @@
  * Shared quotas in Redis: one key for each quota, which names its bucket, and one record of joined buckets. Both expire. One
  * script decides, so that all replicas join the same buckets in the same direction.
  *
- * Owns: the words between replica and script. Does not own: which answers show that a quota is shared (`src/quotas/`).
+ * Owns: the words between replica and script. Does not own: which responses show that a quota is shared (`src/quotas/`).
  */
 import { bucketKey, type BucketKey } from '../../ids.ts';
 import { maxQuotas, type Joined, type QuotaStore } from '../quota-store.ts';

@@ -26,7 +26,7 @@ export class ReplicaPositions {
     return urgency * orderUnit + Math.floor(this.#timeAt(at) * sequencePerMs);
   }
 
-  /** What an answer teaches, with its times on Redis' clock: a lesson that is sent late is as old as it was. */
+  /** What a response teaches, with its times on Redis' clock: a lesson that is sent late is as old as it was. */
   timed({ feedback, sentAgoMs, headAgoMs }: Lesson): TimedLesson {
     const now = this.#clock.monotonic();
     return { feedback, sentAt: this.#timeAt(now - sentAgoMs), headAt: this.#timeAt(now - headAgoMs) };

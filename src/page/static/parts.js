@@ -88,7 +88,7 @@ export function doubledText({ longestWaitMs, refusedRatio }) {
 /** How Redis answers, in the words of the page's header. */
 export function redisText({ mode, redis }) {
   if (mode === 'memory') return 'not used';
-  if (mode !== 'redis') return `no answer, ${whole.format(redis?.errorsLastMinute ?? 0)} errors / min`;
+  if (mode !== 'redis') return `no reply, ${whole.format(redis?.errorsLastMinute ?? 0)} errors / min`;
   if (redis === null) return 'no command yet';
   const errors = redis.errorsLastMinute > 0 ? `, ${whole.format(redis.errorsLastMinute)} errors / min` : '';
   return `${redis.commandMs.toFixed(1)} ms${errors}`;

@@ -1,7 +1,7 @@
 /**
  * What REST and GraphQL share of one store simulator.
  *
- * Owns: types and the two helpers that every answer needs (fields, latency). No decisions.
+ * Owns: types and the two helpers that every response needs (fields, latency). No decisions.
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { FaultQueue, FaultTarget } from '../faults.ts';

@@ -23,7 +23,7 @@ export interface StoreOptions {
 
 export interface CommerceSettings {
   readonly stores: Readonly<Record<string, StoreOptions>>;
-  /** Which call-limit fields an answer has: Shopify's pair, the other spelling, or all three. */
+  /** Which call-limit fields a response has: Shopify's pair, the other spelling, or all three. */
   readonly callLimitField: 'shopify' | 'commerce' | 'all';
   /** `2.0` always, or the exact wait with one decimal. */
   readonly retryAfter: 'fixed' | 'exact';
@@ -39,11 +39,11 @@ export interface CommerceSettings {
   readonly graphql: {
     /** Rows a connection really returns, at most. */
     readonly rows: number;
-    /** Throttled answers without `extensions.code`. */
+    /** Throttled responses without `extensions.code`. */
     readonly legacyThrottle: boolean;
-    /** Throttled answers without `extensions.cost`. */
+    /** Throttled responses without `extensions.cost`. */
     readonly bareThrottle: boolean;
-    /** Throttled answers with status 429 and `Retry-After`. */
+    /** Throttled responses with status 429 and `Retry-After`. */
     readonly http429: boolean;
   };
   readonly storefront: {

@@ -15,7 +15,7 @@ import {
   type Resources,
 } from './resources.ts';
 
-export interface RestAnswer {
+export interface RestResponse {
   readonly status: number;
   readonly headers: Record<string, string>;
   readonly body: unknown;
@@ -38,13 +38,13 @@ export function createsOrder(method: string, path: RestPath): boolean {
 }
 
 /** @param origin scheme and host for absolute URLs; `at` an RFC 3339 instant. */
-export function answerRest(
+export function respondToRest(
   exchange: Exchange,
   path: RestPath,
   resources: Resources,
   store: string,
   { origin, at }: { readonly origin: string; readonly at: string },
-): RestAnswer {
+): RestResponse {
   const base = `${origin}/admin/api/${path.version}`;
   if (path.rest === 'shop' && exchange.method === 'GET') {
     const shop = {
@@ -66,7 +66,10 @@ export function answerRest(
   if (body === undefined && exchange.method !== 'DELETE') {
     return { status: 400, headers: {}, body: { errors: 'Unparsable JSON' } };
   }
-  return answerOf(change(exchange.method, collection, id, { resources, store, body: body ?? {}, at }), base);
+  return responseOf(
+    change(exchange.method, collection, id, { resources, store, body: body ?? {}, at }),
+    base,
+  );
 }
 
 function change(
@@ -92,7 +95,7 @@ function read(
   resources: Resources,
   store: string,
   base: string,
-): RestAnswer {
+): RestResponse {
   if (id === 'count') {
     return { status: 200, headers: {}, body: { count: resources.list(store, collection).length } };
   }
@@ -111,7 +114,7 @@ function page(
   collection: Collection,
   all: readonly Resource[],
   base: string,
-): RestAnswer {
+): RestResponse {
   const limit = Math.min(250, Math.max(1, Math.floor(Number(query.get('limit') ?? 50)) || 50));
   const cursor = query.get('page_info');
   const start = cursor === null ? 0 : offsetOf(cursor);
@@ -136,13 +139,13 @@ function offsetOf(cursor: string): number | undefined {
   return typeof offset === 'number' && Number.isInteger(offset) && offset >= 0 ? offset : undefined;
 }
 
-function answerOf(outcome: Outcome, base: string): RestAnswer {
+function responseOf(outcome: Outcome, base: string): RestResponse {
   if ('errors' in outcome) return { status: outcome.status, headers: {}, body: { errors: outcome.errors } };
   if (outcome.location === undefined) return { status: outcome.status, headers: {}, body: outcome.body };
   const headers = { location: `${base}/${outcome.location}`, 'retry-after': '1' };
   return { status: outcome.status, headers, body: outcome.body };
 }
 
-function missing(): RestAnswer {
+function missing(): RestResponse {
   return { status: 404, headers: {}, body: { errors: 'Not Found' } };
 }

@@ -1,10 +1,10 @@
-/** What a described upstream writes into its answers: fields of its quota, and refusals as its conditions describe them. */
+/** What a described upstream writes into its responses: fields of its quota, and refusals as its conditions describe them. */
 import type { SpokenCondition, SpokenField, SpokenFields, SpokenParts } from './parts.ts';
 import type { WindowState } from './quota.ts';
 
 export type FieldLines = Record<string, string>;
 
-/** Fields of an answer at `now`, milliseconds since the epoch. */
+/** Fields of a response at `now`, milliseconds since the epoch. */
 export function reportedFields(
   { fields }: SpokenParts,
   windows: readonly WindowState[],
@@ -66,7 +66,7 @@ export interface Refusal {
   readonly body: string;
 }
 
-/** An answer that meets a condition. */
+/** A response that meets a condition. */
 export function refusalBy({ status, field, equals, body }: SpokenCondition): Refusal {
   return {
     status: [status].flat()[0] ?? 429,

@@ -22,7 +22,7 @@ export interface Call {
   readonly requestId: string;
 }
 
-/** A call that was admitted, with the answer's head as it was at that instant. */
+/** A call that was admitted, with the response's head as it was at that instant. */
 export interface Admitted extends Call {
   readonly entry: LogEntry;
   readonly headers: Record<string, string>;

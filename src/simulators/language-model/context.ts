@@ -1,7 +1,7 @@
 /**
  * What the steps of a call share of one simulator.
  *
- * Owns: the settings in force, and the helpers that every answer needs (log entry, sending). No decisions.
+ * Owns: the settings in force, and the helpers that every response needs (log entry, sending). No decisions.
  * Invariant: settings are read at the step that needs them, so that `configure` counts at once, also for a call whose
  * body is still on its way.
  */
@@ -17,7 +17,7 @@ import { unitsOf } from './cost.ts';
 import type { Meters } from './meters.ts';
 import type { LanguageModelSettings } from './options.ts';
 import type { PromptCache } from './prompt-cache.ts';
-import type { Answer } from './refusals.ts';
+import type { CallResponse } from './refusals.ts';
 
 export interface LanguageModelContext {
   readonly clock: Clock;
@@ -74,7 +74,7 @@ function costByDimension({ cost, meters }: Call): Record<string, number> {
   return units;
 }
 
-export function send(exchange: Exchange, { status, headers, body }: Answer): void {
+export function send(exchange: Exchange, { status, headers, body }: CallResponse): void {
   const text = typeof body === 'string' ? body : JSON.stringify(body ?? '');
   exchange.reply(status, { 'content-type': 'application/json', ...headers }, text);
 }
@@ -83,7 +83,7 @@ export function send(exchange: Exchange, { status, headers, body }: Answer): voi
 export function sendRefusal(
   call: Call,
   entry: LogEntry,
-  refusal: Answer,
+  refusal: CallResponse,
   context: LanguageModelContext,
 ): void {
   const ms = numberOf(refusal.headers['retry-after-ms']) ?? 0;

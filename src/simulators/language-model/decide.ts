@@ -1,7 +1,7 @@
 /**
  * Decides over a call to a known model: quota, overload, limits, then the work.
  *
- * Owns: the order of these steps and the head of an admitted answer. Does not own: arithmetic (`meters.ts`), texts of
+ * Owns: the order of these steps and the head of an admitted response. Does not own: arithmetic (`meters.ts`), texts of
  * refusals (`refusals.ts`), the work (`work.ts`).
  * Invariant: from the quota to the charge is one instant of the clock, without `await`; each decision is in the log.
  */

@@ -1,12 +1,12 @@
 /**
  * Faults that strike before a call is admitted; those of the work are in `work.ts`.
  *
- * Owns: the answers that no bucket is asked for, a limit that changes. Does not own the queue (`../faults.ts`).
+ * Owns: the responses that no bucket is asked for, a limit that changes. Does not own the queue (`../faults.ts`).
  */
 import type { Fault, FaultKind, FaultTarget } from '../faults.ts';
 import type { Call } from './call.ts';
 import { configure, faultTarget, record, sendRefusal, type LanguageModelContext } from './context.ts';
-import type { Answer } from './refusals.ts';
+import type { CallResponse } from './refusals.ts';
 
 const beforeLimits: ReadonlySet<FaultKind> = new Set<FaultKind>([
   'answer',
@@ -30,12 +30,12 @@ export function answeredByFault(call: Call, context: LanguageModelContext): bool
   if (fault === undefined) return false;
   const entry = record(call, context, { decision: 'fault' });
   entry.fault = fault.kind;
-  sendRefusal(call, entry, faultAnswer(fault), context);
+  sendRefusal(call, entry, faultResponse(fault), context);
   return true;
 }
 
 /** U21 (limits of -1, no hint) and U19 (empty token bucket that claims to be full at once). */
-function faultAnswer(fault: Fault): Answer {
+function faultResponse(fault: Fault): CallResponse {
   const message = 'Rate limit is exceeded. Try again later.';
   const body = { error: { code: '429', message } };
   if (fault.kind === 'headers-minus-one') {

@@ -56,7 +56,7 @@ export interface LanguageModelSettings {
   readonly latency: { readonly baseMs: number; readonly perTokenMs: number; readonly jitter: number };
   /** How long marked prompts are kept from their last use (Anthropic); 0 = the cache has evaporated. */
   readonly promptCacheSeconds: number;
-  /** Output tokens of an answer, unless the call allows fewer. */
+  /** Output tokens of a response, unless the call allows fewer. */
   readonly replyTokens: number;
   /** Per dimension; Azure counts `tpm` in a fixed window and `rpm` in slices by default. */
   readonly modes: Partial<Record<Dimension, BucketMode>>;
@@ -67,7 +67,7 @@ export interface LanguageModelSettings {
   readonly overload: 'server_is_overloaded' | 'slow_down' | null;
   /** Sent as `retry-after` with an overload; null sends none. */
   readonly overloadRetryAfterSeconds: number | null;
-  /** Added to `Date` and to absolute resets of every answer. */
+  /** Added to `Date` and to absolute resets of every response. */
   readonly clockSkewSeconds: number;
   /** Azure: `requests` slices of 1 s or 10 s. */
   readonly sliceSeconds: number;

@@ -17,7 +17,7 @@ import {
   type Refusal,
 } from './texts.ts';
 
-export interface Answer {
+export interface CallResponse {
   readonly status: number;
   readonly headers: ReplyHeaders;
   readonly body: unknown;
@@ -30,7 +30,7 @@ export function throttled(
   settings: LanguageModelSettings,
   limits: ReplyHeaders,
   requestId: string,
-): Answer {
+): CallResponse {
   const headers = { ...retryFields(refusal.waitMs, meter, settings), ...limits, ...ids(settings, requestId) };
   const type = meter.dimension === 'rpm' || meter.dimension === 'rpd' ? 'requests' : 'tokens';
   switch (settings.dialect) {
@@ -58,7 +58,7 @@ export function tooLarge(
   settings: LanguageModelSettings,
   limits: ReplyHeaders,
   requestId: string,
-): Answer {
+): CallResponse {
   const headers = { ...limits, ...ids(settings, requestId) };
   const text = tooLargeText(refusal);
   if (settings.dialect === 'anthropic') {
@@ -73,7 +73,7 @@ export function outOfQuota(
   state: Exclude<QuotaState, 'ok'>,
   settings: LanguageModelSettings,
   requestId: string,
-): Answer {
+): CallResponse {
   const headers = ids(settings, requestId);
   if (settings.dialect === 'anthropic') {
     const details = { error_code: 'enforced_spend_limit_reached' };
@@ -90,7 +90,7 @@ export function overloaded(
   overload: NonNullable<LanguageModelSettings['overload']>,
   settings: LanguageModelSettings,
   requestId: string,
-): Answer {
+): CallResponse {
   const seconds = settings.overloadRetryAfterSeconds;
   const headers = {
     ...ids(settings, requestId),
@@ -117,7 +117,7 @@ export function rejected(
   message: string,
   settings: LanguageModelSettings,
   requestId: string,
-): Answer {
+): CallResponse {
   const headers = ids(settings, requestId);
   const types = { 400: 'invalid_request_error', 401: 'authentication_error', 404: 'not_found_error' };
   if (settings.dialect === 'anthropic') {

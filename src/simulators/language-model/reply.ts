@@ -11,7 +11,7 @@ import type { CacheUse } from './prompt-cache.ts';
 export interface Reply {
   readonly words: readonly string[];
   readonly text: string;
-  /** The call allowed fewer tokens than the answer has. */
+  /** The call allowed fewer tokens than the response has. */
   readonly cutShort: boolean;
   readonly choices: number;
   /** Without the tokens that were read from the cache. */
@@ -21,7 +21,7 @@ export interface Reply {
   readonly outputTokens: number;
 }
 
-/** A piece of a streamed answer; `tokens` are produced just before it is sent. */
+/** A piece of a streamed response; `tokens` are produced just before it is sent. */
 export interface Part {
   readonly text: string;
   readonly tokens: number;

@@ -1,7 +1,7 @@
 /**
  * Does the work of an admitted call: latency, body or stream, and the faults that strike after admission.
  *
- * Owns: the answer from the first wait to the last byte, output-token charges, giving back what was not used.
+ * Owns: the response from the first wait to the last byte, output-token charges, giving back what was not used.
  * Does not own: admission. Invariant: a client that leaves stops the work, and nothing is refunded for it.
  */
 import type { Clock, Random } from '../../clock.ts';
@@ -186,7 +186,7 @@ function failure(call: Admitted, reply: Reply, identity: Identity, text: string)
   return event(openaiError(text, 'tokens', 'rate_limit_exceeded'));
 }
 
-/** Output buckets are charged while the answer is produced. */
+/** Output buckets are charged while the response is produced. */
 function produced(call: Admitted, tokens: number, { clock }: WorkContext): void {
   if (tokens === 0) return;
   for (const { dimension, bucket } of call.meters) {

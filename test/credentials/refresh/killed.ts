@@ -1,4 +1,6 @@
-/** A process that is killed after the endpoint has answered, and before the answer is in the file. Argument: its client as JSON. */
+/**
+ * A process that is killed after the endpoint has answered, and before the response is in the file. Argument: its client as JSON.
+ */
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import type { OAuthClient } from '../../../src/config/settings.ts';
 import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
@@ -12,9 +14,9 @@ const grant = new RefreshGrant({
   clock: systemClock,
   random: systemRandom,
   async send(...request) {
-    const answer = await ask(...request);
+    const response = await ask(...request);
     process.kill(process.pid, 'SIGKILL');
-    return answer;
+    return response;
   },
   telemetry: { credentialRenewal: () => {}, log: { warn: () => {} } as never },
 });

@@ -13,7 +13,14 @@ import {
   type LanguageModelSimulator,
 } from '../../../src/simulators/language-model.ts';
 import { serve, type ServedProcess } from '../../journey/process.ts';
-import { chatBody, chatPath, clientAgent, pause, send, type Answer } from '../../support/redis-fleet.ts';
+import {
+  chatBody,
+  chatPath,
+  clientAgent,
+  pause,
+  send,
+  type CallResponse,
+} from '../../support/redis-fleet.ts';
 import { monitorRedis } from '../../support/redis-monitor.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { startTokenEndpoint, type TokenEndpoint } from '../../support/token-endpoint.ts';
@@ -70,14 +77,14 @@ afterEach(async () => {
 });
 
 /** Calls to these replicas in turn, four at a time, until it ends; resolves with those that were not answered with 200. */
-async function callsUntil(ends: () => boolean, to: readonly ServedProcess[]): Promise<Answer[]> {
-  const failures: Answer[] = [];
+async function callsUntil(ends: () => boolean, to: readonly ServedProcess[]): Promise<CallResponse[]> {
+  const failures: CallResponse[] = [];
   let count = 0;
   const client = async (at: number): Promise<void> => {
     for (let n = at; !ends(); n += 1) {
       const url = to[n % to.length]?.url ?? '';
       const headers = { prefer: 'wait=100' };
-      const answer = await send({
+      const response = await send({
         url,
         path: chatPath,
         body: chatBody,
@@ -87,7 +94,7 @@ async function callsUntil(ends: () => boolean, to: readonly ServedProcess[]): Pr
         headers,
       });
       count += 1;
-      if (answer.status !== 200) failures.push(answer);
+      if (response.status !== 200) failures.push(response);
       await pause(20);
     }
   };
@@ -96,7 +103,7 @@ async function callsUntil(ends: () => boolean, to: readonly ServedProcess[]): Pr
   return failures;
 }
 /** Calls over so many more tokens. */
-function callsOver(tokens: number, to: readonly ServedProcess[]): Promise<Answer[]> {
+function callsOver(tokens: number, to: readonly ServedProcess[]): Promise<CallResponse[]> {
   const before = endpoint.issued.length;
   return callsUntil(() => endpoint.issued.length >= before + tokens, to);
 }
@@ -110,7 +117,7 @@ test('three replicas use each refresh token once, also when one is killed in a r
   const [killed, ...others] = replicas;
   if (killed === undefined) throw new Error('no replica');
   const asked = endpoint.requests.length;
-  endpoint.answer({ kind: 'hang' }, { kind: 'issue' });
+  endpoint.respond({ kind: 'hang' }, { kind: 'issue' });
   const cut = callsUntil(() => endpoint.requests.length > asked, [killed]);
   await until(() => endpoint.requests.length > asked);
   await killed.close();

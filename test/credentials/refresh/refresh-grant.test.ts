@@ -44,7 +44,7 @@ describe('a renewal by a refresh token', () => {
     expect(readdirSync(world.folder)).toEqual(['token']);
   });
 
-  test('keeps the refresh token that the answer does not replace', async () => {
+  test('keeps the refresh token that the response does not replace', async () => {
     const { endpoint, fetch, grant, kept } = await start('same');
     const mine = grant();
     expect(await fetch(mine, await fetch(mine))).toBe(endpoint.issued[1]);
@@ -54,7 +54,7 @@ describe('a renewal by a refresh token', () => {
   test('keeps the next refresh token also beside an access token that cannot be used', async () => {
     const { endpoint, fetch, grant, kept } = await start('single_use');
     const body = '{"access_token":"not a token","refresh_token":"canary-next"}';
-    endpoint.answer({ kind: 'answer', status: 200, body });
+    endpoint.respond({ kind: 'answer', status: 200, body });
     expect(await fetch(grant())).toBe('invalid');
     expect(await kept()).toBe('canary-next');
   });
@@ -71,16 +71,16 @@ describe('a renewal by a refresh token', () => {
 
   test('takes the token of another process that renewed while this one waited', async () => {
     const { endpoint, fetch, grant } = await start('single_use');
-    endpoint.answer({ kind: 'issue', afterMs: 300 });
+    endpoint.respond({ kind: 'issue', afterMs: 300 });
     const first = fetch(grant());
     await until(() => endpoint.requests.length === 1);
     expect(await fetch(grant())).toBe(await first);
     expect(endpoint.requests).toHaveLength(1);
   });
 
-  test('ends with the gateway only when its answer is on the disk', async () => {
+  test('ends with the gateway only when its response is on the disk', async () => {
     const { endpoint, fetch, grant, kept } = await start('single_use');
-    endpoint.answer({ kind: 'issue', afterMs: 300 });
+    endpoint.respond({ kind: 'issue', afterMs: 300 });
     const mine = grant();
     const fetched = fetch(mine);
     await until(() => endpoint.requests.length === 1);
@@ -90,10 +90,10 @@ describe('a renewal by a refresh token', () => {
   });
 });
 
-describe('a lost answer', () => {
+describe('a lost response', () => {
   test('is asked for again with the same refresh token, where that works until its replacement is used', async () => {
     const { endpoint, fetch, grant, kept } = await start('until_next_is_used');
-    endpoint.answer({ kind: 'lose' }, { kind: 'issue' });
+    endpoint.respond({ kind: 'lose' }, { kind: 'issue' });
     const mine = grant();
     expect(await fetch(mine)).toBe('unreachable');
     expect(await kept()).toBe(endpoint.refreshTokens[0]);
@@ -101,7 +101,7 @@ describe('a lost answer', () => {
     expect([await kept(), endpoint.refusedGrants]).toEqual([endpoint.refreshTokens[2], 0]);
   });
 
-  test('of a process that is killed between answer and file is asked for again by the next one', async () => {
+  test('of a process that is killed between response and file is asked for again by the next one', async () => {
     const { endpoint, fetch, grant, kept, client } = await start('until_next_is_used');
     const script = join(import.meta.dirname, 'killed.ts');
     const child = spawn(process.execPath, [script, JSON.stringify(client)], { stdio: 'inherit' });
@@ -118,7 +118,7 @@ describe('a lost answer', () => {
 
   test('at an endpoint that takes each refresh token once ends the grant', async () => {
     const { endpoint, fetch, grant } = await start('single_use');
-    endpoint.answer({ kind: 'lose' }, { kind: 'issue' });
+    endpoint.respond({ kind: 'lose' }, { kind: 'issue' });
     const mine = grant();
     expect([await fetch(mine), await fetch(mine)]).toEqual(['unreachable', 'grant_ended']);
   });
@@ -192,9 +192,9 @@ describe('a refresh token’s file that cannot be replaced', () => {
     const { endpoint, fetch, grant, kept, said } = await start('single_use');
     const ask = createEndpoint({ clock: systemClock });
     const filling: SendTokenRequest = async (...request) => {
-      const answer = await ask(...request);
+      const response = await ask(...request);
       mkdirSync(join(nextFile(), 'x'), { recursive: true });
-      return answer;
+      return response;
     };
     const clock = skippingClock();
     const mine = grant({ send: filling, clock });
@@ -214,9 +214,9 @@ describe('a refresh token’s file that cannot be replaced', () => {
     const { endpoint, fetch, grant, kept } = await start('single_use');
     const ask = createEndpoint({ clock: systemClock });
     const filling: SendTokenRequest = async (...request) => {
-      const answer = await ask(...request);
+      const response = await ask(...request);
       if (endpoint.requests.length === 1) mkdirSync(join(nextFile(), 'x'), { recursive: true });
-      return answer;
+      return response;
     };
     const mine = grant({ send: filling });
     const first = await fetch(mine);

@@ -9,12 +9,12 @@ describe('a refresh token’s file', () => {
     ['what echo writes', 'shprt_1\n', 'shprt_1'],
     ['plain text of any visible characters', '  a/b+c=.~{}\r\n', 'a/b+c=.~{}'],
     [
-      'an answer of the endpoint',
+      'a response of the endpoint',
       '{"access_token":"a","expires_in":3600,"refresh_token":"r","scope":"x"}',
       'r',
     ],
   ])('may be %s', (_, text, refreshToken) => {
-    // An answer does not say when it was given: its access token is not used.
+    // A response does not say when it was given: its access token is not used.
     expect(parseGrant(text)).toEqual({ refreshToken, access: null });
   });
 

@@ -1,10 +1,10 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Feedback } from '../../../src/call.ts';
-import { learnFrom, type AnswerFacts } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+import { learnFrom, type ResponseFacts } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 const now = Date.UTC(2026, 0, 1);
-const facts = (status: number, fields: Record<string, string>, body: unknown = null): AnswerFacts => ({
+const facts = (status: number, fields: Record<string, string>, body: unknown = null): ResponseFacts => ({
   status,
   fields: new Map(Object.entries(fields)),
   body: body === null || typeof body === 'string' ? body : JSON.stringify(body),

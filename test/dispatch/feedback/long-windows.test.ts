@@ -1,4 +1,4 @@
-/** Windows of more than an hour that an answer shows by what is left of them, with and without a description of the upstream. */
+/** Windows of more than an hour that a response shows by what is left of them, with and without a description of the upstream. */
 import { describe, expect, test } from '@jest/globals';
 import { buildDialect } from '../../../src/config/speaks-build.ts';
 import type { SpeaksInput } from '../../../src/config/speaks-schema.ts';
@@ -24,7 +24,7 @@ const metersOf = (speaks: SpeaksInput, fields: Readonly<Record<string, string>>)
   learnFromDialect(buildDialect(speaks).dialect, factsOf(fields)).meters;
 const dayMs = 86_400_000;
 
-describe('an answer that states how much of a long window is left', () => {
+describe('a response that states how much of a long window is left', () => {
   test.each([
     ['a day', 80_000, 'requests_day', dayMs],
     ['an hour, by a clock that is a second ahead', 3_601, 'requests', 3_600_000],

@@ -1,4 +1,4 @@
-/** Each preset reads the answers that its provider documents, or that were recorded of it (`test/fixtures/presets/`). */
+/** Each preset reads the responses that its provider documents, or that were recorded of it (`test/fixtures/presets/`). */
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { buildDialect } from '../../../src/config/speaks-build.ts';
@@ -28,7 +28,7 @@ const all = presetNames.flatMap((name) =>
   samplesOf(name).map((sample, index) => [name, index + 1, sample] as const),
 );
 
-test.each(all)('%s reads its recorded answer %i', (name, _, { status, fields, body, expects }) => {
+test.each(all)('%s reads its recorded response %i', (name, _, { status, fields, body, expects }) => {
   const facts = {
     status,
     fields: new Map(Object.entries(fields)),

@@ -1,5 +1,5 @@
 /**
- * What each provider says in its own words: every file of `test/fixtures/providers/` holds answers of one, in their published
+ * What each provider says in its own words: every file of `test/fixtures/providers/` holds responses of one, in their published
  * form, and what is to be made of them.
  */
 import { readdirSync, readFileSync } from 'node:fs';

@@ -44,7 +44,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     timed.take(1e12, 0);
     const mark = timed.take(10, 0);
     const stated = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
-    timed.answer(stated, mark, { sentMs: 0, headMs: 20 });
+    timed.respond(stated, mark, { sentMs: 0, headMs: 20 });
     expect(timed.roomIn(10, 20)).toBeLessThan(62_000);
   });
 
@@ -85,7 +85,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
   test('goes on draining when a response shows that the first call has arrived', () => {
     const timed = stated(600, 60_000);
     const mark = timed.take(1, 0);
-    timed.answer(report(600, 1), mark, { sentMs: 0, headMs: 40 });
+    timed.respond(report(600, 1), mark, { sentMs: 0, headMs: 40 });
     expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
   });
 
@@ -116,17 +116,17 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
 
   test('lowers a pinned limit to the reported one and never raises it', () => {
     const timed = stated(10, 1_000);
-    timed.answer(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+    timed.respond(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
     expect(timed.meter.limit).toBe(10);
-    timed.answer(report(4, 1), timed.take(1, 3), { sentMs: 3, headMs: 4, learn: false });
+    timed.respond(report(4, 1), timed.take(1, 3), { sentMs: 3, headMs: 4, learn: false });
     expect(timed.meter.limit).toBe(4);
   });
 
   test('takes no limit from a response whose call was sent before that of an earlier response', () => {
     const timed = stated(10, 1_000);
     const [first, second] = [timed.take(1, 1), timed.take(1, 50)];
-    timed.answer(report(40, 2), second, { sentMs: 50, headMs: 60 });
-    timed.answer(report(10, 1), first, { sentMs: 1, headMs: 70 });
+    timed.respond(report(40, 2), second, { sentMs: 50, headMs: 60 });
+    timed.respond(report(10, 1), first, { sentMs: 1, headMs: 70 });
     expect(timed.meter.limit).toBe(40);
   });
 
@@ -154,7 +154,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
               refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
             if (kind !== 'answer' || last === undefined) continue;
             out.pop();
-            timed.answer(report(limit, limit * share), last.mark, {
+            timed.respond(report(limit, limit * share), last.mark, {
               sentMs: last.sentMs,
               headMs: nowMs,
               spacing: share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded',
@@ -180,7 +180,7 @@ describe.each(origins)('a meter that learns its limit, on a clock that begins at
   test('is at most full when a response states the limit and no level', () => {
     const { timed, mark } = asked();
     const stated = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
-    timed.answer(stated, mark, { sentMs: 0, headMs: 40 });
+    timed.respond(stated, mark, { sentMs: 0, headMs: 40 });
     expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
   });
 
@@ -205,7 +205,7 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     const quota = stated === null ? null : { limit: stated, windowMs: 60_000 };
     const timed = new TimedMeter(createMeter('requests', from), from);
     timed.state(quota, 0, learn);
-    timed.answer(report(limit, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn });
+    timed.respond(report(limit, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn });
     return timed;
   };
 
@@ -277,7 +277,7 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     (_what, quota, reported) => {
       const timed = TimedMeter.stated(quota, from, false);
       const [limit, windowMs] = reported;
-      timed.answer(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
+      timed.respond(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
       const { meter } = timed;
       expect(meter.limit).toBe(Math.min(limit, quota.limit));
       const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
@@ -328,7 +328,7 @@ describe.each(origins)('the model of a meter, on a clock that begins at %d', (fr
             (one, other) => one.backAt - other.backAt,
           )) {
             if (backAt < now) continue;
-            timed.answer(report(limit, level), mark, {
+            timed.respond(report(limit, level), mark, {
               sentMs: sentAt,
               headMs: backAt,
               spacing: quiet ? 'calm' : 'crowded',

@@ -53,8 +53,8 @@ export class TimedMeter {
     return roomInMs(this.meter, { units, waiting: 0 }, this.#from + atMs);
   }
 
-  /** The answer of a call that is no longer on its way. */
-  answer(reported: MeterReport, mark: MeterMark, seen: Seen): void {
+  /** The response of a call that is no longer on its way. */
+  respond(reported: MeterReport, mark: MeterMark, seen: Seen): void {
     const { sentMs, headMs, spacing = 'calm', learn = true } = seen;
     markAnswered(this.meter, mark);
     learnMeter(

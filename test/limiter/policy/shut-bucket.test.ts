@@ -10,7 +10,7 @@ import { admit, call, newBucket, replica } from './scheduling.ts';
 const limit = 6_000;
 const windowMs = 60_000;
 
-const answer = (status: number, fields: Record<string, string>, body: string | null): Feedback =>
+const feedbackOf = (status: number, fields: Record<string, string>, body: string | null): Feedback =>
   learnFrom('language-model', {
     status,
     fields: new Map(Object.entries({ 'x-ratelimit-limit-requests': String(limit), ...fields })),
@@ -20,7 +20,7 @@ const answer = (status: number, fields: Record<string, string>, body: string | n
   });
 
 const used = (units: number): Feedback =>
-  answer(
+  feedbackOf(
     200,
     {
       'x-ratelimit-remaining-requests': String(limit - units),
@@ -30,7 +30,7 @@ const used = (units: number): Feedback =>
   );
 
 /** A refusal for a full bucket. */
-const refusal = answer(
+const refusal = feedbackOf(
   429,
   {
     'x-ratelimit-remaining-requests': '0',

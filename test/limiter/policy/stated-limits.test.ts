@@ -118,7 +118,7 @@ describe.each(origins)('a described window, on a clock that begins at %d', (from
   });
 });
 
-describe.each(origins)('a meter of which no answer tells, on a clock that begins at %d', (from) => {
+describe.each(origins)('a meter of which no response tells, on a clock that begins at %d', (from) => {
   const wide = { limit: 40, windowMs: 20_000 };
   const narrow = { limit: 10, windowMs: 20_000 };
   const used = (): TimedMeter => {
@@ -147,14 +147,14 @@ describe.each(origins)('a meter of which no answer tells, on a clock that begins
 });
 
 describe.each(origins)(
-  'a meter whose stated limit is below what its answers tell, on a clock that begins at %d',
+  'a meter whose stated limit is below what its responses tell, on a clock that begins at %d',
   (from) => {
     const reported = { limit: 40, windowMs: 20_000 };
     const pinned = { limit: 10, windowMs: 20_000 };
-    /** One call was sent at the beginning, and its answer stated so many of the 40 units as used. */
-    const afterAnswer = (used: number): TimedMeter => {
+    /** One call was sent at the beginning, and its response stated so many of the 40 units as used. */
+    const afterResponse = (used: number): TimedMeter => {
       const meter = TimedMeter.stated(pinned, from, false);
-      meter.answer(report(reported.limit, used, reported.windowMs), meter.take(1, 0), {
+      meter.respond(report(reported.limit, used, reported.windowMs), meter.take(1, 0), {
         sentMs: 0,
         headMs: 10,
         learn: false,
@@ -164,11 +164,11 @@ describe.each(origins)(
 
     test('goes on at the stated pace while the upstream has room', () => {
       // Others have used 25 of the 30 units that are not stated.
-      expect(afterAnswer(26).roomIn(9, 2_000)).toBe(0);
+      expect(afterResponse(26).roomIn(9, 2_000)).toBe(0);
     });
 
     test('waits for the upstream as long as the upstream is full', () => {
-      const waitMs = afterAnswer(40).roomIn(1, 1_000);
+      const waitMs = afterResponse(40).roomIn(1, 1_000);
       expect(waitMs).toBeGreaterThan(0);
       expect(waitMs).toBeLessThan(3_000);
     });
@@ -178,7 +178,7 @@ describe.each(origins)(
       const marks = Array.from({ length: 10 }, () => meter.take(1, 0));
       // Of ten units the upstream has forgotten eight after four seconds, and two of them count no more here.
       for (const mark of marks)
-        meter.answer(report(reported.limit, 2, reported.windowMs), mark, {
+        meter.respond(report(reported.limit, 2, reported.windowMs), mark, {
           sentMs: 4_000,
           headMs: 4_010,
           learn: false,
@@ -190,7 +190,7 @@ describe.each(origins)(
       const meter = TimedMeter.stated(reported, from, false);
       const marks = Array.from({ length: 39 }, () => meter.take(1, 0));
       for (const [used, mark] of marks.entries())
-        meter.answer(report(reported.limit, used + 1, reported.windowMs), mark, {
+        meter.respond(report(reported.limit, used + 1, reported.windowMs), mark, {
           sentMs: 0,
           headMs: 10,
           learn: false,
@@ -203,7 +203,7 @@ describe.each(origins)(
     });
 
     test('has the room of the upstream as soon as the stated limit is raised', () => {
-      const meter = afterAnswer(1);
+      const meter = afterResponse(1);
       for (let sent = 1; sent < pinned.limit; sent += 1) meter.take(1, 20);
       expect(meter.roomIn(1, 30)).toBeGreaterThan(0);
       meter.state(reported, 40, false);

@@ -35,14 +35,14 @@ async function replica() {
 const guess: TokenGuess = { prompt: 150_000, marked: 0, output: 4_000, apart: true };
 const call = { guess, lane: 'lane1', beginning: 'beginning1' };
 const usage = { prompt: 150_000, kept: 148_000, input: 2_000, output: 200, total: 2_200 };
-const answer = { meters: [], throttle: null, usage };
+const response = { meters: [], throttle: null, usage };
 
 test('a prompt that one replica has seen cached is not reserved in full by another one', async () => {
   const [one, other] = [await replica(), await replica()];
   expect(other.tokens.expected(call).input_tokens).toBe(150_000);
   // A replica hears of the others with its next heartbeat.
   await until(() => {
-    one.tokens.learn(call, answer, null);
+    one.tokens.learn(call, response, null);
     return other.tokens.expected(call).input_tokens === 2_000;
   });
   expect(other.tokens.expected({ ...call, beginning: 'another' }).output_tokens).toBeLessThan(4_001);
@@ -57,7 +57,7 @@ test('units that a refusal showed one replica beyond its estimate are reserved b
   const ruled = { ...call, guess: { prompt: 600, marked: 0, output: 400, apart: false } };
   const level = { lowest: 1, highest: 2 };
   const stating = {
-    ...answer,
+    ...response,
     meters: [{ meter: 'tokens', limit: 30_000, windowMs: 60_000, level } as const],
   };
   const refusal = { meters: [], throttle: { kind: 'rate', waitMs: 1, meter: 'tokens' } as const };
@@ -73,7 +73,7 @@ test('units that a refusal showed one replica beyond its estimate are reserved b
 test('a replica without others publishes no estimates, and Redis keeps none', async () => {
   const monitor = await monitorRedis(server.port);
   const { tokens } = await replica();
-  for (let n = 0; n < 20; n += 1) tokens.learn({ ...call, beginning: `b${n}` }, answer, null);
+  for (let n = 0; n < 20; n += 1) tokens.learn({ ...call, beginning: `b${n}` }, response, null);
   await sleep(300);
   expect(monitor.lines.filter((line) => line.includes('"e '))).toEqual([]);
   monitor.stop();

@@ -5,13 +5,13 @@ import { Gathered } from '../../../src/limiter/redis/gathered.ts';
 
 /** A store that replies when the test says so. */
 function store(max = 3) {
-  const sent: { readonly asked: string; readonly answer: (fails?: boolean) => void }[] = [];
+  const sent: { readonly asked: string; readonly respond: (fails?: boolean) => void }[] = [];
   const gathered = new Gathered<number, number>(
     (key, asked) =>
       new Promise((resolve, reject) => {
-        const answer = (fails = false): void =>
+        const respond = (fails = false): void =>
           fails ? reject(new Error('unavailable')) : resolve(asked.map((one) => one * 10));
-        sent.push({ asked: `${key} ${asked.join(' ')}`, answer });
+        sent.push({ asked: `${key} ${asked.join(' ')}`, respond });
       }),
     max,
   );
@@ -22,13 +22,13 @@ test('a gathered command is sent at once when it is the first, and the next ones
   const { gathered, sent } = store();
   const asked = [1, 2, 3, 4, 5].map((one) => gathered.ask('a', one));
   expect(sent.map((each) => each.asked)).toEqual(['a 1']);
-  sent[0]?.answer();
+  sent[0]?.respond();
   expect(await asked[0]).toBe(10);
   await setImmediate();
   expect(sent.map((each) => each.asked)).toEqual(['a 1', 'a 2 3 4']);
-  sent[1]?.answer();
+  sent[1]?.respond();
   await setImmediate();
-  sent[2]?.answer();
+  sent[2]?.respond();
   expect(await Promise.all(asked)).toEqual([10, 20, 30, 40, 50]);
   expect(sent.map((each) => each.asked)).toEqual(['a 1', 'a 2 3 4', 'a 5']);
 });
@@ -37,7 +37,7 @@ test('a gathered command does not wait for other keys, and is sent at once when 
   const { gathered, sent } = store();
   const [a, b] = [gathered.ask('a', 1), gathered.ask('b', 2)];
   expect(sent.map((each) => each.asked)).toEqual(['a 1', 'b 2']);
-  for (const { answer } of sent) answer();
+  for (const { respond } of sent) respond();
   expect(await Promise.all([a, b])).toEqual([10, 20]);
   await setImmediate();
   void gathered.ask('a', 3);
@@ -47,12 +47,12 @@ test('a gathered command does not wait for other keys, and is sent at once when 
 test('a gathered command fails together with the others of its batch, and other batches do not fail with it', async () => {
   const { gathered, sent } = store();
   const asked = [1, 2, 3].map((one) => gathered.ask('a', one).catch(String));
-  sent[0]?.answer();
+  sent[0]?.respond();
   await setImmediate();
   const later = gathered.ask('a', 4);
-  sent[1]?.answer(true);
+  sent[1]?.respond(true);
   await setImmediate();
-  sent[2]?.answer();
+  sent[2]?.respond();
   expect(await Promise.all(asked)).toEqual([10, 'Error: unavailable', 'Error: unavailable']);
   expect(await later).toBe(40);
 });

@@ -1,11 +1,11 @@
-/** What an upstream writes into its answers of a counter, in the spellings that are met most. */
+/** What an upstream writes into its responses of a counter, in the spellings that are met most. */
 import type { UpstreamKind } from '../../../src/call.ts';
 import { goDuration } from '../../../src/simulators/go-duration.ts';
 import type { Counter } from './counters.ts';
 
 export interface Dialect {
   readonly kind: UpstreamKind;
-  /** Fields of an answer made at `now`; `waitMs` > 0: of a refusal. */
+  /** Fields of a response made at `now`; `waitMs` > 0: of a refusal. */
   fields(counter: Counter, waitMs: number, now: number): [name: string, value: string][];
   /** Body of a refusal. */
   readonly refusal?: string;

@@ -1,7 +1,7 @@
 /**
  * Windows that the upstream's clock begins (`kind: fixed`), on virtual time: calls of a full window leave just after the next one has
  * begun, and must not meet the old one because of their way, of busy replicas or of clocks that differ. Clocks may differ by more than
- * a little where the answers state when the window ends.
+ * a little where the responses state when the window ends.
  */
 import { describe, expect, test } from '@jest/globals';
 import type { Fleet } from './scene.ts';
@@ -35,7 +35,7 @@ const skewed = skews.flatMap((behindMs) =>
 );
 
 describe.each(skewed)(
-  'a clock that is $behindMs ms behind, where answers state the end of a window of $seconds s in $stated,',
+  'a clock that is $behindMs ms behind, where responses state the end of a window of $seconds s in $stated,',
   (skew) => {
     test.each<[string, Fleet | undefined]>([
       ['one process', undefined],

@@ -165,11 +165,11 @@ class Run {
       }
       const fields = new Map(this.#scene.dialect.fields(this.#counter, waitMs, now));
       const tookMs = waitMs > 0 ? 1 : this.#between(this.#scene.serviceMs);
-      const answer = { status: waitMs > 0 ? 429 : 200, fields };
+      const response = { status: waitMs > 0 ? 429 : 200, fields };
       this.#at(now + tookMs, () => {
         const link = this.#links[replica] ?? null;
-        if (link === null) this.#answered(lease, { sentAt, replica }, answer);
-        else link.here(0, () => this.#answered(lease, { sentAt, replica }, answer));
+        if (link === null) this.#answered(lease, { sentAt, replica }, response);
+        else link.here(0, () => this.#answered(lease, { sentAt, replica }, response));
       });
     });
   }

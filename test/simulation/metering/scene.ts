@@ -31,7 +31,7 @@ export interface Scene {
   readonly calls: readonly number[];
   readonly maxWaitMs: number;
   readonly maxInFlight: number | null;
-  /** From sending to arriving, from arriving to the answer's head; a refusal is answered at once. Milliseconds. */
+  /** From sending to arriving, from arriving to the response's head; a refusal is answered at once. Milliseconds. */
   readonly wayMs: Range;
   readonly serviceMs: Range;
   /** The store is shared by these; left out, it is in the process that sends. */

@@ -1,5 +1,5 @@
 /**
- * Windows that an upstream counts by its own clock, which may differ from that of the store, and states in its answers: calls of a full
+ * Windows that an upstream counts by its own clock, which may differ from that of the store, and states in its responses: calls of a full
  * window, on virtual time.
  */
 import { buildDialect } from '../../../src/config/speaks-build.ts';
@@ -19,7 +19,7 @@ export const busy: Fleet = {
   jobMs: [0, 0.5],
 };
 
-/** How answers state the end of the window. */
+/** How responses state the end of the window. */
 export const forms = ['epoch-seconds', 'epoch-milliseconds', 'date', 'seconds', 'milliseconds'] as const;
 export type StatedAs = (typeof forms)[number];
 

@@ -30,7 +30,7 @@ const once = [
 ];
 
 /**
- * Found among tens of thousands, with reloads: a configured limit below what answers stated was filled by their levels (5056,
+ * Found among tens of thousands, with reloads: a configured limit below what responses stated was filled by their levels (5056,
  * 14430), and what the upstream had counted was forgotten while replicas differed in their configuration (5262, 10594). A slot of a
  * ceiling that a call gave back stayed free for a minute: its lane slept where it had been refused before (2314), or on a replica that took its own note for newer (2716).
  * Newcomers that were not under way yet brought back the settings of before a reload (13025). A new replica took an emptied Redis

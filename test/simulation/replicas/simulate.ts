@@ -30,7 +30,7 @@ export interface ReplicasHistory {
   readonly refused: readonly RefusedCall[];
 }
 
-/** Nobody waits longer than this, faults and answers included. Virtual milliseconds. */
+/** Nobody waits longer than this, faults and responses included. Virtual milliseconds. */
 const maxMs = 300_000;
 const recheckMs = 5_000;
 /** Another course is looked at so often. Milliseconds. */

@@ -20,7 +20,7 @@ const refusal: ReadsRefusal = ({ message }) => {
 export const azure: Provider = { refusal };
 
 /**
- * The renewal period of an answer that is Azure's trap, milliseconds; `null`: it is none. In the trap tokens are exhausted with a
+ * The renewal period of a response that is Azure's trap, milliseconds; `null`: it is none. In the trap tokens are exhausted with a
  * reset of 0, `retry-after: 1` and `retry-after-ms: 0`, while the real wait is up to the renewal period.
  */
 export function renewalTrapMs(readings: readonly Reading[]): number | null {

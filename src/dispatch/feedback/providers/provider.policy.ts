@@ -1,5 +1,5 @@
-/** What a provider's file adds to the common reading of language-model answers. Types only. */
-import type { AnswerTime } from '../../duration.policy.ts';
+/** What a provider's file adds to the common reading of language-model responses. Types only. */
+import type { ResponseTime } from '../../duration.policy.ts';
 import type { LimiterMessage } from '../message.policy.ts';
 import type { ModelError, Verdict } from '../model-error.policy.ts';
 import type { Reading } from '../reading.policy.ts';
@@ -17,7 +17,7 @@ export interface ProviderRefusal {
 export type ReadsRefusal = (error: ModelError) => ProviderRefusal | null;
 
 /** Reads rate-limit fields of a form that only this provider has; without such fields the list is empty. */
-export type ReadsFields = (fields: ReadonlyMap<string, string>, at: AnswerTime) => readonly Reading[];
+export type ReadsFields = (fields: ReadonlyMap<string, string>, at: ResponseTime) => readonly Reading[];
 
 export interface Provider {
   readonly refusal?: ReadsRefusal;

@@ -2,7 +2,7 @@
  * The providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs. Where
  * several providers know the form of a field or of a refusal, the first in this list reads it.
  */
-import type { AnswerTime } from '../../duration.policy.ts';
+import type { ResponseTime } from '../../duration.policy.ts';
 import type { ModelError } from '../model-error.policy.ts';
 import type { Reading } from '../reading.policy.ts';
 import { xRateLimitReadings } from '../x-ratelimit.policy.ts';
@@ -40,8 +40,8 @@ export function providerRefusal(error: ModelError | null): ProviderRefusal {
   return {};
 }
 
-/** Every limit that an answer's fields name, in the first form in which they name one. */
-export function modelReadings(fields: ReadonlyMap<string, string>, at: AnswerTime): readonly Reading[] {
+/** Every limit that a response's fields name, in the first form in which they name one. */
+export function modelReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
   const common = xRateLimitReadings(dimensions, fields, at);
   if (common.length > 0) return common;
   for (const provider of all) {

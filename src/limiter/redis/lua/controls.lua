@@ -1,6 +1,6 @@
 --[[
 What an operator has set for an upstream, on all replicas: a pause, during which no call is sent, and the time of an opening, which
-reopens everything that an answer had closed before it.
+reopens everything that a response had closed before it.
 
 KEYS  1 pause  2 opening
 ARGV  1 read | pause | resume | open  2 ms (of a pause; for which an opening is remembered)

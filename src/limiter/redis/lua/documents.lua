@@ -1,6 +1,6 @@
--- Mirror of documents.policy.ts: what GraphQL documents cost, as far as answers stated it. `kind` of a record: `probing`,
+-- Mirror of documents.policy.ts: what GraphQL documents cost, as far as responses stated it. `kind` of a record: `probing`,
 -- `reported` or `unreported`; `at` = when something was last learned of the document.
-local knownCosts, waitsForAnswer, beginProbe, endProbe, dropProbe, learnDocument
+local knownCosts, waitsForResponse, beginProbe, endProbe, dropProbe, learnDocument
 -- Lua allows 200 local names in one function, and an included file is a part of its script's.
 do
   -- @constant requestWindows maxProbeMs maxDocuments maxCorrected
@@ -54,8 +54,8 @@ do
     end
   end
 
-  -- True when the lane's next ticket has to wait for another call's answer: its lane sleeps until then.
-  function waitsForAnswer(lane, ticket, now)
+  -- True when the lane's next ticket has to wait for another call's response: its lane sleeps until then.
+  function waitsForResponse(lane, ticket, now)
     local known = documentOf(ticket.document)
     if not known or known.kind ~= 'probing' or known.until <= now then return false end
     local isListed = false
@@ -106,7 +106,7 @@ do
     end
   end
 
-  -- An answer stated what the document costs.
+  -- A response stated what the document costs.
   function learnDocument(document, points, now)
     if not document then return end
     local known = documentOf(document)

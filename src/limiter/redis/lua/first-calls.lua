@@ -4,7 +4,7 @@ local firstCalls = {}
 do
   -- @constant probeDoublingMs maxDoublings silenceMs pilotMs pilotCrowd
 
-  -- Before the first answer only a few calls may be on their way; `now` or earlier = one more may go.
+  -- Before the first response only a few calls may be on their way; `now` or earlier = one more may go.
   local function probeTime(now)
     if bucket.opened or bucket.probe <= 0 or not bucket.probingSince then return now end
     local steps = math.min(maxDoublings, math.floor((now - bucket.probingSince) / probeDoublingMs))

@@ -1,4 +1,4 @@
--- Learns from an answer whose call is still in flight. Mirror of `learn` in scheduler.policy.ts.
+-- Learns from a response whose call is still in flight. Mirror of `learn` in scheduler.policy.ts.
 -- Guarantees: a token that is not known changes nothing but what the pump does; the lease goes on.
 -- Event { lease, lesson: { sentAt, headAt, meters: [{ meter, limit, windowMs, resetMs, lowest, highest }],
 --   rateMeter, isTimed, refusedUnits, requestedCost } }; what is not stated is absent.

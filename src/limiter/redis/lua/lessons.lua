@@ -1,4 +1,4 @@
--- Mirror of lessons.policy.ts: what settings and answers do to the meters of a bucket. A lease's marks are a list of
+-- Mirror of lessons.policy.ts: what settings and responses do to the meters of a bucket. A lease's marks are a list of
 -- { meter, mark }.
 local function applySettings(setting, now)
   bucket.learn = setting.learn
@@ -38,8 +38,8 @@ local function markLeaseAnswered(lease)
   end
 end
 
--- Notes on the meters a call whose answer stated nothing. If the call arrived upstream, it did so before `at`.
-local function answerUnreported(lease, at)
+-- Notes on the meters a call whose response stated nothing. If the call arrived upstream, it did so before `at`.
+local function learnUnreported(lease, at)
   if lease.answered then return end
   markLeaseAnswered(lease)
   for _, mark in ipairs(lease.marks) do
@@ -49,7 +49,7 @@ local function answerUnreported(lease, at)
 end
 
 local function applySilence(lease, now)
-  answerUnreported(lease, now)
+  learnUnreported(lease, now)
   bucket.opened = true
 end
 
@@ -69,7 +69,7 @@ do
     bucket.crowdedAt = math.max(bucket.crowdedAt or sentAt, sentAt)
   end
 
-  -- `shutMs`: the answer refused the call until so many milliseconds after it; 0 = no refusal.
+  -- `shutMs`: the response refused the call until so many milliseconds after it; 0 = no refusal.
   function applyLesson(lease, lesson, shutMs, now)
     local isFirst = not lease.answered
     markLeaseAnswered(lease)
@@ -119,7 +119,7 @@ do
     elseif closeMs > 0 then
       markLeaseAnswered(lease)
     else
-      answerUnreported(lease, now)
+      learnUnreported(lease, now)
     end
     if closeMs <= 0 then return end
     if asked then refused(meterOf(named, now), asked, closeMs, hadRoom, now) end

@@ -1,4 +1,4 @@
--- Mirror of meter-bounds.policy.ts: between which levels a meter can be, by one answer.
+-- Mirror of meter-bounds.policy.ts: between which levels a meter can be, by one response.
 local levelBounds
 do
   -- @constant burstToleranceCalls answeringShare calmJitterMs

@@ -1,4 +1,4 @@
--- Mirror of meter-learning.policy.ts: what answers teach a meter.
+-- Mirror of meter-learning.policy.ts: what responses teach a meter.
 local learnMeter, refused
 do
   -- @constant fastestRise minRiseMs waitGrainMs

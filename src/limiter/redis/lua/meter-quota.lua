@@ -3,7 +3,7 @@
 -- false for the limit.
 local applySetting, applyReport, unusedUnits, isHeldSlower
 do
-  -- Mirror of window-learning.policy.ts: the length of a window that no answer states. Milliseconds.
+  -- Mirror of window-learning.policy.ts: the length of a window that no response states. Milliseconds.
   -- @constant usualWindowsMs roundingMs roundedFromMs
 
   local function learnedWindowMs(known, leftMs)
@@ -33,7 +33,7 @@ do
 
   local function onTheWay(meter) return math.max(0, meter.granted - meter.answered) end
 
-  -- The most that the upstream can have counted by now, as far as its answers stated, or as was counted here when the limit
+  -- The most that the upstream can have counted by now, as far as its responses stated, or as was counted here when the limit
   -- was lowered; 0 = neither.
   local function levelThere(meter, now)
     local peak, unreported = meter.peak, meter.unreported

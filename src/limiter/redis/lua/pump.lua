@@ -42,7 +42,7 @@ end
 
 -- Ends the lease's hold on its lane; meters are settled by the caller. (`end` is a word of Lua.)
 local function finish(lane, lease)
-  answerUnreported(lease, lease.expiresAt)
+  learnUnreported(lease, lease.expiresAt)
   drop(expiryMember(lease))
   noteDrop('e', lease.expiresAt)
   noteNamed(lease)
@@ -208,7 +208,7 @@ local function pump(now)
       if budget <= 0 then nextAt = now end
       return
     end
-    if waitsForAnswer(lane, ticket, now) then
+    if waitsForResponse(lane, ticket, now) then
       budget = budget - 1
       nextAt = soonest(nextAt, asleepUntil(lane) or nil)
     else

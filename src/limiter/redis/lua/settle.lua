@@ -1,4 +1,4 @@
--- Ends a lease, once, and learns from its answer. Mirror of `settle` in settle.policy.ts.
+-- Ends a lease, once, and learns from its response. Mirror of `settle` in settle.policy.ts.
 -- Guarantees: a token that is not known any more (settled, expired, lost) changes nothing but what the pump does; a call
 -- whose fate is unknown keeps a capped lane taken until the lease expires.
 -- Event { lease, outcome: succeeded (spent: [[meter, units]], absent = as reserved), throttled (closeMs, requeue, sleepMs),

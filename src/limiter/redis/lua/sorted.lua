@@ -3,7 +3,7 @@
 --   l:<lane>:<order>:<ticket>  waiting tickets      r:<class>:<start>:<lane>  ready lanes
 --   e:<time>:<token>           leases by expiry     s:<time>:<lane>           sleeping lanes
 --   i:<start>:<lane>           idle lanes           u:<replica>:<token>       grants their replica has not yet named
---   g:<time>:<token>           quiet leases by grant that no answer has spoken of
+--   g:<time>:<token>           quiet leases by grant that no response has spoken of
 
 -- 16 hex digits that sort as the numbers do (IEEE 754 bits, negative ones turned over). The last one is kept: leases of one
 -- batch expire at one time.

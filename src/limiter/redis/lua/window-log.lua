@@ -2,7 +2,7 @@
 -- { counts, slots }, a slot { since, until, units }; the epoch is that of the server's clock.
 local windowLog = {}
 do
-  -- @constant answersPerWindow firstsPerWindow wayGrainMs slowerShare endsPerWindow slotsPerWindow minMarginMs maxMarginMs windowsOfMargin
+  -- @constant responsesPerWindow firstsPerWindow wayGrainMs slowerShare endsPerWindow slotsPerWindow minMarginMs maxMarginMs windowsOfMargin
   -- @constant unitRounding
 
   local function marginMs(windowMs) return math.min(maxMarginMs, math.max(minMarginMs, windowMs / windowsOfMargin)) end
@@ -84,7 +84,7 @@ do
     end
   end
 
-  -- Notes when a granted call left and when the head of its answer came. `mark`: the call's, of this meter.
+  -- Notes when a granted call left and when the head of its response came. `mark`: the call's, of this meter.
   function windowLog.logSent(meter, mark, grantedAt, sentAt, headAt)
     if not meter.log then return end
     local slots, windowMs, known = meter.log[2], meter.windowMs, meter.fastestMs
@@ -92,7 +92,7 @@ do
     local usualMs = known and math.min(tookMs, known + (tookMs - known) * slowerShare) or tookMs
     meter.fastestMs = usualMs
     local isFirst = meter.limit and mark[2] <= meter.limit
-    local part = isFirst and firstsPerWindow or answersPerWindow
+    local part = isFirst and firstsPerWindow or responsesPerWindow
     local lateMs = math.max(windowMs / part, isFirst and 0 or tookMs - usualMs)
     local countedAt = sentAt + math.min(tookMs, lateMs)
     local till = countedAt + windowMs + wayGrainMs
@@ -114,7 +114,7 @@ do
     end
   end
 
-  -- Notes that an answer states the end of its window: `leftMs` after the answer's head.
+  -- Notes that a response states the end of its window: `leftMs` after the response's head.
   function windowLog.logStatedEnd(meter, sentAt, headAt, leftMs)
     if not meter.log or meter.log[1] ~= 'fixed' then return end
     local slots, windowMs = meter.log[2], meter.windowMs

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import type { UpstreamAnswer } from '../../src/call.ts';
+import type { UpstreamResponse } from '../../src/call.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
 import { answering } from '../support/raw-upstream.ts';
 import type { Script } from '../support/raw-upstream.ts';
@@ -15,18 +15,18 @@ const once =
     connection.socket.end(bytes, 'latin1');
   };
 
-/** What became of a call: the whole answer, how it was cut, or the failure before its head. */
-async function outcome(sending: Promise<UpstreamAnswer>): Promise<string> {
-  let answer: UpstreamAnswer;
+/** What became of a call: the whole response, how it was cut, or the failure before its head. */
+async function outcome(sending: Promise<UpstreamResponse>): Promise<string> {
+  let response: UpstreamResponse;
   try {
-    answer = await sending;
+    response = await sending;
   } catch (error) {
     return `failed ${bodyError(error).kind} ${bodyError(error).phase}`;
   }
   try {
-    return `${answer.head.status} ${JSON.stringify(await text(answer.body))}`;
+    return `${response.head.status} ${JSON.stringify(await text(response.body))}`;
   } catch (error) {
-    return `${answer.head.status} cut ${bodyError(error).kind}`;
+    return `${response.head.status} cut ${bodyError(error).kind}`;
   }
 }
 
@@ -35,10 +35,10 @@ describe('a response of the upstream', () => {
     const opened = await world(
       once('HTTP/1.1 404 Reason canary\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 3\r\n\r\n\xe9\x00\xff'),
     );
-    const answer = await opened.send();
-    expect(answer.head).toEqual({ status: 404, rawFields: ['X-A', '1', 'x-a', '2', 'Content-Length', '3'] });
-    expect(await text(answer.body)).toBe('\xe9\x00\xff');
-    expect(JSON.stringify(answer.head)).not.toContain('canary');
+    const response = await opened.send();
+    expect(response.head).toEqual({ status: 404, rawFields: ['X-A', '1', 'x-a', '2', 'Content-Length', '3'] });
+    expect(await text(response.body)).toBe('\xe9\x00\xff');
+    expect(JSON.stringify(response.head)).not.toContain('canary');
   });
 
   test('with a status from 200 to 599 is passed on, with another one it is invalid', async () => {
@@ -77,8 +77,8 @@ describe('a response of the upstream', () => {
   test.each([
     ['Trailer beside Content-Length', `HTTP/1.1 200 OK\r\nTrailer: x\r\n${body}`, '200 "ok"'],
     ['trailers', 'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n', '200 "ok"'],
-    ['16 interim answers', `${'HTTP/1.1 103 Early\r\nLink: x\r\n\r\n'.repeat(16)}HTTP/1.1 200 OK\r\n${body}`, '200 "ok"'],
-    ['17 interim answers', `${'HTTP/1.1 103 Early\r\nLink: x\r\n\r\n'.repeat(17)}HTTP/1.1 200 OK\r\n${body}`, 'failed invalid sent'],
+    ['16 interim responses', `${'HTTP/1.1 103 Early\r\nLink: x\r\n\r\n'.repeat(16)}HTTP/1.1 200 OK\r\n${body}`, '200 "ok"'],
+    ['17 interim responses', `${'HTTP/1.1 103 Early\r\nLink: x\r\n\r\n'.repeat(17)}HTTP/1.1 200 OK\r\n${body}`, 'failed invalid sent'],
     ['an unasked 100', `HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n${body}`, '200 "ok"'],
     ['an unasked 101 with Upgrade', 'HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n', 'failed invalid sent'],
     ['content-length and transfer-encoding', `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n${body}`, 'failed invalid sent'],
@@ -103,7 +103,7 @@ describe('a response of the upstream', () => {
     ['a body on 304', `HTTP/1.1 304 No\r\n${body}`, '304 ""'],
     ['no body on 304 with its length', 'HTTP/1.1 304 No\r\ncontent-length: 2\r\n\r\n', '304 ""'],
     ['bytes after the body', `HTTP/1.1 200 OK\r\n${body}garbage`, '200 "ok"'],
-    ['a second answer after the first', `HTTP/1.1 200 OK\r\n${body}HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison`, '200 "ok"'],
+    ['a second response after the first', `HTTP/1.1 200 OK\r\n${body}HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison`, '200 "ok"'],
   ])('with %s is passed on or fails as it must', async (_, bytes, expected) => {
     const opened = await world(once(bytes));
     expect(await outcome(opened.send())).toBe(expected);
@@ -235,8 +235,8 @@ describe('a response of the upstream', () => {
 
   test('that is a redirect is a response like any other', async () => {
     const opened = await world(once('HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n'));
-    const answer = await opened.send();
-    expect(answer.head).toMatchObject({ status: 302, rawFields: ['Location', 'http://169.254.169.254/', 'content-length', '0'] });
+    const response = await opened.send();
+    expect(response.head).toMatchObject({ status: 302, rawFields: ['Location', 'http://169.254.169.254/', 'content-length', '0'] });
     expect(opened.upstream.connections).toHaveLength(1);
   });
 

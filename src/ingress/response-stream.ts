@@ -8,7 +8,7 @@
  */
 import type { ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
-import type { AnswerEnd } from '../call.ts';
+import type { ResponseEnd } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { StalledReader } from './stalled-reader.ts';
@@ -25,7 +25,7 @@ export interface Pumping {
 }
 
 /**
- * A client for which bytes have waited so long holds its answer back. When the answer breaks, its connection is reset: closed
+ * A client for which bytes have waited so long holds its response back. When the response breaks, its connection is reset: closed
  * with the rest in the system's buffer, it would stay for as long as the client takes to read that. Milliseconds.
  */
 const heldBackMs = 1_000;
@@ -37,11 +37,11 @@ export function discard(body: Readable): void {
 }
 
 /** Writes the whole body, but does not end the response. */
-export const pump = (pumping: Pumping): Promise<AnswerEnd> =>
+export const pump = (pumping: Pumping): Promise<ResponseEnd> =>
   new Promise((resolve) => {
     const { body, response, declaredBytes, clientGone, clock, maxUnreadMs } = pumping;
     let written = 0;
-    const settle = (end: AnswerEnd): void => {
+    const settle = (end: ResponseEnd): void => {
       reader.moved();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);

@@ -1,5 +1,5 @@
 /**
- * What the upstream of the recorded answers can say: one answer of each kind that HTTP knows and a gateway might spoil.
+ * What the upstream of the recorded responses can say: one response of each kind that HTTP knows and a gateway might spoil.
  * Clean by themselves, so that whatever a judge marks bad behind the gateway is the gateway's.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -37,7 +37,7 @@ const ok = (
 const inPieces =
   (fields: Readonly<Record<string, string>>, pieces: readonly string[], trailer: string | null = null): Say =>
   async (response, { method }) => {
-    // An answer to HEAD is none that could have a trailer.
+    // A response to HEAD is none that could have a trailer.
     const hasTrailer = trailer !== null && method !== 'HEAD';
     response.writeHead(200, !hasTrailer ? fields : { ...fields, Trailer: 'X-Checksum' });
     for (const piece of pieces) {
@@ -130,7 +130,7 @@ export const kinds = {
 
 export type Kind = keyof typeof kinds;
 
-/** Fields with which a client asks for these; without them the answer would be out of place. */
+/** Fields with which a client asks for these; without them the response would be out of place. */
 export const askedWith: Readonly<Partial<Record<Kind, readonly string[]>>> = {
   part: ['Range: bytes=0-99'],
   beyond: ['Range: bytes=5000-'],

@@ -1,30 +1,30 @@
 /**
- * The answer of a call that another replica makes, or has made.
+ * The response of a call that another replica makes, or has made.
  *
- * Owns: how long a repeat waits for the answer, and what the state of the claim means for that repeat. Does not own: who makes the
- * call when the other replica is gone (`shared-repeats.ts`). Keeps: a call that has run is not made again only because its answer
- * cannot be read.
+ * Owns: how long a repeat waits for the response, and what the state of the claim means for that repeat. Does not own: who makes
+ * the call when the other replica is gone (`shared-repeats.ts`). Keeps: a call that has run is not made again only because its
+ * response cannot be read.
  */
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import { openAnswer } from './answer-seal.ts';
+import { openResponse } from './response-seal.ts';
 import type { Claim } from './claim.ts';
 import { assertSameCall, beingAnswered, tooLarge, unreadable } from './conflicts.ts';
 import { delay } from './delay.ts';
 import { claimMs, type RedisRepeats } from './redis-repeats.ts';
-import type { KeptAnswer, RepeatKey } from './repeat.ts';
+import type { KeptResponse, RepeatKey } from './repeat.ts';
 
 /** A waiting repeat checks this often, milliseconds: at first, and in the end. */
 const checkMs = { min: 25, max: 250 };
-/** How long a repeat waits for the answer's bytes after the claim became `kept` or `free`. Milliseconds. */
+/** How long a repeat waits for the response's bytes after the claim became `kept` or `free`. Milliseconds. */
 const announcedMs = 5_000;
 
-/** How waiting for another replica's answer ended. `again`: there is no answer to wait for, and whoever takes the claim makes the call. */
-export type AwaitedAnswer =
-  | { readonly kind: 'answer'; readonly answer: KeptAnswer; readonly isReplayed: boolean }
+/** How waiting for another replica's response ended. `again`: there is no response to wait for, and whoever takes the claim makes the call. */
+export type AwaitedResponse =
+  | { readonly kind: 'response'; readonly response: KeptResponse; readonly isReplayed: boolean }
   | { readonly kind: 'again' };
 
-export interface AnswerOfAnotherParts {
+export interface ResponseOfAnotherParts {
   readonly clock: Clock;
   readonly labelKey: string;
   readonly redis: RedisRepeats;
@@ -32,10 +32,10 @@ export interface AnswerOfAnotherParts {
   readonly onUnreadable: (upstream: string) => void;
 }
 
-export class AnswerOfAnother {
-  readonly #parts: AnswerOfAnotherParts;
+export class ResponseOfAnother {
+  readonly #parts: ResponseOfAnotherParts;
 
-  constructor(parts: AnswerOfAnotherParts) {
+  constructor(parts: ResponseOfAnotherParts) {
     this.#parts = parts;
   }
 
@@ -43,7 +43,7 @@ export class AnswerOfAnother {
    * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call was refused with; the signal's reason when
    * nobody waits any more
    */
-  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<AwaitedAnswer> {
+  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<AwaitedResponse> {
     const { clock, redis } = this.#parts;
     assertSameCall(key, first);
     if (first.state === 'streaming') throw beingAnswered();
@@ -62,8 +62,8 @@ export class AnswerOfAnother {
         const { claim, sealed } = read;
         if (claim === 'gone' || claim.state === 'left') return { kind: 'again' };
         assertSameCall(key, claim);
-        const answer = this.#answerIn(key, claim, sealed);
-        if (answer !== null) return { kind: 'answer', answer, isReplayed };
+        const response = this.#responseIn(key, claim, sealed);
+        if (response !== null) return { kind: 'response', response, isReplayed };
         const isAnnounced = claim.state === 'kept' || claim.state === 'free';
         announcedAt = isAnnounced ? (announcedAt ?? now) : null;
         if (announcedAt !== null && now - announcedAt > announcedMs) {
@@ -75,15 +75,15 @@ export class AnswerOfAnother {
     }
   }
 
-  /** @throws Refusal what the call was refused with, or that its answer is not available */
-  #answerIn(key: RepeatKey, { state, holder }: Claim, sealed: Buffer | null): KeptAnswer | null {
+  /** @throws Refusal what the call was refused with, or that its response is not available */
+  #responseIn(key: RepeatKey, { state, holder }: Claim, sealed: Buffer | null): KeptResponse | null {
     if (state === 'too_large') throw tooLarge();
     if (sealed === null || (state !== 'kept' && state !== 'free')) return null;
     const run = state === 'kept' ? null : holder;
-    const result = openAnswer(this.#parts.labelKey, key, { run, sealed });
+    const result = openResponse(this.#parts.labelKey, key, { run, sealed });
     if (result?.kind === 'refusal') throw result.refusal;
-    if (result !== null) return result.answer;
-    // `free`: the call has ended without a kept answer, so the unreadable bytes may belong to an earlier call with the same key.
+    if (result !== null) return result.response;
+    // `free`: the call has ended without a kept response, so the unreadable bytes may belong to an earlier call with the same key.
     if (state === 'free') return null;
     this.#parts.onUnreadable(key.upstream);
     throw unreadable();

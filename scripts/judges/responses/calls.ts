@@ -1,7 +1,7 @@
-/** The calls whose answers are judged. Those of one list may be sent in any order, and at the same time. */
+/** The calls whose responses are judged. Those of one list may be sent in any order, and at the same time. */
 import type { Gateways } from './gateways.ts';
 import type { Asked } from './record.ts';
-import { askedWith, kinds, type Kind } from './upstream-answers.ts';
+import { askedWith, kinds, type Kind } from './upstream-responses.ts';
 
 /** Status of the upstream for each kind that is not a 200. */
 const statusOf: Readonly<Partial<Record<Kind, number>>> = {
@@ -34,7 +34,7 @@ const statusOf: Readonly<Partial<Record<Kind, number>>> = {
 const proxied = (origin: string, path: string): string =>
   `/proxy?target=${encodeURIComponent(`${origin}${path}`)}`;
 
-/** Every kind of answer of an upstream on both routes, to GET and HEAD, on kept connections, and to an HTTP/1.0 client. */
+/** Every kind of response of an upstream on both routes, to GET and HEAD, on kept connections, and to an HTTP/1.0 client. */
 export function passing({ open: { url: base }, key, origin }: Gateways): readonly Asked[] {
   return (Object.keys(kinds) as Kind[]).flatMap((kind) => {
     const fields = [`Authorization: Bearer ${key}`, ...(askedWith[kind] ?? [])];

@@ -1,4 +1,4 @@
-/** Records the answers that are judged: some two hundred and fifty, with every refusal that the gateway knows. */
+/** Records the responses that are judged: some two hundred and fifty, with every refusal that the gateway knows. */
 import { refusals } from '../../../src/errors.ts';
 import { until } from '../../cluster/processes.ts';
 import { besideOthers, draining, inSequence, ofAdmin, passing, refused } from './calls.ts';
@@ -56,7 +56,7 @@ async function whileDraining(gateways: Gateways): Promise<Recorded[]> {
   return [...(await all(meanwhile)), await under];
 }
 
-export async function recordedAnswers(): Promise<readonly Recorded[]> {
+export async function recordedResponses(): Promise<readonly Recorded[]> {
   const gateways = await startGateways();
   try {
     const sequences = await Promise.all(inSequence(gateways).map(oneByOne));
@@ -70,6 +70,6 @@ export async function recordedAnswers(): Promise<readonly Recorded[]> {
   }
 }
 
-/** Refusals that no recorded answer shows. */
+/** Refusals that no recorded response shows. */
 export const unseenRefusals = (recorded: readonly Recorded[]): readonly string[] =>
   Object.keys(refusals).filter((code) => !recorded.some(({ got }) => got.endsWith(` ${code}`)));

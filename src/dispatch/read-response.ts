@@ -1,32 +1,32 @@
 /**
- * Which part of which answer is read for learning, without delaying what the client gets.
+ * Which part of which response is read for learning, without delaying what the client gets.
  *
- * Owns: that choice, by status and kind of answer. Does not own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
+ * Owns: that choice, by status and kind of response. Does not own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
  * means (`feedback/`). Invariant: every byte of the body is delivered once, in order.
  */
 import type { Readable } from 'node:stream';
-import type { AnswerHead, Feedback } from '../call.ts';
+import type { ResponseHead, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Dialect } from '../config/dialect.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { nothingLearned } from './feedback/facts.policy.ts';
 import { mayRefuseInside } from './feedback/github.policy.ts';
-import { learnFrom, type AnswerFacts } from './feedback/learn-from.policy.ts';
+import { learnFrom, type ResponseFacts } from './feedback/learn-from.policy.ts';
 import { noUsage, tokenUsage, withUsageIn, type UsageMembers } from './feedback/usage.policy.ts';
 import { arrived, decoded, peek, withTail } from './inspect.ts';
 import { streamStart, type StreamStart } from './stream-start.ts';
 import { WatchedEvents } from './stream-watch.ts';
 import { bodyError } from './transport-error.ts';
 
-/** Bytes of an answer that are read for learning at most. */
+/** Bytes of a response that are read for learning at most. */
 const peekBytes = 64 * 1024;
 /** How long the body of a refusal is waited for, milliseconds; nothing is learned from what comes later. */
 const refusalPeekMs = 250;
-/** A GraphQL answer under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
-const answerPeekMs = 2_000;
+/** A GraphQL response under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
+const responsePeekMs = 2_000;
 
-/** The facts of a call by which its answer is read. */
+/** The facts of a call by which its response is read. */
 export interface AttemptFacts {
   readonly kind: UpstreamKind;
   readonly dialect: Dialect | null;
@@ -35,15 +35,15 @@ export interface AttemptFacts {
   readonly pathAndQuery: string;
 }
 
-/** A body that teaches while it passes: usage, the final cost of a large GraphQL answer, a throttle in an event stream. */
+/** A body that teaches while it passes: usage, the final cost of a large GraphQL response, a throttle in an event stream. */
 export interface BodyFeedback {
-  /** What the answer has reported by now, a throttle behind content included; `null` = nothing. */
+  /** What the response has reported by now, a throttle behind content included; `null` = nothing. */
   readonly feedback: () => Feedback | null;
   /** Calls back when an event stream turns into a throttle. */
   readonly onThrottle: (listener: (feedback: Feedback) => void) => void;
 }
 
-export interface ReadAnswer {
+export interface ReadResponse {
   readonly body: Buffer | Readable;
   readonly feedback: Feedback;
   /** What the rest of the body teaches; `null` = all is known. */
@@ -54,16 +54,16 @@ type Judge = (text: string | null) => Feedback;
 
 /** Reads what there is to learn at once; what its body reports later comes with `bodyFeedback`. */
 export async function readForLearning(
-  head: AnswerHead,
+  head: ResponseHead,
   body: Readable,
   facts: AttemptFacts,
   clock: Clock,
-): Promise<ReadAnswer> {
+): Promise<ReadResponse> {
   const fields = fieldMap(head.rawFields);
   const judge: Judge = (text) =>
-    learnFrom(facts.kind, answerFacts(head, fields, facts, text, clock), facts.dialect);
+    learnFrom(facts.kind, responseFacts(head, fields, facts, text, clock), facts.dialect);
   if (head.status < 400 && facts.kind === 'language-model')
-    return readModelAnswer(body, { fields, method: facts.method, judge }, clock);
+    return readModelResponse(body, { fields, method: facts.method, judge }, clock);
   const isWorthReading =
     facts.callClass === 'graphql' ||
     mayRefuseInside(fields, facts.method, facts.pathAndQuery) ||
@@ -76,7 +76,7 @@ export async function readForLearning(
 }
 
 /** A success of a language model is passed on as it comes; what it says of its usage is read beside it. */
-async function readModelAnswer(
+async function readModelResponse(
   body: Readable,
   {
     fields,
@@ -88,7 +88,7 @@ async function readModelAnswer(
     readonly judge: Judge;
   },
   clock: Clock,
-): Promise<ReadAnswer> {
+): Promise<ReadResponse> {
   const encoding = fields.get('content-encoding') ?? '';
   const type = fields.get('content-type') ?? '';
   if (isEventStream(type) && encoding === '') {
@@ -115,7 +115,7 @@ async function readModelAnswer(
 }
 
 /** An error before the first content is a refusal; one behind it passes, and teaches. */
-function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadAnswer {
+function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadResponse {
   if (refusal !== null) {
     const others = head.meters.filter(({ meter }) =>
       refusal.meters.every((report) => report.meter !== meter),
@@ -140,9 +140,9 @@ function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadAnswer 
   return { body: watched.body, feedback: head, bodyFeedback };
 }
 
-/** A refusal, or a GraphQL answer: what it teaches stands in its body, so the start of it is read first. */
+/** A refusal, or a GraphQL response: what it teaches stands in its body, so the start of it is read first. */
 async function readStart(
-  head: AnswerHead,
+  head: ResponseHead,
   body: Readable,
   {
     fields,
@@ -154,9 +154,9 @@ async function readStart(
     readonly judge: Judge;
   },
   clock: Clock,
-): Promise<ReadAnswer> {
+): Promise<ReadResponse> {
   const encoding = fields.get('content-encoding') ?? '';
-  const maxMs = head.status < 400 ? answerPeekMs : refusalPeekMs;
+  const maxMs = head.status < 400 ? responsePeekMs : refusalPeekMs;
   const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {
     // What the head of a refusal says about waiting stands, also when the body that explains it breaks.
     if (head.status >= 400 && judge(null).throttle !== null) return null;
@@ -191,13 +191,13 @@ function usageFeedback(members: UsageMembers): Feedback | null {
 const isEventStream = (type: string): boolean => type.startsWith('text/event-stream');
 const isJson = (type: string): boolean => /^application\/(?:[\w.-]+\+)?json\b/i.test(type);
 
-function answerFacts(
-  head: AnswerHead,
+function responseFacts(
+  head: ResponseHead,
   fields: ReadonlyMap<string, string>,
   facts: AttemptFacts,
   body: string | null,
   clock: Clock,
-): AnswerFacts {
+): ResponseFacts {
   return {
     status: head.status,
     fields,

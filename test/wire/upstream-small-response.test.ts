@@ -1,4 +1,4 @@
-/** Answers that are there with their head are handed on as bytes; all others stay streams. */
+/** Responses that are there with their head are handed on as bytes; all others stay streams. */
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
@@ -82,7 +82,7 @@ describe('a small response', () => {
     const opened = await world(always(ok));
     const leaving = new AbortController();
     const { transport } = opened;
-    const answer = attempt(
+    const response = attempt(
       {
         ...transport,
         send: async (asked) => {
@@ -96,7 +96,7 @@ describe('a small response', () => {
       { before: null, release: () => {} },
       systemClock,
     );
-    expect(await bodyOf(answer)).toBe('bytes ok');
+    expect(await bodyOf(response)).toBe('bytes ok');
   });
 });
 

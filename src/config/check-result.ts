@@ -1,10 +1,10 @@
 /** The message in which the thread that checks a configuration answers. Owns: its form, which can be copied from thread to thread. */
 import { checkText } from './check-text.ts';
-import type { CheckAnswer, CheckTask } from './check-thread.ts';
+import type { CheckResult, CheckTask } from './check-thread.ts';
 import { checkedInput } from './checked-input.ts';
 import { ConfigError } from './problem.ts';
 
-export function answerTo({ text, path, env }: CheckTask): CheckAnswer {
+export function checkResult({ text, path, env }: CheckTask): CheckResult {
   try {
     return { kind: 'usable', input: checkedInput(checkText(text, { path, env })) };
   } catch (error) {

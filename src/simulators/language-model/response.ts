@@ -15,7 +15,7 @@ import { ids, rejected } from './refusals.ts';
 import { noCacheUse } from './prompt-cache.ts';
 import { bodyOf, endpointOf } from './request.ts';
 
-export async function answer(
+export async function respond(
   exchange: Exchange,
   note: ArrivalNote,
   context: LanguageModelContext,

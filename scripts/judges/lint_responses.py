@@ -1,6 +1,6 @@
-"""Judges recorded answers with httplint, each together with its request.
+"""Judges recorded responses with httplint, each together with its request.
 
-Reads a JSON object a line (name, method, target, fields, answer in base64, at in seconds since 1970) and writes one a line: the
+Reads a JSON object a line (name, method, target, fields, response in base64, at in seconds since 1970) and writes one a line: the
 name, and what was marked bad and warned of. Owns no judgement of its own.
 """
 
@@ -14,7 +14,7 @@ from httplint.cli.http_parser import HttpCliParser, modes
 
 
 class Judge(HttpCliParser):
-    """httplint's own reader of bytes, which here knows the request: answers to HEAD have no content."""
+    """httplint's own reader of bytes, which here knows the request: responses to HEAD have no content."""
 
     def __init__(self, recorded):
         super().__init__(Namespace(mode=modes.RESPONSE), recorded["at"])
@@ -54,7 +54,7 @@ class Judge(HttpCliParser):
 for line in sys.stdin:
     recorded = json.loads(line)
     judge = Judge(recorded)
-    judge.handle_input(base64.b64decode(recorded["answer"]))
+    judge.handle_input(base64.b64decode(recorded["response"]))
     if not judge.isOver:
-        judge.bad.append("the answer is not whole")
+        judge.bad.append("the response is not whole")
     print(json.dumps({"name": recorded["name"], "bad": judge.bad, "warned": judge.warned}))

@@ -1,18 +1,18 @@
 /**
- * Answers that this replica keeps and that Redis has lost. Their claims are put back at once and renewed. The answers
+ * Responses that this replica keeps and that Redis has lost. Their claims are put back at once and renewed. The responses
  * themselves follow: first those for which a repeat waits, then the others, a few at a time, the newest first.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { sealAnswer } from './answer-seal.ts';
+import { sealResponse } from './response-seal.ts';
 import type { Claim } from './claim.ts';
-import type { KeptEntry } from './kept-answers.ts';
+import type { KeptEntry } from './kept-responses.ts';
 import type { RedisRepeats } from './redis-repeats.ts';
 
-/** How many answers for which no repeat waits are stored with each renewal of claims. */
+/** How many responses for which no repeat waits are stored with each renewal of claims. */
 const storedTogether = 5;
 
-export interface LostAnswersParts {
+export interface LostResponsesParts {
   readonly clock: Clock;
   readonly labelKey: string;
   readonly redis: RedisRepeats;
@@ -24,14 +24,14 @@ interface Lost {
   readonly claim: Claim;
 }
 
-export class LostAnswers {
-  readonly #parts: LostAnswersParts;
+export class LostResponses {
+  readonly #parts: LostResponsesParts;
   /** The oldest first. */
   readonly #lost = new Map<string, Lost>();
   /** Names of those that are on their way to Redis. */
   readonly #storing = new Set<string>();
 
-  constructor(parts: LostAnswersParts) {
+  constructor(parts: LostResponsesParts) {
     this.#parts = parts;
   }
 
@@ -42,13 +42,13 @@ export class LostAnswers {
 
   add(entries: Iterable<KeptEntry>, newHolder: () => string): void {
     for (const entry of entries) {
-      const { fingerprint, answer, key } = entry;
-      const state = answer === 'too_large' ? answer : 'unstored';
+      const { fingerprint, response, key } = entry;
+      const state = response === 'too_large' ? response : 'unstored';
       this.#lost.set(key.name, { entry, claim: { fingerprint, holder: newHolder(), state } });
     }
   }
 
-  /** Forgets an answer whose claim another replica has. Returns its upstream; `null` = there was no such answer. */
+  /** Forgets a response whose claim another replica has. Returns its upstream; `null` = there was no such response. */
   drop(name: string): string | null {
     const lost = this.#lost.get(name);
     this.#lost.delete(name);
@@ -68,12 +68,12 @@ export class LostAnswers {
 
   async #store(name: string, { entry, claim }: Lost): Promise<void> {
     const { clock, redis, labelKey, settings } = this.#parts;
-    const { key, answer, endsAt } = entry;
+    const { key, response, endsAt } = entry;
     const leftMs = endsAt - clock.monotonic();
     const bytes =
-      answer === 'too_large'
+      response === 'too_large'
         ? null
-        : sealAnswer(labelKey, key, { run: null, result: { kind: 'answer', answer } });
+        : sealResponse(labelKey, key, { run: null, result: { kind: 'response', response } });
     // What could not be stored is tried again.
     if (leftMs > 1 && bytes !== null && !(await redis.store(name, bytes, leftMs))) return;
     // The claim is not renewed from here on, because a renewal would shorten its life.

@@ -1,9 +1,9 @@
-/** One call as bytes, and the bytes of its answer. */
+/** One call as bytes, and the bytes of its response. */
 import { connect } from 'node:net';
-import { readAnswers } from '../../../test/support/raw-client.ts';
+import { readResponses } from '../../../test/support/raw-client.ts';
 
 export interface Asked {
-  /** What the answer is called in a finding. */
+  /** What the response is called in a finding. */
   readonly name: string;
   /** `http://host:port` of the port that is asked. */
   readonly base: string;
@@ -14,14 +14,14 @@ export interface Asked {
   readonly body?: string;
   /** Default 1.1. */
   readonly version?: '1.0' | '1.1' | '2.0';
-  /** `kept`: as most clients do, the connection stays open · `cut`: the head is never finished. Default: closed by the answer. */
+  /** `kept`: as most clients do, the connection stays open · `cut`: the head is never finished. Default: closed by the response. */
   readonly connection?: 'kept' | 'cut';
-  /** What has to come back, so that the answer is the one that was meant: `200`, or `429 queue_full`. */
+  /** What has to come back, so that the response is the one that was meant: `200`, or `429 queue_full`. */
   readonly expected: string;
 }
 
 export interface Recorded extends Asked {
-  readonly answer: Buffer;
+  readonly response: Buffer;
   /** When its last byte came, seconds since 1970. */
   readonly at: number;
   /** As `expected`. */
@@ -46,10 +46,10 @@ function bytesOf({ base, method = 'GET', path, fields = [], body = '', version =
   return `${lines.join('\r\n')}${connection === 'cut' ? '' : `\r\n\r\n${body}`}`;
 }
 
-/** Status and code of the final answer; empty while there is none, or where it is not well framed. */
-function gotOf(answer: Buffer, method: string, isOver: boolean): string {
+/** Status and code of the final response; empty while there is none, or where it is not well framed. */
+function gotOf(response: Buffer, method: string, isOver: boolean): string {
   try {
-    const final = readAnswers(answer, [method], isOver).answers.find(({ status }) => status >= 200);
+    const final = readResponses(response, [method], isOver).responses.find(({ status }) => status >= 200);
     return final === undefined ? '' : `${final.status} ${final.field('sluice-error') ?? ''}`.trim();
   } catch (failure) {
     return String(failure);
@@ -70,6 +70,6 @@ export function record(asked: Asked): Promise<Recorded> {
       at = Date.now() / 1_000;
       if (asked.connection === 'kept' && got(false) !== '') socket.destroy();
     });
-    socket.on('close', () => resolve({ ...asked, at, answer: Buffer.concat(chunks), got: got(true) }));
+    socket.on('close', () => resolve({ ...asked, at, response: Buffer.concat(chunks), got: got(true) }));
   });
 }

@@ -1,5 +1,5 @@
 /**
- * Turns the final result of a call's attempts into what its client gets: the upstream's answer, cleaned, or a refusal.
+ * Turns the final result of a call's attempts into what its client gets: the upstream's response, cleaned, or a refusal.
  * Owns: which refusal a broken exchange becomes. Does not own: resending, writing.
  */
 import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
@@ -43,7 +43,7 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
   };
 }
 
-export interface AnswerInput {
+export interface ResponseInput {
   readonly answered: Answered;
   readonly route: Route;
   readonly call: Pick<Call, 'form' | 'rawFields'>;
@@ -55,7 +55,7 @@ export interface AnswerInput {
   readonly onEnd: Outcome['onEnd'];
 }
 
-export function answerOutcome(input: AnswerInput): Outcome {
+export function responseOutcome(input: ResponseInput): Outcome {
   const { answered, route, call, record, rateLimit, shouldRetry, viaPrefix, onEnd } = input;
   const { status, rawFields } = answered.head;
   return {
@@ -78,9 +78,9 @@ export function answerOutcome(input: AnswerInput): Outcome {
 
 /** How links of the same upstream lead the client back to us. */
 function viaRewrite(
-  call: AnswerInput['call'],
+  call: ResponseInput['call'],
   route: Route,
-  viaPrefix: AnswerInput['viaPrefix'],
+  viaPrefix: ResponseInput['viaPrefix'],
 ): ViaRewrite {
   const own = ownOrigin(call.rawFields);
   const baseFor = (url: URL): string | null => {

@@ -1,8 +1,8 @@
 /**
- * Answers of calls that may be repeated, in the memory of this process.
+ * Responses of calls that may be repeated, in the memory of this process.
  *
- * Owns: how long answers are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
- * bounds, and the oldest answers are dropped first; an expired answer is never returned, and is dropped when the next one is
+ * Owns: how long responses are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
+ * bounds, and the oldest responses are dropped first; an expired response is never returned, and is dropped when the next one is
  * kept, at the latest two lifetimes after it was kept.
  */
 import type { Clock } from '../clock.ts';
@@ -16,10 +16,10 @@ export interface KeptEntry extends Remembered {
   readonly endsAt: number;
 }
 
-/** Memory that an entry is counted with beside its answer, bytes. */
+/** Memory that an entry is counted with beside its response, bytes. */
 const entryBytes = 512;
 
-export class KeptAnswers {
+export class KeptResponses {
   readonly #clock: Clock;
   readonly #bounds: () => IdempotencySettings;
   /** Oldest first. */
@@ -62,7 +62,7 @@ export class KeptAnswers {
     this.#count(entry.key.owner, -entry.bytes);
   }
 
-  /** All kept answers, the oldest first. */
+  /** All kept responses, the oldest first. */
   entries(): Iterable<KeptEntry> {
     return this.#entries.values();
   }
@@ -80,7 +80,7 @@ export class KeptAnswers {
     else this.#bytesOf.delete(owner);
   }
 
-  /** Drops the oldest answers of this workspace while it is over its bound, then the oldest of all while the total is. */
+  /** Drops the oldest responses of this workspace while it is over its bound, then the oldest of all while the total is. */
   #makeRoom(owner: string): void {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     for (const [name, entry] of this.#entries) {
@@ -100,7 +100,7 @@ export class KeptAnswers {
   }
 }
 
-function bytesOf({ answer }: Remembered): number {
-  if (answer === 'too_large') return 0;
-  return answer.body.length + answer.fields.reduce((sum, text) => sum + text.length, 0);
+function bytesOf({ response }: Remembered): number {
+  if (response === 'too_large') return 0;
+  return response.body.length + response.fields.reduce((sum, text) => sum + text.length, 0);
 }

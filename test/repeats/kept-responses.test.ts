@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { KeptAnswers } from '../../src/repeats/kept-answers.ts';
+import { KeptResponses } from '../../src/repeats/kept-responses.ts';
 import type { Remembered, RepeatKey } from '../../src/repeats/repeat.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
@@ -14,20 +14,20 @@ const keyOf = (name: string, owner: string): RepeatKey => ({
 });
 const of = (bytes: number): Remembered => ({
   fingerprint: 'f',
-  answer: { status: 200, fields: [], body: Buffer.alloc(bytes), shouldRetry: null },
+  response: { status: 200, fields: [], body: Buffer.alloc(bytes), shouldRetry: null },
 });
 
 function store(maxWorkspaceBytes: number, maxTotalBytes: number) {
   const clock = manualClock();
   const settings = { keepSeconds: 600, maxBytes: kibibyte, maxWorkspaceBytes, maxTotalBytes };
-  const kept = new KeptAnswers(clock, () => settings);
+  const kept = new KeptResponses(clock, () => settings);
   const put = (name: string, owner: string, bytes = kibibyte): void =>
     kept.put(keyOf(name, owner), of(bytes), 1_000);
   const has = (...names: string[]): boolean[] => names.map((name) => kept.find(name) !== null);
   return { clock, kept, put, has };
 }
 
-test('answers of a workspace stay within its bytes, and its oldest go first', () => {
+test('responses of a workspace stay within its bytes, and its oldest go first', () => {
   const { put, has } = store(4 * kibibyte, 100 * kibibyte);
   put('a1', 'a');
   put('b1', 'b');
@@ -36,7 +36,7 @@ test('answers of a workspace stay within its bytes, and its oldest go first', ()
   expect(has('a1', 'a2', 'a3', 'b1')).toEqual([false, true, true, true]);
 });
 
-test('answers of all workspaces stay within the bytes of all, and the oldest go first', () => {
+test('responses of all workspaces stay within the bytes of all, and the oldest go first', () => {
   const { put, has, kept } = store(100 * kibibyte, 5 * kibibyte);
   for (const [at, owner] of ['a', 'b', 'c', 'd', 'e'].entries()) put(`${at}`, owner);
   expect(has('0', '1', '2', '3', '4')).toEqual([false, false, true, true, true]);
@@ -46,7 +46,7 @@ test('answers of all workspaces stay within the bytes of all, and the oldest go 
   expect(has('large', '2')).toEqual([false, true]);
 });
 
-test('an answer is dropped when its time is over, also when no repeat asks for it', () => {
+test('a response is dropped when its time is over, also when no repeat asks for it', () => {
   const { clock, put, has, kept } = store(100 * kibibyte, 100 * kibibyte);
   put('a', 'a');
   clock.advance(999);

@@ -1,13 +1,13 @@
 /**
- * One answer for several clients and for the store of kept answers: each gets every byte, at the pace of the slowest client.
+ * One response for several clients and for the store of kept responses: each gets every byte, at the pace of the slowest client.
  *
  * Owns: copies of a body that is read once. Does not own: who may have one. Keeps: `onEnd` of the outcome is called once,
  * when the last copy has ended and the body has.
  */
 import { PassThrough, type Readable } from 'node:stream';
-import type { AnswerEnd, Outcome } from '../call.ts';
+import type { ResponseEnd, Outcome } from '../call.ts';
 
-export interface SharedAnswerOptions {
+export interface SharedResponseOptions {
   /** The body is read to its end although every client has left. */
   readonly isFinished: () => boolean;
   /** Bytes that are kept at most. */
@@ -19,13 +19,13 @@ export interface SharedAnswerOptions {
 /** `reported`: the outcome's `onEnd` has been called. */
 type BodyState =
   | { readonly kind: 'open' }
-  | { readonly kind: 'ended'; readonly how: AnswerEnd }
+  | { readonly kind: 'ended'; readonly how: ResponseEnd }
   | { readonly kind: 'reported' };
 
-export class SharedAnswer {
+export class SharedResponse {
   readonly #outcome: Outcome;
   readonly #body: Readable;
-  readonly #options: SharedAnswerOptions;
+  readonly #options: SharedResponseOptions;
   readonly #readers = new Set<PassThrough>();
   #kept: Buffer[] | null = [];
   #keptBytes = 0;
@@ -34,7 +34,7 @@ export class SharedAnswer {
   #open = 0;
   #state: BodyState = { kind: 'open' };
 
-  constructor(outcome: Outcome & { readonly body: Readable }, options: SharedAnswerOptions) {
+  constructor(outcome: Outcome & { readonly body: Readable }, options: SharedResponseOptions) {
     this.#outcome = outcome;
     this.#body = outcome.body;
     this.#options = options;
@@ -100,7 +100,7 @@ export class SharedAnswer {
     this.#kept?.push(chunk);
   }
 
-  #ended(how: AnswerEnd, error?: Error): void {
+  #ended(how: ResponseEnd, error?: Error): void {
     if (this.#state.kind !== 'open') return;
     const isWhole = how === 'complete';
     for (const each of this.#readers) {

@@ -1,11 +1,11 @@
 /**
- * The form in which Redis holds answers: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256) from
- * the label key, the workspace and the idempotency key. Redis knows none of the three. Owns: that form. Keeps: bytes that cannot be
- * opened are treated as no answer, whatever the reason.
+ * The form in which Redis holds responses: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256)
+ * from the label key, the workspace and the idempotency key. Redis knows none of the three. Owns: that form. Keeps: bytes that
+ * cannot be opened are treated as no response, whatever the reason.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
-import type { CallResult, KeptAnswer, RepeatKey } from './repeat.ts';
+import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 
 const ivBytes = 12;
 const tagBytes = 16;
@@ -13,9 +13,9 @@ const lengthBytes = 4;
 /** The tag length is stated, because Node would otherwise accept a shorter tag when it decrypts. */
 const tagged = { authTagLength: tagBytes };
 
-/** The result of a call for repeats of it at other replicas: its answer, or the refusal that its client got. */
+/** The result of a call for repeats of it at other replicas: its response, or the refusal that its client got. */
 export type SealedResult =
-  | { readonly kind: 'answer'; readonly answer: KeptAnswer }
+  | { readonly kind: 'response'; readonly response: KeptResponse }
   | { readonly kind: 'refusal'; readonly refusal: Refusal };
 
 interface Head {
@@ -27,15 +27,15 @@ interface Head {
 }
 
 /**
- * Encrypts a result. `run` binds it to one execution of the call (the claim's holder); `null` = a kept answer, which is valid
+ * Encrypts a result. `run` binds it to one execution of the call (the claim's holder); `null` = a kept response, which is valid
  * whichever replica stores it.
  */
-export function sealAnswer(
+export function sealResponse(
   labelKey: string,
   key: RepeatKey,
   { run, result }: { readonly run: string | null; readonly result: SealedResult },
 ): Buffer {
-  const body = result.kind === 'answer' ? result.answer.body : Buffer.alloc(0);
+  const body = result.kind === 'response' ? result.response.body : Buffer.alloc(0);
   const head = Buffer.from(JSON.stringify(headOf(result)), 'utf8');
   const length = Buffer.alloc(lengthBytes);
   length.writeUInt32BE(head.length);
@@ -47,7 +47,7 @@ export function sealAnswer(
 }
 
 /** Decrypts a result. `null` = not sealed by Sluice, sealed for another call or under another label key, or damaged. */
-export function openAnswer(
+export function openResponse(
   labelKey: string,
   key: RepeatKey,
   { run, sealed }: { readonly run: string | null; readonly sealed: Buffer },
@@ -69,7 +69,7 @@ export function openAnswer(
 
 function headOf(result: SealedResult): Head {
   if (result.kind === 'refusal') return { code: result.refusal.code, details: result.refusal.details };
-  const { status, fields, shouldRetry } = result.answer;
+  const { status, fields, shouldRetry } = result.response;
   return { status, fields, shouldRetry };
 }
 
@@ -81,17 +81,17 @@ function readResult(
     return { kind: 'refusal', refusal: new Refusal(code, details) };
   }
   if (status === undefined || fields === undefined) return null;
-  return { kind: 'answer', answer: { status, fields, body, shouldRetry } };
+  return { kind: 'response', response: { status, fields, body, shouldRetry } };
 }
 
 function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {
   return Buffer.from(hkdfSync('sha256', labelKey, secret.workspaceId, `sluice answer ${secret.key}`, 32));
 }
 
-/** The result that repeats get which waited for a call whose answer is not kept; `null` = there is none to give. */
+/** The result that repeats get which waited for a call whose response is not kept; `null` = there is none to give. */
 export function resultOf(ended: CallResult): SealedResult | null {
   if (ended.kind === 'answered') {
-    return ended.answer === 'too_large' ? null : { kind: 'answer', answer: ended.answer };
+    return ended.response === 'too_large' ? null : { kind: 'response', response: ended.response };
   }
   return ended.failure instanceof Refusal ? { kind: 'refusal', refusal: ended.failure } : null;
 }

@@ -1,4 +1,4 @@
-/** The gateways whose answers are recorded: an open one, one that takes a single call, and one whose Redis is away. */
+/** The gateways whose responses are recorded: an open one, one that takes a single call, and one whose Redis is away. */
 import { createKey } from '../../../src/cli/keys.ts';
 import { startFleet, type Gateway } from '../../cluster/fleet.ts';
 import { startUpstreams } from './upstreams.ts';

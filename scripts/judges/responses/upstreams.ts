@@ -1,10 +1,10 @@
 /**
- * The upstreams of the recorded answers: one that says what its path asks for, and ones in trouble, each of which makes the
+ * The upstreams of the recorded responses: one that says what its path asks for, and ones in trouble, each of which makes the
  * gateway refuse in another way. Owns the configuration that goes with them.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { createServer as createRawServer, type AddressInfo, type Server } from 'node:net';
-import { kinds, type Kind } from './upstream-answers.ts';
+import { kinds, type Kind } from './upstream-responses.ts';
 
 export interface Upstreams {
   /** Content of `upstreams:`. */
