@@ -82,9 +82,12 @@ const unitTests =
     }
   };
 
-/** The unit tests of the policies, of admission, of presence and a reload over Redis and of the order behind a failover, and those of the guards. */
+/**
+ * The unit tests of the policies, of admission, of presence, a reload, kept grants and lost tickets over Redis and of the order behind
+ * a failover, and those of the guards.
+ */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/order|limiter/redis/(presence|reload)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
+  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/order|limiter/redis/(kept-grants|lost-tickets|presence|reload)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

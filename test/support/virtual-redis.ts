@@ -14,6 +14,8 @@ import { plainRedis } from './plain-redis.ts';
 export interface VirtualReplica extends Stores {
   readonly grants: Grant[];
   readonly modes: string[];
+  /** Why each lease of it was lost. */
+  readonly lost: string[];
 }
 
 export class VirtualRedis {
@@ -47,13 +49,18 @@ export class VirtualRedis {
   async replica(name: string, whenDown: 'local' | 'deny' = 'local'): Promise<VirtualReplica> {
     const grants: Grant[] = [];
     const modes: string[] = [];
+    const lost: string[] = [];
     const stores = createStores(
       {
         // Nothing else of the settings concerns the stores.
         settings: { redis: plainRedis({ whenDown }) } as unknown as Settings,
         clock: this.clock,
         random: { next: () => 0.5, hex: () => name },
-        telemetry: { ...noTelemetry, limiterMode: (mode) => void modes.push(mode) },
+        telemetry: {
+          ...noTelemetry,
+          limiterMode: (mode) => void modes.push(mode),
+          leaseLost: (reason) => void lost.push(reason),
+        },
         listener: { onGrant: (grant) => void grants.push(grant), onClosed: () => {} },
       },
       () => this.#connection(name),
@@ -61,7 +68,7 @@ export class VirtualRedis {
     const ready = stores.ready();
     await this.pass(100);
     await ready;
-    return Object.assign(stores, { grants, modes });
+    return Object.assign(stores, { grants, modes, lost });
   }
 
   async pass(ms: number): Promise<void> {

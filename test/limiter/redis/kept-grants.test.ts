@@ -128,6 +128,25 @@ test('a grant that Redis loses in the last moment of the wait is not handed over
   expect(granted()).toHaveLength(1);
 });
 
+test('a call that takes longer than its lease keeps its capped lane busy until it ends', async () => {
+  const first = await busyLane();
+  await redis.pass(3 * leaseMs);
+  expect(granted()).toEqual([]);
+  await settled(one, first);
+  await redis.pass(1_000);
+  expect(granted()).toEqual(['second']);
+});
+
+test('a call of a capped lane that leaves without Redis counts as a lost lease, because other replicas may serve the lane', async () => {
+  await busyLane();
+  redis.isUnavailable = true;
+  await redis.pass(leaseMs - 2_000);
+  expect([...one.lost, ...two.lost]).toEqual([]);
+  await redis.pass(2_000 + recoveredMs);
+  expect(granted().toSorted()).toEqual(['second', 'third']);
+  expect([...one.lost, ...two.lost]).toEqual(['unavailable', 'unavailable']);
+});
+
 test('a capped lane goes on at once after an absence that no lease has outlived', async () => {
   const first = await busyLane();
   redis.isUnavailable = true;

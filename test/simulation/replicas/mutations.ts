@@ -175,8 +175,15 @@ export const replicaMutations: readonly Mutation[] = [
     '7',
     'tickets of dead replicas keep their positions',
     pump,
-    'heardAt + replicaLifeMs >= now',
-    'bucket !== null',
+    'heardAt !== null && heardAt + replicaLifeMs >= now',
+    'heardAt === null || now > 0',
+  ),
+  row(
+    '13',
+    'tickets of dead replicas count as ahead of others',
+    'src/limiter/policy/scheduler.policy.ts',
+    'if (forgotten === 0) return;',
+    'if (forgotten >= 0) return;',
   ),
   row(
     '7',
