@@ -435,8 +435,15 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'waiting calls of the replica are counted as before the batch',
     'tick',
-    ' + (waitingChange[ownReplica] or 0)',
+    ' + (waitingChange[replica] or 0)',
     '',
+  ],
+  ['calls of a dead replica stay in line', 'tick', 'dequeue(laneOf(ticket.lane), ticket)', ''],
+  [
+    'of calls that were granted and never sent only what has not drained comes back',
+    'meter',
+    ', math.min(cost, heldThroughout))',
+    ')',
   ],
 ];
 
