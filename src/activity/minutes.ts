@@ -39,7 +39,7 @@ export class Minutes {
   begin(minute: number): Cell {
     const index = minute % keptMinutes;
     let cell = this.#cells[index];
-    // A clock that stepped back far writes into the newer cell: counted, if late.
+    // A clock that stepped back far writes into the newer cell: such a call is counted, though in a later minute.
     if (cell === undefined || cell.minute < minute) this.#cells[index] = cell = emptyCell(minute);
     this.#changed.add(cell.minute);
     this.#current = cell;
@@ -77,7 +77,11 @@ export function addEnd(cell: Cell, { outcome, code, waitedMs }: EndedFact): void
 }
 
 /** Arrivals per second of the hour before `now` (wall clock), oldest first. `fromMinute`: the first minute of the cells. */
-export function secondsOf(cells: readonly Cell[], fromMinute: number, now: number): readonly number[] {
+export function arrivalsPerSecond(
+  cells: readonly Cell[],
+  fromMinute: number,
+  now: number,
+): readonly number[] {
   const full = (keptMinutes - 1) * 60 + Math.floor((now % minuteMs) / 1_000) + 1;
   const seconds = Array.from({ length: full }, () => 0);
   for (const cell of cells) {

@@ -11,7 +11,7 @@ import type { EndedFact, FactSink } from '../telemetry/events.ts';
 import { Counts, credentialGroups, type CountOptions, type Changes } from './counts.ts';
 import { addCount, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
 import { busyIn, type LaneId } from './lane-table.ts';
-import { addEnd, keptMinutes, minuteMs, secondsOf, type Minutes } from './minutes.ts';
+import { addEnd, keptMinutes, minuteMs, arrivalsPerSecond, type Minutes } from './minutes.ts';
 import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
 export type { LaneId } from './lane-table.ts';
@@ -230,7 +230,7 @@ export class Recorder implements FactSink {
   async #arrivals(own: Minutes | undefined, key: ActivityKey, now: number): Promise<readonly number[]> {
     const from = Math.floor(now / minuteMs) - (keptMinutes - 1);
     const others = await this.#options.shared.others(key, from);
-    return secondsOf([...(own?.since(from) ?? []), ...others], from, now);
+    return arrivalsPerSecond([...(own?.since(from) ?? []), ...others], from, now);
   }
 
   #count(workspaceId: string, upstream: string, field: CellField): void {

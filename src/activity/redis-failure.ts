@@ -4,7 +4,7 @@ import type { RedisErrorKind } from '../telemetry/events.ts';
 /** There is no connection now: it is still being made, or the driver has reported why not. */
 export class RedisNotReady extends Error {}
 
-/** `null`: not an error of its own. */
+/** `null`: the driver has reported the error already. */
 export function errorKindOf(failure: unknown): RedisErrorKind | null {
   if (failure instanceof RedisNotReady) return null;
   if (!(failure instanceof Error)) return 'other';

@@ -1,6 +1,6 @@
 /**
  * The refusals of admission and the times they name. Does not own: deciding that a call is refused. Keeps: no refusal
- * names a time before the call could leave, nor one within a second where that time is only an estimate.
+ * names a time before the call could leave, nor one within a second where nothing but the line holds the call (`minRetryMs`).
  */
 import { Refusal, type HeldBy } from '../errors.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
@@ -70,10 +70,10 @@ const queueFull =
 /** What the limiter said of a newcomer. */
 export function refusedBy(
   reply: Extract<AdmissionReply, { kind: 'refused' }>,
-  entry: Pick<AdmissionRequest, 'maxPreferMs'>,
+  request: Pick<AdmissionRequest, 'maxPreferMs'>,
 ): Refusal {
   if (reply.reason === 'wait_too_long') {
-    return waitTooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, entry);
+    return waitTooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, request);
   }
   const retryInMs = Math.max(minRetryMs, reply.retryInMs);
   return reply.reason === 'queue_full'

@@ -79,7 +79,7 @@ export class WaitRegistry implements CallKeeper {
       call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
       this.#queues.add(call);
       const stop =
-        call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateByGate(call, since) : null);
+        call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
       if (stop !== null) this.end(call, stop);
       else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
     });
@@ -170,7 +170,7 @@ export class WaitRegistry implements CallKeeper {
   }
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
-  #lateByGate(call: QueuedCall, now: number): Ending | null {
+  #lateForCeiling(call: QueuedCall, now: number): Ending | null {
     const full = this.#fullFor(call, now);
     if (full === null || now + full.waitMs <= call.deadline) return null;
     return refused(waitTooLong(full, call.request));

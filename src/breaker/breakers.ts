@@ -70,7 +70,7 @@ export class Breakers {
     return this.#known.size === 0;
   }
 
-  /** A call is about to be sent. Resolves with its probe when it asks for the others. @throws Refusal `upstream_refused` */
+  /** A call is about to be sent. Resolves with a probe when this call is the one that finds out for all others, else with `null`. @throws Refusal `upstream_refused` */
   async pass(subject: BreakerSubject): Promise<Probe | null> {
     const ids: BreakerId[] = [];
     try {

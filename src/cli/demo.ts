@@ -49,6 +49,7 @@ export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> 
   try {
     if (command.serve) {
       const signals = endSignals();
+      if (haveGivenWay(command, service)) io.out(portsTaken);
       io.out(welcome({ base, admin, key, modelUrl, shopUrl }));
       await signals.first;
       void signals.second.then(() => process.exit(130));
@@ -111,13 +112,22 @@ function table(straight: BurstResult, through: BurstResult): string {
   return rows.map(([a, b, c]) => `  ${a.padEnd(24)}${b.padStart(12)}${c.padStart(18)}`).join('\n');
 }
 
+const usualPorts = { port: 8080, adminPort: 9090 };
+const portsTaken =
+  '\nPort 8080 or 9090 is in use, so free ports were taken. `npm start -- --port N --admin-port N` chooses others.';
+
+/** A port that was not asked for is another one than usual. */
+const haveGivenWay = ({ port, adminPort }: DemoCommand, { dataAddress, adminAddress }: Service): boolean =>
+  (port === null && dataAddress.port !== usualPorts.port) ||
+  (adminPort === null && adminAddress.port !== usualPorts.adminPort);
+
 /** Starts on the asked-for ports; default ports that are taken give way to free ones. */
 async function startOn(
   { port, adminPort }: DemoCommand,
   configure: (ports: { port: number; adminPort: number }) => string,
 ): Promise<Service> {
   const attempts = [
-    { port: port ?? 8080, adminPort: adminPort ?? 9090 },
+    { port: port ?? usualPorts.port, adminPort: adminPort ?? usualPorts.adminPort },
     { port: port ?? 0, adminPort: adminPort ?? 0 },
   ];
   for (const [at, ports] of attempts.entries()) {

@@ -4,10 +4,10 @@
  * Owns: the verdict on one finished attempt. Does not own: the waiting (the ticket), the budget of resends, closing a
  * bucket (the limiter) and the words of the response to the client.
  * Invariants: no call is sent twice unless nothing of it was sent, the upstream refused it (a throttle, a 429, a credential that
- * was renewed since), running it twice is the same as once (RFC 9110 §9.2.2; a GraphQL query is safe; a keyed request), or it is a
- * language model's and the upstream reports overload, which seldom follows a run (8); a stated wait is never undercut; every chain
- * of resends ends, by count or by the call's own wait. A call whose body is not in memory any more (`replayable`) is never sent
- * again, whatever the table says.
+ * was renewed since), running it twice is the same as once (RFC 9110 §9.2.2; a GraphQL query is safe; so is a request that states
+ * the upstream's own key), or it is a language model's and the upstream reports overload, which seldom follows a run (8); a stated
+ * wait is never undercut; every chain of resends ends, by count or by the call's own wait. A call whose body is not in memory any
+ * more (`replayable`) is never sent again, whatever the table says.
  *
  * How often an outcome is followed by another attempt:
  *
@@ -18,14 +18,15 @@
  * | 429 of commerce REST without a hint | probably not | all alike: twice, after 60 s or more                                 |
  * | credential refused and renewed      | no           | all alike: twice, at once                                            |
  * | permanent refusal (1)               | no           | never      | never      | never      | never                       |
- * | 503, 529, overloaded, `slow_down`   | normally no  | twice      | twice      | once       | no, unless keyed            |
+ * | 503, 529, overloaded, `slow_down`   | normally no  | twice      | twice      | once       | no, unless own key          |
  * | nothing was sent                    | no           | twice      | twice      | twice      | twice                       |
- * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless keyed            |
- * | fate unknown; 500, 502, 504         | unknown      | once       | no         | no         | no, unless keyed            |
+ * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless own key          |
+ * | fate unknown; 500, 502, 504         | unknown      | once       | no         | no         | no, unless own key          |
  *
  * (1) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
- * "Keyed": the request itself carries the upstream's idempotency (`@idempotent`, `unique_token`). "Model POST": any POST to an
- * upstream of kind `language-model`, and a PATCH; "image POST": one of those that makes images.
+ * "Own key": the request states a key that the upstream honours (`@idempotent`, `unique_token` of commerce). `Idempotency-Key` is none:
+ * few upstreams honour it. "Model POST": any POST to an upstream of kind `language-model`, and a PATCH; "image POST": one of those
+ * that makes images. PATCHes of other upstreams are in the last column.
  */
 import type { Throttle } from '../call.ts';
 import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';

@@ -27,6 +27,7 @@ export interface ServeParts {
   readonly connections: Connections;
   /** A call that was let in has ended. */
   readonly onLeft: () => void;
+  /** How long a client may go on sending a body that nobody reads, before its connection is cut. Milliseconds. */
   readonly lingerMs: number;
   readonly draining: () => boolean;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */

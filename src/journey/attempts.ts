@@ -49,7 +49,7 @@ export class Attempts {
     this.#parts = parts;
   }
 
-  /** Resolves with how it ended, and what it teaches is known to whoever asked for it. */
+  /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
   async send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
     followed.sent();
     const sentAt = this.#parts.clock.monotonic();
@@ -122,8 +122,8 @@ export function giveUp(
   return refusal;
 }
 
-/** An attempt whose call is sent again is over. True when a throttled response is kept from the client with it. */
-export function isAbsorbed(
+/** Ends an attempt whose call is sent again. Returns whether that absorbs a throttled response. */
+export function endResent(
   result: AttemptResult,
   { cause }: SendAgainDecision,
   followed: CallTelemetry,

@@ -19,7 +19,7 @@ import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
 import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
 import { rateLimitOf } from './response.ts';
-import { Attempts, giveUp, isAbsorbed, type Attempt, type AttemptsParts } from './attempts.ts';
+import { Attempts, giveUp, endResent, type Attempt, type AttemptsParts } from './attempts.ts';
 import { CallCredential, type Readiness } from './call-credential.ts';
 import { requeue, returnGrant } from './lease-end.ts';
 import { judge, type Progress } from './judge.ts';
@@ -55,8 +55,8 @@ export class Forwarder {
     this.#attempts = new Attempts(parts);
   }
 
-  /** The abort of `nobodyLeft` ends the journey: no client waits for the response any more. */
-  async forward(prepared: Prepared, nobodyLeft: Audience, followed: CallTelemetry): Promise<Outcome> {
+  /** The journey ends when `audience` aborts: no client waits for the response any more. */
+  async forward(prepared: Prepared, audience: Audience, followed: CallTelemetry): Promise<Outcome> {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
@@ -68,7 +68,7 @@ export class Forwarder {
       if (refusal !== null) throw refusal;
       credential.ready(prepared.request.maxWaitMs);
       if (!controls.isQuiet) await beginUnder(controls, prepared.request);
-      ticket = await this.#enter(prepared, nobodyLeft);
+      ticket = await this.#enter(prepared, audience);
       for (;;) {
         followed.queued(prepared.request.admission.lane);
         const lease = await ticket.whenGranted();
@@ -83,15 +83,15 @@ export class Forwarder {
         }
         followed.granted();
         progress.attempts += 1;
-        nobodyLeft.moved?.('upstream');
+        audience.moved?.('upstream');
         const attempt: Attempt = { prepared, lease, field: readiness.field, followed };
-        const result = await this.#attempts.send(attempt, nobodyLeft);
+        const result = await this.#attempts.send(attempt, audience);
         if (isDecisive(result)) {
           this.#informBreakers(prepared, probe, result);
           probe = null;
         }
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
-        const remainingMs = nobodyLeft.aborted ? 0 : ticket.remainingMs();
+        const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed =
           result.kind === 'answered' && (await credential.isRenewedAfter(result.feedback));
         const decision = judge(prepared, result, { ...progress, remainingMs, isCredentialRenewed });
@@ -105,14 +105,14 @@ export class Forwarder {
         progress.history = decision.history;
         if (decision.notBeforeMs === 0) ticket.ensureTimeLeft(atOnceGraceMs);
         requeue(lease, result, decision);
-        nobodyLeft.moved?.('lane');
+        audience.moved?.('lane');
         if (result.kind === 'answered') this.#attempts.learnCharge(prepared, result);
-        if (isAbsorbed(result, decision, followed)) progress.absorbed += 1;
+        if (endResent(result, decision, followed)) progress.absorbed += 1;
       }
     } catch (thrown) {
       const failure = credential.reasonOf(thrown);
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
-      if (!nobodyLeft.aborted) {
+      if (!audience.aborted) {
         const { recentRefusals, ceilings } = this.#parts;
         const known = recentRefusals.ceilingOf(failure) ?? ceilings.state(prepared.request.ceiling);
         const rateLimit = rateLimitOf(await known);
@@ -126,7 +126,7 @@ export class Forwarder {
   }
 
   /** Takes the call into its lane, unless the same was refused a moment ago: then it is refused without a question to the store. */
-  async #enter({ request }: Prepared, nobodyLeft: Audience): Promise<Ticket> {
+  async #enter({ request }: Prepared, audience: Audience): Promise<Ticket> {
     const { admission, ceilings, recentRefusals, telemetry } = this.#parts;
     const again = recentRefusals.rememberedRefusal(request);
     if (again !== null) {
@@ -134,9 +134,9 @@ export class Forwarder {
       throw again;
     }
     try {
-      return await admission.enter(request, nobodyLeft);
+      return await admission.enter(request, audience);
     } catch (failure) {
-      if (failure instanceof Refusal && !nobodyLeft.aborted) {
+      if (failure instanceof Refusal && !audience.aborted) {
         recentRefusals.note(request, failure, ceilings.state(request.ceiling));
       }
       throw failure;

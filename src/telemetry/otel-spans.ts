@@ -35,7 +35,7 @@ import type { CallEnd } from './events.ts';
 import { LatestAttempts, type LatestAttempt } from './latest-attempts.ts';
 import { isSampled, type Sampling } from './sampling.policy.ts';
 import type { CallSpans, Tracing } from './spans.ts';
-import { parentOf, w3c } from './traceparent.ts';
+import { parentOf, traceparentOf } from './traceparent.ts';
 
 const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
 const routes: Record<Call['form'], string> = {
@@ -105,7 +105,7 @@ function unsampled(parent: SpanContext): CallSpans {
     waiting: nothing,
     waitEnded: nothing,
     sent: nothing,
-    traceparent: () => w3c({ ...parent, traceFlags: TraceFlags.NONE }),
+    traceparent: () => traceparentOf({ ...parent, traceFlags: TraceFlags.NONE }),
     answered: nothing,
     attemptFailed: nothing,
     attemptEnded: nothing,
@@ -188,7 +188,7 @@ class RecordedCall implements CallSpans {
   }
 
   traceparent(): string | null {
-    return w3c((this.#attempt ?? this.#server).spanContext());
+    return traceparentOf((this.#attempt ?? this.#server).spanContext());
   }
 
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {

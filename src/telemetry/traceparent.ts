@@ -22,6 +22,6 @@ export function parentOf(rawFields: readonly string[]): SpanContext | null {
   return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & TraceFlags.SAMPLED, isRemote: true };
 }
 
-/** As it is written into a request. */
-export const w3c = ({ traceId, spanId, traceFlags }: SpanContext): string =>
+/** The `traceparent` field that a request carries (W3C Trace Context, level 1). */
+export const traceparentOf = ({ traceId, spanId, traceFlags }: SpanContext): string =>
   `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, '0')}`;

@@ -44,6 +44,20 @@ describe('sluice demo --serve', () => {
   });
 });
 
+test('sluice demo --serve says that it took other ports, when a usual one is in use', async () => {
+  // Whoever holds the port: this test, or somebody else.
+  const taken = createServer().listen(8080, '127.0.0.1');
+  try {
+    await once(taken, 'listening').catch(() => {});
+    const { saying, signal, ended } = start(process.execPath, ['src/main.ts', 'demo', '--serve']);
+    expect(await saying('Ctrl-C ends this')).toContain('Port 8080 or 9090 is in use');
+    signal('SIGTERM');
+    expect(await ended).toBe(0);
+  } finally {
+    taken.close();
+  }
+});
+
 describe('sluice demo', () => {
   test.each(['--port', '--admin-port'])(
     'says in one line that the %s port asked for is in use',

@@ -4,7 +4,7 @@
  * a deferrable event is held for {@link deferMs}, so that it goes with the next call's admission.
  *
  * Owns: sending, in which order a reply is taken apart. Does not own: the order of events (`outbox.ts`), repetition and
- * whether Redis is available (`health.ts`), what a reply means (`bucket-session.ts`).
+ * whether Redis is available (`health.ts`), what a reply means (`bucket-replies.ts`).
  */
 import type { CancelTimer, Clock } from '../../clock.ts';
 import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts';

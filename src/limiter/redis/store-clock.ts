@@ -9,7 +9,7 @@
 
 /** How fast two clocks may drift apart: a sample is worth less with each second. Milliseconds per millisecond. */
 const drift = 1e-4;
-/** Two samples that differ by more than both round trips and this come of a clock that was set. Milliseconds. */
+/** Two samples that differ by more than half of both round trips and this come of a clock that was set. Milliseconds. */
 const setByMs = 5;
 /** More than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
 const stepMs = 0.02;

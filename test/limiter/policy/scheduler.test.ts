@@ -250,7 +250,7 @@ atOrigins('a lane', (instant) => {
 });
 
 atOrigins('a replica that is not heard of any more', (instant) => {
-  test('leaves no waiting calls behind that others are told to wait for', () => {
+  test('leaves no waiting calls behind that count as ahead of others', () => {
     const bucket = newBucket(instant, 1);
     bucket.closedUntil = instant(60_000);
     const killed = replicaId('killed');
