@@ -439,12 +439,6 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     '',
   ],
   ['calls of a dead replica stay in line', 'tick', 'dequeue(laneOf(ticket.lane), ticket)', ''],
-  [
-    'of calls that were granted and never sent only what has not drained comes back',
-    'meter',
-    ', math.min(cost, heldThroughout))',
-    ')',
-  ],
 ];
 
 test.each(eventKinds)('a fault is planted in what the event %s does', (kind) => {

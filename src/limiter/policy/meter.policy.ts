@@ -181,17 +181,14 @@ export interface Reserved {
 
 /**
  * Gives back the units of a call that the upstream never counted. Those that have drained since `grantedAt` do not come back:
- * without the reservation the meter might have been empty, and nothing would have drained. What the meter held all the while
- * beside later grants shows how much of it would have drained anyway.
+ * without the reservation the meter might have been empty, and nothing would have drained.
  */
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
-  const heldThroughout = levelAt(meter, now) - (meter.granted - mark.granted);
   meter.returned += cost;
   unlogUnits(meter, cost, grantedAt);
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
-  const undrained = Math.max(0, cost - (now - grantedAt) * drainRate(meter), Math.min(cost, heldThroughout));
-  refund(meter, hasRested ? cost : undrained, now);
+  refund(meter, hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
   // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

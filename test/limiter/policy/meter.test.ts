@@ -97,17 +97,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.meter.level).toBeGreaterThanOrEqual(1);
   });
 
-  test('gets back the reservations of several calls that were not sent, but for what drained beside the others', () => {
-    const timed = stated(10, 60_000);
-    for (let n = 0; n < 4; n += 1) timed.take(1, n);
-    const dropped = [timed.take(1, 10), timed.take(1, 11)];
-    const before = timed.meter.level;
-    for (const mark of dropped) giveUnitsBack(timed.meter, { mark, grantedAt: from + 10 }, from + 9_000);
-    const drained = (9_000 * 10) / 60_000;
-    expect(timed.meter.level).toBeLessThanOrEqual(before - 2);
-    expect(timed.meter.level).toBeGreaterThanOrEqual(4 - drained);
-  });
-
   test('gets back a whole reservation while its drain is paused', () => {
     const timed = stated(1, 60_000);
     giveUnitsBack(timed.meter, { mark: timed.take(1, 0), grantedAt: from }, from + 400);

@@ -85,11 +85,9 @@ end
 
 local function giveUnitsBack(meter, mark, grantedAt, now)
   local cost = mark[1]
-  local heldThroughout = levelAt(meter, now) - (meter.granted - mark[2])
   meter.returned = meter.returned + cost
   windowLog.unlogUnits(meter, cost, grantedAt)
   local hasRested = meter.at == mark[4] and meter.at > now
-  local undrained = math.max(0, cost - (now - grantedAt) * drainRate(meter), math.min(cost, heldThroughout))
-  refund(meter, hasRested and cost or undrained, now)
+  refund(meter, hasRested and cost or math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
   if meter.level == 0 then meter.at = now end
 end
