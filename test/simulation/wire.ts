@@ -132,7 +132,7 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, ledger: Ledger, cl
     const record = ledger.ceiling(ceiling.key);
     record.givenBack += 1;
     if (!(slot instanceof EmbeddedSlot)) return;
-    if (slot.day) record.daily -= 1;
+    if (slot.day !== null) record.daily -= 1;
     const at = record.taken.findLastIndex((taken) => taken.slot === slot.minute);
     if (at >= 0) record.taken.splice(at, 1);
   };
@@ -146,9 +146,9 @@ export function wiredCeilings(wire: Wire, ceilings: Ceilings, ledger: Ledger, cl
           record.takes += 1;
           const { slot } = reply;
           if (!(slot instanceof EmbeddedSlot)) return reply;
-          if (slot.day) record.daily += 1;
+          if (slot.day !== null) record.daily += 1;
           const perDay = highest(ledger.regimes(clock.monotonic()), perDayOf(ceiling.key));
-          if (slot.day && perDay !== null && record.daily > perDay)
+          if (slot.day !== null && perDay !== null && record.daily > perDay)
             ledger.broken(clock.monotonic(), '1', `${ceiling.key} takes ${record.daily} of ${perDay} a day`);
           if (slot.minute !== null) record.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
           return reply;

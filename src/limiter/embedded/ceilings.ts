@@ -1,32 +1,30 @@
 /**
- * Ceilings of one process: the sliding log per minute and rate-limiter-flexible's stock fixed window per day.
+ * Ceilings of one process: the sliding log per minute and the fixed window per day.
  *
  * A call needs a slot of both. The minute is asked first because it refuses most often and without a trace; when the day
  * refuses, the minute's slot goes back.
  */
-import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
+import { RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../../clock.ts';
 import { holdAt, type CeilingHold, type DayLeft } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
-  type CeilingKey,
   type CeilingRef,
   type Ceilings,
   type CeilingState,
   type ForecastQuestion,
   type TakeReply,
 } from '../ceilings.ts';
+import { DayCounts, dayMs } from './day-counts.ts';
 import { EmbeddedSlidingLog } from './sliding-log.ts';
 
-const daySeconds = 86_400;
-
-/** A slot of this store: its send time under the minute ceiling (`null` = none taken), and whether the day counts it. */
+/** A slot of this store: its send time under the minute ceiling, and when the day began that counts it (`null` = not taken). */
 export class EmbeddedSlot extends CeilingSlot {
   protected readonly store = 'embedded';
   readonly minute: number | null;
-  readonly day: boolean;
+  readonly day: number | null;
 
-  constructor(minute: number | null, day: boolean) {
+  constructor(minute: number | null, day: number | null) {
     super();
     this.minute = minute;
     this.day = day;
@@ -37,19 +35,16 @@ export class EmbeddedCeilings implements Ceilings {
   readonly #minutes: EmbeddedSlidingLog;
   // One count per key, whatever the limit is at the moment: it is compared here, so that a limit may change with the count
   // going on.
-  readonly #days = new RateLimiterMemory({
-    points: Number.MAX_SAFE_INTEGER,
-    duration: daySeconds,
-    keyPrefix: 'day',
-  });
+  readonly #days: DayCounts;
 
   constructor(clock: Clock) {
     this.#minutes = new EmbeddedSlidingLog({ clock, points: 0, keyPrefix: 'minute' });
+    this.#days = new DayCounts(clock);
   }
 
   async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
     if (again !== undefined) await this.giveSlotBack(ceiling, again);
-    const { key, perMinute, perDay } = ceiling;
+    const { key, perMinute } = ceiling;
     let minute: number | null = null;
     let state: CeilingState | null = null;
     try {
@@ -63,25 +58,26 @@ export class EmbeddedCeilings implements Ceilings {
       const full = { limit: perMinute ?? 0, remaining: 0, nextSlotMs: refusal.msBeforeNext };
       return { kind: 'refused', waitMs: refusal.msBeforeNext, isDaily: false, state: full };
     }
-    if (perDay === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, false), state };
-    const { refusedForMs } = await this.#takeOfDay(key, perDay);
-    if (refusedForMs === null) return { kind: 'taken', slot: new EmbeddedSlot(minute, true), state };
+    const left = this.#dayLeft(ceiling);
+    if (left === null || left.calls > 0) {
+      const day = left === null ? null : this.#days.count(key).since;
+      return { kind: 'taken', slot: new EmbeddedSlot(minute, day), state };
+    }
     if (minute !== null) await this.#minutes.reward(key, 1, { slot: minute });
-    return { kind: 'refused', waitMs: refusedForMs, isDaily: true, state: await this.state(ceiling) };
+    return { kind: 'refused', waitMs: left.endsInMs, isDaily: true, state: await this.state(ceiling) };
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
   async note({ key, perMinute, perDay }: CeilingRef): Promise<EmbeddedSlot> {
     const points = Number.MAX_SAFE_INTEGER;
     const minute = perMinute === null ? null : (await this.#minutes.consume(key, 1, { points })).slot;
-    if (perDay !== null) await this.#days.consume(key, 1);
-    return new EmbeddedSlot(minute, perDay !== null);
+    return new EmbeddedSlot(minute, perDay === null ? null : this.#days.count(key).since);
   }
 
   async giveSlotBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
     if (!(slot instanceof EmbeddedSlot)) return;
     if (slot.minute !== null) await this.#minutes.reward(key, 1, { slot: slot.minute });
-    if (slot.day) await this.#days.reward(key, 1);
+    if (slot.day !== null) this.#days.giveBack(key, slot.day);
   }
 
   async forecast(
@@ -90,7 +86,7 @@ export class EmbeddedCeilings implements Ceilings {
     { agoMs }: ForecastQuestion = {},
   ): Promise<readonly CeilingHold[]> {
     const { key, perMinute } = ceiling;
-    const day = await this.#dayLeft(ceiling);
+    const day = this.#dayLeft(ceiling);
     return positions.map((k) => {
       const minuteMs = perMinute === null ? 0 : this.#minutes.slotInMs(key, perMinute, { k, agoMs });
       return holdAt(minuteMs, k, day);
@@ -109,28 +105,19 @@ export class EmbeddedCeilings implements Ceilings {
 
   async dayState({ key, perDay }: CeilingRef): Promise<CeilingState | null> {
     if (perDay === null) return null;
-    const seen = await this.#days.get(key);
+    const day = this.#days.get(key);
     return {
       limit: perDay,
-      remaining: Math.max(0, perDay - (seen?.consumedPoints ?? 0)),
-      nextSlotMs: seen?.msBeforeNext ?? 0,
+      remaining: Math.max(0, perDay - (day?.calls ?? 0)),
+      nextSlotMs: day?.endsInMs ?? 0,
     };
   }
 
   async close(): Promise<void> {}
 
-  /** Counts a call of the day, or says how long the day lasts yet. */
-  async #takeOfDay(key: CeilingKey, perDay: number): Promise<{ readonly refusedForMs: number | null }> {
-    const counted = await this.#days.consume(key, 1);
-    if (counted.consumedPoints <= perDay) return { refusedForMs: null };
-    await this.#days.reward(key, 1);
-    return { refusedForMs: counted.msBeforeNext };
-  }
-
-  async #dayLeft({ key, perDay }: CeilingRef): Promise<DayLeft | null> {
+  #dayLeft({ key, perDay }: CeilingRef): DayLeft | null {
     if (perDay === null) return null;
-    const seen = await this.#days.get(key);
-    if (seen === null) return { calls: perDay, endsInMs: daySeconds * 1_000 };
-    return { calls: Math.max(0, perDay - seen.consumedPoints), endsInMs: seen.msBeforeNext };
+    const day = this.#days.get(key);
+    return { calls: Math.max(0, perDay - (day?.calls ?? 0)), endsInMs: day?.endsInMs ?? dayMs };
   }
 }

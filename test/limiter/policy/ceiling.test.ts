@@ -8,6 +8,7 @@ import {
   slotInMs,
   takeSlot,
 } from '../../../src/limiter/policy/ceiling.policy.ts';
+import { dayMs } from '../../../src/limiter/embedded/day-counts.ts';
 import { EmbeddedCeilings } from '../../../src/limiter/embedded/ceilings.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { shiftedClock } from '../../support/shifted-clock.ts';
@@ -120,4 +121,36 @@ atOrigins('the embedded ceilings', (instant) => {
     expect((await ceilings.take(ceiling)).kind).toBe('taken');
     expect((await ceilings.take(ceiling)).kind).toBe('refused');
   });
+
+  test('begin a day with its first call, and a new one 24 hours later by their own clock', async () => {
+    const clock = new FakeClock();
+    const ceilings = new EmbeddedCeilings(shiftedClock(clock, instant(0)));
+    const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
+    expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
+    await later(clock, dayMs - 1);
+    expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', isDaily: true, waitMs: 1 });
+    expect(await ceilings.dayState(ceiling)).toEqual({ limit: 1, remaining: 0, nextSlotMs: 1 });
+    await later(clock, 1);
+    expect(await ceilings.dayState(ceiling)).toEqual({ limit: 1, remaining: 1, nextSlotMs: 0 });
+    expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
+    expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', waitMs: dayMs });
+  });
+
+  test('leave the day alone when a slot of the day before is given back', async () => {
+    const clock = new FakeClock();
+    const ceilings = new EmbeddedCeilings(shiftedClock(clock, instant(0)));
+    const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
+    const first = await ceilings.take(ceiling);
+    await later(clock, dayMs);
+    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
+    expect((await ceilings.take(ceiling)).kind).toBe('taken');
+    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
+    expect((await ceilings.take(ceiling)).kind).toBe('refused');
+  });
 });
+
+async function later(clock: FakeClock, ms: number): Promise<void> {
+  const at = clock.monotonic() + ms;
+  clock.outside(at, () => {});
+  await clock.run(at);
+}
