@@ -83,11 +83,11 @@ const unitTests =
   };
 
 /**
- * The unit tests of the policies, of admission, of presence, a reload, kept grants and lost tickets over Redis and of the order behind
- * a failover, and those of the guards.
+ * The unit tests of the policies, of admission, of presence, a reload, kept grants, lost tickets and stalled replicas over Redis, of
+ * the order and the overlaps of calls without it, and those of the guards.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/order|limiter/redis/(kept-grants|lost-tickets|presence|reload)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
+  'test/(admission/(admission|ceiling-edge|reload|unsent)|limiter/failover/(order|overlaps)|limiter/redis/(kept-grants|lost-tickets|presence|reload|stalled-replica)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

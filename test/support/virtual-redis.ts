@@ -26,6 +26,8 @@ export class VirtualRedis {
   isUnavailable = false;
   /** Replicas that have no way to Redis yet. */
   readonly cut = new Set<string>();
+  /** Replicas that stand still: what they send reaches Redis when they are no longer named here. */
+  readonly still = new Set<string>();
   /** How long Redis takes to put sends back. */
   restoreMs = 0;
   readonly server: Server;
@@ -112,6 +114,7 @@ export class VirtualRedis {
 
   async #ask(replica: string, command: string, words: readonly string[]): Promise<unknown> {
     await this.#after(this.toMs);
+    while (this.still.has(replica)) await this.#after(10);
     if (this.isUnavailable || this.cut.has(replica)) throw new Error('Connection is closed.');
     const reply = this.server.execute(command, words);
     await this.#after(command === 'sluiceRestoreV1' ? this.restoreMs : this.fromMs);

@@ -263,6 +263,24 @@ atOrigins('a replica that is not heard of any more', (instant) => {
     expect(forecast(bucket, own.ticket, instant(1_001 + replicaLifeMs))?.ahead).toBe(0);
     expect(bucket.waiting).toBe(1);
   });
+
+  test.each([
+    [replicaLifeMs, 'goes', 'killed'],
+    [replicaLifeMs + 1, 'does not go', 'own'],
+  ])(
+    'a call of a replica last heard of %s ms ago %s before those of living ones',
+    (silentMs, _goes, next) => {
+      const bucket = newBucket(instant);
+      const capped = { limit: 100, maxInFlight: 1 };
+      const { effects } = admit(bucket, call('under way', capped), replica, instant(1_000));
+      admit(bucket, call('killed', capped), replicaId('killed'), instant(1_000));
+      admit(bucket, call('own', capped), replica, instant(1_001));
+      const { lease } = first(effects.grants);
+      const ended = { lease, settlement: { kind: 'succeeded', spent: null }, lesson: null } as const;
+      // Without a tick in between, which would forget the tickets of dead replicas.
+      expect(ids(settle(bucket, ended, instant(1_000 + silentMs)).grants)).toEqual([next]);
+    },
+  );
 });
 
 atOrigins('a bucket', (instant) => {

@@ -53,6 +53,19 @@ async function settled({ limiter }: VirtualReplica, grant: Grant): Promise<void>
   await settling;
 }
 
+test('a capped lane waits one lease after Redis has lost its data, and a lane without a cap goes on', async () => {
+  await busyLane();
+  redis.server.flush();
+  await redis.pass(recoveredMs);
+  const asked = two.limiter.admit(admission('uncapped', { lane: 'uncapped' }));
+  await redis.pass(20);
+  expect((await asked).kind).toBe('granted');
+  await redis.pass(leaseMs - recoveredMs - 1_000);
+  expect(granted()).toEqual([]);
+  await redis.pass(1_000 + recoveredMs);
+  expect(granted()).toEqual(['second']);
+});
+
 test('a capped lane waits one lease when Redis loses its data again and again within it', async () => {
   await busyLane();
   for (let loss = 0; loss < 4; loss += 1) {
@@ -137,17 +150,7 @@ test('a call that takes longer than its lease keeps its capped lane busy until i
   expect(granted()).toEqual(['second']);
 });
 
-test('a call of a capped lane that leaves without Redis counts as a lost lease, because other replicas may serve the lane', async () => {
-  await busyLane();
-  redis.isUnavailable = true;
-  await redis.pass(leaseMs - 2_000);
-  expect([...one.lost, ...two.lost]).toEqual([]);
-  await redis.pass(2_000 + recoveredMs);
-  expect(granted().toSorted()).toEqual(['second', 'third']);
-  expect([...one.lost, ...two.lost]).toEqual(['unavailable', 'unavailable']);
-});
-
-test('a capped lane goes on at once after an absence that no lease has outlived', async () => {
+test('a capped lane goes on after an absence that no lease has outlived as soon as its call has ended, and not before', async () => {
   const first = await busyLane();
   redis.isUnavailable = true;
   await redis.pass(4_000);
@@ -169,4 +172,14 @@ test('a capped lane waits one lease after an absence in which calls may have bee
   const backAt = redis.clock.monotonic();
   while (granted().length === 0 && redis.clock.monotonic() < backAt + 3 * leaseMs) await redis.pass(100);
   expect(redis.clock.monotonic() - backAt).toBeGreaterThanOrEqual(leaseMs - 100);
+});
+
+test('a call of a capped lane that leaves without Redis counts as a lost lease, because other replicas may serve the lane', async () => {
+  await busyLane();
+  redis.isUnavailable = true;
+  await redis.pass(leaseMs - 2_000);
+  expect([...one.lost, ...two.lost]).toEqual([]);
+  await redis.pass(2_000 + recoveredMs);
+  expect(granted().toSorted()).toEqual(['second', 'third']);
+  expect([...one.lost, ...two.lost]).toEqual(['unavailable', 'unavailable']);
 });

@@ -86,10 +86,7 @@ export const replicaMutations: readonly Mutation[] = [
     'leaseMs - absentMs',
     '-absentMs',
   ),
-  {
-    ...row('3', 'a stall is not counted', ticks, '      this.#countStalled(leases);\n', ''),
-    survives: 'the settlement that Redis does not know any more counts it as well (expired)',
-  },
+  row('3', 'a stall is not counted', ticks, '      this.#countStalled(leases);\n', ''),
   row(
     '3',
     'grants without Redis are not counted',
@@ -177,6 +174,13 @@ export const replicaMutations: readonly Mutation[] = [
     pump,
     'heardAt !== null && heardAt + replicaLifeMs >= now',
     'heardAt === null || now > 0',
+  ),
+  row(
+    '7',
+    'tickets of dead replicas are granted until a tick forgets them',
+    pump,
+    'if (isAlive(bucket, ticket.replica, now)) return',
+    'if (bucket.replicas.scoreOf(ticket.replica) !== null) return',
   ),
   row(
     '13',
