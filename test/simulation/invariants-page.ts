@@ -63,5 +63,5 @@ export function pageWith(found: ReadonlyMap<Mutation, string | null>, before: st
 }
 
 function cell(text: string): string {
-  return text.replaceAll('|', '\\|').replaceAll('\n', ' ');
+  return text.replaceAll('|', '\\|').replaceAll('\n', ' ').trim();
 }

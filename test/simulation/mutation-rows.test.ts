@@ -38,6 +38,15 @@ describe('docs/invariants.md', () => {
   });
 });
 
+test('docs/invariants.md stays as it is when what found a change was cut off behind a blank', () => {
+  const page = readFileSync(pageFile, 'utf8');
+  const after = pageWith(
+    new Map(rowsOf().map(({ mutation }) => [mutation, 'nobody was granted since '])),
+    page,
+  );
+  expect(pageWith(new Map(), after)).toBe(after);
+});
+
 describe('the declaration of a line', () => {
   const source = `
 const limit = 3;
