@@ -30,7 +30,9 @@ describe('shopify-api-node', () => {
     const next = await shop.product.list(first.nextPageParameters ?? {});
     expect(next).toHaveLength(50);
     expect(await shop.product.create({ title: 'Cup' })).toMatchObject({ title: 'Cup', status: 'active' });
-    expect(shop.callLimits).toMatchObject({ max: 40, current: 3 });
+    // Two a second drain: on a slow machine those before the last one are gone.
+    expect(shop.callLimits.max).toBe(40);
+    expect([1, 2, 3]).toContain(shop.callLimits.current);
     expect(simulator.log.filter(({ bodyHash }) => bodyHash !== '')).toHaveLength(1);
   });
 
