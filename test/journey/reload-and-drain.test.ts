@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
@@ -84,6 +85,21 @@ test('an invalid configuration file is one log line at level error, without the 
     lines: expect.stringMatching(/^\d+, \d+$/),
   });
   expect(line).not.toContain('acme');
+});
+
+test('another default wait holds for calls that come after the reload, not for those that wait', async () => {
+  await reload(yamlWith(2));
+  for (const at of ['first', 'second']) await (await get(at)).text();
+  const waiting = get('waiting');
+  await allHere(3, 1);
+  await reload(yamlWith(2, '  maxWaitSeconds: 1\n'));
+  const refused = await get('newcomer');
+  expect(refused.status).toBe(429);
+  expect(await refused.text()).toContain('wait_too_long');
+  await delay(1_500);
+  await allHere(3, 1);
+  await reload(yamlWith(100, '  maxWaitSeconds: 1\n'));
+  expect((await waiting).status).toBe(200);
 });
 
 test('a process that ends answers the calls that can still leave, refuses the others with a retry, and accepts no more', async () => {
