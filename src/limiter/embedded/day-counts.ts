@@ -20,10 +20,11 @@ export interface DayCount {
 export class DayCounts {
   readonly #clock: Clock;
   readonly #days = new Map<string, { readonly since: number; calls: number }>();
-  #sweepAt = 0;
+  #sweptAt: number;
 
   constructor(clock: Clock) {
     this.#clock = clock;
+    this.#sweptAt = clock.monotonic();
   }
 
   /** The day of the key; `null` = none has begun, or it is over. */
@@ -38,8 +39,9 @@ export class DayCounts {
   count(key: string): DayCount {
     const now = this.#clock.monotonic();
     this.#sweep(now);
-    const since = this.get(key)?.since ?? now;
-    const calls = (this.get(key)?.calls ?? 0) + 1;
+    const before = this.get(key);
+    const since = before?.since ?? now;
+    const calls = (before?.calls ?? 0) + 1;
     this.#days.set(key, { since, calls });
     return { calls, endsInMs: since + dayMs - now, since };
   }
@@ -52,8 +54,8 @@ export class DayCounts {
 
   /** Once an hour, drops the days that are over. */
   #sweep(now: number): void {
-    if (now < this.#sweepAt) return;
-    this.#sweepAt = now + dayMs / 24;
+    if (now < this.#sweptAt + dayMs / 24) return;
+    this.#sweptAt = now;
     for (const [key, { since }] of this.#days) if (since + dayMs <= now) this.#days.delete(key);
   }
 }
