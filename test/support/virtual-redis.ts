@@ -18,6 +18,31 @@ export interface VirtualReplica extends Stores {
   readonly lost: string[];
 }
 
+/** Two replicas of one Redis. */
+export interface VirtualPair {
+  readonly redis: VirtualRedis;
+  readonly one: VirtualReplica;
+  readonly two: VirtualReplica;
+  close(): Promise<void>;
+}
+
+export async function startPair(): Promise<VirtualPair> {
+  const redis = new VirtualRedis();
+  const one = await redis.replica('one');
+  const two = await redis.replica('two');
+  return {
+    redis,
+    one,
+    two,
+    close: async () => {
+      redis.still.clear();
+      const closing = Promise.all([one.close(), two.close()]);
+      await redis.pass(1_000);
+      await closing;
+    },
+  };
+}
+
 export class VirtualRedis {
   readonly clock = new FakeClock();
   /** Ways to the server and back, milliseconds. */

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
 import type { Grant } from '../../../src/limiter/limiter.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
-import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+import { startPair, type VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
 const leaseMs = 15_000;
 /** Replicas notice a loss within a tick, and nobody is sent for 1.3 s afterwards. */
@@ -13,16 +13,11 @@ const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, maxWaitMs
 let redis: VirtualRedis;
 let one: VirtualReplica;
 let two: VirtualReplica;
+let end: () => Promise<void>;
 beforeEach(async () => {
-  redis = new VirtualRedis();
-  one = await redis.replica('one');
-  two = await redis.replica('two');
+  ({ redis, one, two, close: end } = await startPair());
 });
-afterEach(async () => {
-  const closing = Promise.all([one.close(), two.close()]);
-  await redis.pass(1_000);
-  await closing;
-});
+afterEach(() => end());
 
 /** A call of `one` is under way, one of each replica waits. */
 async function busyLane(): Promise<Grant> {

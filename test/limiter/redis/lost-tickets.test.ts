@@ -4,7 +4,7 @@ import { ticketId } from '../../../src/ids.ts';
 import type { Grant } from '../../../src/limiter/limiter.ts';
 import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission } from '../../support/admission.ts';
-import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+import { startPair, type VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
 const oneAtATime = { lane: 'capped', maxInFlight: 1, maxWaitMs: 600_000 };
 /** A replica ticks once a second, and a ticket that is entered again needs a way to Redis. */
@@ -13,16 +13,11 @@ const noticedMs = 2_500;
 let redis: VirtualRedis;
 let one: VirtualReplica;
 let two: VirtualReplica;
+let end: () => Promise<void>;
 beforeEach(async () => {
-  redis = new VirtualRedis();
-  one = await redis.replica('one');
-  two = await redis.replica('two');
+  ({ redis, one, two, close: end } = await startPair());
 });
-afterEach(async () => {
-  const closing = Promise.all([one.close(), two.close()]);
-  await redis.pass(1_000);
-  await closing;
-});
+afterEach(() => end());
 
 async function enter(replica: VirtualReplica, ticket: string): Promise<Grant | null> {
   const asked = replica.limiter.admit(admission(ticket, oneAtATime));

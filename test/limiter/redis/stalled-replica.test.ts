@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import type { AdmissionReply, Grant } from '../../../src/limiter/limiter.ts';
 import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
-import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+import { startPair, type VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
 const leaseMs = 15_000;
 /** Each replica has a tick a second. */
@@ -13,17 +13,11 @@ const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, maxWaitMs
 let redis: VirtualRedis;
 let one: VirtualReplica;
 let two: VirtualReplica;
+let end: () => Promise<void>;
 beforeEach(async () => {
-  redis = new VirtualRedis();
-  one = await redis.replica('one');
-  two = await redis.replica('two');
+  ({ redis, one, two, close: end } = await startPair());
 });
-afterEach(async () => {
-  redis.still.clear();
-  const closing = Promise.all([one.close(), two.close()]);
-  await redis.pass(1_000);
-  await closing;
-});
+afterEach(() => end());
 
 async function enter({ limiter }: VirtualReplica, ticket: string): Promise<AdmissionReply> {
   const asked = limiter.admit(admission(ticket, { ...oneAtATime, arrivedAt: redis.clock.monotonic() }));
