@@ -52,8 +52,8 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a dropped call is not given back',
     'lessons',
-    'giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)',
-    'drain(meterOf(mark[1], now), now)',
+    'if meter then giveUnitsBack(meter, mark[2], lease.grantedAt, now) end',
+    'if meter then drain(meter, now) end',
   ],
   [
     'a throttled call shortens a longer closing',
@@ -98,6 +98,24 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'window-log',
     'if slots[i][1] <= grantedAt then',
     'if slots[i][1] < grantedAt then',
+  ],
+  [
+    'a window loses what it counted when it is called otherwise',
+    'lessons',
+    'windowLog.followWindows(setting.meters, now)',
+    '',
+  ],
+  [
+    'a call gives nothing back to a window that is called otherwise now',
+    'bucket-state',
+    'if markNames.of(one) == name then return one end',
+    '',
+  ],
+  [
+    'a window that is added has counted nothing',
+    'described-windows',
+    'meter.windowMs, meter.level, meter.at, meter.log = windowMs, level, at, log and { log[1], slots }',
+    '',
   ],
   [
     'a window of the clock begins when its first call does',

@@ -5,6 +5,7 @@
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
 import { contestedStep } from './parity-contested.ts';
 import { silentStep } from './parity-silent.ts';
+import { metersOf } from '../simulation/described.ts';
 import type {
   BucketSetting,
   CeilingEdge,
@@ -107,6 +108,7 @@ export function historyOf(seed: number): Step[] {
     contested: seed % 8 === 3,
     silent: seed % 8 === 7,
     counts: seed % 16 === 1 ? 'rolling' : seed % 16 === 9 ? 'fixed' : null,
+    hasWindows: seed % 16 === 12,
   };
   const length = draw.whole(8, 36);
   const steps = Array.from({ length }, (_, index) => step(draw, nature, index));
@@ -140,6 +142,8 @@ interface Nature {
   readonly silent: boolean;
   /** The operator describes the window of requests. */
   readonly counts: 'rolling' | 'fixed' | null;
+  /** The operator describes up to three windows of requests, now and then others. */
+  readonly hasWindows: boolean;
 }
 
 export class Draw {
@@ -294,7 +298,8 @@ function changed(
   return { setting, lanes };
 }
 
-function statedMeters(draw: Draw, { tight, counts }: Nature): BucketSetting['meters'] {
+function statedMeters(draw: Draw, { tight, counts, hasWindows }: Nature): BucketSetting['meters'] {
+  if (hasWindows) return describedWindows(draw, tight);
   const requests = tight ? draw.one(3, 3, 3, 4) : 200;
   const meters: BucketSetting['meters'] = [
     {
@@ -308,6 +313,21 @@ function statedMeters(draw: Draw, { tight, counts }: Nature): BucketSetting['met
     { meter: 'requests_day', limit: 12, windowMs: 86_400_000 },
   ];
   // Configuration is loaded again now and then.
+  return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
+}
+
+/** As configuration names them. Mostly the same. */
+function describedWindows(draw: Draw, tight: boolean): MeterSetting[] {
+  const lengths = draw.chance(0.6)
+    ? [1_500, 60_000]
+    : draw.one([1_500], [60_000], [1_500, 9_000.25, 60_000], [60_000, 3_600_000], [9_000.25, 20_000, 60_000]);
+  const meters = metersOf(
+    lengths.map((windowMs) => ({
+      requests: tight ? Math.ceil(windowMs / 1_000) : 200,
+      windowMs,
+      kind: draw.chance(0.8) ? 'rolling' : draw.one('fixed', 'leaky'),
+    })),
+  );
   return draw.chance(0.9) ? meters : meters.filter(() => draw.chance(0.5));
 }
 

@@ -55,6 +55,7 @@ const meterFields = [
   'fastestMs',
   'emptyAt',
   'log',
+  'heldAs',
 ] as const;
 
 export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {

@@ -1,7 +1,8 @@
 /**
  * Windows that an operator describes (`speaks.windows`), as the simulated upstream counts them. The upstream is what is described:
- * a reload describes another upstream, which goes on with what its former windows had counted. No line of the product is in it,
- * but for the names that configuration gives to windows (`buildWindows`), by which former windows are found again.
+ * a reload describes another upstream, which goes on with what its former windows had counted. A window that was there before with
+ * the same length counts every call that was sent, whatever the windows are called. No line of the product is in it, but for the
+ * names that configuration gives to windows (`buildWindows`), by which a window that gets another length is found again.
  *
  * Owns: two bounds of what a window holds. What is counted for sure: where that is full, the call is refused. What may be held
  * against it at most by a gateway that errs on the safe side: where that has room, a call can go. Does not own: who calls.
@@ -58,6 +59,9 @@ export const slowestOf = (windows: readonly WindowPlan[]): { limit: number; wind
     windowMs: 1_000,
   };
 
+const isSame = (one: WindowPlan, other: WindowPlan): boolean =>
+  one.requests === other.requests && one.windowMs === other.windowMs && one.kind === other.kind;
+
 export class DescribedCounts {
   readonly #described: Described;
   readonly #arrived: number[] = [];
@@ -72,6 +76,19 @@ export class DescribedCounts {
   /** The gateway goes over to another description now. */
   isChanging(now: number): boolean {
     return this.#described.changes.some(({ from, at }) => from <= now && now <= at + wayMs);
+  }
+
+  /** A window that has no room now is described alike before, during and after whatever changes now. */
+  refusesThroughout(now: number): boolean {
+    const { windows, changes } = this.#described;
+    const descriptions = [windows, ...changes.map((change) => change.windows)];
+    const concerned = changes.flatMap(({ from, at }, index) =>
+      from <= now && now <= at + wayMs ? [descriptions[index] ?? [], descriptions[index + 1] ?? []] : [],
+    );
+    return [...this.#counts.values()].some(
+      (count) =>
+        count.roomInMs(now) > 0 && concerned.every((each) => each.some((one) => isSame(one, count.plan))),
+    );
   }
 
   get changesAt(): readonly number[] {
@@ -117,13 +134,22 @@ export class DescribedCounts {
     windows: readonly WindowPlan[],
     change: Change,
   ): ReadonlyMap<string, Count> {
-    const names = buildWindows(
+    const named = buildWindows(
       windows.map(({ requests, windowMs, kind }) => ({ requests, seconds: windowMs / 1_000, kind })),
     );
+    // A window of the same length goes on, whatever it is called; of the others the one that has the name of a new window.
+    const others = new Map(before);
+    const going = new Map<string, Count>();
+    for (const { meter, windowMs } of named) {
+      const [name, known] = [...others].find(([, { plan }]) => plan.windowMs === windowMs) ?? [];
+      if (name === undefined || known === undefined) continue;
+      going.set(meter, known);
+      others.delete(name);
+    }
     return new Map(
-      names.map(({ meter, requests, windowMs, kind }) => {
+      named.map(({ meter, requests, windowMs, kind }) => {
         const plan = { requests, windowMs, kind };
-        const known = before.get(meter);
+        const known = going.get(meter) ?? others.get(meter);
         return [
           meter,
           known === undefined ? this.#fresh(plan, change.now) : known.as(plan, change, this.#arrived),
@@ -191,7 +217,7 @@ class Count {
   /** The same window as it is described from now on. */
   as(plan: WindowPlan, { from, now, isMixed }: Change, arrived: readonly number[]): Count {
     const { requests, windowMs, kind } = this.plan;
-    if (plan.requests === requests && plan.windowMs === windowMs && plan.kind === kind) return this;
+    if (isSame(plan, this.plan)) return this;
     this.#drain(now);
     // Where the new description drains more slowly, it may have done so from `from` on.
     const most = kind === 'leaky' ? this.#most + ((now - from) * requests) / windowMs : this.most(now);

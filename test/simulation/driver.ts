@@ -292,7 +292,7 @@ function send(
       return `upstream ${verdict.kind} ${plan.id} ${costs}: ${upstream.describe(now)}`;
     });
     if (verdict.kind === 'refused') {
-      if (scene.ledger.isExact(bucket) && !upstream.isChanging(now))
+      if (scene.ledger.isExact(bucket) && (!upstream.isChanging(now) || upstream.refusesThroughout(now)))
         scene.ledger.broken(now, '2', `${plan.id} refused by a calm upstream`);
       return respond(verdict.feedback, 429, 0);
     }

@@ -75,6 +75,13 @@ export const statedWaits: readonly Mutation[] = [
 /** Shared by both tables, too: each must be found in histories of upstreams that are described. */
 export const describedReloads: readonly Mutation[] = [
   row(
+    '2',
+    'a described window forgets its calls when it is called otherwise',
+    lessons,
+    '  followWindows(bucket, setting.meters, now);\n',
+    '',
+  ),
+  row(
     '14',
     'a described window keeps its length',
     quota,
@@ -247,8 +254,8 @@ export const mutations: readonly Mutation[] = [
     '9',
     'reserved units stay',
     lessons,
-    'giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);',
-    'meterOf(bucket, name, now);',
+    'for (const [meter, mark] of marked(bucket, lease)) giveUnitsBack(meter, { mark, grantedAt }, now);',
+    'void grantedAt;',
   ),
   row('9', 'a slot of a call that was not sent is kept', lease, 'if (!isSent) {', 'if (false) {'),
   row(

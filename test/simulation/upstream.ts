@@ -131,6 +131,11 @@ export class Upstream {
     return this.#counts?.isChanging(now) === true;
   }
 
+  /** What refuses a call now is described as it was a moment ago: nobody may send it more. */
+  refusesThroughout(now: number): boolean {
+    return this.#counts?.refusesThroughout(now) === true;
+  }
+
   /** It is described by its windows, and these have room for so many calls, however carefully one counts. */
   hasDescribedRoom(calls: number, now: number): boolean {
     return this.#counts !== null && !this.#counts.isChanging(now) && this.#counts.hasRoom(calls, now);

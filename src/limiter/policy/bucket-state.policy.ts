@@ -7,7 +7,14 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
-import { createMeter, type Meter, type MeterMark, type Spacing } from './meter.policy.ts';
+import {
+  createMeter,
+  freeMarkName,
+  markName,
+  type Meter,
+  type MeterMark,
+  type Spacing,
+} from './meter-state.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /** Sequence numbers stay below this; an order is `urgency * orderUnit + arrival`. */
@@ -49,6 +56,7 @@ export interface Lease {
   readonly ticket: Ticket;
   readonly grantedAt: number;
   readonly spacing: Spacing;
+  /** By the `markName` of their meters. */
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
   /** A response was learned from: its costs are no longer on their way. */
@@ -194,8 +202,21 @@ export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: numb
 export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);
   if (meter === undefined) {
-    meter = createMeter(name, now);
+    meter = createMeter(name, now, freeMarkName([...bucket.meters.values()], name));
     bucket.meters.set(name, meter);
   }
   return meter;
+}
+
+/** The meter of which leases hold a mark under this name; `undefined`: its window is not described any more. */
+export function meterOfMark({ meters }: Bucket, name: MeterName): Meter | undefined {
+  const meter = meters.get(name);
+  if (meter !== undefined && markName(meter) === name) return meter;
+  return [...meters.values()].find((one) => markName(one) === name);
+}
+
+/** What the lease's call took of the meter of this name; `null`: nothing. */
+export function markOf({ meters }: Bucket, { marks }: Lease, name: MeterName): MeterMark | null {
+  const meter = meters.get(name);
+  return meter === undefined ? null : (marks.get(markName(meter)) ?? null);
 }

@@ -15,9 +15,11 @@ import {
   quietGapMs,
   take,
   type InTransit,
+  type Meter,
   type MeterMark,
   type Spacing,
 } from './meter.policy.ts';
+import { markName } from './meter-state.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 
 /** A grant on its way to the replica that holds the ticket. */
@@ -81,8 +83,9 @@ function reserve(
   const before = spacing === 'calm' ? bucket.unanswered.between(now - calmLatenessMs, now) : [];
   const marks = new Map<MeterName, MeterMark>();
   for (const [name, units] of costEntries(costs)) {
-    const inTransit = inTransitBefore(bucket, before, name);
-    marks.set(name, take(meterOf(bucket, name, now), { units, inTransit }, now));
+    const meter = meterOf(bucket, name, now);
+    const inTransit = inTransitBefore(bucket, before, meter);
+    marks.set(markName(meter), take(meter, { units, inTransit }, now));
   }
   return marks;
 }
@@ -99,9 +102,9 @@ function countInLane(
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;
 }
 
-const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: MeterName): InTransit[] =>
+const inTransitBefore = (bucket: Bucket, tokens: readonly LeaseToken[], meter: Meter): InTransit[] =>
   tokens.flatMap((token) => {
     const lease = bucket.leases.get(token);
-    const units = lease?.marks.get(meter)?.cost ?? 0;
+    const units = lease?.marks.get(markName(meter))?.cost ?? 0;
     return lease === undefined || units === 0 ? [] : [{ grantedAt: lease.grantedAt, units }];
   });

@@ -3,14 +3,23 @@
  * arithmetic of a single meter is in `meter.policy.ts` and `meter-learning.policy.ts`.
  */
 import type { Costs, Feedback, MeterName } from '../../call.ts';
-import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { markOf, meterOf, meterOfMark, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { meterNames, requestWindows } from './meter-names.policy.ts';
 import { learnDocument } from './documents.policy.ts';
 import { endPilot } from './first-calls.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
-import { calmLatenessMs, giveUnitsBack, markAnswered, markUnreported, settleUnits } from './meter.policy.ts';
+import {
+  calmLatenessMs,
+  giveUnitsBack,
+  markAnswered,
+  markUnreported,
+  settleUnits,
+  type Meter,
+  type MeterMark,
+} from './meter.policy.ts';
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
+import { followWindows } from './described-windows.policy.ts';
 import { keepLog, logSent } from './window-log.policy.ts';
 
 /** A lesson with its times on the store's clock. */
@@ -29,6 +38,7 @@ export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): 
 export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
+  followWindows(bucket, setting.meters, now);
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
@@ -54,22 +64,32 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   bucket.opened = true;
   noteLateness(bucket, lease, sentAt);
   const seen = { sentAt, headAt, spacing: lease.spacing, closedMs };
-  for (const [name, { cost, granted }] of isFirst ? lease.marks : []) {
-    logSent(meterOf(bucket, name, now), { cost, granted, grantedAt: lease.grantedAt, sentAt, headAt });
+  for (const [meter, { cost, granted }] of isFirst ? marked(bucket, lease) : []) {
+    logSent(meter, { cost, granted, grantedAt: lease.grantedAt, sentAt, headAt });
   }
   for (const report of feedback.meters) {
     const meter = meterOf(bucket, report.meter, now);
-    const mark = lease.marks.get(report.meter) ?? null;
+    const mark = markOf(bucket, lease, report.meter);
     learnMeter(meter, { report, mark, seen, learn: bucket.learn }, now);
   }
   const { document } = lease.ticket;
   const points = feedback.requestedCost;
   if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
   if (!isFirst || closedMs > 0) return;
-  for (const [name, mark] of lease.marks) {
-    const isReported = feedback.meters.some(({ meter, level }) => meter === name && level !== null);
-    if (!isReported) markUnreported(meterOf(bucket, name, now), mark, now);
+  for (const [meter, mark] of marked(bucket, lease)) {
+    const isReported = feedback.meters.some((one) => one.meter === meter.name && one.level !== null);
+    if (!isReported) markUnreported(meter, mark, now);
   }
+}
+
+/** The meters of which the lease's call took, and its marks of them. */
+function marked(bucket: Bucket, { marks }: Lease): [Meter, MeterMark][] {
+  const all: [Meter, MeterMark][] = [];
+  for (const [name, mark] of marks) {
+    const meter = meterOfMark(bucket, name);
+    if (meter !== undefined) all.push([meter, mark]);
+  }
+  return all;
 }
 
 /**
@@ -87,20 +107,14 @@ function markLeaseAnswered(bucket: Bucket, lease: Lease): void {
   lease.answered = true;
   endPilot(bucket, lease);
   if (lease.spacing !== 'crowded') bucket.unanswered.delete(lease.token);
-  for (const [name, mark] of lease.marks) {
-    const meter = bucket.meters.get(name);
-    if (meter !== undefined) markAnswered(meter, mark);
-  }
+  for (const [meter, mark] of marked(bucket, lease)) markAnswered(meter, mark);
 }
 
 /** Notes on the meters a call whose response stated nothing. If the call arrived upstream, it did so before `at`. */
 export function learnUnreported(bucket: Bucket, lease: Lease, at: number): void {
   if (lease.answered) return;
   markLeaseAnswered(bucket, lease);
-  for (const [name, mark] of lease.marks) {
-    const meter = bucket.meters.get(name);
-    if (meter !== undefined) markUnreported(meter, mark, at);
-  }
+  for (const [meter, mark] of marked(bucket, lease)) markUnreported(meter, mark, at);
 }
 
 /** The call succeeded, but its response could not be read. */
@@ -136,10 +150,9 @@ export interface Throttled {
 export function applyThrottle(bucket: Bucket, { lease, lesson, closedMs }: Throttled, now: number): void {
   const named = lesson === null ? null : refusingMeter(lesson);
   const { grantedAt } = lease;
-  for (const [name, mark] of lease.marks) {
-    const meter = meterOf(bucket, name, now);
+  for (const [meter, mark] of marked(bucket, lease)) {
     // Only the bucket's own refusal proves that nothing was counted; a call without a response may have run.
-    if (closedMs > 0 && concerns(named, name)) giveUnitsBack(meter, { mark, grantedAt }, now);
+    if (closedMs > 0 && concerns(named, meter.name)) giveUnitsBack(meter, { mark, grantedAt }, now);
   }
   const refusal = lesson === null ? null : refusalOf(bucket, lease, lesson);
   if (lesson !== null) applyLesson(bucket, { lease, lesson, closedMs }, now);
@@ -175,7 +188,7 @@ function refusalOf(
   const name = refusingMeter(lesson);
   if (name === null) return null;
   const meter = bucket.meters.get(name);
-  const reserved = lease.marks.get(name)?.cost ?? 0;
+  const reserved = markOf(bucket, lease, name)?.cost ?? 0;
   const asked = refusedUnits(lesson.feedback) ?? reserved;
   if (asked <= 0) return null;
   const { grantedAt } = lease;
@@ -197,7 +210,7 @@ export interface Spending {
 export function correct(bucket: Bucket, { lease, spent }: Spending, now: number): void {
   for (const name of meterNames) {
     const units = spent[name];
-    const reserved = lease.marks.get(name)?.cost ?? 0;
+    const reserved = markOf(bucket, lease, name)?.cost ?? 0;
     const meter = bucket.meters.get(name);
     if (units === undefined || meter === undefined) continue;
     settleUnits(meter, { reserved, spent: units, grantedAt: lease.grantedAt }, now);
@@ -212,9 +225,7 @@ export function correct(bucket: Bucket, { lease, spent }: Spending, now: number)
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
   markLeaseAnswered(bucket, lease);
   const { grantedAt } = lease;
-  for (const [name, mark] of lease.marks) {
-    giveUnitsBack(meterOf(bucket, name, now), { mark, grantedAt }, now);
-  }
+  for (const [meter, mark] of marked(bucket, lease)) giveUnitsBack(meter, { mark, grantedAt }, now);
 }
 
 /** By this share of the difference one call changes the mean time in flight of its lane: when it was shorter, when it was longer. */

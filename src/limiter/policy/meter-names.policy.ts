@@ -18,6 +18,9 @@ export const meterNames: readonly MeterName[] = [
 /** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
 export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];
 
+/** Windows of requests that are shorter than a day. */
+export const windowNames: readonly MeterName[] = ['requests', ...requestWindows];
+
 /** Meter names and units of a call's costs, without the zeros. */
 export function costEntries(costs: Costs): [MeterName, number][] {
   const entries: [MeterName, number][] = [];

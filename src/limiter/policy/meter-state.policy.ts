@@ -5,6 +5,7 @@
  * `meter-quota.policy.ts`, `meter-learning.policy.ts`, `meter-others.policy.ts`).
  */
 import type { MeterName } from '../../call.ts';
+import { windowNames } from './meter-names.policy.ts';
 
 /** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
 export const minuteMs = 60_000;
@@ -26,7 +27,8 @@ export interface ReportedQuota {
 }
 
 export interface Meter {
-  readonly name: MeterName;
+  /** Changes when its window is described under another name. */
+  name: MeterName;
   /** Units per window in force, which follows from `stated` and `reported`; `null`: nobody knows, nobody is held back. */
   limit: number | null;
   /** Window in force, milliseconds; while no limit is known, the one that it is taken to be counted over. */
@@ -62,6 +64,8 @@ export interface Meter {
   emptyAt: number | null;
   /** What was granted of late, where the operator describes the window; `null`: the level drains continuously. */
   log: WindowLog | null;
+  /** Under which name leases hold their marks of it, where that is another one; `null`: its own. */
+  heldAs: MeterName | null;
 }
 
 /** Sends of one slot, which are forgotten together. */
@@ -138,7 +142,8 @@ export interface InTransit {
   readonly units: number;
 }
 
-export function createMeter(name: MeterName, now: number): Meter {
+/** @param marks the name under which leases are to hold their marks of it, where another meter may hold its own */
+export function createMeter(name: MeterName, now: number, marks: MeterName = name): Meter {
   return {
     name,
     limit: null,
@@ -158,8 +163,16 @@ export function createMeter(name: MeterName, now: number): Meter {
     fastestMs: null,
     emptyAt: null,
     log: null,
+    heldAs: marks === name ? null : marks,
   };
 }
+
+/** The name under which leases hold their marks of the meter. No two meters of a bucket have the same. */
+export const markName = ({ name, heldAs }: Meter): MeterName => heldAs ?? name;
+
+/** A name for the marks of a new meter that no other one has: its own, if it is free. */
+export const freeMarkName = (others: readonly Meter[], name: MeterName): MeterName =>
+  [name, ...windowNames].find((each) => others.every((other) => markName(other) !== each)) ?? name;
 
 /** Length of the window of a meter as its name says it, milliseconds. */
 export const assumedWindowMs = (name: MeterName): number => (name.endsWith('_day') ? dayMs : minuteMs);

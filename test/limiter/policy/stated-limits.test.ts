@@ -1,7 +1,8 @@
 /** What becomes of a bucket's meters when configuration is loaded again with other limits. */
 import { describe, expect, test } from '@jest/globals';
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
-import { admit, createBucket } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { leaseToken, type LeaseToken } from '../../../src/ids.ts';
+import { admit, createBucket, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 import { admission } from '../../support/admission.ts';
 import { replica } from './scheduling.ts';
@@ -115,6 +116,117 @@ describe.each(origins)('a described window, on a clock that begins at %d', (from
   test('that is rolling from now on counts what the window of the clock had in it', () => {
     const heldMs = waitMs(minute('fixed'), minute('rolling'), 5_000);
     expect(heldMs).toBeGreaterThan(55_000);
+  });
+});
+
+describe.each(origins)('described windows that change their number, on a clock that begins at %d', (from) => {
+  const startAt = from + 20_000;
+  const rolling = (meter: MeterSetting['meter'], limit: number, windowMs: number): MeterSetting => ({
+    meter,
+    limit,
+    windowMs,
+    counts: 'rolling',
+  });
+  const second = rolling('requests', 3, 1_000);
+  const secondAndMinute = [rolling('requests_burst', 3, 1_000), rolling('requests', 100, 60_000)];
+  const minute = rolling('requests', 100, 60_000);
+  const minuteAndHour = [minute, rolling('requests_hour', 5, 3_600_000)];
+
+  /** A bucket that is described like this from time to time. */
+  class Reloaded {
+    readonly bucket = createBucket(0, from);
+    readonly #leases: LeaseToken[] = [];
+
+    /** A call comes; returns how long it would wait, 0 = it left. */
+    ask(atMs: number, meters: readonly MeterSetting[]): number {
+      const call = admission(`t${atMs}`, { maxWaitMs: 0 });
+      const setting = { ...call.setting, meters };
+      const asked = admit(this.bucket, { admission: { ...call, setting }, replica }, startAt + atMs);
+      this.#leases.push(...asked.effects.grants.map(({ lease }) => lease));
+      return asked.kind === 'refused' ? asked.retryInMs : 0;
+    }
+
+    /** So many calls leave at once. */
+    send(atMs: number, calls: number, meters: readonly MeterSetting[]): this {
+      for (let sent = 0; sent < calls; sent += 1) expect(this.ask(atMs + sent / 64, meters)).toBe(0);
+      return this;
+    }
+
+    /** The latest call is not sent after all, or its response comes. */
+    end(atMs: number, how: 'dropped' | 'answered', sentMs = atMs): this {
+      const lease = this.#leases.pop() ?? leaseToken('none');
+      const settlement =
+        how === 'dropped' ? ({ kind: 'dropped' } as const) : ({ kind: 'succeeded', spent: null } as const);
+      const feedback = { meters: [], throttle: null };
+      const lesson =
+        how === 'dropped' ? null : { feedback, sentAt: startAt + sentMs, headAt: startAt + atMs };
+      settle(this.bucket, { lease, settlement, lesson }, startAt + atMs);
+      return this;
+    }
+  }
+
+  test('that of a second counts on when one of a minute is added', () => {
+    const waitMs = new Reloaded().send(0, 3, [second]).ask(100, secondAndMinute);
+    expect(waitMs).toBeGreaterThan(890);
+    expect(waitMs).toBeLessThan(950);
+  });
+
+  test('that of a second counts on when the one of a minute is taken away, and comes back', () => {
+    const reloaded = new Reloaded().send(0, 3, secondAndMinute);
+    expect(reloaded.ask(100, [second])).toBeGreaterThan(890);
+    expect(reloaded.ask(150, [second])).toBeLessThan(900);
+    expect(reloaded.ask(200, secondAndMinute)).toBeGreaterThan(790);
+  });
+
+  test('that of a second begins with what that of a minute has counted within a second', () => {
+    const waitMs = new Reloaded().send(0, 3, [minute]).ask(100, secondAndMinute);
+    expect(waitMs).toBeGreaterThan(890);
+    expect(waitMs).toBeLessThan(1_000);
+    expect(new Reloaded().send(0, 3, [minute]).ask(3_000, secondAndMinute)).toBe(0);
+  });
+
+  test('that of an hour counts on when it is the only one, and when it is not any more', () => {
+    const reloaded = new Reloaded().send(0, 5, minuteAndHour);
+    const alone = rolling('requests', 5, 3_600_000);
+    expect(reloaded.ask(1_800_000, [alone])).toBeGreaterThan(1_790_000);
+    expect(reloaded.ask(1_900_000, minuteAndHour)).toBeGreaterThan(1_690_000);
+  });
+
+  test('that of a minute counts on between a shorter and a longer one', () => {
+    const three = [
+      rolling('requests_burst', 50, 1_000),
+      rolling('requests', 60, 2_000),
+      rolling('requests_hour', 5, 60_000),
+    ];
+    const reloaded = new Reloaded().send(0, 5, [rolling('requests', 5, 60_000)]);
+    expect(reloaded.ask(10_000, three)).toBeGreaterThan(49_900);
+    expect(reloaded.ask(20_000, [rolling('requests', 5, 60_000)])).toBeGreaterThan(39_900);
+  });
+
+  test('that of a second gets back what a call took from it before', () => {
+    const reloaded = new Reloaded().send(0, 3, [second]);
+    expect(reloaded.ask(100, secondAndMinute)).toBeGreaterThan(0);
+    expect(reloaded.end(110, 'dropped').ask(120, secondAndMinute)).toBe(0);
+    expect(reloaded.ask(130, secondAndMinute)).toBeGreaterThan(0);
+  });
+
+  test('that of a second counts a call that left late until its second has passed', () => {
+    const reloaded = new Reloaded().send(0, 3, [second]);
+    reloaded.ask(100, secondAndMinute);
+    reloaded.end(400, 'answered', 390);
+    expect(reloaded.ask(1_100, secondAndMinute)).toBeGreaterThan(200);
+  });
+
+  test('that drains goes on with its level', () => {
+    const leaky = (meter: MeterSetting['meter'], limit: number, windowMs: number) => ({
+      meter,
+      limit,
+      windowMs,
+    });
+    const both = [leaky('requests_burst', 3, 3_000), leaky('requests', 100, 60_000)];
+    const waitMs = new Reloaded().send(0, 3, [leaky('requests', 3, 3_000)]).ask(100, both);
+    expect(waitMs).toBeGreaterThan(850);
+    expect(waitMs).toBeLessThan(1_100);
   });
 });
 

@@ -32,7 +32,7 @@ const pinned: Readonly<Record<number, string>> = {
   4: '7bef6e30e64155a5',
   5: 'b2c5218ddb40a1f3',
   6: 'fb352f86dd6ba756',
-  7: 'fb352f86dd6ba756',
+  7: '7fc8f2713c4de12b',
 };
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '068dbdca91323749';

@@ -15,7 +15,7 @@
 -- @record known: kind points lease until lanes at
 -- @record lease: token ticket lane replica document grantedAt spacing marks expiresAt answered stage named
 -- @record meter: name limit windowMs stated reported level at granted answered returned others heardAt contest
---   peak unreported fastestMs emptyAt log
+--   peak unreported fastestMs emptyAt log heldAs
 -- @record contest: units allowance at
 -- @record peak: level at headAt
 -- @record unreported: units at
@@ -44,9 +44,37 @@ local function discard(kind, name) current[kind .. ':' .. name] = false end
 -- Length of the window of a meter as its name says it, milliseconds.
 local function assumedWindowMs(name) return string.sub(name, -4) == '_day' and dayMs or minuteMs end
 
-local function createMeter(name, now)
+-- The names under which leases hold their marks of meters. No two meters of a bucket have the same.
+local markNames = {}
+do
+  -- @constant windowNames
+
+  function markNames.of(meter) return meter.heldAs or meter.name end
+
+  function markNames.free(others, name)
+    local used = {}
+    for _, meter in pairs(others) do used[markNames.of(meter)] = true end
+    if not used[name] then return name end
+    for _, each in ipairs(windowNames) do
+      if not used[each] then return each end
+    end
+    return name
+  end
+
+  -- The meter of which leases hold a mark under this name; nil: its window is not described any more.
+  function markNames.meterOf(name)
+    local meter = bucket.meters[name]
+    if meter and markNames.of(meter) == name then return meter end
+    for _, one in pairs(bucket.meters) do
+      if markNames.of(one) == name then return one end
+    end
+    return nil
+  end
+end
+
+local function createMeter(name, now, marks)
   return { name, false, assumedWindowMs(name), false, false, 0, now, 0, 0, 0, 0, false, false, false, false,
-    false, false, false }
+    false, false, false, marks ~= name and marks }
 end
 
 -- Units drained per millisecond; 0 while no limit is known.
@@ -55,7 +83,7 @@ local function drainRate(meter) return meter.limit and meter.limit / meter.windo
 local function meterOf(name, now)
   local meter = bucket.meters[name]
   if not meter then
-    meter = createMeter(name, now)
+    meter = createMeter(name, now, markNames.free(bucket.meters, name))
     bucket.meters[name] = meter
     listedMeters = nil
   end

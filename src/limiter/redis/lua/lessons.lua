@@ -1,8 +1,9 @@
 -- Mirror of lessons.policy.ts: what settings and responses do to the meters of a bucket. A lease's marks are a list of
--- { meter, mark }.
+-- { name, mark }, by the `markName` of their meters.
 local function applySettings(setting, now)
   bucket.learn = setting.learn
   bucket.probe = setting.probe
+  windowLog.followWindows(setting.meters, now)
   local stated = {}
   for _, one in ipairs(setting.meters) do
     meterOf(one.meter, now)
@@ -19,9 +20,12 @@ end
 
 local function unansweredMember(lease) return 'g:' .. sortable(lease.grantedAt) .. ':' .. lease.token end
 
+-- What the lease's call took of the meter of this name; nil: nothing.
 local function markOf(lease, name)
+  local meter = bucket.meters[name]
+  local heldAs = meter and markNames.of(meter)
   for _, mark in ipairs(lease.marks) do
-    if mark[1] == name then return mark[2] end
+    if mark[1] == heldAs then return mark[2] end
   end
   return nil
 end
@@ -33,7 +37,7 @@ local function markLeaseAnswered(lease)
   firstCalls.endPilot(lease)
   if lease.spacing ~= 'crowded' then drop(unansweredMember(lease)) end
   for _, mark in ipairs(lease.marks) do
-    local meter = bucket.meters[mark[1]]
+    local meter = markNames.meterOf(mark[1])
     if meter then markAnswered(meter, mark[2]) end
   end
 end
@@ -43,7 +47,7 @@ local function learnUnreported(lease, at)
   if lease.answered then return end
   markLeaseAnswered(lease)
   for _, mark in ipairs(lease.marks) do
-    local meter = bucket.meters[mark[1]]
+    local meter = markNames.meterOf(mark[1])
     if meter then markUnreported(meter, mark[2], at) end
   end
 end
@@ -78,7 +82,8 @@ do
     local seen = { sentAt = math.min(lesson.sentAt, now), headAt = math.min(lesson.headAt, now), spacing = lease.spacing,
       closedMs = shutMs }
     for _, mark in ipairs(isFirst and lease.marks or {}) do
-      windowLog.logSent(meterOf(mark[1], now), mark[2], lease.grantedAt, seen.sentAt, seen.headAt)
+      local meter = markNames.meterOf(mark[1])
+      if meter then windowLog.logSent(meter, mark[2], lease.grantedAt, seen.sentAt, seen.headAt) end
     end
     for _, report in ipairs(lesson.meters) do
       local meter = meterOf(report.meter, now)
@@ -87,7 +92,8 @@ do
     if lesson.requestedCost then learnDocument(lease.document, lesson.requestedCost, now) end
     if not isFirst or shutMs > 0 then return end
     for _, mark in ipairs(lease.marks) do
-      if not isReported(lesson.meters, mark[1]) then markUnreported(meterOf(mark[1], now), mark[2], now) end
+      local meter = markNames.meterOf(mark[1])
+      if meter and not isReported(lesson.meters, meter.name) then markUnreported(meter, mark[2], now) end
     end
   end
 
@@ -107,9 +113,11 @@ do
   function applyThrottle(lease, closeMs, lesson, now)
     local named = lesson and lesson.rateMeter
     for _, mark in ipairs(lease.marks) do
-      local isWindow = named == 'requests' and (mark[1] == 'requests_burst' or mark[1] == 'requests_hour')
-      if closeMs > 0 and (not named or named == mark[1] or isWindow) then
-        giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
+      local meter = markNames.meterOf(mark[1])
+      local name = meter and meter.name
+      local isWindow = named == 'requests' and (name == 'requests_burst' or name == 'requests_hour')
+      if meter and closeMs > 0 and (not named or named == name or isWindow) then
+        giveUnitsBack(meter, mark[2], lease.grantedAt, now)
       end
     end
     local asked, hadRoom
@@ -139,7 +147,8 @@ end
 local function giveLeaseUnitsBack(lease, now)
   markLeaseAnswered(lease)
   for _, mark in ipairs(lease.marks) do
-    giveUnitsBack(meterOf(mark[1], now), mark[2], lease.grantedAt, now)
+    local meter = markNames.meterOf(mark[1])
+    if meter then giveUnitsBack(meter, mark[2], lease.grantedAt, now) end
   end
 end
 

@@ -26,6 +26,7 @@ local events = {}
 -- @include window-log
 -- @include meter
 -- @include meter-quota
+-- @include described-windows
 -- @include meter-bounds
 -- @include meter-learning
 -- @include waiting-costs

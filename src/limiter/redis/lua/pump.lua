@@ -156,7 +156,8 @@ local function grant(lane, ticket, now)
   local before = spacing == 'calm' and between('g', now - calmLatenessMs, now) or {}
   local costs, marks = knownCosts(ticket.costs, ticket.document), {}
   for i, cost in ipairs(costs) do
-    marks[i] = { cost[1], take(meterOf(cost[1], now), cost[2], now, inTransitBefore(before, cost[1])) }
+    local meter = meterOf(cost[1], now)
+    marks[i] = { markNames.of(meter), take(meter, cost[2], now, inTransitBefore(before, cost[1])) }
   end
   local token = ticket.id .. '.' .. string.format('%.0f', bucket.sequence)
   local lease = { token, ticket.id, lane.key, ticket.replica, ticket.document, now, spacing, marks,

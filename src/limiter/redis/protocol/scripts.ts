@@ -8,7 +8,7 @@ import { readFileSync } from 'node:fs';
 import { orderUnit, sequencePerMs } from '../../policy/bucket-state.policy.ts';
 import { longerServiceShare, shorterServiceShare } from '../../policy/lessons.policy.ts';
 import { dayMs, minuteMs } from '../../policy/meter-state.policy.ts';
-import { meterNames, requestWindows } from '../../policy/meter-names.policy.ts';
+import { meterNames, requestWindows, windowNames } from '../../policy/meter-names.policy.ts';
 import { ceilingWindowMs } from '../../policy/ceiling.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../policy/documents.policy.ts';
 import * as firstCalls from '../../policy/first-calls.policy.ts';
@@ -89,6 +89,7 @@ export const scriptConstants: Constants = {
   shorterServiceShare,
   unansweredMemoryMs,
   usualWindowsMs,
+  windowNames,
 };
 
 /** Both forms. Throws when a file is wrong (`lua-source.ts`). */
