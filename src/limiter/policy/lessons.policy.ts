@@ -10,6 +10,7 @@ import { endPilot } from './first-calls.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
 import {
   calmLatenessMs,
+  drain,
   giveUnitsBack,
   markAnswered,
   markUnreported,
@@ -43,6 +44,8 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   for (const meter of bucket.meters.values()) {
     const stated = setting.meters.find((one) => one.meter === meter.name) ?? null;
     const counts = stated?.counts ?? null;
+    // A level is what it has drained to by now, also where limit and length stay the same.
+    if (meter.log === null && counts !== null) drain(meter, now);
     // A log that is rolling has the times of its sends, one of the clock's windows only their ends: it changes its length as rolling.
     if (meter.log !== null && counts === 'rolling') keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
     applySetting(meter, { stated, learn: setting.learn }, now);

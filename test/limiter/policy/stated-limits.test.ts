@@ -88,6 +88,12 @@ describe.each(origins)('a described window, on a clock that begins at %d', (from
     );
   });
 
+  test('that drained until now has drained when it becomes rolling', () => {
+    expect(
+      waitMs({ limit: 3, windowMs: 6_000 }, { limit: 3, windowMs: 6_000, counts: 'rolling' }, 6_200),
+    ).toBe(0);
+  });
+
   test('that is of another kind and longer at once counts calls from when they left', () => {
     const heldMs = waitMs(second('fixed'), minute('rolling'), 50_000);
     expect(heldMs).toBeGreaterThan(10_000);

@@ -12,6 +12,7 @@ local function applySettings(setting, now)
   for name, meter in pairs(bucket.meters) do
     local one = stated[name] or false
     local counts = one and one.counts or false
+    if not meter.log and counts then drain(meter, now) end
     if meter.log and counts == 'rolling' then windowLog.keepLog(meter, counts, now) end
     applySetting(meter, one, now)
     windowLog.keepLog(meter, counts, now)
