@@ -152,16 +152,26 @@ export class DescribedCounts {
         const known = going.get(meter) ?? others.get(meter);
         return [
           meter,
-          known === undefined ? this.#fresh(plan, change.now) : known.as(plan, change, this.#arrived),
+          known === undefined ? this.#fresh(plan, before, change.now) : known.as(plan, change, this.#arrived),
         ];
       }),
     );
   }
 
-  /** Nobody counted for it so far. The gateway may have counted for a window of this name, and remember it. */
-  #fresh(plan: WindowPlan, at: number): Count {
-    const held = this.#arrived.slice(-plan.requests).map(() => at);
-    return new Count(plan, this.#described, { counted: [], held, level: 0, most: held.length, at });
+  /**
+   * Nobody counted for it so far. The gateway may hold against it all that was really sent within its length: at the times of
+   * sending where the longest former window was rolling, for others have no times, and up to a whole limit as if it was sent now.
+   */
+  #fresh(plan: WindowPlan, before: ReadonlyMap<string, Count>, at: number): Count {
+    const [longest] = [...before.values()].toSorted((one, other) => other.plan.windowMs - one.plan.windowMs);
+    const isTimed = longest?.plan.kind === 'rolling';
+    const latest = this.#arrived.slice(-plan.requests).map(() => at);
+    const earlier = this.#arrived
+      .slice(0, -plan.requests)
+      .filter((sentAt) => sentAt + plan.windowMs > at)
+      .map((sentAt) => (isTimed ? sentAt : at));
+    const held = [...earlier, ...latest];
+    return new Count(plan, this.#described, { counted: [], held, level: 0, most: latest.length, at });
   }
 }
 
