@@ -13,11 +13,11 @@
  * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost; of calls refused for another reason than their bucket all that they reserved | only responses tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
- * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling | those before it go first when the bucket opens or the lane wakes |
+ * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling; not where described windows alone hold calls up | those before it go first when the bucket opens or the lane wakes |
  * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
  * | reload | what configuration said when the call was refused holds; of a bucket that the operator states to be smaller than it is, its limits | the course that is followed has no later reload |
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
- * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round the longest time until a response | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its response says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
+ * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round how much longer than the fastest a response takes, a twentieth of the window at least; only windows that can hold somebody count | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its response says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
  * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several responses, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
  *
  * Pure.
@@ -35,6 +35,9 @@ const dayMs = 86_400_000;
 const maxWithoutDayMs = 600_000;
 /** The ways of a call to the upstream and back, milliseconds. */
 const callWaysMs = 40;
+/** A call may have been counted this part of its window later than it was sent: one of the first of a window, and any other. */
+const firstsPerWindow = 4;
+const responsesPerWindow = 20;
 
 export interface World {
   readonly calls: readonly CallPlan[];
@@ -77,7 +80,8 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const togetherMs = left.reduce((sum, each) => sum + serviceMs(each), 0);
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const waitingMs = known.reduce((sum, each) => sum + serviceMs(each), 0);
-  const isStandstill = !refused.isNewcomer || refused.retryInMs > waitingMs;
+  const isStandstill =
+    !isWindowsAlone(world, call, bucket) && (!refused.isNewcomer || refused.retryInMs > waitingMs);
   const ofCeilingMs = refused.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
   const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
   const windows = windowsMs(world, call, bucket, refused);
@@ -100,13 +104,28 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   };
 }
 
+/** Nothing but its described windows holds the calls of the bucket up: no ceiling, no cap, and no response that closes it. */
+function isWindowsAlone({ calls, workspaces }: World, call: CallPlan, bucket: BucketPlan): boolean {
+  const { perMinute, perDay } = find(workspaces, ({ name }) => name === call.lane.workspace);
+  const ofBucket = calls.filter(({ lane }) => lane.bucket === bucket.key);
+  return (
+    bucket.windows !== undefined &&
+    perMinute === null &&
+    perDay === null &&
+    ofBucket.every(({ fate, lane }) => fate === 'answered' && lane.maxInFlight === null)
+  );
+}
+
 /** See the table above: `described`. */
 function windowsMs(
   { calls, wayMs, slackMs }: World,
   call: CallPlan,
-  { windows = [], key }: BucketPlan,
+  { windows: described = [], key }: BucketPlan,
   refused: RefusedCall,
 ): { readonly orderMs: number; readonly earlyMs: number } {
+  // A window that takes all that ever came, even if each was sent twice, holds nobody up.
+  const came = calls.filter(({ id, lane }) => lane.bucket === key && refused.came.has(id)).length;
+  const windows = described.filter(({ requests }) => requests < 2 * came);
   const lengths = windows.map(({ windowMs }) => windowMs).toSorted((one, other) => one - other);
   const maxWindowMs = lengths.at(-1) ?? 0;
   const isAbout = ({ id, lane }: CallPlan): boolean =>
@@ -116,12 +135,19 @@ function windowsMs(
       (refused.known.has(id) && !refused.sent.has(id) && (wayMs > 0 || lane.key !== call.lane.key)));
   const shorterMs = lengths.slice(0, -1).reduce((sum, ms) => sum + ms, 0);
   const ofBucket = calls.filter(({ lane }) => lane.bucket === key);
-  const answeredMs = Math.max(...ofBucket.map(({ serviceMs }) => serviceMs)) + callWaysMs;
+  const services = ofBucket.map(({ serviceMs }) => serviceMs);
+  const answeredMs = Math.max(...services) + callWaysMs;
+  // By so much longer than the fastest a response takes; the first calls of a window may have been on their way for longer.
+  const spreadMs = answeredMs - Math.min(...services);
   const ahead = ofBucket.filter(({ id }) => refused.known.has(id)).length;
-  const rounds = windows.map(({ requests }) => Math.floor(ahead / requests) + 1);
+  const laters = windows.map(({ requests, windowMs }) => {
+    const laterMs = (part: number): number => Math.min(answeredMs, Math.max(windowMs / part, spreadMs));
+    const rounds = Math.floor(ahead / requests);
+    return laterMs(firstsPerWindow) + rounds * laterMs(responsesPerWindow) + (rounds + 1) * slackMs;
+  });
   return {
     orderMs: calls.some(isAbout) ? maxWindowMs : 0,
-    earlyMs: windows.length === 0 ? 0 : shorterMs + Math.max(...rounds) * (answeredMs + slackMs),
+    earlyMs: windows.length === 0 ? 0 : shorterMs + Math.max(...laters),
   };
 }
 

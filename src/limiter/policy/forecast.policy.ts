@@ -13,7 +13,8 @@ import type { Costs, MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { closedMs, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
-import { meterNames } from './meter-names.policy.ts';
+import { callWindows, meterNames } from './meter-names.policy.ts';
+import { nestedWaitMs, type NeededWindow } from './nested-windows.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
@@ -101,12 +102,23 @@ function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Fo
     const until = lane?.asleep.get(reason);
     if (until !== undefined) consider(until - now, heldBySleep[reason]);
   }
+  const windows: NeededWindow[] = [];
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
     const own = ownCostAhead(bucket, position, name);
     const ahead = units > 0 ? own + costElsewhere(bucket, { lane, others }, name) : own;
-    if (units + ahead > 0) consider(drainFor(bucket, { name, units, ahead }, now), heldByMeter[name]);
+    if (units + ahead <= 0) continue;
+    consider(drainFor(bucket, { name, units, ahead }, now), heldByMeter[name]);
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || !callWindows.includes(name)) continue;
+    const waitMs = (fewer: number): number =>
+      drainFor(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, now);
+    windows.push({ meter, units: units + ahead, waitMs });
+  }
+  if (windows.length > 1 && windows.some(({ meter }) => meter.log !== null)) {
+    const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
+    consider(nestedWaitMs(byLength, 0, now), 'requests');
   }
   consider(serialWaitMs(position, now), 'serialized');
   return longest;

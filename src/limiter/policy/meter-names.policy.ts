@@ -21,6 +21,9 @@ export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests
 /** Windows of requests that are shorter than a day. */
 export const windowNames: readonly MeterName[] = ['requests', ...requestWindows];
 
+/** All meters of which each call takes the same, by the length of their windows. */
+export const callWindows: readonly MeterName[] = ['requests', 'requests_day', ...requestWindows];
+
 /** Meter names and units of a call's costs, without the zeros. */
 export function costEntries(costs: Costs): [MeterName, number][] {
   const entries: [MeterName, number][] = [];

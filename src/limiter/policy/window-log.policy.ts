@@ -210,16 +210,19 @@ export function windowWaitMs(meter: Meter, units: number, now: number): number {
   if (log === null || limit === null) return 0;
   const rounds = Math.ceil(units / limit - unitRounding) - 1;
   let left = loggedUnits(log, now) + units - rounds * limit - limit;
-  const periodMs = log.counts === 'fixed' ? windowMs : windowMs + marginMs(windowMs);
-  if (left <= unitRounding)
-    return rounds <= 0 ? 0 : endOf(log, windowMs, now) - now + (rounds - 1) * periodMs;
+  const roundMs = periodMs(meter);
+  if (left <= unitRounding) return rounds <= 0 ? 0 : endOf(log, windowMs, now) - now + (rounds - 1) * roundMs;
   for (const { until, units: leaving } of log.slots.toSorted((one, other) => one.until - other.until)) {
     if (until <= now) continue;
     left -= leaving;
-    if (left <= unitRounding) return until - now + rounds * periodMs;
+    if (left <= unitRounding) return until - now + rounds * roundMs;
   }
-  return endOf(log, windowMs, now) - now + rounds * periodMs;
+  return endOf(log, windowMs, now) - now + rounds * roundMs;
 }
+
+/** The time between two calls that are a whole limit apart. Milliseconds. */
+export const periodMs = ({ log, windowMs }: Meter): number =>
+  log?.counts === 'fixed' ? windowMs : windowMs + marginMs(windowMs);
 
 /** Milliseconds for which the log must be kept; 0 = nothing in it counts. */
 export const logMemoryMs = ({ log }: Meter, now: number): number =>

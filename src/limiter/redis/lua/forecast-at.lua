@@ -76,6 +76,37 @@ do
   local heldByMeter = { requests = 'requests', images = 'requests', requests_burst = 'requests', requests_hour = 'requests', tokens = 'tokens', requests_day = 'upstream_day',
     tokens_day = 'upstream_day', cost = 'cost', input_tokens = 'tokens', output_tokens = 'tokens' }
 
+  -- Mirror of nested-windows.policy.ts, with its windows: { meter, units, waitMs }, shortest first, of which the first `count` are meant.
+  local callWindows = { requests = true, requests_day = true, requests_burst = true, requests_hour = true }
+
+  local function fromEmptyMs(meter, units)
+    if not meter.limit then return 0 end
+    if not meter.log then return (math.max(0, units - meter.limit) * meter.windowMs) / meter.limit end
+    return (math.ceil(units / meter.limit) - 1) * windowLog.periodMs(meter)
+  end
+
+  local function nestedWaitMs(windows, count, fewer, now)
+    if count == 0 then return 0 end
+    local meter, waitMs = windows[count][1], windows[count][3]
+    local limit = meter.limit
+    local aloneMs = waitMs(fewer)
+    local waitsMs = math.max(aloneMs, nestedWaitMs(windows, count - 1, fewer, now))
+    if not meter.log or not limit or count == 1 then return waitsMs end
+    local units = windows[count][2] - fewer
+    if meter.log[1] == 'fixed' then
+      local beyond = units - math.max(0, limit - windowLog.loggedUnits(meter, now))
+      if beyond <= 0 then return waitsMs end
+      local inWindow, openMs = beyond - (math.ceil(beyond / limit) - 1) * limit, 0
+      for i = 1, count - 1 do openMs = math.max(openMs, fromEmptyMs(windows[i][1], inWindow)) end
+      return math.max(waitsMs, aloneMs + openMs)
+    end
+    local rounds = math.ceil(units / limit) - 1
+    if rounds <= 0 then return waitsMs end
+    local before = fewer + rounds * limit
+    local firstMs = math.max(waitMs(before), nestedWaitMs(windows, count - 1, before, now))
+    return math.max(waitsMs, rounds * windowLog.periodMs(meter) + firstMs)
+  end
+
   local function serialWaitMs(lane, position, now)
     local most = position.maxInFlight
     if not lane or not most then return 0 end
@@ -105,11 +136,24 @@ do
     end
     local wanted = {}
     for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
+    local windows, isLogged = {}, false
     for _, name in ipairs(meterNames) do
       local units = wanted[name] or 0
       local ahead = ownCostAhead(lane, position.ahead, name)
       if units > 0 then ahead = ahead + costElsewhere(lane, others, name) end
-      if units + ahead > 0 then consider(drainFor(name, units, ahead, now), heldByMeter[name]) end
+      if units + ahead > 0 then
+        consider(drainFor(name, units, ahead, now), heldByMeter[name])
+        local meter = bucket.meters[name]
+        if callWindows[name] then
+          local function waitMsOf(fewer) return drainFor(name, units, math.max(0, ahead - fewer), now) end
+          windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
+          isLogged = isLogged or meter.log
+        end
+      end
+    end
+    if #windows > 1 and isLogged then
+      table.sort(windows, function(one, other) return one[4] < other[4] or (one[4] == other[4] and one[5] < other[5]) end)
+      consider(nestedWaitMs(windows, #windows, 0, now), 'requests')
     end
     consider(serialWaitMs(lane, position, now), 'serialized')
     return waitMs, heldBy

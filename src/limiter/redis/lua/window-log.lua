@@ -132,14 +132,18 @@ do
     windowLog.logUnits(meter, lowest - windowLog.loggedUnits(meter, now), now)
   end
 
+  function windowLog.periodMs(meter)
+    return meter.log and meter.log[1] == 'fixed' and meter.windowMs or meter.windowMs + marginMs(meter.windowMs)
+  end
+
   function windowLog.windowWaitMs(meter, units, now)
     local limit, windowMs = meter.limit, meter.windowMs
     if not meter.log or not limit then return 0 end
     local rounds = math.ceil(units / limit - unitRounding) - 1
     local left = windowLog.loggedUnits(meter, now) + units - rounds * limit - limit
-    local periodMs = meter.log[1] == 'fixed' and windowMs or windowMs + marginMs(windowMs)
+    local roundMs = windowLog.periodMs(meter)
     if left <= unitRounding then
-      return rounds <= 0 and 0 or endOf(meter.log[1], windowMs, now) - now + (rounds - 1) * periodMs
+      return rounds <= 0 and 0 or endOf(meter.log[1], windowMs, now) - now + (rounds - 1) * roundMs
     end
     local slots = {}
     for i, slot in ipairs(meter.log[2]) do slots[i] = slot end
@@ -147,10 +151,10 @@ do
     for _, slot in ipairs(slots) do
       if slot[2] > now then
         left = left - slot[3]
-        if left <= unitRounding then return slot[2] - now + rounds * periodMs end
+        if left <= unitRounding then return slot[2] - now + rounds * roundMs end
       end
     end
-    return endOf(meter.log[1], windowMs, now) - now + rounds * periodMs
+    return endOf(meter.log[1], windowMs, now) - now + rounds * roundMs
   end
 
   function windowLog.logMemoryMs(meter, now)
