@@ -9,7 +9,7 @@
  * | ways | six ways of a command to the store; a tick where wake-ups get lost | what was stated is of the past |
  * | turns | the largest call of each other lane that waits, and one of the call's own; behind a wire each call that has just left its line | start-time fair queueing is fair within one call of each lane |
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`burstToleranceCalls`) |
- * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest | how long calls take is learned, slowly, and never known of the next one |
+ * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest; in the slots that calls of unknown fate leave | how long calls take is learned, slowly, and never known of the next one; a call of unknown fate keeps its slot until its lease ends |
  * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost; of calls refused for another reason than their bucket all that they reserved | only responses tell |
  * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
@@ -76,7 +76,7 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const refusedOtherwise = world.calls.filter(
     ({ id, lane, fate }) => fate === 'secondary' && lane.bucket === bucket.key && refused.ended.has(id),
   );
-  const service = servicesOf(world, call, known);
+  const service = servicesOf(world, call, refused);
   const togetherMs = left.reduce((sum, each) => sum + serviceMs(each), 0);
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const waitingMs = known.reduce((sum, each) => sum + serviceMs(each), 0);
@@ -222,14 +222,14 @@ function lineMs(
 function servicesOf(
   { calls }: World,
   { lane }: CallPlan,
-  known: readonly CallPlan[],
+  { known, sent, ended, answered }: RefusedCall,
 ): { readonly earlyMs: number; readonly lateMs: number } {
   if (lane.maxInFlight === null) return { earlyMs: 0, lateMs: 0 };
-  const own = known.filter((each) => each.lane.key === lane.key).length;
-  const taken = calls
-    .filter((each) => each.lane.key === lane.key)
-    .map(({ serviceMs, bodyMs }) => serviceMs + bodyMs);
-  const rounds = Math.floor(own / lane.maxInFlight) + 1;
+  const ofLane = calls.filter((each) => each.lane.key === lane.key);
+  const own = ofLane.filter(({ id }) => known.has(id)).length;
+  const unknown = ofLane.filter(({ id }) => sent.has(id) && ended.has(id) && !answered.has(id)).length;
+  const taken = ofLane.map(({ serviceMs, bodyMs }) => serviceMs + bodyMs);
+  const rounds = Math.floor(own / Math.max(1, lane.maxInFlight - unknown)) + 1;
   const maxMs = Math.max(...taken) + callWaysMs;
   return { earlyMs: rounds * maxMs, lateMs: rounds * (maxMs - Math.min(...taken)) };
 }
