@@ -65,7 +65,7 @@ export class BucketCalls {
 
   /** Takes a grant. Returns it if its call may be sent now; a grant that is kept for a while goes to the listener afterwards. */
   take(grant: GrantReply, time: ReplyTime): Grant | null {
-    const { clock, ended, background } = this.#context;
+    const { clock, ended, background, leaseMs, recovery } = this.#context;
     if (this.held.leases.has(grant.lease)) return null;
     if (ended.has(grant.lease)) {
       this.#repeatSettlement(grant.lease);
@@ -83,9 +83,12 @@ export class BucketCalls {
     this.held.leases.set(lease.lease, lease);
     this.#view.readings.noteTaken(lease.costs);
     const now = clock.monotonic();
-    const tooEarlyMs = Math.max(this.#view.resumeAt ?? now, this.#context.recovery.resumeAt ?? now) - now;
-    if (tooEarlyMs > 0) {
-      background.run(this.settle(lease, { kind: 'returned', sleepMs: tooEarlyMs, because: 'backoff' }, null));
+    // The message of a grant may be late: what Redis knew when it made it is what counts.
+    const grantedAt = Math.min(now, expiresAt + leaseMarginMs - leaseMs);
+    const resumeAt = Math.max(this.#view.resumeAt ?? grantedAt, recovery.resumeAt ?? grantedAt);
+    if (grantedAt < resumeAt) {
+      const sleepMs = Math.max(0, resumeAt - now);
+      background.run(this.settle(lease, { kind: 'returned', sleepMs, because: 'backoff' }, null));
       return null;
     }
     const keptMs = lease.isCapped ? this.#kept.msLeft() : 0;

@@ -35,7 +35,7 @@ export class BucketView {
   losses = 0;
   /** Times of the latest reply that was not overtaken. Its `now` is comparable only within one life of the bucket's data. */
   latest: ReplyTime | null = null;
-  /** Grants before this time are returned: other replicas have not entered their tickets yet. Monotonic milliseconds. */
+  /** Grants that Redis made before this time are returned: other replicas had not entered their tickets. Monotonic milliseconds. */
   resumeAt: number | null = null;
 
   constructor(now: number) {

@@ -28,8 +28,8 @@ export interface ReplicaContext {
 /** What the latest recovery from an absence of Redis asks of every bucket, also of those that are first used after it. */
 export interface Recovery {
   /**
-   * Grants before this time are returned (monotonic milliseconds): other replicas return later, with tickets that stand
-   * before ours, and report then what they sent.
+   * Grants that Redis made before this time are returned (monotonic milliseconds): other replicas return later, with tickets that
+   * stand before ours, and report then what they sent.
    */
   resumeAt: number | null;
   /** Since this time calls of an absence may be in flight that Redis does not know of; capped lanes wait one lease from then on. */
