@@ -180,15 +180,24 @@ export interface Reserved {
 }
 
 /**
- * Gives back the units of a call that the upstream never counted. Those that have drained since `grantedAt` do not come back:
- * without the reservation the meter might have been empty, and nothing would have drained.
+ * Units that were in the meter all the time since the grant of this mark: those that the level has beyond what was granted later.
+ * Where responses tell the level, it may have others' units in it; 0 = none that is known of.
+ */
+const heldThroughout = ({ level, granted, heardAt }: Meter, mark: MeterMark): number =>
+  heardAt === null ? level - (granted - mark.granted) : 0;
+
+/**
+ * Gives back the units of a call that the upstream never counted. Those that have drained since `grantedAt` do not come back where
+ * the meter might have been empty without the reservation: then nothing would have drained.
  */
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
   meter.returned += cost;
   unlogUnits(meter, cost, grantedAt);
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
-  refund(meter, hasRested ? cost : Math.max(0, cost - (now - grantedAt) * drainRate(meter)), now);
+  drain(meter, now);
+  const left = Math.max(cost - (now - grantedAt) * drainRate(meter), heldThroughout(meter, mark));
+  refund(meter, hasRested ? cost : Math.max(0, Math.min(cost, left)), now);
   // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

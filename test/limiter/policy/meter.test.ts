@@ -103,6 +103,39 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.roomIn(1, 400)).toBe(0);
   });
 
+  test('gets back a whole reservation that was held for long, where it was never empty meanwhile', () => {
+    const timed = stated(10, 60_000);
+    for (let sent = 0; sent < 7; sent += 1) timed.take(1, 0);
+    const mark = timed.take(1, 2_000);
+    timed.take(1, 8_000);
+    giveUnitsBack(timed.meter, { mark, grantedAt: from + 2_000 }, from + 14_000);
+    // Eight were sent, of which two and more have drained.
+    expect(timed.meter.level).toBeCloseTo(8 - 13_000 / 6_000, 2);
+  });
+
+  test('never has less, after a call was given back, than if the call had not come', () => {
+    const gaps = fc.array(fc.integer({ min: 0, max: 9_000 }), { minLength: 2, maxLength: 12 });
+    fc.assert(
+      fc.property(gaps, fc.nat(11), fc.integer({ min: 0, max: 30_000 }), (gapsMs, unsent, heldMs) => {
+        const [timed, without] = [stated(6, 24_000), stated(6, 24_000)];
+        let [at, mark, grantedMs]: [number, MeterMark | null, number] = [0, null, 0];
+        for (const [index, gapMs] of gapsMs.entries()) {
+          at += gapMs;
+          if (timed.roomIn(1, at) > 0) continue;
+          const taken = timed.take(1, at);
+          if (mark === null && index >= unsent % gapsMs.length) [mark, grantedMs] = [taken, at];
+          else without.take(1, at);
+        }
+        at += heldMs;
+        if (mark !== null) giveUnitsBack(timed.meter, { mark, grantedAt: from + grantedMs }, from + at);
+        drain(timed.meter, from + at);
+        drain(without.meter, from + at);
+        // A meter that leaves empty rests: a sixtieth of its window.
+        expect(timed.meter.level).toBeGreaterThanOrEqual(without.meter.level - 6 / 60 - 1e-6);
+      }),
+    );
+  });
+
   test('lowers a pinned limit to the reported one and never raises it', () => {
     const timed = stated(10, 1_000);
     timed.respond(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });

@@ -88,6 +88,10 @@ local function giveUnitsBack(meter, mark, grantedAt, now)
   meter.returned = meter.returned + cost
   windowLog.unlogUnits(meter, cost, grantedAt)
   local hasRested = meter.at == mark[4] and meter.at > now
-  refund(meter, hasRested and cost or math.max(0, cost - (now - grantedAt) * drainRate(meter)), now)
+  drain(meter, now)
+  -- What was in the meter all the time since the grant: it was never empty, and drained in any case.
+  local heldThroughout = meter.heardAt and 0 or meter.level - (meter.granted - mark[2])
+  local left = math.max(cost - (now - grantedAt) * drainRate(meter), heldThroughout)
+  refund(meter, hasRested and cost or math.max(0, math.min(cost, left)), now)
   if meter.level == 0 then meter.at = now end
 end
