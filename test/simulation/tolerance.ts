@@ -19,10 +19,12 @@
  * | ticks | over replicas, 1.5 s where messages get lost | a tick makes up for a message |
  * | described | where the windows of the upstream are described: the longest of them where a turn may go to others; early: all but the longest, and in each round how much longer than the fastest a response takes, a twentieth of the window at least; only windows that can hold somebody count | a window lets all its calls go at once, so that the next call waits for a whole one; each window is forecast alone; a call counts from when it may have been counted, which its response says; a round that begins late, for its wake-up was lost, makes all rounds behind it late |
  * | window | a window where only limit, remaining and reset tell of it; under a ceiling also a window of that | it is learned from several responses, and the model of a meter drains continuously where the upstream may give all back at once; what it refuses until then has used a slot of the ceiling |
+ * | rounding | late: a second for each window that the calls ahead need, where only limit, remaining and reset tell of windows of up to ten seconds | upstreams state whole seconds, and some one more, so that a window of one second may be taken for one of two |
  *
  * Pure.
  */
 import type { Costs, MeterName } from '../../src/call.ts';
+import { roundedFromMs, roundingMs } from '../../src/limiter/policy/window-learning.policy.ts';
 import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
 
@@ -100,8 +102,15 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
     (bucket.reports === 'fields' ? bucket.requests.windowMs + (perMinute === null ? 0 : ceilingWindowMs) : 0);
   return {
     early: (waitMs) => fixed + windows.earlyMs + standstillMs + restShare * waitMs + service.earlyMs,
-    late: (waitMs) => fixed + togetherMs + restShare * waitMs + service.lateMs,
+    late: (waitMs) =>
+      fixed + togetherMs + restShare * waitMs + service.lateMs + roundingLateMs(bucket, known.length),
   };
+}
+
+/** See the table above: `rounding`. */
+function roundingLateMs({ reports, requests: { limit, windowMs } }: BucketPlan, ahead: number): number {
+  if (reports !== 'fields' || windowMs > roundedFromMs) return 0;
+  return Math.ceil(ahead / limit) * roundingMs;
 }
 
 /** Nothing but its described windows holds the calls of the bucket up: no ceiling, no cap, and no response that closes it. */
