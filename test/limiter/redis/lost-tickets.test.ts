@@ -65,7 +65,7 @@ test('a grant that Redis made before a replica had entered its tickets again goe
     if (passed > noticedMs) throw new Error('the loss was not noticed');
     await redis.pass(10);
   }
-  one.limiter.cancel(bucketKey('bucket'), ticketId('elsewhere'));
+  const cancelling = one.limiter.cancel(bucketKey('bucket'), ticketId('elsewhere'));
   // The other replica notices the loss from a reply, and enters its ticket again after this one has asked for a grant.
   redis.fromMs = 200;
   await redis.pass(recoveryGraceMs - 30 - (redis.fromMs - 15));
@@ -78,6 +78,7 @@ test('a grant that Redis made before a replica had entered its tickets again goe
     [...(redis.server.model('bucket').bucket?.leases.values() ?? [])].map(({ ticket }) => ticket.id),
   ).toEqual(['third']);
   await redis.pass(300);
+  await cancelling;
   expect((await third).kind).toBe('queued');
   await redis.pass(noticedMs);
   expect([one.grants, two.grants].map((grants) => grants.map(({ ticket }) => ticket))).toEqual([

@@ -95,7 +95,7 @@ export const replicaMutations: readonly Mutation[] = [
     '',
   ),
   row('3', 'leases are not renewed', ticks, 'leases: renewed.map(({ lease }) => lease)', 'leases: []'),
-  row('4', 'who is back first goes first', calls, 'if (tooEarlyMs > 0) {', 'if (tooEarlyMs < -1) {'),
+  row('4', 'who is back first goes first', calls, 'if (grantedAt < resumeAt) {', 'if (grantedAt < 0) {'),
   row(
     '4',
     'tickets are entered again at the end',
