@@ -70,6 +70,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if true then return end',
   ],
   [
+    'a response that raises a limit forgets its own call',
+    'meter-quota',
+    'local counted = peak.level + onTheWay(meter) + answered',
+    'local counted = peak.level + onTheWay(meter)',
+  ],
+  [
     'a lowered limit forgets what it cuts off',
     'meter-quota',
     'if meter.limit and not meter.reported then rememberLevel(meter, now) end',

@@ -42,7 +42,11 @@ export function learnMeter(meter: Meter, { report, mark, seen, learn }: Reported
   if (isNewer && report.limit > 0) {
     const windowMs = report.windowMs !== null && report.windowMs > 0 ? report.windowMs : null;
     const leftMs = report.resetMs ?? null;
-    applyReport(meter, { limit: report.limit, windowMs, sentAt: seen.sentAt }, { leftMs, learn, now });
+    applyReport(
+      meter,
+      { limit: report.limit, windowMs, sentAt: seen.sentAt },
+      { leftMs, learn, cost: mark?.cost ?? 0, now },
+    );
   }
   const { resetMs = null } = report;
   if (resetMs !== null) logStatedEnd(meter, { sentAt: seen.sentAt, headAt: seen.headAt, leftMs: resetMs });

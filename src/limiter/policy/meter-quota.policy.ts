@@ -16,27 +16,21 @@ export interface StatedQuota {
   readonly learn: boolean;
 }
 
-/**
- * Applies the operator's setting (`null` = no longer stated). It takes effect at once, whatever was learned before. A raised limit
- * gives no more room than the upstream is known to have: under the lower limit the level was that of the stated quota only.
- */
+/** Applies the operator's setting (`null` = no longer stated). It takes effect at once, whatever was learned before. */
 export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: number): void {
-  const before = meter.limit;
   meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
-  enforce(meter, learn, now);
-  const { limit } = meter;
-  if (before === null || limit === null || limit <= before) return;
-  meter.level = Math.max(meter.level, Math.min(meter.level + limit - before, levelThere(meter, now)));
+  enforce(meter, { learn, answered: 0 }, now);
 }
 
 /**
  * The highest level that the upstream can have now, by its responses or by what was counted here when the limit was lowered; 0 =
  * neither is known.
+ * @param answered units of a call whose response is being learned from: it is no longer on its way, and not in the levels yet
  */
-function levelThere(meter: Meter, now: number): number {
+function levelThere(meter: Meter, answered: number, now: number): number {
   const { peak, unreported } = meter;
   if (peak === null) return 0;
-  const counted = peak.level + onTheWay(meter) + (unreported?.units ?? 0);
+  const counted = peak.level + onTheWay(meter) + answered + (unreported?.units ?? 0);
   return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
 }
 
@@ -48,7 +42,7 @@ const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted -
  * configurations, every call raises or lowers the limit.
  */
 function rememberLevel(meter: Meter, now: number): void {
-  const level = Math.max(meter.level, levelThere(meter, now)) - onTheWay(meter);
+  const level = Math.max(meter.level, levelThere(meter, 0, now)) - onTheWay(meter);
   meter.peak = { level, at: Math.max(meter.at, now), headAt: now };
   meter.unreported = null;
 }
@@ -71,26 +65,41 @@ export function isHeldSlower(meter: Meter): boolean {
   return limit * reportedMs < reported.limit * windowMs;
 }
 
+export interface ReportTerms {
+  /** Until the window ends, milliseconds; `null` = not stated. */
+  readonly leftMs: number | null;
+  readonly learn: boolean;
+  /** Units that the response's call took from the meter. */
+  readonly cost: number;
+  readonly now: number;
+}
+
 /**
  * Applies the quota that a response states. If it states no window, the former one stays, or the window is learned from what is
- * left of it (`leftMs`, milliseconds; `null` = not stated).
+ * left of it.
  */
 export function applyReport(
   meter: Meter,
   learned: ReportedQuota,
-  { leftMs, learn, now }: { readonly leftMs: number | null; readonly learn: boolean; readonly now: number },
+  { leftMs, learn, cost, now }: ReportTerms,
 ): void {
   const known =
     meter.reported?.limit === learned.limit || leftMs === null ? (meter.reported?.windowMs ?? null) : null;
   meter.reported = { ...learned, windowMs: learned.windowMs ?? learnedWindowMs(known, leftMs) };
-  enforce(meter, learn, now);
+  enforce(meter, { learn, answered: cost }, now);
 }
 
 /**
  * Puts limit and window in force. If there was no limit before, or a higher one, the level is cut off at the new limit, because the
- * upstream counts no more than its limit.
+ * upstream counts no more than its limit. A raised limit gives no more room than the upstream is known to have: under the lower
+ * limit the level was that of the lower quota only.
  */
-function enforce(meter: Meter, learn: boolean, now: number): void {
+function enforce(
+  meter: Meter,
+  { learn, answered }: { readonly learn: boolean; readonly answered: number },
+  now: number,
+): void {
+  const before = meter.limit;
   const quota = quotaInForce(meter, learn);
   const limit = quota === null ? null : quota.limit;
   const windowMs = quota === null ? assumedWindowMs(meter.name) : quota.windowMs;
@@ -104,6 +113,11 @@ function enforce(meter: Meter, learn: boolean, now: number): void {
   if (windowMs !== meter.windowMs) meter.log = countedAs(meter, { windowMs }, now);
   meter.limit = limit;
   meter.windowMs = windowMs;
+  if (before === null || limit === null || limit <= before) return;
+  meter.level = Math.max(
+    meter.level,
+    Math.min(meter.level + limit - before, levelThere(meter, answered, now)),
+  );
 }
 
 /**

@@ -254,6 +254,19 @@ describe.each(origins)('a meter of which no response tells, on a clock that begi
     expect(meter.roomIn(1, 100)).toBeGreaterThan(0);
   });
 
+  test('has no more room than before when the first response raises a limit that was lowered', () => {
+    const meter = TimedMeter.stated(wide, from);
+    const marks = Array.from({ length: wide.limit }, () => meter.take(1, 0));
+    meter.state(narrow, 20);
+    const last = marks.at(-1);
+    if (last === undefined) throw new Error('nothing was sent');
+    // In round figures, as some upstreams state what remains.
+    const rounded = { ...report(wide.limit, 30, wide.windowMs), level: { lowest: 30, highest: 40 } };
+    meter.respond(rounded, last, { sentMs: 1, headMs: 50 });
+    expect(meter.roomIn(2, 60)).toBeGreaterThan(0);
+    expect(meter.roomIn(2, 1_600)).toBe(0);
+  });
+
   test('goes on at the pace of a lowered limit at once, and has the room of a raised one', () => {
     const meter = used();
     meter.state(narrow, 1_000);

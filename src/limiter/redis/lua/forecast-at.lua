@@ -136,6 +136,8 @@ do
     end
     local wanted = {}
     for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
+    local meters = bucket.meters
+    local isNested = meters.requests and (meters.requests_burst or meters.requests_hour or meters.requests_day)
     local windows, isLogged = {}, false
     for _, name in ipairs(meterNames) do
       local units = wanted[name] or 0
@@ -144,7 +146,7 @@ do
       if units + ahead > 0 then
         consider(drainFor(name, units, ahead, now), heldByMeter[name])
         local meter = bucket.meters[name]
-        if callWindows[name] then
+        if isNested and callWindows[name] then
           local function waitMsOf(fewer) return drainFor(name, units, math.max(0, ahead - fewer), now) end
           windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
           isLogged = isLogged or meter.log

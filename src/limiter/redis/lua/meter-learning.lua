@@ -51,7 +51,7 @@ do
   function learnMeter(meter, report, mark, seen, now)
     drain(meter, now)
     local isNewer = not meter.reported or seen.sentAt >= meter.reported[3]
-    if isNewer and report.limit > 0 then applyReport(meter, report, seen.sentAt, now) end
+    if isNewer and report.limit > 0 then applyReport(meter, report, mark and mark[1] or 0, seen.sentAt, now) end
     if report.resetMs then windowLog.logStatedEnd(meter, seen.sentAt, seen.headAt, report.resetMs) end
     if not report.lowest or not meter.limit then return end
     if meter.log then return windowLog.logReported(meter, report.lowest - unusedUnits(meter), now) end

@@ -35,20 +35,22 @@ do
 
   -- The most that the upstream can have counted by now, as far as its responses stated, or as was counted here when the limit
   -- was lowered; 0 = neither.
-  local function levelThere(meter, now)
+  local function levelThere(meter, answered, now)
     local peak, unreported = meter.peak, meter.unreported
     if not peak then return 0 end
-    local counted = peak.level + onTheWay(meter) + (unreported and unreported.units or 0)
+    local counted = peak.level + onTheWay(meter) + answered + (unreported and unreported.units or 0)
     return math.max(0, counted - netRate(meter) * math.max(0, now - peak.at))
   end
 
   local function rememberLevel(meter, now)
-    local level = math.max(meter.level, levelThere(meter, now)) - onTheWay(meter)
+    local level = math.max(meter.level, levelThere(meter, 0, now)) - onTheWay(meter)
     meter.peak = { level, math.max(meter.at, now), now }
     meter.unreported = false
   end
 
-  local function enforce(meter, now)
+  -- `answered`: units of a call whose response is being learned from.
+  local function enforce(meter, answered, now)
+    local before = meter.limit
     local limit, windowMs = quotaInForce(meter)
     if limit == meter.limit and windowMs == meter.windowMs then return end
     drain(meter, now)
@@ -62,15 +64,13 @@ do
     end
     meter.limit = limit
     meter.windowMs = windowMs
+    if not before or not limit or limit <= before then return end
+    meter.level = math.max(meter.level, math.min(meter.level + limit - before, levelThere(meter, answered, now)))
   end
 
   function applySetting(meter, stated, now)
-    local before = meter.limit
     meter.stated = stated and { stated.limit, stated.windowMs }
-    enforce(meter, now)
-    local limit = meter.limit
-    if not before or not limit or limit <= before then return end
-    meter.level = math.max(meter.level, math.min(meter.level + limit - before, levelThere(meter, now)))
+    enforce(meter, 0, now)
   end
 
   function unusedUnits(meter)
@@ -85,11 +85,11 @@ do
     return limit * reportedMs < reported[1] * meter.windowMs
   end
 
-  function applyReport(meter, report, sentAt, now)
+  function applyReport(meter, report, cost, sentAt, now)
     local limit, leftMs = report.limit, report.resetMs
     local windowMs = report.windowMs and report.windowMs > 0 and report.windowMs
     local known = meter.reported and (meter.reported[1] == limit or not leftMs) and meter.reported[2] or false
     meter.reported = { limit, windowMs or learnedWindowMs(known, leftMs), sentAt }
-    enforce(meter, now)
+    enforce(meter, cost, now)
   end
 end
