@@ -58,7 +58,7 @@ export function pump(bucket: Bucket, now: number): Effects {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
-    const inMs = room(bucket, head.ticket, now);
+    const inMs = roomForTicketInMs(bucket, head.ticket, now);
     if (inMs > 0) {
       // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
       round.blocked = [...round.blocked, head.readyAs];
@@ -120,13 +120,14 @@ export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolea
   return heardAt !== null && heardAt + replicaLifeMs >= now;
 }
 
-function room(bucket: Bucket, ticket: Ticket, now: number): number {
-  let longest = 0;
+/** Milliseconds until every meter of the ticket's call has room for it; 0 = now. */
+function roomForTicketInMs(bucket: Bucket, ticket: Ticket, now: number): number {
+  let maxMs = 0;
   for (const [name, units] of costEntries(knownCosts(bucket, ticket.costs, ticket.document))) {
     const wanted = { units, waiting: bucket.waitingCosts.get(name) ?? 0 };
-    longest = Math.max(longest, roomInMs(meterOf(bucket, name, now), wanted, now));
+    maxMs = Math.max(maxMs, roomInMs(meterOf(bucket, name, now), wanted, now));
   }
-  return longest;
+  return maxMs;
 }
 
 function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {

@@ -1,6 +1,10 @@
 -- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
 -- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
 -- by `maxPerPump`; each piece of it is O(log n).
+-- Only here, without a counterpart in the policy: `mayGoAtOnce` and `grantAtOnce`, with `roomForCallInMs`. They are the short way
+-- of a call that finds nobody waiting and room in every meter, which is most calls: admit.lua grants it without putting it into its
+-- line and taking it out again (ADR 13). The result must be that of the long way, which is the policy's: `enqueue` and a pump.
+-- test/limiter/parity.test.ts compares the two.
 -- `lease.stage`, `lane.abandoned` and the like are fields that a `-- @record` line names: they become positions of a list
 -- (protocol/lua-source.ts).
 -- @constant replicaLifeMs maxPerPump
@@ -118,22 +122,23 @@ local function nextHead(blocked, budget, now)
   return nil, nil, budget
 end
 
-local function room(ticket, now)
-  local longest = 0
+-- Milliseconds until every meter of the ticket's call has room for it; 0 = now.
+local function roomForTicketInMs(ticket, now)
+  local maxMs = 0
   for _, cost in ipairs(knownCosts(ticket.costs, ticket.document)) do
-    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], bucket.waitingCosts[cost[1]] or 0, now))
+    maxMs = math.max(maxMs, roomInMs(meterOf(cost[1], now), cost[2], bucket.waitingCosts[cost[1]] or 0, now))
   end
-  return longest
+  return maxMs
 end
 
--- The `room` for a call without a document that is in no line yet, with its costs added to those that wait.
-local function roomAtOnce(costs, now)
-  local longest = 0
+-- The same for a call that is in no line yet and has no document; its costs count as waiting, as they would in its line.
+local function roomForCallInMs(costs, now)
+  local maxMs = 0
   for _, cost in ipairs(costs) do
     local waiting = (bucket.waitingCosts[cost[1]] or 0) + cost[2]
-    longest = math.max(longest, roomInMs(meterOf(cost[1], now), cost[2], waiting, now))
+    maxMs = math.max(maxMs, roomInMs(meterOf(cost[1], now), cost[2], waiting, now))
   end
-  return longest
+  return maxMs
 end
 
 local function inTransitBefore(tokens, meterName)
@@ -213,7 +218,7 @@ local function pump(now)
       budget = budget - 1
       nextAt = soonest(nextAt, asleepUntil(lane) or nil)
     else
-      local inMs = room(ticket, now)
+      local inMs = roomForTicketInMs(ticket, now)
       if inMs > 0 then
         -- Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
         blocked[readyAs] = true
@@ -228,17 +233,17 @@ local function pump(now)
   nextAt = nil
 end
 
--- True when a call comes where nobody waits and may go at once, without the way through the line. `lane`: nil = its lane is
--- new. Then its forecast is 0, and it is not refused.
+-- True when a call comes where nobody waits and may go at once, without the way through the line: the pump would grant it now, so
+-- its forecast is 0, and it is not refused. `lane`: nil = the bucket has no lane of its workspace yet.
 local function mayGoAtOnce(lane, asked, now)
   if bucket.waiting > 0 or asked.document or closedMs(now) > 0 then return false end
   if asked.maxInFlight and (lane and lane.inFlight or 0) >= asked.maxInFlight then return false end
   if lane and asleepUntil(lane) then return false end
   if lane and lane.slots and lane.unconfirmed >= math.max(1, lane.slots) then return false end
-  return firstCalls.nextFirstCallAt(now) <= now and roomAtOnce(asked.costs, now) <= 0
+  return firstCalls.nextFirstCallAt(now) <= now and roomForCallInMs(asked.costs, now) <= 0
 end
 
--- What `enqueue` and a pump do with a ticket that may go at once.
+-- Grants a ticket that may go at once. Leaves the state that `enqueue` and a pump would leave.
 local function grantAtOnce(lane, ticket, now)
   lane.start = math.max(lane.start, bucket.virtual)
   passThrough(lane, ticket)
