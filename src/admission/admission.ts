@@ -78,7 +78,7 @@ export class AdmissionQueue {
     const call = this.#registry.enter(request, clientGone);
     try {
       const { clock } = this.#parts;
-      applyLimits(call.lane, request.admission.ceiling);
+      applyLimits(call.lane, request.admission.ceilingTag);
       const askedAt = clock.monotonic();
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {

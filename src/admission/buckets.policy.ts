@@ -140,7 +140,7 @@ function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSetting
     weight: workspace.weight,
     maxInFlight: upstream.limits.maxInFlight,
     maxQueued: upstream.limits.maxQueued,
-    ceiling: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+    ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     perMinute,
     perDay,
   };

@@ -39,8 +39,8 @@ export class CeilingEdge {
     const { remaining: slots, nextSlotMs: freeInMs } = state;
     if (slots <= 0) edge.fullUntil = now + freeInMs;
     const nextSlotMs = slots <= 0 ? freeInMs + this.#rotation.delayMs(call) : freeInMs;
-    const { ceiling } = call.request.admission;
-    background(limiter.charged(grant, { slots, nextSlotMs, ceiling }));
+    const { ceilingTag } = call.request.admission;
+    background(limiter.charged(grant, { slots, nextSlotMs, ceilingTag }));
   }
 
   /** The ceiling had no slot for a grant: the limiter narrows the lane when it gets the grant back. */

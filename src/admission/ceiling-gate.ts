@@ -57,7 +57,7 @@ export class CeilingGate {
   pass(call: QueuedCall, grant: Grant): void {
     if (call.isGone || hasMoved(call, grant)) return this.#drop(grant);
     const { gate } = call.lane;
-    applyLimits(call.lane, call.request.admission.ceiling);
+    applyLimits(call.lane, call.request.admission.ceilingTag);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceilings.ts`).
@@ -193,7 +193,7 @@ export class CeilingGate {
       kind: 'returned',
       sleepMs: Math.max(0, until - now),
       because,
-      ceiling: request.admission.ceiling,
+      ceilingTag: request.admission.ceilingTag,
     };
   }
 

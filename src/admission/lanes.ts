@@ -57,8 +57,8 @@ export interface LaneView {
   calls: number;
   waiting: number;
   usedAt: number;
-  /** The ceiling's limits, as one text, under which `gate` and `edge` were observed; `null` = nothing was observed yet. */
-  limits: string | null;
+  /** Tag of the ceiling's limits (`LaneSetting`) under which `gate` and `edge` were observed; `null` = nothing was observed yet. */
+  ceilingTag: string | null;
   readonly gate: GateState;
   readonly edge: EdgeState;
   readonly rotation: RotationState;
@@ -106,17 +106,20 @@ const newLane = (usedAt: number): LaneView => ({
   calls: 0,
   waiting: 0,
   usedAt,
-  limits: null,
+  ceilingTag: null,
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
 });
 
-/** Sets the limits under which the lane is observed. Observations under other limits are dropped; the scheduler may have to stop counting slots. */
-export function applyLimits(lane: LaneView, limits: string): void {
-  if (lane.limits === limits) return;
-  if (lane.limits !== null) lane.edge.isReported = true;
-  lane.limits = limits;
+/**
+ * Sets the limits under which the lane is observed, by their tag. Observations under other limits are dropped; the scheduler may
+ * have to stop counting slots.
+ */
+export function applyLimits(lane: LaneView, ceilingTag: string): void {
+  if (lane.ceilingTag === ceilingTag) return;
+  if (lane.ceilingTag !== null) lane.edge.isReported = true;
+  lane.ceilingTag = ceilingTag;
   lane.gate.asleep = null;
   lane.edge.fullUntil = null;
 }

@@ -149,7 +149,7 @@ function isNoBetter(call: AdmissionRequest, other: AdmissionRequest): boolean {
     one.urgency >= two.urgency &&
     one.callClass === two.callClass &&
     one.document === two.document &&
-    one.ceiling === two.ceiling &&
+    one.ceilingTag === two.ceilingTag &&
     one.maxQueued <= two.maxQueued &&
     Object.entries(two.costs).every(
       ([meter, cost]) => (one.costs[meter as keyof typeof one.costs] ?? 0) >= cost,

@@ -29,7 +29,7 @@ export function reconfigure(
     const settings = settingsOf(call.request);
     if (settings === null || isSame(call.request, settings)) continue;
     call.request = withSettings(call.request, settings);
-    applyLimits(call.lane, settings.ceiling);
+    applyLimits(call.lane, settings.ceilingTag);
     changed.push(call);
     note(changes, call.request);
   }
@@ -40,24 +40,24 @@ export function reconfigure(
 }
 
 function note(changes: Map<BucketKey, BucketChange>, { admission }: AdmissionRequest): void {
-  const { bucket, setting, lane, weight, maxInFlight, perMinute, ceiling } = admission;
+  const { bucket, setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission;
   let change = changes.get(bucket);
   if (change === undefined) changes.set(bucket, (change = { setting, lanes: new Map() }));
-  change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceiling });
+  change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceilingTag });
 }
 
 const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolean =>
   isSameBucket(admission.setting, settings.setting) &&
   admission.weight === settings.weight &&
   admission.maxInFlight === settings.maxInFlight &&
-  admission.ceiling === settings.ceiling &&
+  admission.ceilingTag === settings.ceilingTag &&
   admission.maxQueued === settings.maxQueued;
 
 function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
-  const { setting, weight, maxInFlight, ceiling, maxQueued, perMinute, perDay } = settings;
+  const { setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay } = settings;
   return {
     ...request,
-    admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceiling, maxQueued },
+    admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
     ceiling: { key: request.ceiling.key, perMinute, perDay },
   };
 }

@@ -120,7 +120,7 @@ export class WaitRegistry implements CallKeeper {
     call.request = { ...call.request, admission: { ...admission, ...to } };
     call.lane = this.#lanes.of(to);
     call.lane.calls += 1;
-    applyLimits(call.lane, admission.ceiling);
+    applyLimits(call.lane, admission.ceilingTag);
     this.#queues.add(call);
   }
 
@@ -178,6 +178,6 @@ export class WaitRegistry implements CallKeeper {
 
   /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = not known. */
   #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof ceilingFullFor> {
-    return lane.limits === request.admission.ceiling ? ceilingFullFor(lane, now) : null;
+    return lane.ceilingTag === request.admission.ceilingTag ? ceilingFullFor(lane, now) : null;
   }
 }

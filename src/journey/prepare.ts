@@ -81,7 +81,10 @@ export function prepare(input: PrepareInput): Prepared {
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, perMinute, ceiling, maxQueued } = callSettings(workspace, upstream);
+  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued } = callSettings(
+    workspace,
+    upstream,
+  );
   const { costKey } = description;
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
   const ownLane = own === bucket ? lane : laneOf(own, workspace.id, labelKey);
@@ -101,7 +104,7 @@ export function prepare(input: PrepareInput): Prepared {
       weight,
       maxInFlight,
       perMinute,
-      ceiling,
+      ceilingTag,
       maxQueued,
       urgency: urgencyOf(fields.get('priority')),
       callClass: description.callClass,

@@ -41,11 +41,11 @@ export interface LaneSetting {
   /** Sends per minute that the workspace's ceiling allows; `null` = it has none. Forecasts look ahead by it. */
   readonly perMinute: number | null;
   /**
-   * The limits of the workspace's ceiling as one opaque word, to be compared only (`AdmissionRequest.ceiling` has the limits
-   * themselves). A lane that sleeps because of its ceiling wakes when another word comes: the limit for which it slept does
-   * not hold any more.
+   * Stands for the limits of the workspace's ceiling, as an `ETag` stands for a text: opaque, equal while they are equal
+   * (`AdmissionRequest.ceiling` has the limits themselves). A lane that sleeps because of its ceiling wakes when another tag
+   * comes: the limit for which it slept does not hold any more.
    */
-  readonly ceiling: string;
+  readonly ceilingTag: string;
 }
 
 /** Where a ticket stands among the tickets of its lane and urgency. */
@@ -166,8 +166,8 @@ export type Settlement =
       readonly kind: 'returned';
       readonly sleepMs: number;
       readonly because: Exclude<SleepReason, 'document'>;
-      /** The limits (as in `LaneSetting`) of the ceiling that refused it; absent: those that the lane has. */
-      readonly ceiling?: string;
+      /** The limits of the ceiling that refused it (as in `LaneSetting`); absent: those that the lane has. */
+      readonly ceilingTag?: string;
     }
   /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
   | { readonly kind: 'unknown' };
@@ -188,7 +188,7 @@ export interface CeilingEdge {
   /** Until the next slot frees, milliseconds. */
   readonly nextSlotMs: number;
   /** The limits (as in `LaneSetting`) under which that was found; absent: those that the lane has. */
-  readonly ceiling?: string;
+  readonly ceilingTag?: string;
 }
 
 /** New settings of a bucket and of lanes in it. */

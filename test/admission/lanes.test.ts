@@ -50,7 +50,7 @@ test('unused lanes are forgotten when there are very many, sleeping lanes and la
 test('a lane that another replica held to single calls at a full ceiling is no longer held once there is room', async () => {
   const clock = new FakeClock();
   const { queue, limiter } = embeddedQueue({ clock });
-  const admitted = { lane: 'l', perMinute: 2, ceiling: '2.none' };
+  const admitted = { lane: 'l', perMinute: 2, ceilingTag: '2.none' };
   const elsewhere = await limiter.admit(admission('elsewhere', { ...admitted, arrivedAt: 0 }));
   if (elsewhere.kind !== 'granted') throw new Error('not granted');
   await limiter.settle(elsewhere.grant, { kind: 'returned', sleepMs: 0, because: 'ceiling_minute' }, null);

@@ -325,7 +325,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a refusal under other limits holds a lane',
     'settle',
-    'not settlement.ceiling or settlement.ceiling == lane.ceiling',
+    'not settlement.ceilingTag or settlement.ceilingTag == lane.ceilingTag',
     'true',
   ],
   [

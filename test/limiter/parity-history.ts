@@ -24,7 +24,7 @@ export interface AdmitStep {
   readonly weight: number;
   readonly maxInFlight: number | null;
   readonly perMinute: number | null;
-  readonly ceiling: string;
+  readonly ceilingTag: string;
   readonly maxQueued: number;
   readonly urgency: number;
   readonly callClass: string;
@@ -272,12 +272,12 @@ const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
 const edgeOf = (draw: Draw): CeilingEdge => ({
   slots: draw.whole(0, 3),
   nextSlotMs: draw.fraction(0, 900),
-  ...(draw.chance(0.3) ? { ceiling: ceilingOf(draw).ceiling } : {}),
+  ...(draw.chance(0.3) ? { ceilingTag: ceilingOf(draw).ceilingTag } : {}),
 });
 
-function ceilingOf(draw: Draw): { readonly perMinute: number | null; readonly ceiling: string } {
+function ceilingOf(draw: Draw): { readonly perMinute: number | null; readonly ceilingTag: string } {
   const perMinute = draw.one<number | null>(4, 4, 4, 1, null);
-  return { perMinute, ceiling: `${perMinute ?? 'none'}.none` };
+  return { perMinute, ceilingTag: `${perMinute ?? 'none'}.none` };
 }
 
 function changed(
@@ -353,7 +353,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
       kind: 'returned',
       sleepMs: draw.one(0, draw.fraction(1, 800), 40_000),
       because: draw.one('ceiling_minute', 'ceiling_day'),
-      ...(draw.chance(0.5) ? { ceiling: ceilingOf(draw).ceiling } : {}),
+      ...(draw.chance(0.5) ? { ceilingTag: ceilingOf(draw).ceilingTag } : {}),
     },
     { kind: 'returned', sleepMs: draw.one(0, draw.fraction(1, 800)), because: 'backoff' },
     { kind: 'unknown' },

@@ -15,7 +15,7 @@ const plain = {
   weight: 1,
   maxInFlight: null,
   perMinute: null,
-  ceiling: 'none.none',
+  ceilingTag: 'none.none',
   maxQueued: 1_000,
   urgency: 3,
   callClass: 'plain',

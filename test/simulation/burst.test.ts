@@ -168,7 +168,7 @@ async function enter(
     costs: { requests: 1 },
     maxWaitMs: Infinity,
     document: null,
-    ceiling: 'none.none',
+    ceilingTag: 'none.none',
     position: { kind: 'arrival', at },
   });
 }

@@ -97,7 +97,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
   call.enteredAt = clock.monotonic();
   call.state = 'entering';
-  const { setting, weight, maxInFlight, maxQueued, ceiling, perMinute, perDay } = scene.settings();
+  const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute, perDay } = scene.settings();
   let ticket: Ticket | null = null;
   let how: string;
   try {
@@ -115,7 +115,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         callClass: plan.callClass,
         costs: plan.costs,
         document: plan.document?.name ?? null,
-        ceiling,
+        ceilingTag,
       },
       ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
       arrivedAt: scene.ownTime(),

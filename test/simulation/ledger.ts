@@ -77,8 +77,8 @@ export interface LaneRecord {
   readonly leases: Set<LeaseRecord>;
   /** A response sent it to sleep, whatever its ceiling allows. */
   backoffUntil: number;
-  /** Its ceiling had no place until then, by limits of this word. */
-  full: { readonly until: number; readonly ceiling: string } | null;
+  /** Its ceiling had no slot until then, under the limits with this tag. */
+  full: { readonly until: number; readonly ceilingTag: string } | null;
   /** When a call of it that was not sent last gave its slot back; what was refused before says nothing any more. */
   slotBackAt: number;
   backloggedSince: number;
@@ -280,7 +280,7 @@ export class Ledger extends Story implements DriverLedger {
   asleepUntil({ plan, backoffUntil, full }: LaneRecord, now: number): number {
     if (full === null || full.until <= backoffUntil) return backoffUntil;
     const holds = this.regimes(now).some(
-      (regime) => entrySettingsOf(regime, plan.key).ceiling === full.ceiling,
+      (regime) => entrySettingsOf(regime, plan.key).ceilingTag === full.ceilingTag,
     );
     return holds ? full.until : backoffUntil;
   }
@@ -500,17 +500,17 @@ export class Ledger extends Story implements DriverLedger {
       lane.slotBackAt = now;
     }
     const isOutdated = lease.issuedAt < lane.slotBackAt;
-    if (sleepMs > 0 && isFull && !isOutdated) this.isFull(lane, now + sleepMs, settlement.ceiling ?? '');
+    if (sleepMs > 0 && isFull && !isOutdated) this.isFull(lane, now + sleepMs, settlement.ceilingTag ?? '');
     else if (sleepMs > 0 && !isFull) lane.backoffUntil = Math.max(lane.backoffUntil, now + sleepMs);
     const back = settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
     if (back) this.intoLine(lease.call, now);
     this.note(now, `settle ${token} ${settlement.kind}${back ? ' back' : ''}`);
   }
 
-  /** The ceiling has no place, by limits of this word. */
-  isFull(lane: LaneRecord, until: number, ceiling: string): void {
-    const known = lane.full?.ceiling === ceiling ? lane.full.until : 0;
-    lane.full = { until: Math.max(known, until), ceiling };
+  /** The ceiling has no slot until then, under the limits with this tag. */
+  isFull(lane: LaneRecord, until: number, ceilingTag: string): void {
+    const known = lane.full?.ceilingTag === ceilingTag ? lane.full.until : 0;
+    lane.full = { until: Math.max(known, until), ceilingTag };
   }
 
   /** The driver sends. `token` is the lease it holds. */

@@ -231,7 +231,7 @@ export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
     maxQueued,
-    ceiling: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+    ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     perMinute,
     perDay,
   };

@@ -107,8 +107,8 @@ export function wiredLimiter(
         if (edge === null) ledger.reach('left the edge of the ceiling');
         else if (edge.slots <= 0) {
           ledger.reach('last place under the ceiling taken');
-          const { ceiling } = entrySettingsOf(ledger.rules.of(process), grant.lane);
-          ledger.isFull(ledger.lane(grant.lane), now() + edge.nextSlotMs, ceiling);
+          const { ceilingTag } = entrySettingsOf(ledger.rules.of(process), grant.lane);
+          ledger.isFull(ledger.lane(grant.lane), now() + edge.nextSlotMs, ceilingTag);
         }
         return limiter().charged(grant, edge);
       }),

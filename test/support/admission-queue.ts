@@ -31,7 +31,12 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = options.arrivedAt ?? clock.monotonic();
   const request: AdmissionRequest = {
-    admission: admission(ticket, { perMinute, ceiling: ceilingWord(perMinute, perDay), ...asked, arrivedAt }),
+    admission: admission(ticket, {
+      perMinute,
+      ceilingTag: ceilingTagOf(perMinute, perDay),
+      ...asked,
+      arrivedAt,
+    }),
     arrivedAt,
     ceiling: { key: ceilingKey(workspace), perMinute, perDay },
     workspaceId: workspace,
@@ -59,12 +64,12 @@ export function settingsOf(
     ...changes,
     perMinute,
     perDay,
-    ceiling: ceilingWord(perMinute, perDay),
+    ceilingTag: ceilingTagOf(perMinute, perDay),
   };
 }
 
 /** The limits of a ceiling as one word, as `callSettings` writes them. */
-const ceilingWord = (perMinute: number | null, perDay: number | null): string =>
+const ceilingTagOf = (perMinute: number | null, perDay: number | null): string =>
   `${perMinute ?? 'none'}.${perDay ?? 'none'}`;
 
 export interface EmbeddedQueue {

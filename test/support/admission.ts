@@ -44,7 +44,7 @@ export function admission(
     weight: 1,
     maxInFlight: null,
     perMinute: null,
-    ceiling: 'none.none',
+    ceilingTag: 'none.none',
     maxQueued: 100,
     urgency: 3,
     callClass: 'default',

@@ -70,8 +70,8 @@ export interface Lane {
   maxInFlight: number | null;
   /** The workspace's ceiling per minute; `null` = none. */
   perMinute: number | null;
-  /** The limits of the workspace's ceiling, as one opaque word. */
-  ceiling: string;
+  /** Stands for the limits of the workspace's ceiling: `LaneSetting.ceilingTag`. */
+  ceilingTag: string;
   /** Start tag of the lane's next ticket (start-time fair queueing). */
   start: number;
   inFlight: number;

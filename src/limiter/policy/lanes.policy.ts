@@ -21,7 +21,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       weight: setting.weight,
       maxInFlight: setting.maxInFlight,
       perMinute: setting.perMinute,
-      ceiling: setting.ceiling,
+      ceilingTag: setting.ceilingTag,
       start: bucket.virtual,
       inFlight: 0,
       line: new SortedNames(),
@@ -52,8 +52,8 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
     refreshReadiness(bucket, lane);
   }
   lane.perMinute = setting.perMinute;
-  if (lane.ceiling === setting.ceiling) return;
-  lane.ceiling = setting.ceiling;
+  if (lane.ceilingTag === setting.ceilingTag) return;
+  lane.ceilingTag = setting.ceilingTag;
   if (lane.slots !== null) lane.slots = Math.max(1, lane.slots);
   wake(bucket, lane, ['ceiling_minute', 'ceiling_day']);
 }

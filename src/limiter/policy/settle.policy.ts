@@ -47,7 +47,7 @@ export function charged(bucket: Bucket, { lease: token, edge }: Charge, now: num
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
     confirm(lane, lease);
-    const isOther = edge?.ceiling !== undefined && edge.ceiling !== lane.ceiling;
+    const isOther = edge?.ceilingTag !== undefined && edge.ceilingTag !== lane.ceilingTag;
     lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
     if (edge !== null && edge.slots <= 0) {
       const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
@@ -140,7 +140,7 @@ function drop({ bucket, lane, lease }: HeldCall, now: number): void {
 
 function giveBack(
   { bucket, lane, lease }: HeldCall,
-  { because, sleepMs, ceiling = lane.ceiling }: Extract<Settlement, { kind: 'returned' }>,
+  { because, sleepMs, ceilingTag = lane.ceilingTag }: Extract<Settlement, { kind: 'returned' }>,
   now: number,
 ): void {
   recallPilot(bucket, lease);
@@ -149,7 +149,7 @@ function giveBack(
   requeue(bucket, lane, lease.ticket);
   if (because === 'backoff') slotIsBack(bucket, lane, now);
   else lane.slots = 1;
-  const heldMs = ceiling === lane.ceiling ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
+  const heldMs = ceilingTag === lane.ceilingTag ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
   if (because !== 'backoff' && isBeforeSlot(lane, lease)) refreshReadiness(bucket, lane);
   else sleep(bucket, lane, { because, until: now + heldMs });
 }

@@ -145,11 +145,11 @@ describe('while Redis is unavailable', () => {
   });
 
   const change = (limit: number | null) => {
-    const { setting, lane, weight, maxInFlight, perMinute, ceiling } = admission('x', stated(limit));
+    const { setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission('x', stated(limit));
     return {
       bucket: bucketKey('bucket'),
       setting,
-      lanes: [{ lane, weight, maxInFlight, perMinute, ceiling }],
+      lanes: [{ lane, weight, maxInFlight, perMinute, ceilingTag }],
     };
   };
 

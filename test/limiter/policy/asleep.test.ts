@@ -16,7 +16,7 @@ import { admit, bucketWith, call, newBucket, replica } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 
 const plenty: AdmissionOptions = { limit: 1_000 };
-const lane: LaneSetting = { weight: 1, maxInFlight: null, perMinute: null, ceiling: '2.none' };
+const lane: LaneSetting = { weight: 1, maxInFlight: null, perMinute: null, ceilingTag: '2.none' };
 const { setting } = call('any', plenty);
 
 /** A lane with `waiting` calls whose first grant came back like this. */
@@ -46,7 +46,7 @@ atOrigins('a sleeping lane', (instant) => {
     test('wakes when the limits of its ceiling change, and sends one call until the number of free slots is reported', () => {
       const bucket = asleep(instant, returned(because), 3);
       expect(tick(bucket, { replica, leases: [] }, instant(1_500)).grants).toEqual([]);
-      const { grants } = reconfigure(bucket, change({ ceiling: '5.none' }), instant(2_000));
+      const { grants } = reconfigure(bucket, change({ ceilingTag: '5.none' }), instant(2_000));
       expect(grants.map(({ ticket }) => ticket)).toEqual(['t0']);
       const reported = charged(
         bucket,
@@ -60,7 +60,7 @@ atOrigins('a sleeping lane', (instant) => {
       const bucket = asleep(instant, returned(because), 1);
       const reply = admit(
         bucket,
-        call('new', { ...plenty, ...lane, ceiling: '5.none' }),
+        call('new', { ...plenty, ...lane, ceilingTag: '5.none' }),
         replica,
         instant(2_000),
       );
@@ -70,8 +70,8 @@ atOrigins('a sleeping lane', (instant) => {
 
     test('sleeps only for a moment when its last slot was taken under ceiling limits it no longer has', () => {
       const bucket = asleep(instant, returned(because), 1);
-      const { grants } = reconfigure(bucket, change({ ceiling: '50.none' }), instant(2_000));
-      const edge = { slots: 0, nextSlotMs: 50_000, ceiling: lane.ceiling };
+      const { grants } = reconfigure(bucket, change({ ceilingTag: '50.none' }), instant(2_000));
+      const edge = { slots: 0, nextSlotMs: 50_000, ceilingTag: lane.ceilingTag };
       expect(
         charged(bucket, { lease: leaseToken(grants[0]?.lease ?? ''), edge }, instant(2_001)).grants,
       ).toEqual([]);
@@ -91,8 +91,8 @@ atOrigins('a sleeping lane', (instant) => {
     // A replica that does not have the new limits yet asked under the old ones, or its report arrives late.
     test('sleeps only for a moment when it was refused under ceiling limits it no longer has', () => {
       const { bucket, grants } = bucketWith(instant, 1, { ...plenty, ...lane });
-      reconfigure(bucket, change({ ceiling: '50.none' }), instant(1_005));
-      const late = { ...returned(because, 80_000_000), ceiling: lane.ceiling };
+      reconfigure(bucket, change({ ceilingTag: '50.none' }), instant(1_005));
+      const late = { ...returned(because, 80_000_000), ceilingTag: lane.ceilingTag };
       settle(
         bucket,
         { lease: leaseToken(grants[0]?.lease ?? ''), settlement: late, lesson: null },
@@ -105,7 +105,7 @@ atOrigins('a sleeping lane', (instant) => {
 
     test('sleeps for the time stated under the new limits when those refuse it too', () => {
       const bucket = asleep(instant, returned(because), 0);
-      const [grant] = reconfigure(bucket, change({ ceiling: '5.none' }), instant(2_000)).grants;
+      const [grant] = reconfigure(bucket, change({ ceilingTag: '5.none' }), instant(2_000)).grants;
       settle(
         bucket,
         {
@@ -153,13 +153,13 @@ atOrigins('a sleeping lane', (instant) => {
       { lease: leaseToken(other[0]?.lease ?? ''), settlement: { kind: 'dropped' }, lesson: null },
       instant(1_100),
     );
-    const [woken] = reconfigure(bucket, change({ ceiling: 'a' }), instant(1_200)).grants;
+    const [woken] = reconfigure(bucket, change({ ceilingTag: 'a' }), instant(1_200)).grants;
     settle(
       bucket,
       { lease: leaseToken(woken?.lease ?? ''), settlement: returned('backoff', 9_000), lesson: null },
       instant(1_200),
     );
-    expect(reconfigure(bucket, change({ ceiling: 'b' }), instant(2_000)).grants).toEqual([]);
+    expect(reconfigure(bucket, change({ ceilingTag: 'b' }), instant(2_000)).grants).toEqual([]);
     expect(tick(bucket, { replica, leases: [] }, instant(10_199)).grants).toEqual([]);
     expect(tick(bucket, { replica, leases: [] }, instant(10_200)).grants).toHaveLength(1);
   });
@@ -172,14 +172,14 @@ atOrigins('a sleeping lane', (instant) => {
       instant(1_010),
     );
     admit(bucket, call('w', { ...plenty, ...lane }), replica, instant(1_020));
-    expect(reconfigure(bucket, change({ ceiling: 'none.none' }), instant(2_000)).grants).toHaveLength(1);
+    expect(reconfigure(bucket, change({ ceilingTag: 'none.none' }), instant(2_000)).grants).toHaveLength(1);
   });
 });
 
 atOrigins('a reconfigured bucket', (instant) => {
   test('creates no lane for settings of a lane that it does not know', () => {
     const bucket = newBucket(instant);
-    reconfigure(bucket, change({ ceiling: '9.9' }), instant(1_000));
+    reconfigure(bucket, change({ ceilingTag: '9.9' }), instant(1_000));
     expect(bucket.lanes.size).toBe(0);
   });
 

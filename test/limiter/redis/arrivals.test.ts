@@ -42,7 +42,7 @@ async function startLate(lateMs: number): Promise<TestReplica> {
 
 test('calls of a replica that reaches Redis 200 ms late keep the positions of their arrivals', async () => {
   const [prompt, late] = [await startLate(0), await startLate(200)];
-  const more = { bucket: 'late', maxInFlight: 1, ceiling: 'none.none' };
+  const more = { bucket: 'late', maxInFlight: 1, ceilingTag: 'none.none' };
   const done = { kind: 'succeeded', spent: null } as const;
   const holder = await prompt.limiter.admit(admission('holder', more));
   if (holder.kind !== 'granted') throw new Error('not granted');

@@ -148,7 +148,13 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   const waits = limiter.admit(admission('second', { bucket, setting, lane: 'capped', maxInFlight: 0 }));
   replies.push((await waits).kind);
   replies.push(await limiter.forecast(bucketKey(bucket), ticketId('second')));
-  const lane = { lane: laneKey('capped'), weight: 2, maxInFlight: 0, perMinute: null, ceiling: 'none.none' };
+  const lane = {
+    lane: laneKey('capped'),
+    weight: 2,
+    maxInFlight: 0,
+    perMinute: null,
+    ceilingTag: 'none.none',
+  };
   await limiter.reconfigure({ bucket: bucketKey(bucket), setting, lanes: [lane] });
   await limiter.cancel(bucketKey(bucket), ticketId('second'));
   const grant = reply.kind === 'granted' ? reply.grant : null;

@@ -20,8 +20,8 @@ test('newcomers whose admission is not yet on its way to Redis use the settings 
   const { setting } = admission('of after', { limit: 1 });
   // The first is under way; the others go with the reload, behind it.
   const asked = ['first', 'second', 'third'].map((name) => one.limiter.admit(admission(name, { limit: 5 })));
-  const { weight, maxInFlight, perMinute, ceiling, maxQueued } = before;
-  const changed = { lane, weight, maxInFlight, perMinute, ceiling, maxQueued };
+  const { weight, maxInFlight, perMinute, ceilingTag, maxQueued } = before;
+  const changed = { lane, weight, maxInFlight, perMinute, ceilingTag, maxQueued };
   const reloading = one.limiter.reconfigure({ bucket, setting, lanes: [changed] });
   await redis.pass(100);
   await reloading;

@@ -70,8 +70,8 @@ function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
       return { kind, lease: leaseToken(word(event['lease'])), lesson: lessonOf(event['lesson'] as Wire) };
     case 'charge': {
       const slots = optional(event['slots']);
-      const ceiling = event['ceiling'] === undefined ? {} : { ceiling: word(event['ceiling']) };
-      const edge = slots === null ? null : { slots, nextSlotMs: number(event['nextSlotMs']), ...ceiling };
+      const tag = event['ceilingTag'] === undefined ? {} : { ceilingTag: word(event['ceilingTag']) };
+      const edge = slots === null ? null : { slots, nextSlotMs: number(event['nextSlotMs']), ...tag };
       return { kind, lease: leaseToken(word(event['lease'])), edge };
     }
     case 'cancel':
@@ -96,7 +96,7 @@ const laneOf = (wire: Wire): LaneSetting & { readonly lane: LaneKey } => ({
   weight: number(wire['weight']),
   maxInFlight: optional(wire['maxInFlight']),
   perMinute: optional(wire['perMinute']),
-  ceiling: word(wire['ceiling']),
+  ceilingTag: word(wire['ceilingTag']),
 });
 
 function admissionOf(wire: Wire): Omit<Extract<BucketEvent, { kind: 'admit' }>['admission'], 'setting'> {
@@ -143,7 +143,7 @@ function settlementOf(wire: Wire): Settlement {
         kind: outcome,
         sleepMs: number(wire['sleepMs']),
         because: word(wire['because']) as 'backoff',
-        ...(wire['ceiling'] === undefined ? {} : { ceiling: word(wire['ceiling']) }),
+        ...(wire['ceilingTag'] === undefined ? {} : { ceilingTag: word(wire['ceilingTag']) }),
       };
     case 'dropped':
     case 'unknown':

@@ -3,7 +3,7 @@
 -- refusal enters nothing, and changes only what the pump and the settings change; a ticket with an order is never refused. Such
 -- a ticket was admitted before, by this event or by its replica alone: each replica has at most `maxQueued` of a lane, each
 -- with a socket. A repeated attempt also brings an order, although it was not admitted: its replica judges the reply itself.
--- Event { ticket, lane, weight, maxInFlight (absent = unlimited), perMinute (absent = no ceiling), ceiling, maxQueued,
+-- Event { ticket, lane, weight, maxInFlight (absent = unlimited), perMinute (absent = no ceiling), ceilingTag, maxQueued,
 --   urgency, callClass, costs: [[meter, units]], document (absent = the costs are known), maxWaitMs, leaseMs, order or
 --   arrivedAt (neither = now), setting: { meters: [{ meter, limit, windowMs }], learn, probe } }
 -- Reply ["granted", order, lease, expires at] | ["queued", forecast ms, ahead, order, held by] |

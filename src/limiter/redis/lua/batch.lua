@@ -60,7 +60,7 @@ local function laneSetting(record)
   if record.weight <= 0 then invalid('weight') end
   record.maxInFlight = optional(record.maxInFlight, 'maxInFlight')
   record.perMinute = optional(record.perMinute, 'perMinute')
-  identifier(record.ceiling, 'ceiling')
+  identifier(record.ceilingTag, 'ceilingTag')
 end
 
 local function bucketSetting(record)

@@ -9,7 +9,7 @@
 -- A record is kept and read as a list of values, and packed value by value, which unpacks in half the time of a packed list;
 -- `false` stands for nothing. The loader (scripts.ts) turns
 -- `lane.weight` into `lane[2]` by these lines, and refuses a field that is not among them.
--- @record lane: key weight maxInFlight perMinute ceiling start inFlight waiting waitingCosts asleep slots unconfirmed
+-- @record lane: key weight maxInFlight perMinute ceilingTag start inFlight waiting waitingCosts asleep slots unconfirmed
 --   serviceMs grantedAt abandoned slotBackAt readyAs
 -- @record ticket: id lane replica order callClass costs document leaseMs lease
 -- @record known: kind points lease until lanes at

@@ -2,7 +2,7 @@
 -- Guarantees: from now on the lane has at most as many outstanding grants as slots are left, and sleeps when none is left; an
 -- event without a number of slots ends that. If the slots are of other limits than the lane's (a replica has not read the new
 -- configuration yet), they limit the lane for a moment only.
--- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, the ceiling they are of where it was reported }
+-- Event { lease, slots (absent = the ceiling is not nearly used), nextSlotMs, ceilingTag (absent = that of the lane) }
 -- Reply ["noted"] | ["unknown_lease"]
 do
   -- @constant maxOtherLimitsMs
@@ -11,7 +11,7 @@ do
     identifier(event.lease, 'lease')
     event.slots = optional(event.slots, 'slots')
     event.nextSlotMs = event.slots and number(event.nextSlotMs, 'nextSlotMs')
-    event.ceiling = event.ceiling and identifier(event.ceiling, 'ceiling')
+    event.ceilingTag = event.ceilingTag and identifier(event.ceilingTag, 'ceilingTag')
   end
 
   function events.charge(event, now)
@@ -21,7 +21,7 @@ do
       noteNamed(lease)
       confirm(lane, lease)
       lane.slots = event.slots
-      local isOther = event.ceiling and event.ceiling ~= lane.ceiling
+      local isOther = event.ceilingTag and event.ceilingTag ~= lane.ceilingTag
       if isOther and event.slots then lane.slots = math.max(1, event.slots) end
       if event.slots and event.slots <= 0 then
         local heldMs = isOther and math.min(event.nextSlotMs, maxOtherLimitsMs) or event.nextSlotMs

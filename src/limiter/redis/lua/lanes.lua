@@ -123,14 +123,14 @@ local function applyLaneSetting(lane, setting)
     refreshReadiness(lane)
   end
   lane.perMinute = setting.perMinute
-  if lane.ceiling == setting.ceiling then return end
-  lane.ceiling = setting.ceiling
+  if lane.ceilingTag == setting.ceilingTag then return end
+  lane.ceilingTag = setting.ceilingTag
   if lane.slots then lane.slots = math.max(1, lane.slots) end
   wake(lane, { 'ceiling_minute', 'ceiling_day' })
 end
 
 local function createLane(key, setting)
-  local lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceiling, bucket.virtual, 0, 0, {},
+  local lane = { key, setting.weight, setting.maxInFlight, setting.perMinute, setting.ceilingTag, bucket.virtual, 0, 0, {},
     { false, false, false, false }, false, 0, 0, false, {}, false, false }
   readyMembers[key], idleMembers[key] = false, false
   keep('l', key, lane)

@@ -3,7 +3,7 @@
 -- Guarantees: a bucket that Redis does not know is not created, lanes that it does not know are skipped; a lane that
 -- sleeps for a ceiling which has other limits now wakes.
 -- Event { setting: { meters: [{ meter, limit, windowMs }], learn, probe }, lanes: [{ lane, weight, maxInFlight (absent =
---   unlimited), perMinute (absent = no ceiling), ceiling }] }
+--   unlimited), perMinute (absent = no ceiling), ceilingTag }] }
 -- Reply ["reconfigured"] | ["unknown_bucket"]
 function checks.reconfigure(event)
   list(event.setting, 'setting')

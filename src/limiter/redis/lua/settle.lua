@@ -2,7 +2,7 @@
 -- Guarantees: a token that is not known any more (settled, expired, lost) changes nothing but what the pump does; a call
 -- whose fate is unknown keeps a capped lane taken until the lease expires.
 -- Event { lease, outcome: succeeded (spent: [[meter, units]], absent = as reserved), throttled (closeMs, requeue, sleepMs),
---   dropped, returned (because, sleepMs, the ceiling that refused it where it did), unknown; lesson as in learn.lua, absent = none }
+--   dropped, returned (because, sleepMs, ceilingTag: absent = that of the lane), unknown; lesson as in learn.lua, absent = none }
 -- Reply ["settled"] | ["unknown_lease"]
 do
   -- @constant maxOtherLimitsMs
@@ -71,7 +71,7 @@ do
     if hadSlot then slotIsBack(lane, now) else lane.slots = 1 end
     -- A slot came back after this grant: the ceiling may have refused the grant before.
     if not hadSlot and lane.slotBackAt and lease.grantedAt < lane.slotBackAt then return refreshReadiness(lane) end
-    local holds = not settlement.ceiling or settlement.ceiling == lane.ceiling
+    local holds = not settlement.ceilingTag or settlement.ceilingTag == lane.ceilingTag
     sleep(lane, settlement.because, now + (holds and settlement.sleepMs or math.min(settlement.sleepMs, maxOtherLimitsMs)))
   end
 
@@ -97,7 +97,7 @@ do
   function outcomes.returned(event)
     event.sleepMs = number(event.sleepMs, 'sleepMs')
     if not sleepIndex[event.because] then invalid('because') end
-    event.ceiling = event.ceiling and identifier(event.ceiling, 'ceiling')
+    event.ceilingTag = event.ceilingTag and identifier(event.ceilingTag, 'ceilingTag')
   end
   function outcomes.dropped() end
   function outcomes.unknown() end

@@ -112,7 +112,7 @@ const laneSetting = (lane: LaneSetting & { readonly lane: LaneKey }): Wire => ({
   weight: number(lane.weight),
   maxInFlight: optional(lane.maxInFlight),
   perMinute: optional(lane.perMinute),
-  ceiling: word(lane.ceiling),
+  ceilingTag: word(lane.ceilingTag),
 });
 
 const settingWire = ({ meters, learn, probe }: BucketSetting): Wire => ({
@@ -142,11 +142,11 @@ function outcome(settlement: Settlement): Wire {
       return { closeMs: number(closeMs), requeue, sleepMs: number(sleepMs) };
     }
     case 'returned': {
-      const { sleepMs, because, ceiling } = settlement;
+      const { sleepMs, because, ceilingTag } = settlement;
       return {
         sleepMs: number(sleepMs),
         because,
-        ceiling: ceiling === undefined ? undefined : word(ceiling),
+        ceilingTag: ceilingTag === undefined ? undefined : word(ceilingTag),
       };
     }
     case 'dropped':
@@ -185,7 +185,7 @@ const edge = (reported: CeilingEdge | null): Wire =>
     : {
         slots: number(reported.slots),
         nextSlotMs: number(reported.nextSlotMs),
-        ceiling: reported.ceiling === undefined ? undefined : word(reported.ceiling),
+        ceilingTag: reported.ceilingTag === undefined ? undefined : word(reported.ceilingTag),
       };
 
 function tick({ leases }: EventOf<'tick'>): Wire {

@@ -101,7 +101,7 @@ async function grantOf(replica: string, admission: StoredAdmission, now?: number
 
 const done = { kind: 'succeeded', spent: null } as const;
 
-const wide = { weight: 1, maxInFlight: null, perMinute: null, ceiling: 'none.none' };
+const wide = { weight: 1, maxInFlight: null, perMinute: null, ceilingTag: 'none.none' };
 const paced = {
   learn: true,
   probe: 0,

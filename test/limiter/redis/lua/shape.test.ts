@@ -38,7 +38,7 @@ const lesson = {
   headAt: 2,
 };
 const asked = admission('t', { maxInFlight: 1, perMinute: 1, document: 'd' });
-const lane = { lane: laneKey('l'), weight: 1, maxInFlight: 1, perMinute: 1, ceiling: 'none.none' };
+const lane = { lane: laneKey('l'), weight: 1, maxInFlight: 1, perMinute: 1, ceilingTag: 'none.none' };
 /** Events of each kind with every field that the kind may carry. */
 const events: { readonly [K in BucketEvent['kind']]: readonly Extract<BucketEvent, { kind: K }>[] } = {
   admit: [
@@ -61,7 +61,7 @@ const events: { readonly [K in BucketEvent['kind']]: readonly Extract<BucketEven
     {
       kind: 'settle',
       lease: leaseToken('t.1'),
-      settlement: { kind: 'returned', sleepMs: 1, because: 'ceiling_day', ceiling: 'none.none' },
+      settlement: { kind: 'returned', sleepMs: 1, because: 'ceiling_day', ceilingTag: 'none.none' },
       lesson: null,
     },
   ],
