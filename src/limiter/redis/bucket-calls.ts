@@ -75,7 +75,7 @@ export class BucketCalls {
     const expiresAt = time.sentAt + (grant.expiresAt - time.now) - leaseMarginMs;
     const admission = ticket?.admission ?? null;
     const lease = new HeldLease({ bucket: this.#bucket, grant, expiresAt, admission });
-    if (ticket === null || ticket.state.kind === 'caller_left' || ticket.state.kind === 'granted') {
+    if (ticket === null || ticket.state.kind === 'withdrawn' || ticket.state.kind === 'granted') {
       this.#dropStray(lease);
       return null;
     }
@@ -140,7 +140,7 @@ export class BucketCalls {
         this.held.tickets.delete(lease.ticket);
     } else {
       if (didWait && !asked.reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
-      if (isRequeued(settlement) && ticket?.state.kind === 'caller_left') this.sendCancel(lease.ticket);
+      if (isRequeued(settlement) && ticket?.state.kind === 'withdrawn') this.sendCancel(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       listener.onClosed(lease.bucket, settlement.closeMs);
@@ -186,7 +186,7 @@ export class BucketCalls {
     }
     const { reply, bucket, sentAt } = asked;
     if (reply.kind === 'granted') this.receive(grantIn(admission, reply), { now: bucket.now, sentAt });
-    else if (ticket.state.kind === 'caller_left') this.sendCancel(admission.ticket);
+    else if (ticket.state.kind === 'withdrawn') this.sendCancel(admission.ticket);
   }
 
   sendCancel(ticket: TicketId): void {

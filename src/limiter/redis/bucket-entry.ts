@@ -1,8 +1,8 @@
 /**
- * The way of tickets into one bucket and out of it: newcomers, callers that leave, waiting calls that another store takes
- * over or gives back.
+ * The way of tickets into one bucket and out of it: arriving calls, calls that end or move to another bucket while they wait, waiting
+ * calls that another store takes over or gives back.
  *
- * Owns: the reply to a caller, taking out of Redis what nobody waits for any more. Does not own: what becomes of a grant
+ * Owns: the reply to an admission, taking out of Redis what nobody waits for any more. Does not own: what becomes of a grant
  * (`bucket-calls.ts`).
  */
 import type { AdmitReply } from '../policy/bucket-events.ts';
@@ -55,13 +55,13 @@ export class BucketEntry {
     if (asked.kind === 'unavailable') return this.#leaveUnanswered(ticket);
     const { reply, bucket, sentAt } = asked;
     if (reply.kind === 'refused') return reply;
-    const hasLeft = ticket.state.kind === 'caller_left';
+    const isWithdrawn = ticket.state.kind === 'withdrawn';
     if (reply.kind === 'granted') {
       const grant = this.#calls.take(grantIn(admission, reply), { now: bucket.now, sentAt });
-      if (hasLeft) this.#calls.held.tickets.delete(admission.ticket);
+      if (isWithdrawn) this.#calls.held.tickets.delete(admission.ticket);
       return grant === null ? queuedWithoutForecast : { kind: 'granted', grant };
     }
-    if (hasLeft) {
+    if (isWithdrawn) {
       this.#calls.held.tickets.delete(admission.ticket);
       this.#calls.sendCancel(admission.ticket);
     }
@@ -76,18 +76,18 @@ export class BucketEntry {
     if (ticket.state.kind === 'entering') ticket.state = { ...unconfirmed, confirmedAt: sentAt };
   }
 
-  /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `caller_left`, is cancelled there. */
+  /** No reply came, but Redis may have entered the ticket: a ticket that is still `entering`, or `withdrawn`, is cancelled there. */
   #leaveUnanswered(ticket: ReplicaTicket): AdmissionReply | Unanswered {
     const { ticket: id } = ticket.admission;
     const { kind } = ticket.state;
     const isHere = this.#calls.held.tickets.get(id) === ticket;
-    if (isHere && (kind === 'entering' || kind === 'caller_left')) {
+    if (isHere && (kind === 'entering' || kind === 'withdrawn')) {
       this.#calls.held.tickets.delete(id);
       this.#cancelNowOrLater(id);
     }
-    // `caller_left`: no caller needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
+    // `withdrawn`: nobody needs the reply. `waiting`, `granted`: a message or another reply brought the ticket's grant, after
     // which the ticket may have gone back to waiting, here or in the store to which waiting calls were moved.
-    if (kind === 'caller_left' || kind === 'waiting' || (isHere && kind === 'granted'))
+    if (kind === 'withdrawn' || kind === 'waiting' || (isHere && kind === 'granted'))
       return queuedWithoutForecast;
     return { ...unavailable, admission: ticket.admission };
   }
@@ -99,15 +99,18 @@ export class BucketEntry {
     return ticket === undefined ? null : this.#context.positions.positioned(ticket).position;
   }
 
-  /** The caller of a ticket left. While its admission is on the way to Redis, the ticket is marked `caller_left` for `admit`. */
+  /**
+   * Withdraws a ticket, because its call has ended or moves to another bucket. While its admission is on the way to Redis, the ticket
+   * stays here, marked `withdrawn` for `admit`.
+   */
   cancel(id: TicketId): void {
     const { held } = this.#calls;
     const ticket = held.tickets.get(id);
     if (ticket === undefined) return;
     const before = ticket.state;
-    ticket.state = { kind: 'caller_left' };
+    ticket.state = { kind: 'withdrawn' };
     // The reply to the admission is still to come; it decides what has to be taken back.
-    if (before.kind === 'entering' || before.kind === 'caller_left') return;
+    if (before.kind === 'entering' || before.kind === 'withdrawn') return;
     held.tickets.delete(id);
     if (before.kind === 'waiting') this.#cancelNowOrLater(id);
     else if (before.lease.state.kind === 'quarantined') this.#drop(before.lease);

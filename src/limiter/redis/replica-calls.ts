@@ -17,10 +17,10 @@ export type TicketState =
   | WaitingState
   | { readonly kind: 'granted'; readonly lease: HeldLease }
   /**
-   * The caller left. Redis may still have the ticket: the next reply decides whether it is cancelled there or its grant goes
-   * back.
+   * Nobody waits for the ticket in this bucket any more: its call has ended, or was moved to another bucket. Redis may still have
+   * the ticket: the next reply decides whether it is cancelled there or its grant goes back.
    */
-  | { readonly kind: 'caller_left' };
+  | { readonly kind: 'withdrawn' };
 
 export interface WaitingState {
   readonly kind: 'waiting';
@@ -69,7 +69,7 @@ export const grantIn = (
 export class HeldCalls {
   readonly tickets = new Map<TicketId, ReplicaTicket>();
   readonly leases = new Map<LeaseToken, HeldLease>();
-  /** Tickets to be cancelled in Redis when it is available again: their callers left, or another store took them over. */
+  /** Tickets to be cancelled in Redis when it is available again: they were withdrawn, or another store took them over. */
   readonly cancelLater = new Set<TicketId>();
   /**
    * The next tick enters waiting tickets again, whatever their count is in Redis: others may stand for them, such as came

@@ -211,7 +211,7 @@ export const replicaMutations: readonly Mutation[] = [
     '    background.run(this.sendSettlement(sent, null));\n  }',
     '  }',
   ),
-  row('9', 'a call that leaves early is entered', entry, "    ticket.state = { kind: 'caller_left' };\n", ''),
+  row('9', 'a call that leaves early is entered', entry, "    ticket.state = { kind: 'withdrawn' };\n", ''),
   row(
     '10',
     'commands are repeated for a minute',
