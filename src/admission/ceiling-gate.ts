@@ -10,7 +10,7 @@
  */
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
-import { CeilingSlots, isTaken, type AskedSlot, type TakenSlot } from './ceiling-slots.ts';
+import { CeilingSlots, isTaken, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
@@ -36,19 +36,19 @@ const lanePauseMs = 1;
 export class CeilingGate {
   readonly #parts: AdmissionParts;
   readonly #slots: CeilingSlots;
-  readonly #to: GateNeighbours;
+  readonly #neighbours: GateNeighbours;
   readonly #leaseParts: LeaseParts;
 
   constructor(parts: AdmissionParts, neighbours: GateNeighbours) {
     this.#parts = parts;
     this.#slots = new CeilingSlots(parts);
-    this.#to = neighbours;
+    this.#neighbours = neighbours;
     this.#leaseParts = { ...parts, earlyRefusal: neighbours.earlyRefusal };
   }
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
   onGrant(grant: Grant): void {
-    const call = this.#to.registry.find(grant.ticket);
+    const call = this.#neighbours.registry.find(grant.ticket);
     if (call === undefined) this.#drop(grant);
     else this.pass(call, grant);
   }
@@ -63,15 +63,15 @@ export class CeilingGate {
     // that rejects has given the former slot back (`limiter/ceilings.ts`).
     gate.tail = charged.catch((error: unknown) => {
       this.#drop(grant);
-      this.#to.registry.end(call, { kind: 'failed', error });
+      this.#neighbours.registry.end(call, { kind: 'failed', error });
       return true;
     });
   }
 
   /** Asks the ceiling for a slot; `null` = the ceiling is known to have none. */
-  #askForSlot(call: QueuedCall): Promise<AskedSlot> | null {
+  #askForSlot(call: QueuedCall): Promise<SlotReply> | null {
     if (this.#isAsleep(call)) return null;
-    this.#to.rotation.onAsked(call.lane);
+    this.#neighbours.rotation.onAsked(call.lane);
     call.asksForSlot = true;
     return this.#slots.ask(call);
   }
@@ -92,35 +92,35 @@ export class CeilingGate {
    */
   async #charge(
     pending: GrantedCall,
-    asked: Promise<AskedSlot> | null,
+    asked: Promise<SlotReply> | null,
     before: Promise<boolean>,
   ): Promise<boolean> {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const kept = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
+    const slotReply = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant))
-      return kept === null ? this.#requeue(pending) : this.#stop(pending, kept, null);
+      return slotReply === null ? this.#requeue(pending) : this.#stop(pending, slotReply, null);
     // An earlier grant was returned while this one waited for it. Only the count of returned grants shows that: `gate.asleep` is
     // cleared when a slot is given back.
-    if (kept === null || (!isInOrder && gate.returned > returned)) {
-      if (kept?.reply.kind !== 'taken') return this.#requeue(pending);
-      await this.#slots.giveSlotBack(kept);
+    if (slotReply === null || (!isInOrder && gate.returned > returned)) {
+      if (slotReply?.reply.kind !== 'taken') return this.#requeue(pending);
+      await this.#slots.giveSlotBack(slotReply);
       return this.#requeue(pending, 'gave its slot back');
     }
-    if (kept.reply.kind === 'taken') await call.callerWaits();
-    const slot = await this.#slots.keepFresh(call, kept);
-    return isTaken(slot) ? this.#handOver(pending, slot) : this.#onRefused(pending, slot);
+    if (slotReply.reply.kind === 'taken') await call.callerWaits();
+    const fresh = await this.#slots.keepFresh(call, slotReply);
+    return isTaken(fresh) ? this.#handOver(pending, fresh) : this.#onRefused(pending, fresh);
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  async #onRefused(pending: GrantedCall, slot: AskedSlot): Promise<boolean> {
+  async #onRefused(pending: GrantedCall, slotReply: SlotReply): Promise<boolean> {
     const { call } = pending;
-    const { reply } = slot;
-    const { rotation, earlyRefusal } = this.#to;
-    if (reply.kind === 'refused' && isUnderLimits(slot, call)) {
+    const { reply } = slotReply;
+    const { rotation, earlyRefusal } = this.#neighbours;
+    if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
       call.lane.gate.asleep = {
         until: this.#parts.clock.monotonic() + reply.waitMs + rotation.delayMs(call),
         because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
@@ -134,7 +134,7 @@ export class CeilingGate {
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
   #handOver(pending: GrantedCall, slot: TakenSlot): true | Promise<true> {
     const { call, grant } = pending;
-    const { registry, edge } = this.#to;
+    const { registry, edge } = this.#neighbours;
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
@@ -144,11 +144,11 @@ export class CeilingGate {
     return true;
   }
 
-  /** The call ended or moved while the ceiling was asked, or must end now (`stop`): slot and grant go back. */
-  async #stop({ call, grant }: GrantedCall, slot: AskedSlot, stop: Ending | null): Promise<true> {
-    await this.#slots.giveSlotBack(slot);
+  /** The call ended or moved while the ceiling was asked, or must end now (`stop`): the grant goes back, and the slot if there is one. */
+  async #stop({ call, grant }: GrantedCall, slotReply: SlotReply, stop: Ending | null): Promise<true> {
+    await this.#slots.giveSlotBack(slotReply);
     this.#drop(grant);
-    if (stop !== null) this.#to.registry.end(call, stop);
+    if (stop !== null) this.#neighbours.registry.end(call, stop);
     return true;
   }
 
@@ -170,11 +170,11 @@ export class CeilingGate {
     }
     const { gate } = call.lane;
     const { asleep } = gate;
-    this.#to.edge.onRefused(call.lane);
+    this.#neighbours.edge.onRefused(call.lane);
     await this.#parts.limiter.settle(grant, this.#settlementOf(call, why), null);
     if (why === 'no slot') gate.reported = asleep;
     call.positionedUnder = asleep;
-    this.#to.registry.moveToJoinedBucket(call);
+    this.#neighbours.registry.moveToJoinedBucket(call);
     return false;
   }
 
@@ -208,5 +208,5 @@ export class CeilingGate {
 const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
 
 /** False when a reload changed the limits after the ceiling was asked: its reply says nothing about the present limits. */
-const isUnderLimits = ({ ceiling }: AskedSlot, { request }: QueuedCall): boolean =>
+const isUnderLimits = ({ ceiling }: SlotReply, { request }: QueuedCall): boolean =>
   ceiling.perMinute === request.ceiling.perMinute && ceiling.perDay === request.ceiling.perDay;

@@ -17,28 +17,28 @@ const farMs = freshMs / 2;
 /** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
 const maxLateMs = 2_000;
 
-/** A slot under the ceiling, as it was asked for. */
-export interface AskedSlot {
+/** The reply of a ceiling that was asked for a slot: a slot or a refusal, and what follows from when and how it was asked. */
+export interface SlotReply {
   readonly reply: TakeReply;
-  /** The limits that it was asked under. */
+  /** The ceiling, with the limits under which it was asked. */
   readonly ceiling: CeilingRef;
   /**
-   * The call has to leave by then, on the monotonic clock: at most `freshMs` after the time that the slot is counted from,
-   * which is not before it was asked for.
+   * A call with this slot has to leave by then, on the monotonic clock: at most `freshMs` after the time that the slot is counted
+   * from, which is not before it was asked for.
    */
   readonly goodUntil: number;
   /** Time from the request to the reply, milliseconds. */
   readonly tookMs: number;
-  /** True when the slot was taken before and became too old. */
+  /** True when an earlier slot of the call became too old, and the ceiling was asked for another one instead. */
   readonly isRetaken: boolean;
 }
 
-/** A slot that the ceiling gave. */
-export interface TakenSlot extends AskedSlot {
+/** The reply of a ceiling that gave a slot. */
+export interface TakenSlot extends SlotReply {
   readonly reply: Extract<TakeReply, { kind: 'taken' }>;
 }
 
-export const isTaken = (slot: AskedSlot): slot is TakenSlot => slot.reply.kind === 'taken';
+export const isTaken = (slotReply: SlotReply): slotReply is TakenSlot => slotReply.reply.kind === 'taken';
 
 export class CeilingSlots {
   readonly #parts: AdmissionParts;
@@ -52,37 +52,37 @@ export class CeilingSlots {
    * Asks the call's ceiling for a slot that is valid when the reply comes and, where the store is distant, for one round trip
    * more: earlier grants may have to ask again, and every slot behind them would become too old during that round trip.
    */
-  async ask(call: QueuedCall): Promise<AskedSlot> {
+  async ask(call: QueuedCall): Promise<SlotReply> {
     const lateMs = this.#isFar ? this.#farLateMs : 0;
     const asked = await this.#take(call.request.ceiling, lateMs);
     const spareMs = this.#isFar ? asked.tookMs : 0;
-    const slot = this.#isGood(call, asked, spareMs) ? asked : await this.#takeAgain(call, asked);
-    return this.keepFresh(call, slot);
+    const slotReply = this.#isGood(call, asked, spareMs) ? asked : await this.#takeAgain(call, asked);
+    return this.keepFresh(call, slotReply);
   }
 
   /**
-   * Resolves with the slot when `before` resolves, which is when the grants before this one were charged. The slots of a distant
+   * Resolves with the ceiling's reply when `before` resolves, which is when the grants before this one were charged. Slots of a distant
    * store are renewed ahead of time and concurrently: renewing one only when its call is next would cost a round trip, during
    * which the slots of all calls behind it become too old.
    */
-  async keepUntil(call: QueuedCall, asked: Promise<AskedSlot>, before: Promise<unknown>): Promise<AskedSlot> {
+  async keepUntil(call: QueuedCall, asked: Promise<SlotReply>, before: Promise<unknown>): Promise<SlotReply> {
     const { clock } = this.#parts;
-    let slot = await asked;
+    let slotReply = await asked;
     if (!this.#isFar) {
       await before;
-      return slot;
+      return slotReply;
     }
     let isNext = false;
     const gone = before.then(() => {
       isNext = true;
     });
-    while (!isNext && this.#isFar && !call.isGone && ages(call, slot, clock.monotonic())) {
-      const renewAt = slot.goodUntil - this.#latency.maxMs;
+    while (!isNext && this.#isFar && !call.isGone && ages(call, slotReply, clock.monotonic())) {
+      const renewAt = slotReply.goodUntil - this.#latency.maxMs;
       await this.#firstOf(gone, renewAt - clock.monotonic());
-      if (!isNext && !call.isGone) slot = await this.#renew(call, slot);
+      if (!isNext && !call.isGone) slotReply = await this.#renew(call, slotReply);
     }
     await gone;
-    return slot;
+    return slotReply;
   }
 
   /** Resolves with `event`, at the latest after `ms` milliseconds. */
@@ -95,29 +95,29 @@ export class CeilingSlots {
     cancel();
   }
 
-  /** Returns the slot while it is fresh enough, as it is for most calls, else the slot as it was taken again. */
-  keepFresh(call: QueuedCall, asked: AskedSlot): AskedSlot | Promise<AskedSlot> {
+  /** Returns the reply while its slot is fresh enough, as it is for most calls, else the reply to asking again. A refusal stays. */
+  keepFresh(call: QueuedCall, asked: SlotReply): SlotReply | Promise<SlotReply> {
     return this.#isGood(call, asked, 0) ? asked : this.#freshFor(call, asked);
   }
 
-  async #freshFor(call: QueuedCall, old: AskedSlot): Promise<AskedSlot> {
-    let slot = old;
-    do slot = await this.#takeAgain(call, slot);
-    while (!this.#isGood(call, slot, 0));
-    return slot;
+  async #freshFor(call: QueuedCall, old: SlotReply): Promise<SlotReply> {
+    let slotReply = old;
+    do slotReply = await this.#takeAgain(call, slotReply);
+    while (!this.#isGood(call, slotReply, 0));
+    return slotReply;
   }
 
   get #isFar(): boolean {
     return this.#latency.isUsuallyOver(farMs);
   }
 
-  #isGood(call: QueuedCall, slot: AskedSlot, spareMs: number): boolean {
+  #isGood(call: QueuedCall, slotReply: SlotReply, spareMs: number): boolean {
     const now = this.#parts.clock.monotonic();
-    return now + spareMs <= slot.goodUntil || !ages(call, slot, now);
+    return now + spareMs <= slotReply.goodUntil || !ages(call, slotReply, now);
   }
 
   /** Takes the slot again, so that it is valid for one round trip after the reply. */
-  #renew({ request }: QueuedCall, { reply }: AskedSlot): Promise<AskedSlot> {
+  #renew({ request }: QueuedCall, { reply }: SlotReply): Promise<SlotReply> {
     return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
@@ -126,17 +126,17 @@ export class CeilingSlots {
   }
 
   /** The slot is counted from when the reply is expected, unless only the last one was late. */
-  #takeAgain({ request }: QueuedCall, { reply, tookMs, isRetaken }: AskedSlot): Promise<AskedSlot> {
+  #takeAgain({ request }: QueuedCall, { reply, tookMs, isRetaken }: SlotReply): Promise<SlotReply> {
     const lateMs = this.#isFar || isRetaken ? Math.min(tookMs, maxLateMs) : 0;
     return this.#take(request.ceiling, lateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
-  async giveSlotBack({ ceiling, reply }: AskedSlot): Promise<void> {
+  async giveSlotBack({ ceiling, reply }: SlotReply): Promise<void> {
     if (reply.kind === 'taken') await this.#parts.ceilings.giveSlotBack(ceiling, reply.slot);
   }
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */
-  async #take(ceiling: CeilingRef, lateMs: number, again?: CeilingSlot): Promise<AskedSlot> {
+  async #take(ceiling: CeilingRef, lateMs: number, again?: CeilingSlot): Promise<SlotReply> {
     const { clock, ceilings } = this.#parts;
     const askedAt = clock.monotonic();
     const reply = await ceilings.take(ceiling, again, lateMs);
@@ -148,5 +148,5 @@ export class CeilingSlots {
 }
 
 /** A refusal, the slot of a ceiling without a minute, and that of a call whose wait is over are not taken again. */
-const ages = ({ request, deadline }: QueuedCall, { reply }: AskedSlot, now: number): boolean =>
+const ages = ({ request, deadline }: QueuedCall, { reply }: SlotReply, now: number): boolean =>
   reply.kind === 'taken' && request.ceiling.perMinute !== null && now <= deadline;

@@ -40,8 +40,8 @@ export const replicaMutations: readonly Mutation[] = [
     '1',
     'old slots are used',
     slots,
-    '+ spareMs <= slot.goodUntil',
-    '+ spareMs <= slot.goodUntil + 60_000',
+    '+ spareMs <= slotReply.goodUntil',
+    '+ spareMs <= slotReply.goodUntil + 60_000',
   ),
   row(
     '2',
