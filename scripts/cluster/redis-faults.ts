@@ -17,7 +17,7 @@ import {
   type Seen,
 } from './worlds.ts';
 
-/** With `deny` a newcomer is refused within this time. Milliseconds. */
+/** With `deny` an arriving call is refused within this time. Milliseconds. */
 const denialMs = 1_000;
 const unavailableMs = 20_000;
 
@@ -33,7 +33,7 @@ interface Fault {
 const everyMs = 25;
 const strikeAfterMs = 3_000;
 /**
- * Those that were sent before the fault. While one replica is back on Redis and another is not yet, the newcomers of the
+ * Those that were sent before the fault. While one replica is back on Redis and another is not yet, the calls that arrive at the
  * second one come to Redis up to half a second later: no order of theirs is promised.
  */
 const ofBefore = (entries: readonly LogEntry[]): readonly LogEntry[] =>

@@ -10,7 +10,7 @@ import { defaultWaits } from './default-wait.ts';
 import { farRedisBursts } from './far-redis.ts';
 import { flood } from './flood.ts';
 import { holders } from './holders.ts';
-import { arrivals } from './newcomers.ts';
+import { joiningWorkspaces } from './joining-workspaces.ts';
 import { outsiders } from './outsider.ts';
 import { redisFaults } from './redis-faults.ts';
 import { reloads } from './reloads.ts';
@@ -39,10 +39,10 @@ export const stages: readonly (readonly Track[])[] = [
     [redisFaults.leaving, redisFaults.unavailableDeny],
   ],
   [
-    [arrivals.embedded],
+    [joiningWorkspaces.embedded],
     [defaultWaits.embedded],
     [defaultWaits.replicas],
-    [arrivals.replicas],
+    [joiningWorkspaces.replicas],
     [reloads.embedded],
   ],
   [slowedBursts],

@@ -106,7 +106,7 @@ export class LaneTable {
   }
 
   #makeRoom(minute: number): void {
-    // Sorting all lanes for every newcomer would make its call expensive; once per half a table is a fraction of a microsecond.
+    // Sorting all lanes for each that is added would make its call expensive; once per half a table is a fraction of a microsecond.
     if (this.#addedSince >= this.#parts.max / 2) this.#determineSpared(minute);
     let tries = this.#order.size;
     for (const lane of this.#order) {

@@ -3,8 +3,8 @@
  * bucket has granted it and its ceiling has a slot:
  *
  *   enter ─ limiter.admit ─┬─ granted ──▶ CeilingGate.pass ─ slot taken, caller waits ──▶ lease
- *                          ├─ queued ───▶ NewcomerCheck ──▶ ticket … onGrant ──▶ CeilingGate.pass
- *                          └─ refused ──▶ NewcomerCheck ──▶ Refusal
+ *                          ├─ queued ───▶ ArrivingCallCheck ──▶ ticket … onGrant ──▶ CeilingGate.pass
+ *                          └─ refused ──▶ ArrivingCallCheck ──▶ Refusal
  *
  * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-refusal.ts`).
@@ -24,7 +24,7 @@ import { EarlyRefusal } from './early-refusal.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { applyLimits, Lanes } from './lanes.ts';
-import { NewcomerCheck } from './newcomer-check.ts';
+import { ArrivingCallCheck } from './arriving-call-check.ts';
 import type { AdmissionParts } from './parts.ts';
 import { reconfigure } from './reconfigure.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
@@ -49,7 +49,7 @@ export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #earlyRefusal: EarlyRefusal;
-  readonly #newcomers: NewcomerCheck;
+  readonly #arrivingCalls: ArrivingCallCheck;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
 
@@ -69,7 +69,7 @@ export class AdmissionQueue {
     this.#parts = parts;
     this.#registry = registry;
     this.#earlyRefusal = new EarlyRefusal(parts, registry, rotation);
-    this.#newcomers = new NewcomerCheck(parts, rotation, this.#earlyRefusal);
+    this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#earlyRefusal);
     this.#gate = new CeilingGate(parts, { registry, rotation, edge, earlyRefusal: this.#earlyRefusal });
   }
 
@@ -86,7 +86,7 @@ export class AdmissionQueue {
         call.onGrantedAtOnce(now - askedAt, now);
         this.#gate.pass(call, reply.grant);
       } else {
-        const refusal = await this.#newcomers.newcomerRefusal(call, reply, askedAt);
+        const refusal = await this.#arrivingCalls.refusalOf(call, reply, askedAt);
         if (refusal !== null) throw refusal;
       }
     } catch (failure) {

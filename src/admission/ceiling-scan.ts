@@ -1,9 +1,9 @@
 /**
  * Refuses waiting calls whose slot under their ceiling would come after their deadline. A scan follows each event that may delay
- * slots; scans also follow newcomers (`scan-schedule.ts`).
+ * slots; scans also follow arriving calls (`scan-schedule.ts`).
  *
- * Owns: when the calls of a ceiling are scanned, and how many of its slots are forecast. Does not own: refusing newcomers
- * (`newcomer-check.ts`). Keeps: a call that is refused does not count as ahead of the calls behind it.
+ * Owns: when the calls of a ceiling are scanned, and how many of its slots are forecast. Does not own: refusing arriving
+ * calls (`arriving-call-check.ts`). Keeps: a call that is refused does not count as ahead of the calls behind it.
  */
 import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
 import { refused } from './ending.ts';
@@ -59,9 +59,9 @@ export class CeilingScan {
     this.#plan(call.request.ceiling.key, null).entered.add(call);
   }
 
-  /** Slots of the ceiling were forecast for a newcomer: schedules scans of the calls that wait already. */
+  /** Slots of the ceiling were forecast for an arriving call: schedules scans of the calls that wait already. */
   afterForecast(ceiling: CeilingKey): void {
-    this.#schedule.onNewcomer(ceiling);
+    this.#schedule.onForecast(ceiling);
   }
 
   /** Plans a scan of the ceiling, or widens the planned one. It begins when the current tick has ended. */

@@ -3,7 +3,7 @@
  * call is refused as soon as that is known: a full ceiling, a closed bucket, a lane that stands still, a call that turned
  * out more expensive, a reload, the end of the process.
  *
- * Owns: which calls an event concerns. Does not own: newcomers (`newcomer-check.ts`).
+ * Owns: which calls an event concerns. Does not own: arriving calls (`arriving-call-check.ts`).
  * Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { CeilingKey } from '../limiter/ceilings.ts';
@@ -47,7 +47,7 @@ export class EarlyRefusal {
     this.#ceilings.behind(by);
   }
 
-  /** The slots of a ceiling were read for a newcomer. */
+  /** The slots of a ceiling were read for an arriving call. */
   onForecastRead(ceiling: CeilingKey): void {
     this.#ceilings.afterForecast(ceiling);
   }

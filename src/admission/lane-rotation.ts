@@ -37,7 +37,7 @@ export class LaneRotation {
     rotation.servedAt = this.#clock.monotonic();
   }
 
-  /** The limiter said how many calls go before a newcomer in its lane, over all replicas. */
+  /** The limiter said how many calls go before an arriving call in its lane, over all replicas. */
   onPosition({ lane }: QueuedCall, ahead: number): void {
     lane.rotation.elsewhere = {
       calls: Math.max(0, ahead - lane.waiting),

@@ -48,7 +48,7 @@ interface RotationState {
   /** When a grant of the lane last asked the ceiling for a slot, and when one last got it. */
   askedAt: number | null;
   servedAt: number | null;
-  /** Calls that waited in the lane on other replicas when a newcomer last learned its position. */
+  /** Calls that waited in the lane on other replicas when an arriving call last learned its position. */
   elsewhere: { readonly calls: number; readonly at: number } | null;
 }
 

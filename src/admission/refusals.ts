@@ -67,7 +67,7 @@ export const draining = (): Refusal => new Refusal('draining', { retryInMs: minR
 const queueFull =
   'As many calls of the workspace wait for this upstream as may: slow down, or raise `maxQueued` of the upstream.';
 
-/** What the limiter said of a newcomer. */
+/** The limiter's refusal of an arriving call. */
 export function refusedBy(
   reply: Extract<AdmissionReply, { kind: 'refused' }>,
   request: Pick<AdmissionRequest, 'maxPreferMs'>,

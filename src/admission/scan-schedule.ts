@@ -1,10 +1,10 @@
 /**
- * When the waiting calls of a ceiling are scanned because of newcomers, and again after the last one. Other replicas take slots,
+ * When the waiting calls of a ceiling are scanned because calls arrive, and again after the last one. Other replicas take slots,
  * too: a call may wait for a slot that was free when its wait was forecast, and no event in this process shows that it is gone.
- * So the scans go on for as long as calls wait: one, two, four, … seconds after the last newcomer.
+ * So the scans go on for as long as calls wait: one, two, four, … seconds after the last arriving call.
  *
  * Owns: those times. Does not own: the scan itself (`ceiling-scan.ts`).
- * Keeps: while newcomers come every second, each scan follows one of their forecasts, whose reading of the ceiling it uses.
+ * Keeps: while calls arrive every second, each scan follows one of their forecasts, whose reading of the ceiling it uses.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { CeilingKey } from '../limiter/ceilings.ts';
@@ -12,9 +12,9 @@ import type { CeilingKey } from '../limiter/ceilings.ts';
 /** Scans of one ceiling are at least this far apart. Milliseconds. */
 const scanEveryMs = 1_000;
 
-/** Times are monotonic milliseconds. */
+/** When slots of the ceiling were last forecast for an arriving call, and when it was last scanned. Monotonic milliseconds. */
 interface Watched {
-  newcomerAt: number;
+  forecastAt: number;
   scannedAt: number;
 }
 
@@ -32,16 +32,16 @@ export class ScanSchedule {
     this.#parts = parts;
   }
 
-  /** A ceiling's slots were forecast for a newcomer: the waiting calls are scanned now, unless they were a moment ago. */
-  onNewcomer(ceiling: CeilingKey): void {
+  /** A ceiling's slots were forecast for an arriving call: the waiting calls are scanned now, unless they were a moment ago. */
+  onForecast(ceiling: CeilingKey): void {
     const now = this.#parts.clock.monotonic();
     const watched = this.#watched.get(ceiling);
     if (watched === undefined) {
       if (this.#watched.size === 0) this.#checkLater();
-      this.#watched.set(ceiling, { newcomerAt: now, scannedAt: now });
+      this.#watched.set(ceiling, { forecastAt: now, scannedAt: now });
       return this.#parts.scan(ceiling);
     }
-    watched.newcomerAt = now;
+    watched.forecastAt = now;
     if (now - watched.scannedAt >= scanEveryMs) this.#scan(ceiling, watched, now);
   }
 
@@ -67,6 +67,6 @@ export class ScanSchedule {
   }
 }
 
-/** The next scan if no newcomer comes: twice as long after the last one as the latest scan was. */
-const nextScanAt = ({ newcomerAt, scannedAt }: Watched): number =>
-  newcomerAt + Math.max(scanEveryMs, 2 * (scannedAt - newcomerAt));
+/** The next scan if no call arrives: twice as long after the last one as the latest scan was. */
+const nextScanAt = ({ forecastAt, scannedAt }: Watched): number =>
+  forecastAt + Math.max(scanEveryMs, 2 * (scannedAt - forecastAt));

@@ -3,8 +3,8 @@
  * in Redis' socket, where every command times out behind the others, is sent again, and makes the line longer: Redis
  * would seem unavailable to everybody because one workspace is busy.
  *
- * Owns: the line before Redis and its order: what ends or renews something before what begins, newcomers of different
- * lanes in turn. Does not own: repetition and time limits (`health.ts`).
+ * Owns: the line before Redis and its order: what ends or renews something before what begins, arriving calls of
+ * different lanes in rotation. Does not own: repetition and time limits (`health.ts`).
  */
 import type { LaneKey } from '../ids.ts';
 
@@ -20,8 +20,8 @@ export class CommandWindow {
   #size = atFirst;
   #underWay = 0;
   #first: Waiter[] = [];
-  /** Lanes in the order in which they are served. */
-  readonly #newcomers = new Map<LaneKey, Waiter[]>();
+  /** Commands that bring arriving calls, by lane; lanes in the order in which they are served. */
+  readonly #arriving = new Map<LaneKey, Waiter[]>();
 
   /** Enters if there is room. */
   tryEnter(): boolean {
@@ -30,12 +30,12 @@ export class CommandWindow {
     return true;
   }
 
-  /** Resolves with true once it may be sent, with false when the line was dismissed. `lane`: of a newcomer. */
+  /** Resolves with true once the command may be sent, with false when the line was dismissed. `lane`: that of an arriving call. */
   wait(lane: LaneKey | null): Promise<boolean> {
     return new Promise((resolve) => {
       if (lane === null) return void this.#first.push(resolve);
-      const line = this.#newcomers.get(lane);
-      if (line === undefined) this.#newcomers.set(lane, [resolve]);
+      const line = this.#arriving.get(lane);
+      if (line === undefined) this.#arriving.set(lane, [resolve]);
       else line.push(resolve);
     });
   }
@@ -56,19 +56,19 @@ export class CommandWindow {
 
   /** Resolves everybody in the line with false. */
   dismiss(): void {
-    const all = [...this.#first, ...[...this.#newcomers.values()].flat()];
+    const all = [...this.#first, ...[...this.#arriving.values()].flat()];
     this.#first = [];
-    this.#newcomers.clear();
+    this.#arriving.clear();
     for (const waiter of all) waiter(false);
   }
 
   #next(): Waiter | undefined {
     const waiter = this.#first.shift();
     if (waiter !== undefined) return waiter;
-    for (const [lane, line] of this.#newcomers) {
+    for (const [lane, line] of this.#arriving) {
       const one = line.shift();
-      this.#newcomers.delete(lane);
-      if (line.length > 0) this.#newcomers.set(lane, line);
+      this.#arriving.delete(lane);
+      if (line.length > 0) this.#arriving.set(lane, line);
       return one;
     }
     return undefined;

@@ -46,7 +46,7 @@ const cooldownMs = { min: 1_000, max: 30_000 };
 export interface RunOptions {
   /** Sent once only. */
   readonly once?: boolean;
-  /** Lane of a newcomer: newcomers wait behind everything else while many commands are under way, lanes in rotation. */
+  /** Lane of an arriving call: arriving calls wait behind all else while many commands are under way, lanes in rotation. */
   readonly lane?: LaneKey;
 }
 

@@ -5,7 +5,7 @@
  * The cap: a process holds `limit` labels at a time. A workspace keeps the label it was given while it is active, so
  * its counters never go backwards; a label is taken back only when another workspace needs it *and* its own workspace has
  * been idle for `idleMs`, or is clearly less busy than the other (the listener then removes its series). Until then
- * newcomers fold into `other`. Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's
+ * further workspaces fold into `other`. Least-recently-used eviction would be wrong: 101 busy workspaces would restart each other's
  * counters all the time.
  */
 import type { Clock } from '../clock.ts';

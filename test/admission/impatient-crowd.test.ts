@@ -22,7 +22,7 @@ interface Seen {
   refusals: number;
   /** Refusals that named an earlier time than the one before them had, or a time that had passed. */
   tooEarly: number;
-  /** Questions to the limiter for a newcomer. */
+  /** Questions to the limiter for an arriving call. */
   asked: number;
 }
 

@@ -50,7 +50,7 @@ async function world() {
   };
 }
 
-describe('a call whose slot another replica takes is refused without a newcomer', () => {
+describe('a call whose slot another replica takes is refused although no call arrives', () => {
   test('within two seconds, when the slot is taken at once', async () => {
     const { clock, takeElsewhere, secondEnded } = await world();
     await takeElsewhere();
@@ -77,7 +77,7 @@ describe('the scans of waiting calls', () => {
     expect(secondEnded()).toBeNull();
   });
 
-  test('become rare when no newcomer comes, and end with the last waiting call', async () => {
+  test('become rare when no call arrives, and end with the last waiting call', async () => {
     const { clock, forecasts, first, secondEnded } = await world();
     forecasts.length = 0;
     await clock.run(40_000);

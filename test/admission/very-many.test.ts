@@ -85,7 +85,7 @@ describe('very many waiting calls', () => {
   test('are not checked once for each of many more urgent calls', async () => {
     const { clock, enter, checksDuring } = world();
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { perMinute: 1_000_000 });
-    // The rest after the scan that follows newcomers is over.
+    // The rest after the scan that follows arriving calls is over.
     clock.outside(1_500, () => {});
     await clock.run(1_500);
     let checks = 0;

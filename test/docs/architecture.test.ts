@@ -28,7 +28,7 @@ test.each(functions)('ARCHITECTURE.md names a function that $file declares: $nam
   expect(source).toMatch(new RegExp(`^ *((export|async|const|function|local) )*${name}(\\(|:| =)`, 'm'));
 });
 
-test('the questions of a newcomer are answered by a function of a file', () => {
+test('each question of somebody new to the code is answered by a function of a file', () => {
   const rows = ['how long a call may wait', 'which workspace is next', 'gives a slot of the ceiling back'];
   for (const row of rows)
     expect(text).toMatch(new RegExp(`^\\| [^|]*${row}[^|]* \\| [^|]*\`\\w+\` in \``, 'm'));

@@ -93,7 +93,7 @@ test('another default wait holds for calls that come after the reload, not for t
   const waiting = get('waiting');
   await allHere(3, 1);
   await reload(yamlWith(2, '  maxWaitSeconds: 1\n'));
-  const refused = await get('newcomer');
+  const refused = await get('arriving');
   expect(refused.status).toBe(429);
   expect(await refused.text()).toContain('wait_too_long');
   await delay(1_500);

@@ -246,7 +246,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'local elsewhere = here > 0 and here or meanServiceCost(',
   ],
   [
-    'a refused newcomer is entered',
+    'a refused call is entered',
     'admit',
     `return '["queue_full",' .. text(waitMs) .. ',"queue",' .. text(ahead) .. ']'`,
     'return nil',

@@ -24,7 +24,7 @@ function quietly<C extends CallPlan>(
   { calls, workspaces }: { readonly calls: readonly C[]; readonly workspaces: readonly WorkspacePlan[] },
   { id, at, came, sent, ended, known }: RefusedCall,
 ): { calls: C[]; workspaces: WorkspacePlan[] } {
-  // Whom the store had not let into a lane yet is a newcomer.
+  // A call that the store had not let into a lane yet is still arriving.
   const leavesAt = (call: C): number => {
     const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
     if (isNew && call.id !== id) return at;

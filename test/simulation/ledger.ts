@@ -141,7 +141,7 @@ export class Ledger extends Story implements DriverLedger {
   #arrivals = 0;
   /** Calls that have not ended, those included that have not come. */
   #open = 0;
-  /** What is wrong unless the same instant brings more: a newcomer's own grant is heard of after those of others. */
+  /** What is wrong unless the same instant brings more: an arriving call's own grant is reported after those of others. */
   #doubts: (() => void)[] = [];
 
   constructor(plan: Plan, keepsLog: boolean) {
@@ -323,10 +323,10 @@ export class Ledger extends Story implements DriverLedger {
   /** The store has let it in: the line is bounded, but a call that is sent again is never turned away. */
   accepted(id: string, now: number): void {
     const { plan } = this.call(id);
-    const newcomers = [...this.lane(plan.lane.key).line].filter(({ sends }) => sends === 0).length;
+    const arriving = [...this.lane(plan.lane.key).line].filter(({ sends }) => sends === 0).length;
     const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, plan.lane.key));
-    if (newcomers > Math.max(...settings.map(({ maxQueued }) => maxQueued)))
-      this.broken(now, '10', `${newcomers} tickets in the line of ${plan.lane.key}`);
+    if (arriving > Math.max(...settings.map(({ maxQueued }) => maxQueued)))
+      this.broken(now, '10', `${arriving} tickets in the line of ${plan.lane.key}`);
   }
 
   intoLine(call: CallRecord, now: number): void {

@@ -198,7 +198,7 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '4',
-    'newcomers go first',
+    'calls that arrived later go first',
     entering,
     'return urgency * orderUnit + Math.floor(at * sequencePerMs);',
     'return urgency * orderUnit - Math.floor(at * sequencePerMs);',

@@ -7,8 +7,8 @@ export interface RefusedCall {
   /** When it was refused, and after which time it was asked to come again. Milliseconds. */
   readonly at: number;
   readonly retryInMs: number;
-  /** It had not stood in a line. */
-  readonly isNewcomer: boolean;
+  /** It had not waited in a lane. */
+  readonly isArriving: boolean;
   /** Calls that had come by then, and those of them that had been sent. */
   readonly came: ReadonlySet<string>;
   readonly sent: ReadonlySet<string>;
@@ -48,9 +48,9 @@ export function refusedCallOf(
   const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const answered = new Set<string>();
   const itself = calls.find(({ plan }) => plan.id === refusal.id);
-  const isNewcomer = itself?.state === 'entering';
+  const isArriving = itself?.state === 'entering';
   // A call that never waited was decided on when its ticket came to the store.
-  const decidedAt = isNewcomer && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
+  const decidedAt = isArriving && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
   for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt, ends } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
@@ -61,5 +61,5 @@ export function refusedCallOf(
     const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isRefusedAtEntry;
     if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
-  return { ...refusal, isNewcomer, came, sent, inFlight, answered, ended, left, known };
+  return { ...refusal, isArriving, came, sent, inFlight, answered, ended, left, known };
 }

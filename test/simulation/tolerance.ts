@@ -83,8 +83,8 @@ export function toleranceOf(world: World, refused: RefusedCall): Tolerance {
   const { perMinute } = find(world.workspaces, ({ name }) => name === call.lane.workspace);
   const waitingMs = known.reduce((sum, each) => sum + serviceMs(each), 0);
   const isStandstill =
-    !isWindowsAlone(world, call, bucket) && (!refused.isNewcomer || refused.retryInMs > waitingMs);
-  const ofCeilingMs = refused.isNewcomer || perMinute === null ? 0 : ceilingWindowMs;
+    !isWindowsAlone(world, call, bucket) && (!refused.isArriving || refused.retryInMs > waitingMs);
+  const ofCeilingMs = refused.isArriving || perMinute === null ? 0 : ceilingWindowMs;
   const standstillMs = isStandstill ? waitingMs + ofCeilingMs : 0;
   const windows = windowsMs(world, call, bucket, refused);
   const fixed =

@@ -188,7 +188,7 @@ describe('a scrape of the metrics', () => {
     for (let i = 0; i < 100; i++) oneCall(given, `ws-${i}`);
     given.clock.advance(16 * 60_000);
     const before = (await given.scrape()).split('\n').length;
-    oneCall(given, 'newcomer');
+    oneCall(given, 'one-more');
     expect((await given.scrape()).split('\n').length).toBe(before);
   });
 

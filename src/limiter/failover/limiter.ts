@@ -1,6 +1,6 @@
 /**
  * The limiter that a replica uses: Redis while it is available, else what the operator chose. `local`: this replica goes on
- * alone with its share of every limit. `deny`: newcomers are refused, waiting calls wait on.
+ * alone with its share of every limit. `deny`: arriving calls are refused, waiting calls wait on.
  *
  * Owns: which store a call is in, moving waiting calls over and back with their positions, the mode that metrics show.
  * Does not own: noticing that Redis is unavailable (`health.ts`), calls that are served here (`local-calls.ts`).
@@ -203,7 +203,7 @@ export class FailoverLimiter implements Limiter {
   }
 }
 
-/** The refusal of a newcomer that the local store has queued, where its lane is full or its wait too long; `null` = it may wait. */
+/** The refusal of an arriving call that the local store queued, where its lane is full or its wait too long; `null` = it may wait. */
 function localRefusalOf({ maxQueued, maxWaitMs }: Admission, reply: AdmissionReply): AdmissionReply | null {
   if (reply.kind !== 'queued') return null;
   const { ahead, forecastMs: retryInMs, heldBy } = reply;

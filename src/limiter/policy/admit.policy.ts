@@ -34,7 +34,7 @@ export interface Entering {
 }
 
 /** An admission with its position, as `order`, and with costs that it can take. */
-type Newcomer = BucketAdmission & { readonly order: number };
+type OrderedAdmission = BucketAdmission & { readonly order: number };
 
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
 export function admit(
@@ -50,17 +50,17 @@ export function admit(
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
   const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
-  const newcomer = { ...admission, costs, order: orderOf(admission, now) };
-  const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, newcomer, now);
+  const ordered = { ...admission, costs, order: orderOf(admission, now) };
+  const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, ordered, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
-  const ticket = enter(bucket, newcomer, replica);
+  const ticket = enter(bucket, ordered, replica);
   const effects = merge(before, pump(bucket, now));
   return { ...replyFor(bucket, ticket, now), effects };
 }
 
-function enter(bucket: Bucket, admission: Newcomer, replica: ReplicaId): Ticket {
+function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId): Ticket {
   const lane = laneFor(bucket, admission.lane, admission);
   const ticket: Ticket = {
     id: admission.ticket,
@@ -101,13 +101,13 @@ function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
 
 function bucketRefusalOf(
   bucket: Bucket,
-  admission: Newcomer,
+  admission: OrderedAdmission,
   now: number,
 ): Extract<AdmitReply, { kind: 'refused' }> | null {
   const lane = bucket.lanes.get(admission.lane);
   const waiting = lane?.line.size ?? 0;
   const isFull = waiting >= admission.maxQueued;
-  // Where the line is full, no newcomer can enter before a ticket has left it, however urgent the newcomer is.
+  // Where the line is full, no call can enter before a ticket has left it, however urgent the call is.
   const leaveFirst = isFull ? Math.min(waiting, 1) : 0;
   const ahead = Math.max(
     leaveFirst,

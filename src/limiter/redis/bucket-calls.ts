@@ -2,7 +2,7 @@
  * The calls of this replica in one bucket, from their ticket over their grant to the end of their lease.
  *
  * Owns: the state of every ticket and lease; what becomes of a grant; sending settlements, cancellations and tickets that
- * Redis lost. Does not own: newcomers (`bucket-entry.ts`), ticks (`bucket-ticks.ts`), what a reply says of the bucket
+ * Redis lost. Does not own: arriving calls (`bucket-entry.ts`), ticks (`bucket-ticks.ts`), what a reply says of the bucket
  * (`bucket-replies.ts`).
  * Invariants: a grant reaches its call once; a grant that no call waits for goes back whole; a ticket that waits here is known to
  * Redis or is entered again at its position; a settlement is sent until Redis has it; a lost lease is counted once; after a loss of

@@ -48,7 +48,7 @@ export class BucketEntry {
     const asked = await this.#queue.send<'admit'>(
       { kind: 'admit', admission: positions.stored(admission) },
       {
-        newcomer: admission.lane,
+        arrivingLane: admission.lane,
         first: ({ reply, sentAt }) => this.#noteAdmitted(ticket, reply, sentAt),
       },
     );

@@ -111,8 +111,8 @@ export class BucketSession {
   }
 
   /**
-   * Tickets get the new settings here as well, so that a ticket that has to be entered again brings them; so do newcomers that are
-   * not under way yet: they go behind the event, and would bring the former settings back.
+   * Tickets get the new settings here as well, so that a ticket that has to be entered again brings them; so do arriving calls
+   * that are not on their way yet: they go behind the event, and would bring the former settings back.
    */
   async reconfigure({ setting, lanes }: Reconfiguration): Promise<void> {
     const changed = new Map(lanes.map((lane) => [lane.lane, lane]));

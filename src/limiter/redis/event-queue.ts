@@ -25,8 +25,8 @@ export const deferMs = 2;
 export interface EventOptions<K extends EventKind> {
   /** Nobody waits for what the event does: it may be sent {@link deferMs} later. */
   readonly isDeferrable?: boolean;
-  /** Lane of a call that Redis does not have yet: newcomers wait while many commands are under way, and go by lanes in rotation. */
-  readonly newcomer?: LaneKey;
+  /** Lane of an arriving call: arriving calls wait while many commands are under way, and go by lanes in rotation. */
+  readonly arrivingLane?: LaneKey;
   /** Called with the event's reply before the session reads what the reply says of the bucket. */
   readonly first?: (applied: AppliedEvent<ReplyOf[K]>) => void;
 }
@@ -74,10 +74,10 @@ export class EventQueue {
     options: EventOptions<K> = {},
   ): Promise<EventOutcome<ReplyOf[K]>> {
     return new Promise((resolve, reject) => {
-      const { first = (): void => {}, newcomer = null, isDeferrable = false } = options;
+      const { first = (): void => {}, arrivingLane = null, isDeferrable = false } = options;
       // The codec reads the reply of a kind where it wrote an event of this kind.
       const outgoing = { event, take: first, isDeferrable, resolve, reject } as unknown as Outgoing;
-      this.#outbox.add(outgoing, newcomer);
+      this.#outbox.add(outgoing, arrivingLane);
       if (!isDeferrable) this.flush();
       else if (this.#state.kind === 'idle') this.#defer();
     });
@@ -113,14 +113,14 @@ export class EventQueue {
     if (!this.#outbox.isEmpty) this.#defer();
   }
 
-  async #commit({ events: batch, newcomer }: Batch): Promise<void> {
+  async #commit({ events: batch, arrivingLane }: Batch): Promise<void> {
     const { bucket: key, redis, replica, clock, prepare, apply } = this.#parts;
     const events = batch.map(({ event }) => event);
     const call = applyCall({ bucket: key, replica: replica.id }, events);
     const reply = await redis.run(
       'apply',
       async (client) => readBatch(await runApply(client, call), events),
-      newcomer === null ? {} : { lane: newcomer },
+      arrivingLane === null ? {} : { lane: arrivingLane },
     );
     if (reply.kind === 'unavailable') {
       for (const { resolve } of batch) resolve(reply);

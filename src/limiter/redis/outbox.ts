@@ -2,7 +2,7 @@
  * Events of one replica for one bucket, on their way to be sent together: while one batch is under way the next one gathers
  * here.
  *
- * Owns: the order of events. What ends or renews something goes before what begins; newcomers of different lanes go in
+ * Owns: the order of events. What ends or renews something goes before what begins; arriving calls of different lanes go in
  * rotation, those of one lane stay in order. Bounds: a batch has at most `maxBatch` events. Does not own: sending.
  */
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
@@ -41,32 +41,32 @@ export const maxBatch = 32;
 /** What goes together in one command. */
 export interface Batch {
   readonly events: readonly Outgoing[];
-  /** The lane of the first event if the batch has newcomers only. */
-  readonly newcomer: LaneKey | null;
+  /** The lane of the first event if the batch has arriving calls only. */
+  readonly arrivingLane: LaneKey | null;
 }
 
 export class Outbox {
   #first: Outgoing[] = [];
-  /** Lanes in the order of their rotation. */
-  readonly #newcomers = new Map<LaneKey, Outgoing[]>();
+  /** Admissions of arriving calls, by lane; lanes in the order of their rotation. */
+  readonly #arriving = new Map<LaneKey, Outgoing[]>();
 
   get isEmpty(): boolean {
-    return this.#first.length === 0 && this.#newcomers.size === 0;
+    return this.#first.length === 0 && this.#arriving.size === 0;
   }
 
   /** Somebody waits for what one of the events does. */
   get isUrgent(): boolean {
-    return this.#newcomers.size > 0 || this.#first.some(({ isDeferrable }) => !isDeferrable);
+    return this.#arriving.size > 0 || this.#first.some(({ isDeferrable }) => !isDeferrable);
   }
 
-  /** `newcomer`: the lane of a call that the store does not have yet. */
-  add(event: Outgoing, newcomer: LaneKey | null): void {
-    if (newcomer === null) {
+  /** `arrivingLane`: the lane of an arriving call; `null` = the event is of anything else. */
+  add(event: Outgoing, arrivingLane: LaneKey | null): void {
+    if (arrivingLane === null) {
       this.#first.push(event);
       return;
     }
-    const line = this.#newcomers.get(newcomer);
-    if (line === undefined) this.#newcomers.set(newcomer, [event]);
+    const line = this.#arriving.get(arrivingLane);
+    if (line === undefined) this.#arriving.set(arrivingLane, [event]);
     else line.push(event);
   }
 
@@ -77,24 +77,24 @@ export class Outbox {
 
   /** Changes the events that are not taken yet. */
   revise(by: (event: BucketEvent) => BucketEvent): void {
-    for (const outgoing of [...this.#first, ...[...this.#newcomers.values()].flat()])
+    for (const outgoing of [...this.#first, ...[...this.#arriving.values()].flat()])
       outgoing.event = by(outgoing.event);
   }
 
   take(): Batch {
     const batch = this.#first.splice(0, maxBatch);
-    let newcomer: LaneKey | null = null;
+    let arrivingLane: LaneKey | null = null;
     while (batch.length < maxBatch) {
-      const next = this.#newcomers.entries().next();
+      const next = this.#arriving.entries().next();
       if (next.done === true) break;
       const [lane, line] = next.value;
       const one = line.shift();
-      this.#newcomers.delete(lane);
-      if (line.length > 0) this.#newcomers.set(lane, line);
+      this.#arriving.delete(lane);
+      if (line.length > 0) this.#arriving.set(lane, line);
       if (one === undefined) continue;
-      if (batch.length === 0) newcomer = lane;
+      if (batch.length === 0) arrivingLane = lane;
       batch.push(one);
     }
-    return { events: batch, newcomer };
+    return { events: batch, arrivingLane };
   }
 }

@@ -69,7 +69,7 @@ describe('when Redis is available again', () => {
     redis.isUnavailable = false;
     redis.restoreMs = 400;
     while (one.modes.at(-1) !== 'redis' && redis.clock.monotonic() < 60_000) {
-      const kinds = await calls(1, `newcomer${redis.clock.monotonic()}x`, options);
+      const kinds = await calls(1, `arriving${redis.clock.monotonic()}x`, options);
       expect(kinds).toEqual(['queued']);
     }
     await redis.pass(1_000);

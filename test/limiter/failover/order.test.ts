@@ -78,7 +78,7 @@ async function returning(lateMs: number): Promise<readonly string[]> {
 const inOrder = ['a0', 'a1', 'a2', 'a3', 'a4', 'a5', 'b0', 'b1', 'b2', 'c0', 'c1'];
 
 test.each([0, 300, 700])(
-  'calls that wait, and newcomers meanwhile, leave in the order of their arrival where the second replica returns %s ms later',
+  'calls that wait, and calls that arrive meanwhile, leave in the order of their arrival where the second replica returns %s ms later',
   async (lateMs) => {
     await returning(lateMs);
     expect(left).toEqual(inOrder);

@@ -33,7 +33,7 @@ async function loseRedis(): Promise<void> {
   expect(one.modes.at(-1)).toBe('local');
 }
 
-/** What becomes of a newcomer at once. */
+/** The limiter's immediate reply to an arriving call: the kind of it. */
 async function enter(
   { limiter }: VirtualReplica,
   ticket: string,

@@ -148,7 +148,7 @@ atOrigins('the service cost of a call', (instant) => {
 });
 
 atOrigins('the forecast', (instant) => {
-  /** The forecast and the actual wait of a newcomer of `own` tokens; `ahead` calls wait in its lane, `calls` in another. */
+  /** The forecast and the actual wait of an arriving call of `own` tokens; `ahead` calls wait in its lane, `calls` in another. */
   const forecastAndActual = (
     own: number,
     ahead: number,

@@ -305,7 +305,7 @@ atOrigins('a bucket', (instant) => {
     expect(ids(reply.grants)).toEqual(['c', 'd', 'e']);
   });
 
-  test('shares by weight, and makes a newcomer wait one round at most', () => {
+  test('shares by weight, and makes a workspace that joins wait one round at most', () => {
     const bucket = newBucket(instant);
     const options = { limit: 1, windowMs: 10 };
     const enter = (id: string, lane: string, weight: number): void => {
@@ -324,7 +324,7 @@ atOrigins('a bucket', (instant) => {
     expect(next.length).toBeLessThanOrEqual(1 + 3 + 1 + 1);
   });
 
-  test('makes a newcomer wait one round at most, however many grants others return', () => {
+  test('makes a workspace that joins wait one round at most, however many grants others return', () => {
     const bucket = newBucket(instant);
     const options = { limit: 4, windowMs: 40_000 };
     const enter = (id: string): string[] => {

@@ -15,7 +15,7 @@ afterEach(async () => {
   await closing;
 });
 
-test('newcomers whose admission is not yet on its way to Redis use the settings of a reload that comes meanwhile', async () => {
+test('arriving calls whose admission is not yet on its way to Redis use the settings of a reload that comes meanwhile', async () => {
   const { bucket, lane, ...before } = admission('of before', { limit: 5 });
   const { setting } = admission('of after', { limit: 1 });
   // The first is under way; the others go with the reload, behind it.
@@ -29,7 +29,7 @@ test('newcomers whose admission is not yet on its way to Redis use the settings 
   expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'queued', 'queued']);
 });
 
-test('newcomers of a workspace that the reload removed bring no former limit back', async () => {
+test('arriving calls of a workspace that the reload removed bring no former limit back', async () => {
   const { bucket } = admission('of before', { limit: 1 });
   const { setting } = admission('of after', { limit: 5 });
   const options = { limit: 1, lane: 'removed' };

@@ -47,8 +47,8 @@ export class Fairness {
     );
   }
 
-  /** Which lanes wait, after a transition and before its grants are counted. `newcomer`: the ticket that it entered. */
-  check(model: ScriptModel, newcomer: string | null, now: number): void {
+  /** Which lanes wait, after a transition and before its grants are counted. `entered`: the ticket that it entered. */
+  check(model: ScriptModel, entered: string | null, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
@@ -58,7 +58,7 @@ export class Fairness {
       const free = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;
       const waits = free && (lane.line.size > 0 || granted.has(laneKey(key)));
       if (this.#emptied.delete(key)) this.#waitingSince.delete(key);
-      const others = lane?.line.names().filter((ticket) => ticket !== newcomer) ?? [];
+      const others = lane?.line.names().filter((ticket) => ticket !== entered) ?? [];
       if (granted.has(laneKey(key)) && others.length === 0) this.#emptied.add(key);
       if (!waits) this.#waitingSince.delete(key);
       else if (!this.#waitingSince.has(key)) this.#waitingSince.set(key, now + ++this.#mark * 1e-9);
@@ -66,10 +66,10 @@ export class Fairness {
   }
 
   /**
-   * One grant of the latest transition. Returns what is unfair about it. `newcomer`: the ticket that the transition entered;
+   * One grant of the latest transition. Returns what is unfair about it. `entered`: the ticket that the transition entered;
    * what had room went before it, in a pump of its own.
    */
-  granted(model: ScriptModel, at: number, costs: Costs, newcomer: string | null, now: number): string | null {
+  granted(model: ScriptModel, at: number, costs: Costs, entered: string | null, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
     const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
       limit === null ? [] : [{ meter, limit, windowMs }],
@@ -90,7 +90,7 @@ export class Fairness {
       // Both were waiting before this transition, and the other one still is.
       const both = Math.max(since, otherSince);
       const behind = later.filter((grant) => grant.lane === other).map(({ ticket }) => ticket);
-      const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== newcomer);
+      const waits = [...otherLane.line.names(), ...behind].some((ticket) => ticket !== entered);
       if (both >= now || !waits) continue;
       const mine = this.#pair(lane, other, both, before);
       const theirs = this.#pair(other, lane, both, this.#lastServiceMs.get(other) ?? 0);

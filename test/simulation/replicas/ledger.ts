@@ -225,12 +225,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
     if (model.bucket === null) return;
     if (this.keepsLog) this.#noteEvent(event, model, asked);
-    const newcomer = event.kind === 'admit' ? event.admission.ticket : null;
-    this.#fairness.check(model, newcomer, now);
+    const entered = event.kind === 'admit' ? event.admission.ticket : null;
+    this.#fairness.check(model, entered, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;
       this.#issued(model, ticket, lease, now);
-      const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, newcomer, now);
+      const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, entered, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
   }
@@ -263,13 +263,13 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (call.admittedAt >= 0 && admission.position.kind === 'kept') this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
-    const newcomers = [...(model.bucket?.tickets.values() ?? [])].filter(
+    const arriving = [...(model.bucket?.tickets.values() ?? [])].filter(
       (ticket) =>
         ticket.lane === call.plan.lane.key && ticket.lease === null && this.calls.get(ticket.id)?.sends === 0,
     ).length;
     const settings = this.regimes(now).map((regime) => entrySettingsOf(regime, call.plan.lane.key));
-    if (this.isFaultless && newcomers > Math.max(...settings.map(({ maxQueued }) => maxQueued))) {
-      this.broken(now, '10', `${newcomers} tickets in the line of ${call.plan.lane.key}`);
+    if (this.isFaultless && arriving > Math.max(...settings.map(({ maxQueued }) => maxQueued))) {
+      this.broken(now, '10', `${arriving} tickets in the line of ${call.plan.lane.key}`);
     }
   }
 

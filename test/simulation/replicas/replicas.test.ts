@@ -33,9 +33,9 @@ const once = [
  * Found among tens of thousands, with reloads: a configured limit below what responses stated was filled by their levels (5056,
  * 14430), and what the upstream had counted was forgotten while replicas differed in their configuration (5262, 10594). A slot of a
  * ceiling that a call gave back stayed free for a minute: its lane slept where it had been refused before (2314), or on a replica that took its own note for newer (2716).
- * Newcomers that were not under way yet brought back the settings of before a reload (13025). A new replica took an emptied Redis
+ * Arriving calls that were not on their way yet brought back the settings of before a reload (13025). A new replica took an emptied Redis
  * for a first start, and sent beside a call that was in flight (13391). A scan that was planned before a reload asked by the limits of
- * then, and a newcomer was refused by what it had read (14432). Without Redis, three grants of a lane were returned in turn for ever, at one
+ * then, and an arriving call was refused by what it had read (14432). Without Redis, three grants of a lane were returned in turn for ever, at one
  * instant, and the process did nothing else (4024: such a history never ends). A grant that was kept from its call ran out while its
  * process stalled, and was never handed over or given back (2881, 11554). The waiting calls of a killed replica counted as ahead of
  * those of others until they came to the head of their lane (19588). A grant that Redis had made before the last replica had entered

@@ -1,10 +1,9 @@
 -- Mirror of pump.policy.ts: the pump in which every transition ends. Sweeps what expired, wakes lanes, then grants
 -- heads of lanes in fair order while the bucket is open and every meter the head needs has room. Its work is bounded
 -- by `maxPerPump`; each piece of it is O(log n).
--- Only here, without a counterpart in the policy: `mayGoAtOnce` and `grantAtOnce`, with `roomForCallInMs`. They are the short way
--- of a call that finds nobody waiting and room in every meter, which is most calls: admit.lua grants it without putting it into its
--- line and taking it out again (ADR 13). The result must be that of the long way, which is the policy's: `enqueue` and a pump.
--- test/limiter/parity.test.ts compares the two.
+-- Without a counterpart in the policy: `mayGoAtOnce`, `grantAtOnce` and `roomForCallInMs`, the short way of a call that finds nobody
+-- waiting and room in every meter, as most calls do. It leaves out the line (ADR 13); its result must be that of the policy's way,
+-- `enqueue` and a pump, which test/limiter/parity.test.ts compares.
 -- `lease.stage`, `lane.abandoned` and the like are fields that a `-- @record` line names: they become positions of a list
 -- (protocol/lua-source.ts).
 -- @constant replicaLifeMs maxPerPump
@@ -233,8 +232,7 @@ local function pump(now)
   nextAt = nil
 end
 
--- True when a call comes where nobody waits and may go at once, without the way through the line: the pump would grant it now, so
--- its forecast is 0, and it is not refused. `lane`: nil = the bucket has no lane of its workspace yet.
+-- True when the pump would grant the call now: then its forecast is 0, and it is not refused. `lane`: nil = its lane is new.
 local function mayGoAtOnce(lane, asked, now)
   if bucket.waiting > 0 or asked.document or closedMs(now) > 0 then return false end
   if asked.maxInFlight and (lane and lane.inFlight or 0) >= asked.maxInFlight then return false end

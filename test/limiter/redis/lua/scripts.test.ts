@@ -268,7 +268,7 @@ test('one replica is chosen to pump next, and another one when that replica does
   expect((await tick('r1', [], dueAt + 50)).isPumpLeader).toBe(false);
 });
 
-test('tickets entered again after a loss of all data keep their positions before newcomers', async () => {
+test('tickets entered again after a loss of all data keep their positions before calls that arrive meanwhile', async () => {
   const lease = await grantOf('r1', one('t1'));
   const queued = await admit('r1', one('t2'));
   if (queued.kind !== 'queued') throw new Error('not queued');
@@ -276,9 +276,9 @@ test('tickets entered again after a loss of all data keep their positions before
   expect(await tick('r1', [lease])).toMatchObject({ createdAt: null, waitingHere: 0 });
   expect(await redis.dbsize()).toBe(0);
   const busy = await grantOf('r2', one('t7'));
-  const newcomer = await admit('r2', one('t8'));
+  const arriving = await admit('r2', one('t8'));
   const entered = await admit('r1', one('t2', {}, { kind: 'kept', order: queued.order }));
-  expect(newcomer).toMatchObject({ kind: 'queued', ahead: 0 });
+  expect(arriving).toMatchObject({ kind: 'queued', ahead: 0 });
   expect(entered).toMatchObject({ kind: 'queued', ahead: 0, order: queued.order });
   expect(entered.createdAt).not.toBe(queued.createdAt);
   expect(await settle(by('r1'), lease, done)).toMatchObject({ known: false });

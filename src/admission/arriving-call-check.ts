@@ -1,10 +1,10 @@
 /**
- * Refuses a newcomer that cannot be sent within its wait. A newcomer is a call that the limiter has just queued or refused. The bucket
+ * Refuses an arriving call that cannot be sent within its wait: a call that the limiter has just queued or refused. The bucket
  * forecasts how long the call waits for a grant, the ceiling how long for a slot, and the longer of the two counts.
  *
- * Owns: asking the ceiling for a newcomer. Does not own: calls that wait already (`early-refusal.ts`), granted calls
+ * Owns: asking the ceiling for an arriving call. Does not own: calls that wait already (`early-refusal.ts`), granted calls
  * (`ceiling-gate.ts`).
- * Keeps: a newcomer that cannot be sent within its wait is refused at once with the true time (13).
+ * Keeps: an arriving call that cannot be sent within its wait is refused at once with the true time (13).
  */
 import type { Refusal } from '../errors.ts';
 import type { CeilingHold } from '../limiter/ceilings.ts';
@@ -20,7 +20,7 @@ type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
 
 const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
 
-export class NewcomerCheck {
+export class ArrivingCallCheck {
   readonly #parts: AdmissionParts;
   readonly #rotation: LaneRotation;
   readonly #earlyRefusal: EarlyRefusal;
@@ -32,10 +32,10 @@ export class NewcomerCheck {
   }
 
   /**
-   * The refusal of a newcomer; `null` = it may wait.
+   * The refusal of an arriving call; `null` = it may wait.
    * @param askedAt when the limiter was asked, monotonic milliseconds.
    */
-  async newcomerRefusal(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
+  async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
     const byCeiling = await this.#ceilingHold(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
     if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);
@@ -43,7 +43,7 @@ export class NewcomerCheck {
     return null;
   }
 
-  /** How long the ceiling holds a newcomer that waits, or would have waited. */
+  /** How long the ceiling holds an arriving call that waits, or would have waited. */
   async #ceilingHold(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<CeilingHold> {
     const { ceiling } = call.request;
     if (!('ahead' in reply) || (ceiling.perMinute === null && ceiling.perDay === null)) return notHeld;
