@@ -22,13 +22,13 @@ import { createSimulator, settle, type Simulator } from './simulator.ts';
 export type { CommerceOptions, CommerceSettings } from './commerce/options.ts';
 
 /** Which bucket an outside consumer takes from or closes; default: REST of the first app in the first store. */
-export interface CommerceDrain {
+export interface CommerceBucketChoice {
   readonly store?: string;
   readonly app?: string;
   readonly api?: Api;
 }
 
-export type CommerceSimulator = Simulator<CommerceSettings, CommerceDrain>;
+export type CommerceSimulator = Simulator<CommerceSettings, CommerceBucketChoice>;
 
 export function createCommerceSimulator(options: CommerceOptions = {}): CommerceSimulator {
   const { settings: initial, fixed } = settle(options, commerceDefaults);
@@ -74,7 +74,7 @@ export function createCommerceSimulator(options: CommerceOptions = {}): Commerce
       const app = which.app ?? Object.keys(stores[store]?.apps ?? {})[0] ?? '';
       return buckets.of(store, app, which.api ?? 'rest', now).bucket;
     },
-    drainOf,
+    choiceOf,
   });
 }
 
@@ -140,7 +140,7 @@ function checksum(text: string): number {
   return sum;
 }
 
-function drainOf(part: Json): CommerceDrain {
+function choiceOf(part: Json): CommerceBucketChoice {
   const store = textOf(part['store']);
   const app = textOf(part['app']);
   const api = part['api'] === 'graphql' ? 'graphql' : 'rest';

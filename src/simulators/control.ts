@@ -4,7 +4,7 @@
  * Owns: these five routes. Invariant: no other path steers anything.
  *
  * - `GET state`, `GET log?since=<seq>` (entries that arrived after it), `POST reset`, `POST config` (a part of the
- *   options; a member `drain: {units, ...}` lets an outside consumer take units now, a member `close: {forMs, ...}` leaves
+ *   options; a member `consume: {units, ...}` lets an outside consumer take units now, a member `close: {forMs, ...}` leaves
  *   nobody room for so long), `GET|POST|DELETE faults`.
  */
 import { listOf, objectOf, parseJson, type Json } from './json.ts';
@@ -18,7 +18,7 @@ export interface Controlled {
   entries(): readonly LogEntry[];
   reset(): void;
   configure(options: Json): void;
-  drain(request: Json): void;
+  consume(request: Json): void;
   close(request: Json): void;
   fault(fault: Fault): void;
   faults(): readonly Fault[];
@@ -80,8 +80,8 @@ function act(exchange: Exchange, simulator: Controlled): unknown {
 
 function configure(simulator: Controlled, body: Json | undefined): void {
   if (body === undefined) throw new Error('a JSON object is needed');
-  const { drain, close, ...options } = body;
+  const { consume, close, ...options } = body;
   if (Object.keys(options).length > 0) simulator.configure(options);
-  if (objectOf(drain) !== undefined) simulator.drain(objectOf(drain) ?? {});
+  if (objectOf(consume) !== undefined) simulator.consume(objectOf(consume) ?? {});
   if (objectOf(close) !== undefined) simulator.close(objectOf(close) ?? {});
 }

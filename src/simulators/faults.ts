@@ -53,7 +53,7 @@ export interface Fault {
   /** `limit-change`: dimension and its new limit. */
   readonly dimension?: string;
   readonly limit?: number;
-  /** `otherConsumer`: points per second drained from now on. */
+  /** `otherConsumer`: points per second that an outside consumer takes from now on. */
   readonly perSecond?: number;
   /** `reduce`: factor, default 0.1. */
   readonly factor?: number;

@@ -29,7 +29,7 @@ import { createSimulator, settle, type Simulator } from './simulator.ts';
 export type { LanguageModelOptions, LanguageModelSettings } from './language-model/options.ts';
 
 /** Which bucket an outside consumer takes from or closes; default: `rpm` of the first model in the first organisation. */
-export interface LanguageModelDrain {
+export interface LanguageModelBucketChoice {
   readonly dimension?: Dimension;
   readonly model?: string;
   readonly org?: string;
@@ -37,7 +37,7 @@ export interface LanguageModelDrain {
   readonly project?: string;
 }
 
-export type LanguageModelSimulator = Simulator<LanguageModelSettings, LanguageModelDrain>;
+export type LanguageModelSimulator = Simulator<LanguageModelSettings, LanguageModelBucketChoice>;
 
 export function createLanguageModelSimulator(options: LanguageModelOptions = {}): LanguageModelSimulator {
   const { settings, fixed } = settle(options, languageModelDefaults);
@@ -66,11 +66,11 @@ export function createLanguageModelSimulator(options: LanguageModelOptions = {})
     },
     configure: (part) => configure(part, context),
     bucketOf: (which, now) => bucketOf(which, now, context),
-    drainOf,
+    choiceOf,
   });
 }
 
-function bucketOf(which: LanguageModelDrain, now: number, context: LanguageModelContext): Bucket {
+function bucketOf(which: LanguageModelBucketChoice, now: number, context: LanguageModelContext): Bucket {
   const { meters, settings } = context;
   const model = which.model ?? Object.keys(settings.models)[0] ?? '';
   const org = which.org ?? Object.keys(settings.orgs)[0] ?? '';
@@ -83,7 +83,7 @@ function bucketOf(which: LanguageModelDrain, now: number, context: LanguageModel
   return meter.bucket;
 }
 
-function drainOf(part: Json): LanguageModelDrain {
+function choiceOf(part: Json): LanguageModelBucketChoice {
   const { model, org, project } = {
     model: textOf(part['model']),
     org: textOf(part['org']),

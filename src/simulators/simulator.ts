@@ -15,7 +15,7 @@ import type { LogEntry } from './log.ts';
 import type { ArrivalNote, Recorder } from './recorder.ts';
 import { Host, type Handler, type Listening } from './server.ts';
 
-export interface Simulator<Settings, Drain> {
+export interface Simulator<Settings, BucketChoice> {
   /** Loopback; port 0 takes a free one. @throws the listen error. */
   listen(port?: number): Promise<Listening>;
   readonly log: readonly LogEntry[];
@@ -26,10 +26,10 @@ export interface Simulator<Settings, Drain> {
   configure(options: Partial<Settings>): void;
   /** @throws Error on an unknown kind. */
   fault(fault: Fault): void;
-  /** Someone else takes `units` now, never beyond the limit. @throws Error when no such bucket is limited. */
-  drain(units: number, from?: Drain): void;
-  /** Nobody finds room for `forMs` from now on. @throws Error as `drain`, and for a bucket that counts periods. */
-  closeFor(forMs: number, which?: Drain): void;
+  /** An outside consumer takes `units` now, never beyond the limit. @throws Error when no such bucket is limited. */
+  consume(units: number, which?: BucketChoice): void;
+  /** Nobody finds room for `forMs` from now on. @throws Error as `consume`, and for a bucket that counts periods. */
+  closeFor(forMs: number, which?: BucketChoice): void;
   /** Closes every socket; resolves when none is left. */
   close(): Promise<void>;
 }
@@ -63,7 +63,10 @@ export function settle<Settings>(
 }
 
 /** One API: who calls, what is answered, what is limited. */
-export interface Api<Settings, Drain> extends Pick<Simulator<Settings, Drain>, 'reset' | 'configure'> {
+export interface Api<Settings, BucketChoice> extends Pick<
+  Simulator<Settings, BucketChoice>,
+  'reset' | 'configure'
+> {
   readonly clock: Clock;
   readonly recorder: Recorder;
   readonly faults: FaultQueue;
@@ -73,14 +76,16 @@ export interface Api<Settings, Drain> extends Pick<Simulator<Settings, Drain>, '
   /** All buckets that exist, at this monotonic time. */
   buckets(now: number): SimulatorState['buckets'];
   /** The bucket that somebody else takes from or closes. @throws Error when no such bucket is limited. */
-  bucketOf(which: Drain, now: number): Bucket;
+  bucketOf(which: BucketChoice, now: number): Bucket;
   /** Untyped data of `POST /__sim/config` → which bucket. */
-  drainOf(part: Json): Drain;
+  choiceOf(part: Json): BucketChoice;
 }
 
-export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Simulator<Settings, Drain> {
+export function createSimulator<Settings, BucketChoice>(
+  api: Api<Settings, BucketChoice>,
+): Simulator<Settings, BucketChoice> {
   const { clock, recorder, faults } = api;
-  const simulator: Simulator<Settings, Drain> = {
+  const simulator: Simulator<Settings, BucketChoice> = {
     listen: async (port = 0) => await host.listen(port),
     close: async () => await host.close(),
     get log() {
@@ -99,13 +104,13 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
     },
     configure: (options) => api.configure(options),
     fault: (fault) => faults.add(fault),
-    drain(units, from) {
+    consume(units, which) {
       const now = clock.monotonic();
-      api.bucketOf(from ?? api.drainOf({}), now).takeUpTo(units, now);
+      api.bucketOf(which ?? api.choiceOf({}), now).takeUpTo(units, now);
     },
     closeFor(forMs, which) {
       const now = clock.monotonic();
-      api.bucketOf(which ?? api.drainOf({}), now).closeFor(forMs, now);
+      api.bucketOf(which ?? api.choiceOf({}), now).closeFor(forMs, now);
     },
   };
   const control = createControl({
@@ -114,8 +119,8 @@ export function createSimulator<Settings, Drain>(api: Api<Settings, Drain>): Sim
     reset: () => simulator.reset(),
     // Untyped data enters here, from tests only.
     configure: (part) => simulator.configure(part as Partial<Settings>),
-    drain: (part) => simulator.drain(numberOf(part['units']) ?? 0, api.drainOf(part)),
-    close: (part) => simulator.closeFor(numberOf(part['forMs']) ?? 0, api.drainOf(part)),
+    consume: (part) => simulator.consume(numberOf(part['units']) ?? 0, api.choiceOf(part)),
+    close: (part) => simulator.closeFor(numberOf(part['forMs']) ?? 0, api.choiceOf(part)),
     fault: (fault) => simulator.fault(fault),
     faults: () => faults.waiting,
     clearFaults: () => faults.clear(),

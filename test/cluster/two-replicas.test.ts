@@ -148,7 +148,7 @@ describe('two replicas on one Redis', () => {
     });
     const { url } = await model.listen(0);
     // All but 20 requests of the upstream's minute are used already.
-    model.drain(1_180, { model: 'gpt-4o', dimension: 'rpm' });
+    model.consume(1_180, { model: 'gpt-4o', dimension: 'rpm' });
     opened = await pair({
       redis: `url: "${redis.url}", commandTimeoutMs: 2000`,
       modelUrl: url,

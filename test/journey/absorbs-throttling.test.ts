@@ -95,7 +95,7 @@ describe('a GraphQL response with THROTTLED inside a 200', () => {
 
   test('is waited out for as long as the missing points need', async () => {
     const { graphql, shop } = await begin();
-    shop.drain(2000, { api: 'graphql' });
+    shop.consume(2000, { api: 'graphql' });
     const response = await graphql(query);
     expect(response.json).toMatchObject({
       data: { products: {} },
@@ -116,7 +116,7 @@ describe('a GraphQL response with THROTTLED inside a 200', () => {
       shop: { graphql: { ...base, ...variant } },
     });
     await graphql(query);
-    shop.drain(2000, { api: 'graphql' });
+    shop.consume(2000, { api: 'graphql' });
     const response = await graphql(query);
     expect(response.json).toHaveProperty('data.products');
     expect(shop.log.at(-1)?.decision).toBe('admitted');

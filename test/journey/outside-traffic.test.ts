@@ -13,12 +13,12 @@ test('another client that uses 30 % of a model’s bucket causes no 429 for clie
     modelLimits: 'requestsPerMinute: 600',
   });
   const { chat, model } = world;
-  model.drain(480);
+  model.consume(480);
   await chat(0);
   model.configure({ outsideTraffic: { perSecond: 3 } });
   const calls = Array.from({ length: 150 }, async (_, at) => {
     await new Promise((resolve) => setTimeout(resolve, at * 5));
-    if (at === 75) model.drain(36);
+    if (at === 75) model.consume(36);
     return chat(at + 1);
   });
   expect(tally(await Promise.all(calls))).toEqual({ 200: 150 });
@@ -36,9 +36,9 @@ test('another client that uses 30 % of a commerce bucket causes no 429 for clien
   });
   const { orders, shop } = world;
   await orders(0);
-  shop.drain(360);
+  shop.consume(360);
   const calls = Array.from({ length: 90 }, async (_, at) => {
-    if (at === 60) shop.drain(20);
+    if (at === 60) shop.consume(20);
     return orders(at + 1);
   });
   expect(tally(await Promise.all(calls))).toEqual({ 200: 90 });

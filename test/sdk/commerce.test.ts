@@ -74,7 +74,7 @@ describe.each([
   test('sees neither a 429 nor a THROTTLED when the bucket is empty', async () => {
     const { shop } = world;
     const graphql = createAdminApiClient(options(form));
-    shop.drain(2000, { api: 'graphql' });
+    shop.consume(2000, { api: 'graphql' });
     const response = await graphql.request('{ products(first: 20) { nodes { id } } }');
     expect(response.errors).toBeUndefined();
     expect(response.data).toHaveProperty('products');

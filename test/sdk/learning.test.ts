@@ -65,7 +65,7 @@ test('a gateway that starts before a half-used bucket learns its level with the 
     modelLimits: 'requestsPerMinute: 600',
   });
   const { model } = world;
-  model.drain(500);
+  model.consume(500);
   await Promise.all(
     Array.from({ length: 115 }, () => client.chat.completions.create({ model: 'gpt-4o', messages })),
   );

@@ -51,7 +51,7 @@ describe('the simulated REST bucket', () => {
   test('counts from 1/40, refuses the 41st as U33 does, and drains 2 per second', async () => {
     const { send, clock, simulator } = await start();
     expect(limitOf(await send(products))).toBe('1/40');
-    simulator.drain(39);
+    simulator.consume(39);
     const refused = await send(products);
     expect([refused.status, limitOf(refused), refused.headers.get('retry-after')]).toEqual([
       429,
@@ -125,7 +125,7 @@ describe('the simulated REST bucket', () => {
     }
     expect(simulator.state().buckets).toEqual({});
     simulator.configure({ stores: { 'acme.myshopify.com': { apps } } });
-    simulator.drain(40, { app: 'app' });
+    simulator.consume(40, { app: 'app' });
     const statuses = [];
     for (let n = 0; n < 3; n += 1) statuses.push((await send(products)).status);
     expect(statuses).toEqual([429, 429, 423]);
@@ -207,7 +207,7 @@ describe('the simulated GraphQL bucket', () => {
     const { graphql, simulator, clock } = await start({
       stores: { 'acme.myshopify.com': { plan, apps: { app: ['shpat_sim'] } } },
     });
-    simulator.drain(798, { api: 'graphql', app: 'app' });
+    simulator.consume(798, { api: 'graphql', app: 'app' });
     const query = `# sim: requested=452 actual=20 ms=0\n{ shop { name } }`;
     expect(await graphql(query)).toEqual({
       errors: sample('U36').body.errors,
@@ -262,7 +262,7 @@ describe('the simulated GraphQL bucket', () => {
     expect(simulator.log.map(({ executed }) => executed)).toEqual([true, false, false]);
   });
 
-  test('shrinks for a while on demand, and drains by an outside consumer', async () => {
+  test('shrinks for a while on demand, and is filled by an outside consumer', async () => {
     const { graphql, simulator, clock } = await start();
     simulator.fault({ kind: 'reduce', ms: 10_000 });
     const status = async (): Promise<object | undefined> =>

@@ -64,7 +64,7 @@ describe('the simulated language model reproduces the recording', () => {
 
   test('U02: the tokens are refused, the request and the picture are charged, the wait is 534 ms', async () => {
     const { call, simulator } = await start({ orgs: org('org-x') });
-    simulator.drain(29_446, { dimension: 'tpm' });
+    simulator.consume(29_446, { dimension: 'tpm' });
     const content = [
       { type: 'text', text: 'x'.repeat(53 * 4) },
       { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
@@ -86,7 +86,7 @@ describe('the simulated language model reproduces the recording', () => {
     });
     await call(chat(60, 'm'));
     clock.advance(171_666);
-    simulator.drain(60, { dimension: 'tpm' });
+    simulator.consume(60, { dimension: 'tpm' });
     const response = await call(chat(60, 'm'));
     expect(fieldsLike(response, 'U03')).toEqual(recordedFields('U03', 'x-ratelimit-'));
   });
@@ -106,7 +106,7 @@ describe('the simulated language model reproduces the recording', () => {
     const { call, simulator } = await start({
       orgs: { 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } },
     });
-    simulator.drain(47_949, { dimension: 'tpm', model: 'gpt-4o-mini', project: 'proj_J' });
+    simulator.consume(47_949, { dimension: 'tpm', model: 'gpt-4o-mini', project: 'proj_J' });
     const response = await call(chat(3006, 'gpt-4o-mini'));
     expect(response.headers.get('x-ratelimit-limit-project-tokens')).toBe('50000');
     expect(await response.json()).toEqual(sample('U07').body);
@@ -117,7 +117,7 @@ describe('the simulated language model reproduces the recording', () => {
       orgs: org('org-AAA'),
       models: { 'gpt-5.1': { tpm: 30_000 } },
     });
-    simulator.drain(22_999 - 12_528, { dimension: 'tpm', model: 'gpt-5.1' });
+    simulator.consume(22_999 - 12_528, { dimension: 'tpm', model: 'gpt-5.1' });
     simulator.fault({ kind: 'stream-error', afterChunks: 2 });
     const body = { model: 'gpt-5.1', stream: true, input: 'x'.repeat((12_528 - 3) * 4) };
     const text = await (await call(body, '/v1/responses')).text();
@@ -127,7 +127,7 @@ describe('the simulated language model reproduces the recording', () => {
 
   test('U09: a full day of requests waits 7m12s', async () => {
     const { call, simulator } = await start({ models: { 'gpt-4o': { rpd: 200 } }, orgs: org('org-x') });
-    simulator.drain(200, { dimension: 'rpd' });
+    simulator.consume(200, { dimension: 'rpd' });
     const response = await call(chat(10));
     expect(response.headers.get('retry-after')).toBe('432');
     expect(await response.json()).toEqual(sample('U09').body);
@@ -148,7 +148,7 @@ describe('the simulated language model reproduces the recording', () => {
       orgs: org('org_x'),
       models: { 'llama-3.1-8b-instant': { tpd: 500_000 } },
     });
-    simulator.drain(499_731, { dimension: 'tpd' });
+    simulator.consume(499_731, { dimension: 'tpd' });
     const response = await call(chat(664, 'llama-3.1-8b-instant'), '/openai/v1/chat/completions');
     expect(response.headers.get('retry-after')).toBe('69');
     expect(response.headers.get('retry-after-ms')).toBeNull();
@@ -190,7 +190,7 @@ describe('the simulated language model reproduces the recording', () => {
 describe('the simulated limiter over HTTP', () => {
   test('passes a call at the predicted instant, makes it wait 1 ms when it is 1 ms early, and keeps its limit', async () => {
     const { call, clock, simulator } = await start({ models: { 'gpt-4o': { rpm: 500 } } });
-    simulator.drain(500);
+    simulator.consume(500);
     let admitted = 0;
     for (let round = 0; round < 50; round += 1) {
       clock.advance(119);

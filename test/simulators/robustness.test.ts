@@ -102,7 +102,7 @@ test('the control API of a simulator shows state and log, changes settings, take
   const { url } = await shop.listen();
   const post = async (name: string, body: unknown): Promise<Response> =>
     await fetch(`${url}/__sim/${name}`, { method: 'POST', body: JSON.stringify(body) });
-  const state = await (await post('config', { callLimitField: 'all', drain: { units: 5 } })).json();
+  const state = await (await post('config', { callLimitField: 'all', consume: { units: 5 } })).json();
   expect(state).toMatchObject({ buckets: { 'acme.myshopify.com|app-sim|rest': { used: 5 } } });
   await post('config', { close: { forMs: 1000, api: 'graphql' } });
   expect(await (await fetch(`${url}/__sim/state`)).json()).toMatchObject({

@@ -33,7 +33,7 @@ test('the Anthropic client gets messages of the simulator, whole and streamed', 
 });
 
 test('the Anthropic client recognises a refusal, an overload and an error inside a stream of the simulator', async () => {
-  simulator.drain(50, { model: 'claude-sonnet-5' });
+  simulator.consume(50, { model: 'claude-sonnet-5' });
   await expect(client.messages.create(call)).rejects.toBeInstanceOf(Anthropic.RateLimitError);
   simulator.reset();
   simulator.configure({ overload: 'server_is_overloaded' });

@@ -45,9 +45,9 @@ describe('shopify-api-node', () => {
       actualQueryCost: 4,
       restoreRate: 100,
     });
-    simulator.drain(2000, { api: 'graphql' });
+    simulator.consume(2000, { api: 'graphql' });
     await expect(shop.graphql(query)).rejects.toThrow('Throttled');
-    simulator.drain(40);
+    simulator.consume(40);
     await expect(shop.order.list()).rejects.toMatchObject({ response: { statusCode: 429 } });
   });
 });
@@ -65,7 +65,7 @@ describe('@shopify/admin-api-client', () => {
       variables: { n: 1 },
     });
     expect(response.data).toMatchObject({ products: { nodes: [{ title: 'title 1' }] } });
-    simulator.drain(2000, { api: 'graphql' });
+    simulator.consume(2000, { api: 'graphql' });
     const refused = await client.request('{ products(first: 100) { nodes { id } } }');
     expect(refused.errors?.graphQLErrors?.[0]).toMatchObject({ extensions: { code: 'THROTTLED' } });
   });
@@ -73,7 +73,7 @@ describe('@shopify/admin-api-client', () => {
   test('REST: reads, and sees the 429 with its Retry-After', async () => {
     const client = createAdminRestApiClient({ ...options, customFetchApi: local });
     expect(await (await client.get('products/count')).json()).toEqual({ count: 120 });
-    simulator.drain(40);
+    simulator.consume(40);
     const refused = await client.get('products');
     expect([refused.status, refused.headers.get('retry-after')]).toEqual([429, '2.0']);
   });

@@ -67,7 +67,7 @@ test('errors have the class, code and fields that the client acts on', async () 
 test('two retries wait as stated and then succeed', async () => {
   // A second per request: a machine that is slow to send the first one does not find room for it.
   simulator.configure({ models: { 'gpt-4o': { rpm: 60 } } });
-  simulator.drain(60);
+  simulator.consume(60);
   const patient = client.withOptions({ maxRetries: 2 });
   const response = await patient.chat.completions.create({ model: 'gpt-4o', messages });
   expect(response.object).toBe('chat.completion');

@@ -32,7 +32,7 @@ test('embeddings', async () => {
 test('a refusal is an error with status 429', async () => {
   // A minute per request: a machine that is slow to send this one does not find room for it.
   simulator.configure({ models: { 'gpt-4o': { rpm: 1 } } });
-  simulator.drain(1);
+  simulator.consume(1);
   const refused = generateText({ model: openai.chat('gpt-4o'), prompt: 'a', maxRetries: 0 });
   await expect(refused).rejects.toMatchObject({ statusCode: 429 });
 });
