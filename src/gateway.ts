@@ -168,7 +168,7 @@ export class Gateway {
     controls.close();
     const renewalsEnded = credentials.close();
     dispatcher.close();
-    breakers.close();
+    breakers.stop();
     await stores.close();
     await renewalsEnded;
   }

@@ -114,7 +114,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     random,
     labelKey,
     store: stores.breakers,
-    onOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
+    onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
     onRefused: (upstream, { status, retryInMs }) =>
       telemetry.log.warn('an upstream refuses calls for good', { upstream, status, retryInMs }),
     onFailure: (failure) => telemetry.log.bug('a breaker failed', failure),
@@ -127,7 +127,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     bucketsOf: (upstream) => pressure.bucketsOf(upstream),
     keyOf: (upstream) => digest(labelKey, 'upstream', upstream),
     upstreams: () => inUse.settings.upstreams.keys(),
-    onOpened: (upstream) => breakers.open(upstream),
+    onUpstreamReopened: (upstream) => breakers.closeAllOf(upstream),
     onFailure: (failure) => telemetry.log.bug('a pause or an opening could not be read', failure),
   });
   const forwarder = new Forwarder({

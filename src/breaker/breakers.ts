@@ -2,9 +2,9 @@
  * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
  * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
  *
- * Owns: the table, its bound, names of breakers, looking again at what other replicas may have changed.
- * Does not own: the calls; admission is notified when a breaker opens. Invariants: without an open breaker nothing but the
- * size of a table is looked at; what leaves this process are keyed digests and numbers.
+ * Owns: the table, its bound, names of breakers, reading again what other replicas may have changed.
+ * Does not own: the calls; admission is notified when a breaker opens. Invariants: while no breaker is known, a call costs
+ * one check of the size of a table; what leaves this process are keyed digests and numbers.
  */
 import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
@@ -19,7 +19,7 @@ import { BreakerNames } from './names.ts';
 import { breakerRefusal } from './refusal.ts';
 import type { Observation } from './observation.policy.ts';
 
-/** What is known is compared with the store this often, so that a lost message is made up for. Milliseconds. */
+/** Known breakers are compared with the store this often, so that a lost message is made up for. Milliseconds. */
 const refreshMs = 5_000;
 const readPerRefresh = 100;
 
@@ -28,8 +28,8 @@ export interface BreakersParts {
   readonly random: Random;
   readonly labelKey: string;
   readonly store: BreakerStore;
-  /** Something opened: calls that wait may be concerned. */
-  readonly onOpened: () => void;
+  /** A breaker opened: calls that wait may be concerned. */
+  readonly onBreakerOpened: () => void;
   /** A call of this replica was refused; `shown` says when the next one may probe. */
   readonly onRefused: (upstream: string, shown: ObservedBreaker) => void;
   /** Called when background work fails. */
@@ -46,7 +46,7 @@ export class Breakers {
   readonly #known = new KnownBreakers();
   readonly #names: BreakerNames;
   #cancelRefresh: (() => void) | null = null;
-  #isClosed = false;
+  #isStopped = false;
 
   constructor(parts: BreakersParts) {
     this.#parts = parts;
@@ -70,7 +70,10 @@ export class Breakers {
     return this.#known.size === 0;
   }
 
-  /** A call is about to be sent. Resolves with a probe when this call is the one that finds out for all others, else with `null`. @throws Refusal `upstream_refused` */
+  /**
+   * A call is about to be sent. Resolves with a probe when this call is the one that finds out for all others, else with `null`.
+   * @throws Refusal `upstream_refused`
+   */
   async pass(subject: BreakerSubject): Promise<Probe | null> {
     const ids: BreakerId[] = [];
     try {
@@ -102,7 +105,7 @@ export class Breakers {
       this.#parts.onRefused(subject.upstream, { status, retryInMs: state.until - this.#now() });
   }
 
-  /** Breakers of an upstream, or of one credential of it; the one that is asked again first comes first. */
+  /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
   observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
     if (this.#known.size === 0) return [];
     const now = this.#now();
@@ -114,18 +117,19 @@ export class Breakers {
       .sort((a, b) => a.retryInMs - b.retryInMs);
   }
 
-  /** An operator says that the upstream takes calls again: its breakers are closed, here and in the store. */
-  open(upstream: string): void {
+  /** Closes all breakers of an upstream, here and in the store: an operator says that it takes calls again. */
+  closeAllOf(upstream: string): void {
     const wanted = this.#names.upstream(upstream);
     for (const { id } of this.#known) if (id.upstream === wanted) this.#close(id);
   }
 
-  close(): void {
-    this.#isClosed = true;
+  /** Ends the comparing with the store. */
+  stop(): void {
+    this.#isStopped = true;
     this.#cancelRefresh?.();
   }
 
-  /** `null`: it was open already. */
+  /** Opens or reopens the breaker that a refusal names. `null`: the breaker was open already. */
   #refused(id: BreakerId, refusal: PermanentRefusal): Breaker | null {
     const before = this.#known.get(id.key);
     const state = afterRefusal(before?.state ?? null, refusal, this.#now());
@@ -169,7 +173,7 @@ export class Breakers {
   #change(id: BreakerId, state: Breaker, store: (next: SharedBreaker) => Promise<Stored>): void {
     const next = this.#shared(state);
     this.#set({ id, state, version: next.version });
-    if (state.kind === 'open') this.#parts.onOpened();
+    if (state.kind === 'open') this.#parts.onBreakerOpened();
     const storing = store(next).then((stored) => {
       if (this.#known.get(id.key)?.version !== next.version) return;
       if (stored === 'unavailable') this.#notStored(id, next.version);
@@ -193,7 +197,7 @@ export class Breakers {
     const { version, kind, status, refusals, leftMs } = stored;
     if (this.#known.get(id.key)?.version === version) return;
     this.#set({ id, version, state: { kind, status, refusals, until: this.#now() + leftMs } });
-    if (kind === 'open') this.#parts.onOpened();
+    if (kind === 'open') this.#parts.onBreakerOpened();
   }
 
   #set(known: KnownBreaker): void {
@@ -202,7 +206,7 @@ export class Breakers {
   }
 
   #refreshLater(): void {
-    if (this.#isClosed || this.#cancelRefresh !== null) return;
+    if (this.#isStopped || this.#cancelRefresh !== null) return;
     this.#cancelRefresh = this.#parts.clock.after(refreshMs, () => {
       this.#cancelRefresh = null;
       this.#background(this.#refresh());

@@ -10,7 +10,7 @@ import type { ControlsStore, ControlReply } from '../limiter/controls-store.ts';
 import type { BucketKey, Limiter } from '../limiter/limiter.ts';
 
 const readEveryMs = 1_000;
-/** Buckets that are remembered as opened, at most: one beyond may be opened a second time, which changes nothing. */
+/** Buckets of an upstream that are remembered as opened, at most: beyond that, one may be opened a second time, which changes nothing. */
 const maxOpened = 10_000;
 
 export interface ControlsParts {
@@ -23,8 +23,8 @@ export interface ControlsParts {
   readonly keyOf: (upstream: string) => string;
   /** Names of the upstreams that are configured now. */
   readonly upstreams: () => Iterable<string>;
-  /** An upstream was opened, by this replica's operator or another's. */
-  readonly onOpened: (upstream: string) => void;
+  /** An operator reopened an upstream, at this replica or another. */
+  readonly onUpstreamReopened: (upstream: string) => void;
   readonly onFailure: (failure: unknown) => void;
 }
 
@@ -107,7 +107,7 @@ export class Controls {
     if (openedAt !== null && openedAt !== known.openedAt) {
       known.openedAt = openedAt;
       known.opened.clear();
-      this.#parts.onOpened(upstream);
+      this.#parts.onUpstreamReopened(upstream);
       for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
     }
   }
