@@ -60,13 +60,13 @@ test.each<[string, CallOptions]>([
   ['has another ceiling', { perMinute: 90 }],
   ['is of another lane', { lane: 'other' }],
   ['is of another bucket', { bucket: 'other' }],
-])('a call that %s is not refused by it', async (_, options) => {
+])('a call that %s is not refused by a remembered refusal', async (_, options) => {
   await refuse();
   expect(recent.rememberedRefusal(requestOf())).not.toBeNull();
   expect(recent.rememberedRefusal(requestOf(options))).toBeNull();
 });
 
-test('it holds for a moment only', async () => {
+test('a remembered refusal holds for a moment only', async () => {
   await refuse(rememberedMs);
   expect(recent.rememberedRefusal(requestOf())).toBeNull();
 });
@@ -79,7 +79,7 @@ test.each<RefusalCode>(['limiter_unavailable', 'overloaded', 'unauthenticated'])
   },
 );
 
-describe('it is forgotten when', () => {
+describe('a remembered refusal is forgotten when', () => {
   const bucket = bucketKey('bucket');
   const grant: Grant = {
     ticket: ticketId('other'),

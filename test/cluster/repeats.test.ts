@@ -91,7 +91,7 @@ const keyed = { 'idempotency-key': canary.key };
 const textOf = async (response: Promise<Response>): Promise<string> => (await response).text();
 const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
 
-test('the same key at two replicas at once is one upstream call, and both get its response, whatever it is', async () => {
+test('two calls with one key at two replicas are one upstream call, and both get its response, large or a 500', async () => {
   const { send, bodies } = await fleet((response, count) => {
     setTimeout(() => {
       response.writeHead(count === 1 ? 200 : 500);
@@ -107,7 +107,7 @@ test('the same key at two replicas at once is one upstream call, and both get it
   expect(bodies).toHaveLength(2);
 });
 
-test('a later repeat at another replica gets what was kept; another request with the key is refused', async () => {
+test('a later repeat at another replica gets the kept response, and another request with the key is refused', async () => {
   const { send, bodies } = await fleet((response) => response.end(canary.response));
   expect(await textOf(send(0, 'a', keyed))).toBe(canary.response);
   await sleep(100);
@@ -118,7 +118,7 @@ test('a later repeat at another replica gets what was kept; another request with
   expect(bodies).toHaveLength(1);
 });
 
-test('who left a call at one replica gets its response at another: with a key, and as an SDK', async () => {
+test('a client that left a call at one replica gets its response at another by a repeat, with a key or as an SDK repeats', async () => {
   const responses: (() => void)[] = [];
   const { send, leave, bodies } = await fleet((response, count) => {
     responses.push(() => response.end(`response ${count}`));
@@ -138,7 +138,7 @@ test('who left a call at one replica gets its response at another: with a key, a
   }
 });
 
-test('the repeat at another replica of a call that was left while it waited gets its position back', async () => {
+test('a call whose client left while it waited gets its position back when it is repeated at another replica', async () => {
   const responses: (() => void)[] = [];
   const { send, leave, bodies, waiting } = await fleet((response) => {
     responses.push(() => response.end('fine'));
@@ -162,7 +162,7 @@ test('the repeat at another replica of a call that was left while it waited gets
   expect(bodies).toEqual(['first', 'left', 'second']);
 });
 
-test('a Redis that lost its data learns again of calls under way and of kept responses', async () => {
+test('when Redis has lost its data, the replicas report calls under way and kept responses to it again', async () => {
   const responses: (() => void)[] = [];
   const { send, bodies } = await fleet((response, count) => {
     responses.push(() => response.end(`response ${count}`));
@@ -182,7 +182,7 @@ test('a Redis that lost its data learns again of calls under way and of kept res
   expect(bodies).toHaveLength(1);
 });
 
-test('what is kept in Redis is bounded, ends by itself, and nobody can read it', async () => {
+test('kept responses in Redis are bounded and expire, and neither keys nor values show what they are of', async () => {
   await probe.flushall();
   const bounds = 'idempotency: { maxWorkspaceBytes: 20000, maxTotalBytes: 100000 }';
   const { send } = await fleet((response) => response.end(canary.response.repeat(500)), bounds);
@@ -204,7 +204,7 @@ test('what is kept in Redis is bounded, ends by itself, and nobody can read it',
   expect(found).toEqual([]);
 });
 
-test('a repeat is answered although its replica refuses new calls of its lane, and calls without a key ask nothing for it', async () => {
+test('a repeat is answered although its replica refuses further calls of its lane, and a refused call without a key asks Redis for no claim', async () => {
   const responses: (() => void)[] = [];
   const { send, bodies, waiting } = await fleet(
     (response, count) => responses.push(() => response.end(`response ${count}`)),
@@ -243,7 +243,7 @@ test('a repeat is answered although its replica refuses new calls of its lane, a
   expect(bodies).toEqual(['kept', 'held', 'waits']);
 });
 
-test('a kept response that cannot be opened is a conflict for its repeats, runs nothing, and is logged once', async () => {
+test('repeats of a kept response that cannot be decrypted get 409, make no upstream call, and are logged once', async () => {
   await probe.flushall();
   const { send, bodies, logs } = await fleet((response) => response.end(canary.response));
   for (const name of ['one', 'two']) {

@@ -88,7 +88,7 @@ test.each([
   ['parameters of a function', 'const f = (a: number, b: number, c: number, d: number) => a;'],
   ['flags a, b, c', 'interface I { a: boolean; readonly b?: boolean; c: boolean | null }'],
   ['flags a, b, #c', 'class K { a = true; b: boolean; #c = false; d = 1 }'],
-])('%s: is found in source that has it', (what, source) => {
+])('the form check reports "%s" in source that has them', (what, source) => {
   expect(badFormOf(source)).toEqual([what.replace('#', '')]);
 });
 

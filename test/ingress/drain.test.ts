@@ -148,7 +148,7 @@ describe('a drain', () => {
     expect((await raw.closed).bytes).toHaveLength(0);
   });
 
-  test('ends at once on demand', async () => {
+  test('ends at once when its signal aborts', async () => {
     const stop = new AbortController();
     const { data } = await startDataServer();
     const started = systemClock.monotonic();

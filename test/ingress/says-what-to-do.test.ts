@@ -26,7 +26,7 @@ test('a 401 says where the API key goes, equally for a missing and a wrong key',
   expect(await detailOf('/via/up/x', { authorization: 'Bearer slc_wrong' })).toBe(missing);
 });
 
-test('a 404 names the routes', async () => {
+test('a 404 names the routes that exist', async () => {
   for (const route of ['/proxy?target=', '/via/{upstream}/{path}', '/activity'])
     expect(await detailOf('/v1/chat')).toContain(route);
 });

@@ -95,7 +95,7 @@ describe('a call that may run twice is sent once more:', () => {
     expect(shop.log.map(({ executed }) => executed)).toEqual([true, false]);
   });
 
-  test('but not a third time: the client gets an error', async () => {
+  test('a read, but not a third time: the client gets an error', async () => {
     const { orders, shop } = world;
     shop.fault({ kind: 'reset-before-response', times: 9 });
     const reply = await orders(1);

@@ -48,7 +48,7 @@ const products = '/admin/api/2026-10/products.json?limit=1';
 const limitOf = (response: Response): string | null => response.headers.get('x-shopify-shop-api-call-limit');
 
 describe('the simulated REST bucket', () => {
-  test('counts from 1/40, refuses the 41st as U33 does, and drains 2 per second', async () => {
+  test('counts from 1/40, refuses the 41st call as recorded (sample U33), and drains 2 per second', async () => {
     const { send, clock, simulator } = await start();
     expect(limitOf(await send(products))).toBe('1/40');
     simulator.consume(39);
@@ -202,7 +202,7 @@ describe('the simulated GraphQL bucket', () => {
     expect(await cost({ variables: { n: 50 } })).toBe(2 + 50 * 2 + 1);
   });
 
-  test('answers too few points with 200 THROTTLED (U35, U36), takes nothing, and fits at the predicted instant', async () => {
+  test('answers 200 THROTTLED when points are short, takes none, and runs the query at the predicted instant (samples U35, U36)', async () => {
     const plan = { limit: 40, leak: 2, max: 1000, restore: 50 };
     const { graphql, simulator, clock } = await start({
       stores: { 'acme.myshopify.com': { plan, apps: { app: ['shpat_sim'] } } },
@@ -226,7 +226,7 @@ describe('the simulated GraphQL bucket', () => {
     });
   });
 
-  test('refuses more than 1000 points permanently (U37) and takes nothing', async () => {
+  test('refuses a query of more than 1000 points permanently, and takes nothing (sample U37)', async () => {
     const { graphql, simulator } = await start();
     expect(await graphql('# sim: requested=2003\n{ shop { name } }')).toEqual(sample('U37').body);
     expect(simulator.log[0]).toMatchObject({ decision: 'max-cost', usedAfter: { graphql: 0 } });

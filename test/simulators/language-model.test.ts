@@ -54,15 +54,15 @@ const org = (name: string): NonNullable<LanguageModelOptions['orgs']> => ({
   [name]: { projects: { proj_J: { keys: ['sk-sim', 'sk-sim-2'] } } },
 });
 
-describe('the simulated language model reproduces the recording', () => {
-  test('U01: one call of 60 tokens on 200 per day and 40000 tokens per minute', async () => {
+describe('the simulated language model responds as the recorded service did:', () => {
+  test('the first call of 60 tokens leaves 199 requests of the day and 39,940 tokens of the minute (sample U01)', async () => {
     const { call } = await start({ models: { m: { rpd: 200, tpm: 40_000 } } });
     const response = await call(chat(60, 'm'));
     expect(fieldsLike(response, 'U01')).toEqual(recordedFields('U01', 'x-ratelimit-'));
     expect(response.status).toBe(200);
   });
 
-  test('U02: the tokens are refused, the request and the picture are charged, the wait is 534 ms', async () => {
+  test('a call with a picture above the tokens per minute is refused for 534 ms, and its request is charged (sample U02)', async () => {
     const { call, simulator } = await start({ orgs: org('org-x') });
     simulator.consume(29_446, { dimension: 'tpm' });
     const content = [
@@ -79,7 +79,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(await response.json()).toEqual(sample('U02').body);
   });
 
-  test('U03: two calls of which the limiter still counts all tokens, with the usage-based twin fields', async () => {
+  test('after two calls the fields and their usage-based twins state the tokens of both (sample U03)', async () => {
     const { call, clock, simulator } = await start({
       models: { m: { rpd: 200, tpm: 40_000 } },
       usageBasedTwin: true,
@@ -91,7 +91,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(fieldsLike(response, 'U03')).toEqual(recordedFields('U03', 'x-ratelimit-'));
   });
 
-  test('U04: large limits print the reset of an instant as 0s, and the scope', async () => {
+  test('a reset that is over at once is stated as 0s, beside organisation and project (sample U04)', async () => {
     const { call } = await start({
       models: { m: { rpm: 15_000, tpm: 40_000_000 } },
       orgs: { 'nr-test-org': { projects: { proj_id: { keys: ['sk-sim'] } } } },
@@ -101,7 +101,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(fieldsLike(response, 'U04', 'openai-')).toEqual(recordedFields('U04', 'openai-'));
   });
 
-  test('U07: a lower limit of the project refuses and is named', async () => {
+  test('a refusal by the lower limit of a project names the project (sample U07)', async () => {
     const limits = { 'gpt-4o-mini': { tpm: 50_000 } };
     const { call, simulator } = await start({
       orgs: { 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } },
@@ -112,7 +112,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(await response.json()).toEqual(sample('U07').body);
   });
 
-  test('U08: a stream that has begun ends in response.failed with the same message', async () => {
+  test('a stream that was begun ends in response.failed with the message of a refusal (sample U08)', async () => {
     const { call, simulator } = await start({
       orgs: org('org-AAA'),
       models: { 'gpt-5.1': { tpm: 30_000 } },
@@ -125,7 +125,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(text).toContain(`"message":"${recorded.error.message}"`);
   });
 
-  test('U09: a full day of requests waits 7m12s', async () => {
+  test('when the 200 requests of a day are used, the next one is 7m12s away (sample U09)', async () => {
     const { call, simulator } = await start({ models: { 'gpt-4o': { rpd: 200 } }, orgs: org('org-x') });
     simulator.consume(200, { dimension: 'rpd' });
     const response = await call(chat(10));
@@ -133,7 +133,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(await response.json()).toEqual(sample('U09').body);
   });
 
-  test('U10: larger than the bucket is refused without a hint, and the request is charged', async () => {
+  test('a call larger than the bucket is refused without Retry-After, and its request is charged (sample U10)', async () => {
     const { call, simulator } = await start({ orgs: org('org-x') });
     const response = await call(chat(34_307));
     expect(response.status).toBe(429);
@@ -142,7 +142,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(simulator.state().buckets['org-x|gpt-4o|rpm']?.used).toBe(1);
   });
 
-  test('U17: Groq names the model in backticks and the day', async () => {
+  test('a refusal of Groq names the model in backticks and the tokens of the day (sample U17)', async () => {
     const { call, simulator } = await start({
       dialect: 'groq',
       orgs: org('org_x'),
@@ -155,7 +155,7 @@ describe('the simulated language model reproduces the recording', () => {
     expect(await response.json()).toEqual(sample('U17').body);
   });
 
-  test('U18: Groq answers 413 to a call larger than its input tokens', async () => {
+  test('Groq answers 413 to a call larger than its input tokens per minute (sample U18)', async () => {
     const models = { 'qwen/qwen3.8-27b': { itpm: 7000 } };
     const { call } = await start({ dialect: 'groq', orgs: org('org_x'), models });
     const response = await call(chat(8278, 'qwen/qwen3.8-27b'), '/openai/v1/chat/completions');
@@ -163,21 +163,26 @@ describe('the simulated language model reproduces the recording', () => {
     expect(await response.json()).toEqual(sample('U18').body);
   });
 
-  test('U06, U11, U12, U19, U21: late, quota, slow down and the Azure traps', async () => {
-    const { call, simulator, clock } = await start({ overload: 'slow_down' });
+  test('an overload asks to slow down, and a used-up quota states no limit and no time (samples U12, U11)', async () => {
+    const { call, simulator } = await start({ overload: 'slow_down' });
     expect(await (await call(chat(5))).json()).toEqual(sample('U12').body);
     simulator.configure({ overload: null, quotaState: { 'org-sim': 'insufficient_quota' } });
     const quota = await call(chat(5));
     expect(await quota.json()).toEqual(sample('U11').body);
     expect([...quota.headers.keys()].filter((name) => /ratelimit|retry/.test(name))).toEqual([]);
-    simulator.configure({ quotaState: {} });
-    for (const [kind, id] of [
-      ['headers-minus-one', 'U21'],
-      ['retry-after-zero', 'U19'],
-    ] as const) {
-      simulator.fault({ kind });
-      expect(Object.fromEntries((await call(chat(5))).headers)).toMatchObject(sample(id).headers);
-    }
+  });
+
+  test.each([
+    ['states what is left as -1', 'U21', 'headers-minus-one'],
+    ['refuses with Retry-After: 0', 'U19', 'retry-after-zero'],
+  ] as const)('Azure %s (sample %s)', async (_, id, kind) => {
+    const { call, simulator } = await start({});
+    simulator.fault({ kind });
+    expect(Object.fromEntries((await call(chat(5))).headers)).toMatchObject(sample(id).headers);
+  });
+
+  test('a refusal may come six seconds late, with the fields of its end (sample U06)', async () => {
+    const { call, simulator, clock } = await start({});
     simulator.fault({ kind: 'late-429', ms: 5977 });
     const late = call(chat(5));
     while (clock.waiting === 0) await new Promise((resolve) => setImmediate(resolve));

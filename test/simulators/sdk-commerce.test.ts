@@ -59,7 +59,7 @@ describe('@shopify/admin-api-client', () => {
   };
   const options = { storeDomain: 'acme.myshopify.com', apiVersion: '2026-10', accessToken: 'shpat_sim' };
 
-  test('GraphQL: data and cost, or errors when throttled', async () => {
+  test('returns data by GraphQL, and errors with the code THROTTLED when throttled', async () => {
     const client = createAdminApiClient({ ...options, customFetchApi: local });
     const response = await client.request('query($n: Int) { products(first: $n) { nodes { id title } } }', {
       variables: { n: 1 },
@@ -70,7 +70,7 @@ describe('@shopify/admin-api-client', () => {
     expect(refused.errors?.graphQLErrors?.[0]).toMatchObject({ extensions: { code: 'THROTTLED' } });
   });
 
-  test('REST: reads, and sees the 429 with its Retry-After', async () => {
+  test('reads by REST, and sees the 429 with its Retry-After', async () => {
     const client = createAdminRestApiClient({ ...options, customFetchApi: local });
     expect(await (await client.get('products/count')).json()).toEqual({ count: 120 });
     simulator.consume(40);

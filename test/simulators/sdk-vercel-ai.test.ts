@@ -15,21 +15,24 @@ afterAll(async () => {
   await simulator.close();
 });
 
-test.each(['chat', 'responses'] as const)('%s: text, whole and streamed', async (api) => {
-  const model = openai[api]('gpt-4o');
-  const whole = await generateText({ model, prompt: 'Where to?', maxRetries: 0 });
-  expect(whole.text.split(' ')).toHaveLength(16);
-  expect(whole.usage.outputTokens).toBe(16);
-  const streamed = streamText({ model, prompt: 'Where to?', maxRetries: 0 });
-  expect(await streamed.text).toBe(whole.text);
-});
+test.each(['chat', 'responses'] as const)(
+  'the SDK gets the same text by %s, whole and streamed',
+  async (api) => {
+    const model = openai[api]('gpt-4o');
+    const whole = await generateText({ model, prompt: 'Where to?', maxRetries: 0 });
+    expect(whole.text.split(' ')).toHaveLength(16);
+    expect(whole.usage.outputTokens).toBe(16);
+    const streamed = streamText({ model, prompt: 'Where to?', maxRetries: 0 });
+    expect(await streamed.text).toBe(whole.text);
+  },
+);
 
-test('embeddings', async () => {
+test('the SDK gets an embedding', async () => {
   const model = openai.textEmbeddingModel('text-embedding-3-small');
   expect((await embed({ model, value: 'water', maxRetries: 0 })).embedding).toHaveLength(16);
 });
 
-test('a refusal is an error with status 429', async () => {
+test('the SDK reports a refusal as an error with status 429', async () => {
   // A minute per request: a machine that is slow to send this one does not find room for it.
   simulator.configure({ models: { 'gpt-4o': { rpm: 1 } } });
   simulator.consume(1);

@@ -112,14 +112,17 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('the leak check', () => {
-  test.each(Object.entries(planted))('judges a file that leaves: %s', (name, [, leak]) => {
-    const { status, message } = results.get(fileOf(name)) ?? { status: 'missing', message: '' };
-    if (leak === null) expect({ status, message }).toEqual({ status: 'passed', message: '' });
-    else {
-      expect(status).toBe('failed');
-      expect(message).toContain(leak);
-    }
-  });
+  test.each(Object.entries(planted))(
+    'reports what a test file left open, and nothing else: %s',
+    (name, [, leak]) => {
+      const { status, message } = results.get(fileOf(name)) ?? { status: 'missing', message: '' };
+      if (leak === null) expect({ status, message }).toEqual({ status: 'passed', message: '' });
+      else {
+        expect(status).toBe('failed');
+        expect(message).toContain(leak);
+      }
+    },
+  );
 
   test('leaves the message of a failed test alone', () => {
     const { message } = results.get('failing.test.ts') ?? { message: '' };

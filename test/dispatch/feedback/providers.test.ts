@@ -32,8 +32,8 @@ const learn = ({ kind, status }: Sample, fields: ReadonlyMap<string, string>, bo
   learnFrom(kind, { status, fields, body, callClass: 'default', nowMs });
 const textOf = ({ body }: Sample): string | null => (body === null ? null : JSON.stringify(body));
 
-describe.each(files)('$name', ({ samples }) => {
-  test.each(samples)('$status: $says', (sample) => {
+describe.each(files)('what is learned from $name', ({ samples }) => {
+  test.each(samples)('reads $says in a response with status $status', (sample) => {
     const feedback = learn(sample, new Map(Object.entries(sample.fields)), textOf(sample));
     expect(feedback.throttle).toEqual(sample.throttle);
     if (sample.meters !== undefined) expect(feedback.meters).toEqual(sample.meters);

@@ -140,14 +140,14 @@ const checks: Record<string, (value: never, all: Seen) => void> = {
 const dimensions = new Set(['requests', 'tokens', 'input-images', 'output-tokens', 'tokens-minute']);
 
 describe('the feedback of recorded responses', () => {
-  test('covers thirty-seven samples', () => {
+  test('has a check for each of the thirty-seven recorded samples', () => {
     expect(samples.map(({ id }) => id)).toEqual(
       Array.from({ length: 37 }, (_, at) => `U${String(at + 1).padStart(2, '0')}`),
     );
   });
 
   describe.each(samples.map((sample) => [sample.id, sample.provider, sample] as const))(
-    '%s (%s)',
+    'sample %s, of %s,',
     (_, __, sample) => {
       const all = seen(sample);
       test.each(Object.entries(sample.expect))('reads %s as %j', (key, value) => {

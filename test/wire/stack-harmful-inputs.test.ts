@@ -1,9 +1,9 @@
 /**
- * Ten inputs, each of which ends the process, leaks a secret or loses the framing of a plain stack of Node, Express
+ * Inputs, each of which ends the process, leaks a secret or loses the framing of a plain stack of Node, Express
  * and http-proxy-middleware, sent through the whole gateway. The oracle is the same for all of them: one well-framed
  * response or a closed connection, the next connection served, at most one framed request upstream with no secret of
- * ours in it, and nothing left behind. Two of them have their tests where they act: address checks over https (F) in
- * `egress-addresses`, repeated commands of the Redis client (I) with the limiter.
+ * ours in it, and nothing left behind. Two more of that kind are tested where they act: addresses over https in
+ * `egress-addresses`, repeated commands of the Redis client with the limiter.
  */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { connectRaw } from '../support/raw-client.ts';
@@ -35,7 +35,7 @@ afterEach(async () => {
   for (const stack of stacks.splice(0)) await stack.close();
 });
 
-describe('input A, a Trailer field on a GET,', () => {
+describe('a Trailer field on a GET,', () => {
   test.each(['Trailer: X\r\n', 'Trailer: \r\n', 'trailer: content-length\r\nTE: trailers\r\n'])(
     'is not forwarded: %j',
     async (field) => {
@@ -50,7 +50,7 @@ describe('input A, a Trailer field on a GET,', () => {
   );
 });
 
-describe('input B, Expect: 100-continue,', () => {
+describe('Expect: 100-continue,', () => {
   test.each(['GET', 'POST'])('on %s keeps the API key here and sends the credential', async (method) => {
     const stack = await opened();
     const body = method === 'POST' ? 'Content-Length: 3\r\n' : '';
@@ -69,7 +69,7 @@ describe('input B, Expect: 100-continue,', () => {
   });
 });
 
-describe('input C, a response that Node refuses to write,', () => {
+describe('a response that Node refuses to write,', () => {
   const heads: readonly (readonly [string, string, number])[] = [
     ...['000', '001', '042', '099', '600', '999'].map(
       (status) => [`status ${status}`, `HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`, 502] as const,
@@ -93,7 +93,7 @@ describe('input C, a response that Node refuses to write,', () => {
   });
 });
 
-describe('input D, an unasked 101,', () => {
+describe('an unasked 101,', () => {
   test.each(['GET', 'POST'])('ends %s with 502 and releases its lease', async (method) => {
     const switching = 'HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n';
     const stack = await opened(answering(switching), { kind: 'commerce' });
@@ -109,7 +109,7 @@ describe('input D, an unasked 101,', () => {
   });
 });
 
-describe('input E, a 204 with a body,', () => {
+describe('a 204 with a body,', () => {
   test.each([
     'HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello',
     'HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
@@ -131,7 +131,7 @@ describe('input E, a 204 with a body,', () => {
   });
 });
 
-describe('input G, framing fields named by Connection or a body on any method,', () => {
+describe('framing fields named by Connection or a body on any method,', () => {
   test.each([
     'Connection: content-length\r\n',
     'Connection: transfer-encoding\r\n',
@@ -184,7 +184,7 @@ describe('input G, framing fields named by Connection or a body on any method,',
   );
 });
 
-describe('input H, more fields than the parser keeps,', () => {
+describe('more fields than the parser keeps,', () => {
   test.each(['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])(
     'on a %s of 1,001 fields is refused',
     async (method) => {
@@ -210,7 +210,7 @@ describe('input H, more fields than the parser keeps,', () => {
   });
 });
 
-describe('input J, an error response,', () => {
+describe('an error response,', () => {
   test('says nothing of the target, its query or the upstream', async () => {
     const stack = await opened((connection) => {
       connection.socket.destroy();
