@@ -5,7 +5,7 @@
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { BucketSnapshot } from '../bucket.ts';
-import type { BucketKey } from '../ids.ts';
+import type { BucketKey, CeilingKey } from '../ids.ts';
 
 /** Ceilings remembered; the one used longest ago is forgotten first. */
 const maxCeilings = 10_000;
@@ -20,7 +20,7 @@ interface Reading {
 export class LastBuckets {
   readonly #clock: Clock;
   readonly #snapshot: () => readonly BucketSnapshot[];
-  readonly #last = new LRUCache<string, BucketKey>({ max: maxCeilings });
+  readonly #last = new LRUCache<CeilingKey, BucketKey>({ max: maxCeilings });
   #reading: Reading | null = null;
 
   constructor(clock: Clock, snapshot: () => readonly BucketSnapshot[]) {
@@ -29,13 +29,13 @@ export class LastBuckets {
   }
 
   /** A call under this ceiling enters this bucket. */
-  used(ceiling: string, bucket: BucketKey): void {
-    if (this.#last.peek(ceiling) !== bucket) this.#last.set(ceiling, bucket);
+  used(key: CeilingKey, bucket: BucketKey): void {
+    if (this.#last.peek(key) !== bucket) this.#last.set(key, bucket);
   }
 
   /** State of the bucket used last under this ceiling, or `null`. */
-  of(ceiling: string): BucketSnapshot | null {
-    const bucket = this.#last.get(ceiling);
+  of(key: CeilingKey): BucketSnapshot | null {
+    const bucket = this.#last.get(key);
     return bucket === undefined ? null : (this.#read().byKey.get(bucket) ?? null);
   }
 

@@ -44,14 +44,14 @@ export class CeilingScan {
     this.#throttle = new ScanThrottle(parts.clock, () => this.#runDue());
     this.#schedule = new ScanSchedule({
       clock: parts.clock,
-      scan: (ceiling) => void this.#plan(ceiling, knownSlots),
+      scan: (key) => void this.#plan(key, knownSlots),
     });
-    registry.onNobodyWaits = (ceiling) => this.#schedule.forget(ceiling);
+    registry.onNobodyWaits = (key) => this.#schedule.forget(key);
   }
 
   /** Plans a scan of all calls under the ceiling: their slots may come later than was forecast before. */
-  all(ceiling: CeilingKey): void {
-    this.#plan(ceiling, null);
+  all(key: CeilingKey): void {
+    this.#plan(key, null);
   }
 
   /** Plans a scan because a more urgent call entered ahead of others that wait for a slot of its ceiling. */
@@ -60,8 +60,8 @@ export class CeilingScan {
   }
 
   /** Slots of the ceiling were forecast for an arriving call: schedules scans of the calls that wait already. */
-  afterForecast(ceiling: CeilingKey): void {
-    this.#schedule.onForecast(ceiling);
+  afterForecast(key: CeilingKey): void {
+    this.#schedule.onForecast(key);
   }
 
   /** Plans a scan of the ceiling, or widens the planned one. It begins when the current tick has ended. */

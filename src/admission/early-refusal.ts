@@ -38,8 +38,8 @@ export class EarlyRefusal {
   }
 
   /** A ceiling had no slot. */
-  onCeilingFull(ceiling: CeilingKey): void {
-    this.#ceilings.all(ceiling);
+  onCeilingFull(key: CeilingKey): void {
+    this.#ceilings.all(key);
   }
 
   /** A more urgent call went before others that wait for a slot of its ceiling. */
@@ -48,8 +48,8 @@ export class EarlyRefusal {
   }
 
   /** The slots of a ceiling were read for an arriving call. */
-  onForecastRead(ceiling: CeilingKey): void {
-    this.#ceilings.afterForecast(ceiling);
+  onForecastRead(key: CeilingKey): void {
+    this.#ceilings.afterForecast(key);
   }
 
   /** A bucket (`lane` is `null`), or one lane of it, sends nothing for this long. */

@@ -20,7 +20,7 @@ interface Watched {
 
 export interface ScanScheduleParts {
   readonly clock: Clock;
-  readonly scan: (ceiling: CeilingKey) => void;
+  readonly scan: (key: CeilingKey) => void;
 }
 
 export class ScanSchedule {
@@ -33,21 +33,21 @@ export class ScanSchedule {
   }
 
   /** A ceiling's slots were forecast for an arriving call: the waiting calls are scanned now, unless they were a moment ago. */
-  onForecast(ceiling: CeilingKey): void {
+  onForecast(key: CeilingKey): void {
     const now = this.#parts.clock.monotonic();
-    const watched = this.#watched.get(ceiling);
+    const watched = this.#watched.get(key);
     if (watched === undefined) {
       if (this.#watched.size === 0) this.#checkLater();
-      this.#watched.set(ceiling, { forecastAt: now, scannedAt: now });
-      return this.#parts.scan(ceiling);
+      this.#watched.set(key, { forecastAt: now, scannedAt: now });
+      return this.#parts.scan(key);
     }
     watched.forecastAt = now;
-    if (now - watched.scannedAt >= scanEveryMs) this.#scan(ceiling, watched, now);
+    if (now - watched.scannedAt >= scanEveryMs) this.#scan(key, watched, now);
   }
 
   /** No call waits under the ceiling any more. */
-  forget(ceiling: CeilingKey): void {
-    if (this.#watched.delete(ceiling) && this.#watched.size === 0) this.#cancel();
+  forget(key: CeilingKey): void {
+    if (this.#watched.delete(key) && this.#watched.size === 0) this.#cancel();
   }
 
   #checkLater(): void {
@@ -57,13 +57,12 @@ export class ScanSchedule {
   #check(): void {
     const now = this.#parts.clock.monotonic();
     this.#checkLater();
-    for (const [ceiling, watched] of this.#watched)
-      if (now >= nextScanAt(watched)) this.#scan(ceiling, watched, now);
+    for (const [key, watched] of this.#watched) if (now >= nextScanAt(watched)) this.#scan(key, watched, now);
   }
 
-  #scan(ceiling: CeilingKey, watched: Watched, now: number): void {
+  #scan(key: CeilingKey, watched: Watched, now: number): void {
     watched.scannedAt = now;
-    this.#parts.scan(ceiling);
+    this.#parts.scan(key);
   }
 }
 

@@ -23,7 +23,7 @@ export class WaitRegistry implements CallKeeper {
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
   /** Called when a call has left and no other one waits under its ceiling. */
-  onNobodyWaits: (ceiling: CeilingKey) => void = () => {};
+  onNobodyWaits: (key: CeilingKey) => void = () => {};
 
   constructor(parts: AdmissionParts, lanes: Lanes) {
     this.#parts = parts;

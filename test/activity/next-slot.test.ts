@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { bucketKey } from '../../src/ids.ts';
+import { bucketKey, ceilingKey } from '../../src/ids.ts';
 import { LastBuckets } from '../../src/activity/last-buckets.ts';
 import { nextSlotMs } from '../../src/activity/next-slot.policy.ts';
 import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
@@ -33,16 +33,17 @@ describe('the bucket used last', () => {
   test('is found by ceiling, refreshed after a quarter of a second, and unknown where there is none', () => {
     const clock = settableClock();
     let closedMs = 5;
+    const acme = ceilingKey('acme');
     const last = new LastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })]);
-    expect(last.of('acme')).toBeNull();
-    last.used('acme', bucketKey('c'));
-    last.used('acme', bucketKey('b'));
-    expect(last.of('acme')?.closedMs).toBe(5);
+    expect(last.of(acme)).toBeNull();
+    last.used(acme, bucketKey('c'));
+    last.used(acme, bucketKey('b'));
+    expect(last.of(acme)?.closedMs).toBe(5);
     closedMs = 9;
-    expect(last.of('acme')?.closedMs).toBe(5);
+    expect(last.of(acme)?.closedMs).toBe(5);
     clock.advance(250);
-    expect(last.of('acme')?.closedMs).toBe(9);
-    last.used('acme', bucketKey('gone'));
-    expect(last.of('acme')).toBeNull();
+    expect(last.of(acme)?.closedMs).toBe(9);
+    last.used(acme, bucketKey('gone'));
+    expect(last.of(acme)).toBeNull();
   });
 });

@@ -349,15 +349,15 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.broken(now, '14', `${ticket} is ${excess.toFixed(2)} beyond what is stated of ${key}`);
   }
 
-  slotTaken(ceiling: string, id: string): void {
-    this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) + 1);
-    this.note(this.#monotonic(), `place ${ceiling} ${id}`);
+  slotTaken(key: string, id: string): void {
+    this.takes.set(key, (this.takes.get(key) ?? 0) + 1);
+    this.note(this.#monotonic(), `place ${key} ${id}`);
   }
 
-  slotReturned(ceiling: string, id: string): void {
+  slotReturned(key: string, id: string): void {
     this.reach('place given back');
-    this.takes.set(ceiling, (this.takes.get(ceiling) ?? 0) - 1);
-    this.note(this.#monotonic(), `place back ${ceiling} ${id}`);
+    this.takes.set(key, (this.takes.get(key) ?? 0) - 1);
+    this.note(this.#monotonic(), `place back ${key} ${id}`);
   }
 
   lost(what: string): void {

@@ -13,8 +13,8 @@ import { batchOf, messageText, replyText } from './batch-text.ts';
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
 export interface ServerWatch {
   applied(done: Done, model: ScriptModel, asked: Asked): void;
-  slotTaken(ceiling: string, id: string): void;
-  slotReturned(ceiling: string, id: string): void;
+  slotTaken(key: string, id: string): void;
+  slotReturned(key: string, id: string): void;
   lost(what: string): void;
   reach(state: string): void;
 }
@@ -136,8 +136,8 @@ export class Server {
   }
 
   /** Sends that count now under a ceiling. */
-  sendsOf(ceiling: string): ReadonlyMap<string, number> {
-    return this.#sends.get(`sluice:sends:{${ceiling}}`) ?? new Map();
+  sendsOf(key: string): ReadonlyMap<string, number> {
+    return this.#sends.get(`sluice:sends:{${key}}`) ?? new Map();
   }
 
   #forget(): void {
