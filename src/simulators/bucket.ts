@@ -2,8 +2,8 @@
  * The limiter of an upstream, as its recorded responses show it: a level that drains lazily, no timers.
  *
  * Owns: one dimension's level and the arithmetic around it. Does not own: what is counted, what is answered.
- * Invariant: time is an argument (milliseconds that never step back); the level never leaves [0, ...] by draining
- * and two calls at one instant see each other.
+ * Invariants: time is an argument, in milliseconds that never step back; draining never brings the level below 0; of two calls at
+ * one instant the second one finds the units of the first one taken.
  *
  * `drain: used = max(0, used - elapsed * limit / window)`, `wait: max(0, (used + n - limit) * window / limit)`.
  * Checked against recorded responses (`test/fixtures/upstream-samples.json`: U01 to U09, U17).
@@ -31,7 +31,7 @@ export interface BucketOptions {
   readonly windowMs: number;
   /** Default `continuous`. */
   readonly mode?: BucketMode;
-  /** Units per second that somebody else takes without pause, as long as there is room. Default 0. */
+  /** Units per second that an outside consumer takes without pause, as long as there is room. Default 0. */
   readonly outsidePerSecond?: number;
 }
 
@@ -103,7 +103,7 @@ export class Bucket {
   }
 
   /**
-   * Nobody finds room for `forMs`: somebody else has overdrawn the bucket, which goes on draining. @throws Error when it
+   * Nobody finds room for `forMs`: an outside consumer has overdrawn the bucket, which goes on draining. @throws Error when the bucket
    * counts periods, because a counter that falls to zero cannot be closed beyond its period.
    */
   closeFor(forMs: number, now: number): void {

@@ -17,7 +17,7 @@ import { nonceIn } from './recorder.ts';
 const maxQueryCost = 1000;
 const documentation = 'https://shopify.dev/api/usage/rate-limits';
 
-const strikesAfter: ReadonlySet<FaultKind> = new Set<FaultKind>([
+const faultsAfterCheck: ReadonlySet<FaultKind> = new Set<FaultKind>([
   'internal',
   '500',
   '502-html',
@@ -95,7 +95,7 @@ function read(call: StoreCall, { settings }: CommerceContext): Read {
 
 async function run(query: Query, entry: LogEntry, context: CommerceContext): Promise<void> {
   const { call, plan, points } = query;
-  const fault = context.faults.take(strikesAfter, faultTarget(call));
+  const fault = context.faults.take(faultsAfterCheck, faultTarget(call));
   if (fault !== undefined) entry.fault = fault.kind;
   const key = plan.idempotencyKey;
   const scope = `${call.store}|${call.app}`;
@@ -112,7 +112,7 @@ async function run(query: Query, entry: LogEntry, context: CommerceContext): Pro
     send(call.exchange, 504, call.fields, '{"errors":"Gateway Timeout"}');
     return;
   }
-  if (fault !== undefined && struckAfter(call, fault)) return;
+  if (fault !== undefined && answeredByLateFault(call, fault)) return;
   if (check.kind === 'conflict') {
     const extensions = { code: check.code };
     const errors = [{ message: 'The idempotency key cannot be used for this request.', extensions }];
@@ -186,7 +186,7 @@ function changeLimits(call: StoreCall, context: CommerceContext, now: number): v
 }
 
 /** True when the fault has answered; the work is done by then. */
-function struckAfter({ exchange, fields }: StoreCall, { kind }: Fault): boolean {
+function answeredByLateFault({ exchange, fields }: StoreCall, { kind }: Fault): boolean {
   if (kind === 'reset-before-response') exchange.cut();
   else if (kind === 'internal') {
     const extensions = { code: 'INTERNAL_SERVER_ERROR', requestId: fields['x-request-id'] };

@@ -20,7 +20,7 @@ import type { Fault, FaultKind } from './faults.ts';
 import { objectOf, parseJson } from './json.ts';
 import { nonceIn } from './recorder.ts';
 
-const strikesAfter: ReadonlySet<FaultKind> = new Set<FaultKind>([
+const faultsAfterCheck: ReadonlySet<FaultKind> = new Set<FaultKind>([
   '500',
   '502-html',
   '503',
@@ -58,7 +58,7 @@ export async function respondToAdminRest(call: StoreCall, context: CommerceConte
     send(call.exchange, 429, headers, JSON.stringify({ errors }));
     return;
   }
-  const fault = context.faults.take(strikesAfter, faultTarget(call));
+  const fault = context.faults.take(faultsAfterCheck, faultTarget(call));
   const entry = record(call, context, calls.name, {
     ...facts,
     usedAfter,
@@ -113,7 +113,7 @@ function refuse(
   const now = clock.monotonic();
   const seconds = settings.retryAfter === 'fixed' ? 2 : Math.ceil((waitMs - 1e-3) / 100) / 10;
   recorder.retryAfters.sent(name, seconds * 1000, now);
-  lastMinute.add(`strikes|${call.store}|${call.app}`, now);
+  lastMinute.add(`refusals|${call.store}|${call.app}`, now);
   const errors = `Exceeded ${perSecond} calls per second for api client. Reduce request rates to resume uninterrupted service.`;
   const limit = callLimit(`${bucket.limit}/${bucket.limit}`, context);
   const headers = { ...call.fields, ...limit, 'Retry-After': seconds.toFixed(1) };

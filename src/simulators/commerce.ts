@@ -98,12 +98,14 @@ async function respond(exchange: Exchange, note: ArrivalNote, context: CommerceC
   }
 }
 
-/** Frozen, locked, rejected: the bucket is not touched. Too many strikes lock the store for this app. */
+/** Answers the calls of a store that is frozen, locked or rejected, without its bucket. Too many refusals lock it for the app. */
 function stopped(call: StoreCall, context: CommerceContext): boolean {
   const { settings, lastMinute, clock } = context;
   const state = settings.stores[call.store]?.state ?? 'ok';
-  const strikes = lastMinute.count(`strikes|${call.store}|${call.app}`, clock.monotonic());
-  const locked = state === 'locked' || (settings.strikes !== null && strikes > settings.strikes);
+  const refusals = lastMinute.count(`refusals|${call.store}|${call.app}`, clock.monotonic());
+  const locked =
+    state === 'locked' ||
+    (settings.maxRefusalsPerMinute !== null && refusals > settings.maxRefusalsPerMinute);
   if (state === 'frozen') refuse(call, context, 'state', [402, 'Unavailable Shop']);
   else if (state === 'security') refuse(call, context, 'state', [430, 'Shopify Security Rejection']);
   else if (locked) refuse(call, context, 'state', [423, 'This shop is unavailable']);

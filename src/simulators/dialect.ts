@@ -2,12 +2,12 @@
  * An upstream that enforces any described dialect (`speaks`): its windows, fields, refusals, quotas and penalties.
  *
  * With the field `x-sim` a client asks for a refusal: `permanent` or `expired`. Owns: which quota a call belongs to, the log. Does
- * not own: counting (`dialect/quota.ts`), the form of responses (`dialect/telling.ts`).
+ * not own: counting (`dialect/quota.ts`), the form of responses (`dialect/response-fields.ts`).
  */
 import { systemClock, type Clock } from '../clock.ts';
 import type { SpokenCondition, SpokenParts } from './dialect/parts.ts';
 import { Quota } from './dialect/quota.ts';
-import { reportedFields, refusalBy, type Refusal } from './dialect/telling.ts';
+import { reportedFields, refusalBy, type Refusal } from './dialect/response-fields.ts';
 import type { Exchange } from './exchange.ts';
 import { objectOf, parseJson, textOf } from './json.ts';
 import { Host, type Listening } from './server.ts';

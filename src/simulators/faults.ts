@@ -1,5 +1,5 @@
 /**
- * Trouble on request: a queue of faults, each taken by the next calls it fits.
+ * Planted faults: a queue of them, each taken by the next calls that it fits.
  *
  * Owns: the vocabulary and the queue. Does not own what a fault does.
  */
@@ -44,7 +44,7 @@ export interface Fault {
     readonly store?: string;
     readonly path?: string;
   };
-  /** `stream-error`, `reset-mid-stream`: chunks sent before it strikes; default 1. */
+  /** `stream-error`, `reset-mid-stream`: chunks sent before it takes effect; default 1. */
   readonly afterChunks?: number;
   /** `slow`: extra latency. `reduce`: how long the limit stays reduced. `late-429`: delay (default 500). */
   readonly ms?: number;

@@ -1,5 +1,5 @@
 /**
- * What the simulated upstream saw and decided: the oracle that tests judge the gateway by.
+ * What the simulated upstream saw and decided: the record by which tests judge the gateway.
  *
  * Owns: the entries, who is in flight, which Retry-After is still running.
  * Does not own: any decision. Invariant: one entry per call, in order of decision; `seq` is the order of arrival.

@@ -13,7 +13,7 @@ import { maxJitterMs } from '../../src/limiter/policy/meter.policy.ts';
 import { proposalText, propose } from '../../src/learn/propose.ts';
 import type { SpokenParts } from '../../src/simulators/dialect.ts';
 import type { SpokenWindow } from '../../src/simulators/dialect/parts.ts';
-import { reportedFields } from '../../src/simulators/dialect/telling.ts';
+import { reportedFields } from '../../src/simulators/dialect/response-fields.ts';
 import { randomFrom } from '../limiter/parity-history.ts';
 import { Fixed, Leaky, Rolling, type Counter } from '../simulation/metering/counters.ts';
 import { run } from '../simulation/metering/paced-run.ts';

@@ -112,9 +112,9 @@ describe('the simulated REST bucket', () => {
     });
   });
 
-  test('is not used by a store in an error state, and too many strikes lock the store', async () => {
+  test('is not used by a store in an error state, and too many refusals lock the store', async () => {
     const apps = { app: ['shpat_sim'] };
-    const { send, simulator } = await start({ strikes: 1 });
+    const { send, simulator } = await start({ maxRefusalsPerMinute: 1 });
     for (const [state, status] of [
       ['frozen', 402],
       ['locked', 423],

@@ -30,10 +30,10 @@ export interface CommerceSettings {
   readonly latency: { readonly minMs: number; readonly maxMs: number };
   /** Resources of each kind a store starts with. */
   readonly seededResources: number;
-  /** Someone else on every bucket, without pause: calls per second on REST, points on GraphQL. */
+  /** An outside consumer of every bucket, without pause: calls per second on REST, points on GraphQL. */
   readonly outsideTraffic: { readonly perSecond: number; readonly api?: 'rest' | 'graphql' } | null;
-  /** More refusals than this within 60 s lock the store for the app (423); null for never. */
-  readonly strikes: number | null;
+  /** More refusals than this within 60 s lock the store for the app (423); null = they never do. */
+  readonly maxRefusalsPerMinute: number | null;
   /** `Link` and `Location`: the origin as called, or `https://<store>`. */
   readonly linkOrigin: 'called' | 'shop';
   readonly graphql: {
@@ -63,7 +63,7 @@ export const commerceDefaults: CommerceSettings = {
   latency: { minMs: 50, maxMs: 150 },
   seededResources: 120,
   outsideTraffic: null,
-  strikes: null,
+  maxRefusalsPerMinute: null,
   linkOrigin: 'called',
   graphql: { rows: 2, legacyThrottle: false, bareThrottle: false, http429: false },
   storefront: { cartsPerMinute: null, anonymousPerMinute: null },

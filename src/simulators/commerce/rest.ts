@@ -108,7 +108,7 @@ function read(
   return page(query, collection, resources.list(store, collection), base);
 }
 
-/** `page_info` is an offset in disguise; like the real one it goes with `limit` only. */
+/** `page_info` encodes an offset; as in the real API, it may stand beside `limit` only. */
 function page(
   query: URLSearchParams,
   collection: Collection,

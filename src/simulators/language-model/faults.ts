@@ -1,5 +1,5 @@
 /**
- * Faults that strike before a call is admitted; those of the work are in `work.ts`.
+ * Faults that take effect before a call is admitted; those of the work are in `work.ts`.
  *
  * Owns: the responses that no bucket is asked for, a limit that changes. Does not own the queue (`../faults.ts`).
  */

@@ -54,13 +54,13 @@ export interface LanguageModelSettings {
   /** Repeats the token fields as `…-tokens_usage_based`. */
   readonly usageBasedTwin: boolean;
   readonly latency: { readonly baseMs: number; readonly perTokenMs: number; readonly jitter: number };
-  /** How long marked prompts are kept from their last use (Anthropic); 0 = the cache has evaporated. */
+  /** How long marked prompts are kept from their last use (Anthropic); 0 = not at all. */
   readonly promptCacheSeconds: number;
   /** Output tokens of a response, unless the call allows fewer. */
   readonly replyTokens: number;
   /** Per dimension; Azure counts `tpm` in a fixed window and `rpm` in slices by default. */
   readonly modes: Partial<Record<Dimension, BucketMode>>;
-  /** Someone else on the same quota, without pause: units per second of a dimension (default `rpm`), in every bucket of it. */
+  /** An outside consumer of the same quota, without pause: units per second of a dimension (default `rpm`), in every bucket of it. */
   readonly outsideTraffic: { readonly perSecond: number; readonly dimension?: Dimension } | null;
   /** By organisation or project id. */
   readonly quotaState: Readonly<Record<string, QuotaState>>;

@@ -43,7 +43,7 @@ export class PromptCache {
     for (const { key } of marksOf(scope, body)) this.#usedAt.set(key, now);
   }
 
-  /** The cache evaporates. */
+  /** Forgets every prompt. */
   clear(): void {
     this.#usedAt.clear();
   }

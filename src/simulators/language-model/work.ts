@@ -1,5 +1,5 @@
 /**
- * Does the work of an admitted call: latency, body or stream, and the faults that strike after admission.
+ * Does the work of an admitted call: latency, body or stream, and the faults that take effect after admission.
  *
  * Owns: the response from the first wait to the last byte, output-token charges, giving back what was not used.
  * Does not own: admission. Invariant: a client that leaves stops the work, and nothing is refunded for it.
@@ -32,7 +32,7 @@ export async function work(call: Admitted, fault: Fault | undefined, context: Wo
   const streamed = call.body['stream'] === true && ['chat', 'responses', 'messages'].includes(call.endpoint);
   if (!(await exchange.sleep(firstByteMs(reply, streamed, fault, context)))) return;
   entry.executed = fault?.kind !== 'late-429';
-  if (strikes(call, fault)) return;
+  if (answeredByFault(call, fault)) return;
   const now = context.clock.now();
   const identity = {
     id: context.random.hex(12),
@@ -58,7 +58,7 @@ function firstByteMs(
 }
 
 /** True when the fault has answered (or cut) instead of the work. */
-function strikes({ exchange }: Admitted, fault: Fault | undefined): boolean {
+function answeredByFault({ exchange }: Admitted, fault: Fault | undefined): boolean {
   const kind = fault?.kind;
   if (kind === 'reset-before-response') exchange.cut();
   else if (kind === '500') {

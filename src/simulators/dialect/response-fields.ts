@@ -66,7 +66,7 @@ export interface Refusal {
   readonly body: string;
 }
 
-/** A response that meets a condition. */
+/** A refusal that meets this condition of the dialect. */
 export function refusalBy({ status, field, equals, body }: SpokenCondition): Refusal {
   return {
     status: [status].flat()[0] ?? 429,
