@@ -156,7 +156,7 @@ export class Gateway {
     await controls.start();
   }
 
-  /** Why Redis is away, in words for the operator; `null` while it is not, or where none is configured. */
+  /** Why Redis is unavailable, in words for the operator; `null` while it is available, or where none is configured. */
   storeTrouble(): { readonly reason: string; readonly advice: string } | null {
     return this.#parts.stores.trouble();
   }

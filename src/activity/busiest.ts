@@ -1,5 +1,5 @@
 /**
- * Which workspaces are the busiest over all replicas, so that they are the ones with a label. Owns the ranking; refuses to
+ * Which workspaces are the busiest over all replicas, so that they are the ones with a label. Owns the ranking; does not
  * own how busy one is on a replica (`recorder.ts`) and when a label changes hands (`telemetry/labels.ts`).
  */
 import { Owners, type OwnerParts } from './owners.ts';

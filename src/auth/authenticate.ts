@@ -33,7 +33,7 @@ export function injectedForAll(upstreams: Settings['upstreams']): Set<string> {
   return fields;
 }
 
-/** Adds those of a workspace's credentials. */
+/** Adds the names of the fields in which a workspace's own credentials are sent. */
 export function addInjected(fields: Set<string>, { credentials }: WorkspaceSettings): void {
   for (const { field } of credentials.values()) fields.add(field);
 }

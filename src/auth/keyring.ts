@@ -53,7 +53,7 @@ export class Keyring {
 
   /** The workspace of a key that is known and not expired, else `null`. */
   find(key: string): KeyMatch | null {
-    // As text at once: a buffer, and text of it, take three times as long.
+    // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
     const name = hash('sha256', key, 'hex');
     const entry = this.#entries.get(name);
     const isEqual = timingSafeEqual(Buffer.from(name, 'hex'), entry?.digest ?? nobody);

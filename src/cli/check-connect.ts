@@ -81,7 +81,7 @@ type CredentialUntried =
   | { readonly kind: 'refresh_token_unused' };
 
 interface Owned {
-  /** For the line; empty = the upstream's own. */
+  /** Whose credential it is, as the line says it; empty = the upstream's own. */
   readonly whose: string;
   readonly credential: UpstreamCredential | null;
 }

@@ -49,7 +49,7 @@ export async function runDemo(command: DemoCommand, io: CliIo): Promise<number> 
   try {
     if (command.serve) {
       const signals = endSignals();
-      if (haveGivenWay(command, service)) io.out(portsTaken);
+      if (usesOtherPorts(command, service)) io.out(portsTaken);
       io.out(welcome({ base, admin, key, modelUrl, shopUrl }));
       await signals.first;
       void signals.second.then(() => process.exit(130));
@@ -116,12 +116,12 @@ const usualPorts = { port: 8080, adminPort: 9090 };
 const portsTaken =
   '\nPort 8080 or 9090 is in use, so free ports were taken. `npm start -- --port N --admin-port N` chooses others.';
 
-/** A port that was not asked for is another one than usual. */
-const haveGivenWay = ({ port, adminPort }: DemoCommand, { dataAddress, adminAddress }: Service): boolean =>
+/** True when a default port was in use, so that a free one is used instead. */
+const usesOtherPorts = ({ port, adminPort }: DemoCommand, { dataAddress, adminAddress }: Service): boolean =>
   (port === null && dataAddress.port !== usualPorts.port) ||
   (adminPort === null && adminAddress.port !== usualPorts.adminPort);
 
-/** Starts on the asked-for ports; default ports that are taken give way to free ones. */
+/** Starts on the asked-for ports; free ports are used for default ports that are in use. */
 async function startOn(
   { port, adminPort }: DemoCommand,
   configure: (ports: { port: number; adminPort: number }) => string,

@@ -42,7 +42,7 @@ const entry = new URL(`./check-thread-entry${import.meta.url.slice(-3)}`, import
 
 /** Starts the thread of this project. */
 export const startCheckThread: StartThread = (workerData) =>
-  // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong into the thread.
+  // Without the flags of this process: what is loaded before it (tracing, a test's runner) does not belong in the thread.
   new Worker(entry, { workerData, execArgv: [], name: 'configuration check' });
 
 /**

@@ -11,7 +11,7 @@ export const defaultServer = {
   maxConnections: 50_000,
   maxCallsPerConnection: 100,
   maxOpenCalls: 50_000,
-  /** Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is away. */
+  /** Below the time that a command to Redis may take (250 ms): a slow process must not look like a Redis that is unavailable. */
   maxEventLoopDelayMs: 250,
   maxMemoryRatio: 0.85,
 } as const;

@@ -66,7 +66,7 @@ export function readDocument(text: string, env: Env): ConfigDocument {
   return { tree, faults, missing, referenced, lineOf };
 }
 
-/** Offsets of keys that the map had before: YAML leaves open which of two values would count. */
+/** Offsets of keys that stand in the map a second time: YAML leaves open which of two values would count. */
 function repeatedKeys({ items }: YAMLMap): number[] {
   const seen = new Set<unknown>();
   return items.flatMap(({ key }) => {

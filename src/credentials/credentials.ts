@@ -156,7 +156,7 @@ export class Credentials {
   #create(source: ChangingSource, upstream: UpstreamSettings): Kept {
     const { clock, random, fetcher, labelKey, telemetry } = this.#parts;
     const upstreams = new Set<string>();
-    const events = { onRenewal: this.#teller(upstreams) };
+    const events = { onRenewal: this.#renewalReporter(upstreams) };
     if (source.kind === 'file')
       return { source: new FileSource({ ...events, ...source, clock }), upstreams, shared: null };
     const { client, prefix } = source;
@@ -198,7 +198,7 @@ export class Credentials {
   }
 
   /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */
-  #teller(upstreams: ReadonlySet<string>): (outcome: RenewalOutcome) => void {
+  #renewalReporter(upstreams: ReadonlySet<string>): (outcome: RenewalOutcome) => void {
     const { telemetry } = this.#parts;
     let last: RenewalOutcome = 'renewed';
     return (outcome) => {

@@ -47,7 +47,7 @@ export interface Agents {
 
 /** An unused connection is closed after this at the latest, milliseconds: sooner than most balancers would. */
 const idleConnectionMs = 55_000;
-/** And this long before the upstream said that it would close it, milliseconds. */
+/** An unused connection is closed this long before the time at which the upstream said it would close it, milliseconds. */
 const keepAliveMarginMs = 1_500;
 
 /** Longest time for resolving a name, milliseconds. */
@@ -55,7 +55,7 @@ const resolveWithinMs = 5000;
 
 const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, order: 'verbatim' });
 
-/** May a connection to this address and port be made? */
+/** True when a connection to this address and port may be made. */
 type AddressCheck = (address: string, port: number) => boolean;
 
 /** Node hands options that its types do not list on to `net.connect`; these are documented there. */

@@ -57,7 +57,7 @@ export function chargeOf(body: JsonRecord, operation: Operation): Charge {
     const value = body[member];
     if (value !== undefined) walk(value, tally, deepest);
   }
-  // At the top it marks the prompt up to its last part.
+  // `cache_control` at the top of a body marks the whole prompt.
   if (isRecord(body['cache_control'])) tally.marked = promptOf(tally);
   const repeats = Math.max(1, countAt(body, 'n') ?? 1, countAt(body, 'best_of') ?? 1);
   const images = operation === 'image' ? repeats : tally.images;

@@ -38,7 +38,7 @@ export function goDurationMs(text: string): number | null {
   return Number.isFinite(total) ? total : null;
 }
 
-/** Multiplies without the dust of binary fractions: 2.114999999 s is 2114.999999 ms. */
+/** Multiplies without the rounding errors of binary fractions: 2.114999999 s is 2114.999999 ms. */
 function scaled(digits: string, factor: number): number {
   const product = Number(digits) * factor;
   const nanoseconds = product * 1e6;

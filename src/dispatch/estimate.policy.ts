@@ -33,7 +33,7 @@ export interface CallDescription {
   readonly tier: string;
   /** Pessimistic reservation per meter. */
   readonly costs: Costs;
-  /** What its tokens are guessed from, for a guess that learns; `null` = they are not. */
+  /** What the tokens of the call are guessed from, by a guess that learns; `null` = they are not guessed. */
   readonly guess: TokenGuess | null;
   /** How its prompt begins, to be hashed; `null` = not known. */
   readonly beginning: string | null;

@@ -2,7 +2,7 @@
  * The limits of one exchange in time: connecting, the response's head, silence within the body, and all of it.
  *
  * Owns: which limit applies, and the one timer for all of them. Does not own: what a limit that has passed means.
- * Keeps: a limit that moves away costs nothing; the timer is only touched when it must ring earlier, because most
+ * Keeps: a limit that moves away costs nothing; the timer is only touched when it must fire earlier, because most
  * exchanges end before any of their limits and would otherwise pay for four timers.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
@@ -25,7 +25,7 @@ export class ExchangeLimits {
   readonly #totalEndsAt: number;
   #stageEndsAt: number;
   #isInBody = false;
-  /** When the timer rings; `null` = there is none. Monotonic milliseconds, as all times here. */
+  /** When the timer fires; `null` = there is none. Monotonic milliseconds, as all times here. */
   #ringsAt: number | null = null;
   #cancel: CancelTimer | null = null;
 
@@ -70,7 +70,7 @@ export class ExchangeLimits {
     return Math.min(this.#endsAt, now + Math.max(1, this.#timeouts.idleMs / checksPerIdle));
   }
 
-  /** At the latest. A ring that is set for an earlier time looks again then. */
+  /** Sets the timer to `at`, unless it is set to an earlier time already: then it compares with the limits again. */
   #ringAt(at: number, now: number): void {
     if (this.#ringsAt !== null && at >= this.#ringsAt) return;
     this.#cancel?.();

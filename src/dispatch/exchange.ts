@@ -43,7 +43,7 @@ export interface ExchangeOwner {
   onReady(): void;
   /** Called once when nothing of the exchange is left; `error`: what it failed with before its head. */
   onOver(error: TransportError | null): void;
-  /** The request must go no further: whoever writes it is to let it go. */
+  /** Asks the writer of the request to stop and to release it. */
   abandon(): void;
 }
 

@@ -2,7 +2,7 @@
  * Which fields go upstream.
  *
  * Owns: building the outgoing fields from the client's lines; the responses' side is `returning.policy.ts`. Does not
- * own: refusing malformed requests (the edge did). Keeps: fields pass by default, but never hop-by-hop ones, never one
+ * own: refusing malformed requests (`ingress/guard.policy.ts` did). Keeps: fields pass by default, but never hop-by-hop ones, never one
  * that carries an API key of ours, and framing is written here from the buffered length, whatever the client says in
  * `Connection`.
  */
@@ -38,7 +38,7 @@ export interface OutgoingInput {
 const EmptyFields = function () {} as unknown as new () => OutgoingFields;
 EmptyFields.prototype = Object.create(null);
 
-/** About the way to us and the client's own network: nobody's business upstream. */
+/** Fields about the client's own network and its way to Sluice, which concern no upstream. */
 const ofTheWayHere = new Set([
   'host',
   'content-length',

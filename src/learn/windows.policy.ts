@@ -144,8 +144,8 @@ interface Between {
 }
 
 /**
- * Of a limit, calls that were taken say how long the window is at most, and refusals how long it is at least. The limit for
- * which both leave most room is the one.
+ * Tries each possible limit: with it, the calls that were taken bound the window's length from above, and the refusals bound it from
+ * below. The limit with the widest range between both bounds is chosen.
  */
 function findRolling(observations: readonly Observation[]): FoundWindow | null {
   const most = observations.filter(({ isRefused }) => !isRefused).length;
@@ -188,7 +188,10 @@ function secondsIn(lowest: number, highest: number): number {
   return Math.max(minSeconds, fits(whole) ? whole : Math.ceil(highest * 1000) / 1000);
 }
 
-/** A level that drains evenly: of a limit, calls that were taken say how fast at least, and refusals how fast at most. */
+/**
+ * Tries each possible limit of a level that drains evenly: with it, the calls that were taken bound the rate from below, and the
+ * refusals bound it from above.
+ */
 function findLeaky(observations: readonly Observation[]): FoundWindow | null {
   const burst = observations.findIndex(({ isRefused }) => isRefused);
   const fitting: Between[] = [];

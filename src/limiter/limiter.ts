@@ -134,7 +134,7 @@ export type SleepReason =
 
 /**
  * There is nothing to forecast for the ticket: it is granted already and its grant comes through `onGrant`, it has moved to another
- * store, or its caller has left and reads no reply.
+ * store, or it was withdrawn, so that nobody reads the reply.
  */
 export const queuedWithoutForecast = {
   kind: 'queued',

@@ -49,7 +49,7 @@ export async function startObservation(parts: ObservationParts): Promise<Observa
   return observation;
 }
 
-/** A log that is there before the one it writes to. */
+/** A log that can be given to other parts before the log exists to which it writes. */
 const lateLog = (log: () => Log): Log => ({
   debug: (message, fields) => log().debug(message, fields),
   info: (message, fields) => log().info(message, fields),

@@ -23,7 +23,7 @@ export class CommandWindow {
   /** Commands that bring arriving calls, by lane; lanes in the order in which they are served. */
   readonly #arriving = new Map<LaneKey, Waiter[]>();
 
-  /** Enters if there is room. */
+  /** Counts one more command as under way, if the window has room; false = it has none. */
   tryEnter(): boolean {
     if (this.#underWay + 1 > this.#size) return false;
     this.#underWay += 1;

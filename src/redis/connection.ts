@@ -18,7 +18,7 @@ export type RedisClient = Redis | Cluster;
 type Options = RedisOptions & { replyMapping?: 'legacy' };
 
 const connectMs = 2_000;
-/** A socket that owes a reply and gives no byte for this long is left: a hung primary is noticed by nothing else. */
+/** A socket on which a reply is due, and no byte comes for this long, is closed: nothing else notices a primary that hangs. */
 const silentMs = 2_000;
 const slotsRefreshMs = 1_000;
 /** Hash slot of the tag `{presence}`: `presence.lua` counts only the subscriptions at the node that runs it. */

@@ -1,6 +1,6 @@
 /**
  * A reply of the right type that says nothing our scripts say: somebody else answered, or a script has a bug. It never
- * means "granted"; `health.ts` answers it like an absence of Redis.
+ * means "granted"; `health.ts` treats it like an absence of Redis.
  */
 export class MalformedReply extends TypeError {
   constructor() {

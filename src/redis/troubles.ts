@@ -32,7 +32,7 @@ export class RedisTroubles {
     if (this.#reported === null) this.#latest = null;
   }
 
-  /** Redis counts as away from now on. */
+  /** Redis counts as unavailable from now on. */
   unavailable(): void {
     this.#reported = new Set();
     this.#report('Redis is away', this.#latest ?? troubleOf('unknown'));
@@ -44,7 +44,7 @@ export class RedisTroubles {
     this.#log.info('Redis is back');
   }
 
-  /** Why Redis is away; `null` while it is not. */
+  /** Why Redis is unavailable; `null` while it is available. */
   now(): RedisTrouble | null {
     return this.#reported === null ? null : (this.#latest ?? troubleOf('unknown'));
   }

@@ -2,8 +2,8 @@
  * Access tokens of one grant, renewed by its refresh token (RFC 6749 §6). Many providers replace the refresh token with each use: a
  * client that loses the endpoint's response, or uses a refresh token twice, may lose the grant.
  *
- * Owns: the order of one renewal, what is kept in memory while the file cannot be written, which token was refused. Refuses
- * to own: when a token is needed (`oauth-source.ts`), which replica fetches it (`shared-tokens.ts`), the file itself.
+ * Owns: the order of one renewal, what is kept in memory while the file cannot be written, which token was refused. Does not
+ * own: when a token is needed (`oauth-source.ts`), which replica fetches it (`shared-tokens.ts`), the file itself.
  * Keeps: one process of all that see the file exchanges the token at a time, with what the file says at that time; nothing is exchanged
  * unless the file could be replaced a moment before; a new refresh token is on the disk before its access token is sent. An exchange that
  * has begun is never cut off by a reload or the end of the process.

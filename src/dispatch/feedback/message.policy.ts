@@ -1,8 +1,8 @@
 /**
  * The limiter's sentence: what a language-model provider writes when it refuses.
  *
- * Owns: the message grammar of OpenAI and Groq, the older OpenAI form, and Azure's and Gemini's "retry after". Refuses
- * to own: the verdict (codes and types decide, `model-error.policy.ts`). Invariant: linear, bounded, never throws; a
+ * Owns: the message grammar of OpenAI and Groq, the older OpenAI form, and Azure's and Gemini's "retry after". Does not
+ * own: the verdict (codes and types decide, `model-error.policy.ts`). Invariant: linear, bounded, never throws; a
  * number that is not in the text is `null`.
  */
 import type { MeterName, QuotaScope } from '../../call.ts';

@@ -19,7 +19,7 @@ import { pump, type Effects } from './pump.policy.ts';
  */
 export const maxArrivalAgoMs = 660_000;
 /**
- * One that is claimed to be later than now is taken for this much later at most. A clock that is known by half of a round
+ * An arrival that is claimed to be later than now is taken for this much later at most. A clock that is known to half of a round
  * trip is ahead by less, and calls of one moment, which come one after the other, stay apart. Milliseconds.
  */
 export const maxArrivalAheadMs = 50;

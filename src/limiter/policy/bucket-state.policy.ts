@@ -33,12 +33,12 @@ export interface Ticket {
   /** Urgency, then arrival: `urgency * 2^48 + arrival`. */
   readonly order: number;
   readonly callClass: string;
-  /** What it counts for in the sums of waiting costs. */
+  /** What the ticket counts for in the sums of waiting costs. */
   costs: Costs;
-  /** What it asks for, where only a response states the cost; `null` = its costs are known. */
+  /** What the call asks for, where only a response states the cost; `null` = its costs are known. */
   readonly document: string | null;
   readonly leaseMs: number;
-  /** Lease of the grant it holds; `null` while it waits. */
+  /** Lease of the grant that the ticket holds; `null` while it waits. */
   lease: LeaseToken | null;
 }
 
