@@ -19,7 +19,7 @@ export interface CountOptions {
   readonly keyOf: (workspaceId: string, upstream: string) => ActivityKey;
   /** True when the workspace's calls carry the upstream's own credential, whose quota all share. Default: always. */
   readonly sharesQuota?: (workspaceId: string, upstream: string) => boolean;
-  /** True while the workspace is shown by name: it keeps its lanes. Default: never. */
+  /** True while the workspace is shown under a label of its own: it keeps its lanes. Default: never. */
   readonly isShown?: (workspaceId: string) => boolean;
   /** Lanes remembered. At least 2; default 1,000. */
   readonly maxLanes?: number;

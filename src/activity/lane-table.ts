@@ -3,10 +3,10 @@
  *
  * Owns: finding lanes, and which lane is evicted when a new one needs room. Does not own: what is counted in them (`counts.ts`).
  *
- * The lane unused for longest is evicted. Spared are the busier half of all lanes and the lanes of workspaces that are shown by name:
- * thousands of workspaces with a single call do not evict the busy ones, and a workspace that just called does not miss its own
- * calls. How busy a lane was is kept for longer than the lane, so that a workspace whose calls come far apart among many others is
- * still known as busy.
+ * The lane unused for longest is evicted. Spared are the busier half of all lanes and the lanes of workspaces that are shown under a
+ * label of their own: thousands of workspaces with a single call do not evict the busy ones, and a workspace that just called does
+ * not miss its own calls. How busy a lane was is kept for longer than the lane, so that a workspace whose calls come far apart among
+ * many others is still known as busy.
  */
 import { LRUCache } from 'lru-cache';
 import { decayed } from '../telemetry/busyness.policy.ts';
@@ -43,7 +43,7 @@ export const busyIn = (lane: Pick<ActivityLane, 'busy' | 'busyAt'>, minute: numb
 export interface LaneTableParts {
   /** Maximum number of lanes in the table. At least 2. */
   readonly max: number;
-  /** True while the workspace is shown by name. */
+  /** True while the workspace is shown under a label of its own. */
   readonly isShown: (workspaceId: string) => boolean;
   /** Called when a lane was evicted. */
   readonly onEvicted: (lane: ActivityLane) => void;

@@ -4,7 +4,7 @@ import { Minutes } from '../../src/activity/minutes.ts';
 
 const minutes = new Minutes(() => 'key');
 
-/** A table for ten lanes; `shown` are workspaces that are shown by name. */
+/** A table for ten lanes; `shown` are workspaces that are shown under a label of their own. */
 function tableOf(shown: readonly string[] = []) {
   const dropped: string[] = [];
   const table = new LaneTable({
@@ -58,7 +58,7 @@ describe('a full table of lanes', () => {
     expect(names()).not.toContain('once-busy');
   });
 
-  test('keeps the lanes shown by name, unless they leave no room for others', () => {
+  test('keeps the lanes of workspaces with a label of their own, unless they leave no room for others', () => {
     const few = tableOf(['shown']);
     const many = tableOf(Array.from({ length: 9 }, (_, n) => `shown-${n}`));
     few.call('shown');

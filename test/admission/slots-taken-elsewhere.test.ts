@@ -90,7 +90,7 @@ describe('the scans of waiting calls', () => {
   });
 });
 
-test('a call that its ceiling does not hold is told that its wait has ended, also when the scan of the ceiling comes first', async () => {
+test('a call that its ceiling does not hold is refused because its wait has ended, also when the scan of the ceiling comes first', async () => {
   const clock = new FakeClock();
   const { queue } = embeddedQueue({ clock, ceilings: new EmbeddedCeilings(clock) });
   const calls = { perMinute: 40, maxInFlight: 1 };

@@ -56,6 +56,6 @@ test.each([
   [{ ended: 9, refused: 8, overMs: 5_000 }, 4_000],
   [{ ended: 0, refused: 1, overMs: 5_000 }, 5_000],
   [{ ended: 1, refused: 5_000, overMs: 5_000 }, 60_000],
-])('a client refused at a counted bound (%j) is told %d ms', (turnover, ms) => {
+])('a client refused at a counted bound (%j) is given %d ms until it may come again', (turnover, ms) => {
   expect(roomInMs(turnover)).toBe(ms);
 });

@@ -118,7 +118,7 @@ describe.each([
 });
 
 describe('several replicas', () => {
-  test('forget a breaker within a second when one of them is told to open the upstream', async () => {
+  test('forget a breaker within a second when an operator opens the upstream at one of them', async () => {
     const [one, two] = [
       await replica('unpaid', onRedis(), 'commerce'),
       await replica('unpaid', onRedis(), 'commerce'),

@@ -55,7 +55,7 @@ describe('keys of one project', () => {
 });
 
 describe('models whose refusal names one limit for them', () => {
-  test('wait in one bucket after it', async () => {
+  test('wait in one bucket after that refusal', async () => {
     const clock = skippingClock();
     const shared = { family: 'gpt-shared', rpm: 2, tpm: 1e9 };
     world = await startWorld({ clock, model: { models: { one: shared, two: shared } } });

@@ -63,7 +63,7 @@ describe('an upstream that speaks a described dialect', () => {
     );
   });
 
-  test('is left alone for its penalty, which no response tells', async () => {
+  test('gets no call during its penalty, which no response states', async () => {
     const world = await start({ speaks: { windows: [{ requests: 50, seconds: 1 }], penaltySeconds: 1 } });
     let replies = await world.calls(12);
     while (world.throttles() === 0) {
@@ -76,7 +76,7 @@ describe('an upstream that speaks a described dialect', () => {
     expect(absorbed.filter((text) => !/absorbed=[01]$/.test(text))).toEqual([]);
   });
 
-  test('has a quota for each value of what tells its quotas apart', async () => {
+  test('has a quota for each value of the part by which it separates quotas', async () => {
     const windows = [{ requests: 2, seconds: 60 }];
     const bucketBy = ['credential', 'path:/v1/{*}', 'header:x-org'];
     const world = await start({ speaks: { windows, bucketBy } });

@@ -29,7 +29,7 @@ const single = fc.record({
   kind: fc.constantFrom<FoundWindow['kind']>('rolling', 'fixed', 'leaky'),
 });
 
-describe('what 200 recorded responses tell of the windows', () => {
+describe('what is learned of windows from 200 recorded responses', () => {
   test('is the limit and the length of a random window, within a twentieth', () => {
     fc.assert(
       fc.property(single, seeds, (window, seed) => {

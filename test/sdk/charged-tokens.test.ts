@@ -59,26 +59,26 @@ const openaiResponse: Charging = {
   ],
 };
 
-describe('openai is charged for', () => {
+describe('openai is charged', () => {
   const client = ({ apiKey, url }: Reach): OpenAI => new OpenAI({ apiKey, baseURL: `${url}/v1` });
   const chat = { model: 'gpt-4o', messages, max_completion_tokens: 700 };
   const response = { model: 'gpt-4o', input: prompt, max_output_tokens: 5_000 };
 
-  test('a chat what its usage says', async () => {
+  test('for a chat what its usage says', async () => {
     await expectCharged(2_400, openaiChat, async (reach) => {
       const completion = await client(reach).chat.completions.create(chat);
       expect(completion.choices[0]?.message.content).toBe(responseText);
     });
   });
 
-  test('a streamed chat with include_usage what its last chunk says', async () => {
+  test('for a streamed chat with include_usage what its last chunk says', async () => {
     await expectCharged(2_400, openaiChat, async (reach) => {
       const asking = { ...chat, stream: true as const, stream_options: { include_usage: true } };
       expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
     });
   });
 
-  test('a streamed chat without include_usage what was reserved, and nothing is added to the call', async () => {
+  test('for a streamed chat without include_usage what was reserved, and nothing is added to the call', async () => {
     const asking = { ...chat, stream: true as const };
     const bodies = await expectCharged(guessedPrompt + 700, openaiChat, async (reach) => {
       expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
@@ -86,13 +86,13 @@ describe('openai is charged for', () => {
     expect(bodies).toEqual([asking]);
   });
 
-  test('a response what its usage says', async () => {
+  test('for a response what its usage says', async () => {
     await expectCharged(2_500, openaiResponse, async (reach) => {
       expect((await client(reach).responses.create(response)).output_text).toBe(responseText);
     });
   });
 
-  test('a streamed response what its last event says', async () => {
+  test('for a streamed response what its last event says', async () => {
     await expectCharged(2_500, openaiResponse, async (reach) => {
       const final = await client(reach).responses.stream(response).finalResponse();
       expect([final.output_text, final.usage?.total_tokens]).toEqual([responseText, 2_500]);
@@ -165,13 +165,13 @@ describe('groq-sdk is charged for all but cached tokens of', () => {
   });
 });
 
-describe('the Vercel AI SDK is charged for', () => {
+describe('the Vercel AI SDK is charged', () => {
   const call = { prompt, maxOutputTokens: 1_000 };
 
   test.each([
     ['a chat', 'chat', openaiChat, 2_400],
     ['a response', 'responses', openaiResponse, 2_500],
-  ] as const)('%s what its usage says, whole and in a stream', async (_name, api, charging, units) => {
+  ] as const)('for %s what its usage says, whole and in a stream', async (_name, api, charging, units) => {
     await expectCharged(2 * units, charging, async ({ apiKey, url }) => {
       const model = createOpenAI({ apiKey, baseURL: `${url}/v1` })[api]('gpt-4o');
       expect((await generateText({ model, ...call })).text).toBe(responseText);

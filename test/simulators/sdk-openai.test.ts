@@ -18,7 +18,7 @@ afterAll(async () => {
 
 const messages = [{ role: 'user' as const, content: 'Where does water go?' }];
 
-test('chat, whole and streamed with usage', async () => {
+test('the OpenAI client gets a chat, whole and streamed with its usage', async () => {
   const whole = await client.chat.completions.create({ model: 'gpt-4o', messages, max_tokens: 4 });
   expect(whole.choices[0]).toMatchObject({
     finish_reason: 'length',
@@ -27,7 +27,7 @@ test('chat, whole and streamed with usage', async () => {
   expect(await streamedChat(client)).toEqual({ words: 16, tokens: 5 + 3 + 16 });
 });
 
-test('responses, whole and as the events the client accumulates', async () => {
+test('the OpenAI client gets a response, whole and from the events that it accumulates', async () => {
   const whole = await client.responses.create({ model: 'gpt-4o', input: 'Where to?' });
   const stream = client.responses.stream({ model: 'gpt-4o', input: 'Where to?' });
   const streamed = await stream.finalResponse();
@@ -35,7 +35,7 @@ test('responses, whole and as the events the client accumulates', async () => {
   expect(streamed.usage?.output_tokens).toBe(16);
 });
 
-test('embeddings arrive decoded from base64, pictures from a prompt and from a form, models as a list', async () => {
+test('the OpenAI client gets embeddings decoded from base64, pictures from a prompt and from a form, and a list of models', async () => {
   const vectors = await client.embeddings.create({ model: 'text-embedding-3-small', input: ['a', 'b'] });
   expect(vectors.data.map(({ embedding }) => embedding.slice(0, 3))).toEqual([
     [0, 0.125, 0.25],
@@ -49,7 +49,7 @@ test('embeddings arrive decoded from base64, pictures from a prompt and from a f
   expect((await client.models.list()).data.map(({ id }) => id)).toContain('gpt-4o');
 });
 
-test('errors have the class, code and fields that the client acts on', async () => {
+test('the OpenAI client gets errors of the class, code and fields that it acts on', async () => {
   simulator.closeFor(60_000);
   const limited = client.chat.completions.create({ model: 'gpt-4o', messages });
   await expect(limited).rejects.toMatchObject({ status: 429, code: 'rate_limit_exceeded', type: 'requests' });
@@ -64,7 +64,7 @@ test('errors have the class, code and fields that the client acts on', async () 
   await expect(read()).rejects.toMatchObject({ code: 'rate_limit_exceeded' });
 });
 
-test('two retries wait as stated and then succeed', async () => {
+test('the OpenAI client waits as stated before each of two retries, and then succeeds', async () => {
   // A second per request: a machine that is slow to send the first one does not find room for it.
   simulator.configure({ models: { 'gpt-4o': { rpm: 60 } } });
   simulator.consume(60);

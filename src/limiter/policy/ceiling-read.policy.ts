@@ -22,9 +22,9 @@ export interface SlotsRead {
 
 /** No more calls than this are sent under one ceiling while a read of it is used. */
 const maxSince = 64;
-/** The next calls ask for the neighbours of a position. */
+/** So many positions before the last one that is asked for are read, too, because the next calls ask for those. */
 const before = 16;
-/** Newest sends: those of a round trip are among them. */
+/** So many of the newest sends are read, too, because those of the last round trip are among them. */
 const newest = 16;
 
 /** The positions to read for somebody who asks for `positions` (1 = the next call), ascending, each once. */

@@ -1,6 +1,6 @@
 /**
  * Breakers of all replicas, in Redis: one key each, which expires, and a message to the other replicas with each change.
- * Redis decides who of several came first; while it is away each replica has its own (`unavailable`).
+ * Redis decides who of several came first; while it is unavailable each replica has its own (`unavailable`).
  *
  * Owns: the words between replica and script. Does not own: which state follows which (`src/breaker/`).
  */

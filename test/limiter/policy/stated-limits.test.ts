@@ -236,49 +236,52 @@ describe.each(origins)('described windows that change their number, on a clock t
   });
 });
 
-describe.each(origins)('a meter of which no response tells, on a clock that begins at %d', (from) => {
-  const wide = { limit: 40, windowMs: 20_000 };
-  const narrow = { limit: 10, windowMs: 20_000 };
-  const used = (): TimedMeter => {
-    const meter = TimedMeter.stated(wide, from);
-    for (let sent = 0; sent < wide.limit; sent += 1) meter.take(1, 0);
-    return meter;
-  };
+describe.each(origins)(
+  'a meter of which no response states anything, on a clock that begins at %d',
+  (from) => {
+    const wide = { limit: 40, windowMs: 20_000 };
+    const narrow = { limit: 10, windowMs: 20_000 };
+    const used = (): TimedMeter => {
+      const meter = TimedMeter.stated(wide, from);
+      for (let sent = 0; sent < wide.limit; sent += 1) meter.take(1, 0);
+      return meter;
+    };
 
-  test('forgets nothing while replicas disagree on what is stated', () => {
-    const meter = used();
-    for (const atMs of [20, 40, 60]) {
-      meter.state(narrow, atMs);
-      meter.state(wide, atMs + 10);
-    }
-    expect(meter.roomIn(1, 100)).toBeGreaterThan(0);
-  });
+    test('forgets nothing while replicas disagree on what is stated', () => {
+      const meter = used();
+      for (const atMs of [20, 40, 60]) {
+        meter.state(narrow, atMs);
+        meter.state(wide, atMs + 10);
+      }
+      expect(meter.roomIn(1, 100)).toBeGreaterThan(0);
+    });
 
-  test('has no more room than before when the first response raises a limit that was lowered', () => {
-    const meter = TimedMeter.stated(wide, from);
-    const marks = Array.from({ length: wide.limit }, () => meter.take(1, 0));
-    meter.state(narrow, 20);
-    const last = marks.at(-1);
-    if (last === undefined) throw new Error('nothing was sent');
-    // In round figures, as some upstreams state what remains.
-    const rounded = { ...report(wide.limit, 30, wide.windowMs), level: { lowest: 30, highest: 40 } };
-    meter.respond(rounded, last, { sentMs: 1, headMs: 50 });
-    expect(meter.roomIn(2, 60)).toBeGreaterThan(0);
-    expect(meter.roomIn(2, 1_600)).toBe(0);
-  });
+    test('has no more room than before when the first response raises a limit that was lowered', () => {
+      const meter = TimedMeter.stated(wide, from);
+      const marks = Array.from({ length: wide.limit }, () => meter.take(1, 0));
+      meter.state(narrow, 20);
+      const last = marks.at(-1);
+      if (last === undefined) throw new Error('nothing was sent');
+      // In round figures, as some upstreams state what remains.
+      const rounded = { ...report(wide.limit, 30, wide.windowMs), level: { lowest: 30, highest: 40 } };
+      meter.respond(rounded, last, { sentMs: 1, headMs: 50 });
+      expect(meter.roomIn(2, 60)).toBeGreaterThan(0);
+      expect(meter.roomIn(2, 1_600)).toBe(0);
+    });
 
-  test('goes on at the pace of a lowered limit at once, and has the room of a raised one', () => {
-    const meter = used();
-    meter.state(narrow, 1_000);
-    expect(meter.roomIn(1, 4_000)).toBe(0);
-    meter.state(wide, 11_000);
-    expect(meter.roomIn(19, 11_000)).toBe(0);
-    expect(meter.roomIn(23, 11_000)).toBeGreaterThan(0);
-  });
-});
+    test('goes on at the pace of a lowered limit at once, and has the room of a raised one', () => {
+      const meter = used();
+      meter.state(narrow, 1_000);
+      expect(meter.roomIn(1, 4_000)).toBe(0);
+      meter.state(wide, 11_000);
+      expect(meter.roomIn(19, 11_000)).toBe(0);
+      expect(meter.roomIn(23, 11_000)).toBeGreaterThan(0);
+    });
+  },
+);
 
 describe.each(origins)(
-  'a meter whose stated limit is below what its responses tell, on a clock that begins at %d',
+  'a meter whose stated limit is below what its responses report, on a clock that begins at %d',
   (from) => {
     const reported = { limit: 40, windowMs: 20_000 };
     const pinned = { limit: 10, windowMs: 20_000 };
