@@ -70,6 +70,12 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     'if true then return end',
   ],
   [
+    'a window whose log ends goes on with the level of before the log',
+    'lessons',
+    'meter.level, meter.at = windowLog.loggedUnits(meter, now), math.max(meter.at, now)',
+    '',
+  ],
+  [
     'a response that raises a limit forgets its own call',
     'meter-quota',
     'local counted = peak.level + onTheWay(meter) + answered',

@@ -21,7 +21,7 @@ import {
 import { learnMeter, refused } from './meter-learning.policy.ts';
 import { applySetting } from './meter-quota.policy.ts';
 import { followWindows } from './described-windows.policy.ts';
-import { keepLog, logSent } from './window-log.policy.ts';
+import { keepLog, levelOfLog, logSent } from './window-log.policy.ts';
 
 /** A lesson with its times on the store's clock. */
 export interface TimedLesson {
@@ -46,6 +46,7 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
     const counts = stated?.counts ?? null;
     // A level is what it has drained to by now, also where limit and length stay the same.
     if (meter.log === null && counts !== null) drain(meter, now);
+    if (meter.log !== null && counts === null) levelOfLog(meter, meter.log, now);
     // A log that is rolling has the times of its sends, one of the clock's windows only their ends: it changes its length as rolling.
     if (meter.log !== null && counts === 'rolling') keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
     applySetting(meter, { stated, learn: setting.learn }, now);

@@ -54,6 +54,12 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
   return units;
 }
 
+/** The level of a meter goes on from what its log counts, before the log ends: until then nothing else kept it. */
+export function levelOfLog(meter: Meter, log: WindowLog, now: number): void {
+  meter.level = loggedUnits(log, now);
+  meter.at = Math.max(meter.at, now);
+}
+
 /** Keeps the meter's log as the operator states its window now. Units that were counted without a log count for one window at most. */
 export function keepLog(
   meter: Meter,

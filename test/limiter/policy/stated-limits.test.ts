@@ -223,6 +223,15 @@ describe.each(origins)('described windows that change their number, on a clock t
     expect(reloaded.ask(1_100, secondAndMinute)).toBeGreaterThan(200);
   });
 
+  test('that of the clock has counted what it counts when it drains from now on', () => {
+    const ofClock = { meter: 'requests', limit: 3, windowMs: 60_000, counts: 'fixed' } as const;
+    const draining = { meter: 'requests', limit: 3, windowMs: 60_000 } as const;
+    const reloaded = new Reloaded().send(0, 3, [ofClock]).end(2_000, 'dropped').send(2_000, 1, [ofClock]);
+    const waitMs = reloaded.ask(2_300, [draining]);
+    expect(waitMs).toBeGreaterThan(19_000);
+    expect(waitMs).toBeLessThan(22_000);
+  });
+
   test('that drains goes on with its level', () => {
     const leaky = (meter: MeterSetting['meter'], limit: number, windowMs: number) => ({
       meter,

@@ -13,6 +13,9 @@ local function applySettings(setting, now)
     local one = stated[name] or false
     local counts = one and one.counts or false
     if not meter.log and counts then drain(meter, now) end
+    if meter.log and not counts then
+      meter.level, meter.at = windowLog.loggedUnits(meter, now), math.max(meter.at, now)
+    end
     if meter.log and counts == 'rolling' then windowLog.keepLog(meter, counts, now) end
     applySetting(meter, one, now)
     windowLog.keepLog(meter, counts, now)
