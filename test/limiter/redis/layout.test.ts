@@ -34,6 +34,11 @@ const pinned: Readonly<Record<number, string>> = {
   6: 'fb352f86dd6ba756',
   7: '7fc8f2713c4de12b',
 };
+/**
+ * Fields that have another name in the sources since their layout was pinned, with the name of then. Records are stored by position,
+ * so a new name changes nothing that Redis holds; a field that moves or means something else is no renamed field.
+ */
+const pinnedNames: Readonly<Record<string, string>> = { ceilingTag: 'ceiling' };
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '068dbdca91323749';
 
@@ -132,7 +137,10 @@ function stated(): string {
   const marks = read('meter').match(/^-- The mark is .*$/m)?.[0] ?? '';
   const messages = read('reply').match(/^-- Message to a replica:[^]*?(?=^local)/m)?.[0] ?? '';
   expect([marks, messages]).not.toContain('');
-  return [...lists.map(([name, fields]) => `${name} ${fields.join(' ')}`), marks, messages].join('\n');
+  const records = lists.map(([name, fields]) =>
+    [name, ...fields.map((field) => pinnedNames[field] ?? field)].join(' '),
+  );
+  return [...records, marks, messages].join('\n');
 }
 
 test('the stored layout of a bucket does not change without a new layout version', async () => {
