@@ -32,7 +32,7 @@ const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
 const queued = 'src/admission/queued-call.ts';
 const lease = 'src/admission/lease.ts';
-const forecast = 'src/limiter/policy/forecast.policy.ts';
+const standstill = 'src/limiter/policy/standstill.policy.ts';
 const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
 const windowLog = 'src/limiter/policy/window-log.policy.ts';
 const quota = 'src/limiter/policy/meter-quota.policy.ts';
@@ -52,7 +52,7 @@ export const statedWaits: readonly Mutation[] = [
   row(
     '13',
     'a lane that was never served waits for as long as the clock shows',
-    forecast,
+    standstill,
     'if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;',
     '',
   ),
@@ -309,6 +309,13 @@ export const mutations: readonly Mutation[] = [
     '',
   ),
   ...statedWaits,
+  row(
+    '13',
+    'a line leaves while its lane stands still',
+    standstill,
+    'waitMs: standstill.waitMs + then.waitMs,',
+    'waitMs: Math.max(standstill.waitMs, then.waitMs),',
+  ),
   row(
     '14',
     'other limits of a ceiling wake no lane',

@@ -2,7 +2,7 @@
  * How long a call at a given position of a lane will wait, from what the bucket knows now. A client that is refused at once is
  * given this time, so it must be neither too short nor too long. The call can leave when
  * - every meter has drained enough for this call and for the calls that go first,
- * - the bucket is open and the lane awake,
+ * - the bucket is open and the lane awake; the calls that go first leave only from then on,
  * - in a lane with a cap on calls in flight, the calls in flight and ahead have been served. A call of unknown fate counts as in
  *   flight until its lease ends.
  *
@@ -10,21 +10,21 @@
  * one call for each lane that is in front of this one now, and never more calls than wait.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { HeldBy } from '../../errors.ts';
-import { closedMs, meterOf, type Bucket, type Lane } from './bucket-state.policy.ts';
-import { knownCosts } from './documents.policy.ts';
-import { callWindows, meterNames } from './meter-names.policy.ts';
-import { nestedWaitMs, type NeededWindow } from './nested-windows.policy.ts';
-import { ceilingWindowMs } from './ceiling.policy.ts';
-import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
-import type { SleepReason, WaitForecast } from '../limiter.ts';
-import { keptFree, netRate } from './meter-others.policy.ts';
-import { levelAt, restMs, roomInMs } from './meter.policy.ts';
-import { windowWaitMs } from './window-log.policy.ts';
-
-/** Of equal waits, a refusal names the first in this order. */
-const sleepReasons = ['ceiling_minute', 'ceiling_day', 'backoff'] as const satisfies readonly SleepReason[];
+import type { WaitForecast } from '../limiter.ts';
+import type { Bucket, Lane } from './bucket-state.policy.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
+import { knownCosts } from './documents.policy.ts';
+import { metersForecast, type Forecast, type Needed } from './forecast-meters.policy.ts';
+import { meterNames } from './meter-names.policy.ts';
+import {
+  afterStandstill,
+  bucketStandstill,
+  laneStandstill,
+  roundsForecast,
+  serialWaitMs,
+} from './standstill.policy.ts';
+import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
 
 /** The forecast of a ceiling reaches this many windows ahead: no call may wait longer. */
 export const maxWindows = 10;
@@ -47,33 +47,6 @@ export interface LanePosition {
   readonly ahead: number;
 }
 
-export interface Forecast {
-  readonly waitMs: number;
-  /** What causes the longest wait; `queue` where nothing but the line does. */
-  readonly heldBy: HeldBy;
-}
-
-/** What refusals name when the lane sleeps for this reason. In a back-off the upstream is closed for this lane alone. */
-const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
-  ceiling_minute: 'ceiling_minute',
-  ceiling_day: 'ceiling_day',
-  backoff: 'closed',
-};
-
-/** What refusals name when this meter is full. */
-const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
-  requests: 'requests',
-  images: 'requests',
-  requests_burst: 'requests',
-  requests_hour: 'requests',
-  tokens: 'tokens',
-  input_tokens: 'tokens',
-  output_tokens: 'tokens',
-  requests_day: 'upstream_day',
-  tokens_day: 'upstream_day',
-  cost: 'cost',
-};
-
 /** The expected wait of a call at this position. */
 export function forecastAt(bucket: Bucket, position: LanePosition, now: number): Forecast {
   let longest = bucketForecast(bucket, position, now);
@@ -94,33 +67,31 @@ function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Fo
   const others = othersAhead(bucket, position);
   // A lane that waits for a document's cost adds no time, because the response that states the cost may come at any moment.
   let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
-  const consider = (waitMs: number, heldBy: HeldBy): void => {
+  const consider = ({ waitMs, heldBy }: Forecast): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };
-  consider(closedMs(bucket, now), 'closed');
-  for (const reason of sleepReasons) {
-    const until = lane?.asleep.get(reason);
-    if (until !== undefined) consider(until - now, heldBySleep[reason]);
-  }
-  const windows: NeededWindow[] = [];
+  const own: Needed[] = [];
+  const all: Needed[] = [];
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
-    const own = ownCostAhead(bucket, position, name);
-    const ahead = units > 0 ? own + costElsewhere(bucket, { lane, others }, name) : own;
-    if (units + ahead <= 0) continue;
-    consider(drainFor(bucket, { name, units, ahead }, now), heldByMeter[name]);
-    const meter = bucket.meters.get(name);
-    if (meter === undefined || !callWindows.includes(name)) continue;
-    const waitMs = (fewer: number): number =>
-      drainFor(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, now);
-    windows.push({ meter, units: units + ahead, waitMs });
+    const ahead = ownCostAhead(bucket, position, name);
+    own.push({ name, units, ahead });
+    all.push({
+      name,
+      units,
+      ahead: units > 0 ? ahead + costElsewhere(bucket, { lane, others }, name) : ahead,
+    });
   }
-  if (windows.length > 1 && windows.some(({ meter }) => meter.log !== null)) {
-    const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
-    consider(nestedWaitMs(byLength, 0, now), 'requests');
+  const ofBucket = bucketStandstill(bucket, now);
+  consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
+  const ofLane = laneStandstill(position, ofBucket, now);
+  // Calls of other lanes do not stand still with this one.
+  if (ofLane.waitMs > ofBucket.waitMs) {
+    consider(afterStandstill(ofLane, metersForecast(bucket, own, now + ofLane.waitMs)));
   }
-  consider(serialWaitMs(position, now), 'serialized');
+  consider({ waitMs: serialWaitMs(position, now), heldBy: 'serialized' });
+  if (ofLane.waitMs > 0) consider(afterStandstill(ofLane, roundsForecast(position, position.ahead)));
   return longest;
 }
 
@@ -189,44 +160,6 @@ function ownCostAhead(bucket: Bucket, { lane, ahead }: LanePosition, name: Meter
   if (lane === undefined || waitingHere === 0) return 0;
   const limit = bucket.meters.get(name)?.limit ?? 0;
   return Math.min((waitingUnits(bucket, lane.waitingCosts, name) * ahead) / waitingHere, ahead * limit);
-}
-
-/** Units of one meter: those of the call itself, and those of the calls that go first. */
-interface Needed {
-  readonly name: MeterName;
-  readonly units: number;
-  readonly ahead: number;
-}
-
-/** Milliseconds until the meter has room for the call and for everything that goes first. */
-function drainFor(bucket: Bucket, { name, units, ahead }: Needed, now: number): number {
-  const meter = meterOf(bucket, name, now);
-  if (meter.limit === null) return 0;
-  if (meter.log !== null) return windowWaitMs(meter, units + ahead, now);
-  const waiting = bucket.waitingCosts.get(name) ?? 0;
-  const ownMs = roomInMs(meter, { units, waiting }, now);
-  // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
-  const over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0));
-  return ahead > 0 ? Math.max(ownMs, restMs(meter, now) + over / netRate(meter)) : ownMs;
-}
-
-/**
- * A capped lane serves its calls in rounds of `maxInFlight`. A round under way counts as half over. Once it takes longer than
- * usual, it is expected to take as much longer again as it is late already.
- */
-function serialWaitMs({ lane, maxInFlight, ahead }: LanePosition, now: number): number {
-  if (lane === undefined || maxInFlight === null) return 0;
-  const { serviceMs, abandoned } = lane;
-  const heldUntil = abandoned[abandoned.length - maxInFlight];
-  if (heldUntil !== undefined) {
-    return Math.max(0, heldUntil - now) + Math.floor(ahead / maxInFlight) * serviceMs;
-  }
-  const served = lane.inFlight - abandoned.length;
-  const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
-  if (rounds < 1) return 0;
-  if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;
-  const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
-  return underWayMs + (rounds - 1) * serviceMs;
 }
 
 /** Expected wait of a ticket, what it waits for, and how many tickets of its lane go first; `null` if the ticket does not wait. */

@@ -1,4 +1,4 @@
--- Mirror of forecast.policy.ts: how long a call at a given position of a lane will wait. `lane` is nil for a
+-- Mirror of forecast.policy.ts, forecast-meters.policy.ts and standstill.policy.ts: how long a call at a given position of a lane will wait. `lane` is nil for a
 -- workspace that has nothing in this bucket yet; a position is { key, costs, weight, maxInFlight, perMinute, ahead }.
 
 local forecastAt, forecastOf
@@ -62,13 +62,13 @@ do
     return math.min((waitingUnits(lane.waitingCosts, name) * ahead) / lane.waiting, ahead * limit)
   end
 
-  local function drainFor(name, units, ahead, now)
-    local meter = meterOf(name, now)
-    if not meter.limit then return 0 end
-    if meter.log then return windowLog.windowWaitMs(meter, units + ahead, now) end
-    local ownMs = roomInMs(meter, units, bucket.waitingCosts[name] or 0, now)
-    local over = levelAt(meter, now) + (units + ahead) - (meter.limit - keptFree(meter, 0))
-    return ahead > 0 and math.max(ownMs, restMs(meter, now) + over / netRate(meter)) or ownMs
+  local function drainMs(name, units, ahead, from)
+    local meter = bucket.meters[name]
+    if not meter or not meter.limit then return 0 end
+    if meter.log then return windowLog.windowWaitMs(meter, units + ahead, from) end
+    local ownMs = roomInMs(meter, units, bucket.waitingCosts[name] or 0, from)
+    local over = levelAt(meter, from) + (units + ahead) - (meter.limit - keptFree(meter, 0))
+    return ahead > 0 and math.max(ownMs, restMs(meter, from) + over / netRate(meter)) or ownMs
   end
 
   -- In the order in which equal waits are named.
@@ -111,15 +111,52 @@ do
     local most = position.maxInFlight
     if not lane or not most then return 0 end
     local abandoned = #lane.abandoned
-    local standsUntil = lane.abandoned[abandoned - most + 1]
-    if standsUntil then
-      return math.max(0, standsUntil - now) + math.floor(position.ahead / most) * lane.serviceMs
-    end
+    if abandoned >= most then return 0 end
     local rounds = math.floor((position.ahead + lane.inFlight - abandoned) / (most - abandoned))
     if rounds < 1 then return 0 end
     if lane.inFlight == abandoned or not lane.grantedAt then return rounds * lane.serviceMs end
     local underWayMs = math.max(lane.serviceMs / 2, now - lane.grantedAt - lane.serviceMs)
     return underWayMs + (rounds - 1) * lane.serviceMs
+  end
+
+  -- Until the first call of the lane can leave, and what refusals name then.
+  local function laneStandstill(lane, position, shutMs, now)
+    local waitMs, heldBy = shutMs, 'closed'
+    local function consider(till, by)
+      if till and till - now > waitMs then waitMs, heldBy = till - now, by end
+    end
+    for i, by in ipairs(heldBySleep) do consider(lane and lane.asleep[i], by) end
+    local most = position.maxInFlight
+    if lane and most then consider(lane.abandoned[#lane.abandoned - most + 1], 'serialized') end
+    return waitMs, heldBy
+  end
+
+  -- The longest wait for any meter from then on; `needs` is a list of { name, units of the call, units ahead of it }.
+  local function metersForecast(needs, from)
+    local waitMs, heldBy = 0, 'queue'
+    local function consider(ms, by)
+      if ms > waitMs then waitMs, heldBy = ms, by end
+    end
+    local meters = bucket.meters
+    local isNested = meters.requests and (meters.requests_burst or meters.requests_hour or meters.requests_day)
+    local windows, isLogged = {}, false
+    for _, need in ipairs(needs) do
+      local name, units, ahead = need[1], need[2], need[3]
+      if units + ahead > 0 then
+        consider(drainMs(name, units, ahead, from), heldByMeter[name])
+        local meter = meters[name]
+        if isNested and meter and callWindows[name] then
+          local function waitMsOf(fewer) return drainMs(name, units, math.max(0, ahead - fewer), from) end
+          windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
+          isLogged = isLogged or meter.log
+        end
+      end
+    end
+    if #windows > 1 and isLogged then
+      table.sort(windows, function(one, other) return one[4] < other[4] or (one[4] == other[4] and one[5] < other[5]) end)
+      consider(nestedWaitMs(windows, #windows, 0, from), 'requests')
+    end
+    return waitMs, heldBy
   end
 
   -- What the bucket alone makes of the position, whatever the workspace's ceiling allows.
@@ -129,35 +166,27 @@ do
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
     end
-    consider(closedMs(now), 'closed')
-    for i, by in ipairs(heldBySleep) do
-      local till = lane and lane.asleep[i]
-      if till then consider(till - now, by) end
+    local function afterStandstill(standstillMs, standstillBy, thenMs, thenBy)
+      consider(standstillMs + thenMs, thenMs > standstillMs and thenBy or standstillBy)
     end
-    local wanted = {}
+    local wanted, own, all = {}, {}, {}
     for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
-    local meters = bucket.meters
-    local isNested = meters.requests and (meters.requests_burst or meters.requests_hour or meters.requests_day)
-    local windows, isLogged = {}, false
-    for _, name in ipairs(meterNames) do
+    for i, name in ipairs(meterNames) do
       local units = wanted[name] or 0
       local ahead = ownCostAhead(lane, position.ahead, name)
-      if units > 0 then ahead = ahead + costElsewhere(lane, others, name) end
-      if units + ahead > 0 then
-        consider(drainFor(name, units, ahead, now), heldByMeter[name])
-        local meter = bucket.meters[name]
-        if isNested and callWindows[name] then
-          local function waitMsOf(fewer) return drainFor(name, units, math.max(0, ahead - fewer), now) end
-          windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
-          isLogged = isLogged or meter.log
-        end
-      end
+      own[i] = { name, units, ahead }
+      all[i] = units > 0 and { name, units, ahead + costElsewhere(lane, others, name) } or own[i]
     end
-    if #windows > 1 and isLogged then
-      table.sort(windows, function(one, other) return one[4] < other[4] or (one[4] == other[4] and one[5] < other[5]) end)
-      consider(nestedWaitMs(windows, #windows, 0, now), 'requests')
-    end
+    local shutMs = closedMs(now)
+    afterStandstill(shutMs, 'closed', metersForecast(all, now + shutMs))
+    local stillMs, stillBy = laneStandstill(lane, position, shutMs, now)
+    if stillMs > shutMs then afterStandstill(stillMs, stillBy, metersForecast(own, now + stillMs)) end
     consider(serialWaitMs(lane, position, now), 'serialized')
+    if stillMs > 0 then
+      local most = position.maxInFlight
+      local roundsMs = lane and most and math.floor(position.ahead / most) * lane.serviceMs or 0
+      afterStandstill(stillMs, stillBy, roundsMs, 'serialized')
+    end
     return waitMs, heldBy
   end
 

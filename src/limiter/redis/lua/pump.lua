@@ -134,8 +134,8 @@ end
 local function roomForCallInMs(costs, now)
   local maxMs = 0
   for _, cost in ipairs(costs) do
-    local waiting = (bucket.waitingCosts[cost[1]] or 0) + cost[2]
-    maxMs = math.max(maxMs, roomInMs(meterOf(cost[1], now), cost[2], waiting, now))
+    local meter, waiting = bucket.meters[cost[1]], (bucket.waitingCosts[cost[1]] or 0) + cost[2]
+    if meter then maxMs = math.max(maxMs, roomInMs(meter, cost[2], waiting, now)) end
   end
   return maxMs
 end

@@ -1,0 +1,76 @@
+/**
+ * How long a call waits for the meters of its bucket when so many units go before it, from a given time on. Part of the
+ * specification in `scheduler.policy.ts`; mirrored in `lua/forecast-at.lua`.
+ *
+ * Owns: the wait for each meter, and what refusals name then. Does not own: which calls go first (`forecast.policy.ts`), what
+ * windows make of each other (`nested-windows.policy.ts`). Pure.
+ */
+import type { MeterName } from '../../call.ts';
+import type { HeldBy } from '../../errors.ts';
+import type { Bucket } from './bucket-state.policy.ts';
+import { callWindows } from './meter-names.policy.ts';
+import { keptFree, netRate } from './meter-others.policy.ts';
+import { levelAt, restMs, roomInMs } from './meter.policy.ts';
+import { nestedWaitMs, type NeededWindow } from './nested-windows.policy.ts';
+import { windowWaitMs } from './window-log.policy.ts';
+
+export interface Forecast {
+  readonly waitMs: number;
+  /** What causes the longest wait; `queue` where nothing but the line does. */
+  readonly heldBy: HeldBy;
+}
+
+/** Units of one meter: those of the call itself, and those of the calls that go first. */
+export interface Needed {
+  readonly name: MeterName;
+  readonly units: number;
+  readonly ahead: number;
+}
+
+/** What refusals name when this meter is full. */
+const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
+  requests: 'requests',
+  images: 'requests',
+  requests_burst: 'requests',
+  requests_hour: 'requests',
+  tokens: 'tokens',
+  input_tokens: 'tokens',
+  output_tokens: 'tokens',
+  requests_day: 'upstream_day',
+  tokens_day: 'upstream_day',
+  cost: 'cost',
+};
+
+/** The longest wait for any meter, if nobody takes from them before `from`; its milliseconds count from then on. */
+export function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number): Forecast {
+  let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
+  const windows: NeededWindow[] = [];
+  for (const { name, units, ahead } of needs) {
+    if (units + ahead <= 0) continue;
+    const waitMs = drainMs(bucket, { name, units, ahead }, from);
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[name] };
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || !callWindows.includes(name)) continue;
+    const fewerMs = (fewer: number): number =>
+      drainMs(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, from);
+    windows.push({ meter, units: units + ahead, waitMs: fewerMs });
+  }
+  if (windows.length > 1 && windows.some(({ meter }) => meter.log !== null)) {
+    const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
+    const waitMs = nestedWaitMs(byLength, 0, from);
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'requests' };
+  }
+  return longest;
+}
+
+/** Milliseconds until the meter has room for the call and for everything that goes first. */
+function drainMs(bucket: Bucket, { name, units, ahead }: Needed, from: number): number {
+  const meter = bucket.meters.get(name);
+  if (meter === undefined || meter.limit === null) return 0;
+  if (meter.log !== null) return windowWaitMs(meter, units + ahead, from);
+  const waiting = bucket.waitingCosts.get(name) ?? 0;
+  const ownMs = roomInMs(meter, { units, waiting }, from);
+  // Waiting calls use up what is kept free for others by the time the last of them leaves, so it is not subtracted here.
+  const over = levelAt(meter, from) + (units + ahead) - (meter.limit - keptFree(meter, 0));
+  return ahead > 0 ? Math.max(ownMs, restMs(meter, from) + over / netRate(meter)) : ownMs;
+}
