@@ -6,7 +6,7 @@
  */
 import { injectedFields } from './auth/authenticate.ts';
 import type { Settings } from './config/settings.ts';
-import { pseudonym } from './dispatch/dispatcher.ts';
+import { pseudonym } from './dispatch/upstream-request.ts';
 import { createRouteFinder, type RouteFinder } from './target/route.ts';
 
 export class SettingsInUse {

@@ -2,17 +2,17 @@
  * One sending of a call: fields out, response's head in, and what the response teaches. One throw-away exchange, no loop;
  * a resend goes through admission again.
  *
- * Owns: the order of sending and reading. Does not own: what of a response is read (`read-response.ts`), whether to resend
- * (`resend.policy.ts`), when (the ticket), what the client sees (the gateway).
+ * Owns: the order of sending and reading. Does not own: what is sent (`upstream-request.ts`), what of a response is read
+ * (`read-response.ts`), whether to resend (`resend.policy.ts`), when (the ticket), what the client sees (the gateway).
  */
 import type { Readable } from 'node:stream';
-import type { ResponseHead, Feedback } from '../call.ts';
+import type { Feedback, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { readForLearning, type AttemptFacts, type BodyFeedback } from './read-response.ts';
-import type { OrderedSending } from './send-order.ts';
+import { readForLearning, type BodyFeedback } from './read-response.ts';
 import { bodyError } from './transport-error.ts';
-import { TransportError, type Transport, type TransportAttempt } from './transport.ts';
+import { TransportError, type Transport } from './transport.ts';
+import type { AttemptRequest } from './upstream-request.ts';
 
 export type AttemptResult =
   | {
@@ -34,25 +34,18 @@ export type AttemptResult =
 /** Sends once. Never rejects with anything but a bug. */
 export async function attempt(
   transport: Transport,
-  request: Omit<TransportAttempt, 'onSent' | 'onReady' | 'hold'>,
-  facts: AttemptFacts,
-  sending: OrderedSending,
+  request: AttemptRequest,
   clock: Clock,
 ): Promise<AttemptResult> {
-  let sentAt = clock.monotonic();
-  const onSent = (): void => {
-    sentAt = clock.monotonic();
-  };
-  const onReady = (): void => sending.release();
   try {
-    const response = await transport.send({ ...request, hold: sending.before, onReady, onSent });
+    const response = await transport.send(request);
     // A body that broke in the packet of its head: nothing of the response has gone on to the client yet.
     if (response.body.errored !== null) throw bodyError(response.body.errored);
     const headAt = clock.monotonic();
-    const read = await readForLearning(response.head, response.body, facts, clock);
+    const read = await readForLearning(response, request, clock);
     const lesson = (): Lesson => {
       const now = clock.monotonic();
-      return { feedback: read.feedback, sentAgoMs: now - sentAt, headAgoMs: now - headAt };
+      return { feedback: read.feedback, sentAgoMs: now - request.sentAt, headAgoMs: now - headAt };
     };
     return {
       kind: 'answered',
@@ -66,6 +59,7 @@ export async function attempt(
     if (error instanceof TransportError) return { kind: 'failed', error };
     throw error;
   } finally {
-    sending.release();
+    // A request that was never ready must not hold back those behind it.
+    request.onReady();
   }
 }

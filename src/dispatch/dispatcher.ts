@@ -3,40 +3,13 @@
  *
  * Owns: the pools' lives over reloads. Does not own: who may send and when.
  */
-import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { createAgents, type AgentParts, type Agents } from './agents.ts';
 import { attempt, type AttemptResult } from './attempt.ts';
-import type { CallDescription } from './estimate.policy.ts';
-import { outgoingFields } from './fields.policy.ts';
 import { SendOrder } from './send-order.ts';
 import { SocketPermits } from './socket-permits.ts';
 import { createTransport, type Transport } from './transport.ts';
-
-/** Our name in `Via`; a call that already carries it came back to us. */
-export const pseudonym = 'sluice';
-
-/** A call that can be sent, also repeatedly. */
-export interface SendableCall {
-  readonly call: Call;
-  /** The workspace shares the sockets of an upstream with others by its weight. */
-  readonly caller: Caller;
-  readonly route: Route;
-  readonly description: CallDescription;
-  readonly body: CallBody;
-}
-
-/** What one attempt needs beside the call itself. */
-export interface AttemptInput {
-  readonly traceparent: string | null;
-  /** The injected credential; `null` when the client brings its own. */
-  readonly credential: InjectedField | null;
-  /** The lane whose order of sending is kept. */
-  readonly lane: string;
-  /** Ends the exchange: nobody wants the response any more. */
-  readonly signal: CallSignal;
-}
+import { UpstreamRequest, type Sending } from './upstream-request.ts';
 
 interface Pools {
   readonly agents: Agents;
@@ -59,44 +32,11 @@ export class Dispatcher {
     this.configure(settings);
   }
 
-  send(
-    { call, caller, route, description, body: { bytes } }: SendableCall,
-    { lane, traceparent, credential, signal }: AttemptInput,
-  ): Promise<AttemptResult> {
-    const { upstream } = route;
-    const { id: workspace, weight } = caller.workspace;
-    const { agents, permits } = this.#poolsOf(upstream);
-    return attempt(
-      this.#transport,
-      {
-        origin: route.origin,
-        method: call.method,
-        pathAndQuery: route.pathAndQuery,
-        fields: outgoingFields({
-          rawFields: call.rawFields,
-          route: { host: route.host, upstream, credential },
-          dropFields: caller.keyFields,
-          method: call.method,
-          bodyBytes: bytes.length,
-          pseudonym,
-          traceparent,
-        }),
-        body: bytes.length > 0 ? bytes : null,
-        agent: agents.forOrigin(route.origin),
-        line: (start) => permits.enter(route.origin, { workspace, weight }, start),
-        timeouts: upstream.timeouts,
-        signal,
-      },
-      {
-        kind: upstream.kind,
-        dialect: upstream.dialect,
-        callClass: description.callClass,
-        method: call.method,
-        pathAndQuery: route.pathAndQuery,
-      },
-      this.#order.enter(lane),
-      this.#parts.clock,
-    );
+  send(sending: Sending): Promise<AttemptResult> {
+    const { agents, permits } = this.#poolsOf(sending.prepared.route.upstream);
+    const { clock } = this.#parts;
+    const order = this.#order.enter(sending.lane);
+    return attempt(this.#transport, new UpstreamRequest(sending, { agents, permits, order, clock }), clock);
   }
 
   /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */

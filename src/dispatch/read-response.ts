@@ -5,7 +5,7 @@
  * means (`feedback/`). Invariant: every byte of the body is delivered once, in order.
  */
 import type { Readable } from 'node:stream';
-import type { ResponseHead, Feedback } from '../call.ts';
+import type { Feedback, ResponseHead, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Dialect } from '../config/dialect.ts';
 import type { UpstreamKind } from '../config/settings.ts';
@@ -54,8 +54,7 @@ type Judge = (text: string | null) => Feedback;
 
 /** Reads what there is to learn at once; what its body reports later comes with `bodyFeedback`. */
 export async function readForLearning(
-  head: ResponseHead,
-  body: Readable,
+  { head, body }: UpstreamResponse,
   facts: AttemptFacts,
   clock: Clock,
 ): Promise<ReadResponse> {

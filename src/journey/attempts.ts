@@ -6,12 +6,12 @@
  */
 import { Buffer } from 'node:buffer';
 import type { Lease } from '../admission/ticket.ts';
-import type { AdmissionRecord, InjectedField, Outcome } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
+import type { AdmissionRecord, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
 import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import type { Sending } from '../dispatch/upstream-request.ts';
 import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
 import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
@@ -20,7 +20,7 @@ import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { CallTelemetry } from '../telemetry/events.ts';
 import type { ResponseTimes } from './response-times.ts';
-import { responseOutcome, failureRefusal, rateLimitOf, type Answered } from './response.ts';
+import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
 import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
 
@@ -35,10 +35,9 @@ export interface AttemptsParts {
 }
 
 /** One attempt of a call, under its lease. */
-export interface Attempt {
+export interface Attempt extends Sending {
   readonly prepared: Prepared;
   readonly lease: Lease;
-  readonly field: InjectedField | null;
   readonly followed: CallTelemetry;
 }
 
@@ -50,16 +49,10 @@ export class Attempts {
   }
 
   /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
-  async send({ prepared, lease, field, followed }: Attempt, signal: CallSignal): Promise<AttemptResult> {
-    followed.sent();
+  async send(attempt: Attempt): Promise<AttemptResult> {
+    const { prepared, lease, followed } = attempt;
     const sentAt = this.#parts.clock.monotonic();
-    const sending = {
-      lane: lease.grant.lane,
-      credential: field,
-      traceparent: followed.traceparent(),
-      signal,
-    };
-    const result = await this.#parts.dispatcher.send(prepared, sending).catch((bug: unknown) => {
+    const result = await this.#parts.dispatcher.send(attempt).catch((bug: unknown) => {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
@@ -88,23 +81,28 @@ export class Attempts {
     { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
   ): Outcome {
     const { prepared, lease } = attempt;
-    const { call, route, request } = prepared;
+    const { route, request } = prepared;
     const capped = request.admission.maxInFlight !== null;
     const { body, done } = endAnswered(lease, answered, { ...decision, capped });
     const onEnd = (): void => {
       done();
       this.learnCharge(prepared, answered);
     };
-    return responseOutcome({
-      answered: { ...answered, body },
-      route,
-      call,
+    const rateLimit = rateLimitOf(lease.ceiling);
+    return {
+      status: answered.head.status,
+      throttled: answered.feedback.throttle !== null,
+      fields: fieldsForClient(prepared, answered.head, {
+        addsRateLimit: rateLimit !== null,
+        viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
+      }),
+      body,
+      maxUnreadMs: route.upstream.timeouts.idleMs,
       record,
-      rateLimit: rateLimitOf(lease.ceiling),
+      rateLimit,
       shouldRetry: decision.shouldRetry,
-      viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
       onEnd,
-    });
+    };
   }
 }
 

@@ -84,8 +84,17 @@ export class Forwarder {
         followed.granted();
         progress.attempts += 1;
         audience.moved?.('upstream');
-        const attempt: Attempt = { prepared, lease, field: readiness.field, followed };
-        const result = await this.#attempts.send(attempt, audience);
+        followed.sent();
+        const attempt: Attempt = {
+          prepared,
+          lease,
+          followed,
+          traceparent: followed.traceparent(),
+          credential: readiness.field,
+          lane: lease.grant.lane,
+          signal: audience,
+        };
+        const result = await this.#attempts.send(attempt);
         if (isDecisive(result)) {
           this.#informBreakers(prepared, probe, result);
           probe = null;

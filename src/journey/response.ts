@@ -1,8 +1,8 @@
 /**
- * Turns the final result of a call's attempts into what its client gets: the upstream's response, cleaned, or a refusal.
- * Owns: which refusal a broken exchange becomes. Does not own: resending, writing.
+ * What a client gets of the final result of its call's attempts: the fields of the upstream's response, cleaned, or a refusal.
+ * Owns: which refusal a broken exchange becomes. Does not own: the rest of the outcome (`attempts.ts`), resending, writing.
  */
-import type { AdmissionRecord, Call, Outcome, RateLimitState, Route } from '../call.ts';
+import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { returningFields, type ViaRewrite } from '../dispatch/returning.policy.ts';
 import { failureWords } from '../dispatch/failure-reason.policy.ts';
@@ -43,44 +43,28 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
   };
 }
 
-export interface ResponseInput {
-  readonly answered: Answered;
-  readonly route: Route;
-  readonly call: Pick<Call, 'form' | 'rawFields'>;
-  readonly record: AdmissionRecord;
-  readonly rateLimit: RateLimitState | null;
-  readonly shouldRetry: boolean | null;
+/** What the client's fields depend on beside the response itself. */
+interface ReturnedTo {
+  readonly addsRateLimit: boolean;
   /** `/via/…` path that stands for the origin of a URL of the same upstream, or `null`. */
   readonly viaPrefix: (url: URL) => string | null;
-  readonly onEnd: Outcome['onEnd'];
 }
 
-export function responseOutcome(input: ResponseInput): Outcome {
-  const { answered, route, call, record, rateLimit, shouldRetry, viaPrefix, onEnd } = input;
-  const { status, rawFields } = answered.head;
-  return {
-    status,
-    throttled: answered.feedback.throttle !== null,
-    fields: returningFields({
-      rawFields,
-      status,
-      addsRateLimit: rateLimit !== null,
-      via: call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null,
-    }),
-    body: answered.body,
-    maxUnreadMs: route.upstream.timeouts.idleMs,
-    record,
-    rateLimit,
-    shouldRetry,
-    onEnd,
-  };
+/** The fields of an upstream's response as its client gets them. */
+export function fieldsForClient(
+  { call, route }: { readonly call: Pick<Call, 'form' | 'rawFields'>; readonly route: Route },
+  { rawFields, status }: ResponseHead,
+  { addsRateLimit, viaPrefix }: ReturnedTo,
+): Outcome['fields'] {
+  const via = call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null;
+  return returningFields({ rawFields, status, addsRateLimit, via });
 }
 
 /** How links of the same upstream lead the client back to us. */
 function viaRewrite(
-  call: ResponseInput['call'],
+  call: Pick<Call, 'rawFields'>,
   route: Route,
-  viaPrefix: ResponseInput['viaPrefix'],
+  viaPrefix: ReturnedTo['viaPrefix'],
 ): ViaRewrite {
   const own = ownOrigin(call.rawFields);
   const baseFor = (url: URL): string | null => {

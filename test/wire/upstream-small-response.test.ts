@@ -4,25 +4,23 @@ import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { attempt, type AttemptResult } from '../../src/dispatch/attempt.ts';
 import type { TransportAttempt } from '../../src/dispatch/transport.ts';
+import type { AttemptRequest } from '../../src/dispatch/upstream-request.ts';
 import type { RawConnection, Script } from '../support/raw-upstream.ts';
 import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
 const world = sendingWorlds();
 
 const sendTo = (opened: SendingWorld, changes: Partial<TransportAttempt> = {}): Promise<AttemptResult> =>
-  attempt(
-    opened.transport,
-    opened.attempt(changes),
-    {
-      kind: 'generic',
-      dialect: null,
-      callClass: 'default',
-      method: changes.method ?? 'GET',
-      pathAndQuery: '/',
-    },
-    { before: null, release: () => {} },
-    systemClock,
-  );
+  attempt(opened.transport, requestOf(opened, changes), systemClock);
+
+const requestOf = (opened: SendingWorld, changes: Partial<TransportAttempt>): AttemptRequest => ({
+  ...opened.attempt(changes),
+  kind: 'generic',
+  dialect: null,
+  callClass: 'default',
+  sentAt: systemClock.monotonic(),
+  onReady: () => {},
+});
 
 /** How the body came, and what it says. */
 async function bodyOf(sending: Promise<AttemptResult>): Promise<string> {
@@ -91,9 +89,7 @@ describe('a small response', () => {
           return head;
         },
       },
-      opened.attempt({ signal: leaving.signal }),
-      { kind: 'generic', dialect: null, callClass: 'default', method: 'GET', pathAndQuery: '/' },
-      { before: null, release: () => {} },
+      requestOf(opened, { signal: leaving.signal }),
       systemClock,
     );
     expect(await bodyOf(response)).toBe('bytes ok');
