@@ -11,13 +11,22 @@ import type { Socket } from 'node:net';
 import { CallAbort } from '../call-abort.ts';
 import type { OverloadBound } from '../errors.ts';
 
-/** A request whose response is not finished. */
-export interface OpenCall {
+/** A request whose response is not finished. One that is served as a call is a `ReadCall` (`read-call.ts`). */
+export class OpenCall {
   readonly connection: Connection;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
+  /** `Sluice-Request-Id`. */
+  readonly id: string;
   /** Aborted when the client's connection is gone. */
-  readonly gone: CallAbort;
+  readonly gone = new CallAbort();
+
+  constructor(connection: Connection, response: ServerResponse, id: string) {
+    this.connection = connection;
+    this.request = response.req;
+    this.response = response;
+    this.id = id;
+  }
 }
 
 const none: readonly OpenCall[] = [];
@@ -87,9 +96,9 @@ export class Connection {
 
 /** How a new request is received. */
 export type Entry =
-  | { readonly kind: 'open'; readonly call: OpenCall }
+  | { readonly kind: 'open'; readonly connection: Connection }
   /** Over a bound: to be answered with `overloaded`. */
-  | { readonly kind: 'crowded'; readonly call: OpenCall; readonly bound: CountedBound }
+  | { readonly kind: 'crowded'; readonly connection: Connection; readonly bound: CountedBound }
   /** Came after the end of the connection was announced: gets no response. */
   | { readonly kind: 'ignored' };
 
@@ -133,8 +142,8 @@ export class Connections {
     return this.#known.values();
   }
 
-  /** Connections open now. */
-  get open(): number {
+  /** Connections there are now. */
+  get count(): number {
     return this.#known.size;
   }
 
@@ -154,6 +163,7 @@ export class Connections {
     return connection;
   }
 
+  /** A request has come. Whatever becomes of it is to be {@link open}ed in the same turn of the event loop. */
   enter(request: IncomingMessage, response: ServerResponse): Entry {
     const connection = this.on(request.socket);
     // A write after the client left is reported here; the call learns of it through `gone`.
@@ -163,13 +173,17 @@ export class Connections {
       return { kind: 'ignored' };
     }
     const bound = this.#crowded(connection);
-    const call: OpenCall = { connection, request, response, gone: new CallAbort() };
+    return bound === null ? { kind: 'open', connection } : { kind: 'crowded', connection, bound };
+  }
+
+  /** Takes the call among those that are open. */
+  open(call: OpenCall): void {
+    const { connection } = call;
     // A list literal is exact in size; one that has grown is not.
     connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
     connection.newest = call;
     this.#openCalls += 1;
-    if (request.socket.destroyed) call.gone.abort();
-    return bound === null ? { kind: 'open', call } : { kind: 'crowded', call, bound };
+    if (call.request.socket.destroyed) call.gone.abort();
   }
 
   #crowded(connection: Connection): CountedBound | null {

@@ -16,7 +16,7 @@ import type { RefusalCode } from '../errors.ts';
 import { ArrivalTimes } from './arrival-times.ts';
 import { HeldBytes, headBytes } from './body.ts';
 import { Connections } from './connections.ts';
-import type { Entry, OpenCall } from './connections.ts';
+import type { Entry } from './connections.ts';
 import { drainServer } from './drain.ts';
 import type { DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
@@ -25,7 +25,8 @@ import type { LoadWatch } from './load.ts';
 import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
 import { buildRoutes } from './routes.ts';
-import { refuseRequest } from './serve-call.ts';
+import type { RouteRequest } from './routes.ts';
+import { openRefused, refuseRequest } from './serve-call.ts';
 import type { RequestRefusal, ServeParts } from './serve-call.ts';
 
 export interface DataServerOptions {
@@ -76,8 +77,7 @@ const parserLimits = {
 const maxFields = 1_000;
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
-function judge(open: OpenCall, credentialFields: ReadonlySet<string>): RequestRefusal | null {
-  const { request } = open;
+function judge(request: IncomingMessage, credentialFields: ReadonlySet<string>): RequestRefusal | null {
   const finding = judgeHead(
     {
       method: request.method ?? '',
@@ -111,7 +111,7 @@ export class DataServer {
   readonly #arrivals: ArrivalTimes;
   readonly #waitingForContinue = new WeakSet<IncomingMessage>();
   readonly #parts: ServeParts;
-  readonly #route: (call: OpenCall) => void;
+  readonly #route: RouteRequest;
   #draining = false;
 
   constructor(options: DataServerOptions) {
@@ -174,7 +174,7 @@ export class DataServer {
 
   stats(): DataServerStats {
     return {
-      openConnections: this.#connections.open,
+      openConnections: this.#connections.count,
       openCalls: this.#connections.openCalls,
       heldBytes: this.#heldBytes.held,
       heldBodyBytes: this.#heldBytes.bodies,
@@ -215,25 +215,26 @@ export class DataServer {
   #accept(request: IncomingMessage, response: ServerResponse): void {
     const entry = this.#connections.enter(request, response);
     if (entry.kind === 'ignored') return;
-    const { call } = entry;
+    const { connection } = entry;
     const { credentialFields, onBug } = this.#options;
-    const refusal = judge(call, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry));
+    const refusal =
+      judge(request, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry, request));
     if (refusal !== null) {
-      refuseRequest(call, refusal, this.#parts).catch(onBug);
+      refuseRequest(openRefused(connection, response, this.#parts), refusal, this.#parts).catch(onBug);
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
-    if (request.headers.upgrade !== undefined) call.connection.end();
+    if (request.headers.upgrade !== undefined) connection.end();
     // Without its `100 Continue` Node ends the connection behind the response; `sendContinue` resumes it.
-    if (this.#waitingForContinue.has(request)) call.connection.suspend();
-    this.#route(call);
+    if (this.#waitingForContinue.has(request)) connection.suspend();
+    this.#route(connection, response);
   }
 
   /** Why a call with a good head is not let in. */
-  #refusedEntry(entry: Exclude<Entry, { kind: 'ignored' }>): Overloaded | null {
+  #refusedEntry(entry: Exclude<Entry, { kind: 'ignored' }>, request: IncomingMessage): Overloaded | null {
     if (entry.kind === 'crowded') return this.#overload.refuse(entry.bound);
     const { held, limit } = this.#heldBytes;
-    if (held + headBytes(entry.call.request) > limit) return this.#overload.refuse('bytes');
+    if (held + headBytes(request) > limit) return this.#overload.refuse('bytes');
     return this.#overload.shed();
   }
 

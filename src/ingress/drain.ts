@@ -51,7 +51,7 @@ export async function drainServer(
   // Closes idle connections too; not listening any more is not an error.
   server.close();
   const quietChecks = new Map<unknown, number>();
-  while (connections.open > 0 && clock.monotonic() < endsAt && !signal.aborted) {
+  while (connections.count > 0 && clock.monotonic() < endsAt && !signal.aborted) {
     server.closeIdleConnections();
     for (const connection of connections.all) {
       const quiet = connection.calls.length > 0 ? 0 : (quietChecks.get(connection) ?? 0) + 1;
@@ -60,7 +60,7 @@ export async function drainServer(
     }
     await delay(clock, Math.min(checkEveryMs, endsAt - clock.monotonic()), signal);
   }
-  const cut = connections.open;
+  const cut = connections.count;
   server.closeAllConnections();
   return { cut };
 }

@@ -1,18 +1,22 @@
 /**
- * Makes a {@link Call} of a request whose head has passed the guard.
+ * A request that is served as a {@link Call}: its head has passed the guard, and it has a route.
  *
- * Owns: the call's identity and how its body is read. Does not own: what the call asks for.
+ * Owns: what the journey sees of it and how its body is read. Does not own: what the call asks for.
  * Invariant: fields and request target are passed on as received; nothing is decoded or joined here.
  */
+import type { ServerResponse } from 'node:http';
 import type { Call, CallBody, CallFacts } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
 import { BodyReader } from './body.ts';
 import type { BodyReaderParts } from './body.ts';
-import type { OpenCall } from './connections.ts';
+import { OpenCall } from './connections.ts';
+import type { Connection } from './connections.ts';
 
+/** What all calls of one route share. */
 export interface ReadCallParts extends BodyReaderParts {
+  readonly form: Call['form'];
   readonly clock: Clock;
   readonly random: Random;
   readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
@@ -25,43 +29,40 @@ export const newRequestId = (random: Random): string => random.hex(requestIdByte
 
 const nothing: CallFacts = {};
 
-/** A call, and what the ingress stage keeps of it until it ends. A class: its functions are not made for each call. */
-export class ReadCall implements Call {
-  readonly id: string;
+/** A call, and what the ingress stage keeps of it until it ends: one object. */
+export class ReadCall extends OpenCall implements Call {
   readonly receivedAt: number;
   readonly arrivedAt: number;
   readonly form: Call['form'];
-  readonly #open: OpenCall;
   readonly #body: BodyReader;
   #known = nothing;
 
-  constructor(open: OpenCall, form: Call['form'], parts: ReadCallParts) {
-    this.id = newRequestId(parts.random);
+  constructor(connection: Connection, response: ServerResponse, parts: ReadCallParts) {
+    super(connection, response, newRequestId(parts.random));
     this.receivedAt = parts.clock.monotonic();
     this.arrivedAt = parts.arrivals.arrived();
-    this.form = form;
-    this.#open = open;
-    this.#body = new BodyReader(open, parts);
+    this.form = parts.form;
+    this.#body = new BodyReader(this, parts);
   }
 
   get method(): string {
-    return this.#open.request.method ?? 'GET';
+    return this.request.method ?? 'GET';
   }
 
   get rawUrl(): string {
-    return this.#open.request.url ?? '/';
+    return this.request.url ?? '/';
   }
 
   get rawFields(): readonly string[] {
-    return this.#open.request.rawHeaders;
+    return this.request.rawHeaders;
   }
 
   get source(): string {
-    return this.#open.request.socket.remoteAddress ?? '';
+    return this.request.socket.remoteAddress ?? '';
   }
 
   get clientGone(): CallSignal {
-    return this.#open.gone;
+    return this.gone;
   }
 
   /** What the journey reported so far, for a refusal's fields. */

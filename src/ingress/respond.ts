@@ -19,13 +19,11 @@ import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { StalledReader } from './stalled-reader.ts';
 
-/** Everything a response needs beside its content. */
-export interface ResponseContext {
-  readonly call: OpenCall;
-  readonly requestId: string;
+/** What all responses share. */
+export interface ResponseParts {
   readonly clock: Clock;
   /** True while the replica drains: connections end with their response. */
-  readonly draining: boolean;
+  readonly draining: () => boolean;
   /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
   readonly lingerMs: number;
 }
@@ -36,9 +34,8 @@ const ownUnreadMs = 300_000;
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
 /** Adds `Connection: close` where the connection ends with this response. */
-function endLines(context: ResponseContext, mustEnd: boolean): string[] {
-  const { call, draining } = context;
-  const wanted = mustEnd || draining || bodyUnread(call);
+function endLines(call: OpenCall, { draining }: ResponseParts, mustEnd: boolean): string[] {
+  const wanted = mustEnd || draining() || bodyUnread(call);
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
 }
 
@@ -58,9 +55,8 @@ const responseEnd = ({ response, gone }: OpenCall): Promise<ResponseEnd> =>
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
  * under a client that is still sending, and the reset can overtake our response (RFC 9112 §9.6).
  */
-const linger = ({ call, clock, lingerMs }: ResponseContext): Promise<void> =>
+const linger = ({ request, gone }: OpenCall, { clock, lingerMs }: ResponseParts): Promise<void> =>
   new Promise((resolve) => {
-    const { request, gone } = call;
     if (gone.aborted) {
       resolve();
       return;
@@ -82,8 +78,8 @@ const linger = ({ call, clock, lingerMs }: ResponseContext): Promise<void> =>
  */
 function whileRead(
   ended: Promise<ResponseEnd>,
-  { call: { response }, clock }: ResponseContext,
-  maxMs: number,
+  response: ServerResponse,
+  { clock, maxMs }: { readonly clock: Clock; readonly maxMs: number },
 ): Promise<ResponseEnd> {
   if (response.writableLength === 0) return ended;
   const onStalled = (): void => void response.req.socket.resetAndDestroy();
@@ -105,6 +101,12 @@ function inPieces(whole: Buffer): Readable {
   });
 }
 
+/** What ends a response; `null` = nothing more. */
+interface LastBytes {
+  readonly last: Buffer | null;
+  readonly maxUnreadMs?: number;
+}
+
 /** Up to this many bytes are copied rather than written beside the head. */
 const smallBytes = 8 * 1024;
 
@@ -113,23 +115,24 @@ const smallBytes = 8 * 1024;
  * character behind the head and writes both as one; a buffer becomes a write of two parts, which takes longer.
  */
 async function finish(
-  context: ResponseContext,
-  last: Buffer | null,
-  maxUnreadMs = ownUnreadMs,
+  call: OpenCall,
+  { last, maxUnreadMs: maxMs = ownUnreadMs }: LastBytes,
+  parts: ResponseParts,
 ): Promise<ResponseEnd> {
-  const { call } = context;
+  const { response } = call;
   const ended = responseEnd(call);
+  const reading = { clock: parts.clock, maxMs };
   if (!bodyUnread(call)) {
-    if (last === null) call.response.end();
-    else if (last.length > smallBytes) call.response.end(last);
-    else call.response.end(last.toString('latin1'), 'latin1');
-    return whileRead(ended, context, maxUnreadMs);
+    if (last === null) response.end();
+    else if (last.length > smallBytes) response.end(last);
+    else response.end(last.toString('latin1'), 'latin1');
+    return whileRead(ended, response, reading);
   }
-  if (last === null) call.response.flushHeaders();
-  else call.response.write(last);
-  await linger(context);
-  call.response.end();
-  return whileRead(ended, context, maxUnreadMs);
+  if (last === null) response.flushHeaders();
+  else response.write(last);
+  await linger(call, parts);
+  response.end();
+  return whileRead(ended, response, reading);
 }
 
 /** Ends a connection whose response broke in the middle, so that the client cannot take it for whole. */
@@ -143,18 +146,23 @@ function breakOff(response: ServerResponse, framed: boolean): void {
   else end();
 }
 
+interface Streamed {
+  readonly body: Readable;
+  readonly declaredBytes: number | null;
+  readonly maxUnreadMs: number;
+}
+
 async function stream(
-  context: ResponseContext,
-  body: Readable,
-  declaredBytes: number | null,
-  maxUnreadMs: number,
+  call: OpenCall,
+  { body, declaredBytes, maxUnreadMs }: Streamed,
+  parts: ResponseParts,
 ): Promise<ResponseEnd> {
-  const { clock } = context;
-  const { response, gone } = context.call;
+  const { clock } = parts;
+  const { response, gone } = call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
   const end = await pump({ body, response, declaredBytes, clientGone: gone, clock, maxUnreadMs });
-  if (end === 'complete') return finish(context, null, maxUnreadMs);
+  if (end === 'complete') return finish(call, { last: null, maxUnreadMs }, parts);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
 }
@@ -163,8 +171,11 @@ async function stream(
  * Writes a response of the journey. Resolves when it has ended, one way or the other.
  * @throws Refusal `upstream_invalid` when the head cannot be sent; nothing was written then.
  */
-export async function writeOutcome(context: ResponseContext, outcome: Outcome): Promise<ResponseEnd> {
-  const { call } = context;
+export async function writeOutcome(
+  call: OpenCall,
+  outcome: Outcome,
+  parts: ResponseParts,
+): Promise<ResponseEnd> {
   const { body, maxUnreadMs = ownUnreadMs } = outcome;
   const release = (): void => {
     if (body !== null && !Buffer.isBuffer(body)) discard(body);
@@ -185,13 +196,13 @@ export async function writeOutcome(context: ResponseContext, outcome: Outcome): 
     throw new Refusal('upstream_invalid');
   }
   const { fields } = framing;
-  fields.push('Sluice-Request-Id', context.requestId, ...knownFields(outcome.record, outcome.rateLimit));
+  fields.push('Sluice-Request-Id', call.id, ...knownFields(outcome.record, outcome.rateLimit));
   if (outcome.isReplayed === true) fields.push('Sluice-Replayed', 'true');
   if (outcome.shouldRetry !== null) fields.push('x-should-retry', String(outcome.shouldRetry));
   // HTTP/1.0 has no chunks: without a length the end of the connection is the end of the body.
   const unframed = call.request.httpVersion === '1.0' && !framing.bodiless && framing.declaredBytes === null;
   try {
-    fields.push(...endLines(context, unframed));
+    fields.push(...endLines(call, parts, unframed));
     call.response.writeHead(outcome.status, fields);
   } catch {
     // Node refuses values it will not put on the wire, before any byte of them is there.
@@ -201,29 +212,31 @@ export async function writeOutcome(context: ResponseContext, outcome: Outcome): 
   if (framing.bodiless) {
     // Read, so that the upstream's connection can be used again; whatever is not at its end by then is let go.
     if (body !== null && !Buffer.isBuffer(body)) body.on('error', () => {}).resume();
-    const end = await finish(context, null, maxUnreadMs);
+    const end = await finish(call, { last: null, maxUnreadMs }, parts);
     release();
     return end;
   }
-  if (body === null) return finish(context, null, maxUnreadMs);
-  if (!Buffer.isBuffer(body)) return stream(context, body, framing.declaredBytes, maxUnreadMs);
-  if (body.length <= pieceBytes) return finish(context, body, maxUnreadMs);
-  return stream(context, inPieces(body), body.length, maxUnreadMs);
+  if (body === null) return finish(call, { last: null, maxUnreadMs }, parts);
+  if (!Buffer.isBuffer(body))
+    return stream(call, { body, declaredBytes: framing.declaredBytes, maxUnreadMs }, parts);
+  if (body.length <= pieceBytes) return finish(call, { last: body, maxUnreadMs }, parts);
+  return stream(call, { body: inPieces(body), declaredBytes: body.length, maxUnreadMs }, parts);
 }
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */
 export async function writeProblem(
-  context: ResponseContext,
+  call: OpenCall,
   problem: ProblemResponse,
+  parts: ResponseParts,
   mustEnd = false,
 ): Promise<ResponseEnd> {
-  const { request, response, gone } = context.call;
+  const { request, response, gone } = call;
   if (gone.aborted) return 'client_gone';
   if (response.headersSent) {
     breakOff(response, response.chunkedEncoding);
     return 'upstream_cut';
   }
   for (const name of response.getHeaderNames()) response.removeHeader(name);
-  response.writeHead(problem.status, [...problem.fields, ...endLines(context, mustEnd)]);
-  return finish(context, request.method === 'HEAD' ? null : problem.body);
+  response.writeHead(problem.status, [...problem.fields, ...endLines(call, parts, mustEnd)]);
+  return finish(call, { last: request.method === 'HEAD' ? null : problem.body }, parts);
 }

@@ -5,12 +5,13 @@
  * Does not own: heads that may not be routed at all (`guard.policy.ts`), and the calls themselves.
  * Invariant: the query is never parsed, and no part of a path is decoded here.
  */
+import type { ServerResponse } from 'node:http';
 import express from 'express';
 import type { NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
-import type { OpenCall } from './connections.ts';
-import { refuseRequest, serveCall } from './serve-call.ts';
-import type { ServeParts } from './serve-call.ts';
+import type { Connection } from './connections.ts';
+import { openRefused, refuseRequest, serveCall } from './serve-call.ts';
+import type { RequestRefusal, ServeParts, Service } from './serve-call.ts';
 
 /** The handlers of the routes. */
 export interface RouteHandlers {
@@ -34,7 +35,7 @@ const noSuchRoute =
 
 /** What Express carries from the request to its route. */
 interface Locals {
-  readonly open: OpenCall;
+  readonly connection: Connection;
 }
 type Routed = Response<unknown, Locals>;
 
@@ -42,17 +43,18 @@ type Routed = Response<unknown, Locals>;
 const routed = { next: undefined, params: undefined, route: undefined, _parsedUrl: undefined };
 const withoutLocals = { locals: undefined };
 
-/** Routes a call that is open already. */
-export type RouteCall = (open: OpenCall) => void;
+/** Routes a request that was let in. */
+export type RouteRequest = (connection: Connection, response: ServerResponse) => void;
 
-export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteCall {
+export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteRequest {
   // Express's router without its application, which gives each request and response another prototype: all of Node's code
   // that touches them then misses its inline caches, and nothing here uses what the prototypes add.
   const router = express.Router({ caseSensitive: true, strict: true });
   const serve = (form: Call['form'], handle: (call: Call) => Promise<Outcome>) => {
-    const served = { form, handle };
+    const service: Service = { ...parts, form, handle };
     // Nothing is returned: the router would hold what it knows of the request until the call has ended.
-    return (_request: Request, response: Routed): void => void serveCall(response.locals.open, served, parts);
+    return (_request: Request, response: Routed): void =>
+      void serveCall(response.locals.connection, response, service);
   };
   router.all('/proxy', serve('proxy', handlers.handle));
   router.all(/^\/via\/./, serve('via', handlers.handle));
@@ -60,20 +62,21 @@ export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteCa
     '/activity',
     serve('activity', async (call) => jsonOutcome(await handlers.activity(call))),
   );
-  router.all('/activity', (_request: Request, response: Routed) =>
-    refuseRequest(response.locals.open, { code: 'method_not_allowed', allow: 'GET, HEAD' }, parts),
-  );
-  router.use((_request: Request, response: Routed) =>
-    refuseRequest(response.locals.open, { code: 'not_found', detail: noSuchRoute }, parts),
-  );
-  return (open) => {
-    const locals: Locals = { open };
+  const refuse =
+    (why: RequestRefusal) =>
+    (_request: Request, response: Routed): Promise<void> =>
+      refuseRequest(openRefused(response.locals.connection, response, parts), why, parts);
+  router.all('/activity', refuse({ code: 'method_not_allowed', allow: 'GET, HEAD' }));
+  router.use(refuse({ code: 'not_found', detail: noSuchRoute }));
+  return (connection, response) => {
+    const request = response.req;
+    const locals: Locals = { connection };
     const unrouted: NextFunction = (error: unknown) => {
       parts.onBug(error);
-      open.response.socket?.destroy();
+      response.socket?.destroy();
     };
-    router(open.request as Request, Object.assign(open.response, { locals }) as Routed, unrouted);
-    Object.assign(open.request, routed);
-    Object.assign(open.response, withoutLocals);
+    router(request as Request, Object.assign(response, { locals }) as Routed, unrouted);
+    Object.assign(request, routed);
+    Object.assign(response, withoutLocals);
   };
 }

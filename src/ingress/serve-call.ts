@@ -6,20 +6,22 @@
  * Invariants: `onEnd` of an outcome is called exactly once; a refusal becomes its problem document; anything else
  * thrown is a bug, reported to `onBug` once and answered without details.
  */
+import type { ServerResponse } from 'node:http';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusalCode } from '../errors.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
 import type { BodyBounds } from './body.ts';
-import type { Connections, OpenCall } from './connections.ts';
+import { OpenCall } from './connections.ts';
+import type { Connection, Connections } from './connections.ts';
 import { bugResponse, refusalResponse } from './problem.ts';
 import type { ProblemResponse } from './problem.ts';
 import { newRequestId, ReadCall } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
-import type { ResponseContext } from './respond.ts';
+import type { ResponseParts } from './respond.ts';
 
-export interface ServeParts {
+export interface ServeParts extends ResponseParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
@@ -27,9 +29,6 @@ export interface ServeParts {
   readonly connections: Connections;
   /** A call that was let in has ended. */
   readonly onLeft: () => void;
-  /** How long a client may go on sending a body that nobody reads, before its connection is cut. Milliseconds. */
-  readonly lingerMs: number;
-  readonly draining: () => boolean;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
   readonly awaitsContinue: (open: OpenCall) => boolean;
   readonly onBug: (error: unknown) => void;
@@ -48,17 +47,16 @@ export interface RequestRefusal {
   readonly mustEnd?: boolean;
 }
 
-const contextOf = (open: OpenCall, requestId: string, parts: ServeParts): ResponseContext => ({
-  call: open,
-  requestId,
-  clock: parts.clock,
-  draining: parts.draining(),
-  lingerMs: parts.lingerMs,
-});
+/** Opens a request that never becomes a call. */
+export const openRefused = (
+  connection: Connection,
+  response: ServerResponse,
+  { random }: ServeParts,
+): OpenCall => new OpenCall(connection, response, newRequestId(random));
 
 /** Answers a request that never becomes a call. */
 export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: ServeParts): Promise<void> {
-  const requestId = newRequestId(parts.random);
+  parts.connections.open(open);
   const { code, detail, status, allow, retryInMs } = why;
   const response = refusalResponse({
     code,
@@ -66,28 +64,23 @@ export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: 
       ...(detail === undefined ? {} : { detail }),
       ...(retryInMs === undefined ? {} : { retryInMs }),
     },
-    requestId,
+    requestId: open.id,
     ...(status === undefined ? {} : { status }),
     ...(allow === undefined ? {} : { allow }),
   });
   parts.onRequestRefused(code);
   try {
-    await writeProblem(contextOf(open, requestId, parts), response, why.mustEnd);
+    await writeProblem(open, response, parts, why.mustEnd);
   } finally {
     parts.connections.leave(open);
   }
 }
 
-async function writeAndReport(
-  open: OpenCall,
-  call: Call,
-  outcome: Outcome,
-  parts: ServeParts,
-): Promise<void> {
+async function writeAndReport(call: ReadCall, outcome: Outcome, parts: ServeParts): Promise<void> {
   // Stands if writing fails before a byte is out: then the upstream's response was not usable.
   let end: ResponseEnd = 'upstream_cut';
   try {
-    end = await writeOutcome(contextOf(open, call.id, parts), outcome);
+    end = await writeOutcome(call, outcome, parts);
   } finally {
     outcome.onEnd(end);
   }
@@ -107,28 +100,33 @@ function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemR
   return bugResponse(call.id);
 }
 
+/** How the calls of one route are served. */
+export interface Service extends ServeParts {
+  readonly form: Call['form'];
+  readonly handle: (call: Call) => Promise<Outcome>;
+}
+
 /** Runs one call. Never rejects. */
 export async function serveCall(
-  open: OpenCall,
-  { form, handle }: { readonly form: Call['form']; readonly handle: (call: Call) => Promise<Outcome> },
-  parts: ServeParts,
+  connection: Connection,
+  response: ServerResponse,
+  parts: Service,
 ): Promise<void> {
-  const call = new ReadCall(open, form, parts);
+  const call = new ReadCall(connection, response, parts);
+  parts.connections.open(call);
   try {
-    await writeAndReport(open, call, await handle(call), parts);
+    await writeAndReport(call, await parts.handle(call), parts);
   } catch (error) {
     // The failure is the client's own leaving, with which a waiting part rejected: there is nobody to answer.
     const left = call.clientGone.aborted && error === call.clientGone.reason;
     if (!left)
-      await writeProblem(contextOf(open, call.id, parts), problemFor(error, call, parts)).catch(
-        (bug: unknown) => {
-          parts.onBug(bug);
-          open.response.socket?.destroy();
-        },
-      );
+      await writeProblem(call, problemFor(error, call, parts), parts).catch((bug: unknown) => {
+        parts.onBug(bug);
+        call.response.socket?.destroy();
+      });
   } finally {
     call.release();
-    parts.connections.leave(open);
+    parts.connections.leave(call);
     parts.onLeft();
   }
 }

@@ -2,7 +2,7 @@ import { EventEmitter } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { describe, expect, test } from '@jest/globals';
-import { Connections, type OpenCall } from '../../src/ingress/connections.ts';
+import { Connections, OpenCall } from '../../src/ingress/connections.ts';
 
 class FakeSocket extends EventEmitter {
   destroyed = false;
@@ -21,10 +21,14 @@ function opened(count: number) {
   const calls: OpenCall[] = [];
   for (let at = 0; at < count; at += 1) {
     const request = { socket: socket as unknown as Socket } as IncomingMessage;
-    const response = Object.assign(new EventEmitter(), { writableEnded: false }) as unknown as ServerResponse;
+    const made = Object.assign(new EventEmitter(), { writableEnded: false, req: request });
+    const response = made as unknown as ServerResponse;
     const entry = connections.enter(request, response);
     kinds.push(entry.kind);
-    if (entry.kind !== 'ignored') calls.push(entry.call);
+    if (entry.kind === 'ignored') continue;
+    const call = new OpenCall(entry.connection, response, `call ${at}`);
+    connections.open(call);
+    calls.push(call);
   }
   const aborted = (): boolean[] => calls.map(({ gone }) => gone.aborted);
   return { connections, socket, kinds, calls, aborted };
