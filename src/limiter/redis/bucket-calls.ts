@@ -122,24 +122,21 @@ export class BucketCalls {
     const { redis, ended, listener, positions, onStranded } = this.#context;
     const waits = (): boolean =>
       ticket?.state.kind === 'waiting' && this.held.tickets.get(lease.ticket) === ticket;
-    let didWait = false;
-    const asked = await this.#queue.send<'settle'>(
+    const asked = await this.#queue.apply<'settle'>(
       { kind: 'settle', lease: lease.lease, settlement, lesson },
-      {
-        isDeferrable: this.held.endsUnawaited(lease, settlement),
-        first: ({ reply, sentAt, attempts }) => {
-          didWait = waits();
-          if (!reply.known && attempts === 1) this.countLost(lease, 'expired');
-          if (didWait) confirm(ticket, sentAt);
-        },
-      },
+      { isDeferrable: this.held.endsUnawaited(lease, settlement) },
     );
     if (asked.kind === 'unavailable') {
       ended.defer(sent, redis.isUp);
       if (ticket !== null && waits() && onStranded(positions.positioned(ticket)))
         this.held.tickets.delete(lease.ticket);
     } else {
-      if (didWait && !asked.reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
+      const { reply, sentAt, attempts, whenRead } = asked;
+      const didWait = waits();
+      if (!reply.known && attempts === 1) this.countLost(lease, 'expired');
+      if (didWait) confirm(ticket, sentAt);
+      await whenRead;
+      if (didWait && !reply.known && ticket?.state.kind === 'waiting') this.reenter(ticket);
       if (isRequeued(settlement) && ticket?.state.kind === 'withdrawn') this.sendCancel(lease.ticket);
     }
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
@@ -170,21 +167,17 @@ export class BucketCalls {
       this.held.tickets.get(admission.ticket) === ticket &&
       ticket.state.kind === 'waiting' &&
       ticket.state.confirmedAt === null;
-    const asked = await this.#queue.send<'admit'>(
-      { kind: 'admit', admission: this.#context.positions.stored(admission) },
-      {
-        first: ({ sentAt }) => {
-          confirm(ticket, sentAt);
-          this.held.noteContact(sentAt);
-        },
-      },
-    );
+    const event = { kind: 'admit', admission: this.#context.positions.stored(admission) } as const;
+    const asked = await this.#queue.apply<'admit'>(event);
     if (asked.kind === 'unavailable') {
       // Redis is available but answered with a permanent error: no recovery will enter the ticket again, so a timer does.
       if (redis.isUp && isOutside()) clock.after(reenterAfterMs, () => isOutside() && this.reenter(ticket));
       return;
     }
-    const { reply, bucket, sentAt } = asked;
+    const { reply, bucket, sentAt, whenRead } = asked;
+    confirm(ticket, sentAt);
+    this.held.noteContact(sentAt);
+    await whenRead;
     if (reply.kind === 'granted') this.receive(grantIn(admission, reply), { now: bucket.now, sentAt });
     else if (ticket.state.kind === 'withdrawn') this.sendCancel(admission.ticket);
   }

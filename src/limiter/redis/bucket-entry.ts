@@ -45,15 +45,12 @@ export class BucketEntry {
     const ticket = createTicket(admission, { kind: 'entering' }, clock.monotonic());
     this.#calls.held.tickets.set(admission.ticket, ticket);
     this.#view.setting = admission.setting;
-    const asked = await this.#queue.send<'admit'>(
-      { kind: 'admit', admission: positions.stored(admission) },
-      {
-        arrivingLane: admission.lane,
-        first: ({ reply, sentAt }) => this.#noteAdmitted(ticket, reply, sentAt),
-      },
-    );
+    const event = { kind: 'admit', admission: positions.stored(admission) } as const;
+    const asked = await this.#queue.apply<'admit'>(event, { arrivingLane: admission.lane });
     if (asked.kind === 'unavailable') return this.#leaveUnanswered(ticket);
-    const { reply, bucket, sentAt } = asked;
+    const { reply, bucket, sentAt, whenRead } = asked;
+    this.#noteAdmitted(ticket, reply, sentAt);
+    await whenRead;
     if (reply.kind === 'refused') return reply;
     const isWithdrawn = ticket.state.kind === 'withdrawn';
     if (reply.kind === 'granted') {

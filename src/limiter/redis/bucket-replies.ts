@@ -6,12 +6,13 @@
  */
 import { recoveryGraceMs } from './bucket-view.ts';
 import type { BucketParts } from './bucket-entry.ts';
-import type { BucketNews } from './event-queue.ts';
+import type { ReplyReader } from './event-queue.ts';
+import type { EventKind } from '../policy/bucket-events.ts';
 import { PumpTimer } from './pump-timer.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';
 import type { ReplicaMessage } from './protocol/message-codec.ts';
 
-export class BucketReplies {
+export class BucketReplies implements ReplyReader {
   readonly #parts: BucketParts;
   readonly #pump: () => void;
   readonly #timer: PumpTimer;
@@ -44,7 +45,7 @@ export class BucketReplies {
   }
 
   /** Before a reply is read: is the bucket new because it expired, or because Redis lost it, alone or with everything else? */
-  async prepare({ bucket, sentAt, kinds }: BucketNews): Promise<void> {
+  async prepare(bucket: BucketReply, sentAt: number, kinds: ReadonlySet<EventKind>): Promise<void> {
     const { view, context } = this.#parts;
     const { redis, replica } = context;
     view.usedAt = sentAt;
@@ -69,7 +70,7 @@ export class BucketReplies {
   }
 
   /** The one place that reads what a reply says of the bucket. A forecast alone says nothing of pumps. */
-  read({ bucket, sentAt, kinds }: BucketNews): void {
+  read(bucket: BucketReply, sentAt: number, kinds: ReadonlySet<EventKind>): void {
     if (kinds.size === 1 && kinds.has('forecast')) return;
     const { view, calls, context } = this.#parts;
     const now = context.clock.monotonic();

@@ -61,8 +61,10 @@ export class BucketSession {
       redis,
       clock,
       replica,
-      prepare: (news) => this.replies.prepare(news),
-      apply: (news) => this.replies.read(news),
+      reader: {
+        prepare: (...reply) => this.replies.prepare(...reply),
+        read: (...reply) => this.replies.read(...reply),
+      },
     });
     const calls = new BucketCalls(key, { queue, view }, context);
     const parts = { queue, view, calls, context };

@@ -51,21 +51,14 @@ export class BucketTicks {
     const { held } = calls;
     const known = [...held.tickets.values()].filter(isConfirmed);
     const renewed = leases.filter(({ lease }) => held.leases.has(lease));
-    let waiting: readonly ReplicaTicket[] = [];
-    let isOneLost = false;
-    const asked = await queue.send<'tick'>(
-      { kind: 'tick', leases: renewed.map(({ lease }) => lease) },
-      {
-        first: (applied) => {
-          this.#renew(renewed, applied);
-          waiting = known.filter(({ state }) => isConfirmedBefore(state, applied.sentAt));
-          isOneLost = this.#missesOne(waiting.length, applied);
-          const { setting } = view;
-          view.readings.note({ meters: applied.reply.meters, at: context.clock.monotonic(), setting });
-        },
-      },
-    );
+    const asked = await queue.apply<'tick'>({ kind: 'tick', leases: renewed.map(({ lease }) => lease) });
     if (asked.kind === 'unavailable') return;
+    this.#renew(renewed, asked);
+    const waiting = known.filter(({ state }) => isConfirmedBefore(state, asked.sentAt));
+    const isOneLost = this.#missesOne(waiting.length, asked);
+    const { setting } = view;
+    view.readings.note({ meters: asked.reply.meters, at: context.clock.monotonic(), setting });
+    await asked.whenRead;
     for (const ticket of waiting) {
       if (isConfirmed(ticket) && (isOneLost || mayBeForgotten(ticket))) calls.reenter(ticket);
     }

@@ -11,7 +11,7 @@ import type { BucketEvent, EventKind, ReplyOf } from '../policy/bucket-events.ts
 import type { ReplicaId } from '../../ids.ts';
 import { applyCall } from './protocol/event-codec.ts';
 import type { BucketKey, LaneKey } from '../limiter.ts';
-import { Outbox, type AppliedEvent, type EventOutcome, type Batch, type Outgoing } from './outbox.ts';
+import { Outbox, type EventOutcome, type Outgoing } from './outbox.ts';
 import { runApply } from './protocol/commands.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import { readBatch, type BucketReply } from './protocol/reply-codec.ts';
@@ -22,21 +22,18 @@ export type EventOf<K extends EventKind> = Extract<BucketEvent, { kind: K }>;
 /** How long a deferrable event waits for another one to go with. Milliseconds. */
 export const deferMs = 2;
 
-export interface EventOptions<K extends EventKind> {
+export interface EventOptions {
   /** Nobody waits for what the event does: it may be sent {@link deferMs} later. */
   readonly isDeferrable?: boolean;
-  /** Lane of an arriving call: arriving calls wait while many commands are under way, and go by lanes in rotation. */
-  readonly arrivingLane?: LaneKey;
-  /** Called with the event's reply before the session reads what the reply says of the bucket. */
-  readonly first?: (applied: AppliedEvent<ReplyOf[K]>) => void;
+  /** Lane of a call that Redis does not have yet: arrivingLanes wait while many commands are under way, and go by lanes in rotation. */
+  readonly arrivingLane?: LaneKey | null;
 }
 
-/** What a reply says of the bucket, and which events it answers. */
-export interface BucketNews {
-  readonly bucket: BucketReply;
-  /** Monotonic milliseconds. */
-  readonly sentAt: number;
-  readonly kinds: ReadonlySet<EventKind>;
+/** Reads what replies say of the bucket. `sentAt`: of their command, monotonic milliseconds; `kinds`: of the events they answer. */
+export interface ReplyReader {
+  /** Called before any event of the batch gets its own reply. */
+  prepare(bucket: BucketReply, sentAt: number, kinds: ReadonlySet<EventKind>): Promise<void>;
+  read(bucket: BucketReply, sentAt: number, kinds: ReadonlySet<EventKind>): void;
 }
 
 export interface QueueParts {
@@ -44,10 +41,7 @@ export interface QueueParts {
   readonly redis: RedisHealth;
   readonly clock: Clock;
   readonly replica: { readonly id: ReplicaId; readonly storeClock: StoreClock };
-  /** Called before any event of the batch reads its own reply. */
-  readonly prepare: (news: BucketNews) => Promise<void>;
-  /** Reads what the reply says of the bucket. */
-  readonly apply: (news: BucketNews) => void;
+  readonly reader: ReplyReader;
 }
 
 type QueueState =
@@ -66,18 +60,32 @@ export class EventQueue {
   }
 
   /**
-   * Has the event applied. Resolves after `first` and after the session has read the reply, so that nobody acts on an event
-   * before the bucket's state is known. Rejects only with what is a bug.
+   * Has the event applied. Resolves with its outcome when the session has read the reply, so that nobody acts on an event before
+   * the bucket's state is known. Rejects only with what is a bug.
    */
-  send<K extends EventKind>(
+  async send<K extends EventKind>(
     event: EventOf<K>,
-    options: EventOptions<K> = {},
+    options?: EventOptions,
+  ): Promise<EventOutcome<ReplyOf[K]>> {
+    const outcome = await this.apply<K>(event, options);
+    if (outcome.kind === 'applied') await outcome.whenRead;
+    return outcome;
+  }
+
+  /**
+   * The same, but resolves before the session reads the reply, for what has to be noted of the event by then: up to its next wait,
+   * which is to be for `whenRead`, the code behind `await` runs before that.
+   */
+  apply<K extends EventKind>(
+    event: EventOf<K>,
+    { newcomer = null, isDeferrable = false }: EventOptions = {},
   ): Promise<EventOutcome<ReplyOf[K]>> {
     return new Promise((resolve, reject) => {
-      const { first = (): void => {}, arrivingLane = null, isDeferrable = false } = options;
       // The codec reads the reply of a kind where it wrote an event of this kind.
-      const outgoing = { event, take: first, isDeferrable, resolve, reject } as unknown as Outgoing;
-      this.#outbox.add(outgoing, arrivingLane);
+      const outgoing = { event, arrivingLane, isDeferrable, resolve, reject } as unknown as Outgoing;
+      // Nothing is gathered while the queue is idle.
+      if (this.#state.kind === 'idle' && !isDeferrable) return void this.#sendAll([outgoing]);
+      this.#outbox.add(outgoing);
       if (!isDeferrable) this.flush();
       else if (this.#state.kind === 'idle') this.#defer();
     });
@@ -87,7 +95,7 @@ export class EventQueue {
   flush(): void {
     if (this.#state.kind === 'sending' || this.#outbox.isEmpty) return;
     if (this.#state.kind === 'deferring') this.#state.cancel();
-    void this.#sendAll();
+    void this.#sendAll(this.#outbox.take());
   }
 
   /** Changes the events that are not under way yet. */
@@ -99,28 +107,29 @@ export class EventQueue {
     this.#state = { kind: 'deferring', cancel: this.#parts.clock.after(deferMs, () => this.flush()) };
   }
 
-  async #sendAll(): Promise<void> {
+  async #sendAll(first: readonly Outgoing[]): Promise<void> {
     this.#state = { kind: 'sending' };
-    do {
-      const batch = this.#outbox.take();
+    for (let batch = first; batch.length > 0; batch = this.#outbox.isUrgent ? this.#outbox.take() : []) {
       try {
         await this.#commit(batch);
       } catch (failure) {
-        for (const { reject } of batch.events) reject(failure);
+        for (const { reject } of batch) reject(failure);
       }
-    } while (this.#outbox.isUrgent);
+    }
     this.#state = { kind: 'idle' };
     if (!this.#outbox.isEmpty) this.#defer();
   }
 
-  async #commit({ events: batch, arrivingLane }: Batch): Promise<void> {
-    const { bucket: key, redis, replica, clock, prepare, apply } = this.#parts;
+  async #commit(batch: readonly Outgoing[]): Promise<void> {
+    const { bucket: key, redis, replica, clock, reader } = this.#parts;
     const events = batch.map(({ event }) => event);
     const call = applyCall({ bucket: key, replica: replica.id }, events);
+    // Arriving calls come last: the first event is that of one if all are.
+    const lane = batch[0]?.arrivingLane ?? null;
     const reply = await redis.run(
       'apply',
       async (client) => readBatch(await runApply(client, call), events),
-      arrivingLane === null ? {} : { lane: arrivingLane },
+      lane === null ? {} : { lane },
     );
     if (reply.kind === 'unavailable') {
       for (const { resolve } of batch) resolve(reply);
@@ -131,16 +140,21 @@ export class EventQueue {
     replica.storeClock.note(bucket.now, sentAt, clock.monotonic());
     const done = batch.slice(0, replies.length);
     this.#outbox.putBack(batch.slice(replies.length));
-    const news = { bucket, sentAt, kinds: new Set(done.map(({ event }) => event.kind)) };
-    await prepare(news);
-    const applied = done.flatMap((outgoing, at) => {
+    const kinds = new Set(done.map(({ event }) => event.kind));
+    await reader.prepare(bucket, sentAt, kinds);
+    const { promise: whenRead, resolve: haveRead, reject: fail } = Promise.withResolvers<void>();
+    for (const [at, { resolve }] of done.entries()) {
       const own = replies[at];
-      return own === undefined
-        ? []
-        : [{ outgoing, result: { kind: 'applied', reply: own, bucket, sentAt, attempts } as const }];
-    });
-    for (const { outgoing, result } of applied) outgoing.take(result);
-    apply(news);
-    for (const { outgoing, result } of applied) outgoing.resolve(result);
+      if (own !== undefined) resolve({ kind: 'applied', reply: own, bucket, sentAt, attempts, whenRead });
+    }
+    // Promises that were resolved before this one is waited for go on before it does: each sender has noted its event's reply then.
+    await Promise.resolve();
+    try {
+      reader.read(bucket, sentAt, kinds);
+      haveRead();
+    } catch (failure) {
+      whenRead.catch(() => {});
+      fail(failure);
+    }
   }
 }

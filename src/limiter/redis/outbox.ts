@@ -10,40 +10,36 @@ import type { LaneKey } from '../limiter.ts';
 import type { Unavailable } from '../../redis/health.ts';
 import type { BucketReply } from './protocol/reply-codec.ts';
 
-/** What became of an event. */
+/** What became of an event: its reply, with what the batch's reply says of the bucket. */
+export interface AppliedEvent<R> {
+  readonly kind: 'applied';
+  readonly reply: R;
+  readonly bucket: BucketReply;
+  /** Monotonic milliseconds at which the attempt that was answered was sent. */
+  readonly sentAt: number;
+  readonly attempts: number;
+  /** Resolves when what `bucket` says is known to the session. */
+  readonly whenRead: Promise<void>;
+}
+
 export type EventOutcome<R> =
-  | {
-      readonly kind: 'applied';
-      readonly reply: R;
-      readonly bucket: BucketReply;
-      /** Monotonic milliseconds at which the attempt that was answered was sent. */
-      readonly sentAt: number;
-      readonly attempts: number;
-    }
+  | AppliedEvent<R>
   /** Redis is unavailable, or its reply could not be read; it may have applied the event, or may apply it yet. */
   | Unavailable;
-
-export type AppliedEvent<R> = Extract<EventOutcome<R>, { kind: 'applied' }>;
 
 /** An event on its way. */
 export interface Outgoing {
   event: BucketEvent;
   /** Nobody waits for what it does. */
   readonly isDeferrable: boolean;
-  readonly take: (applied: AppliedEvent<EventReply>) => void;
+  /** The lane of an arriving call; `null` = the event is of anything else. */
+  readonly arrivingLane: LaneKey | null;
   readonly resolve: (asked: EventOutcome<EventReply>) => void;
   readonly reject: (failure: unknown) => void;
 }
 
 /** Events of one batch at most: their run holds up every other client of Redis for a millisecond or two. */
 export const maxBatch = 32;
-
-/** What goes together in one command. */
-export interface Batch {
-  readonly events: readonly Outgoing[];
-  /** The lane of the first event if the batch has arriving calls only. */
-  readonly arrivingLane: LaneKey | null;
-}
 
 export class Outbox {
   #first: Outgoing[] = [];
@@ -59,8 +55,8 @@ export class Outbox {
     return this.#arriving.size > 0 || this.#first.some(({ isDeferrable }) => !isDeferrable);
   }
 
-  /** `arrivingLane`: the lane of an arriving call; `null` = the event is of anything else. */
-  add(event: Outgoing, arrivingLane: LaneKey | null): void {
+  add(event: Outgoing): void {
+    const { arrivingLane } = event;
     if (arrivingLane === null) {
       this.#first.push(event);
       return;
@@ -81,9 +77,9 @@ export class Outbox {
       outgoing.event = by(outgoing.event);
   }
 
-  take(): Batch {
+  /** Takes what goes together in one command: arriving calls come last. */
+  take(): Outgoing[] {
     const batch = this.#first.splice(0, maxBatch);
-    let arrivingLane: LaneKey | null = null;
     while (batch.length < maxBatch) {
       const next = this.#arriving.entries().next();
       if (next.done === true) break;
@@ -91,10 +87,8 @@ export class Outbox {
       const one = line.shift();
       this.#arriving.delete(lane);
       if (line.length > 0) this.#arriving.set(lane, line);
-      if (one === undefined) continue;
-      if (batch.length === 0) arrivingLane = lane;
-      batch.push(one);
+      if (one !== undefined) batch.push(one);
     }
-    return { events: batch, arrivingLane };
+    return batch;
   }
 }
