@@ -180,11 +180,10 @@ export class Gateway {
     const route = this.#inUse.routes.find(call, caller);
     followed.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
-    const { estimates, responseTimes, quotas, pressure } = this.#parts;
+    const { estimates, responseTimes, quotas } = this.#parts;
     const { labelKey } = this.#inUse.settings.privacy;
     const now = this.#clock.monotonic();
     const prepared = prepare({ call, caller, route, body, labelKey, estimates, responseTimes, quotas, now });
-    pressure.remember(prepared.request);
     followed.admitting(prepared.request.admission.lane);
     return prepared;
   }

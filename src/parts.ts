@@ -96,9 +96,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     joinedBucketOf: (request) => {
       const bucket = quotas.bucketOf(request.admission.bucket);
       if (bucket === request.admission.bucket) return null;
-      const home = { bucket, lane: laneOf(bucket, request.workspaceId, labelKey) };
-      pressure.remember({ ...request, admission: { ...request.admission, ...home } });
-      return home;
+      return { bucket, lane: laneOf(bucket, request.workspaceId, labelKey) };
     },
     onFailure: (failure) => telemetry.log.bug('a limiter operation failed', failure),
   });

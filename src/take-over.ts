@@ -40,9 +40,9 @@ export async function takeOver(
   telemetry.configured(next.upstreams.values());
   parts.recentRefusals.forgetAll();
   parts.admission.recheckKeys();
-  parts.admission.reconfigure(({ workspaceId, upstream: name }) => {
+  parts.admission.reconfigure(({ workspaceId, subject }) => {
     const workspace = next.workspaces.get(workspaceId);
-    const upstream = next.upstreams.get(name);
+    const upstream = next.upstreams.get(subject.upstream);
     return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
   });
 }

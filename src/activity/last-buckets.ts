@@ -1,49 +1,61 @@
 /**
- * Which bucket a workspace used last on an upstream, so that "when is the next slot" can be answered. Owns the memory and
- * its bound; does not own buckets. A workspace that uses several (models, shops) is answered for the last one.
+ * The bucket that a workspace used last on an upstream, so that "when is the next slot" can be answered. Owns how often lanes and
+ * buckets are read; does not own either. A workspace that uses several (models, shops) is answered for the last one.
  */
-import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { BucketKey, CeilingKey } from '../ids.ts';
 
-/** Ceilings remembered; the one used longest ago is forgotten first. */
-const maxCeilings = 10_000;
-/** All buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
+/** A lane of a bucket, under a ceiling. */
+interface UsedLane {
+  readonly bucket: BucketKey;
+  readonly ceiling: CeilingKey;
+  /** Monotonic milliseconds. */
+  readonly usedAt: number;
+}
+
+export interface LastBucketsParts {
+  readonly clock: Clock;
+  readonly snapshot: () => readonly BucketSnapshot[];
+  readonly lanes: () => Iterable<UsedLane>;
+}
+
+/** All lanes and buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
 const readGoodMs = 250;
 
 interface Reading {
   readonly at: number;
-  readonly byKey: ReadonlyMap<BucketKey, BucketSnapshot>;
+  readonly byCeiling: ReadonlyMap<string, BucketSnapshot>;
 }
 
 export class LastBuckets {
-  readonly #clock: Clock;
-  readonly #snapshot: () => readonly BucketSnapshot[];
-  readonly #last = new LRUCache<CeilingKey, BucketKey>({ max: maxCeilings });
+  readonly #parts: LastBucketsParts;
   #reading: Reading | null = null;
 
-  constructor(clock: Clock, snapshot: () => readonly BucketSnapshot[]) {
-    this.#clock = clock;
-    this.#snapshot = snapshot;
-  }
-
-  /** A call under this ceiling enters this bucket. */
-  used(key: CeilingKey, bucket: BucketKey): void {
-    if (this.#last.peek(key) !== bucket) this.#last.set(key, bucket);
+  constructor(parts: LastBucketsParts) {
+    this.#parts = parts;
   }
 
   /** State of the bucket used last under this ceiling, or `null`. */
-  of(key: CeilingKey): BucketSnapshot | null {
-    const bucket = this.#last.get(key);
-    return bucket === undefined ? null : (this.#read().byKey.get(bucket) ?? null);
+  of(ceiling: CeilingKey): BucketSnapshot | null {
+    const now = this.#parts.clock.monotonic();
+    if (this.#reading === null || now - this.#reading.at >= readGoodMs) this.#reading = this.#read(now);
+    return this.#reading.byCeiling.get(ceiling) ?? null;
   }
 
-  #read(): Reading {
-    const now = this.#clock.monotonic();
-    if (this.#reading === null || now - this.#reading.at >= readGoodMs) {
-      this.#reading = { at: now, byKey: new Map(this.#snapshot().map((each) => [each.bucket, each])) };
+  #read(at: number): Reading {
+    const { snapshot, lanes } = this.#parts;
+    const last = new Map<CeilingKey, UsedLane>();
+    for (const lane of lanes()) {
+      const known = last.get(lane.ceiling);
+      if (known === undefined || lane.usedAt >= known.usedAt) last.set(lane.ceiling, lane);
     }
-    return this.#reading;
+    const buckets = new Map(snapshot().map((each) => [each.bucket, each]));
+    const byCeiling = new Map<CeilingKey, BucketSnapshot>();
+    for (const [ceiling, { bucket }] of last) {
+      const known = buckets.get(bucket);
+      if (known !== undefined) byCeiling.set(ceiling, known);
+    }
+    return { at, byCeiling };
   }
 }

@@ -23,8 +23,8 @@ import { CeilingGate } from './ceiling-gate.ts';
 import { EarlyRefusal } from './early-refusal.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
-import { applyLimits, Lanes } from './lanes.ts';
 import { ArrivingCallCheck } from './arriving-call-check.ts';
+import { applyLimits, Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import { reconfigure } from './reconfigure.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
@@ -52,6 +52,7 @@ export class AdmissionQueue {
   readonly #arrivingCalls: ArrivingCallCheck;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
+  readonly #lanes: Lanes;
 
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
@@ -63,7 +64,8 @@ export class AdmissionQueue {
     const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined } = more;
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
     const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, joinedBucketOf, background };
-    const registry = new WaitRegistry(parts, new Lanes(clock));
+    this.#lanes = new Lanes(clock);
+    const registry = new WaitRegistry(parts, this.#lanes);
     const rotation = new LaneRotation(clock, registry);
     const edge = new CeilingEdge(parts, rotation);
     this.#parts = parts;
@@ -134,6 +136,11 @@ export class AdmissionQueue {
   /** Calls that wait in this process now under one ceiling. */
   waitingUnder(key: CeilingKey): number {
     return this.#registry.waitingUnder(key);
+  }
+
+  /** The lanes that calls of this process have used lately, each with its bucket, upstream and ceiling. */
+  lanes(): Iterable<LaneView> {
+    return this.#lanes.all();
   }
 
   /**

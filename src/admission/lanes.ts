@@ -5,7 +5,9 @@
  * Does not own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
  */
 import type { Clock } from '../clock.ts';
-import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
+import type { CeilingKey } from '../ids.ts';
+import type { BucketKey } from '../limiter/limiter.ts';
+import type { AdmissionRequest, BucketLane } from './ticket.ts';
 
 /** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
 const retentionMs = 120_000;
@@ -53,6 +55,10 @@ interface RotationState {
 }
 
 export interface LaneView {
+  readonly bucket: BucketKey;
+  /** Of its latest call: the upstream, by name, and the ceiling. */
+  upstream: string;
+  ceiling: CeilingKey;
   /** Calls of this process that are in admission with it, and those of them whose callers wait. */
   calls: number;
   waiting: number;
@@ -64,10 +70,11 @@ export interface LaneView {
   readonly rotation: RotationState;
 }
 
-/** Names a lane among all buckets: a grant, or the admission of a call. */
-interface LaneName {
-  readonly bucket: BucketKey;
-  readonly lane: LaneKey;
+/** A call by its lane. */
+interface LaneCall {
+  readonly admission: BucketLane;
+  readonly ceiling: Pick<AdmissionRequest['ceiling'], 'key'>;
+  readonly subject: Pick<AdmissionRequest['subject'], 'upstream'>;
 }
 
 export class Lanes {
@@ -78,17 +85,24 @@ export class Lanes {
     this.#clock = clock;
   }
 
-  /** The view of a lane, which is used now. */
-  of(name: LaneName): LaneView {
-    const key = keyOf(name);
+  /** All lanes that are known. */
+  all(): Iterable<LaneView> {
+    return this.#lanes.values();
+  }
+
+  /** The view of the lane of a call, which is used now. */
+  of(call: LaneCall): LaneView {
+    const key = keyOf(call.admission);
     const usedAt = this.#clock.monotonic();
     let lane = this.#lanes.get(key);
     if (lane === undefined) {
-      lane = newLane(usedAt);
+      lane = newLane(call, usedAt);
       this.#lanes.set(key, lane);
       if (this.#lanes.size > maxLanes) this.#forgetUnused(usedAt);
     }
     lane.usedAt = usedAt;
+    lane.upstream = call.subject.upstream;
+    lane.ceiling = call.ceiling.key;
     return lane;
   }
 
@@ -100,9 +114,12 @@ export class Lanes {
   }
 }
 
-const keyOf = ({ bucket, lane }: LaneName): string => `${bucket}/${lane}`;
+const keyOf = ({ bucket, lane }: BucketLane): string => `${bucket}/${lane}`;
 
-const newLane = (usedAt: number): LaneView => ({
+const newLane = ({ admission, ceiling, subject }: LaneCall, usedAt: number): LaneView => ({
+  bucket: admission.bucket,
+  upstream: subject.upstream,
+  ceiling: ceiling.key,
   calls: 0,
   waiting: 0,
   usedAt,

@@ -97,7 +97,8 @@ export class RecentRefusals {
   /** Returns the limiter with this added: an operation that may shorten waits in a bucket first forgets the bucket's refusals. */
   watchLimiter(limiter: Limiter): Limiter {
     return {
-      admit: (admission) => limiter.admit(admission),
+      // Bound: what changes nothing here does not pass through here.
+      admit: limiter.admit.bind(limiter),
       settle: (grant, settlement, lesson) => {
         this.forget(grant.bucket);
         return limiter.settle(grant, settlement, lesson);
@@ -106,8 +107,8 @@ export class RecentRefusals {
         this.forget(grant.bucket);
         return limiter.learn(grant, lesson);
       },
-      charged: (grant, edge) => limiter.charged(grant, edge),
-      reconfigure: (change) => limiter.reconfigure(change),
+      charged: limiter.charged.bind(limiter),
+      reconfigure: limiter.reconfigure.bind(limiter),
       open: (bucket, before) => {
         this.forget(bucket);
         return limiter.open(bucket, before);
@@ -120,9 +121,9 @@ export class RecentRefusals {
         this.forget(bucket);
         return limiter.cancel(bucket, ticket);
       },
-      forecast: (bucket, ticket) => limiter.forecast(bucket, ticket),
-      snapshot: () => limiter.snapshot(),
-      close: () => limiter.close(),
+      forecast: limiter.forecast.bind(limiter),
+      snapshot: limiter.snapshot.bind(limiter),
+      close: limiter.close.bind(limiter),
     };
   }
 }

@@ -12,10 +12,9 @@ export interface AdmissionRequest {
   /** When this process received the call, monotonic milliseconds. It determines the call's position in its lane. */
   readonly arrivedAt: number;
   readonly ceiling: CeilingRef;
-  /** Workspace and upstream by name, in this process only: a reload finds the call's new settings by them. */
+  /** In this process only: a reload finds the call's new settings by it and by the upstream of `subject`. */
   readonly workspaceId: string;
-  readonly upstream: string;
-  /** Finds the breakers that concern the call. */
+  /** Where the call goes. Finds the breakers that concern it. */
   readonly subject: BreakerSubject;
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;

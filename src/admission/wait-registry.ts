@@ -32,7 +32,7 @@ export class WaitRegistry implements CallKeeper {
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
   enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
-    const lane = this.#lanes.of(request.admission);
+    const lane = this.#lanes.of(request);
     lane.calls += 1;
     const call = new QueuedCall(request, clientGone, { lane, clock: this.#parts.clock, keeper: this });
     clientGone.addEventListener('abort', call, { once: true });
@@ -118,7 +118,7 @@ export class WaitRegistry implements CallKeeper {
     call.lane.calls -= 1;
     call.asksForSlot = false;
     call.request = { ...call.request, admission: { ...admission, ...to } };
-    call.lane = this.#lanes.of(to);
+    call.lane = this.#lanes.of(call.request);
     call.lane.calls += 1;
     applyLimits(call.lane, admission.ceilingTag);
     this.#queues.add(call);

@@ -74,7 +74,8 @@ export class Forwarder {
         const lease = await ticket.whenGranted();
         const readiness = readyOrReturned(credential, lease, ticket.remainingMs());
         if (readiness.kind === 'pause') continue;
-        if (returnedWhilePaused(controls.pausedMs(prepared.request.upstream), lease, ticket)) continue;
+        if (returnedWhilePaused(controls.pausedMs(prepared.request.subject.upstream), lease, ticket))
+          continue;
         if (probe === null && !this.#parts.breakers.areClosed) probe = await this.#pass(prepared, lease);
         if (!lease.holds()) {
           this.#parts.telemetry.leaseLost('stalled');
@@ -139,7 +140,7 @@ export class Forwarder {
     const { admission, ceilings, recentRefusals, telemetry } = this.#parts;
     const again = recentRefusals.rememberedRefusal(request);
     if (again !== null) {
-      telemetry.refusedAgain(request.upstream);
+      telemetry.refusedAgain(request.subject.upstream);
       throw again;
     }
     try {

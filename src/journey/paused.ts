@@ -22,7 +22,7 @@ const refusal = (code: 'wait_too_long' | 'wait_expired', retryInMs: number): Ref
 /** Before a call enters its lane: a bucket that was to be opened is open by then. @throws Refusal where the pause is too long */
 export async function beginUnder(
   controls: CallControls,
-  { upstream, admission, maxWaitMs }: AdmissionRequest,
+  { subject: { upstream }, admission, maxWaitMs }: AdmissionRequest,
 ): Promise<void> {
   await controls.used(upstream, admission.bucket);
   const pausedMs = controls.pausedMs(upstream);

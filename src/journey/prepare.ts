@@ -114,7 +114,6 @@ export function prepare(input: PrepareInput): Prepared {
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
     workspaceId: workspace.id,
-    upstream: upstream.name,
     subject: {
       upstream: upstream.name,
       credential: quota,

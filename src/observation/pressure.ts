@@ -1,24 +1,19 @@
 /**
  * What the gateway shows of its own state to pages and gauges: ceilings and buckets, with the upstreams they belong to.
  *
- * Owns: which bucket belongs to which upstream and ceiling, as the latest calls named them. Does not own: how that is shown.
+ * Owns: which bucket belongs to which upstream and ceiling, as the lanes of the latest calls name them. Does not own: how that is
+ * shown.
  */
 import { LastBuckets } from '../activity/last-buckets.ts';
 import { nextSlotMs } from '../activity/next-slot.policy.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
-import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Clock } from '../clock.ts';
 import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
-import type { BucketKey, Limiter } from '../limiter/limiter.ts';
+import type { BucketKey, BucketSnapshot, Limiter } from '../limiter/limiter.ts';
 import type { ObservedBucket } from '../telemetry/events.ts';
 
-/** Names of buckets kept for the gauges. */
-const maxBucketNames = 10_000;
-
 export interface Pressure {
-  /** A call goes to this bucket under this ceiling. */
-  remember(request: AdmissionRequest): void;
   /** State of one ceiling, now. */
   ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>>;
   /** Buckets that calls to this upstream named. */
@@ -33,17 +28,14 @@ export function createPressure(parts: {
   readonly clock: Clock;
   readonly limiter: Pick<Limiter, 'snapshot'>;
   readonly ceilings: Ceilings;
-  readonly admission: Pick<AdmissionQueue, 'waitingUnder'>;
+  readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }): Pressure {
   const { clock, limiter, ceilings, admission } = parts;
-  const upstreamOf = new Map<BucketKey, string>();
-  const lastBuckets = new LastBuckets(clock, () => limiter.snapshot());
+  const snapshot = (): readonly BucketSnapshot[] => limiter.snapshot();
+  const lastBuckets = new LastBuckets({ clock, snapshot, lanes: () => admission.lanes() });
+  const upstreamsByBucket = (): ReadonlyMap<BucketKey, string> =>
+    new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
   return {
-    remember(request) {
-      if (upstreamOf.size >= maxBucketNames) upstreamOf.clear();
-      upstreamOf.set(request.admission.bucket, request.upstream);
-      lastBuckets.used(request.ceiling.key, request.admission.bucket);
-    },
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
       const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
@@ -53,12 +45,11 @@ export function createPressure(parts: {
         nextSlotMs: nextSlotMs(hold?.waitMs ?? null, lastBuckets.of(ceiling.key)),
       };
     },
-    bucketsOf: (upstream) => [...upstreamOf].flatMap(([key, of]) => (of === upstream ? [key] : [])),
-    buckets: () =>
-      limiter.snapshot().map((snapshot) => ({
-        upstream: upstreamOf.get(snapshot.bucket) ?? 'none',
-        snapshot,
-      })),
+    bucketsOf: (upstream) => [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
+    buckets() {
+      const upstreamOf = upstreamsByBucket();
+      return snapshot().map((each) => ({ upstream: upstreamOf.get(each.bucket) ?? 'none', snapshot: each }));
+    },
   };
 }
 

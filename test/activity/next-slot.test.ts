@@ -34,16 +34,21 @@ describe('the bucket used last', () => {
     const clock = settableClock();
     let closedMs = 5;
     const acme = ceilingKey('acme');
-    const last = new LastBuckets(clock, () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })]);
-    expect(last.of(acme)).toBeNull();
-    last.used(acme, bucketKey('c'));
-    last.used(acme, bucketKey('b'));
+    const lanes = [
+      { ceiling: acme, bucket: bucketKey('c'), usedAt: 1 },
+      { ceiling: acme, bucket: bucketKey('b'), usedAt: 2 },
+      { ceiling: ceilingKey('other'), bucket: bucketKey('c'), usedAt: 3 },
+    ];
+    const snapshot = () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })];
+    const last = new LastBuckets({ clock, snapshot, lanes: () => lanes });
+    expect(last.of(ceilingKey('unknown'))).toBeNull();
     expect(last.of(acme)?.closedMs).toBe(5);
     closedMs = 9;
     expect(last.of(acme)?.closedMs).toBe(5);
     clock.advance(250);
     expect(last.of(acme)?.closedMs).toBe(9);
-    last.used(acme, bucketKey('gone'));
+    lanes.push({ ceiling: acme, bucket: bucketKey('gone'), usedAt: 4 });
+    clock.advance(250);
     expect(last.of(acme)).toBeNull();
   });
 });

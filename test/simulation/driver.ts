@@ -120,7 +120,6 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
       ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
       arrivedAt: scene.ownTime(),
       workspaceId: call.workspace.name,
-      upstream: 'upstream',
       subject: { upstream: 'upstream', credential: '', host: '', model: null, operation: '' },
       maxWaitMs: plan.maxWaitMs,
       maxPreferMs: Infinity,

@@ -40,7 +40,6 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
     arrivedAt,
     ceiling: { key: ceilingKey(workspace), perMinute, perDay },
     workspaceId: workspace,
-    upstream: 'u',
     subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
     maxWaitMs: options.maxWaitMs ?? 45_000,
     maxPreferMs,

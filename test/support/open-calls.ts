@@ -35,7 +35,7 @@ export function watchAdmission(): void {
   const { enter } = AdmissionQueue.prototype;
   AdmissionQueue.prototype.enter = async function enterWatched(request, clientGone): Promise<Ticket> {
     const ticket = await enter.call(this, request, clientGone);
-    return watchedTicket(ticket, `of a call to "${request.upstream}" in the test "${testName()}"`);
+    return watchedTicket(ticket, `of a call to "${request.subject.upstream}" in the test "${testName()}"`);
   };
   leftOpen.push(() => [
     ...[...tickets.values()].map((of) => `a ticket ${of}, which never leaves its lane`),

@@ -78,7 +78,7 @@ export class EventQueue {
    */
   apply<K extends EventKind>(
     event: EventOf<K>,
-    { newcomer = null, isDeferrable = false }: EventOptions = {},
+    { arrivingLane = null, isDeferrable = false }: EventOptions = {},
   ): Promise<EventOutcome<ReplyOf[K]>> {
     return new Promise((resolve, reject) => {
       // The codec reads the reply of a kind where it wrote an event of this kind.
