@@ -19,7 +19,7 @@ import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisEstimates } from './redis/estimates.ts';
-import { RedisLimiter } from './redis/limiter.ts';
+import { BucketSessions } from './redis/bucket-sessions.ts';
 import { Presence } from './redis/presence.ts';
 import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
 import { RedisQuotas } from './redis/quotas.ts';
@@ -92,7 +92,7 @@ export class SharedStores implements Stores {
       replicas: () => replica.count(),
       beforeResume: () => this.ceilings.restore(),
       createRemote: (onStranded) =>
-        new RedisLimiter({ redis, replica, clock, telemetry, listener, leaseMs, onStranded }),
+        new BucketSessions({ redis, replica, clock, telemetry, listener, leaseMs, onStranded }),
     });
     replica.onLoss(() => this.#onLoss());
     this.#subscribe();

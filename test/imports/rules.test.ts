@@ -29,7 +29,7 @@ const bystanders = [
   'observation/pressure',
   'redis/connection',
   'redis/health',
-  'limiter/redis/limiter',
+  'limiter/redis/bucket-sessions',
   'limiter/embedded/limiter',
   'limiter/failover/limiter',
   'limiter/redis/protocol/keys',
@@ -69,7 +69,7 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
     ['journey/f.ts', `import { x } from '../observation/pressure.ts'; export { x };`],
   ],
   'limiter-shows-its-ports-only': [
-    ['admission/a.ts', `import { x } from '../limiter/redis/limiter.ts'; export { x };`],
+    ['admission/a.ts', `import { x } from '../limiter/redis/bucket-sessions.ts'; export { x };`],
     ['journey/h.ts', `import type { X } from '../limiter/e.policy.ts'; export type H = X;`],
     ['repeats/b.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
     ['redis/b.ts', `import { x } from '../limiter/redis/protocol/keys.ts'; export { x };`],
@@ -83,11 +83,14 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
     ['activity/redis-activity.ts', `import { x } from '../redis/health.ts'; export { x };`],
   ],
   'policy-knows-no-store': [
-    ['limiter/policy/a.policy.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
+    [
+      'limiter/policy/a.policy.ts',
+      `import type { X } from '../redis/bucket-sessions.ts'; export type A = X;`,
+    ],
     ['limiter/policy/b.policy.ts', `import type { X } from '../../redis/health.ts'; export type B = X;`],
   ],
   'embedded-knows-no-redis': [
-    ['limiter/embedded/a.ts', `import type { X } from '../redis/limiter.ts'; export type A = X;`],
+    ['limiter/embedded/a.ts', `import type { X } from '../redis/bucket-sessions.ts'; export type A = X;`],
     ['limiter/embedded/b.ts', `import { x } from '../failover/limiter.ts'; export { x };`],
   ],
   'redis-knows-no-failover': [
@@ -96,7 +99,7 @@ const planted: Readonly<Record<string, readonly (readonly [file: string, line: s
   ],
   'redis-knows-no-user': [['redis/a.ts', `import { x } from '../admission/ticket.ts'; export { x };`]],
   'redis-protocol-knows-no-session': [
-    ['limiter/redis/protocol/a.ts', `import type { X } from '../limiter.ts'; export type A = X;`],
+    ['limiter/redis/protocol/a.ts', `import type { X } from '../bucket-sessions.ts'; export type A = X;`],
   ],
   'no-circular': [['activity/a.ts', `import { x } from './a2.ts'; export const a = x;`]],
   'simulators-are-a-world-apart': [
@@ -135,7 +138,7 @@ const fine: Readonly<Record<string, string>> = {
   'activity/a2.ts': `import { a } from './a.ts'; export const x = 1; export { a };`,
   'limiter/fine.policy.ts': `import type { X } from '../call.ts'; import { x } from './e.policy.ts'; export { x }; export type Y = X;`,
   'auth/fine.ts': `import { x } from './keyring.ts'; import { RateLimiterMemory } from 'rate-limiter-flexible'; export { x, RateLimiterMemory };`,
-  'limiter/failover/fine.ts': `import { x } from '../redis/limiter.ts'; export { x };`,
+  'limiter/failover/fine.ts': `import { x } from '../redis/bucket-sessions.ts'; export { x };`,
   'limiter/redis/protocol/fine.ts': `import { x } from '../../../redis/health.ts'; export { x };`,
   'repeats/redis-repeats.ts': `import { x } from '../redis/connection.ts'; export { x };`,
   'admission/fine.ts': `import { x } from '../limiter/limiter.ts'; export { x };`,

@@ -28,7 +28,7 @@ import type {
 } from '../limiter.ts';
 import { LocalCalls } from './local-calls.ts';
 import type { RedisHealth } from '../../redis/health.ts';
-import type { RedisLimiter } from '../redis/limiter.ts';
+import type { BucketSessions } from '../redis/bucket-sessions.ts';
 import type { Positioned } from '../redis/replica-calls.ts';
 import { UnreportedUsage } from './unreported-usage.ts';
 import { retryUnavailableMs, type WhenDown } from './when-down.ts';
@@ -60,13 +60,13 @@ export interface FailoverLimiterParts {
   readonly leaseMs: number;
   readonly replicas: () => number;
   /** Builds the Redis side; `onStranded` takes tickets that go back to their lane while Redis is unavailable. */
-  readonly createRemote: (onStranded: (admission: Positioned) => boolean) => RedisLimiter;
+  readonly createRemote: (onStranded: (admission: Positioned) => boolean) => BucketSessions;
   /** Awaited before waiting calls go back to Redis. */
   readonly beforeResume: () => Promise<void>;
 }
 
 export class FailoverLimiter implements Limiter {
-  readonly remote: RedisLimiter;
+  readonly remote: BucketSessions;
   readonly #parts: FailoverLimiterParts;
   readonly #local: LocalCalls;
   readonly #background: Background;
@@ -93,7 +93,7 @@ export class FailoverLimiter implements Limiter {
     const { redis, whenDown } = this.#parts;
     let admission = asked;
     if (redis.isUp) {
-      const reply = await this.remote.admit(admission);
+      const reply = await this.remote.of(admission.bucket).entry.admit(admission);
       if (reply.kind !== 'unavailable') return reply;
       ({ admission } = reply);
     }
@@ -109,7 +109,8 @@ export class FailoverLimiter implements Limiter {
   }
 
   async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-    if (!this.#local.hasGranted(grant)) return this.remote.settle(grant, settlement, lesson);
+    if (!this.#local.hasGranted(grant))
+      return this.remote.known(grant.bucket)?.settle(grant.lease, settlement, lesson);
     const { redis } = this.#parts;
     const homeless = await this.#local.settle(grant, { settlement, lesson }, redis.isUp);
     if (homeless === null) return;
@@ -118,20 +119,25 @@ export class FailoverLimiter implements Limiter {
   }
 
   async learn(grant: Grant, lesson: Lesson): Promise<void> {
-    if (!this.#local.hasGranted(grant)) await this.remote.learn(grant, lesson);
+    if (!this.#local.hasGranted(grant)) await this.remote.known(grant.bucket)?.learn(grant.lease, lesson);
   }
 
   async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-    await (this.#local.hasGranted(grant) ? this.#local : this.remote).charged(grant, edge);
+    if (this.#local.hasGranted(grant)) return this.#local.charged(grant, edge);
+    await this.remote.known(grant.bucket)?.charged(grant.lease, edge);
   }
 
   async reconfigure(change: Reconfiguration): Promise<void> {
-    await Promise.all([this.remote.reconfigure(change), this.#local.reconfigure(change)]);
+    const session = this.remote.known(change.bucket);
+    await Promise.all([session?.reconfigure(change), this.#local.reconfigure(change)]);
   }
 
-  /** `before` is a time on Redis' clock, which means nothing to the local store: that one opens whatever is closed now. */
+  /**
+   * `before` is a time on Redis' clock, which means nothing to the local store: that one opens whatever is closed now. Redis opens
+   * the bucket also where this replica has not used it yet: another one may have closed it.
+   */
   async open(bucket: BucketKey, before: number | null): Promise<void> {
-    await Promise.all([this.remote.open(bucket, before), this.#local.open(bucket)]);
+    await Promise.all([this.remote.of(bucket).open(before), this.#local.open(bucket)]);
   }
 
   async move(from: BucketKey, admission: Admission): Promise<void> {
@@ -144,11 +150,13 @@ export class FailoverLimiter implements Limiter {
   }
 
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
-    await (this.#local.hasTicket(ticket) ? this.#local : this.remote).cancel(bucket, ticket);
+    if (this.#local.hasTicket(ticket)) await this.#local.cancel(bucket, ticket);
+    else this.remote.known(bucket)?.entry.cancel(ticket);
   }
 
-  forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
-    return (this.#local.hasTicket(ticket) ? this.#local : this.remote).forecast(bucket, ticket);
+  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
+    if (this.#local.hasTicket(ticket)) return this.#local.forecast(bucket, ticket);
+    return (await this.remote.known(bucket)?.forecast(ticket)) ?? null;
   }
 
   snapshot(): readonly BucketSnapshot[] {

@@ -13,7 +13,7 @@ import type { Admission, BucketKey, BucketSetting, Limiter, MeterSnapshot } from
 import { laneKey, ticketId } from '../../ids.ts';
 import { limitsInForce, shareOfLevel, takenOf } from './known-usage.ts';
 import { quotaShare } from './quota-share.ts';
-import type { RedisLimiter } from '../redis/limiter.ts';
+import type { BucketSessions } from '../redis/bucket-sessions.ts';
 
 /** Usage is reported again while Redis has no room for it, as long as nobody is sent after an absence. Milliseconds. */
 const retryMs = 150;
@@ -36,8 +36,8 @@ interface Unreported {
 }
 
 export interface UsageParts {
-  readonly remote: Pick<RedisLimiter, 'lastReading' | 'report'> & {
-    readonly positions: Pick<RedisLimiter['positions'], 'orderAt'>;
+  readonly remote: Pick<BucketSessions, 'lastReading' | 'report'> & {
+    readonly positions: Pick<BucketSessions['positions'], 'orderAt'>;
   };
   readonly clock: Clock;
   readonly replicas: () => number;

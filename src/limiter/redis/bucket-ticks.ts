@@ -1,7 +1,7 @@
 /**
  * What a replica asks of one bucket without being asked: once a second, and when the next grant may be possible.
  *
- * Owns: renewing leases, noticing that Redis lost tickets, reading meters. Does not own: timers (`redis/limiter.ts`,
+ * Owns: renewing leases, noticing that Redis lost tickets, reading meters. Does not own: timers (`bucket-sessions.ts`,
  * `pump-timer.ts`).
  * Invariant: room and a waiting ticket mean a grant within a tick even if messages are lost.
  */

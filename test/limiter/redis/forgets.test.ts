@@ -3,8 +3,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/gl
 import { Redis } from 'ioredis';
 import { ceilingKey, replicaId } from '../../../src/ids.ts';
 import type { MeterName } from '../../../src/call.ts';
-import type { Grant, Lesson } from '../../../src/limiter/limiter.ts';
-import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
+import type { Admission, Grant, Lesson } from '../../../src/limiter/limiter.ts';
+import { BucketSessions } from '../../../src/limiter/redis/bucket-sessions.ts';
 import { dayKey } from '../../../src/limiter/redis/sliding-log.ts';
 import { StoreClock } from '../../../src/limiter/redis/store-clock.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
@@ -147,7 +147,7 @@ describe('a replica', () => {
         },
       ]),
     );
-    const limiter = new RedisLimiter({
+    const limiter = new BucketSessions({
       leaseMs: 15_000,
       redis: {
         isUp: true,
@@ -188,12 +188,12 @@ describe('a replica', () => {
     const { limiter, clock } = limiterOn({
       sluiceApplyV1: () => '[1000,null,0,1,false,[],0,[["wait_too_long",60000,"requests",0]]]',
     });
+    const admit = (asked: Admission) => limiter.of(asked.bucket).entry.admit(asked);
     limiter.start();
-    for (let at = 0; at < 3_000; at += 1)
-      await limiter.admit(admission(`t${at}`, { bucket: `made-up-${at}` }));
+    for (let at = 0; at < 3_000; at += 1) await admit(admission(`t${at}`, { bucket: `made-up-${at}` }));
     expect(limiter.snapshot()).toHaveLength(3_000);
     await clock.run(50_000);
-    await limiter.admit(admission('later', { bucket: 'later' }));
+    await admit(admission('later', { bucket: 'later' }));
     await clock.run(70_000);
     expect(limiter.snapshot().map(({ bucket }) => bucket)).toContain('later');
     expect(limiter.snapshot().length).toBeLessThanOrEqual(1_000);

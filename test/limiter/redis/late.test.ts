@@ -1,12 +1,13 @@
 /** Calls for which Redis was late: their admission is sent again, and they keep the position of their arrival. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
+import type { Admission } from '../../../src/limiter/limiter.ts';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
 import { connectRedis, type RedisClient, type RedisConnection } from '../../../src/redis/connection.ts';
 import type { RedisHealth } from '../../../src/redis/health.ts';
-import { RedisLimiter } from '../../../src/limiter/redis/limiter.ts';
+import { BucketSessions } from '../../../src/limiter/redis/bucket-sessions.ts';
 import { Presence } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
@@ -33,7 +34,7 @@ afterAll(async () => {
 });
 
 /** A replica on the shared connection; with `late`, the first attempt of every admission is lost and the second waits for `late`. */
-async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
+async function replicaOn(late: Promise<void> | null): Promise<BucketSessions> {
   const redis: RedisHealth = {
     isUp: true,
     async run<T>(command: string, send: (client: RedisClient) => Promise<T>) {
@@ -57,24 +58,26 @@ async function replicaOn(late: Promise<void> | null): Promise<RedisLimiter> {
   });
   await replica.beat(connection.client);
   const listener = { onGrant: () => {}, onClosed: () => {} };
-  return new RedisLimiter({ ...shared, redis, replica, listener, leaseMs, onStranded: () => false });
+  return new BucketSessions({ ...shared, redis, replica, listener, leaseMs, onStranded: () => false });
 }
+
+const admit = (replica: BucketSessions, asked: Admission) => replica.of(asked.bucket).entry.admit(asked);
 
 test('a call whose admission had to be sent twice has the position of its arrival, before later calls', async () => {
   const more = { bucket: 'late', maxInFlight: 1 };
   let arrive = (): void => {};
   const inTime = await replicaOn(null);
   const late = await replicaOn(new Promise((resolve) => (arrive = resolve)));
-  expect((await inTime.admit(admission('holder', more))).kind).toBe('granted');
-  expect(await inTime.admit(admission('before', more))).toMatchObject({ kind: 'queued', ahead: 0 });
-  const first = late.admit(admission('first', more));
+  expect((await admit(inTime, admission('holder', more))).kind).toBe('granted');
+  expect(await admit(inTime, admission('before', more))).toMatchObject({ kind: 'queued', ahead: 0 });
+  const first = admit(late, admission('first', more));
   await new Promise((resolve) => {
     systemClock.after(20, () => resolve(null));
   });
-  expect(await inTime.admit(admission('second', more))).toMatchObject({ kind: 'queued', ahead: 1 });
+  expect(await admit(inTime, admission('second', more))).toMatchObject({ kind: 'queued', ahead: 1 });
   arrive();
   expect(await first).toMatchObject({ kind: 'queued', ahead: 1 });
-  expect(await inTime.forecast(bucketKey('late'), ticketId('second'))).toMatchObject({ ahead: 2 });
+  expect(await inTime.known(bucketKey('late'))?.forecast(ticketId('second'))).toMatchObject({ ahead: 2 });
   await Promise.all([inTime.close(), late.close()]);
 });
 
@@ -87,8 +90,8 @@ test('a call whose admission had to be sent twice is refused like any other when
   const more = { bucket: 'long', setting, maxWaitMs: 1_000 };
   const inTime = await replicaOn(null);
   const late = await replicaOn(Promise.resolve());
-  expect((await inTime.admit(admission('only', more))).kind).toBe('granted');
-  expect(await late.admit(admission('more', more))).toMatchObject({
+  expect((await admit(inTime, admission('only', more))).kind).toBe('granted');
+  expect(await admit(late, admission('more', more))).toMatchObject({
     kind: 'refused',
     reason: 'wait_too_long',
   });

@@ -1,5 +1,6 @@
 /**
- * The limiter over Redis: one session per bucket, ticks once a second, messages of other replicas.
+ * The limiter over Redis is a session per bucket; these are all of them, with their ticks once a second and messages of other
+ * replicas.
  *
  * Owns: the sessions and how long they are remembered, what concerns all of them (ticks, recovery, the end). Does not
  * own: what happens in one bucket (`bucket-session.ts`), what happens while Redis is unavailable (`failover`).
@@ -7,23 +8,9 @@
 import { recoveryGraceMs } from './bucket-view.ts';
 import { Background } from './background.ts';
 import type { BucketCalls } from './bucket-calls.ts';
-import type { Unanswered } from './bucket-entry.ts';
 import { BucketSession, type LastReading } from './bucket-session.ts';
 import { EndedLeases, type SentSettlement } from './ended-leases.ts';
-import type {
-  Admission,
-  AdmissionReply,
-  BucketKey,
-  BucketSnapshot,
-  CeilingEdge,
-  Grant,
-  Lesson,
-  Limiter,
-  Reconfiguration,
-  Settlement,
-  WaitForecast,
-  TicketId,
-} from '../limiter.ts';
+import type { Admission, BucketKey, BucketSnapshot } from '../limiter.ts';
 import type { Positioned } from './replica-calls.ts';
 import type { Recovery, ReplicaContext } from './replica-context.ts';
 import { ReplicaPositions } from './replica-positions.ts';
@@ -35,12 +22,12 @@ const sessionMemoryMs = 3_600_000;
 const manySessions = 1_000;
 const manyMemoryMs = 60_000;
 
-export type RedisLimiterParts = Pick<
+export type BucketSessionsParts = Pick<
   ReplicaContext,
   'redis' | 'replica' | 'clock' | 'telemetry' | 'listener' | 'onStranded' | 'leaseMs'
 >;
 
-export class RedisLimiter implements Omit<Limiter, 'admit'> {
+export class BucketSessions {
   readonly positions: ReplicaPositions;
   readonly #context: ReplicaContext;
   readonly #recovery: Recovery = { resumeAt: null, overlapSince: null };
@@ -48,7 +35,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   #cancelTick = (): void => {};
   #isClosed = false;
 
-  constructor(parts: RedisLimiterParts) {
+  constructor(parts: BucketSessionsParts) {
     this.positions = new ReplicaPositions(parts.clock, parts.replica.storeClock, parts.leaseMs);
     this.#context = {
       ...parts,
@@ -59,42 +46,24 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     };
   }
 
-  admit(admission: Admission): Promise<AdmissionReply | Unanswered> {
-    return this.#session(admission.bucket).entry.admit(admission);
+  /** The session with this bucket; begins with the first use. */
+  of(bucket: BucketKey): BucketSession {
+    let session = this.#sessions.get(bucket);
+    if (session === undefined) {
+      this.#sessions.set(bucket, (session = new BucketSession(bucket, this.#context)));
+    }
+    return session;
   }
 
-  async settle({ bucket, lease }: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-    await this.#sessions.get(bucket)?.settle(lease, settlement, lesson);
+  /** The session with a bucket that this replica has used; `null` = it has not, or long ago. */
+  known(bucket: BucketKey): BucketSession | null {
+    return this.#sessions.get(bucket) ?? null;
   }
 
-  async learn({ bucket, lease }: Grant, lesson: Lesson): Promise<void> {
-    await this.#sessions.get(bucket)?.learn(lease, lesson);
-  }
-
-  async charged({ bucket, lease }: Grant, edge: CeilingEdge | null): Promise<void> {
-    await this.#sessions.get(bucket)?.charged(lease, edge);
-  }
-
-  async reconfigure(change: Reconfiguration): Promise<void> {
-    await this.#sessions.get(change.bucket)?.reconfigure(change);
-  }
-
-  /** Also where this replica has not used the bucket yet: another one may have closed it. */
-  async open(bucket: BucketKey, before: number | null): Promise<void> {
-    await this.#session(bucket).open(before);
-  }
-
-  async move(from: BucketKey, admission: Admission): Promise<void> {
+  /** Moves a ticket to the bucket of `admission`, with the position that it had in `from`; it is never refused there. */
+  move(from: BucketKey, admission: Admission): void {
     const position = this.#sessions.get(from)?.entry.take(admission.ticket) ?? null;
     this.reenter(position === null ? this.positions.withPosition(admission) : { ...admission, position });
-  }
-
-  async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
-    this.#sessions.get(bucket)?.entry.cancel(ticket);
-  }
-
-  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
-    return (await this.#sessions.get(bucket)?.forecast(ticket)) ?? null;
   }
 
   snapshot(): readonly BucketSnapshot[] {
@@ -103,12 +72,17 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
 
   /** The bucket by the last reply of Redis; `null` = this replica does not know that Redis had it. */
   lastReading(bucket: BucketKey): LastReading | null {
-    return this.#sessions.get(bucket)?.lastReading() ?? null;
+    return this.known(bucket)?.lastReading() ?? null;
+  }
+
+  /** Counts usage that Redis did not see; see {@link BucketSession.report}. */
+  report(admission: Admission): ReturnType<BucketSession['report']> {
+    return this.of(admission.bucket).report(admission);
   }
 
   /** Enters a ticket that has its position already; Redis never refuses it. */
   reenter(admission: Admission): void {
-    this.#session(admission.bucket).entry.reenter(admission);
+    this.of(admission.bucket).entry.reenter(admission);
   }
 
   /** Hands over every waiting ticket, each with its position; the sessions forget them. */
@@ -122,13 +96,6 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
       // The reply to a tick names the tickets that Redis granted meanwhile, so that their grants are returned.
       if (session.entry.cancelDeferred()) session.tick();
     }
-  }
-
-  /**
-   * Counts usage that Redis did not see, as one call that is not sent: `admission.costs`. `no_room`: nothing was counted.
-   */
-  report(admission: Admission): Promise<'counted' | 'no_room' | 'unavailable'> {
-    return this.#session(admission.bucket).report(admission);
   }
 
   /**
@@ -169,7 +136,7 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
   /** A message on this replica's channel. */
   hear(text: string): void {
     const message = readMessage(text);
-    this.#session(message.bucket).replies.hear(message);
+    this.of(message.bucket).replies.hear(message);
   }
 
   start(): void {
@@ -191,16 +158,8 @@ export class RedisLimiter implements Omit<Limiter, 'admit'> {
     await background.drained(() => redis.isUp);
   }
 
-  #session(bucket: BucketKey): BucketSession {
-    let session = this.#sessions.get(bucket);
-    if (session === undefined) {
-      this.#sessions.set(bucket, (session = new BucketSession(bucket, this.#context)));
-    }
-    return session;
-  }
-
   #callsOf({ lease }: SentSettlement): BucketCalls {
-    return this.#session(lease.bucket).calls;
+    return this.of(lease.bucket).calls;
   }
 
   #tickAll(): void {
