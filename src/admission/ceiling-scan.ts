@@ -12,7 +12,6 @@ import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import { waitTooLong } from './refusals.ts';
-import { ScanSchedule } from './scan-schedule.ts';
 import { ScanThrottle } from './scan-throttle.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
@@ -35,18 +34,13 @@ export class CeilingScan {
   /** Scans that are due: one for each ceiling, whatever the number of requests. */
   readonly #due = new Map<CeilingKey, Scan>();
   readonly #throttle: ScanThrottle;
-  readonly #schedule: ScanSchedule;
 
   constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
     this.#parts = parts;
     this.#registry = registry;
     this.#rotation = rotation;
     this.#throttle = new ScanThrottle(parts.clock, () => this.#runDue());
-    this.#schedule = new ScanSchedule({
-      clock: parts.clock,
-      scan: (key) => void this.#plan(key, knownSlots),
-    });
-    registry.onNobodyWaits = (key) => this.#schedule.forget(key);
+    registry.scans.scan = (key) => void this.#plan(key, knownSlots);
   }
 
   /** Plans a scan of all calls under the ceiling: their slots may come later than was forecast before. */
@@ -61,7 +55,7 @@ export class CeilingScan {
 
   /** Slots of the ceiling were forecast for an arriving call: schedules scans of the calls that wait already. */
   afterForecast(key: CeilingKey): void {
-    this.#schedule.onForecast(key);
+    this.#registry.scans.onForecast(key);
   }
 
   /** Plans a scan of the ceiling, or widens the planned one. It begins when the current tick has ended. */

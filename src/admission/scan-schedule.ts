@@ -18,28 +18,25 @@ interface Watched {
   scannedAt: number;
 }
 
-export interface ScanScheduleParts {
-  readonly clock: Clock;
-  readonly scan: (key: CeilingKey) => void;
-}
-
 export class ScanSchedule {
-  readonly #parts: ScanScheduleParts;
+  /** Scans the calls of a ceiling. */
+  scan: (ceiling: CeilingKey) => void = () => {};
+  readonly #clock: Clock;
   readonly #watched = new Map<CeilingKey, Watched>();
   #cancel: CancelTimer = () => {};
 
-  constructor(parts: ScanScheduleParts) {
-    this.#parts = parts;
+  constructor(clock: Clock) {
+    this.#clock = clock;
   }
 
   /** A ceiling's slots were forecast for an arriving call: the waiting calls are scanned now, unless they were a moment ago. */
   onForecast(key: CeilingKey): void {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#clock.monotonic();
     const watched = this.#watched.get(key);
     if (watched === undefined) {
       if (this.#watched.size === 0) this.#checkLater();
       this.#watched.set(key, { forecastAt: now, scannedAt: now });
-      return this.#parts.scan(key);
+      return this.scan(key);
     }
     watched.forecastAt = now;
     if (now - watched.scannedAt >= scanEveryMs) this.#scan(key, watched, now);
@@ -51,18 +48,18 @@ export class ScanSchedule {
   }
 
   #checkLater(): void {
-    this.#cancel = this.#parts.clock.after(scanEveryMs, () => this.#check());
+    this.#cancel = this.#clock.after(scanEveryMs, () => this.#check());
   }
 
   #check(): void {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#clock.monotonic();
     this.#checkLater();
     for (const [key, watched] of this.#watched) if (now >= nextScanAt(watched)) this.#scan(key, watched, now);
   }
 
   #scan(key: CeilingKey, watched: Watched, now: number): void {
     watched.scannedAt = now;
-    this.#parts.scan(key);
+    this.scan(key);
   }
 }
 

@@ -15,17 +15,19 @@ import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type CallKeeper, type Waiting } from './queued-call.ts';
 import { expired, waitTooLong, type Hold } from './refusals.ts';
+import { ScanSchedule } from './scan-schedule.ts';
 import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 
 export class WaitRegistry implements CallKeeper {
+  /** When the calls that wait under a ceiling are scanned (`ceiling-scan.ts`); it ends with the last of them. */
+  readonly scans: ScanSchedule;
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
-  /** Called when a call has left and no other one waits under its ceiling. */
-  onNobodyWaits: (key: CeilingKey) => void = () => {};
 
   constructor(parts: AdmissionParts, lanes: Lanes) {
+    this.scans = new ScanSchedule(parts.clock);
     this.#parts = parts;
     this.#lanes = lanes;
   }
@@ -91,7 +93,7 @@ export class WaitRegistry implements CallKeeper {
     if (state.kind !== 'waiting') return false;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
-    this.#reportIfNobodyWaits(call);
+    this.#endScansOf(call);
     state.resolve(lease);
     return true;
   }
@@ -134,7 +136,7 @@ export class WaitRegistry implements CallKeeper {
     this.#calls.delete(call.request.admission.ticket);
     call.clientGone.removeEventListener('abort', call);
     if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);
-    this.#reportIfNobodyWaits(call);
+    this.#endScansOf(call);
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
 
@@ -143,8 +145,9 @@ export class WaitRegistry implements CallKeeper {
     this.#queues.remove(call);
   }
 
-  #reportIfNobodyWaits({ request: { ceiling } }: QueuedCall): void {
-    if (this.#queues.waitingUnder(ceiling.key) === 0) this.onNobodyWaits(ceiling.key);
+  /** A call has left: its ceiling is scanned no more where it was the last one. */
+  #endScansOf({ request: { ceiling } }: QueuedCall): void {
+    if (this.#queues.waitingUnder(ceiling.key) === 0) this.scans.forget(ceiling.key);
   }
 
   #takeOut({ request: { admission } }: QueuedCall): void {

@@ -4,16 +4,14 @@
  * Owns: the pools' lives over reloads. Does not own: who may send and when.
  */
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type AgentParts, type Agents } from './agents.ts';
+import { createAgents, type AgentParts } from './agents.ts';
 import { attempt, type AttemptResult } from './attempt.ts';
 import { SendOrder } from './send-order.ts';
 import { SocketPermits } from './socket-permits.ts';
 import { createTransport, type Transport } from './transport.ts';
-import { UpstreamRequest, type Sending } from './upstream-request.ts';
+import { UpstreamRequest, type Pools, type Sending } from './upstream-request.ts';
 
-interface Pools {
-  readonly agents: Agents;
-  readonly permits: SocketPermits;
+interface UpstreamPools extends Pools {
   readonly of: UpstreamSettings;
 }
 
@@ -22,7 +20,7 @@ export class Dispatcher {
   readonly #parts: AgentParts;
   readonly #transport: Transport;
   readonly #order: SendOrder;
-  #pools = new Map<string, Pools>();
+  #pools = new Map<string, UpstreamPools>();
 
   constructor(settings: Settings, parts: AgentParts) {
     const { clock } = parts;
@@ -33,15 +31,14 @@ export class Dispatcher {
   }
 
   send(sending: Sending): Promise<AttemptResult> {
-    const { agents, permits } = this.#poolsOf(sending.prepared.route.upstream);
-    const { clock } = this.#parts;
-    const order = this.#order.enter(sending.lane);
-    return attempt(this.#transport, new UpstreamRequest(sending, { agents, permits, order, clock }), clock);
+    const pools = this.#poolsOf(sending.prepared.route.upstream);
+    const request = new UpstreamRequest(sending, pools, this.#order.enter(sending.lane));
+    return attempt(this.#transport, request, this.#parts.clock);
   }
 
   /** Takes over new settings: pools of changed or removed upstreams end when their last exchange does. */
   configure(next: Settings): void {
-    const kept = new Map<string, Pools>();
+    const kept = new Map<string, UpstreamPools>();
     for (const [name, pool] of this.#pools) {
       const upstream = next.upstreams.get(name);
       if (upstream !== undefined && samePool(upstream, pool.of)) kept.set(name, pool);
@@ -55,11 +52,12 @@ export class Dispatcher {
     for (const { agents } of this.#pools.values()) agents.close();
   }
 
-  #poolsOf(upstream: UpstreamSettings): Pools {
+  #poolsOf(upstream: UpstreamSettings): UpstreamPools {
     const known = this.#pools.get(upstream.name);
     if (known !== undefined) return known;
     const permits = new SocketPermits(upstream.maxSockets);
-    const made = { agents: createAgents(upstream, this.#parts), permits, of: upstream };
+    const agents = createAgents(upstream, this.#parts);
+    const made = { agents, permits, clock: this.#parts.clock, of: upstream };
     this.#pools.set(upstream.name, made);
     return made;
   }

@@ -40,11 +40,10 @@ export interface Sending {
   readonly signal: CallSignal;
 }
 
-/** What all sendings share: of their upstream, and of their lane. */
-export interface SendingPools {
+/** What the sendings to one upstream share. */
+export interface Pools {
   readonly agents: Agents;
   readonly permits: SocketPermits;
-  readonly order: OrderedSending;
   readonly clock: Clock;
 }
 
@@ -71,9 +70,11 @@ export class UpstreamRequest implements AttemptRequest {
   readonly callClass: string;
   sentAt: number;
   readonly #caller: Caller;
-  readonly #pools: SendingPools;
+  readonly #pools: Pools;
+  readonly #order: OrderedSending;
 
-  constructor({ prepared, traceparent, credential, signal }: Sending, pools: SendingPools) {
+  constructor(sending: Sending, pools: Pools, order: OrderedSending) {
+    const { prepared, traceparent, credential, signal } = sending;
     const { call, caller, route, description, body } = prepared;
     const { upstream, host, origin, pathAndQuery } = route;
     const { method, rawFields } = call;
@@ -94,13 +95,14 @@ export class UpstreamRequest implements AttemptRequest {
     this.agent = pools.agents.forOrigin(origin);
     this.timeouts = upstream.timeouts;
     this.signal = signal;
-    this.hold = pools.order.before;
+    this.hold = order.before;
     this.kind = upstream.kind;
     this.dialect = upstream.dialect;
     this.callClass = description.callClass;
     this.sentAt = pools.clock.monotonic();
     this.#caller = caller;
     this.#pools = pools;
+    this.#order = order;
   }
 
   line(start: () => void): SocketPermit {
@@ -109,7 +111,7 @@ export class UpstreamRequest implements AttemptRequest {
   }
 
   onReady(): void {
-    this.#pools.order.release();
+    this.#order.release();
   }
 
   onSent(): void {

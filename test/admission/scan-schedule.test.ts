@@ -9,7 +9,8 @@ const ceiling = ceilingKey('w');
 function world() {
   const clock = new FakeClock();
   const scans: number[] = [];
-  const schedule = new ScanSchedule({ clock, scan: () => void scans.push(clock.monotonic()) });
+  const schedule = new ScanSchedule(clock);
+  schedule.scan = () => void scans.push(clock.monotonic());
   const forecastsAt = (...times: readonly number[]): void => {
     for (const at of times) clock.outside(at, () => schedule.onForecast(ceiling));
   };
