@@ -73,8 +73,8 @@ export class EventQueue {
   }
 
   /**
-   * The same, but resolves before the session reads the reply, for what has to be noted of the event by then: up to its next wait,
-   * which is to be for `whenRead`, the code behind `await` runs before that.
+   * The same, but resolves before the session reads the reply, for a sender that has to note something of the event by then: what
+   * it does between `await` and its next wait, which is to be for `whenRead`, comes before the reading.
    */
   apply<K extends EventKind>(
     event: EventOf<K>,
@@ -124,7 +124,7 @@ export class EventQueue {
     const { bucket: key, redis, replica, clock, reader } = this.#parts;
     const events = batch.map(({ event }) => event);
     const call = applyCall({ bucket: key, replica: replica.id }, events);
-    // Arriving calls come last: the first event is that of one if all are.
+    // Arriving calls come last: if the first event is that of one, all are.
     const lane = batch[0]?.arrivingLane ?? null;
     const reply = await redis.run(
       'apply',
@@ -147,7 +147,7 @@ export class EventQueue {
       const own = replies[at];
       if (own !== undefined) resolve({ kind: 'applied', reply: own, bucket, sentAt, attempts, whenRead });
     }
-    // Promises that were resolved before this one is waited for go on before it does: each sender has noted its event's reply then.
+    // Waiters go on in the order in which their promises are resolved: each sender has noted its event's reply behind this.
     await Promise.resolve();
     try {
       reader.read(bucket, sentAt, kinds);

@@ -32,8 +32,8 @@ export interface Outgoing {
   event: BucketEvent;
   /** Nobody waits for what it does. */
   readonly isDeferrable: boolean;
-  /** The lane of an arriving call; `null` = the event is of anything else. */
-  readonly arrivingLane: LaneKey | null;
+  /** The lane of an arriving call; `null` = the event is of anything else, or goes before all others. */
+  arrivingLane: LaneKey | null;
   readonly resolve: (asked: EventOutcome<EventReply>) => void;
   readonly reject: (failure: unknown) => void;
 }
@@ -68,6 +68,7 @@ export class Outbox {
 
   /** Puts back events that were taken for a batch but not applied; they go before all others. */
   putBack(events: readonly Outgoing[]): void {
+    for (const event of events) event.arrivingLane = null;
     this.#first = [...events, ...this.#first];
   }
 

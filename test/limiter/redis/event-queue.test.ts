@@ -1,8 +1,8 @@
 /** Who learns of a reply to a batch of events, and in which order. */
 import { expect, test } from '@jest/globals';
-import { bucketKey, leaseToken, replicaId, ticketId } from '../../../src/ids.ts';
+import { bucketKey, laneKey, leaseToken, replicaId, ticketId } from '../../../src/ids.ts';
 import type { EventReply } from '../../../src/limiter/policy/bucket-events.ts';
-import { EventQueue } from '../../../src/limiter/redis/event-queue.ts';
+import { EventQueue, type EventOptions } from '../../../src/limiter/redis/event-queue.ts';
 import type { BucketReply } from '../../../src/limiter/redis/protocol/reply-codec.ts';
 import { StoreClock } from '../../../src/limiter/redis/store-clock.ts';
 import type { RedisHealth } from '../../../src/redis/health.ts';
@@ -23,9 +23,11 @@ function queueOf(read: () => void) {
   const clock = manualClock();
   const log: string[] = [];
   const batches: ((replies: readonly EventReply[]) => void)[] = [];
+  const lanes: (string | null)[] = [];
   const redis = {
-    run: () =>
+    run: (_command: string, _send: unknown, { lane = null }: { readonly lane?: string | null }) =>
       new Promise((resolve) => {
+        lanes.push(lane);
         batches.push((replies) =>
           resolve({ kind: 'reply', value: { bucket, replies }, sentAt: 1, attempts: 1 }),
         );
@@ -44,8 +46,8 @@ function queueOf(read: () => void) {
       },
     },
   });
-  const cancel = async (name: string): Promise<void> => {
-    const asked = await queue.apply<'cancel'>({ kind: 'cancel', ticket: ticketId(name) });
+  const cancel = async (name: string, options?: EventOptions): Promise<void> => {
+    const asked = await queue.apply<'cancel'>({ kind: 'cancel', ticket: ticketId(name) }, options);
     log.push(`${name} noted`);
     if (asked.kind === 'applied') await asked.whenRead;
     log.push(`${name} goes on`);
@@ -54,7 +56,7 @@ function queueOf(read: () => void) {
     await queue.send<'charge'>({ kind: 'charge', lease: leaseToken(name), edge: null });
     log.push(`${name} goes on`);
   };
-  return { log, batches, cancel, learned };
+  return { log, batches, lanes, cancel, learned };
 }
 
 const cancelled: EventReply = { kind: 'cancel' };
@@ -92,6 +94,20 @@ test('what an incomplete reply leaves out goes with the next batch, before what 
     'three noted',
     'four noted',
   ]);
+});
+
+test('only a batch of arriving calls waits as one: what was put back, and what it goes with, do not', async () => {
+  const { batches, lanes, cancel } = queueOf(() => {});
+  const arriving = (lane: string) => cancel(lane, { arrivingLane: laneKey(lane) });
+  const all = [arriving('a'), arriving('b'), arriving('c')];
+  batches[0]?.([cancelled]);
+  await settle();
+  all.push(cancel('d'));
+  batches[1]?.([cancelled]);
+  await settle();
+  batches[2]?.([cancelled, cancelled]);
+  await Promise.all(all);
+  expect(lanes).toEqual(['a', 'b', null]);
 });
 
 test('a reply that cannot be read is reported to each of its senders', async () => {
