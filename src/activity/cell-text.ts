@@ -1,5 +1,5 @@
 /**
- * Writes cells, calls and the busiest workspaces as text for the shared store, and reads them again. The texts hold digests, labels
+ * Writes cells (`cell.ts`: what was counted in one minute), calls and the busiest workspaces as text for the shared store, and reads them again. The texts hold digests, labels
  * and numbers only.
  *
  * Owns: the format of the three texts. Keeps: a cell's text of another layout is read as `null`, never guessed at.
@@ -9,7 +9,7 @@ import type { ActivityKey, LaneCalls } from './shared.ts';
 
 /**
  * `<length>;<counts>;<seconds>`: the number of counts in this layout, then for each array its values that are not 0, as
- * `<index>:<value>` joined by commas. A quiet minute is short. Values are rounded to three decimals.
+ * `<index>:<value>` joined by commas. The text of a quiet minute is short. Values are rounded to three decimals.
  */
 export function cellText({ counts, seconds }: Cell): string {
   return `${counts.length};${pairs(counts)};${pairs(seconds)}`;
@@ -44,7 +44,7 @@ function fill(values: Float64Array | Uint16Array, text: string | undefined): boo
 
 /** `<activity key>:<waiting>:<in flight>` for each key, joined by commas. */
 export function callsText(calls: ReadonlyMap<ActivityKey, LaneCalls>): string {
-  return [...calls].map(([lane, { waiting, inFlight }]) => `${lane}:${waiting}:${inFlight}`).join(',');
+  return [...calls].map(([key, { waiting, inFlight }]) => `${key}:${waiting}:${inFlight}`).join(',');
 }
 
 /** Reads what {@link callsText} wrote; skips every part that has another form. */

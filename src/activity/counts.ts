@@ -6,7 +6,7 @@
  * all calls.
  */
 import type { Cell } from './cell.ts';
-import { busyIn, LaneTable, type ActivityLane } from './lane-table.ts';
+import { busyIn, ActivityLaneTable, type ActivityLane } from './lane-table.ts';
 import { Minutes } from './minutes.ts';
 import type { ActivityKey } from './shared.ts';
 
@@ -34,7 +34,7 @@ export interface Changes {
 }
 
 export class Counts {
-  readonly lanes: LaneTable;
+  readonly lanes: ActivityLaneTable;
   readonly #options: CountOptions;
   readonly #totals = new Map<string, Readonly<Record<CredentialGroup, Minutes>>>();
   readonly #changedLanes = new Set<ActivityLane>();
@@ -43,7 +43,7 @@ export class Counts {
 
   constructor(options: CountOptions) {
     this.#options = options;
-    this.lanes = new LaneTable({
+    this.lanes = new ActivityLaneTable({
       max: options.maxLanes ?? 1_000,
       isShown: options.isShown ?? (() => false),
       onEvicted: (lane) => {

@@ -13,13 +13,13 @@ import { decayed } from '../telemetry/busyness.policy.ts';
 import type { Minutes } from './minutes.ts';
 
 /** Names a lane by workspace and upstream. Stays in this process. */
-export interface LaneId {
+export interface ActivityLaneId {
   readonly workspaceId: string;
   readonly upstream: string;
 }
 
 /** The last hour of a workspace on an upstream. Not a lane of a bucket: buckets of the same upstream count together here. */
-export interface ActivityLane extends LaneId {
+export interface ActivityLane extends ActivityLaneId {
   readonly minutes: Minutes;
   /** The minutes of all workspaces together, which count the same facts. */
   total: Minutes;
@@ -30,11 +30,11 @@ export interface ActivityLane extends LaneId {
   published: boolean;
 }
 
-/** For each lane of the table, the busyness of so many evicted lanes is kept: about 100 bytes each. */
+/** For each lane of the table the busyness of this many evicted lanes is kept, about 100 bytes each. */
 const evictedPerLane = 20;
 
 /** Upstream names have no blank, so that the pair is unambiguous. */
-const nameOf = ({ workspaceId, upstream }: LaneId): string => `${upstream} ${workspaceId}`;
+const nameOf = ({ workspaceId, upstream }: ActivityLaneId): string => `${upstream} ${workspaceId}`;
 
 /** How busy a lane is at a minute: its ended calls, decayed to that minute. */
 export const busyIn = (lane: Pick<ActivityLane, 'busy' | 'busyAt'>, minute: number): number =>
@@ -49,7 +49,7 @@ export interface LaneTableParts {
   readonly onEvicted: (lane: ActivityLane) => void;
 }
 
-export class LaneTable {
+export class ActivityLaneTable {
   readonly #parts: LaneTableParts;
   /** By upstream, then by workspace. Every call asks twice, and a joined name would be created each time. */
   readonly #byUpstream = new Map<string, Map<string, ActivityLane>>();
@@ -57,7 +57,7 @@ export class LaneTable {
   readonly #order = new Set<ActivityLane>();
   /** How busy evicted lanes were. */
   readonly #evicted: LRUCache<string, Pick<ActivityLane, 'busy' | 'busyAt'>>;
-  /** Lanes busier than this are spared. It was the median when it was determined, so that at most half of the lanes are. */
+  /** Lanes busier than this are spared. It was the median when it was determined, so that at most half of the lanes are spared. */
   #sparedAbove = 0;
   /** False while the lanes of shown workspaces are so many that they, too, must be removed to make room for others. */
   #sparesShown = true;
@@ -106,7 +106,7 @@ export class LaneTable {
   }
 
   #makeRoom(minute: number): void {
-    // Sorting all lanes for each that is added would make its call expensive; once per half a table is a fraction of a microsecond.
+    // Sorting all lanes for each that is added would make its call expensive; done once per half a table, it costs each call a fraction of a microsecond.
     if (this.#addedSince >= this.#parts.max / 2) this.#determineSpared(minute);
     let tries = this.#order.size;
     for (const lane of this.#order) {

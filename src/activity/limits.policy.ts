@@ -1,5 +1,5 @@
 /**
- * The configured limits of a workspace on each of its upstreams: recorded arrivals are replayed against them. Pure.
+ * The configured limits of a workspace on each of its upstreams. Recorded arrivals are replayed against them (`replays.ts`). Pure.
  *
  * Does not own: limits that responses have stated. A bucket whose limit is known only from responses is `null` here, and its
  * headroom is left out.
@@ -50,9 +50,9 @@ export function configuredLimits(
  * whose own credential has another quota is assumed to be the only one that uses that quota.
  */
 export function sharesQuota(workspace: WorkspaceSettings, upstream: UpstreamSettings): boolean {
-  const shared = upstream.credential;
+  const common = upstream.credential;
   return (
-    shared !== null && (workspace.credentials.get(upstream.name)?.quota ?? shared.quota) === shared.quota
+    common !== null && (workspace.credentials.get(upstream.name)?.quota ?? common.quota) === common.quota
   );
 }
 

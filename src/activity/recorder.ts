@@ -10,11 +10,11 @@ import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
 import { Counts, credentialGroups, type CountOptions, type Changes } from './counts.ts';
 import { addCount, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
-import { busyIn, type LaneId } from './lane-table.ts';
+import { busyIn, type ActivityLaneId } from './lane-table.ts';
 import { addEnd, keptMinutes, minuteMs, arrivalsPerSecond, type Minutes } from './minutes.ts';
 import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
 
-export type { LaneId } from './lane-table.ts';
+export type { ActivityLaneId } from './lane-table.ts';
 
 /** How many forgotten lanes are published nevertheless, because they have waiting calls or calls in flight. */
 const maxLiveForgotten = 1_000;
@@ -27,7 +27,7 @@ export interface RecorderOptions extends CountOptions {
   /** Label of a workspace, under which its load is published to the other replicas. */
   readonly labelOf: (workspaceId: string) => string;
   /** Lanes of this replica with calls that wait or are in flight now. */
-  readonly live?: () => Iterable<LaneId & LaneCalls>;
+  readonly live?: () => Iterable<ActivityLaneId & LaneCalls>;
 }
 
 /** The time that a sum covers, and how fresh it must be. */
@@ -78,7 +78,7 @@ export class Recorder implements FactSink {
   }
 
   /** What was counted in a lane, all replicas. */
-  sum({ workspaceId, upstream }: LaneId, span: Span): Promise<Cell> {
+  sum({ workspaceId, upstream }: ActivityLaneId, span: Span): Promise<Cell> {
     const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
     return this.#sum(own, this.#counts.keyOf(workspaceId, upstream), span);
   }
@@ -124,7 +124,7 @@ export class Recorder implements FactSink {
   }
 
   /** The lanes among `ids` for which any replica recorded anything in the last `minutes` minutes. */
-  async active<Id extends LaneId>(ids: readonly Id[], minutes: number): Promise<readonly Id[]> {
+  async active<Id extends ActivityLaneId>(ids: readonly Id[], minutes: number): Promise<readonly Id[]> {
     const from = this.#minute() - minutes;
     const elsewhere = await this.#options.shared.active(from);
     return ids.filter(({ workspaceId, upstream }) => {

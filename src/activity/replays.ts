@@ -6,11 +6,11 @@
 import type { Clock } from '../clock.ts';
 import { headroom, type Headroom } from './headroom.policy.ts';
 import type { LaneLimits } from './limits.policy.ts';
-import type { LaneId, Recorder } from './recorder.ts';
+import type { ActivityLaneId, Recorder } from './recorder.ts';
 
 export interface Replays {
   /** Cached for `headroomAgeMs`: a replay of an hour takes 1 to 2 ms. */
-  headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom>;
+  headroomOf(id: ActivityLaneId, limits: LaneLimits): Promise<Headroom>;
   /** Resolves after other events have been handled, so that calls do not wait for many replays in a row. */
   yieldToCalls(): Promise<void>;
 }
@@ -34,7 +34,7 @@ export function createReplays(
   const together = new Map<string, SharedArrivals>();
   const yieldToCalls = (): Promise<void> => new Promise((resume) => void clock.after(0, resume));
 
-  function headroomOf(id: LaneId, limits: LaneLimits): Promise<Headroom> {
+  function headroomOf(id: ActivityLaneId, limits: LaneLimits): Promise<Headroom> {
     const now = clock.monotonic();
     forgetOld(headrooms, now);
     const name = `${id.upstream} ${id.workspaceId}`;
@@ -59,7 +59,7 @@ export function createReplays(
     return read;
   }
 
-  async function replay(id: LaneId, limits: LaneLimits): Promise<Headroom> {
+  async function replay(id: ActivityLaneId, limits: LaneLimits): Promise<Headroom> {
     const total = limits.bucket?.shared === true ? sharedArrivals(id.upstream) : null;
     const everybody = total === null ? [] : await total.seconds;
     const own = await recorder.arrivals(id.workspaceId, id.upstream, total?.until);

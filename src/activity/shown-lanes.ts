@@ -7,12 +7,12 @@ import type { Clock } from '../clock.ts';
 import type { Cell } from './cell.ts';
 import type { LaneLimits } from './limits.policy.ts';
 import { recentOf } from './recent.ts';
-import type { LaneId, Recorder, Span } from './recorder.ts';
+import type { ActivityLaneId, Recorder, Span } from './recorder.ts';
 import { createReplays, type Replays } from './replays.ts';
 import type { ActivitySource, CeilingState, LaneActivity } from './shape.ts';
 
 /** A lane that may be shown, with the label and the limits of its workspace. */
-export interface ShownLane extends LaneId {
+export interface ShownLane extends ActivityLaneId {
   readonly label: string;
   readonly limits: LaneLimits;
 }

@@ -81,9 +81,9 @@ export class CeilingGate {
    * the call took its position. If the limiter did know and granted nevertheless, a slot has come back: then the ceiling is
    * asked.
    */
-  #isAsleep({ lane: { gate }, positionedUnder }: QueuedCall): boolean {
+  #isAsleep({ lane: { gate }, sleepAtPosition }: QueuedCall): boolean {
     const { asleep } = gate;
-    return asleep !== null && asleep !== positionedUnder && this.#parts.clock.monotonic() < asleep.until;
+    return asleep !== null && asleep !== sleepAtPosition && this.#parts.clock.monotonic() < asleep.until;
   }
 
   /**
@@ -103,8 +103,8 @@ export class CeilingGate {
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
     if (hasMoved(call, grant))
       return slotReply === null ? this.#requeue(pending) : this.#stop(pending, slotReply, null);
-    // An earlier grant was returned while this one waited for it. Only the count of returned grants shows that: `gate.asleep` is
-    // cleared when a slot is given back.
+    // An earlier grant was returned while this one waited for it. Only the lane's count of returned grants shows
+    // that: `gate.asleep` is cleared when a slot is given back.
     if (slotReply === null || (!isInOrder && gate.returned > returned)) {
       if (slotReply?.reply.kind !== 'taken') return this.#requeue(pending);
       await this.#slots.giveSlotBack(slotReply);
@@ -173,7 +173,7 @@ export class CeilingGate {
     this.#neighbours.edge.onRefused(call.lane);
     await this.#parts.limiter.settle(grant, this.#settlementOf(call, why), null);
     if (why === 'no slot') gate.reported = asleep;
-    call.positionedUnder = asleep;
+    call.sleepAtPosition = asleep;
     this.#neighbours.registry.moveToJoinedBucket(call);
     return false;
   }

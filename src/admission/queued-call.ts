@@ -69,7 +69,7 @@ export class QueuedCall implements Ticket {
    * The sleep of the lane of which the limiter knew when the ticket last took its position. A grant that comes before the end of
    * that sleep asks the ceiling all the same, because a slot must have come back. `null` = the limiter knew of none.
    */
-  positionedUnder: CeilingSleep | null;
+  sleepAtPosition: CeilingSleep | null;
   /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
   slotGivenBackAt: number | null = null;
   #state: CallState = { kind: 'entering' };
@@ -84,7 +84,7 @@ export class QueuedCall implements Ticket {
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
-    this.positionedUnder = lane.gate.reported;
+    this.sleepAtPosition = lane.gate.reported;
     this.#clock = clock;
     this.#keeper = keeper;
     this.waitEndsAt = now + request.maxWaitMs;

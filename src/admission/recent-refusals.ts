@@ -142,17 +142,17 @@ function refusalAfter(
   return isLate ? waitTooLong({ waitMs, heldBy }, request) : null;
 }
 
-/** True when the call would stand behind the other one, asks for the same units or more, and is under the same limits. */
+/** True when the call would stand behind the other one (urgency 0 goes first), asks for the same units or more, and is under the same limits. */
 function isNoBetter(call: AdmissionRequest, other: AdmissionRequest): boolean {
-  const [one, two] = [call.admission, other.admission];
+  const [one, former] = [call.admission, other.admission];
   return (
     call.arrivedAt >= other.arrivedAt &&
-    one.urgency >= two.urgency &&
-    one.callClass === two.callClass &&
-    one.document === two.document &&
-    one.ceilingTag === two.ceilingTag &&
-    one.maxQueued <= two.maxQueued &&
-    Object.entries(two.costs).every(
+    one.urgency >= former.urgency &&
+    one.callClass === former.callClass &&
+    one.document === former.document &&
+    one.ceilingTag === former.ceilingTag &&
+    one.maxQueued <= former.maxQueued &&
+    Object.entries(former.costs).every(
       ([meter, cost]) => (one.costs[meter as keyof typeof one.costs] ?? 0) >= cost,
     )
   );

@@ -21,15 +21,15 @@ export interface Hold {
 /** Holds that last until a day's quota is there again. */
 const isOfDay = (heldBy: HeldBy): boolean => heldBy === 'ceiling_day' || heldBy === 'upstream_day';
 
-/** The call cannot leave within its wait. `maxPreferMs`: the longest wait that it could ask for. */
+/** The call cannot leave within its wait. `maxWaitIfAskedMs`: the longest wait that it could ask for. */
 export const waitTooLong = (
   { waitMs, heldBy }: Hold,
-  { maxPreferMs }: Pick<AdmissionRequest, 'maxPreferMs'>,
+  { maxWaitIfAskedMs }: Pick<AdmissionRequest, 'maxWaitIfAskedMs'>,
 ): Refusal =>
   new Refusal(isOfDay(heldBy) ? 'day_quota_exhausted' : 'wait_too_long', {
     retryInMs: waitMs,
     heldBy,
-    detail: `${cause[heldBy]} ${advice(waitMs, maxPreferMs)}`,
+    detail: `${cause[heldBy]} ${advice(waitMs, maxWaitIfAskedMs)}`,
   });
 
 /** What holds the call, as a sentence for its caller. */
@@ -47,10 +47,10 @@ const cause: Readonly<Record<HeldBy, string>> = {
 };
 
 /** States the wait that the call would need and, where such a wait is allowed, the `Prefer` field that asks for it. */
-function advice(waitMs: number, maxPreferMs: number): string {
+function advice(waitMs: number, maxWaitIfAskedMs: number): string {
   const seconds = Math.ceil(waitMs / 1_000);
   const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;
-  return seconds * 1_000 <= maxPreferMs ? `${known} Prefer: wait=${seconds} lets it wait.` : known;
+  return seconds * 1_000 <= maxWaitIfAskedMs ? `${known} Prefer: wait=${seconds} lets it wait.` : known;
 }
 
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */
@@ -70,7 +70,7 @@ const queueFull =
 /** The limiter's refusal of an arriving call. */
 export function refusedBy(
   reply: Extract<AdmissionReply, { kind: 'refused' }>,
-  request: Pick<AdmissionRequest, 'maxPreferMs'>,
+  request: Pick<AdmissionRequest, 'maxWaitIfAskedMs'>,
 ): Refusal {
   if (reply.reason === 'wait_too_long') {
     return waitTooLong({ waitMs: reply.retryInMs, heldBy: reply.heldBy }, request);

@@ -19,7 +19,7 @@ export interface AdmissionRequest {
   /** How long the call may wait in all, milliseconds. */
   readonly maxWaitMs: number;
   /** The longest wait that the call could have asked for with `Prefer: wait`, milliseconds. */
-  readonly maxPreferMs: number;
+  readonly maxWaitIfAskedMs: number;
   /** False once the caller's API key was removed or has expired: a waiting call is refused then. */
   readonly stillValid: () => boolean;
 }

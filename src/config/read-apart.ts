@@ -13,7 +13,7 @@ export interface ApartOptions {
   readonly slices: Slices;
   /** Its abort ends the thread. */
   readonly signal: AbortSignal;
-  /** Starts the thread that checks the text, instead of a real one. When set, short texts are checked in it as well. */
+  /** Tests replace the thread that checks the text by it. When set, short texts are checked in it as well. */
   readonly startThread?: StartThread | undefined;
 }
 

@@ -21,6 +21,7 @@ const maxBytes = 65_536;
 
 export interface FileParts extends SourceEvents {
   readonly path: string;
+  /** Put before the text, such as `Bearer `. */
   readonly prefix: string;
   readonly clock: Pick<Clock, 'after' | 'monotonic'>;
 }
@@ -53,6 +54,7 @@ export class FileSource implements Source {
     return this.#state;
   }
 
+  /** Resolves with true when a text that was not refused is in use. */
   async refused(version: number): Promise<boolean> {
     if (!this.#isInUse(version)) return true;
     if (!this.#refusals.mayRenew(this.#parts.clock.monotonic())) return false;
@@ -82,7 +84,7 @@ export class FileSource implements Source {
 
   /**
    * Reads the file; while a reading is under way, joins that one.
-   * @param isTrusted true = a changed text is used without a second reading
+   * @param isTrusted true = a changed text is used without a second reading; of no effect on a reading that is joined
    */
   #check(isTrusted = false): Promise<void> {
     this.#reading ??= readCredential(this.#parts.path).then((reading) => {

@@ -35,7 +35,7 @@ const maxTokenLength = 16_384;
 const maxLifeSeconds = 31_536_000;
 
 /** Errors of RFC 6749 §5.2: the client or its grant is wrong, and the same request again would fail, too. */
-const refusals = new Set([
+const refusalErrors = new Set([
   'invalid_request',
   'invalid_client',
   'invalid_grant',
@@ -62,10 +62,11 @@ export function readToken(
     fault,
     statedMs: retryAfterMs(fields, now),
   });
+  // Both say that the endpoint cannot answer now.
   if (status === 429 || status >= 500) return failed('throttled');
   const error = json?.['error'];
   if (grant === 'refresh_token' && error === 'invalid_grant') return failed('grant_ended');
-  const isRefused = status === 401 || (typeof error === 'string' && refusals.has(error));
+  const isRefused = status === 401 || (typeof error === 'string' && refusalErrors.has(error));
   return failed(isRefused ? 'refused' : 'invalid');
 }
 

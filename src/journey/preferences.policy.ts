@@ -31,7 +31,7 @@ const marginMs = 1_000;
  *
  * A call never waits into its client's time-out: the refusal has to arrive before the client hangs up. The wait ends five
  * seconds before the time-out, so that they are left for the response; of a time-out under 7.5 s, a third is wait and two thirds
- * are left. Where the upstream usually takes longer for its response, that longer time is left. A time-out that the call states
+ * are left. Where the upstream usually takes longer for its response, that time is left instead, and up to a second more. A time-out that the call states
  * always counts. One that is only known of its client counts unless the call asks for a wait: `Prefer: wait` says how long this
  * client waits.
  */

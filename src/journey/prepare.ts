@@ -121,7 +121,7 @@ export function prepare(input: PrepareInput): Prepared {
       model: description.model,
       operation: `${call.method} ${withoutQuery(route.pathAndQuery)}`,
     },
-    maxPreferMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
+    maxWaitIfAskedMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
     maxWaitMs: maxWaitMsOf(patience, limits),
     stillValid: caller.stillValid,
   };

@@ -1,6 +1,6 @@
 /**
- * The one sentence at the top of the page: can somebody raise traffic now? Pure. The worst finding wins; each names
- * what it saw, so that the sentence can be checked against the figures below it.
+ * The one sentence at the top of the page: can somebody raise traffic now? Pure. Of several findings the first wins, in the
+ * order in which they stand here, worst first; each names what it saw, so that the sentence can be checked against the figures below it.
  */
 
 import { defaultWaits } from '../config/defaults.ts';
@@ -15,15 +15,16 @@ export interface VerdictInput {
   readonly overloadedLastMinute: number;
   readonly upstreams: readonly {
     readonly name: string;
-    /** `null`: no limit of it has been used yet. */
+    /** How full its fullest limit is, 0 to 1; `null`: none has been used yet. */
     readonly fullest: number | null;
     readonly closedMs: number;
+    /** Its breaker is open: calls are refused with this status. */
     readonly refusing: { readonly status: number; readonly retryInMs: number } | null;
     readonly waiting: number;
     readonly oldestMs: number;
     readonly shedLastMinute: number;
     readonly absorbedLastMinute: number;
-    /** Throttled responses that its clients got. */
+    /** Throttled responses that were passed on to clients. */
     readonly throttledLastMinute: number;
     /** All replicas together; counts since the last full minute. `null`: not read, or there is one replica. */
     readonly whole: { readonly waiting: number; readonly shed: number; readonly absorbed: number } | null;
@@ -97,7 +98,7 @@ function refused(upstreams: readonly Upstream[], overloadedLastMinute: number): 
     return `This replica was full and refused ${calls(overloadedLastMinute)} in the last minute.`;
   const elsewhere = worst(upstreams, ({ whole }) => whole?.shed ?? 0);
   if (elsewhere?.whole)
-    return `All replicas refused ${calls(elsewhere.whole.shed)} to ${elsewhere.name} since the last full minute.`;
+    return `All replicas together refused ${calls(elsewhere.whole.shed)} to ${elsewhere.name} since the last full minute.`;
   const passedOn = worst(upstreams, (each) => each.throttledLastMinute);
   if (passedOn === null) return null;
   return `${throttles(passedOn.throttledLastMinute)} of ${passedOn.name} reached clients in the last minute.`;

@@ -8,7 +8,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { statesOfHolder, type Claim, type ClaimState } from './claim.ts';
+import { renewedStates, type Claim, type ClaimState } from './claim.ts';
 import type { KeptEntry } from './kept-responses.ts';
 import { LostResponses } from './lost-responses.ts';
 import type { PendingWork } from './pending-work.ts';
@@ -25,30 +25,30 @@ export interface HeldClaimsParts {
   /** Opaque name of this replica, new with every start. */
   readonly replica: string;
   readonly settings: () => IdempotencySettings;
-  /** A call was made again for its repeat: its replica is gone, or another replica makes it, too. */
+  /** A call was made again for its repeat: the replica that made it is gone, or makes it, too. */
   readonly onMadeAgain: (upstream: string) => void;
   /** The responses that this replica keeps, the oldest first. */
   readonly keptResponses: () => Iterable<KeptEntry>;
   readonly work: PendingWork;
 }
 
-/** `known: 'asked'`: Redis did not reply to the claim, so another replica may hold it. */
+/** `unconfirmed`: Redis did not reply to the claim, so that another replica may hold it. */
 interface Held extends Claim {
   readonly upstream: string;
-  readonly known: 'asked' | 'ours';
+  readonly ownership: 'unconfirmed' | 'confirmed';
 }
 
 export class HeldClaims {
   readonly #parts: HeldClaimsParts;
   /** Claims of calls under way, by name. */
   readonly #held = new Map<string, Held>();
-  readonly #lost: LostResponses;
+  readonly #notInRedis: LostResponses;
   #runs = 0;
   #cancelRenewal: (() => void) | null = null;
 
   constructor(parts: HeldClaimsParts) {
     this.#parts = parts;
-    this.#lost = new LostResponses(parts);
+    this.#notInRedis = new LostResponses(parts);
   }
 
   /** A claim with a holder's name that no other claim has. */
@@ -61,8 +61,8 @@ export class HeldClaims {
   }
 
   /** Holds the claim: renews it from now on. */
-  hold({ name, upstream }: RepeatKey, claim: Claim, known: Held['known'] = 'ours'): void {
-    this.#held.set(name, { ...claim, upstream, known });
+  hold({ name, upstream }: RepeatKey, claim: Claim, ownership: Held['ownership'] = 'confirmed'): void {
+    this.#held.set(name, { ...claim, upstream, ownership });
     this.#cancelRenewal ??= this.#renewLater();
   }
 
@@ -71,7 +71,7 @@ export class HeldClaims {
     if (this.#held.get(name)?.holder === holder) this.#held.delete(name);
   }
 
-  /** Reports the new state of a call to Redis. Resolves with true when a repeat waits for its response. */
+  /** Reports the new state of a call to Redis, where the claim then lives for `forMs` milliseconds. Resolves with true when a repeat waits for its response. */
   async change(name: string, state: ClaimState, forMs: number = heldMs): Promise<boolean> {
     const held = this.#held.get(name);
     if (held === undefined) return false;
@@ -96,11 +96,11 @@ export class HeldClaims {
    * Another replica has taken the claim, and makes the same call. That replica has counted the repetition, unless Redis had lost
    * this replica's claim or never had it: then the repetition is counted here.
    */
-  #taken(name: string, holder: string, isForgotten: boolean): void {
+  #taken(name: string, holder: string, isDataLost: boolean): void {
     const held = this.#held.get(name);
     if (held?.holder !== holder) return;
     this.#held.delete(name);
-    if (isForgotten || held.known === 'asked') this.#parts.onMadeAgain(held.upstream);
+    if (isDataLost || held.ownership === 'unconfirmed') this.#parts.onMadeAgain(held.upstream);
   }
 
   #renewLater(): () => void {
@@ -115,32 +115,33 @@ export class HeldClaims {
 
   async #renew(): Promise<void> {
     const { redis, work } = this.#parts;
-    const held = [...this.#held].filter(([, { state }]) => statesOfHolder.includes(state));
+    const held = [...this.#held].filter(([, { state }]) => renewedStates.includes(state));
     const claims = held.map(([name, claim]) => ({ name, ...claim }));
-    const renewed = await redis.renew([...claims, ...this.#lost.claims()]);
+    const renewed = await redis.renew([...claims, ...this.#notInRedis.claims()]);
     if (renewed === null) return;
     for (const { name, holder } of renewed.taken) {
-      this.#lost.drop(name);
+      this.#notInRedis.drop(name);
       this.#taken(name, holder, renewed.isDataLost);
     }
     for (const { name, holder } of claims) this.#confirm(name, holder);
     if (renewed.isDataLost) await this.#putBackKept();
     // Storing responses may take long, and the next renewal is soon: so nothing waits for it here.
-    work.add(this.#lost.store(renewed.wanted));
+    work.add(this.#notInRedis.store(renewed.wanted));
   }
 
   async #putBackKept(): Promise<void> {
     const { redis, keptResponses, onMadeAgain } = this.#parts;
-    this.#lost.add(keptResponses(), () => this.#newHolder());
-    const putBack = await redis.renew(this.#lost.claims());
+    this.#notInRedis.add(keptResponses(), () => this.#newHolder());
+    const putBack = await redis.renew(this.#notInRedis.claims());
     for (const { name } of putBack?.taken ?? []) {
-      const upstream = this.#lost.drop(name);
+      const upstream = this.#notInRedis.drop(name);
       if (upstream !== null) onMadeAgain(upstream);
     }
   }
 
   #confirm(name: string, holder: string): void {
     const held = this.#held.get(name);
-    if (held?.holder === holder && held.known === 'asked') this.#held.set(name, { ...held, known: 'ours' });
+    if (held?.holder === holder && held.ownership === 'unconfirmed')
+      this.#held.set(name, { ...held, ownership: 'confirmed' });
   }
 }

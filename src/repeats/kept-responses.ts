@@ -2,8 +2,8 @@
  * Responses of calls that may be repeated, in the memory of this process.
  *
  * Owns: how long responses are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
- * bounds, and the oldest responses are dropped first; an expired response is never returned, and is dropped when the next one is
- * kept, at the latest two lifetimes after it was kept.
+ * bounds: the oldest responses of a workspace that is over its own are dropped first, then the oldest of all. An expired response is
+ * never returned; a sweep drops it, at the latest after twice the longest lifetime that is in use.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
@@ -84,9 +84,12 @@ export class KeptResponses {
   #makeRoom(owner: string): void {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     for (const [name, entry] of this.#entries) {
-      const ownerIsFull = (this.#bytesOf.get(owner) ?? 0) > maxWorkspaceBytes;
-      if (!ownerIsFull && this.#bytes <= maxTotalBytes) return;
-      if (this.#bytes > maxTotalBytes || entry.key.owner === owner) this.delete(name);
+      if ((this.#bytesOf.get(owner) ?? 0) <= maxWorkspaceBytes) break;
+      if (entry.key.owner === owner) this.delete(name);
+    }
+    for (const name of this.#entries.keys()) {
+      if (this.#bytes <= maxTotalBytes) return;
+      this.delete(name);
     }
   }
 

@@ -7,7 +7,7 @@
 import type { Clock, Random } from '../clock.ts';
 import type { IdempotencySettings, RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
-import { claimOf, claimText, statesOfHolder, type Claim } from './claim.ts';
+import { claimOf, claimText, renewedStates, type Claim } from './claim.ts';
 import type { RepeatKey } from './repeat.ts';
 import { changeScript, claimScript, indexScript, renewScript } from './repeat-scripts.ts';
 
@@ -128,7 +128,7 @@ export class RedisRepeats {
         client.set(wantedKey(name), '1', 'PX', handOverMs),
       ]);
       const claim = claimOf(text);
-      const isGone = claim === null || (statesOfHolder.includes(claim.state) && leftMs <= traceMs);
+      const isGone = claim === null || (renewedStates.includes(claim.state) && leftMs <= traceMs);
       return { claim: isGone ? 'gone' : claim, sealed };
     });
   }

@@ -9,7 +9,7 @@
  * Owns: the scripts. Does not own: what replicas do with the replies (`redis-repeats.ts`).
  * Keeps: every written key gets an expiry, and Redis' `TIME` is the only clock. All times are milliseconds.
  */
-import { statesOfHolder } from './claim.ts';
+import { renewedStates } from './claim.ts';
 
 const clock = `local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)`;
@@ -22,7 +22,7 @@ local function isNobodys(claim)
 end`;
 
 /** Lua: true for a state in which only the claim's replica has the result, so that the claim is of no use without that replica. */
-const isStateOfHolder = statesOfHolder.map((state) => `state == '${state}'`).join(' or ');
+const isRenewedState = renewedStates.map((state) => `state == '${state}'`).join(' or ');
 
 /**
  * Takes the claim unless it belongs to somebody. A claim is orphaned when it was not renewed, so that its replica is gone: it stays
@@ -45,7 +45,7 @@ if not epoch then
 end
 local known = redis.call('GET', KEYS[1])
 local state = known and string.match(known, '^%S+ %S+ (%S+)')
-local isOrphaned = (${isStateOfHolder}) and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[5])
+local isOrphaned = (${isRenewedState}) and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[5])
 if known and not isOrphaned and state ~= 'free' and state ~= 'left' then return {epoch, 'known', known} end
 if not known and now < tonumber(epoch) then return {epoch, 'wait'} end
 local arrival = state == 'left' and string.match(known, '(%S+)$')

@@ -114,7 +114,7 @@ export class SharedRepeats {
     const isTaken = claimed?.kind === 'taken';
     if (isTaken && claimed.isOrphaned) this.#parts.onMadeAgain(key.upstream);
     if (key.marker === 'key' && (isTaken || claimed === null)) {
-      this.#claims.hold(key, own, isTaken ? 'ours' : 'asked');
+      this.#claims.hold(key, own, isTaken ? 'confirmed' : 'unconfirmed');
     }
   }
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { LaneTable, type ActivityLane } from '../../src/activity/lane-table.ts';
+import { ActivityLaneTable, type ActivityLane } from '../../src/activity/lane-table.ts';
 import { Minutes } from '../../src/activity/minutes.ts';
 
 const minutes = new Minutes(() => 'key');
@@ -7,7 +7,7 @@ const minutes = new Minutes(() => 'key');
 /** A table for ten lanes; `shown` are workspaces that are shown under a label of their own. */
 function tableOf(shown: readonly string[] = []) {
   const dropped: string[] = [];
-  const table = new LaneTable({
+  const table = new ActivityLaneTable({
     max: 10,
     isShown: (workspaceId) => shown.includes(workspaceId),
     onEvicted: ({ workspaceId }) => void dropped.push(workspaceId),

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { addArrival, addWait, emptyCell } from '../../src/activity/cell.ts';
 import { cellOfText, cellText } from '../../src/activity/cell-text.ts';
-import { Recorder, type LaneId } from '../../src/activity/recorder.ts';
+import { Recorder, type ActivityLaneId } from '../../src/activity/recorder.ts';
 import { RedisActivity } from '../../src/activity/redis-activity.ts';
 import type { LaneCalls } from '../../src/activity/shared.ts';
 import { systemRandom } from '../../src/clock.ts';
@@ -53,7 +53,11 @@ afterEach(async () => {
 });
 
 /** A replica's recorder over this test's Redis. */
-function replica(name: string, live: readonly (LaneId & LaneCalls)[] = [], maxLanes = 1_000): Replica {
+function replica(
+  name: string,
+  live: readonly (ActivityLaneId & LaneCalls)[] = [],
+  maxLanes = 1_000,
+): Replica {
   const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
   const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
   if (settings === null) throw new Error('no Redis is configured');

@@ -142,7 +142,7 @@ describe('the live page', () => {
     reader.destroy();
     expect(state.verdict).toMatchObject({
       level: 'pressed',
-      detail: 'All replicas refused 7 calls to lm since the last full minute.',
+      detail: 'All replicas together refused 7 calls to lm since the last full minute.',
     });
   });
 

@@ -46,6 +46,12 @@ test('responses of all workspaces stay within the bytes of all, and the oldest g
   expect(has('large', '2')).toEqual([false, true]);
 });
 
+test('a workspace that is over its bytes makes room itself, not the others', () => {
+  const { put, has } = store(3 * kibibyte, 5 * kibibyte);
+  for (const name of ['b1', 'a1', 'a2', 'a3']) put(name, name.slice(0, 1));
+  expect(has('b1', 'a1', 'a2', 'a3')).toEqual([true, false, true, true]);
+});
+
 test('a response is dropped when its time is over, also when no repeat asks for it', () => {
   const { clock, put, has, kept } = store(100 * kibibyte, 100 * kibibyte);
   put('a', 'a');

@@ -122,7 +122,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
       workspaceId: call.workspace.name,
       subject: { upstream: 'upstream', credential: '', host: '', model: null, operation: '' },
       maxWaitMs: plan.maxWaitMs,
-      maxPreferMs: Infinity,
+      maxWaitIfAskedMs: Infinity,
       stillValid: () => clock.monotonic() < call.workspace.revokedAt,
     };
     ticket = await queue.enter(request, gone.signal);

@@ -17,7 +17,7 @@ export interface CallOptions extends AdmissionOptions {
   readonly workspace?: string;
   /** How long the call may wait, milliseconds. */
   readonly maxWaitMs?: number;
-  readonly maxPreferMs?: number;
+  readonly maxWaitIfAskedMs?: number;
   readonly clientGone?: AbortSignal;
   readonly stillValid?: () => boolean;
 }
@@ -27,7 +27,7 @@ export type Entering = Parameters<AdmissionQueue['enter']>;
 
 /** A call that arrives now, to be entered. */
 export function callOf(clock: Clock, ticket: string, options: CallOptions = {}): Entering {
-  const { perMinute = null, perDay = null, workspace = 'w', maxPreferMs = 600_000, ...more } = options;
+  const { perMinute = null, perDay = null, workspace = 'w', maxWaitIfAskedMs = 600_000, ...more } = options;
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = options.arrivedAt ?? clock.monotonic();
   const request: AdmissionRequest = {
@@ -42,7 +42,7 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
     workspaceId: workspace,
     subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
     maxWaitMs: options.maxWaitMs ?? 45_000,
-    maxPreferMs,
+    maxWaitIfAskedMs,
     stillValid,
   };
   return [request, clientGone];

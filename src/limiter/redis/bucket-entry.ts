@@ -110,6 +110,7 @@ export class BucketEntry {
     if (before.kind === 'entering' || before.kind === 'withdrawn') return;
     held.tickets.delete(id);
     if (before.kind === 'waiting') this.#cancelNowOrLater(id);
+    // A lease that its call has is settled by the call.
     else if (before.lease.state.kind === 'quarantined') this.#drop(before.lease);
   }
 
