@@ -72,7 +72,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   [
     'a window whose log ends goes on with the level of before the log',
     'lessons',
-    'meter.level, meter.at = windowLog.loggedUnits(meter, now), math.max(meter.at, now)',
+    'meter.level, meter.at = math.min(windowLog.loggedUnits(meter, now), meter.limit or math.huge), math.max(meter.at, now)',
     '',
   ],
   [

@@ -54,9 +54,12 @@ export function loggedUnits({ slots }: WindowLog, now: number): number {
   return units;
 }
 
-/** The level of a meter goes on from what its log counts, before the log ends: until then nothing else kept it. */
+/**
+ * The level of a meter goes on from what its log counts, before the log ends: until then nothing else kept it. At most the limit,
+ * which may have been lowered since: the upstream counts no more.
+ */
 export function levelOfLog(meter: Meter, log: WindowLog, now: number): void {
-  meter.level = loggedUnits(log, now);
+  meter.level = Math.min(loggedUnits(log, now), meter.limit ?? Infinity);
   meter.at = Math.max(meter.at, now);
 }
 

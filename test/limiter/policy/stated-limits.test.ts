@@ -232,6 +232,14 @@ describe.each(origins)('described windows that change their number, on a clock t
     expect(waitMs).toBeLessThan(22_000);
   });
 
+  test('that was lowered drains from its limit, not from what it had counted before', () => {
+    const wide = { meter: 'requests', limit: 6, windowMs: 60_000, counts: 'rolling' } as const;
+    const draining = { meter: 'requests', limit: 2, windowMs: 60_000 } as const;
+    const reloaded = new Reloaded().send(0, 6, [wide]);
+    expect(reloaded.ask(1_000, [{ ...wide, limit: 2 }])).toBeGreaterThan(50_000);
+    expect(reloaded.ask(2_000, [draining])).toBeLessThan(31_000);
+  });
+
   test('that drains goes on with its level', () => {
     const leaky = (meter: MeterSetting['meter'], limit: number, windowMs: number) => ({
       meter,

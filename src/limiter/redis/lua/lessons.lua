@@ -14,7 +14,7 @@ local function applySettings(setting, now)
     local counts = one and one.counts or false
     if not meter.log and counts then drain(meter, now) end
     if meter.log and not counts then
-      meter.level, meter.at = windowLog.loggedUnits(meter, now), math.max(meter.at, now)
+      meter.level, meter.at = math.min(windowLog.loggedUnits(meter, now), meter.limit or math.huge), math.max(meter.at, now)
     end
     if meter.log and counts == 'rolling' then windowLog.keepLog(meter, counts, now) end
     applySetting(meter, one, now)
