@@ -2,14 +2,16 @@
  * What stands at Redis' address may answer anything; nothing that it says ends the process. ioredis 6.0.0 reads replies
  * without looking at their shape (an integer in reply to SUBSCRIBE, a null that nobody asked for) and throws what goes
  * wrong then out of every handler, as an uncaught exception. Its decoder reserves memory for as many elements as a
- * length claims, so that a few bytes exhaust the heap.
+ * length claims, so that a few bytes exhaust the heap. It listens for one error of a socket only: a TLS peer that is not trusted
+ * causes a second one, by the alert with which it answers the end of the handshake.
  *
  * Owns: that such bytes close the connection they came on, which is then opened again like any broken one. Does not
- * own: what well-formed replies mean. Reaches into two classes of ioredis, for it has no option for this and makes its
+ * own: what well-formed replies mean. Reaches into four classes of ioredis, for it has no option for this and makes its
  * clients for Sentinels and Cluster nodes itself; refuses to load when they are not as expected.
  */
 import { Duplex } from 'node:stream';
-import { Command } from 'ioredis';
+import { Command, SentinelConnector } from 'ioredis';
+import StandaloneConnectors from 'ioredis/built/connectors/StandaloneConnector.js';
 import DataHandlers from 'ioredis/built/DataHandler.js';
 import Decoders from 'ioredis/built/resp/decoder.js';
 import { isSlots, ReplyBounds } from './reply-bounds.policy.ts';
@@ -20,6 +22,8 @@ export function guardReplies(): void {
   isGuarded = true;
   guardHandlers(DataHandlers.default.prototype);
   guardDecoders(Decoders.Decoder.prototype);
+  guardSockets(StandaloneConnectors.default.prototype);
+  guardSockets(SentinelConnector.prototype);
   // ioredis walks through the reply to CLUSTER SLOTS in a callback: an error thrown there would be uncaught and end the process.
   Command.setReplyTransformer('cluster', (reply: unknown) => {
     if (typeof reply === 'string' || isSlots(reply)) return reply;
@@ -73,5 +77,15 @@ function guardDecoders(prototype: object): void {
     if (known === undefined) bounds.set(this, (known = new ReplyBounds()));
     known.read(bytes);
     write.call(this, bytes);
+  });
+}
+
+/** The first error of a socket ends its connection, and ioredis reports it; those behind it have nothing to add. */
+function guardSockets(prototype: object): void {
+  const connect = methodOf(prototype, 'connect');
+  Reflect.set(prototype, 'connect', async function (this: object, ...words: readonly unknown[]) {
+    const stream: unknown = await connect.call(this, ...words);
+    if (stream instanceof Duplex) stream.on('error', () => {});
+    return stream;
   });
 }

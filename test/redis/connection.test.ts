@@ -148,3 +148,26 @@ test('the Redis connection is made again when the driver has given it up', async
   await ready(connection);
   expect(await connection.client.ping()).toBe('PONG');
 });
+
+test('further errors of a socket that has broken end nothing, such as the alert of a TLS peer that is not trusted', async () => {
+  const server = await startRedis();
+  closers.push(() => server.stop());
+  const seen: string[] = [];
+  const connection = connectRedis(
+    settingsOf('single', server.port),
+    { clock: systemClock, random: systemRandom },
+    (failure) => void seen.push(String(failure)),
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  const { client } = connection;
+  if (!(client instanceof Redis)) throw new Error('a Cluster');
+  const { stream } = client;
+  const closed = new Promise((resolve) => stream.once('close', resolve));
+  stream.destroy(new Error('not trusted'));
+  await closed;
+  expect(() => stream.emit('error', new Error('a late alert'))).not.toThrow();
+  await ready(connection);
+  expect(client.stream).not.toBe(stream);
+  expect(seen.join()).toContain('not trusted');
+});
