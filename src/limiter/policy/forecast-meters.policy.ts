@@ -46,7 +46,6 @@ export function metersForecast(bucket: Bucket, needs: readonly Needed[], from: n
   let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
   const windows: NeededWindow[] = [];
   for (const { name, units, ahead } of needs) {
-    if (units + ahead <= 0) continue;
     const waitMs = drainMs(bucket, { name, units, ahead }, from);
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[name] };
     const meter = bucket.meters.get(name);

@@ -63,36 +63,38 @@ export function forecastAt(bucket: Bucket, position: LanePosition, now: number):
 
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
 function bucketForecast(bucket: Bucket, position: LanePosition, now: number): Forecast {
-  const { lane, costs } = position;
-  const others = othersAhead(bucket, position);
+  const { lane } = position;
   // A lane that waits for a document's cost adds no time, because the response that states the cost may come at any moment.
   let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
   const consider = ({ waitMs, heldBy }: Forecast): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };
-  const own: Needed[] = [];
-  const all: Needed[] = [];
-  for (const name of meterNames) {
-    const units = costs[name] ?? 0;
-    // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
-    const ahead = ownCostAhead(bucket, position, name);
-    own.push({ name, units, ahead });
-    all.push({
-      name,
-      units,
-      ahead: units > 0 ? ahead + costElsewhere(bucket, { lane, others }, name) : ahead,
-    });
-  }
   const ofBucket = bucketStandstill(bucket, now);
+  const all = needsOf(bucket, position, othersAhead(bucket, position));
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
   const ofLane = laneStandstill(position, ofBucket, now);
-  // Calls of other lanes do not stand still with this one.
   if (ofLane.waitMs > ofBucket.waitMs) {
+    // Calls of other lanes do not stand still with this one.
+    const own = needsOf(bucket, position, 0);
     consider(afterStandstill(ofLane, metersForecast(bucket, own, now + ofLane.waitMs)));
   }
   consider({ waitMs: serialWaitMs(position, now), heldBy: 'serialized' });
   if (ofLane.waitMs > 0) consider(afterStandstill(ofLane, roundsForecast(position, position.ahead)));
   return longest;
+}
+
+/** What the call takes from each meter, and what goes before it: calls of its lane, and so many of other lanes. */
+function needsOf(bucket: Bucket, position: LanePosition, others: number): Needed[] {
+  const { lane, costs } = position;
+  const needs: Needed[] = [];
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
+    const own = ownCostAhead(bucket, position, name);
+    const ahead = units > 0 ? own + costElsewhere(bucket, { lane, others }, name) : own;
+    if (units + ahead > 0) needs.push({ name, units, ahead });
+  }
+  return needs;
 }
 
 /** Calls of other lanes expected to go before the position. */

@@ -142,14 +142,12 @@ do
     local windows, isLogged = {}, false
     for _, need in ipairs(needs) do
       local name, units, ahead = need[1], need[2], need[3]
-      if units + ahead > 0 then
-        consider(drainMs(name, units, ahead, from), heldByMeter[name])
-        local meter = meters[name]
-        if isNested and meter and callWindows[name] then
-          local function waitMsOf(fewer) return drainMs(name, units, math.max(0, ahead - fewer), from) end
-          windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
-          isLogged = isLogged or meter.log
-        end
+      consider(drainMs(name, units, ahead, from), heldByMeter[name])
+      local meter = meters[name]
+      if isNested and meter and callWindows[name] then
+        local function waitMsOf(fewer) return drainMs(name, units, math.max(0, ahead - fewer), from) end
+        windows[#windows + 1] = { meter, units + ahead, waitMsOf, meter.windowMs, #windows }
+        isLogged = isLogged or meter.log
       end
     end
     if #windows > 1 and isLogged then
@@ -159,9 +157,21 @@ do
     return waitMs, heldBy
   end
 
+  -- What the call takes from each meter, and what goes before it: calls of its lane, and `others` of other lanes.
+  local function needsOf(lane, position, others)
+    local wanted, needs = {}, {}
+    for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
+    for _, name in ipairs(meterNames) do
+      local units = wanted[name] or 0
+      local ahead = ownCostAhead(lane, position.ahead, name)
+      if units > 0 then ahead = ahead + costElsewhere(lane, others, name) end
+      if units + ahead > 0 then needs[#needs + 1] = { name, units, ahead } end
+    end
+    return needs
+  end
+
   -- What the bucket alone makes of the position, whatever the workspace's ceiling allows.
   local function bucketForecast(lane, position, now)
-    local others = othersAhead(lane, position)
     local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
@@ -169,18 +179,12 @@ do
     local function afterStandstill(standstillMs, standstillBy, thenMs, thenBy)
       consider(standstillMs + thenMs, thenMs > standstillMs and thenBy or standstillBy)
     end
-    local wanted, own, all = {}, {}, {}
-    for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
-    for i, name in ipairs(meterNames) do
-      local units = wanted[name] or 0
-      local ahead = ownCostAhead(lane, position.ahead, name)
-      own[i] = { name, units, ahead }
-      all[i] = units > 0 and { name, units, ahead + costElsewhere(lane, others, name) } or own[i]
-    end
     local shutMs = closedMs(now)
-    afterStandstill(shutMs, 'closed', metersForecast(all, now + shutMs))
+    afterStandstill(shutMs, 'closed', metersForecast(needsOf(lane, position, othersAhead(lane, position)), now + shutMs))
     local stillMs, stillBy = laneStandstill(lane, position, shutMs, now)
-    if stillMs > shutMs then afterStandstill(stillMs, stillBy, metersForecast(own, now + stillMs)) end
+    if stillMs > shutMs then
+      afterStandstill(stillMs, stillBy, metersForecast(needsOf(lane, position, 0), now + stillMs))
+    end
     consider(serialWaitMs(lane, position, now), 'serialized')
     if stillMs > 0 then
       local most = position.maxInFlight
