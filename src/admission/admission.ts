@@ -20,6 +20,7 @@ import { ArrivalOrder } from './arrival-order.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingGate } from './ceiling-gate.ts';
+import { CeilingSlots } from './ceiling-slots.ts';
 import { EarlyRefusal } from './early-refusal.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
@@ -27,6 +28,7 @@ import { ArrivingCallCheck } from './arriving-call-check.ts';
 import { applyLimits, Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import { reconfigure } from './reconfigure.ts';
+import { SlotsAhead } from './slots-ahead.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
@@ -50,6 +52,7 @@ export class AdmissionQueue {
   readonly #registry: WaitRegistry;
   readonly #earlyRefusal: EarlyRefusal;
   readonly #arrivingCalls: ArrivingCallCheck;
+  readonly #slotsAhead: SlotsAhead;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
   readonly #lanes: Lanes;
@@ -72,26 +75,36 @@ export class AdmissionQueue {
     this.#registry = registry;
     this.#earlyRefusal = new EarlyRefusal(parts, registry, rotation);
     this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#earlyRefusal);
-    this.#gate = new CeilingGate(parts, { registry, rotation, edge, earlyRefusal: this.#earlyRefusal });
+    const slots = new CeilingSlots(parts);
+    const slotsAhead = new SlotsAhead(parts, slots);
+    const earlyRefusal = this.#earlyRefusal;
+    this.#slotsAhead = slotsAhead;
+    this.#gate = new CeilingGate(parts, { registry, rotation, edge, slots, slotsAhead, earlyRefusal });
   }
 
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
   async enter(request: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
     const call = this.#registry.enter(request, clientGone);
+    let ahead: ReturnType<SlotsAhead['ask']> = null;
     try {
       const { clock } = this.#parts;
       applyLimits(call.lane, request.admission.ceilingTag);
       const askedAt = clock.monotonic();
+      ahead = this.#slotsAhead.ask(call);
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {
         const now = clock.monotonic();
         call.onGrantedAtOnce(now - askedAt, now);
-        this.#gate.pass(call, reply.grant);
+        this.#gate.pass(call, reply.grant, ahead);
       } else {
+        // Before the ceiling forecasts the call's slot: that forecast must not count this one.
+        if (ahead !== null) await this.#slotsAhead.giveBack(call, ahead);
+        ahead = null;
         const refusal = await this.#arrivingCalls.refusalOf(call, reply, askedAt);
         if (refusal !== null) throw refusal;
       }
     } catch (failure) {
+      if (ahead !== null) this.#parts.background(this.#slotsAhead.giveBack(call, ahead));
       this.#registry.end(call, { kind: 'left' });
       throw failure;
     }

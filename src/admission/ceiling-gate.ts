@@ -10,7 +10,7 @@
  */
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
-import { CeilingSlots, isTaken, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
+import { isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
@@ -18,12 +18,15 @@ import { applyLimits } from './lanes.ts';
 import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
+import type { SlotsAhead } from './slots-ahead.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** Why a ticket goes back to its lane. */
 type Requeued = 'no slot' | 'gave its slot back';
 
 export interface GateNeighbours {
+  readonly slots: CeilingSlots;
+  readonly slotsAhead: SlotsAhead;
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly edge: CeilingEdge;
@@ -41,7 +44,7 @@ export class CeilingGate {
 
   constructor(parts: AdmissionParts, neighbours: GateNeighbours) {
     this.#parts = parts;
-    this.#slots = new CeilingSlots(parts);
+    this.#slots = neighbours.slots;
     this.#neighbours = neighbours;
     this.#leaseParts = { ...parts, earlyRefusal: neighbours.earlyRefusal };
   }
@@ -53,12 +56,18 @@ export class CeilingGate {
     else this.pass(call, grant);
   }
 
-  /** The bucket granted the call: it gets its lease as soon as the ceiling has a slot and its caller waits. */
-  pass(call: QueuedCall, grant: Grant): void {
-    if (call.isGone || hasMoved(call, grant)) return this.#drop(grant);
+  /**
+   * The bucket granted the call: it gets its lease as soon as the ceiling has a slot and its caller waits.
+   * @param ahead the ceiling's reply, if the call has asked ahead of its grant.
+   */
+  pass(call: QueuedCall, grant: Grant, ahead: Promise<SlotReply> | null = null): void {
+    if (call.isGone || hasMoved(call, grant)) {
+      this.#giveBack(call, ahead);
+      return this.#drop(grant);
+    }
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceilingTag);
-    const charged = this.#charge({ call, grant }, this.#askForSlot(call), gate.tail);
+    const charged = this.#charge({ call, grant }, this.#askForSlot(call, ahead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceilings.ts`).
     gate.tail = charged.catch((error: unknown) => {
@@ -68,12 +77,20 @@ export class CeilingGate {
     });
   }
 
-  /** Asks the ceiling for a slot; `null` = the ceiling is known to have none. */
-  #askForSlot(call: QueuedCall): Promise<SlotReply> | null {
-    if (this.#isAsleep(call)) return null;
+  /** The slot that the call has asked for ahead or asks for now; `null` = the ceiling is known to have none. */
+  #askForSlot(call: QueuedCall, ahead: Promise<SlotReply> | null): Promise<SlotReply> | null {
+    if (this.#isAsleep(call)) {
+      this.#giveBack(call, ahead);
+      return null;
+    }
+    if (ahead !== null) this.#neighbours.slotsAhead.onGranted(call);
     this.#neighbours.rotation.onAsked(call.lane);
     call.asksForSlot = true;
-    return this.#slots.ask(call);
+    return ahead ?? this.#slots.ask(call);
+  }
+
+  #giveBack(call: QueuedCall, ahead: Promise<SlotReply> | null): void {
+    if (ahead !== null) this.#parts.background(this.#neighbours.slotsAhead.giveBack(call, ahead));
   }
 
   /**
@@ -134,11 +151,12 @@ export class CeilingGate {
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
   #handOver(pending: GrantedCall, slot: TakenSlot): true | Promise<true> {
     const { call, grant } = pending;
-    const { registry, edge } = this.#neighbours;
+    const { registry, edge, slotsAhead } = this.#neighbours;
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
     edge.onTaken(call, grant, isUnderLimits(slot, call) ? slot.reply.state : null);
+    slotsAhead.onHandedOver(call, slot);
     call.asksForSlot = false;
     registry.grant(call, new AdmittedLease(this.#leaseParts, pending, slot));
     return true;

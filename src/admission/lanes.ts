@@ -1,6 +1,6 @@
 /**
- * What this process knows of each lane: plain data in three parts, each written by one owner (`ceiling-gate.ts`,
- * `ceiling-edge.ts`, `lane-rotation.ts`), and the registry that finds it by bucket and lane.
+ * What this process knows of each lane: plain data in four parts, each written by one owner (`ceiling-gate.ts`,
+ * `ceiling-edge.ts`, `lane-rotation.ts`, `slots-ahead.ts`), and the registry that finds it by bucket and lane.
  *
  * Does not own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
  */
@@ -54,6 +54,15 @@ interface RotationState {
   elsewhere: { readonly calls: number; readonly at: number } | null;
 }
 
+/** Whether an arriving call asks for its slot of the ceiling before it is granted. */
+type AheadState =
+  /** Its bucket or its ceiling may hold it. */
+  | { readonly kind: 'unlikely' }
+  /** The latest call was granted at once and found many slots left, at this monotonic time (milliseconds). */
+  | { readonly kind: 'likely'; readonly since: number }
+  /** A call has asked ahead; the bucket has not replied yet. */
+  | { readonly kind: 'asked' };
+
 export interface LaneView {
   readonly bucket: BucketKey;
   /** Of its latest call: the upstream, by name, and the ceiling. */
@@ -68,6 +77,7 @@ export interface LaneView {
   readonly gate: GateState;
   readonly edge: EdgeState;
   readonly rotation: RotationState;
+  ahead: AheadState;
 }
 
 /** A call by its lane. */
@@ -127,6 +137,7 @@ const newLane = ({ admission, ceiling, subject }: LaneCall, usedAt: number): Lan
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
+  ahead: { kind: 'unlikely' },
 });
 
 /**

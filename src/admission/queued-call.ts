@@ -63,6 +63,8 @@ export class QueuedCall implements Ticket {
   readonly waitEndsAt: number;
   /** Until when it may be granted: its own wait, and what the stores take for their replies. Monotonic milliseconds. */
   deadline: number;
+  /** The bucket granted it when it came. */
+  isGrantedAtOnce = false;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
   /**
@@ -113,6 +115,7 @@ export class QueuedCall implements Ticket {
    * as long: the deadline is moved by that time, so that the slowness of the store does not refuse the call.
    */
   onGrantedAtOnce(tookMs: number, now: number): void {
+    this.isGrantedAtOnce = true;
     this.deadline = Math.max(this.deadline, now + passageMs + repliesAhead * tookMs);
   }
 

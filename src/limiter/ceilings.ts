@@ -34,7 +34,13 @@ export interface CeilingState {
 }
 
 export type TakeReply =
-  | { readonly kind: 'taken'; readonly slot: CeilingSlot; readonly state: CeilingState | null }
+  /** `dayLeft`: calls that the ceiling of the day allows after this one; `null` = there is none. */
+  | {
+      readonly kind: 'taken';
+      readonly slot: CeilingSlot;
+      readonly state: CeilingState | null;
+      readonly dayLeft: number | null;
+    }
   | {
       readonly kind: 'refused';
       readonly waitMs: number;

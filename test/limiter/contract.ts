@@ -202,7 +202,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         const three = ceiling(3, null);
         for (const left of [2, 1, 0]) {
           const reply = await replica.ceilings.take(three);
-          expect(reply).toMatchObject({ kind: 'taken', state: { limit: 3, remaining: left } });
+          expect(reply).toMatchObject({ kind: 'taken', state: { limit: 3, remaining: left }, dayLeft: null });
         }
         const refused = await replica.ceilings.take(three);
         expect(refused).toMatchObject({ kind: 'refused', isDaily: false });
@@ -299,7 +299,8 @@ export function storeContract(name: string, store: StoreUnderTest): void {
       test('counts a ceiling of the day without one of the minute', async () => {
         const day = ceiling(null, 1);
         const taken = await replica.ceilings.take(day);
-        expect(taken).toMatchObject({ kind: 'taken', state: null });
+        expect(taken).toMatchObject({ kind: 'taken', state: null, dayLeft: 0 });
+        expect(await replica.ceilings.take(ceiling(3, 5))).toMatchObject({ kind: 'taken', dayLeft: 4 });
         expect(await replica.ceilings.take(day)).toMatchObject({ kind: 'refused', isDaily: true });
         if (taken.kind === 'taken') await replica.ceilings.giveSlotBack(day, taken.slot);
         expect((await replica.ceilings.take(day)).kind).toBe('taken');

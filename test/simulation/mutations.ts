@@ -31,6 +31,7 @@ const edge = 'src/admission/ceiling-edge.ts';
 const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
 const queued = 'src/admission/queued-call.ts';
+const slotsAhead = 'src/admission/slots-ahead.ts';
 const lease = 'src/admission/lease.ts';
 const standstill = 'src/limiter/policy/standstill.policy.ts';
 const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
@@ -271,6 +272,20 @@ export const mutations: readonly Mutation[] = [
     registry,
     '      this.#takeOut(call);\n      return',
     '      return',
+  ),
+  row(
+    '4',
+    'near the end of a ceiling calls ask ahead of their grants',
+    slotsAhead,
+    '      isMinuteAmple && isDayAmple\n',
+    '      isMinuteAmple || isDayAmple\n',
+  ),
+  row(
+    '6',
+    'a slot that was taken ahead stays taken',
+    slotsAhead,
+    'if (slotReply !== null) await this.#slots.giveSlotBack(slotReply);',
+    '',
   ),
   row(
     '9',

@@ -61,7 +61,8 @@ export class EmbeddedCeilings implements Ceilings {
     const left = this.#dayLeft(ceiling);
     if (left === null || left.calls > 0) {
       const day = left === null ? null : this.#days.count(key).since;
-      return { kind: 'taken', slot: new EmbeddedSlot(minute, day), state };
+      const dayLeft = left === null ? null : left.calls - 1;
+      return { kind: 'taken', slot: new EmbeddedSlot(minute, day), state, dayLeft };
     }
     if (minute !== null) await this.#minutes.reward(key, 1, { slot: minute });
     return { kind: 'refused', waitMs: left.endsInMs, isDaily: true, state: await this.state(ceiling) };

@@ -132,13 +132,13 @@ export class FailoverCeilings implements Ceilings {
   async #taken(
     ceiling: CeilingRef,
     id: string,
-    { remaining, nextSlotMs }: Extract<RedisTake, { kind: 'taken' }>,
+    { remaining, nextSlotMs, dayLeft }: Extract<RedisTake, { kind: 'taken' }>,
   ): Promise<TakeReply> {
     const { key, perMinute } = ceiling;
     const slot = new ReplicaSlot(id, true, await this.#local.note(ceiling));
     if (perMinute !== null) this.#sends.add(key, id);
     const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
-    return { kind: 'taken', slot, state };
+    return { kind: 'taken', slot, state, dayLeft };
   }
 
   async #takeLocally(ceiling: CeilingRef, id: string): Promise<TakeReply> {

@@ -29,7 +29,12 @@ const maxReads = 10_000;
 const sendsPerRestore = 500;
 
 export type RedisTake =
-  | { readonly kind: 'taken'; readonly remaining: number; readonly nextSlotMs: number }
+  | {
+      readonly kind: 'taken';
+      readonly remaining: number;
+      readonly nextSlotMs: number;
+      readonly dayLeft: number | null;
+    }
   /** `day`: the daily ceiling refused. */
   | { readonly kind: 'refused'; readonly waitMs: number; readonly day: boolean }
   | Unavailable;
@@ -59,7 +64,9 @@ export class RedisCeilings {
   async take(ceiling: CeilingRef, id: string, lateMs: number): Promise<RedisTake> {
     try {
       const result = await this.#log(ceiling).consume(ceiling.key, 1, { id, lateMs });
-      return { kind: 'taken', remaining: result.remainingPoints, nextSlotMs: result.msBeforeNext };
+      if (!(result instanceof SlotResult)) throw new TypeError('a slot was taken elsewhere than in Redis');
+      const { remainingPoints: remaining, msBeforeNext: nextSlotMs, dayLeft: left } = result;
+      return { kind: 'taken', remaining, nextSlotMs, dayLeft: left };
     } catch (result) {
       if (!(result instanceof SlotResult)) throw result;
       if (result.outcome === 'unavailable') return unavailable;

@@ -29,6 +29,8 @@ const keysOf = (rlKey: string): [sends: string, day: string] => [
 
 /** Maximum number of slots that one command takes. */
 const maxTogether = 64;
+/** Words of the reply for each of them. */
+const wordsPerSlot = 4;
 
 interface Taking {
   readonly id: string;
@@ -43,13 +45,23 @@ export interface RedisLogOptions {
   readonly lateMs?: number;
 }
 
+interface Slots {
+  readonly remaining: number;
+  readonly nextMs: number;
+  readonly used: number;
+  readonly dayLeft: number | null;
+}
+
 /** What the library passes on when a slot was asked for: resolved when it was taken, rejected otherwise. */
 export class SlotResult extends RateLimiterRes {
   readonly outcome: 'taken' | 'minute' | 'day' | 'unavailable';
+  /** Calls that the daily ceiling still allows; `null` = there is none. */
+  readonly dayLeft: number | null;
 
-  constructor(outcome: SlotResult['outcome'], slots: { remaining: number; nextMs: number; used: number }) {
-    super(slots.remaining, slots.nextMs, slots.used, slots.used === 1);
+  constructor(outcome: SlotResult['outcome'], { remaining, nextMs, used, dayLeft }: Slots) {
+    super(remaining, nextMs, used, used === 1);
     this.outcome = outcome;
+    this.dayLeft = dayLeft;
   }
 }
 
@@ -109,8 +121,8 @@ export class RedisSlidingLog extends RateLimiterRedis {
     const argv = [...limits, String(ceilingWindowMs), String(daySeconds), '', ...calls];
     const reply = await this.#redis.run('consume', async (client) => {
       const words = listOf(await runInLibrary(client, 'consume', { keys, argv }));
-      if (words.length !== 3 * asked.length) return malformed();
-      return asked.map((_one, at) => this.#read(words.slice(3 * at, 3 * at + 3)));
+      if (words.length !== wordsPerSlot * asked.length) return malformed();
+      return asked.map((_one, at) => this.#read(words.slice(wordsPerSlot * at, wordsPerSlot * (at + 1))));
     });
     return reply.kind === 'reply' ? reply.value : asked.map(() => this.#refusal('unavailable', 0));
   }
@@ -119,7 +131,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     const argv = [String(this.#perMinute ?? ''), String(ceilingWindowMs), ''];
     const reply = await this.#redis.run('other', async (client) => {
       const [live, oldestMs] = listOf(await runOwn(client, 'slots', { keys: [rlKey], argv }));
-      return amountOf(live) === 0 ? null : this.#read(['taken', live, oldestMs]);
+      return amountOf(live) === 0 ? null : this.#read(['taken', live, oldestMs, '']);
     });
     return reply.kind === 'reply' ? reply.value : this.#refusal('unavailable', 0);
   }
@@ -136,16 +148,17 @@ export class RedisSlidingLog extends RateLimiterRedis {
 
   /** A result that the library rejects, because it has used more than its points. */
   #refusal(outcome: SlotResult['outcome'], nextMs: number): SlotResult {
-    return new SlotResult(outcome, { remaining: 0, nextMs, used: this.points + 1 });
+    return new SlotResult(outcome, { remaining: 0, nextMs, used: this.points + 1, dayLeft: null });
   }
 
   /** Called inside `RedisHealth.run`, so that a malformed reply counts as no reply. */
   #read(reply: unknown): SlotResult {
-    const [kind, count, ms] = listOf(reply);
+    const [kind, count, ms, left] = listOf(reply);
     const used = amountOf(count);
     const nextMs = amountOf(ms);
+    const dayLeft = left === '' ? null : amountOf(left);
     if (kind === 'day' || kind === 'minute') return this.#refusal(kind, nextMs);
     if (kind !== 'taken') return malformed();
-    return new SlotResult('taken', { remaining: Math.max(0, this.points - used), nextMs, used });
+    return new SlotResult('taken', { remaining: Math.max(0, this.points - used), nextMs, used, dayLeft });
   }
 }

@@ -220,8 +220,12 @@ export class Server {
     clock: number,
   ): unknown[] {
     const limits = { minute, day, windowText, dayS };
+    const dayLeft = (): unknown =>
+      day === '' ? '' : Math.max(0, Number(day) - (this.#day(dayKey, clock)?.calls ?? 0));
     return calls.flatMap((id, at) =>
-      at % 2 === 0 ? this.#take({ key, dayKey }, limits, { id, late: calls[at + 1] ?? '' }, clock) : [],
+      at % 2 === 0
+        ? [...this.#take({ key, dayKey }, limits, { id, late: calls[at + 1] ?? '' }, clock), dayLeft()]
+        : [],
     );
   }
 

@@ -10,7 +10,7 @@ KEYS  1 sends (sorted set: id by send time)  2 calls of the day (number)
 ARGV  1 per minute ('' = none)  2 per day ('' = none)  3 window ms  4 day s  5 now ('' = TIME)
       6... for each call: id, latest time at which the call may leave, in ms after now ('' = 0)
 Reply for each call: taken | minute | day, sends in the window, ms until the oldest slot is free (after a refusal: until the
-      next one is)
+      next one is), calls that are left of the day ('' = there is no daily ceiling)
 ]]
 local consume
 do
@@ -53,26 +53,33 @@ do
     last, written = at, true
   end
 
+  -- The replica asks again because the first reply was lost. The call leaves after this reply, so its slot counts from now on.
+  local function takeAgain(id, at)
+    write(id, at)
+    count()
+    return 'taken', taken, nextMs()
+  end
+
+  local function countOfDay()
+    redis.call('SET', day, 0, 'EX', dayS, 'NX')
+    ofDay = redis.call('INCRBY', day, 1)
+    if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
+  end
+
   local function take(id, at)
-    -- The replica asks again because the first reply was lost. The call leaves after this reply, so its slot counts from now on.
-    if perMinute and redis.call('ZSCORE', sends, id) then
-      write(id, at)
-      count()
-      return 'taken', taken, nextMs()
+    local isMinuteFull, isDayFull = perMinute and taken >= perMinute, perDay and ofDay >= perDay
+    if isMinuteFull or isDayFull then
+      if perMinute and redis.call('ZSCORE', sends, id) then return takeAgain(id, at) end
+      if isMinuteFull then
+        return 'minute', taken, text(math.max(0, timeAt(taken - perMinute) + windowMs - now))
+      end
+      return 'day', taken, tostring(math.max(1, redis.call('PTTL', day)))
     end
-    if perMinute and taken >= perMinute then
-      return 'minute', taken, text(math.max(0, timeAt(taken - perMinute) + windowMs - now))
-    end
-    if perDay and ofDay >= perDay then return 'day', taken, tostring(math.max(1, redis.call('PTTL', day))) end
     if perMinute then
-      write(id, at)
-      taken, oldest = taken + 1, oldest or at
+      if redis.call('ZADD', sends, 'NX', text(at), id) == 0 then return takeAgain(id, at) end
+      last, written, taken, oldest = at, true, taken + 1, oldest or at
     end
-    if perDay then
-      redis.call('SET', day, 0, 'EX', dayS, 'NX')
-      ofDay = redis.call('INCRBY', day, 1)
-      if redis.call('TTL', day) < 0 then redis.call('EXPIRE', day, dayS) end
-    end
+    if perDay then countOfDay() end
     return 'taken', taken, nextMs()
   end
 
@@ -82,6 +89,7 @@ do
     for i = 6, #args - 1, 2 do
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3] = take(args[i], math.max(now + (tonumber(args[i + 1]) or 0), last))
+      reply[n + 4] = perDay and math.max(0, perDay - ofDay) or ''
     end
     if written then redis.call('PEXPIRE', sends, text(math.ceil(last - now + windowMs + 1000))) end
     return reply
