@@ -80,6 +80,7 @@ export class AdmissionQueue {
     const earlyRefusal = this.#earlyRefusal;
     this.#slotsAhead = slotsAhead;
     this.#gate = new CeilingGate(parts, { registry, rotation, edge, slots, slotsAhead, earlyRefusal });
+    ceilings.listen((key) => this.#gate.onSlotBack(key));
   }
 
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */

@@ -8,13 +8,14 @@
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
  * joined into another one while the ceiling was asked.
  */
+import type { CeilingKey } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { applyLimits } from './lanes.ts';
+import { applyLimits, onSlotBack } from './lanes.ts';
 import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -75,6 +76,19 @@ export class CeilingGate {
       this.#neighbours.registry.end(call, { kind: 'failed', error });
       return true;
     });
+  }
+
+  /**
+   * A slot of the ceiling is back: the lanes that sleep for it ask again, also in other buckets than that of the call which gave it
+   * back. The one that has gone longest without a slot is first.
+   */
+  onSlotBack(ceiling: CeilingKey): void {
+    const { background, limiter } = this.#parts;
+    const { registry, rotation } = this.#neighbours;
+    for (const lane of rotation.inOrder(registry.lanesUnder(ceiling))) {
+      onSlotBack(lane);
+      background(limiter.wake(lane.bucket, lane.key));
+    }
   }
 
   /** The slot that the call has asked for ahead or asks for now; `null` = the ceiling is known to have none. */

@@ -67,6 +67,11 @@ export class LaneRotation {
     return position;
   }
 
+  /** The lanes by their last slots: the one that has gone longest without a slot is first. */
+  inOrder(lanes: Iterable<LaneView>): readonly LaneView[] {
+    return [...lanes].sort((one, other) => (isFirst(one, other) ? -1 : isFirst(other, one) ? 1 : 0));
+  }
+
   /**
    * Other lanes that wait for the same ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket
    * instead.

@@ -6,7 +6,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
-import type { BucketKey } from '../limiter/limiter.ts';
+import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, BucketLane } from './ticket.ts';
 
 /** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
@@ -65,6 +65,7 @@ type AheadState =
 
 export interface LaneView {
   readonly bucket: BucketKey;
+  readonly key: LaneKey;
   /** Of its latest call: the upstream, by name, and the ceiling. */
   upstream: string;
   ceiling: CeilingKey;
@@ -128,6 +129,7 @@ const keyOf = ({ bucket, lane }: BucketLane): string => `${bucket}/${lane}`;
 
 const newLane = ({ admission, ceiling, subject }: LaneCall, usedAt: number): LaneView => ({
   bucket: admission.bucket,
+  key: admission.lane,
   upstream: subject.upstream,
   ceiling: ceiling.key,
   calls: 0,

@@ -109,6 +109,10 @@ export class RecentRefusals {
       },
       charged: limiter.charged.bind(limiter),
       reconfigure: limiter.reconfigure.bind(limiter),
+      wake: (bucket, lane) => {
+        this.forget(bucket);
+        return limiter.wake(bucket, lane);
+      },
       open: (bucket, before) => {
         this.forget(bucket);
         return limiter.open(bucket, before);

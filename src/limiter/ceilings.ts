@@ -74,6 +74,8 @@ export interface Ceilings {
   take(ceiling: CeilingRef, again?: CeilingSlot, lateMs?: number): Promise<TakeReply>;
   /** Gives back the slot of a call that is not sent. Called at most once for a slot: the count of a day has no names. */
   giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;
+  /** `onSlotBack` is called whenever a slot is given back, by this replica or another: who waits for one may ask again. */
+  listen(onSlotBack: (ceiling: CeilingKey) => void): void;
   /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
   forecast(
     ceiling: CeilingRef,

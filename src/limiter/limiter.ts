@@ -220,6 +220,8 @@ export interface Limiter {
   charged(grant: Grant, edge: CeilingEdge | null): Promise<void>;
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   reconfigure(change: Reconfiguration): Promise<void>;
+  /** A slot of the lane's ceiling is back: calls of the lane that wait for one ask again. An unknown lane is passed over. */
+  wake(bucket: BucketKey, lane: LaneKey): Promise<void>;
   /**
    * Reopens what a response closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed
    * over.

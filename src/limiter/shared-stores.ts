@@ -170,7 +170,9 @@ export class SharedStores implements Stores {
   /** A message for this replica: of the store that knows its form. */
   #hear(text: string): void {
     try {
-      const isOwn = [this.breakers, this.quotas, this.estimates].some((one) => one.hears(text));
+      const isOwn = [this.breakers, this.quotas, this.estimates, this.ceilings].some((one) =>
+        one.hears(text),
+      );
       if (!isOwn) this.limiter.remote.hear(text);
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);

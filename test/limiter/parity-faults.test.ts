@@ -297,9 +297,11 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ],
   [
     'a slot that came back does not wake its lane',
-    'settle',
-    "wake(lane, { 'ceiling_minute', 'ceiling_day' })",
-    '',
+    'lanes',
+    `lane.slotBackAt = now
+  if lane.slots then lane.slots = math.max(1, lane.slots) end
+  wake(lane, { 'ceiling_minute', 'ceiling_day' })`,
+    'lane.slotBackAt = now',
   ],
   [
     'a refusal from before a slot came back puts its lane to sleep',
@@ -431,6 +433,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
   ['a cancelled ticket is kept', 'cancel', "discard('t', ticket.id)", ''],
   ['a forecast counts the call itself', 'forecast', 'text(ahead)', 'text(ahead + 1)'],
   ['a tick renews nothing', 'tick', 'renewLeases(event.leases, now)', ''],
+  ['a slot that came back wakes nobody', 'wake', 'slotIsBack(lane, now)', 'local _ = lane'],
   ['a reload changes no limit', 'reconfigure', 'applySettingsOnce(event.setting, now)', ''],
   [
     'an operator opens what was closed after the time named',

@@ -66,6 +66,7 @@ export type Step = {
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: number })[];
     }
+  | { readonly kind: 'wake'; readonly lane: number }
   /** Opens what was closed until so long ago; `null` = until now. */
   | { readonly kind: 'open'; readonly agoMs: number | null }
   | { readonly kind: 'cancel'; readonly ticket: number }
@@ -191,6 +192,8 @@ function step(draw: Draw, nature: Nature, index: number): Step {
       };
     case 'reconfigure':
       return { ...common, kind: 'reconfigure', ...changed(draw, nature) };
+    case 'wake':
+      return { ...common, kind: 'wake', lane: draw.one(0, 1, 2, 3) };
     case 'open':
       return { ...common, kind: 'open', agoMs: draw.one<number | null>(null, 0, 300, 5_000) };
     case 'cancel':
@@ -209,7 +212,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
 // prettier-ignore
 const kinds = [
   'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure', 'open',
+  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure', 'open', 'wake',
 ] as const;
 
 /** Often to the very millisecond at which something ends. */

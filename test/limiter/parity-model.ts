@@ -126,6 +126,8 @@ class Model {
         const lanes = step.lanes.map((lane) => ({ ...lane, lane: laneKey(`l${lane.lane}`) }));
         return [{ kind: 'reconfigure', setting: step.setting, lanes }];
       }
+      case 'wake':
+        return [{ kind: 'wake', lane: laneKey(`l${step.lane}`) }];
       case 'open':
         return [{ kind: 'open', before: step.agoMs === null ? null : this.#clock - step.agoMs }];
       case 'cancel':

@@ -221,6 +221,8 @@ function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
       return { kind: 'tick', waitingHere: 0, meters: [] };
     case 'reconfigure':
       return { kind: 'reconfigure' };
+    case 'wake':
+      return { kind: 'wake' };
     case 'open':
       return { kind: 'open' };
   }

@@ -282,6 +282,13 @@ export const mutations: readonly Mutation[] = [
   ),
   row(
     '6',
+    'a slot that is back wakes no lane of other buckets',
+    gate,
+    'background(limiter.wake(lane.bucket, lane.key));',
+    '',
+  ),
+  row(
+    '6',
     'a slot that was taken ahead stays taken',
     slotsAhead,
     'if (slotReply !== null) await this.#slots.giveSlotBack(slotReply);',

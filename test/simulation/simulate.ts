@@ -4,7 +4,7 @@
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import type { CeilingKey, Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
@@ -87,6 +87,7 @@ class Run {
   readonly #store: Limiter;
   readonly #ceilings: Ceilings;
   readonly #queues: readonly AdmissionQueue[];
+  readonly #onSlotBack: ((ceiling: CeilingKey) => void)[] = [];
 
   constructor(plan: Plan, keepsLog: boolean) {
     this.#plan = plan;
@@ -116,6 +117,7 @@ class Run {
     };
     this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), listener, plan.leaseMs);
     this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
+    this.#ceilings.listen((key) => this.#onSlotBack.forEach((hear) => hear(key)));
     this.#queues = this.#wires.map((wire, queue) => this.#queueOf(wire, processOf(queue)));
   }
 
@@ -189,7 +191,10 @@ class Run {
     return new AdmissionQueue({
       clock: shiftedClock(clock, this.#plan.origin.ms),
       limiter,
-      ceilings: wiredCeilings(wire, this.#ceilings, ledger, clock),
+      ceilings: {
+        ...wiredCeilings(wire, this.#ceilings, ledger, clock),
+        listen: (onSlotBack) => this.#onSlotBack.push((key) => wire.report(() => onSlotBack(key))),
+      },
       leaseMs: this.#plan.leaseMs,
       onFailure: (failure) => ledger.broken(clock.monotonic(), '10', `background: ${String(failure)}`),
     });

@@ -115,6 +115,7 @@ export function wiredLimiter(
     // No history joins buckets: what comes here is a mistake of the history.
     move: () => Promise.reject(new Error('the histories join no buckets')),
     reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
+    wake: (bucket, lane) => wire.ask(() => limiter().wake(bucket, lane)),
     open: (bucket, before) => wire.ask(() => limiter().open(bucket, before)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
@@ -127,7 +128,12 @@ export function wiredLimiter(
   };
 }
 
-export function wiredCeilings(wire: Wire, ceilings: Ceilings, ledger: Ledger, clock: FakeClock): Ceilings {
+export function wiredCeilings(
+  wire: Wire,
+  ceilings: Ceilings,
+  ledger: Ledger,
+  clock: FakeClock,
+): Omit<Ceilings, 'listen'> {
   const noteGivenBack = (ceiling: CeilingRef, slot: CeilingSlot): void => {
     const record = ledger.ceiling(ceiling.key);
     record.givenBack += 1;

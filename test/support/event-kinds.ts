@@ -10,6 +10,7 @@ const all: Readonly<Record<EventKind, true>> = {
   forecast: true,
   tick: true,
   reconfigure: true,
+  wake: true,
   open: true,
 };
 

@@ -73,7 +73,11 @@ export class VirtualRedis {
   }
 
   /** A replica that has found its Redis. */
-  async replica(name: string, whenDown: 'local' | 'deny' = 'local'): Promise<VirtualReplica> {
+  async replica(
+    name: string,
+    whenDown: 'local' | 'deny' = 'local',
+    onGrant: (grant: Grant) => void = () => {},
+  ): Promise<VirtualReplica> {
     const grants: Grant[] = [];
     const modes: string[] = [];
     const lost: string[] = [];
@@ -88,7 +92,13 @@ export class VirtualRedis {
           limiterMode: (mode) => void modes.push(mode),
           leaseLost: (reason) => void lost.push(reason),
         },
-        listener: { onGrant: (grant) => void grants.push(grant), onClosed: () => {} },
+        listener: {
+          onGrant: (grant) => {
+            grants.push(grant);
+            onGrant(grant);
+          },
+          onClosed: () => {},
+        },
       },
       () => this.#connection(name),
     );

@@ -9,6 +9,7 @@ import type { Clock } from '../../clock.ts';
 import { holdAt, type CeilingHold, type DayLeft } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
+  type CeilingKey,
   type CeilingRef,
   type Ceilings,
   type CeilingState,
@@ -36,6 +37,7 @@ export class EmbeddedCeilings implements Ceilings {
   // One count per key, whatever the limit is at the moment: it is compared here, so that a limit may change with the count
   // going on.
   readonly #days: DayCounts;
+  #onSlotBack: (ceiling: CeilingKey) => void = () => {};
 
   constructor(clock: Clock) {
     this.#minutes = new EmbeddedSlidingLog({ clock, points: 0, keyPrefix: 'minute' });
@@ -43,7 +45,7 @@ export class EmbeddedCeilings implements Ceilings {
   }
 
   async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
-    if (again !== undefined) await this.giveSlotBack(ceiling, again);
+    if (again !== undefined) await this.#giveBack(ceiling, again);
     const { key, perMinute } = ceiling;
     let minute: number | null = null;
     let state: CeilingState | null = null;
@@ -75,10 +77,19 @@ export class EmbeddedCeilings implements Ceilings {
     return new EmbeddedSlot(minute, perDay === null ? null : this.#days.count(key).since);
   }
 
-  async giveSlotBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
+  async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+    await this.#giveBack(ceiling, slot);
+    this.#onSlotBack(ceiling.key);
+  }
+
+  async #giveBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {
     if (!(slot instanceof EmbeddedSlot)) return;
     if (slot.minute !== null) await this.#minutes.reward(key, 1, { slot: slot.minute });
     if (slot.day !== null) this.#days.giveBack(key, slot.day);
+  }
+
+  listen(onSlotBack: (ceiling: CeilingKey) => void): void {
+    this.#onSlotBack = onSlotBack;
   }
 
   async forecast(

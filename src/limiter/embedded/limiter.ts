@@ -19,6 +19,7 @@ import {
   type BucketSnapshot,
   type CeilingEdge,
   type Grant,
+  type LaneKey,
   type Lesson,
   type Limiter,
   type LimiterListener,
@@ -96,6 +97,10 @@ class EmbeddedLimiter implements Limiter {
 
   async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
     this.#applyIfKnown<'reconfigure'>(bucket, { kind: 'reconfigure', setting, lanes });
+  }
+
+  async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
+    this.#applyIfKnown<'wake'>(bucket, { kind: 'wake', lane });
   }
 
   async open(bucket: BucketKey, before: number | null): Promise<void> {

@@ -13,6 +13,7 @@ import { holdAt } from '../policy/ceiling.policy.ts';
 import {
   CeilingSlot,
   type CeilingHold,
+  type CeilingKey,
   type CeilingRef,
   type Ceilings,
   type CeilingState,
@@ -24,7 +25,7 @@ import type { ReplicaId } from '../../ids.ts';
 import { EmbeddedCeilings } from '../embedded/ceilings.ts';
 import { quotaShare } from './quota-share.ts';
 import { RecentSends } from './recent-sends.ts';
-import type { RedisCeilings, RedisTake } from '../redis/ceilings.ts';
+import { announcedSlot, type RedisCeilings, type RedisTake } from '../redis/ceilings.ts';
 import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 
 /** A slot as this replica knows it. */
@@ -58,6 +59,7 @@ export class FailoverCeilings implements Ceilings {
   readonly #local: EmbeddedCeilings;
   readonly #sends: RecentSends;
   #slots = 0;
+  #onSlotBack: (ceiling: CeilingKey) => void = () => {};
 
   constructor(parts: FailoverCeilingsParts) {
     this.#parts = parts;
@@ -91,8 +93,22 @@ export class FailoverCeilings implements Ceilings {
   }
 
   async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+    const { redis, replica } = this.#parts;
     const id = await this.#forget(ceiling, slot);
-    if (id !== null) await this.#parts.redis.giveSlotBack(ceiling, id);
+    if (id !== null) await redis.giveSlotBack(ceiling, id);
+    this.#onSlotBack(ceiling.key);
+    if (id !== null && replica.count() > 1) await redis.announceSlot(ceiling.key, replica.id);
+  }
+
+  listen(onSlotBack: (ceiling: CeilingKey) => void): void {
+    this.#onSlotBack = onSlotBack;
+  }
+
+  /** A message on this replica's channel; false: it is about something else. */
+  hears(text: string): boolean {
+    const key = announcedSlot(text);
+    if (key !== null) this.#onSlotBack(key);
+    return key !== null;
   }
 
   async forecast(

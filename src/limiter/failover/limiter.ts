@@ -18,6 +18,7 @@ import type {
   BucketSnapshot,
   CeilingEdge,
   Grant,
+  LaneKey,
   Lesson,
   Limiter,
   LimiterListener,
@@ -130,6 +131,10 @@ export class FailoverLimiter implements Limiter {
   async reconfigure(change: Reconfiguration): Promise<void> {
     const session = this.remote.known(change.bucket);
     await Promise.all([session?.reconfigure(change), this.#local.reconfigure(change)]);
+  }
+
+  async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
+    await Promise.all([this.remote.known(bucket)?.wake(lane), this.#local.wake(bucket, lane)]);
   }
 
   /**

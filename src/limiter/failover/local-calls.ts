@@ -16,6 +16,7 @@ import {
   type BucketSnapshot,
   type CeilingEdge,
   type Grant,
+  type LaneKey,
   type Lesson,
   type Limiter,
   type LimiterListener,
@@ -158,9 +159,8 @@ export class LocalCalls {
     await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
   }
 
-  async open(bucket: BucketKey): Promise<void> {
-    await this.#store.open(bucket, null);
-  }
+  readonly wake = (bucket: BucketKey, lane: LaneKey): Promise<void> => this.#store.wake(bucket, lane);
+  readonly open = (bucket: BucketKey): Promise<void> => this.#store.open(bucket, null);
 
   async cancel(bucket: BucketKey, id: TicketId): Promise<void> {
     const ticket = this.#tickets.get(id);

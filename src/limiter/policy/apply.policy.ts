@@ -104,6 +104,8 @@ function applyOne(run: Run, event: BucketEvent): Done {
       return ticked(run, event.leases);
     case 'reconfigure':
       return { reply: { kind: 'reconfigure' }, effects: scheduler.reconfigure(bucket, event, now) };
+    case 'wake':
+      return { reply: { kind: 'wake' }, effects: scheduler.wakeForSlot(bucket, event.lane, now) };
     case 'open':
       return { reply: { kind: 'open' }, effects: scheduler.open(bucket, event.before, now) };
   }

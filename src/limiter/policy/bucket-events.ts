@@ -53,6 +53,8 @@ export type BucketEvent =
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: LaneKey })[];
     }
+  /** A slot of the lane's ceiling came back in another bucket: the lane does not sleep for its ceiling any more. */
+  | { readonly kind: 'wake'; readonly lane: LaneKey }
   /** An operator reopens what a response closed up to this time of the store's clock; `null` = until now. */
   | { readonly kind: 'open'; readonly before: number | null };
 
@@ -97,6 +99,10 @@ export interface ReconfigureReply {
   readonly kind: 'reconfigure';
 }
 
+export interface WakeReply {
+  readonly kind: 'wake';
+}
+
 export interface OpenReply {
   readonly kind: 'open';
 }
@@ -110,6 +116,7 @@ export interface ReplyOf {
   readonly forecast: ForecastReply;
   readonly tick: TickReply;
   readonly reconfigure: ReconfigureReply;
+  readonly wake: WakeReply;
   readonly open: OpenReply;
 }
 

@@ -22,7 +22,7 @@ import { isAlive, maxPerPump, pump, replicaLifeMs, type Effects, type Granted } 
 
 export { admit, maxArrivalAgoMs, maxArrivalAheadMs } from './admit.policy.ts';
 export { forecast } from './forecast.policy.ts';
-export { charged, maxOtherLimitsMs, settle } from './settle.policy.ts';
+export { charged, maxOtherLimitsMs, settle, wakeForSlot } from './settle.policy.ts';
 export { createBucket };
 export type { Effects, Granted, TimedLesson };
 

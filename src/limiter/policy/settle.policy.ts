@@ -3,7 +3,7 @@
  * specification in `scheduler.policy.ts`; `lua/charge.lua` and `lua/settle.lua` mirror it.
  */
 import type { Feedback } from '../../call.ts';
-import type { LeaseToken } from '../../ids.ts';
+import type { LaneKey, LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
@@ -174,6 +174,13 @@ function raiseCost(ticket: Ticket, feedback: Feedback): void {
   const name = feedback.throttle?.kind === 'rate' ? feedback.throttle.meter : null;
   if (asked === null || name === null || name === 'cost') return;
   if (asked > (ticket.costs[name] ?? 0)) ticket.costs = { ...ticket.costs, [name]: asked };
+}
+
+/** A slot of the lane's ceiling was given back by a call of another bucket. */
+export function wakeForSlot(bucket: Bucket, key: LaneKey, now: number): Effects {
+  const lane = bucket.lanes.get(key);
+  if (lane !== undefined) slotIsBack(bucket, lane, now);
+  return pump(bucket, now);
 }
 
 /**

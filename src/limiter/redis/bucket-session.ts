@@ -136,6 +136,10 @@ export class BucketSession {
     }
   }
 
+  async wake(lane: LaneKey): Promise<void> {
+    if (this.#context.redis.isUp) await this.#queue.send<'wake'>({ kind: 'wake', lane });
+  }
+
   async open(before: number | null): Promise<void> {
     this.#view.reopen(this.#context.clock.monotonic());
     if (this.#context.redis.isUp) await this.#queue.send<'open'>({ kind: 'open', before });

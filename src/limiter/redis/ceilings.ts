@@ -8,7 +8,7 @@
 import type { Clock } from '../../clock.ts';
 import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
-import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
+import { amountOf, listOf, numberOf, wordOf } from '../../redis/malformed-reply.ts';
 import {
   dayLeft,
   minWaitMs,
@@ -18,6 +18,8 @@ import {
   type SlotsRead,
 } from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './protocol/commands.ts';
+import { ceilingKey, type ReplicaId } from '../../ids.ts';
+import { presenceKeys } from './presence.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import { unavailable, type RedisHealth, type Unavailable } from '../../redis/health.ts';
 import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
@@ -84,6 +86,12 @@ export class RedisCeilings {
     // ended with its day, or be lost: a plain DECR would create a key of -1 that never expires, and allow a call too many.
     const call = { keys: [sendsKey(key), dayKey(key)], argv: ['', '1'] };
     await this.#redis.run('reward', (client) => runOwn(client, 'giveback', call), { once: true });
+  }
+
+  /** Says to the other replicas that a slot is back. */
+  async announceSlot(key: CeilingKey, replica: ReplicaId): Promise<void> {
+    const wanted = { keys: [presenceKeys[1]], argv: [replica, `s ${key}`] };
+    await this.#redis.run('other', (client) => runOwn(client, 'publish', wanted));
   }
 
   async forecast(
@@ -186,6 +194,12 @@ export class RedisCeilings {
       oldestMs,
     };
   }
+}
+
+/** The ceiling of which a message says that a slot is back; `null` = it is about something else. */
+export function announcedSlot(text: string): CeilingKey | null {
+  const [kind, key] = text.split(' ');
+  return kind === 's' ? ceilingKey(wordOf(key)) : null;
 }
 
 /** The read says when the k-th call finds a slot or, with `withinMs`, whether that is within this time. */

@@ -81,6 +81,8 @@ function eventOf(event: Wire, setting: BucketSetting | null): BucketEvent {
       return { kind, leases: list(event['leases']).map((lease) => leaseToken(word(lease))) };
     case 'reconfigure':
       return { kind, setting: present(setting), lanes: list(event['lanes']).map(laneOf) };
+    case 'wake':
+      return { kind, lane: laneKey(word(event['lane'])) };
     case 'open':
       return { kind, before: optional(event['before']) };
   }
@@ -231,6 +233,8 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
       return ['ticked', reply.waitingHere, reply.meters.map(meterWords)];
     case 'reconfigure':
       return [isKnown ? 'reconfigured' : 'unknown_bucket'];
+    case 'wake':
+      return [isKnown ? 'woken' : 'unknown_bucket'];
     case 'open':
       return [isKnown ? 'opened' : 'unknown_bucket'];
   }

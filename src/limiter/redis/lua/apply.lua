@@ -14,7 +14,7 @@ local apply
 do
   local unknown = { settle = '["unknown_lease"]', learn = '["unknown_lease"]', charge = '["unknown_lease"]',
     cancel = '["unknown_bucket"]', forecast = '["not_waiting"]', tick = '["unknown_bucket"]',
-    reconfigure = '["unknown_bucket"]', open = '["unknown_bucket"]' }
+    reconfigure = '["unknown_bucket"]', wake = '["unknown_bucket"]', open = '["unknown_bucket"]' }
 
   function apply(keys, args)
     local batch = readBatch(args[1])

@@ -112,6 +112,14 @@ local function wake(lane, reasons)
   if changed then rescheduleWaking(lane, before) end
 end
 
+-- A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
+-- slot had filled. Its next grant finds out what the ceiling allows.
+local function slotIsBack(lane, now)
+  lane.slotBackAt = now
+  if lane.slots then lane.slots = math.max(1, lane.slots) end
+  wake(lane, { 'ceiling_minute', 'ceiling_day' })
+end
+
 -- Other limits of the ceiling wake a lane that slept for them.
 local function applyLaneSetting(lane, setting)
   if lane.weight ~= setting.weight then
@@ -137,38 +145,41 @@ local function createLane(key, setting)
   return lane
 end
 
--- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
-local function countWaiting(lane, ticket, sign)
-  heads[lane.key] = nil
-  lane.waiting = lane.waiting + sign
-  bucket.waiting = bucket.waiting + sign
-  waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign
-  sumCosts(lane, ticket, sign)
-end
+local enqueue, dequeue
+do
+  -- A ticket starts (+1) or stops (-1) waiting: the sums of its lane, its bucket and its replica.
+  local function countWaiting(lane, ticket, sign)
+    heads[lane.key] = nil
+    lane.waiting = lane.waiting + sign
+    bucket.waiting = bucket.waiting + sign
+    waitingChange[ticket.replica] = (waitingChange[ticket.replica] or 0) + sign
+    sumCosts(lane, ticket, sign)
+  end
 
--- True when the lane sleeps for the document of this ticket, its next one.
-local function sleepsFor(lane, ticket)
-  if not lane.asleep[sleepIndex.document] then return false end
-  return headOf(lane) == ticket
-end
+  -- True when the lane sleeps for the document of this ticket, its next one.
+  local function sleepsFor(lane, ticket)
+    if not lane.asleep[sleepIndex.document] then return false end
+    return headOf(lane) == ticket
+  end
 
-local function enqueue(lane, ticket)
-  if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
-  put(lineMember(lane.key, ticket.order, ticket.id))
-  countWaiting(lane, ticket, 1)
-  noteEstimate(ticket)
-  if sleepsFor(lane, ticket) then wake(lane, { 'document' }) end
-  refreshReadiness(lane)
-end
+  function enqueue(lane, ticket)
+    if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight + lane.weight end
+    put(lineMember(lane.key, ticket.order, ticket.id))
+    countWaiting(lane, ticket, 1)
+    noteEstimate(ticket)
+    if sleepsFor(lane, ticket) then wake(lane, { 'document' }) end
+    refreshReadiness(lane)
+  end
 
-local function dequeue(lane, ticket)
-  local wasFirst = sleepsFor(lane, ticket)
-  if not drop(lineMember(lane.key, ticket.order, ticket.id)) then return end
-  countWaiting(lane, ticket, -1)
-  forgetEstimate(ticket)
-  if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight - lane.weight end
-  if wasFirst then wake(lane, { 'document' }) end
-  refreshReadiness(lane)
+  function dequeue(lane, ticket)
+    local wasFirst = sleepsFor(lane, ticket)
+    if not drop(lineMember(lane.key, ticket.order, ticket.id)) then return end
+    countWaiting(lane, ticket, -1)
+    forgetEstimate(ticket)
+    if lane.waiting == 0 then bucket.waitingWeight = bucket.waitingWeight - lane.weight end
+    if wasFirst then wake(lane, { 'document' }) end
+    refreshReadiness(lane)
+  end
 end
 
 local function confirm(lane, lease)

@@ -45,6 +45,7 @@ local events = {}
 -- @include learn
 -- @include charge
 -- @include reconfigure
+-- @include wake
 -- @include open
 -- @include cancel
 -- @include tick

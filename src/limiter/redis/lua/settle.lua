@@ -22,14 +22,6 @@ do
     ticket.costs = costs
   end
 
-  -- A call that was not sent has given its slot of the ceiling back: the lane does not sleep any more for a ceiling which that
-  -- slot had filled. Its next grant finds out what the ceiling allows.
-  local function slotIsBack(lane, now)
-    lane.slotBackAt = now
-    if lane.slots then lane.slots = math.max(1, lane.slots) end
-    wake(lane, { 'ceiling_minute', 'ceiling_day' })
-  end
-
   -- The ticket is back at its position.
   local function requeue(lane, ticket)
     ticket.lease = false

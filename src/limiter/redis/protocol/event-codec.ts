@@ -87,6 +87,8 @@ function bodyOf(event: BucketEvent): Wire {
       return tick(event);
     case 'reconfigure':
       return { lanes: event.lanes.map(laneSetting) };
+    case 'wake':
+      return { lane: word(event.lane) };
     case 'open':
       return { before: optional(event.before) };
   }

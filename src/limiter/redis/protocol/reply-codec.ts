@@ -102,6 +102,10 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
     either(code, 'reconfigured', 'unknown_bucket');
     return { kind: 'reconfigure' };
   },
+  wake: ([code]) => {
+    either(code, 'woken', 'unknown_bucket');
+    return { kind: 'wake' };
+  },
   open: ([code]) => {
     either(code, 'opened', 'unknown_bucket');
     return { kind: 'open' };

@@ -71,6 +71,7 @@ const events: { readonly [K in BucketEvent['kind']]: readonly Extract<BucketEven
   forecast: [{ kind: 'forecast', ticket: ticketId('t') }],
   tick: [{ kind: 'tick', leases: [leaseToken('t.1')] }],
   reconfigure: [{ kind: 'reconfigure', setting: asked.setting, lanes: [lane] }],
+  wake: [{ kind: 'wake', lane: laneKey('l') }],
   open: [{ kind: 'open', before: 1 }],
 };
 const kinds = Object.keys(events) as BucketEvent['kind'][];

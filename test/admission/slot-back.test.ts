@@ -1,0 +1,85 @@
+/** A slot that is given back, and calls in other buckets of its workspace that wait for one. Virtual time. */
+import { expect, test } from '@jest/globals';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { Lease } from '../../src/admission/ticket.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { VirtualRedis } from '../support/virtual-redis.ts';
+
+const options: CallOptions = { maxWaitMs: 75_000 };
+
+/** Enters a call, and returns when it had its lease; `null` = it has none yet. */
+function sendAt(
+  queue: AdmissionQueue,
+  clock: FakeClock,
+  [id, more]: [string, CallOptions],
+): () => number | null {
+  let at: number | null = null;
+  void queue
+    .enter(...callOf(clock, id, { ...options, ...more }))
+    .then((ticket) => ticket.whenGranted())
+    .then(() => (at = clock.monotonic()));
+  return () => at;
+}
+
+async function leaseOf(
+  queue: AdmissionQueue,
+  clock: FakeClock,
+  [id, more]: [string, CallOptions],
+): Promise<Lease> {
+  const ticket = await queue.enter(...callOf(clock, id, { ...options, ...more }));
+  return ticket.whenGranted();
+}
+
+test.each([
+  ['minute', { perMinute: 1 }],
+  ['day', { perDay: 1, maxWaitMs: 90_000_000 }],
+] as [string, CallOptions][])(
+  'a call in another bucket goes as soon as a slot of the %s is back',
+  async (_which, ceiling) => {
+    const clock = new FakeClock();
+    const { queue, limiter } = embeddedQueue({ clock });
+    const unsent = await leaseOf(queue, clock, ['unsent', { ...ceiling, bucket: 'one' }]);
+    const sent = [
+      sendAt(queue, clock, ['waits', { ...ceiling, bucket: 'two' }]),
+      sendAt(queue, clock, ['waits too', { ...ceiling, bucket: 'three' }]),
+    ];
+    await clock.run(1_000);
+    expect(sent.map((at) => at())).toEqual([null, null]);
+    unsent.settle({ kind: 'dropped' }, null);
+    await clock.run(1_050);
+    // There is one slot.
+    expect(sent.filter((at) => at() !== null)).toHaveLength(1);
+    await limiter.close();
+  },
+);
+
+test('a call at another replica goes as soon as the message of a slot that is back has arrived', async () => {
+  const redis = new VirtualRedis();
+  const { clock } = redis;
+  const failures: unknown[] = [];
+  const replicaOf = async (name: string) => {
+    const stores = await redis.replica(name, 'local', (grant) => queue.listener.onGrant(grant));
+    const { limiter, ceilings } = stores;
+    const onFailure = (failure: unknown): void => void failures.push(failure);
+    const queue: AdmissionQueue = new AdmissionQueue({ clock, limiter, ceilings, onFailure });
+    return { queue, stores };
+  };
+  const one = await replicaOf('one');
+  const two = await replicaOf('two');
+  // Both replicas have noticed that there are two.
+  await redis.pass(3_000);
+  const leased = leaseOf(one.queue, clock, ['unsent', { perMinute: 1, bucket: 'one' }]);
+  await redis.pass(100);
+  const sentAt = sendAt(two.queue, clock, ['waits', { perMinute: 1, bucket: 'two' }]);
+  await redis.pass(1_000);
+  expect(sentAt()).toBeNull();
+  const backAt = clock.monotonic();
+  (await leased).settle({ kind: 'dropped' }, null);
+  await redis.pass(1_000);
+  expect((sentAt() ?? Infinity) - backAt).toBeLessThan(50);
+  const closing = Promise.all([one.stores.close(), two.stores.close()]);
+  await redis.pass(10_000);
+  await closing;
+  expect(failures).toEqual([]);
+});
