@@ -37,7 +37,8 @@ type LocalState =
   | { readonly kind: 'quarantined'; readonly grant: Grant; readonly cancel: () => void }
   | { readonly kind: 'granted' };
 
-type Quarantined = Extract<LocalState, { kind: 'quarantined' }>;
+/** Of a withheld grant: its ticket is granted anew by what holds then. A reload may have lowered the lane's cap meanwhile. */
+const putBack: Settlement = { kind: 'returned', sleepMs: 0, because: 'backoff' };
 
 interface LocalTicket {
   admission: Positioned;
@@ -149,14 +150,17 @@ export class LocalCalls {
 
   /** Applies new settings to waiting calls: this replica's share of the new limits. */
   async reconfigure(change: Reconfiguration): Promise<void> {
+    const { usage, background } = this.#parts;
     const lanes = new Map(change.lanes.map((lane) => [lane.lane, lane]));
     for (const ticket of this.#tickets.values()) {
       const { bucket, lane } = ticket.admission;
       if (bucket !== change.bucket) continue;
       ticket.admission = { ...ticket.admission, ...lanes.get(lane), setting: change.setting };
+      // Nothing keeps its call any more. Before the event, which lets those behind it go.
+      if (ticket.admission.maxInFlight === null) background.run(this.#takeBack(ticket, putBack));
     }
-    this.#parts.usage.reconfigure(change);
-    await this.#store.reconfigure({ ...change, setting: this.#parts.usage.shared(change) });
+    usage.reconfigure(change);
+    await this.#store.reconfigure({ ...change, setting: usage.shared(change) });
   }
 
   readonly wake = (bucket: BucketKey, lane: LaneKey): Promise<void> => this.#store.wake(bucket, lane);
@@ -166,7 +170,7 @@ export class LocalCalls {
     const ticket = this.#tickets.get(id);
     this.#tickets.delete(id);
     if (ticket?.state.kind === 'waiting') await this.#store.cancel(bucket, id);
-    if (ticket?.state.kind === 'quarantined') await this.#takeBack(ticket.state);
+    else if (ticket !== undefined) await this.#takeBack(ticket, { kind: 'dropped' });
   }
 
   forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
@@ -208,7 +212,7 @@ export class LocalCalls {
   }
 
   #onGrant(grant: Grant, store: Limiter): void {
-    const { clock, listener, background, leaseMs } = this.#parts;
+    const { clock, listener, background } = this.#parts;
     const ticket = this.#tickets.get(grant.ticket);
     if (ticket === undefined) return background.run(store.settle(grant, { kind: 'dropped' }, null));
     this.#grants.set(grant, store);
@@ -216,14 +220,7 @@ export class LocalCalls {
     if (ticket.admission.maxInFlight === null) return listener.onGrant(grant);
     const waitMs = this.#keptMs(ticket.admission);
     if (waitMs <= 0) return this.#handOver(grant);
-    const cancel = clock.after(waitMs, () => {
-      ticket.state = { kind: 'granted' };
-      // The grant was withheld for up to a whole lease, and the store has renewed it meanwhile: the call's lease begins now.
-      const fresh = { ...grant, expiresAt: clock.monotonic() + leaseMs };
-      this.#grants.delete(grant);
-      this.#grants.set(fresh, store);
-      this.#handOver(fresh);
-    });
+    const cancel = clock.after(Math.ceil(waitMs), () => background.run(this.#takeBack(ticket, putBack)));
     ticket.state = { kind: 'quarantined', grant, cancel };
   }
 
@@ -239,10 +236,14 @@ export class LocalCalls {
     listener.onGrant(grant);
   }
 
-  async #takeBack({ grant, cancel }: Quarantined): Promise<void> {
+  /** Ends the ticket's withheld grant. */
+  async #takeBack(ticket: LocalTicket, settlement: Settlement): Promise<void> {
+    if (ticket.state.kind !== 'quarantined') return;
+    const { grant, cancel } = ticket.state;
     cancel();
     const store = this.#grants.get(grant) ?? this.#store;
     this.#grants.delete(grant);
-    await store.settle(grant, { kind: 'dropped' }, null);
+    ticket.state = { kind: 'waiting' };
+    await store.settle(grant, settlement, null);
   }
 }

@@ -33,11 +33,11 @@ const reenterAfterMs = 1_000;
 
 export class BucketCalls {
   readonly held: HeldCalls;
+  readonly kept: KeptGrants;
   readonly #bucket: BucketKey;
   readonly #queue: EventQueue;
   readonly #view: BucketView;
   readonly #context: ReplicaContext;
-  readonly #kept: KeptGrants;
 
   constructor(
     bucket: BucketKey,
@@ -49,10 +49,10 @@ export class BucketCalls {
     this.#view = parts.view;
     this.#context = context;
     this.held = new HeldCalls(context.clock.monotonic());
-    this.#kept = new KeptGrants({
-      ...parts,
+    this.kept = new KeptGrants({
+      view: parts.view,
       context,
-      isHeld: ({ lease }) => this.held.leases.has(lease),
+      held: this.held,
       putBack: (lease) => this.settle(lease, { kind: 'returned', sleepMs: 0, because: 'backoff' }, null),
     });
   }
@@ -63,7 +63,7 @@ export class BucketCalls {
     if (lease !== null) this.#context.listener.onGrant(lease);
   }
 
-  /** Takes a grant. Returns it if its call may be sent now; a grant that is kept for a while goes to the listener afterwards. */
+  /** Takes a grant. Returns it if its call may be sent now; one that is kept for a while goes back to Redis, which grants anew. */
   take(grant: GrantReply, time: ReplyTime): Grant | null {
     const { clock, ended, background, leaseMs, recovery } = this.#context;
     if (this.held.leases.has(grant.lease)) return null;
@@ -91,9 +91,9 @@ export class BucketCalls {
       background.run(this.settle(lease, { kind: 'returned', sleepMs, because: 'backoff' }, null));
       return null;
     }
-    const keptMs = lease.isCapped ? this.#kept.msLeft() : 0;
+    const keptMs = lease.isCapped ? this.kept.msLeft() : 0;
     if (keptMs <= 0) return lease;
-    this.#kept.keep(lease, keptMs);
+    this.kept.keep(lease, keptMs);
     return null;
   }
 

@@ -128,6 +128,8 @@ export class BucketSession {
     this.#queue.revise((event) =>
       event.kind === 'admit' ? { kind: 'admit', admission: revised(event.admission) } : event,
     );
+    // Before the event, which lets those behind them go.
+    this.calls.kept.releaseUncapped();
     if (!this.#context.redis.isUp) return;
     this.#view.setting = setting;
     for (let from = 0; from < lanes.length; from += lanesPerEvent) {

@@ -20,8 +20,8 @@ export type LeaseState =
   /** Its call has it, or is about to get it. */
   | { readonly kind: 'held' }
   /**
-   * The grant is kept from its call (a new epoch). `cancel` stops what hands it over. It is handed over also when it has been
-   * lost meanwhile: its call notices, and goes back to its lane.
+   * The grant is kept from its call (a new epoch). `cancel` stops what puts it back. It is put back also when it has been lost
+   * meanwhile: then its ticket is entered again.
    */
   | { readonly kind: 'quarantined'; readonly cancel: () => void; readonly isLost: boolean }
   /** Redis lost the lease, or this process noticed too late that it ran out. */
@@ -61,12 +61,12 @@ export class HeldLease implements Grant {
     this.state = this.state.kind === 'quarantined' ? { ...this.state, isLost: true } : lost;
   }
 
-  /** `cancel` stops what is to hand the grant over. */
+  /** `cancel` stops what is to put the grant back. */
   quarantine(cancel: () => void): void {
     this.state = { kind: 'quarantined', cancel, isLost: this.isLost };
   }
 
-  /** Ends the quarantine, if there is one: nothing hands the grant over any more. */
+  /** Ends the quarantine, if there is one: nothing puts the grant back any more. */
   endQuarantine(): void {
     if (this.state.kind !== 'quarantined') return;
     this.state.cancel();

@@ -2,21 +2,21 @@
  * Grants of capped lanes that are kept from their calls, because calls of which Redis knows nothing may still be under way.
  *
  * Owns: since when, and for how long. Does not own: what becomes of a grant that Redis loses meanwhile (`bucket-calls.ts`).
- * Invariants: a grant is kept for one lease length from the beginning of the hold that all replicas share; nothing is handed
- * over within a hold, so losses within it need no longer one; it is handed over only while Redis knows it.
+ * Invariants: a grant is kept for one lease length from the beginning of the hold that all replicas share; nothing is sent
+ * within a hold, so losses within it need no longer one; a kept grant is never handed over: it goes back to its position, and
+ * Redis grants anew by what holds then. A reload may have lowered the lane's cap meanwhile, and only Redis knows what other
+ * replicas have in flight in the lane.
  */
 import type { BucketView } from './bucket-view.ts';
-import type { EventQueue } from './event-queue.ts';
+import type { HeldCalls } from './replica-calls.ts';
 import type { HeldLease } from './held-lease.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
 export interface KeptGrantsParts {
-  readonly queue: EventQueue;
   readonly view: BucketView;
   readonly context: ReplicaContext;
-  /** The lease has not ended here. */
-  readonly isHeld: (lease: HeldLease) => boolean;
-  /** Redis is unavailable: the ticket waits again, wherever waiting calls are now. */
+  readonly held: HeldCalls;
+  /** The ticket waits again, at its position. */
   readonly putBack: (lease: HeldLease) => Promise<void>;
 }
 
@@ -35,22 +35,19 @@ export class KeptGrants {
     return starts.length === 0 ? 0 : Math.max(...starts) + leaseMs - clock.monotonic();
   }
 
-  /** Withholds the grant from its call for `ms` milliseconds, then hands it over. */
+  /** Withholds the grant from its call for `ms` milliseconds, then puts it back. */
   keep(lease: HeldLease, ms: number): void {
-    const { clock, background } = this.#parts.context;
-    lease.quarantine(clock.after(ms, () => background.run(this.#handOver(lease))));
+    const { context, putBack } = this.#parts;
+    const { clock, background } = context;
+    lease.quarantine(clock.after(Math.ceil(ms), () => background.run(putBack(lease))));
   }
 
-  /** Asks Redis first whether it still knows the grant: if it lost the grant, other replicas may send in the same lane. */
-  async #handOver(lease: HeldLease): Promise<void> {
-    const { queue, context, isHeld, putBack } = this.#parts;
-    lease.quarantine(() => {});
-    const asked = await queue.send<'tick'>({ kind: 'tick', leases: [lease.lease] });
-    if (!isHeld(lease)) return;
-    if (asked.kind === 'unavailable') return putBack(lease);
-    const leftMs = this.msLeft();
-    if (leftMs > 0) return this.keep(lease, leftMs);
-    lease.endQuarantine();
-    context.listener.onGrant(lease);
+  /** A reload took the cap of some lanes away: nothing keeps the calls of their grants any more. */
+  releaseUncapped(): void {
+    const { context, held, putBack } = this.#parts;
+    for (const lease of held.leases.values()) {
+      const isUncapped = held.tickets.get(lease.ticket)?.admission.maxInFlight === null;
+      if (isUncapped && lease.state.kind === 'quarantined') context.background.run(putBack(lease));
+    }
   }
 }

@@ -2,7 +2,7 @@
  * Calls of capped lanes that replicas send without Redis: how long they wait for the calls that Redis has granted, and that only
  * those which may overlap with calls of another replica are counted.
  */
-import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
@@ -78,4 +78,41 @@ test('a call of a capped lane that the only replica sends without Redis does not
   await redis.pass(leaseMs);
   expect(granted()).toEqual(['capped']);
   expect(one.lost).toEqual([]);
+});
+
+describe('a reload while calls of a capped lane wait without Redis for the leases that Redis has given', () => {
+  async function reload(maxInFlight: number | null): Promise<void> {
+    const { bucket, lane, setting, weight, perMinute, ceilingTag } = admission('any', oneAtATime);
+    const changed = { lane, weight, maxInFlight, perMinute, ceilingTag };
+    await one.limiter.reconfigure({ bucket, setting, lanes: [changed] });
+  }
+
+  beforeEach(async () => {
+    await redis.pass(1_500);
+    await loseRedis();
+    for (const ticket of ['first', 'second', 'third'])
+      await enter(one, ticket, { ...oneAtATime, maxInFlight: 2 });
+    expect(granted()).toEqual([]);
+  });
+
+  test('which lowers the cap: they are sent one after the other', async () => {
+    await reload(1);
+    await redis.pass(leaseMs);
+    expect(granted()).toEqual(['first']);
+    const [first] = one.grants;
+    if (first !== undefined) await one.limiter.settle(first, { kind: 'succeeded', spent: null }, null);
+    expect(granted()).toEqual(['first', 'second']);
+  });
+
+  test('which raises the cap: more of them are sent when the wait is over', async () => {
+    await reload(3);
+    expect(granted()).toEqual([]);
+    await redis.pass(leaseMs);
+    expect(granted()).toEqual(['first', 'second', 'third']);
+  });
+
+  test('which removes the cap: they are sent at once, before the calls behind them', async () => {
+    await reload(null);
+    expect(granted()).toEqual(['first', 'second', 'third']);
+  });
 });

@@ -1,5 +1,5 @@
 /** For how long calls of capped lanes are kept when Redis loses its data, once and again, or is away for a moment. */
-import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
 import type { Grant } from '../../../src/limiter/limiter.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
@@ -177,4 +177,75 @@ test('a call of a capped lane that leaves without Redis counts as a lost lease, 
   await redis.pass(2_000 + recoveredMs);
   expect(granted().toSorted()).toEqual(['second', 'third']);
   expect([...one.lost, ...two.lost]).toEqual(['unavailable', 'unavailable']);
+});
+
+describe('a reload while grants are kept from their calls', () => {
+  const twoAtATime: AdmissionOptions = { ...oneAtATime, maxInFlight: 2 };
+
+  /** Two calls are under way, and two more of each replica wait, when Redis loses its data. The first two are granted and kept. */
+  async function keptGrants(): Promise<void> {
+    for (const [replica, ticket] of [
+      [one, 'running'],
+      [two, 'running-too'],
+      [one, 'first'],
+      [two, 'second'],
+      [one, 'third'],
+      [two, 'fourth'],
+    ] as const) {
+      const asked = replica.limiter.admit(admission(ticket, twoAtATime));
+      await redis.pass(20);
+      await asked;
+    }
+    await redis.pass(2_000);
+    redis.server.flush();
+    await redis.pass(recoveredMs);
+    expect(inRedis()).toBe(2);
+    expect(granted()).toEqual([]);
+  }
+
+  /** Leases that Redis has given. */
+  const inRedis = (): number => redis.server.model('bucket').bucket?.leases.size ?? 0;
+
+  async function reload({ limiter }: VirtualReplica, maxInFlight: number | null): Promise<void> {
+    const { bucket, lane, setting, weight, perMinute, ceilingTag } = admission('any', oneAtATime);
+    const changed = { lane, weight, maxInFlight, perMinute, ceilingTag };
+    const reloading = limiter.reconfigure({ bucket, setting, lanes: [changed] });
+    await redis.pass(20);
+    await reloading;
+  }
+
+  test.each([
+    ['both replicas', ['one', 'two']],
+    ['one replica, while the other goes on with its former settings', ['one']],
+    ['the other replica', ['two']],
+  ])('which lowers the cap at %s: they are sent one after the other', async (_who, names) => {
+    await keptGrants();
+    for (const [name, replica] of Object.entries({ one, two })) {
+      if (names.includes(name)) await reload(replica, 1);
+      await redis.pass(1_000);
+    }
+    await redis.pass(leaseMs);
+    expect(granted()).toEqual(['first']);
+    const [first] = one.grants;
+    if (first !== undefined) await settled(one, first);
+    expect(granted()).toEqual(['first', 'second']);
+  });
+
+  test('which raises the cap lets more of them go when the wait is over', async () => {
+    await keptGrants();
+    for (const replica of [one, two]) await reload(replica, 3);
+    await redis.pass(1_000);
+    expect(granted()).toEqual([]);
+    await redis.pass(leaseMs);
+    expect(granted().toSorted()).toEqual(['first', 'second', 'third']);
+  });
+
+  test('which removes the cap lets them go at once, before the calls behind them', async () => {
+    await keptGrants();
+    await reload(two, null);
+    await reload(one, null);
+    await redis.pass(20);
+    expect(one.grants.map(({ ticket }) => ticket)).toEqual(['first', 'third']);
+    expect(two.grants.map(({ ticket }) => ticket)).toEqual(['second', 'fourth']);
+  });
 });

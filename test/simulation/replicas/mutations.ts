@@ -76,8 +76,15 @@ export const replicaMutations: readonly Mutation[] = [
     '3',
     'no wait in a new epoch',
     calls,
-    'lease.isCapped ? this.#kept',
-    "lease.state.kind === 'lost' ? this.#kept",
+    'lease.isCapped ? this.kept',
+    "lease.state.kind === 'lost' ? this.kept",
+  ),
+  row(
+    '3',
+    'a kept grant is handed over, whatever was reloaded meanwhile',
+    'src/limiter/redis/kept-grants.ts',
+    'Math.ceil(ms), () => background.run(putBack(lease))',
+    'Math.ceil(ms), () => (lease.endQuarantine(), context.listener.onGrant(lease))',
   ),
   row(
     '3',
