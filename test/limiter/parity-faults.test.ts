@@ -471,6 +471,7 @@ const faults: readonly (readonly [what: string, file: string, right: string, wro
     ' + (waitingChange[replica] or 0)',
     '',
   ],
+  ['calls of a dead replica are not looked for', 'tick', 'if waitingOf(first[1]) > 0 then', 'if false then'],
   ['calls of a dead replica stay in line', 'tick', 'dequeue(laneOf(ticket.lane), ticket)', ''],
 ];
 

@@ -70,6 +70,7 @@ export function stateOfPolicy(bucket: Bucket, beside: Beside): Normal {
     lastGrantAt: bucket.lastGrantAt ?? false,
     pilotAfter: bucket.pilotAfter ?? false,
     crowdedAt: bucket.crowdedAt ?? false,
+    searchedTo: bucket.searchedTo ?? false,
     documents: byName(bucket.documents, (known) => normalDocument(known)),
     documentAges: scored(bucket.documentAges),
     estimated: byName(bucket.estimated, (tickets) => tickets.names()),
@@ -201,6 +202,7 @@ const bucketFields = [
   'due',
   'promisedBy',
   'promisedAt',
+  'searchedTo',
 ];
 const recordFields: Record<string, readonly string[]> = {
   l: [
@@ -282,6 +284,7 @@ export function stateOfRedis(dump: Dump): Normal {
     lastGrantAt: bucket['lastGrantAt'] ?? null,
     pilotAfter: bucket['pilotAfter'] ?? null,
     crowdedAt: bucket['crowdedAt'] ?? null,
+    searchedTo: bucket['searchedTo'] ?? null,
     documents: byName(kinds['d'] ?? new Map(), (known) => known),
     documentAges: sections.documentAges,
     estimated: byName(sections.estimated, (tickets) => tickets),

@@ -9,7 +9,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { loadInto, type Form } from '../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { historyOf } from './parity-history.ts';
+import { historyOf, type AdmitStep, type Step } from './parity-history.ts';
 import { startOf } from './parity-model.ts';
 import { differences, Messages, prepare, shrink, type Bench } from './parity-run.ts';
 
@@ -61,4 +61,40 @@ test(
     expect(await redis.dbsize()).toBe(0);
   },
   300_000 + histories * 300,
+);
+
+test.each(['library', 'script'] as const)(
+  'policy and scripts agree while the calls of a dead replica leave a long line, a bounded number at a time: %s',
+  async (form) => {
+    const common = { afterMs: 10, twice: false, joins: false };
+    const entering: Omit<AdmitStep, 'ticket' | 'count' | 'lane'> = {
+      kind: 'admit',
+      spread: false,
+      weight: 1,
+      maxInFlight: null,
+      perMinute: null,
+      ceilingTag: 'none.none',
+      maxQueued: 1_000,
+      urgency: 3,
+      callClass: 'default',
+      costs: { requests: 1 },
+      document: null,
+      arrivedAgoMs: null,
+      maxWaitMs: 100_000_000,
+      leaseMs: 15_000,
+      again: false,
+      setting: { meters: [{ meter: 'requests', limit: 1, windowMs: 60_000 }], learn: true, probe: 0 },
+    };
+    const crowds = [1, 0, 2].flatMap((lane, at): Step[] => [
+      { ...common, ...entering, replica: 'killed', lane, ticket: 1_000 * at, count: 60 },
+      { ...common, ...entering, replica: 'alive', lane, ticket: 1_000 * at + 500, count: 20 },
+    ]);
+    const tick = { ...common, kind: 'tick', replica: 'alive', renew: 0 } as const;
+    const ticks: Step[] = [{ ...tick, afterMs: 4_900 }, { ...tick, afterMs: 200 }, tick, tick, tick, tick];
+    const prepared = prepare(1, [...crowds, ...ticks]);
+    const [found] = await differences(benches[form], [prepared]);
+    expect(found).toBeNull();
+    const left = prepared.plan.planned.slice(-ticks.length).map(({ reply }) => reply?.bucket.nextInMs === 0);
+    expect(left).toEqual([false, true, true, true, false, false]);
+  },
 );

@@ -87,7 +87,7 @@ const unitTests =
  * the order and the overlaps of calls without it, and those of the guards.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(order|overlaps)|limiter/redis/(kept-grants|lost-tickets|presence|reload|stalled-replica)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
+  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(order|overlaps)|limiter/redis/(kept-grants|lost-tickets|presence|reload|stalled-replica)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

@@ -67,6 +67,8 @@ export function apply(
     ({ nextAt } = done.effects);
     pumped = true;
   }
+  // What a search for tickets of dead replicas has left is for the next tick, which is due at once.
+  if (bucket.searchedTo !== null) nextAt = now;
   return { replies, grants, nextAt, pumped, named, closes };
 }
 

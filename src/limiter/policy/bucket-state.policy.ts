@@ -130,6 +130,8 @@ export interface Bucket {
   readonly idle: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames<ReplicaId>;
+  /** Lane, position and name of the last ticket that the search for those of dead replicas has seen; `null` = none is under way. */
+  searchedTo: string | null;
   readonly documents: Map<string, DocumentCost>;
   /** Documents by the time at which something was last learned of them. */
   readonly documentAges: SortedNames;
@@ -175,6 +177,7 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     asleep: new SortedNames(),
     idle: new SortedNames(),
     replicas: new SortedNames(),
+    searchedTo: null,
     documents: new Map(),
     documentAges: new SortedNames(),
     estimated: new Map(),

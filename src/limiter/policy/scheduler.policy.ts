@@ -15,10 +15,11 @@
 import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
 import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
+import { forgetDeadReplicas, forgetTheirTickets } from './dead-replicas.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
 import { reopen } from './meter-learning.policy.ts';
-import { isAlive, maxPerPump, pump, replicaLifeMs, type Effects, type Granted } from './pump.policy.ts';
+import { maxPerPump, pump, type Effects, type Granted } from './pump.policy.ts';
 
 export { admit, maxArrivalAgoMs, maxArrivalAheadMs } from './admit.policy.ts';
 export { forecast } from './forecast.policy.ts';
@@ -85,28 +86,9 @@ export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Ef
     bucket.expiries.set(token, lease.expiresAt);
   }
   forgetDeadReplicas(bucket, now);
+  forgetTheirTickets(bucket, now);
   forgetIdleLanes(bucket, maxPerPump);
   return pump(bucket, now);
-}
-
-/**
- * Forgets some of the dead replicas, and with them their waiting tickets, which would count as calls that go first. A replica that
- * is alive after all enters its tickets again, at their positions.
- */
-function forgetDeadReplicas(bucket: Bucket, now: number): void {
-  let forgotten = 0;
-  for (; forgotten < maxPerPump; forgotten += 1) {
-    const first = bucket.replicas.first();
-    if (first === undefined || first.score + replicaLifeMs >= now) break;
-    bucket.replicas.delete(first.name);
-  }
-  if (forgotten === 0) return;
-  for (const ticket of bucket.tickets.values()) {
-    const lane = bucket.lanes.get(ticket.lane);
-    if (lane === undefined || ticket.lease !== null || isAlive(bucket, ticket.replica, now)) continue;
-    dequeue(bucket, lane, ticket);
-    bucket.tickets.delete(ticket.id);
-  }
 }
 
 /** The time named by `nextAt` has come: grants what has room now. */

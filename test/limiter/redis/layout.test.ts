@@ -32,7 +32,7 @@ const pinned: Readonly<Record<number, string>> = {
   4: '7bef6e30e64155a5',
   5: 'b2c5218ddb40a1f3',
   6: 'fb352f86dd6ba756',
-  7: '7fc8f2713c4de12b',
+  7: '1aa37da58bae2774',
 };
 /**
  * Fields that have another name in the sources since their layout was pinned, with the name of then. Records are stored by position,

@@ -2,6 +2,7 @@
 import { row, describedReloads, statedWaits, type Mutation } from '../mutations.ts';
 
 const calls = 'src/limiter/redis/bucket-calls.ts';
+const deadReplicas = 'src/limiter/policy/dead-replicas.policy.ts';
 const entry = 'src/limiter/redis/bucket-entry.ts';
 const replies = 'src/limiter/redis/bucket-replies.ts';
 const view = 'src/limiter/redis/bucket-view.ts';
@@ -192,9 +193,23 @@ export const replicaMutations: readonly Mutation[] = [
   row(
     '13',
     'tickets of dead replicas count as ahead of others',
-    'src/limiter/policy/scheduler.policy.ts',
-    'if (forgotten === 0) return;',
-    'if (forgotten >= 0) return;',
+    deadReplicas,
+    "if (hasWaiting(bucket, first.name)) bucket.searchedTo = '';",
+    '',
+  ),
+  row(
+    '13',
+    'a search for tickets of dead replicas waits for the next second',
+    'src/limiter/policy/apply.policy.ts',
+    'if (bucket.searchedTo !== null) nextAt = now;',
+    '',
+  ),
+  row(
+    '13',
+    'a search for tickets of dead replicas ends with the first tick',
+    deadReplicas,
+    'bucket.searchedTo = last === undefined ? null : nameOf(last);',
+    'bucket.searchedTo = null;',
   ),
   row(
     '7',

@@ -30,6 +30,8 @@ do
       replies[i] = isKnown and events[event.kind](event, now) or unknown[event.kind]
     end
     if not isKnown then return replyUnknown(replies, now) end
+    -- What a search for tickets of dead replicas has left is for the next tick, which is due at once.
+    if pumped and bucket.searchedTo then nextAt = now end
     local isPumpLeader = promised(now)
     save(now)
     local grants = reportGrants()

@@ -21,6 +21,7 @@
 -- @record unreported: units at
 -- @record bucket: createdAt seen learn probe opened probingSince closedUntil closedAt virtual sequence lastGrantAt pilotAfter
 --   crowdedAt waiting waitingWeight leases waitingCosts meters due promisedBy promisedAt
+--   searchedTo
 
 local function recordOf(kind, name)
   local field = kind .. ':' .. name
@@ -107,7 +108,7 @@ end
 local function createBucket(probe, now)
   redis.call('DEL', recordsKey, orderKey, replicasKey)
   bucket = { now, now, true, probe, probe <= 0, false, false, false, 0, math.floor(now * sequencePerMs), false, false, false, 0, 0,
-    0, {}, {}, { e = false, s = false }, false, false }
+    0, {}, {}, { e = false, s = false }, false, false, false }
 end
 
 -- Milliseconds for which nobody may send yet; 0 = the bucket is open.

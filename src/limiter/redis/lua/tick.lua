@@ -1,5 +1,5 @@
 -- Once a second per replica and active bucket, and whenever the time named by a reply has come: the replica lives, its
--- leases go on, and what is due is granted. Mirror of `tick` in scheduler.policy.ts.
+-- leases go on, and what is due is granted. Mirror of `tick` in scheduler.policy.ts, and of dead-replicas.policy.ts.
 -- Guarantees: grants whose reply or message was lost are reported again, until the replica names their lease here or in any
 -- other event; a bucket that Redis does not know is not created (the replica enters its tickets again).
 -- Event { leases: those held, at most 64 }
@@ -22,18 +22,22 @@ do
     return (tonumber(redis.call('HGET', recordsKey, 'w:' .. replica)) or 0) + (waitingChange[replica] or 0)
   end
 
-  -- And their tickets, which would count as calls that go first.
+  -- If calls waited on one of them, a search for their tickets begins, which would count as calls that go first.
   local function forgetDeadReplicas(now)
-    local hasTickets = false
     for _ = 1, maxPerPump do
       local first = redis.call('ZRANGE', replicasKey, 0, 0, 'WITHSCORES')
-      if not first[1] or tonumber(first[2]) + replicaLifeMs >= now then break end
+      if not first[1] or tonumber(first[2]) + replicaLifeMs >= now then return end
       redis.call('ZREM', replicasKey, first[1])
-      hasTickets = hasTickets or waitingOf(first[1]) > 0
+      if waitingOf(first[1]) > 0 then bucket.searchedTo = '' end
     end
-    if not hasTickets then return end
+  end
+
+  -- Goes on with the search behind the member of the lines that it saw last, which is kept without its section.
+  local function forgetTheirTickets(now)
+    if not bucket.searchedTo then return end
+    local members = redis.call('ZRANGEBYLEX', orderKey, '(l:' .. bucket.searchedTo, '(l;', 'LIMIT', 0, maxPerPump)
     local alive = {}
-    for _, member in ipairs(redis.call('ZRANGEBYLEX', orderKey, '[l:', '(l;')) do
+    for _, member in ipairs(members) do
       local ticket = ticketOf(string.match(member, '[^:]+$'))
       local replica = ticket.replica
       if alive[replica] == nil then alive[replica] = isAlive(replica, now) or false end
@@ -42,6 +46,7 @@ do
         discard('t', ticket.id)
       end
     end
+    bucket.searchedTo = #members == maxPerPump and string.sub(members[maxPerPump], 3)
   end
 
   -- As of now, without moving the meters themselves.
@@ -66,6 +71,7 @@ do
     noteReplica(now)
     renewLeases(event.leases, now)
     forgetDeadReplicas(now)
+    forgetTheirTickets(now)
     refreshIdleness()
     forgetIdleLanes(maxPerPump)
     pump(now)
