@@ -133,7 +133,8 @@ export class AdmissionQueue {
    * it (`null` = unchanged). A call that the change makes too late is refused, with the new time.
    */
   reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
-    const changed = reconfigure(this.#parts, this.#registry.all(), settingsOf);
+    const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
+    const changed = reconfigure(this.#parts, known, settingsOf);
     this.#earlyRefusal.onReconfigured(changed);
   }
 

@@ -69,6 +69,8 @@ export interface LaneView {
   /** Of its latest call: the upstream, by name, and the ceiling. */
   upstream: string;
   ceiling: CeilingKey;
+  /** Its latest call, under the settings that this process stated last for the lane. */
+  latest: AdmissionRequest;
   /** Calls of this process that are in admission with it, and those of them whose callers wait. */
   calls: number;
   waiting: number;
@@ -79,13 +81,6 @@ export interface LaneView {
   readonly edge: EdgeState;
   readonly rotation: RotationState;
   ahead: AheadState;
-}
-
-/** A call by its lane. */
-interface LaneCall {
-  readonly admission: BucketLane;
-  readonly ceiling: Pick<AdmissionRequest['ceiling'], 'key'>;
-  readonly subject: Pick<AdmissionRequest['subject'], 'upstream'>;
 }
 
 export class Lanes {
@@ -102,7 +97,7 @@ export class Lanes {
   }
 
   /** The view of the lane of a call, which is used now. */
-  of(call: LaneCall): LaneView {
+  of(call: AdmissionRequest): LaneView {
     const key = keyOf(call.admission);
     const usedAt = this.#clock.monotonic();
     let lane = this.#lanes.get(key);
@@ -114,6 +109,7 @@ export class Lanes {
     lane.usedAt = usedAt;
     lane.upstream = call.subject.upstream;
     lane.ceiling = call.ceiling.key;
+    lane.latest = call;
     return lane;
   }
 
@@ -127,11 +123,12 @@ export class Lanes {
 
 const keyOf = ({ bucket, lane }: BucketLane): string => `${bucket}/${lane}`;
 
-const newLane = ({ admission, ceiling, subject }: LaneCall, usedAt: number): LaneView => ({
-  bucket: admission.bucket,
-  key: admission.lane,
-  upstream: subject.upstream,
-  ceiling: ceiling.key,
+const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
+  bucket: call.admission.bucket,
+  key: call.admission.lane,
+  upstream: call.subject.upstream,
+  ceiling: call.ceiling.key,
+  latest: call,
   calls: 0,
   waiting: 0,
   usedAt,

@@ -1,17 +1,13 @@
 /** What this replica knows of a lane and its ceiling, and when that knowledge is dropped. */
 import { expect, test } from '@jest/globals';
-import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
+import { bucketKey, ticketId } from '../../src/ids.ts';
 import { applyLimits, ceilingFullFor, Lanes } from '../../src/admission/lanes.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
-const inB = (lane: string) => ({
-  admission: { bucket: bucketKey('b'), lane: laneKey(lane) },
-  ceiling: { key: ceilingKey('c') },
-  subject: { upstream: 'u' },
-});
+const inB = (lane: string) => callOf(new FakeClock(), 'call', { bucket: 'b', lane })[0];
 const name = inB('l');
 
 test('a lane whose ceiling limits changed forgets what it knew of the ceiling and reports slots again', () => {

@@ -1,7 +1,8 @@
 /** A reload while calls wait, on virtual time: a limit that is raised or removed lets them go, one that is lowered holds them. */
 import { describe, expect, test } from '@jest/globals';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
-import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
+import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
@@ -388,4 +389,33 @@ describe('a reload of other limits', () => {
     await pass(10);
     expect(asked).toBe(1);
   });
+});
+
+test('a replica that reloads last reports it although its last call has ended, for the calls that wait elsewhere', async () => {
+  const clock = new FakeClock();
+  const [before, after] = [metered(1, 60_000), metered(1, 1_000)];
+  const failures: unknown[] = [];
+  const onFailure = (failure: unknown): void => void failures.push(failure);
+  const { queue: first, limiter, ceilings } = embeddedQueue({ clock, onFailure });
+  const last = new AdmissionQueue({ clock, limiter, ceilings, onFailure });
+  const enter = (queue: AdmissionQueue, id: string, options: CallOptions): Promise<Ticket> =>
+    queue.enter(...callOf(clock, id, { setting: before, ...options }));
+  const reload = (queue: AdmissionQueue): void =>
+    queue.reconfigure((of) => settingsOf(of, { setting: after }));
+  const sent = await enter(last, 'sent', {});
+  (await sent.whenGranted()).settle({ kind: 'succeeded', spent: null }, null);
+  sent.leave();
+  let sentAt = NaN;
+  const waiting = await enter(first, 'waits', { maxWaitMs: 75_000 });
+  void waiting.whenGranted().then(() => (sentAt = clock.monotonic()));
+  reload(first);
+  // The other replica does not know of the reload yet: its call brings the former window.
+  await expect(enter(last, 'refused', { maxWaitMs: 0 })).rejects.toMatchObject({ code: 'wait_too_long' });
+  await clock.run(5_000);
+  expect(sentAt).toBeNaN();
+  reload(last);
+  await clock.run(7_000);
+  expect(sentAt).toBeLessThanOrEqual(6_000);
+  expect(failures).toEqual([]);
+  await limiter.close();
 });

@@ -45,9 +45,10 @@ const once = [
 
 /**
  * A call was given back, and its window drained from the next reload on: it counted one call less than was sent (10001526). Grants
- * that were kept from their calls were handed over under a cap that a reload had lowered meanwhile (10001981).
+ * that were kept from their calls were handed over under a cap that a reload had lowered meanwhile (10001981). A replica whose last call
+ * had brought the former limits had none in admission when it was reloaded, and did not report the new ones (10003534).
  */
-const onceOverReplicas = [10_001_526, 10_001_981];
+const onceOverReplicas = [10_001_526, 10_001_981, 10_003_534];
 
 describe.each(forms)('upstreams described by windows that reloads change: $name', ({ name, count, live }) => {
   test('are sent no more than they count, nor less than they would take, and waits are true', async () => {
