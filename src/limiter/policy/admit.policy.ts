@@ -2,12 +2,12 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
  */
-import type { Admission, WaitForecast } from '../limiter.ts';
+import type { Admission } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
-import { forecast, forecastAt } from './forecast.policy.ts';
+import { forecastAt, forecastWithin, positionOf } from './forecast.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import { applySettings } from './lessons.policy.ts';
@@ -42,13 +42,14 @@ export function admit(
   { admission, replica }: Entering,
   now: number,
 ): AdmitReply & { readonly effects: Effects } {
+  const { maxWaitMs } = admission;
   if (bucket.tickets.has(admission.ticket)) bucket.replicas.set(replica, now);
   applySettings(bucket, admission.setting, now);
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined) applyLaneSetting(bucket, lane, admission);
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
-  if (known !== undefined) return { ...replyFor(bucket, known, now), effects: before };
+  if (known !== undefined) return { ...replyFor(bucket, { ticket: known, maxWaitMs }, now), effects: before };
   const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
   const ordered = { ...admission, costs, order: orderOf(admission, now) };
   const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, ordered, now);
@@ -57,7 +58,7 @@ export function admit(
   bucket.replicas.set(replica, now);
   const ticket = enter(bucket, ordered, replica);
   const effects = merge(before, pump(bucket, now));
-  return { ...replyFor(bucket, ticket, now), effects };
+  return { ...replyFor(bucket, { ticket, maxWaitMs }, now), effects };
 }
 
 function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId): Ticket {
@@ -88,15 +89,21 @@ function orderOf({ position, urgency }: BucketAdmission, now: number): number {
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
 }
 
-/** The forecast for a ticket that nothing known keeps waiting. */
-const atTheHead: WaitForecast = { waitMs: 0, ahead: 0, heldBy: 'queue' };
+/** A ticket in its bucket, and how long it may wait. */
+interface Entered {
+  readonly ticket: Ticket;
+  readonly maxWaitMs: number;
+}
 
-function replyFor(bucket: Bucket, ticket: Ticket, now: number): AdmitReply {
+function replyFor(bucket: Bucket, { ticket, maxWaitMs }: Entered, now: number): AdmitReply {
   const { order } = ticket;
   const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
   if (lease !== undefined) return { kind: 'granted', order, lease: lease.token, expiresAt: lease.expiresAt };
-  const { waitMs, ahead, heldBy } = forecast(bucket, ticket.id, now) ?? atTheHead;
-  return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
+  const position = positionOf(bucket, ticket.id);
+  // Nothing known keeps a ticket waiting that has no position.
+  if (position === null) return { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue', order };
+  const { waitMs, heldBy } = forecastWithin(bucket, { position, withinMs: maxWaitMs }, now);
+  return { kind: 'queued', forecastMs: waitMs, ahead: position.ahead, heldBy, order };
 }
 
 function bucketRefusalOf(
@@ -115,7 +122,9 @@ function bucketRefusalOf(
   );
   const { costs, weight, maxInFlight, perMinute } = admission;
   const position = { lane, key: admission.lane, costs, weight, maxInFlight, perMinute, ahead };
-  const { waitMs, heldBy } = forecastAt(bucket, position, now);
+  const { waitMs, heldBy } = isFull
+    ? forecastAt(bucket, position, now)
+    : forecastWithin(bucket, { position, withinMs: admission.maxWaitMs }, now);
   if (isFull && (waiting > 0 || waitMs > 0)) {
     return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }

@@ -64,6 +64,11 @@ export class SortedNames<Name extends string = string> {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);
   }
 
+  /** The first names in order, at most so many. */
+  firstNames(most: number): Name[] {
+    return this.#entries.slice(0, Math.max(0, most)).map(({ name }) => name);
+  }
+
   names(): Name[] {
     return this.#entries.map((entry) => entry.name);
   }

@@ -16,9 +16,9 @@ do
     return '["granted",' .. text(ticket.order) .. ',"' .. lease.token .. '",' .. text(lease.expiresAt) .. ']'
   end
 
-  local function replyFor(ticket, now)
+  local function replyFor(ticket, asked, now)
     if ticket.lease then return grantedWith(leaseOf(ticket.lease), ticket) end
-    local waitMs, ahead, heldBy = forecastOf(ticket, now)
+    local waitMs, ahead, heldBy = forecasts.of(ticket, now, asked.maxWaitMs)
     return '["queued",' .. text(waitMs) .. ',' .. text(ahead) .. ',' .. text(ticket.order) .. ',"' .. heldBy .. '"]'
   end
 
@@ -38,7 +38,7 @@ do
     local ahead = math.max(leaveFirst, waiting > 0 and rankOf(asked.lane, order, asked.ticket) or 0)
     local position = { key = asked.lane, costs = asked.costs, weight = asked.weight, maxInFlight = asked.maxInFlight,
       perMinute = asked.perMinute, ahead = ahead }
-    local waitMs, heldBy = forecastAt(lane, position, now)
+    local waitMs, heldBy = forecasts.at(lane, position, now, not isFull and asked.maxWaitMs or nil)
     if isFull and (waiting > 0 or waitMs > 0) then
       return '["queue_full",' .. text(waitMs) .. ',"queue",' .. text(ahead) .. ']'
     end
@@ -60,7 +60,7 @@ do
     local lane, ticket = enter(asked, order, now)
     enqueue(lane, ticket)
     pump(now)
-    return replyFor(ticket, now)
+    return replyFor(ticket, asked, now)
   end
 
   function checks.admit(event)
@@ -85,7 +85,7 @@ do
     pump(now)
     -- A pump enters no ticket, but it forgets those of replicas that are gone.
     if ticket then ticket = ticketOf(event.ticket) end
-    if ticket then return replyFor(ticket, now) end
+    if ticket then return replyFor(ticket, event, now) end
     event.costs, event.inLane = cappedCosts(knownCosts(event.costs, event.document)), lane
     local order = orderOf(event, now)
     if mayGoAtOnce(lane, event, now) then

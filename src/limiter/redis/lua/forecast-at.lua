@@ -1,58 +1,10 @@
 -- Mirror of forecast.policy.ts, forecast-meters.policy.ts and standstill.policy.ts: how long a call at a given position of a lane will wait. `lane` is nil for a
 -- workspace that has nothing in this bucket yet; a position is { key, costs, weight, maxInFlight, perMinute, ahead }.
 
-local forecastAt, forecastOf
+local forecasts = {}
 do
   -- A ceiling is looked ahead no further than this many windows.
   -- @constant maxWindows ceilingWindowMs
-  -- A whole number of calls, but for the rounding of a division.
-  local rounding = 1e-9
-
-  -- Mean service cost of `calls` calls whose total costs are `costs` minus `without`.
-  local function meanServiceCost(costs, without, calls)
-    local mean = {}
-    for i, name in ipairs(meterNames) do
-      mean[i] = { name, (waitingUnits(costs, name) - waitingUnits(without, name)) / calls }
-    end
-    return serviceCost(mean)
-  end
-
-  -- Eligible lanes that are served before a lane of this name that starts then. One step per class.
-  local function lanesBefore(start, key)
-    local before, from = 0, '[r:'
-    while true do
-      local member = redis.call('ZRANGEBYLEX', orderKey, from, '(r;', 'LIMIT', '0', '1')[1]
-      if not member then return before end
-      local callClass = string.match(member, '^r:([^:]+):')
-      local till = '(r:' .. callClass .. ':' .. sortable(start) .. ':' .. key
-      before = before + redis.call('ZLEXCOUNT', orderKey, '[r:' .. callClass .. ':', till)
-      from = '[r:' .. callClass .. ';'
-    end
-  end
-
-  local function othersAhead(lane, position)
-    local waitingHere = lane and lane.waiting or 0
-    local waitingElsewhere = bucket.waiting - waitingHere
-    if waitingElsewhere <= 0 then return 0 end
-    local weightElsewhere = bucket.waitingWeight - (waitingHere > 0 and lane.weight or 0)
-    local here = position.ahead > 0 and waitingHere > 0 and meanServiceCost(lane.waitingCosts, nil, waitingHere) or 0
-    local from = math.max(lane and lane.start or 0, bucket.virtual)
-    local start = from + (position.ahead * here) / position.weight
-    local elsewhere = meanServiceCost(bucket.waitingCosts, lane and lane.waitingCosts, waitingElsewhere)
-    local byShare = math.floor(((start - bucket.virtual) * math.max(0, weightElsewhere)) / elsewhere + rounding)
-    local own = lane and lane.readyAs and lane.start < start and 1 or 0
-    return math.min(waitingElsewhere, math.max(byShare, lanesBefore(start, position.key) - own))
-  end
-
-  -- What `others` calls of other lanes take.
-  local function costElsewhere(lane, others, name)
-    local meter = bucket.meters[name]
-    local limit = meter and meter.limit or 0
-    local waitingElsewhere = bucket.waiting - (lane and lane.waiting or 0)
-    if waitingElsewhere <= 0 then return 0 end
-    local cost = waitingUnits(bucket.waitingCosts, name) - waitingUnits(lane and lane.waitingCosts, name)
-    return math.min((cost * others) / waitingElsewhere, others * limit)
-  end
 
   -- What the calls of the same lane that go first take.
   local function ownCostAhead(lane, ahead, name)
@@ -157,21 +109,21 @@ do
     return waitMs, heldBy
   end
 
-  -- What the call takes from each meter, and what goes before it: calls of its lane, and `others` of other lanes.
+  -- What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes (nil = none).
   local function needsOf(lane, position, others)
     local wanted, needs = {}, {}
     for _, cost in ipairs(position.costs) do wanted[cost[1]] = cost[2] end
     for _, name in ipairs(meterNames) do
       local units = wanted[name] or 0
       local ahead = ownCostAhead(lane, position.ahead, name)
-      if units > 0 then ahead = ahead + costElsewhere(lane, others, name) end
+      if others and units > 0 then ahead = ahead + otherLanes.units(others, name) end
       if units + ahead > 0 then needs[#needs + 1] = { name, units, ahead } end
     end
     return needs
   end
 
   -- What the bucket alone makes of the position, whatever the workspace's ceiling allows.
-  local function bucketForecast(lane, position, now)
+  local function bucketForecast(lane, position, elsewhere, now)
     local waitMs, heldBy = 0, lane and lane.asleep[sleepIndex.document] and 'cost' or 'queue'
     local function consider(ms, by)
       if ms > waitMs then waitMs, heldBy = ms, by end
@@ -180,10 +132,11 @@ do
       consider(standstillMs + thenMs, thenMs > standstillMs and thenBy or standstillBy)
     end
     local shutMs = closedMs(now)
-    afterStandstill(shutMs, 'closed', metersForecast(needsOf(lane, position, othersAhead(lane, position)), now + shutMs))
+    local others = elsewhere and otherLanes.ahead(lane, position, elsewhere)
+    afterStandstill(shutMs, 'closed', metersForecast(needsOf(lane, position, others), now + shutMs))
     local stillMs, stillBy = laneStandstill(lane, position, shutMs, now)
     if stillMs > shutMs then
-      afterStandstill(stillMs, stillBy, metersForecast(needsOf(lane, position, 0), now + stillMs))
+      afterStandstill(stillMs, stillBy, metersForecast(needsOf(lane, position, nil), now + stillMs))
     end
     consider(serialWaitMs(lane, position, now), 'serialized')
     if stillMs > 0 then
@@ -194,30 +147,40 @@ do
     return waitMs, heldBy
   end
 
-  -- Milliseconds, and what the longest wait comes from; where there is none, the line.
-  function forecastAt(lane, position, now)
-    local waitMs, heldBy = bucketForecast(lane, position, now)
+  local function forecastBehind(lane, position, elsewhere, now)
+    local waitMs, heldBy = bucketForecast(lane, position, elsewhere, now)
     local perMinute = position.perMinute
     if not perMinute then return waitMs, heldBy end
     local windows = 1
     while windows <= maxWindows and windows * perMinute <= position.ahead do
       local before = { key = position.key, costs = position.costs, weight = position.weight, maxInFlight = position.maxInFlight,
         ahead = position.ahead - windows * perMinute }
-      local ms = bucketForecast(lane, before, now) + windows * ceilingWindowMs
+      local ms = bucketForecast(lane, before, elsewhere, now) + windows * ceilingWindowMs
       if ms > waitMs then waitMs, heldBy = ms, 'ceiling_minute' end
       windows = windows + 1
     end
     return waitMs, heldBy
   end
 
+  -- Milliseconds, and what the longest wait comes from; where there is none, the line. May be too long where it is within `withinMs`
+  -- (nil = never).
+  function forecasts.at(lane, position, now, withinMs)
+    local elsewhere = otherLanes.inSum(lane, position)
+    if withinMs then
+      local waitMs, heldBy = forecastBehind(lane, position, elsewhere, now)
+      if waitMs <= withinMs then return waitMs, heldBy end
+    end
+    return forecastBehind(lane, position, otherLanes.laneByLane(lane, position, elsewhere), now)
+  end
+
   -- Expected wait of a waiting ticket, how many of its lane go first, and what it waits for; nil if it does not wait.
-  function forecastOf(ticket, now)
+  function forecasts.of(ticket, now, withinMs)
     if not ticket or ticket.lease then return nil end
     local lane = laneOf(ticket.lane)
     local ahead = rankOf(ticket.lane, ticket.order, ticket.id)
     local position = { key = lane.key, costs = knownCosts(ticket.costs, ticket.document), weight = lane.weight, maxInFlight = lane.maxInFlight,
       perMinute = lane.perMinute, ahead = ahead }
-    local waitMs, heldBy = forecastAt(lane, position, now)
+    local waitMs, heldBy = forecasts.at(lane, position, now, withinMs)
     return waitMs, ahead, heldBy
   end
 end

@@ -5,7 +5,7 @@
 function checks.forecast(event) identifier(event.ticket, 'ticket') end
 
 function events.forecast(event, now)
-  local waitMs, ahead, heldBy = forecastOf(ticketOf(event.ticket), now)
+  local waitMs, ahead, heldBy = forecasts.of(ticketOf(event.ticket), now)
   if not waitMs then return '["not_waiting"]' end
   return '["waiting",' .. text(waitMs) .. ',' .. text(ahead) .. ',"' .. heldBy .. '"]'
 end

@@ -35,6 +35,7 @@ local events = {}
 -- @include first-calls
 -- @include lessons
 -- @include pump
+-- @include forecast-others
 -- @include forecast-at
 -- @include waker
 -- @include save

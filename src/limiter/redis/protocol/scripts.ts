@@ -12,6 +12,7 @@ import { meterNames, requestWindows, windowNames } from '../../policy/meter-name
 import { ceilingWindowMs } from '../../policy/ceiling.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../policy/documents.policy.ts';
 import * as firstCalls from '../../policy/first-calls.policy.ts';
+import { maxLanes } from '../../policy/forecast-others.policy.ts';
 import { maxWindows } from '../../policy/forecast.policy.ts';
 import { replicaChannelPrefix } from './keys.ts';
 import { luaSource, type Constants, type ReadLua } from './lua-source.ts';
@@ -75,6 +76,7 @@ export const scriptConstants: Constants = {
   maxDocuments,
   maxOtherLimitsMs,
   maxProbeMs,
+  maxLanes,
   maxWindows,
   meterNames,
   minuteMs,
