@@ -87,7 +87,7 @@ atOrigins('the forecast for a call', (instant) => {
     for (let at = 0; at < 10; at += 1) enter(`used${at}`, 'own');
     for (const [lane, calls] of Object.entries(waiting))
       for (let at = 0; at < calls; at += 1) enter(`${lane}.${at}`, lane);
-    const toldMs = (options: AdmissionOptions): number => {
+    const statedMs = (options: AdmissionOptions): number => {
       const refused = enter('x', 'own', options);
       return refused.kind === 'refused' ? refused.retryInMs : NaN;
     };
@@ -96,24 +96,24 @@ atOrigins('the forecast for a call', (instant) => {
       const granted = runOn(bucket, instant(1_000), instant(200_000), leases).get('x');
       return (granted ?? NaN) - instant(1_000);
     };
-    return { bucket, toldMs, actualMs };
+    return { bucket, statedMs, actualMs };
   };
 
-  // Guards a bug: the weight of a lane counted for as long as anything waited elsewhere, and a call was told up to twice its wait.
+  // Guards a bug: the weight of a lane counted for as long as anything waited elsewhere, and a call was stated up to twice its wait.
   test.each<[what: string, options: AdmissionOptions]>([
     ['wait is too long', { maxWaitMs: 0 }],
     ['lane is full', { maxQueued: 4 }],
   ])('counts of a heavy lane no more calls than wait there, for a call whose %s', (_what, options) => {
-    const { toldMs, actualMs } = behind({ heavy: 1, light: 20, own: 4 });
-    const told = toldMs(options);
+    const { statedMs, actualMs } = behind({ heavy: 1, light: 20, own: 4 });
+    const stated = statedMs(options);
     // The two calls of the margin are one of the light lane and the fraction of one that a bucket gains while it is filled.
-    expect(Math.abs(told - actualMs())).toBeLessThanOrEqual(2_000);
+    expect(Math.abs(stated - actualMs())).toBeLessThanOrEqual(2_000);
   });
 
   test('counts of each heavy lane no more calls than wait there, as far as lanes are looked at one by one', () => {
     const names = Array.from({ length: maxLanes - 1 }, (_, n) => `heavy${n}`);
     const few = behind({ ...Object.fromEntries(names.map((name) => [name, 1])), light: 150, own: 4 });
-    expect(Math.abs(few.toldMs({ maxWaitMs: 0 }) - few.actualMs())).toBeLessThanOrEqual(2_000);
+    expect(Math.abs(few.statedMs({ maxWaitMs: 0 }) - few.actualMs())).toBeLessThanOrEqual(2_000);
     // The first lanes are looked at, and the others count as one lane: never more calls than wait there.
     const more = behind({
       ...Object.fromEntries(names.map((name) => [`${name}more`, 1])),
@@ -121,20 +121,20 @@ atOrigins('the forecast for a call', (instant) => {
       light: 20,
       own: 4,
     });
-    const told = more.toldMs({ maxWaitMs: 0 });
-    expect(told - more.actualMs()).toBeGreaterThanOrEqual(-2_000);
-    expect(told).toBeLessThanOrEqual((2 * names.length + 20 + 4 + 2) * 1_000);
+    const stated = more.statedMs({ maxWaitMs: 0 });
+    expect(stated - more.actualMs()).toBeGreaterThanOrEqual(-2_000);
+    expect(stated).toBeLessThanOrEqual((2 * names.length + 20 + 4 + 2) * 1_000);
   });
 
   test('counts of a lane that sleeps no more calls than wait there', () => {
-    const { bucket, toldMs } = behind({ heavy: 1, light: 20, own: 4 });
+    const { bucket, statedMs } = behind({ heavy: 1, light: 20, own: 4 });
     for (const name of ['heavy', 'light']) {
       const lane = bucket.lanes.get(laneKey(name));
       if (lane === undefined) throw new Error(name);
       sleep(bucket, lane, { because: 'ceiling_minute', until: instant(21_000) });
     }
     // Four calls of its own lane, one of the heavy lane, at most five of the light one, the call itself, and what the bucket keeps back.
-    expect(toldMs({ maxWaitMs: 0 })).toBeLessThanOrEqual(12_000);
+    expect(statedMs({ maxWaitMs: 0 })).toBeLessThanOrEqual(12_000);
   });
 
   test('is exact for the only lane of a bucket', () => {
