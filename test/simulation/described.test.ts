@@ -44,6 +44,12 @@ const once = [
 ];
 
 /**
+ * Followed up to their last refusal. A call that was refused for a full line and came again later than stated was judged by the room
+ * that there had been at the stated time (10001562).
+ */
+const onceInFull = [10_001_562];
+
+/**
  * A call was given back, and its window drained from the next reload on: it counted one call less than was sent (10001526). Grants
  * that were kept from their calls were handed over under a cap that a reload had lowered meanwhile (10001981). A replica whose last call
  * had brought the former limits had none in admission when it was reloaded, and did not report the new ones (10003534).
@@ -66,6 +72,11 @@ describe.each(forms)('upstreams described by windows that reloads change: $name'
 describe('upstreams described by windows that reloads change', () => {
   test.each(once)('are judged right in the history that once went wrong: %d', async (seed) => {
     const { history, followed } = await live(seed);
+    expect([...history.violations, ...followed.wrong]).toEqual([]);
+  });
+
+  test.each(onceInFull)('are judged right in every refusal of the history: %d', async (seed) => {
+    const { history, followed } = await live(seed, true);
     expect([...history.violations, ...followed.wrong]).toEqual([]);
   });
 });

@@ -168,12 +168,13 @@ async function returned(
   const patience = Math.max(call.maxWaitMs, grace);
   // A full line lets nobody wait in it: whoever was refused for it uses the tolerance to come later.
   const laterMs = refused.code === 'queue_full' ? grace : 0;
-  const again = await lives.returnLater({ ...refused, retryInMs: refused.retryInMs + laterMs }, patience);
+  const later = { ...refused, retryInMs: refused.retryInMs + laterMs };
+  const again = await lives.returnLater(later, patience);
   if (again.sentAt !== null) return { kind: 'true' };
   const stayedMs = stayed.sentAt === null ? null : stayed.sentAt - refused.at;
   if (stayedMs !== null && stayedMs <= refused.retryInMs + grace) {
     return (
-      (await refusedForNothing(lives, refused, again.refused, { tolerance, patience })) ?? {
+      (await refusedForNothing(lives, later, again.refused, { tolerance, patience })) ?? {
         kind: 'taken meanwhile',
       }
     );
@@ -186,7 +187,7 @@ async function returned(
   return { kind: 'false', text: `${said(refused)}, came then and ${then}; it ${truth}` };
 }
 
-/** (b) of the call that came again. */
+/** (b) of the call that came again; `refused`: with the time after which it came, which may be later than stated. */
 async function refusedForNothing(
   lives: Lives,
   refused: RefusedCall,

@@ -99,7 +99,7 @@ atOrigins('the forecast for a call', (instant) => {
     return { bucket, statedMs, actualMs };
   };
 
-  // Guards a bug: the weight of a lane counted for as long as anything waited elsewhere, and a call was stated up to twice its wait.
+  // Guards a bug: the weight of a lane counted for as long as anything waited elsewhere, and a refusal stated up to twice the wait.
   test.each<[what: string, options: AdmissionOptions]>([
     ['wait is too long', { maxWaitMs: 0 }],
     ['lane is full', { maxQueued: 4 }],
