@@ -4,7 +4,7 @@
  *
  * Each call of a lane has a start tag, the next one as much later as its service cost by the lane's weight, and calls go in the order
  * of their tags. So of each lane go those first whose tags are smaller, and no more than wait there, each as large as the mean of its
- * lane. At most `maxLanes` lanes are looked at: the ready ones in their order, then those that wake first. All others, and those that
+ * lane. At most `maxLanes` lanes are read: the ready ones in their order, then those that wake first. All others, and those that
  * have no place in flight left, count as one lane that has all their calls and the sum of their weights.
  */
 import type { Costs, MeterName } from '../../call.ts';
@@ -13,7 +13,7 @@ import type { Bucket, Lane } from './bucket-state.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
 
-/** A forecast looks at this many lanes one by one: each costs Redis some microseconds. */
+/** A forecast reads this many lanes one by one: each costs Redis some microseconds. */
 export const maxLanes = 32;
 
 /** Less than this part of a call is the error of a division. */
@@ -45,7 +45,7 @@ export interface OthersAhead extends WaitingCalls {
   readonly ahead: number;
 }
 
-/** A lane that is looked at by itself; `service`: mean service cost of its calls. */
+/** A lane that is read by itself; `service`: mean service cost of its calls. */
 interface OtherLane extends WaitingCalls {
   readonly lane: Lane;
   readonly service: number;
@@ -79,7 +79,7 @@ export function laneByLane(bucket: Bucket, position: LanePosition, sum: Elsewher
   let { calls, weight } = sum.rest;
   const costs = new Map(sum.rest.costs);
   const lanes: OtherLane[] = [];
-  const look = (names: readonly LaneKey[]): void => {
+  const read = (names: readonly LaneKey[]): void => {
     for (const name of names) {
       const lane = name === position.key ? undefined : bucket.lanes.get(name);
       if (lane === undefined || lane.line.size === 0) continue;
@@ -91,8 +91,8 @@ export function laneByLane(bucket: Bucket, position: LanePosition, sum: Elsewher
     }
   };
   const ready = firstReady(bucket, maxLanes);
-  look(ready);
-  if (calls > 0) look(bucket.asleep.firstNames(maxLanes - ready.length));
+  read(ready);
+  if (calls > 0) read(bucket.asleep.firstNames(maxLanes - ready.length));
   return { lanes, rest: { costs, calls, weight }, isCut: ready.length === maxLanes };
 }
 

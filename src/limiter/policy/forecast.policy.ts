@@ -51,7 +51,7 @@ export interface LimitedWait {
 
 /**
  * The expected wait, which may be too long where it is within `withinMs`: most calls may wait for much longer than they have to, and
- * other lanes are looked at one by one only for those that would be refused.
+ * other lanes are read one by one only for those that would be refused.
  */
 export function forecastWithin(bucket: Bucket, { position, withinMs }: LimitedWait, now: number): Forecast {
   const sum = inSum(bucket, position);

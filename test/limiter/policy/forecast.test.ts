@@ -110,11 +110,11 @@ atOrigins('the forecast for a call', (instant) => {
     expect(Math.abs(stated - actualMs())).toBeLessThanOrEqual(2_000);
   });
 
-  test('counts of each heavy lane no more calls than wait there, as far as lanes are looked at one by one', () => {
+  test('counts of each heavy lane no more calls than wait there, as far as lanes are read one by one', () => {
     const names = Array.from({ length: maxLanes - 1 }, (_, n) => `heavy${n}`);
     const few = behind({ ...Object.fromEntries(names.map((name) => [name, 1])), light: 150, own: 4 });
     expect(Math.abs(few.statedMs({ maxWaitMs: 0 }) - few.actualMs())).toBeLessThanOrEqual(2_000);
-    // The first lanes are looked at, and the others count as one lane: never more calls than wait there.
+    // The first lanes are read, and the others count as one lane: never more calls than wait there.
     const more = behind({
       ...Object.fromEntries(names.map((name) => [`${name}more`, 1])),
       ...Object.fromEntries(names.map((name) => [name, 1])),

@@ -21,12 +21,12 @@ afterAll(async () => {
 });
 
 /** How often the server has read records of several lanes. */
-async function looks(): Promise<number> {
+async function reads(): Promise<number> {
   const stats = await redis.info('commandstats');
   return Number(/cmdstat_hmget:calls=(\d+)/.exec(stats)?.[1] ?? 0);
 }
 
-test('a call that is granted or may wait looks at no other lane, one that is refused at all of them at once', async () => {
+test('a call that is granted or may wait reads no other lane, one that is refused reads all of them at once', async () => {
   const scripts = await loadInto(redis, 'library');
   const by = { bucket: bucketKey('b'), replica: replicaId('r'), now: 1_000 };
   const enter = (id: string, options: AdmissionOptions) =>
@@ -41,10 +41,10 @@ test('a call that is granted or may wait looks at no other lane, one that is ref
   }
   expect(kinds.filter((kind) => kind === 'granted')).toHaveLength(10);
   expect(kinds.filter((kind) => kind === 'queued')).toHaveLength(90);
-  expect(await looks()).toBe(0);
+  expect(await reads()).toBe(0);
   const { kind } = await enter('late', { lane: 'l3', maxWaitMs: 1_000 });
   expect(kind).toBe('refused');
-  expect(await looks()).toBe(1);
+  expect(await reads()).toBe(1);
   await applied<'forecast'>(scripts, by, { kind: 'forecast', ticket: ticketId('t99') });
-  expect(await looks()).toBe(2);
+  expect(await reads()).toBe(2);
 });

@@ -67,7 +67,7 @@ do
   function otherLanes.laneByLane(lane, position, sum)
     if not sum or startOf(lane, position) <= bucket.virtual then return sum end
     local lanes, rest = sum.lanes, sum.rest
-    local function look(names)
+    local function read(names)
       for _, lane in ipairs(lanesOf(names)) do
         if lane.key ~= position.key and lane.waiting > 0 then
           local costs, calls = lane.waitingCosts, lane.waiting
@@ -78,8 +78,8 @@ do
       end
     end
     local ready = firstReady(maxLanes)
-    look(ready)
-    if rest.calls > 0 then look(firstAsleep(maxLanes - #ready)) end
+    read(ready)
+    if rest.calls > 0 then read(firstAsleep(maxLanes - #ready)) end
     sum.isCut = #ready == maxLanes
     return sum
   end
