@@ -15,6 +15,9 @@ const rounding = 1e-6;
 export class Stated {
   #low = 0;
   #high = 0;
+  /** `high` as if no lowered limit had cut it off, and the limit at which it was cut off last. */
+  #uncut = 0;
+  #cutAt = Infinity;
   #at = 0;
   #restsUntil = 0;
   /** Units per millisecond: the fastest since something was granted. */
@@ -38,7 +41,10 @@ export class Stated {
     this.#low = isLimited ? Math.max(0, this.#low - sinceMs * this.#fastest) : 0;
     // While no limit is known nothing drains for sure.
     const drainsMs = Math.max(0, Math.min(sinceMs, now - this.#restsUntil));
-    if (isLimited) this.#high = Math.max(0, this.#high - drainsMs * slowest);
+    if (isLimited) {
+      this.#high = Math.max(0, this.#high - drainsMs * slowest);
+      this.#uncut = Math.max(0, this.#uncut - drainsMs * slowest);
+    }
     this.#low = Math.min(this.#low, minLimit);
     this.#at = now;
   }
@@ -51,7 +57,9 @@ export class Stated {
     this.#low += Math.min(units, most);
     this.#fastest = 0;
     // A bucket learns of a change with the next call at the latest.
-    this.#high = (stated.length === 0 ? this.#high : Math.min(this.#high, most)) + units;
+    this.#high = (stated.length === 0 ? this.#high : Math.min(this.#highAt(most), most)) + units;
+    this.#uncut += units;
+    if (stated.length > 0) this.#cutAt = most;
     this.#restsUntil = Math.max(
       this.#restsUntil,
       ...stated.map(({ windowMs }) => now + Math.max(jitterMs, Math.min(restMs, windowMs / 60))),
@@ -68,6 +76,15 @@ export class Stated {
   hasRoom(units: number, quotas: readonly (MeterPlan | null)[], now: number): boolean {
     this.check(quotas, now);
     const least = Math.min(...quotas.map((quota) => quota?.limit ?? Infinity));
-    return this.#high + Math.min(units, least) <= least + rounding;
+    return this.#highAt(least) + Math.min(units, least) <= least + rounding;
+  }
+
+  /**
+   * `high` under this limit. A raised limit gives no more room than there would be if the one before it had not been lowered: what
+   * that one cut off was sent, and counts again.
+   */
+  #highAt(limit: number): number {
+    if (limit <= this.#cutAt) return this.#high;
+    return Math.max(this.#high, Math.min(this.#high + limit - this.#cutAt, this.#uncut));
   }
 }
