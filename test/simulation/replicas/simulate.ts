@@ -35,6 +35,8 @@ const maxMs = 300_000;
 const recheckMs = 5_000;
 /** Another course is looked at so often. Milliseconds. */
 const courseEveryMs = 500;
+/** A reload reaches every bucket that its replica has used lately, and the meters are read afterwards. Milliseconds. */
+const reloadMs = 2_500;
 
 interface Watcher {
   check(now: number): void;
@@ -66,6 +68,7 @@ class Run {
   readonly #slots: Replica[] = [];
   readonly #all: Replica[] = [];
   #downs = 0;
+  #reloadedAt = -Infinity;
 
   constructor(plan: ReplicasPlan, keepsLog: boolean) {
     this.#plan = plan;
@@ -193,6 +196,7 @@ class Run {
 
   /** Nothing waits and nothing is held any more in any living replica. */
   #isQuiet(): boolean {
+    if (this.#clock.monotonic() < this.#reloadedAt + reloadMs) return false;
     return this.#all.every(({ process, stores, mode }) => {
       if (!process.alive) return true;
       if (mode !== 'redis' || this.#clock.monotonic() < process.pausedUntil) return false;
@@ -219,6 +223,7 @@ class Run {
 
   /** A replica reads the file that has changed, when its event loop turns. */
   #reload(slot: number, reloads: number): void {
+    this.#reloadedAt = this.#clock.monotonic();
     const replica = this.#slots[slot];
     replica?.process.arrives(this.#clock.monotonic(), () => {
       const now = this.#clock.monotonic();
