@@ -21,7 +21,7 @@ const idMakers: Readonly<Record<string, readonly string[]>> = {
     'limiter/redis/protocol/message-codec',
     'limiter/redis/protocol/reply-codec',
   ],
-  ceilingKey: ['journey/prepare'],
+  ceilingKey: ['journey/prepare', 'limiter/redis/protocol/message-codec'],
   replicaId: ['limiter/embedded/limiter', 'limiter/redis/presence'],
 };
 

@@ -25,7 +25,8 @@ import type { ReplicaId } from '../../ids.ts';
 import { EmbeddedCeilings } from '../embedded/ceilings.ts';
 import { quotaShare } from './quota-share.ts';
 import { RecentSends } from './recent-sends.ts';
-import { announcedSlot, type RedisCeilings, type RedisTake } from '../redis/ceilings.ts';
+import type { RedisCeilings, RedisTake } from '../redis/ceilings.ts';
+import { ceilingOf } from '../redis/protocol/message-codec.ts';
 import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 
 /** A slot as this replica knows it. */
@@ -106,7 +107,7 @@ export class FailoverCeilings implements Ceilings {
 
   /** A message on this replica's channel; false: it is about something else. */
   hears(text: string): boolean {
-    const key = announcedSlot(text);
+    const key = ceilingOf(text);
     if (key !== null) this.#onSlotBack(key);
     return key !== null;
   }

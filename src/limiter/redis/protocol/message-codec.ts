@@ -4,10 +4,12 @@
  */
 import {
   bucketKey,
+  ceilingKey,
   laneKey,
   leaseToken,
   ticketId,
   type BucketKey,
+  type CeilingKey,
   type LaneKey,
   type LeaseToken,
   type TicketId,
@@ -43,6 +45,15 @@ export function readMessage(message: string): ReplicaMessage {
   }
   if (kind === 'c') return { kind: 'closed', bucket: bucketKey(wordOf(bucket)), closedMs: amountOf(value) };
   return malformed();
+}
+
+/** The message that a slot of the ceiling is back. */
+export const slotMessage = (ceiling: CeilingKey): string => `s ${ceiling}`;
+
+/** The ceiling of which the message says that a slot is back; `null` = it says something else. */
+export function ceilingOf(text: string): CeilingKey | null {
+  const [kind, key] = text.split(' ');
+  return kind === 's' ? ceilingKey(wordOf(key)) : null;
 }
 
 /** A grant in a reply or a message. */

@@ -133,6 +133,7 @@ test('the scripts use known commands only, and give every written key an expiry'
     'TIME',
     'GET',
     'HGET',
+    'HMGET',
     'HEXISTS',
     'ZSCORE',
     'ZRANGE',
