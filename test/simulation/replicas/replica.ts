@@ -95,12 +95,13 @@ export class Replica {
     this.#pauses.push({ at, until: at + ms });
   }
 
-  /** When its event loop first turned after something happened outside. */
+  /** When its event loop first turned after something happened outside. It may be stopped again before it has turned once. */
   turnedAt(at: number): number {
-    return Math.max(
-      at,
-      ...this.#pauses.filter((one) => one.at <= at && at <= one.until).map(({ until }) => until),
-    );
+    const pausedUntil = this.#pauses
+      .filter((one) => one.at <= at && at <= one.until)
+      .map(({ until }) => until);
+    const turned = Math.max(at, ...pausedUntil);
+    return turned > at ? this.turnedAt(turned) : at;
   }
 
   /** When it was back, if it was stopped or had no way to Redis at this time; the time itself, if it was there. */
