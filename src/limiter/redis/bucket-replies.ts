@@ -49,7 +49,7 @@ export class BucketReplies implements ReplyReader {
     const { view, context } = this.#parts;
     const { redis, replica } = context;
     view.usedAt = sentAt;
-    if (kinds.has('admit')) this.#forgetExpired(bucket.createdAt, sentAt);
+    if (kinds.has('admit') || isReloadAlone(kinds)) this.#forgetExpired(bucket.createdAt, sentAt);
     const { createdAt, now } = bucket;
     const isYoung = createdAt !== null && now - createdAt < recoveryGraceMs;
     const isLost = view.createdAt !== null && createdAt !== view.createdAt;
@@ -115,3 +115,7 @@ export class BucketReplies implements ReplyReader {
     else this.#timer.cancel();
   }
 }
+
+/** A reload also concerns buckets in which this replica has nothing any more. */
+const isReloadAlone = (kinds: ReadonlySet<EventKind>): boolean =>
+  kinds.size === 1 && kinds.has('reconfigure');

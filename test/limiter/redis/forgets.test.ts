@@ -123,6 +123,18 @@ describe('in Redis, a bucket', () => {
     expect([...a.noted, ...b.noted].filter((word) => word.startsWith('lost'))).toEqual([]);
   });
 
+  test('that has expired counts as new after a reload, too: a capped lane does not wait for a lease', async () => {
+    const replica = await start();
+    const more = { bucket: 'reloaded', maxInFlight: 1, setting: setting(0, 'requests') };
+    const grant = await granted(replica, 'r1', more);
+    await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+    await straight.del(await straight.keys('sluice:{reloaded}:*'));
+    const { bucket, lane, weight, perMinute, ceilingTag } = admission('r', more);
+    const changed = { lane, weight, maxInFlight: 2, perMinute, ceilingTag };
+    await replica.limiter.reconfigure({ bucket, setting: more.setting, lanes: [changed] });
+    await granted(replica, 'r2', { ...more, maxInFlight: 2 });
+  });
+
   test('that is gone while calls of this replica are in it counts as lost', async () => {
     const a = await start();
     const more = { bucket: 'lost', maxInFlight: 1, setting: setting(0, 'requests') };
