@@ -29,6 +29,7 @@ import { applyLimits, Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import { reconfigure } from './reconfigure.ts';
 import { SlotsAhead } from './slots-ahead.ts';
+import { SlotsBack } from './slots-back.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
@@ -79,8 +80,10 @@ export class AdmissionQueue {
     const slotsAhead = new SlotsAhead(parts, slots);
     const earlyRefusal = this.#earlyRefusal;
     this.#slotsAhead = slotsAhead;
-    this.#gate = new CeilingGate(parts, { registry, rotation, edge, slots, slotsAhead, earlyRefusal });
-    ceilings.listen((key) => this.#gate.onSlotBack(key));
+    const slotsBack = new SlotsBack(parts, { registry, rotation });
+    const neighbours = { registry, rotation, edge, slots, slotsAhead, slotsBack, earlyRefusal };
+    this.#gate = new CeilingGate(parts, neighbours);
+    ceilings.listen((key) => slotsBack.onSlotBack(key));
   }
 
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */

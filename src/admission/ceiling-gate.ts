@@ -8,18 +8,18 @@
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
  * joined into another one while the ceiling was asked.
  */
-import type { CeilingKey } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { EarlyRefusal } from './early-refusal.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { applyLimits, onSlotBack } from './lanes.ts';
+import { applyLimits } from './lanes.ts';
 import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { SlotsAhead } from './slots-ahead.ts';
+import type { SlotsBack } from './slots-back.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** Why a ticket goes back to its lane. */
@@ -28,6 +28,7 @@ type Requeued = 'no slot' | 'gave its slot back';
 export interface GateNeighbours {
   readonly slots: CeilingSlots;
   readonly slotsAhead: SlotsAhead;
+  readonly slotsBack: SlotsBack;
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly edge: CeilingEdge;
@@ -76,19 +77,6 @@ export class CeilingGate {
       this.#neighbours.registry.end(call, { kind: 'failed', error });
       return true;
     });
-  }
-
-  /**
-   * A slot of the ceiling is back: the lanes that sleep for it ask again, also in other buckets than that of the call which gave it
-   * back. The one that has gone longest without a slot is first.
-   */
-  onSlotBack(ceiling: CeilingKey): void {
-    const { background, limiter } = this.#parts;
-    const { registry, rotation } = this.#neighbours;
-    for (const lane of rotation.inOrder(registry.lanesUnder(ceiling))) {
-      onSlotBack(lane);
-      background(limiter.wake(lane.bucket, lane.key));
-    }
   }
 
   /** The slot that the call has asked for ahead or asks for now; `null` = the ceiling is known to have none. */
@@ -150,8 +138,9 @@ export class CeilingGate {
   async #onRefused(pending: GrantedCall, slotReply: SlotReply): Promise<boolean> {
     const { call } = pending;
     const { reply } = slotReply;
-    const { rotation, earlyRefusal } = this.#neighbours;
+    const { rotation, earlyRefusal, slotsBack } = this.#neighbours;
     if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
+      slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
       call.lane.gate.asleep = {
         until: this.#parts.clock.monotonic() + reply.waitMs + rotation.delayMs(call),
         because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',

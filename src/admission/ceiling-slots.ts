@@ -27,6 +27,8 @@ export interface SlotReply {
    * from, which is not before it was asked for.
    */
   readonly goodUntil: number;
+  /** When the ceiling was asked, monotonic milliseconds. */
+  readonly askedAt: number;
   /** Time from the request to the reply, milliseconds. */
   readonly tookMs: number;
   /** True when an earlier slot of the call became too old, and the ceiling was asked for another one instead. */
@@ -143,7 +145,7 @@ export class CeilingSlots {
     const tookMs = clock.monotonic() - askedAt;
     this.#latency.note(tookMs);
     const isRetaken = again !== undefined;
-    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, tookMs, isRetaken };
+    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, askedAt, tookMs, isRetaken };
   }
 }
 

@@ -5,6 +5,7 @@ import type { Lease } from '../../src/admission/ticket.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { VirtualRedis } from '../support/virtual-redis.ts';
+import { withMethods } from '../support/with-methods.ts';
 
 const options: CallOptions = { maxWaitMs: 75_000 };
 
@@ -53,6 +54,55 @@ test.each([
     await limiter.close();
   },
 );
+
+test('of hundreds of buckets that wait for a slot, only some are asked for the calls that slots which are back allow', async () => {
+  const clock = new FakeClock();
+  const woken: string[] = [];
+  const { queue, limiter } = embeddedQueue({
+    clock,
+    around: (embedded) =>
+      withMethods(embedded, {
+        wake: (bucket, lane) => {
+          woken.push(bucket);
+          return embedded.wake(bucket, lane);
+        },
+      }),
+  });
+  const ceiling = { perMinute: 16 };
+  const unsent: Lease[] = [];
+  for (let n = 0; n < 16; n += 1)
+    unsent.push(await leaseOf(queue, clock, [`unsent ${n}`, { ...ceiling, bucket: 'one' }]));
+  const sent = Array.from({ length: 300 }, (_, n) =>
+    sendAt(queue, clock, [`waits ${n}`, { ...ceiling, bucket: `bucket ${n}` }]),
+  );
+  await clock.run(1_000);
+  for (const lease of unsent) lease.settle({ kind: 'dropped' }, null);
+  await clock.run(1_500);
+  expect(sent.filter((at) => at() !== null)).toHaveLength(16);
+  expect(woken.length).toBeLessThan(100);
+  await limiter.close();
+});
+
+test('a slot that is back reaches the only lane that can use it, behind dozens that have calls in flight', async () => {
+  const clock = new FakeClock();
+  const { queue, limiter } = embeddedQueue({ clock });
+  const ceiling = { perMinute: 102 };
+  const unsent = await leaseOf(queue, clock, ['unsent', { ...ceiling, bucket: 'one' }]);
+  const lanes = Array.from({ length: 100 }, (_, n) => ({ ...ceiling, bucket: `b${n}`, maxInFlight: 1 }));
+  for (const [n, lane] of lanes.entries()) await leaseOf(queue, clock, [`in flight ${n}`, lane]);
+  await clock.run(1_000);
+  // Served last, it asks last.
+  const able = { ...ceiling, bucket: 'able' };
+  await leaseOf(queue, clock, ['sent', able]);
+  for (const [n, lane] of lanes.entries()) sendAt(queue, clock, [`held ${n}`, lane]);
+  const sentAt = sendAt(queue, clock, ['waits', able]);
+  await clock.run(2_000);
+  expect(sentAt()).toBeNull();
+  unsent.settle({ kind: 'dropped' }, null);
+  await clock.run(2_100);
+  expect(sentAt()).not.toBeNull();
+  await limiter.close();
+});
 
 test('a call at another replica goes as soon as the message of a slot that is back has arrived', async () => {
   const redis = new VirtualRedis();
