@@ -2,6 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
+import { ceilingKey } from '../../src/ids.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { VirtualRedis } from '../support/virtual-redis.ts';
@@ -132,4 +133,28 @@ test('a call at another replica goes as soon as the message of a slot that is ba
   await redis.pass(10_000);
   await closing;
   expect(failures).toEqual([]);
+});
+
+test('who gives a slot back over Redis waits for one round trip, and not for the message to other replicas', async () => {
+  const redis = new VirtualRedis();
+  const { clock } = redis;
+  const one = await redis.replica('one');
+  const two = await redis.replica('two');
+  await redis.pass(3_000);
+  redis.toMs = redis.fromMs = 10;
+  const ceiling = { key: ceilingKey('w'), perMinute: 1, perDay: null };
+  const heard: string[] = [];
+  two.ceilings.listen((key) => heard.push(key));
+  const taking = one.ceilings.take(ceiling);
+  await redis.pass(100);
+  const taken = await taking;
+  if (taken.kind !== 'taken') throw new Error('no slot');
+  const from = clock.monotonic();
+  const giving = one.ceilings.giveSlotBack(ceiling, taken.slot).then(() => clock.monotonic() - from);
+  await redis.pass(100);
+  expect(await giving).toBe(20);
+  expect(heard).toEqual(['w']);
+  const closing = Promise.all([one.close(), two.close()]);
+  await redis.pass(10_000);
+  await closing;
 });

@@ -296,6 +296,19 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         expect(sixth).toMatchObject({ heldBy: 'ceiling_day' });
       });
 
+      test('reports slots that come back, and none where nothing limits the workspace', async () => {
+        const heard: CeilingRef[] = [];
+        for (const limited of [ceiling(3, null), ceiling(null, 3), ceiling(null, null)]) {
+          replica.ceilings.listen(() => heard.push(limited));
+          const taken = await replica.ceilings.take(limited);
+          if (taken.kind === 'taken') await replica.ceilings.giveSlotBack(limited, taken.slot);
+        }
+        expect(heard.map(({ perMinute, perDay }) => [perMinute, perDay])).toEqual([
+          [3, null],
+          [null, 3],
+        ]);
+      });
+
       test('counts a ceiling of the day without one of the minute', async () => {
         const day = ceiling(null, 1);
         const taken = await replica.ceilings.take(day);

@@ -79,7 +79,7 @@ export class EmbeddedCeilings implements Ceilings {
 
   async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
     await this.#giveBack(ceiling, slot);
-    this.#onSlotBack(ceiling.key);
+    if (ceiling.perMinute !== null || ceiling.perDay !== null) this.#onSlotBack(ceiling.key);
   }
 
   async #giveBack({ key }: CeilingRef, slot: CeilingSlot): Promise<void> {

@@ -94,11 +94,13 @@ export class FailoverCeilings implements Ceilings {
   }
 
   async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+    if (isNone(ceiling)) return;
     const { redis, replica } = this.#parts;
     const id = await this.#forget(ceiling, slot);
     if (id !== null) await redis.giveSlotBack(ceiling, id);
     this.#onSlotBack(ceiling.key);
-    if (id !== null && replica.count() > 1) await redis.announceSlot(ceiling.key, replica.id);
+    // Not waited for: the grant of the call that had the slot goes back only after this.
+    if (id !== null && replica.count() > 1) void redis.announceSlot(ceiling.key, replica.id);
   }
 
   listen(onSlotBack: (ceiling: CeilingKey) => void): void {
