@@ -89,26 +89,26 @@ export class AdmissionQueue {
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
   async enter(request: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
     const call = this.#registry.enter(request, clientGone);
-    let ahead: ReturnType<SlotsAhead['ask']> = null;
+    let askedAhead: ReturnType<SlotsAhead['ask']> = null;
     try {
       const { clock } = this.#parts;
       applyLimits(call.lane, request.admission.ceilingTag);
       const askedAt = clock.monotonic();
-      ahead = this.#slotsAhead.ask(call);
+      askedAhead = this.#slotsAhead.ask(call);
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));
       if (reply.kind === 'granted') {
         const now = clock.monotonic();
         call.onGrantedAtOnce(now - askedAt, now);
-        this.#gate.pass(call, reply.grant, ahead);
+        this.#gate.pass(call, reply.grant, askedAhead);
       } else {
         // Before the ceiling forecasts the call's slot: that forecast must not count this one.
-        if (ahead !== null) await this.#slotsAhead.giveBack(call, ahead);
-        ahead = null;
+        if (askedAhead !== null) await this.#slotsAhead.giveBack(call, askedAhead);
+        askedAhead = null;
         const refusal = await this.#arrivingCalls.refusalOf(call, reply, askedAt);
         if (refusal !== null) throw refusal;
       }
     } catch (failure) {
-      if (ahead !== null) this.#parts.background(this.#slotsAhead.giveBack(call, ahead));
+      if (askedAhead !== null) this.#parts.background(this.#slotsAhead.giveBack(call, askedAhead));
       this.#registry.end(call, { kind: 'left' });
       throw failure;
     }

@@ -60,16 +60,16 @@ export class CeilingGate {
 
   /**
    * The bucket granted the call: it gets its lease as soon as the ceiling has a slot and its caller waits.
-   * @param ahead the ceiling's reply, if the call has asked ahead of its grant.
+   * @param askedAhead the ceiling's reply, if the call has asked ahead of its grant.
    */
-  pass(call: QueuedCall, grant: Grant, ahead: Promise<SlotReply> | null = null): void {
+  pass(call: QueuedCall, grant: Grant, askedAhead: Promise<SlotReply> | null = null): void {
     if (call.isGone || hasMoved(call, grant)) {
-      this.#giveBack(call, ahead);
+      this.#giveBack(call, askedAhead);
       return this.#drop(grant);
     }
     const { gate } = call.lane;
     applyLimits(call.lane, call.request.admission.ceilingTag);
-    const charged = this.#charge({ call, grant }, this.#askForSlot(call, ahead), gate.tail);
+    const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceilings.ts`).
     gate.tail = charged.catch((error: unknown) => {
@@ -80,19 +80,19 @@ export class CeilingGate {
   }
 
   /** The slot that the call has asked for ahead or asks for now; `null` = the ceiling is known to have none. */
-  #askForSlot(call: QueuedCall, ahead: Promise<SlotReply> | null): Promise<SlotReply> | null {
+  #askForSlot(call: QueuedCall, askedAhead: Promise<SlotReply> | null): Promise<SlotReply> | null {
     if (this.#isAsleep(call)) {
-      this.#giveBack(call, ahead);
+      this.#giveBack(call, askedAhead);
       return null;
     }
-    if (ahead !== null) this.#neighbours.slotsAhead.onGranted(call);
+    if (askedAhead !== null) this.#neighbours.slotsAhead.onGranted(call);
     this.#neighbours.rotation.onAsked(call.lane);
     call.asksForSlot = true;
-    return ahead ?? this.#slots.ask(call);
+    return askedAhead ?? this.#slots.ask(call);
   }
 
-  #giveBack(call: QueuedCall, ahead: Promise<SlotReply> | null): void {
-    if (ahead !== null) this.#parts.background(this.#neighbours.slotsAhead.giveBack(call, ahead));
+  #giveBack(call: QueuedCall, askedAhead: Promise<SlotReply> | null): void {
+    if (askedAhead !== null) this.#parts.background(this.#neighbours.slotsAhead.giveBack(call, askedAhead));
   }
 
   /**

@@ -55,7 +55,7 @@ interface RotationState {
 }
 
 /** Whether an arriving call asks for its slot of the ceiling before it is granted. */
-type AheadState =
+type AskingAhead =
   /** Its bucket or its ceiling may hold it. */
   | { readonly kind: 'unlikely' }
   /** The latest call was granted at once and found many slots left, at this monotonic time (milliseconds). */
@@ -80,7 +80,7 @@ export interface LaneView {
   readonly gate: GateState;
   readonly edge: EdgeState;
   readonly rotation: RotationState;
-  ahead: AheadState;
+  askingAhead: AskingAhead;
 }
 
 export class Lanes {
@@ -136,7 +136,7 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
-  ahead: { kind: 'unlikely' },
+  askingAhead: { kind: 'unlikely' },
 });
 
 /**

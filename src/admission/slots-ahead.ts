@@ -2,7 +2,7 @@
  * A lone call asks for its slot of the ceiling together with its grant, where it will probably get both: it then waits for one round
  * trip to the store instead of two (ADR 27).
  *
- * Owns: which call asks ahead of its grant, and each lane's `ahead`. Does not own: taking slots and giving them back
+ * Owns: which call asks ahead of its grant, and each lane's `askingAhead`. Does not own: taking slots and giving them back
  * (`ceiling-slots.ts`), what follows from the ceiling's reply (`ceiling-gate.ts`).
  * Keeps: at most one call of a lane has asked ahead, and none near the end of a ceiling, where the slot might be another call's (4); a
  * slot that was taken ahead and that no grant follows goes back.
@@ -28,10 +28,10 @@ export class SlotsAhead {
   /** Asks for the slot of an arriving call, which is about to ask for its grant; `null` = it asks when it is granted. */
   ask(call: QueuedCall): Promise<SlotReply> | null {
     const { lane } = call;
-    const { ahead } = lane;
-    if (ahead.kind !== 'likely' || lane.waiting > 0 || lane.edge.isReported) return null;
-    if (this.#parts.clock.monotonic() - ahead.since > observedMs) return null;
-    lane.ahead = { kind: 'asked' };
+    const { askingAhead } = lane;
+    if (askingAhead.kind !== 'likely' || lane.waiting > 0 || lane.edge.isReported) return null;
+    if (this.#parts.clock.monotonic() - askingAhead.since > observedMs) return null;
+    lane.askingAhead = { kind: 'asked' };
     const asked = this.#slots.ask(call);
     // Whoever uses the reply notices that the store failed, which may be later than the failure.
     asked.catch(() => {});
@@ -40,17 +40,17 @@ export class SlotsAhead {
 
   /** The bucket granted a call that had asked ahead: it goes on with the slot's reply. */
   onGranted({ lane }: QueuedCall): void {
-    lane.ahead = { kind: 'unlikely' };
+    lane.askingAhead = { kind: 'unlikely' };
   }
 
   /** The call has its slot: where the bucket granted it at once and many slots are left, the next call may ask ahead. */
   onHandedOver(call: QueuedCall, { reply: { state, dayLeft } }: TakenSlot): void {
     const { lane, request } = call;
-    if (lane.ahead.kind === 'asked' || !call.isGrantedAtOnce) return;
+    if (lane.askingAhead.kind === 'asked' || !call.isGrantedAtOnce) return;
     const { perDay } = request.ceiling;
     const isMinuteAmple = state === null || state.remaining > edgeOf(state.limit);
     const isDayAmple = dayLeft === null || perDay === null || dayLeft > edgeOf(perDay);
-    lane.ahead =
+    lane.askingAhead =
       isMinuteAmple && isDayAmple
         ? { kind: 'likely', since: this.#parts.clock.monotonic() }
         : { kind: 'unlikely' };
@@ -58,7 +58,7 @@ export class SlotsAhead {
 
   /** No grant follows: the slot goes back, if one was taken. Resolves when it is back. Rejects only with what is a bug. */
   async giveBack({ lane }: QueuedCall, asked: Promise<SlotReply>): Promise<void> {
-    lane.ahead = { kind: 'unlikely' };
+    lane.askingAhead = { kind: 'unlikely' };
     const slotReply = await asked.catch(noSlot);
     if (slotReply !== null) await this.#slots.giveSlotBack(slotReply);
   }
