@@ -32,6 +32,7 @@ const gate = 'src/admission/ceiling-gate.ts';
 const registry = 'src/admission/wait-registry.ts';
 const queued = 'src/admission/queued-call.ts';
 const slotsAhead = 'src/admission/slots-ahead.ts';
+const slotsBack = 'src/admission/slots-back.ts';
 const lease = 'src/admission/lease.ts';
 const standstill = 'src/limiter/policy/standstill.policy.ts';
 const windowLearning = 'src/limiter/policy/window-learning.policy.ts';
@@ -283,8 +284,8 @@ export const mutations: readonly Mutation[] = [
   row(
     '6',
     'a slot that is back wakes no lane of other buckets',
-    gate,
-    'background(limiter.wake(lane.bucket, lane.key));',
+    slotsBack,
+    'if (lane.waiting > 0) background(limiter.wake(lane.bucket, lane.key));',
     '',
   ),
   row(
