@@ -49,7 +49,7 @@ export class BucketReplies implements ReplyReader {
     const { view, context } = this.#parts;
     const { redis, replica } = context;
     view.usedAt = sentAt;
-    if (kinds.has('admit') || isReloadAlone(kinds)) this.#forgetExpired(bucket.createdAt, sentAt);
+    if (kinds.has('admit') || concernsNoCall(kinds)) this.#forgetExpired(bucket.createdAt, sentAt);
     const { createdAt, now } = bucket;
     const isYoung = createdAt !== null && now - createdAt < recoveryGraceMs;
     const isLost = view.createdAt !== null && createdAt !== view.createdAt;
@@ -116,6 +116,6 @@ export class BucketReplies implements ReplyReader {
   }
 }
 
-/** A reload also concerns buckets in which this replica has nothing any more. */
-const isReloadAlone = (kinds: ReadonlySet<EventKind>): boolean =>
-  kinds.size === 1 && kinds.has('reconfigure');
+/** A reload and an operator also concern buckets in which this replica has nothing any more. */
+const concernsNoCall = (kinds: ReadonlySet<EventKind>): boolean =>
+  kinds.size === 1 && (kinds.has('reconfigure') || kinds.has('open'));

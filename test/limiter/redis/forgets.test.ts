@@ -135,6 +135,16 @@ describe('in Redis, a bucket', () => {
     await granted(replica, 'r2', { ...more, maxInFlight: 2 });
   });
 
+  test('that has expired counts as new after an operator has opened it, too', async () => {
+    const replica = await start();
+    const more = { bucket: 'opened', maxInFlight: 1, setting: setting(0, 'requests') };
+    const grant = await granted(replica, 'o1', more);
+    await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+    await straight.del(await straight.keys('sluice:{opened}:*'));
+    await replica.limiter.open(grant.bucket, null);
+    await granted(replica, 'o2', more);
+  });
+
   test('that is gone while calls of this replica are in it counts as lost', async () => {
     const a = await start();
     const more = { bucket: 'lost', maxInFlight: 1, setting: setting(0, 'requests') };
