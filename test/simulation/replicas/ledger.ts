@@ -151,10 +151,19 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
-  /** What some replica goes by, or went by so shortly before that its effects may last. */
+  /**
+   * What some replica goes by, or went by so shortly before that its effects may last. A reload that a replica could not report,
+   * because it had no way to Redis, has no effect there before the replica is back.
+   */
   regimes(now: number): readonly Regime[] {
-    return this.rules.during(now - this.effectMs, now);
+    const since = now - this.effectMs;
+    const changedAt = this.isFaultless ? null : this.rules.lastChangeAt(now);
+    const isReported = changedAt === null || this.allBackAfter(changedAt) <= since;
+    return this.rules.during(isReported ? since : Math.min(since, changedAt - 1), now);
   }
+
+  /** Set by whoever has the replicas: when all of them had a way to Redis after this time. */
+  allBackAfter: (at: number) => number = (at) => at;
 
   /** Requests that the operator states of a bucket, or stated a moment ago. */
   statedOf(key: string, now: number): readonly (MeterPlan | null)[] {

@@ -77,6 +77,11 @@ class Run {
     this.#clock = clock;
     const monotonic = (): number => clock.monotonic();
     this.#ledger = new ReplicaLedger(plan, monotonic, keepsLog);
+    this.#ledger.allBackAfter = (at) =>
+      Math.max(
+        at,
+        ...this.#all.filter(({ process }) => process.alive).map((replica) => replica.backAfter(at)),
+      );
     this.#ledger.onBusy = (ms, done) => void clock.outside(clock.monotonic() + ms, done);
     const channels: Channels = {
       publish: (channel, text) => this.#publish(channel, text),
