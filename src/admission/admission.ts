@@ -27,7 +27,7 @@ import { LaneRotation } from './lane-rotation.ts';
 import { ArrivingCallCheck } from './arriving-call-check.ts';
 import { applyLimits, Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
-import { reconfigure } from './reconfigure.ts';
+import { Reconfiguring } from './reconfigure.ts';
 import { SlotsAhead } from './slots-ahead.ts';
 import { SlotsBack } from './slots-back.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
@@ -53,6 +53,7 @@ export class AdmissionQueue {
   readonly #registry: WaitRegistry;
   readonly #earlyRefusal: EarlyRefusal;
   readonly #arrivingCalls: ArrivingCallCheck;
+  readonly #reconfiguring: Reconfiguring;
   readonly #slotsAhead: SlotsAhead;
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
@@ -74,6 +75,7 @@ export class AdmissionQueue {
     const edge = new CeilingEdge(parts, rotation);
     this.#parts = parts;
     this.#registry = registry;
+    this.#reconfiguring = new Reconfiguring(parts);
     this.#earlyRefusal = new EarlyRefusal(parts, registry, rotation);
     this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#earlyRefusal);
     const slots = new CeilingSlots(parts);
@@ -137,7 +139,7 @@ export class AdmissionQueue {
    */
   reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
-    const changed = reconfigure(this.#parts, known, settingsOf);
+    const changed = this.#reconfiguring.reconfigure(known, settingsOf);
     this.#earlyRefusal.onReconfigured(changed);
   }
 

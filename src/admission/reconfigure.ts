@@ -5,6 +5,7 @@
  * Owns: which calls and lanes a change concerns. Does not own: what the new settings are (the gateway), waking lanes (the limiter).
  * Keeps: a limit that was raised or taken away lets waiting calls go, one that was lowered holds them (14).
  */
+import type { CancelTimer } from '../clock.ts';
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { applyLimits, type LaneView } from './lanes.ts';
@@ -17,6 +18,8 @@ interface BucketChange {
   readonly lanes: Map<LaneKey, LaneSetting & { readonly lane: LaneKey }>;
 }
 
+type BucketChanges = Map<BucketKey, BucketChange>;
+
 /**
  * A lane that this process used within this time is reconfigured although no call of it is in admission here: its last call may have
  * brought the former settings to a bucket where calls of other replicas wait, which were reloaded before. No call waits longer.
@@ -24,45 +27,81 @@ interface BucketChange {
  */
 const usedWithinMs = 600_000;
 
+/**
+ * So many lanes without calls are looked at in one turn, and so many of them reported; the next turn is `stepMs` (milliseconds) later.
+ * There may be 10,000, each in a bucket of its own, and other calls go on in between.
+ */
+const lanesPerStep = 1_000;
+const changesPerStep = 64;
+const stepMs = 1;
+
+type SettingsOf = (request: AdmissionRequest) => CallSettings | null;
+
 /** Where a reload may change something. */
 interface Known {
   readonly calls: Iterable<QueuedCall>;
   readonly lanes: Iterable<LaneView>;
 }
 
-/** Returns the calls whose settings changed. */
-export function reconfigure(
-  { limiter, background, clock }: AdmissionParts,
-  { calls, lanes: known }: Known,
-  settingsOf: (request: AdmissionRequest) => CallSettings | null,
-): readonly QueuedCall[] {
-  const changes = new Map<BucketKey, BucketChange>();
-  const changed: QueuedCall[] = [];
-  for (const call of calls) {
-    const settings = settingsOf(call.request);
-    if (settings === null || isSame(call.request, settings)) continue;
-    call.request = withSettings(call.request, settings);
-    call.lane.latest = call.request;
-    applyLimits(call.lane, settings.ceilingTag);
-    changed.push(call);
-    note(changes, call.request);
+export class Reconfiguring {
+  readonly #parts: AdmissionParts;
+  /** Lanes that the latest reload has yet to look at. */
+  #lanes: Iterator<LaneView> = [][Symbol.iterator]();
+  #cancel: CancelTimer = () => {};
+
+  constructor(parts: AdmissionParts) {
+    this.#parts = parts;
   }
-  const usedSince = clock.monotonic() - usedWithinMs;
-  for (const lane of known) {
-    if (lane.calls > 0 || lane.usedAt < usedSince) continue;
-    const settings = settingsOf(lane.latest);
-    if (settings === null || isSame(lane.latest, settings)) continue;
-    lane.latest = withSettings(lane.latest, settings);
-    applyLimits(lane, settings.ceilingTag);
-    note(changes, lane.latest);
+
+  /** Returns the calls whose settings changed. Lanes without calls follow, those of an earlier reload among them. */
+  reconfigure({ calls, lanes }: Known, settingsOf: SettingsOf): readonly QueuedCall[] {
+    const changes: BucketChanges = new Map();
+    const changed: QueuedCall[] = [];
+    for (const call of calls) {
+      const settings = settingsOf(call.request);
+      if (settings === null || isSame(call.request, settings)) continue;
+      call.request = withSettings(call.request, settings);
+      call.lane.latest = call.request;
+      applyLimits(call.lane, settings.ceilingTag);
+      changed.push(call);
+      note(changes, call.request);
+    }
+    this.#report(changes);
+    this.#cancel();
+    this.#lanes = [...lanes].values();
+    this.#step(settingsOf);
+    return changed;
   }
-  for (const [bucket, { setting, lanes }] of changes) {
-    background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+
+  #step(settingsOf: SettingsOf): void {
+    const { clock } = this.#parts;
+    const changes: BucketChanges = new Map();
+    const usedSince = clock.monotonic() - usedWithinMs;
+    let changed = 0;
+    for (let looked = 0; looked < lanesPerStep && changed < changesPerStep; looked += 1) {
+      const next = this.#lanes.next();
+      if (next.done === true) return this.#report(changes);
+      const lane = next.value;
+      if (lane.calls > 0 || lane.usedAt < usedSince) continue;
+      const settings = settingsOf(lane.latest);
+      if (settings === null || isSame(lane.latest, settings)) continue;
+      lane.latest = withSettings(lane.latest, settings);
+      applyLimits(lane, settings.ceilingTag);
+      note(changes, lane.latest);
+      changed += 1;
+    }
+    this.#report(changes);
+    this.#cancel = clock.after(stepMs, () => this.#step(settingsOf));
   }
-  return changed;
+
+  #report(changes: BucketChanges): void {
+    const { limiter, background } = this.#parts;
+    for (const [bucket, { setting, lanes }] of changes)
+      background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+  }
 }
 
-function note(changes: Map<BucketKey, BucketChange>, { admission }: AdmissionRequest): void {
+function note(changes: BucketChanges, { admission }: AdmissionRequest): void {
   const { bucket, setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission;
   let change = changes.get(bucket);
   if (change === undefined) changes.set(bucket, (change = { setting, lanes: new Map() }));

@@ -419,3 +419,37 @@ test('a replica that reloads last reports it although its last call has ended, f
   expect(failures).toEqual([]);
   await limiter.close();
 });
+
+test('a reload of very many lanes without calls reports a few buckets at a time, and the newest settings last', async () => {
+  const clock = new FakeClock();
+  const reported = new Map<string, BucketSetting>();
+  const perInstant = new Map<number, number>();
+  const { queue, limiter } = embeddedQueue({
+    clock,
+    around: (embedded) =>
+      withMethods(embedded, {
+        reconfigure(change) {
+          const now = clock.monotonic();
+          perInstant.set(now, (perInstant.get(now) ?? 0) + 1);
+          reported.set(change.bucket, change.setting);
+          return embedded.reconfigure(change);
+        },
+      }),
+  });
+  const count = 1_000;
+  for (let n = 0; n < count; n += 1) {
+    const more = { bucket: `b${n}`, workspace: `w${n}`, setting: metered(1, 60_000) };
+    const ticket = await queue.enter(...callOf(clock, `c${n}`, more));
+    (await ticket.whenGranted()).settle({ kind: 'succeeded', spent: null }, null);
+    ticket.leave();
+  }
+  const [first, second] = [metered(2, 60_000), metered(3, 60_000)];
+  const startedAt = clock.monotonic();
+  queue.reconfigure((of) => settingsOf(of, { setting: first }));
+  clock.outside(startedAt + 5, () => queue.reconfigure((of) => settingsOf(of, { setting: second })));
+  await clock.run(startedAt + 1_000);
+  expect(reported.size).toBe(count);
+  expect([...reported.values()].filter((setting) => setting !== second)).toEqual([]);
+  expect(Math.max(...perInstant.values())).toBeLessThanOrEqual(64);
+  await limiter.close();
+});
