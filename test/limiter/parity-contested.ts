@@ -3,27 +3,11 @@
  * while others wait. Without these a history hardly ever reaches what is kept free for others.
  */
 import type { Draw, Learned, Step } from './parity-history.ts';
+import { plain } from './parity-plain.ts';
 
 const limit = 40;
 const setting = { learn: true, probe: 0, meters: [{ meter: 'requests', limit, windowMs: 4_000 }] } as const;
-const plain = {
-  lane: 1,
-  spread: false,
-  weight: 1,
-  maxInFlight: null,
-  perMinute: null,
-  ceilingTag: 'none.none',
-  maxQueued: 1_000,
-  urgency: 3,
-  callClass: 'plain',
-  costs: { requests: 1 },
-  document: null,
-  arrivedAgoMs: 0,
-  maxWaitMs: 1e6,
-  leaseMs: 30_000,
-  again: false,
-  setting,
-} as const;
+const asked = { ...plain, setting } as const;
 
 export function contestedStep(draw: Draw, index: number): Step {
   const common = {
@@ -33,7 +17,7 @@ export function contestedStep(draw: Draw, index: number): Step {
     joins: false,
   };
   if (index < 2 || draw.chance(0.4)) {
-    return { ...common, kind: 'admit', ...plain, ticket: 100 * index, count: draw.one(1, 2, 12, 30) };
+    return { ...common, kind: 'admit', ...asked, ticket: 100 * index, count: draw.one(1, 2, 12, 30) };
   }
   const lease = draw.whole(0, 1);
   if (draw.chance(0.4)) {

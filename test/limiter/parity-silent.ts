@@ -3,30 +3,14 @@
  * others then. Without these a history hardly ever has both.
  */
 import type { Draw, Step } from './parity-history.ts';
+import { plain } from './parity-plain.ts';
 
 const setting = {
   learn: true,
   probe: 0,
   meters: [{ meter: 'requests', limit: 200, windowMs: 60_000 }],
 } as const;
-const plain = {
-  lane: 1,
-  spread: false,
-  weight: 1,
-  maxInFlight: null,
-  perMinute: null,
-  ceilingTag: 'none.none',
-  maxQueued: 1_000,
-  urgency: 3,
-  callClass: 'plain',
-  costs: { requests: 1 },
-  document: null,
-  arrivedAgoMs: 0,
-  maxWaitMs: 1e6,
-  leaseMs: 30_000,
-  again: false,
-  setting,
-} as const;
+const asked = { ...plain, setting } as const;
 const closed = { kind: 'throttled', closeMs: 12_000, requeue: true, sleepMs: 0 } as const;
 const silence = { feedback: { meters: [], throttle: null }, sentAgoMs: 10, headAgoMs: 0 } as const;
 
@@ -36,11 +20,11 @@ export function silentStep(draw: Draw, index: number): Step {
   const lease = draw.whole(0, 1);
   switch (index % 6) {
     case 0:
-      return { ...common, kind: 'admit', ...plain, ticket: 100 * index, count: draw.whole(1, 3) };
+      return { ...common, kind: 'admit', ...asked, ticket: 100 * index, count: draw.whole(1, 3) };
     case 1:
       return { ...common, kind: 'settle', lease, settlement: closed, lesson: null };
     case 2:
-      return { ...common, kind: 'admit', ...plain, ticket: 100 * index, count: draw.one(4, 7, 8, 9, 20) };
+      return { ...common, kind: 'admit', ...asked, ticket: 100 * index, count: draw.one(4, 7, 8, 9, 20) };
     case 3:
       return { ...common, afterMs: draw.one(9_000, 12_000, 13_000), kind: 'tick', renew: 1 };
     case 4:

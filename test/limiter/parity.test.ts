@@ -9,8 +9,9 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { loadInto, type Form } from '../support/loaded-scripts.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { historyOf, type AdmitStep, type Step } from './parity-history.ts';
+import { historyOf, type Step } from './parity-history.ts';
 import { startOf } from './parity-model.ts';
+import { plain } from './parity-plain.ts';
 import { differences, Messages, prepare, shrink, type Bench } from './parity-run.ts';
 
 const histories = Number(process.env['SLUICE_PARITY_HISTORIES'] ?? 120);
@@ -67,24 +68,12 @@ test.each(['library', 'script'] as const)(
   'policy and scripts agree while the calls of a dead replica leave a long line, a bounded number at a time: %s',
   async (form) => {
     const common = { afterMs: 10, twice: false, joins: false };
-    const entering: Omit<AdmitStep, 'ticket' | 'count' | 'lane'> = {
-      kind: 'admit',
-      spread: false,
-      weight: 1,
-      maxInFlight: null,
-      perMinute: null,
-      ceilingTag: 'none.none',
-      maxQueued: 1_000,
-      urgency: 3,
-      callClass: 'default',
-      costs: { requests: 1 },
-      document: null,
-      arrivedAgoMs: null,
-      maxWaitMs: 100_000_000,
-      leaseMs: 15_000,
-      again: false,
-      setting: { meters: [{ meter: 'requests', limit: 1, windowMs: 60_000 }], learn: true, probe: 0 },
-    };
+    const setting = {
+      meters: [{ meter: 'requests', limit: 1, windowMs: 60_000 }],
+      learn: true,
+      probe: 0,
+    } as const;
+    const entering = { kind: 'admit', ...plain, maxWaitMs: 1e8, leaseMs: 15_000, setting } as const;
     const crowds = [1, 0, 2].flatMap((lane, at): Step[] => [
       { ...common, ...entering, replica: 'killed', lane, ticket: 1_000 * at, count: 60 },
       { ...common, ...entering, replica: 'alive', lane, ticket: 1_000 * at + 500, count: 20 },

@@ -2,8 +2,8 @@
  * Replicas that are not heard of any more, and the calls that waited on them: they count as calls that go first until they are
  * forgotten. Part of the specification in `scheduler.policy.ts`; `lua/tick.lua` mirrors it.
  *
- * Bounds: one tick forgets `maxPerPump` replicas and looks at as many waiting tickets at most, however long the line is. The next
- * tick goes on behind them, and is due at once (`apply.policy.ts`).
+ * Bounds: one tick forgets `maxPerPump` replicas and as many tickets at most, and in Redis reads no more, however long the line is. The
+ * next tick goes on behind them, and is due at once (`apply.policy.ts`). Here what waits is sorted for it: one process has no others.
  */
 import type { ReplicaId } from '../../ids.ts';
 import type { Bucket, Ticket } from './bucket-state.policy.ts';
