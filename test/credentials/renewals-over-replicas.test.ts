@@ -176,6 +176,8 @@ describe('three replicas with one credential', () => {
     let isOver = false;
     const load = { responses, goesOn: () => !isOver, pauseMs: 1 };
     const ended = async (): Promise<void> => {
+      // Where none has been issued yet, nothing could be revoked, and each try would be over at once.
+      await until(() => endpoint.issued.length > 0);
       // On a busy machine many a token is renewed before a call finds out that it has ended.
       for (let n = 0; n < 200 && found < 3; n += 1) {
         const token = endpoint.issued.at(-1) ?? '';
