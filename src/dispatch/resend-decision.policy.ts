@@ -75,7 +75,10 @@ export type ResendDecision =
   | {
       /** The outcome is final. A response goes to the client as it is; where none came, a refusal of ours does. */
       readonly kind: 'pass';
-      /** `false`: add `x-should-retry: false`; repeating it cannot succeed or could run it twice. `null`: add nothing. */
+      /**
+       * `false`: add `x-should-retry: false` unless the upstream says something of its own; repeating the call cannot succeed or could
+       * run it twice. `null`: add nothing.
+       */
       readonly shouldRetry: false | null;
       /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
       readonly closes: ThrottleScope;

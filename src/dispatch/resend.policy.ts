@@ -137,9 +137,12 @@ function afterStale(input: ResendInput): ResendDecision {
   return resendWithinBounds({ ...input, remainingMs: 0 }, { cause: 'stale', maxResends: 1, waitMs: 0 });
 }
 
-/** A reset, a timeout or a 500, 502, 504: the call may have run. */
+/**
+ * A reset, a timeout or a 500, 502, 504: the call may have run. Repeating a language model's call costs money, not correctness, so
+ * its client is not told to leave it: SDKs repeat such a call by themselves.
+ */
 function afterUnknownFate(input: ResendInput): ResendDecision {
-  if (!mayResendThoughRun(input.call)) return passOn(false);
+  if (!mayResendThoughRun(input.call)) return passOn(input.kind === 'language-model' ? null : false);
   return resendWithinBounds(input, { cause: 'unknown', maxResends: 1, waitMs: 500 });
 }
 

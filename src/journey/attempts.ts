@@ -100,10 +100,20 @@ export class Attempts {
       maxUnreadMs: route.upstream.timeouts.idleMs,
       record,
       rateLimit,
-      shouldRetry: decision.shouldRetry,
+      // What the upstream says of repeating the call goes before what we would say.
+      shouldRetry: saysWhetherToRetry(answered.head.rawFields) ? null : decision.shouldRetry,
       onEnd,
     };
   }
+}
+
+/** True where an upstream's response says itself whether its client should repeat the call. */
+function saysWhetherToRetry(rawFields: readonly string[]): boolean {
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    if (rawFields[at]?.toLowerCase() !== 'x-should-retry') continue;
+    if (/^\s*(?:true|false)\s*$/i.test(rawFields[at + 1] ?? '')) return true;
+  }
+  return false;
 }
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */

@@ -45,6 +45,7 @@ const callers = {
 type Name = keyof typeof callers;
 const names = Object.keys(callers) as Name[];
 const hour = 3_600_000;
+const isModelPost = (name: Name): boolean => name === 'model POST' || name === 'image POST';
 
 const answered = (status: number, throttle: Throttle | null = null): AttemptOutcome => ({
   kind: 'answered',
@@ -151,9 +152,11 @@ describe.each(names)('the decision to resend a %s', (name) => {
 
   test('never sends it again when its body is no longer there', () => {
     for (const outcome of [rate(1), rate(null), overload(), lost, answered(500)]) {
+      const costsMoneyOnly =
+        isModelPost(name) && (outcome === lost || (outcome.kind === 'answered' && outcome.status === 500));
       expect(decide(name, outcome, hour, { replayable: false })).toMatchObject({
         kind: 'pass',
-        shouldRetry: false,
+        shouldRetry: costsMoneyOnly ? null : false,
       });
     }
     expect(decide(name, neverSent, hour, { replayable: false })).toMatchObject({
@@ -217,11 +220,14 @@ describe('the decision to resend a call of unknown fate', () => {
     'generic POST': false,
   };
 
+  /** Repeating a model's call costs money, but changes nothing: its client decides. */
+  const advice = (name: Name): false | null => (repeats[name] || isModelPost(name) ? null : false);
+
   test.each(names)('depends on the kind of the call: %s', (name) => {
     for (const outcome of [lost, answered(500), answered(502), answered(504)]) {
       const { waits, last } = chain(name, outcome);
       expect(waits).toEqual(repeats[name] ? [500] : []);
-      expect(last).toMatchObject({ shouldRetry: repeats[name] ? null : false, closes: 'none' });
+      expect(last).toMatchObject({ shouldRetry: advice(name), closes: 'none' });
     }
   });
 
@@ -229,7 +235,7 @@ describe('the decision to resend a call of unknown fate', () => {
     'allows two more attempts after a stale connection, the first at once, only for a repeatable call: %s',
     (name) => {
       expect(chain(name, stale).waits).toEqual(repeats[name] ? [0, 500] : []);
-      expect(chain(name, stale).last).toMatchObject({ shouldRetry: repeats[name] ? null : false });
+      expect(chain(name, stale).last).toMatchObject({ shouldRetry: advice(name) });
     },
   );
 

@@ -59,13 +59,21 @@ describe('when it is unknown whether the upstream ran a call,', () => {
     expect(shop.log).toHaveLength(1);
   });
 
-  test('a chat is not sent again', async () => {
+  test('a chat is not sent again, and its client may do so: it costs money, but changes nothing', async () => {
     const { chat, model } = world;
-    model.fault({ kind: 'reset-before-response' });
-    expect((await chat(1)).headers.get('x-should-retry')).toBe('false');
-    model.fault({ kind: 'hang' });
-    expect((await chat(2)).status).toBe(504);
-    expect(model.log.map(({ nonce }) => nonce)).toEqual(['1', '2']);
+    const answers: [number, string | null][] = [];
+    for (const [at, kind] of (['reset-before-response', 'hang', '500', '502-html'] as const).entries()) {
+      model.fault({ kind });
+      const { status, headers } = await chat(at);
+      answers.push([status, headers.get('x-should-retry')]);
+    }
+    expect(answers).toEqual([
+      [502, null],
+      [504, null],
+      [500, null],
+      [502, null],
+    ]);
+    expect(model.log.map(({ nonce }) => nonce)).toEqual(['0', '1', '2', '3']);
   });
 });
 
