@@ -1,18 +1,18 @@
 /**
- * `npm run verify:mutations [-- <words of a mutation's name> | --page]`: applies every one-line change of `mutations.ts`,
+ * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts`,
  * `replicas/mutations.ts` and `guard-mutations.ts` to a copy of the product, and asks who finds it: the histories of one
- * process, those of several replicas, the unit tests of the policies, or those of the guards. Renews the rows of
- * `docs/invariants.md` for the changes that were asked for; with `--page` only what the rows say of the sources. Fails when a
- * change is found by nobody and has no reason to survive.
+ * process, those of several replicas, the unit tests of the policies, or those of the guards. Prints a row for each change: the
+ * invariant that the line keeps, the change, its file, and who found it. Fails when a change is found by nobody and has no reason
+ * to survive; and before the first run, when no change has the words, or a line that is to be changed is not in the sources.
  */
 import { execFile } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
 import { guardMutations } from './guard-mutations.ts';
-import { pageFile, pageWith } from './invariants-page.ts';
 import { mutations, type Mutation } from './mutations.ts';
 import { describedFrom } from './plan-described.ts';
 import { replicaMutations } from './replicas/mutations.ts';
@@ -122,7 +122,17 @@ const plan = [
 ];
 
 const wanted = argv.slice(2).join(' ');
-const chosen = wanted === '--page' ? [] : plan.filter(({ mutation }) => mutation.what.includes(wanted));
+const chosen = plan.filter(({ mutation }) => mutation.what.includes(wanted));
+if (chosen.length === 0) throw new Error(`no mutation has "${wanted}" in its name`);
+const rewritten = chosen.filter(
+  ({ mutation: { file, find } }) => !readFileSync(join(root, file), 'utf8').includes(find),
+);
+if (rewritten.length > 0) {
+  const rows = rewritten.map(
+    ({ mutation: { what, file } }) => `"${what}": ${file} has no such line any more`,
+  );
+  throw new Error(`${rewritten.length} mutations change nothing:\n${rows.join('\n')}`);
+}
 const queue = [...chosen];
 const found: Found[] = [];
 
@@ -137,8 +147,6 @@ if (asItStands !== undefined && asItStands.by !== null) {
 }
 const survivors = found.filter(({ by, mutation }) => by === null && mutation.survives === undefined);
 const known = found.filter(({ by, mutation }) => by === null && mutation.survives !== undefined);
-const asked = new Map(found.map(({ mutation, by }) => [mutation, by]));
-await writeFile(pageFile, pageWith(asked, await readFile(pageFile, 'utf8')));
 stdout.write(
   `mutations: ${found.filter(({ by }) => by !== null).length} found, ${known.length} survive for a reason, ${survivors.length} found by nobody\n`,
 );
@@ -156,9 +164,9 @@ async function work(): Promise<void> {
     for (let next = queue.shift(); next !== undefined; next = queue.shift()) {
       const by = await withMutation(copy, next.mutation, next.finders);
       found.push({ mutation: next.mutation, by });
-      const { keeps, what, survives } = next.mutation;
+      const { keeps, what, file, survives } = next.mutation;
       stdout.write(
-        `${keeps.padStart(2)} | ${what} | ${by ?? (survives === undefined ? 'NOBODY' : `nobody: ${survives}`)}\n`,
+        `${keeps.padStart(2)} | ${what} | ${file} | ${by ?? (survives === undefined ? 'NOBODY' : `nobody: ${survives}`)}\n`,
       );
     }
   } finally {
@@ -168,12 +176,11 @@ async function work(): Promise<void> {
 
 async function withMutation(
   copy: string,
-  { file, find, put, what }: Mutation,
+  { file, find, put }: Mutation,
   finders: readonly Finder[],
 ): Promise<string | null> {
   const path = join(copy, file);
   const source = await readFile(join(root, file), 'utf8');
-  if (!source.includes(find)) throw new Error(`"${what}": ${file} has no such line any more`);
   await writeFile(
     path,
     source.replace(find, () => put),
