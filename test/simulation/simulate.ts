@@ -15,7 +15,7 @@ import { Ledger, must } from './ledger.ts';
 import { Chance } from './chance.ts';
 import { againOf, firstOf, maxCourseMs, patient, returning, withoutTrouble } from './counterfactual.ts';
 import { drive } from './driver.ts';
-import { planOf, type BucketPlan, type CallPlan, type Plan } from './plan.ts';
+import type { BucketPlan, CallPlan, Plan } from './plan.ts';
 import { Progress } from './progress.ts';
 import type { Followed, Lives } from './oracle.ts';
 import { describedOf, entrySettingsOf, isTakingOver, knownAt, keyed, regimeAt } from './rules.ts';
@@ -38,9 +38,6 @@ export interface History {
   readonly origin: string;
   readonly refused: readonly RefusedCall[];
 }
-
-/** With its log. */
-export const simulate = (seed: number): Promise<History> => run(planOf(seed), true);
 
 /** @param keepsLog also tell the story (`log`); without it a history takes less time. */
 export const run = (plan: Plan, keepsLog = false): Promise<History> => new Run(plan, keepsLog).toEnd();
