@@ -141,6 +141,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     quotas,
     telemetry,
     routes: () => inUse.routes,
+    keyFields: () => inUse.keyFields,
     settings: () => inUse.settings,
     credentials,
   });

@@ -5,12 +5,16 @@
  * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
  */
 import { isHopByHop } from './hop-by-hop.policy.ts';
+import { privateCacheControl, varyWith } from './shared-caches.policy.ts';
+import { isWithheld } from './withheld-fields.policy.ts';
 
 export interface ReturningInput {
   readonly rawFields: readonly string[];
   readonly status: number;
   /** True when our own `RateLimit` and `RateLimit-Policy` are added: two of them would contradict each other. */
   readonly addsRateLimit: boolean;
+  /** Lower-case names of the fields in which an API key may come: whoever caches the response must tell them apart. */
+  readonly keyFields: readonly string[];
   /** Set for calls of the `/via/` form. */
   readonly via: ViaRewrite | null;
 }
@@ -26,11 +30,6 @@ export interface ViaRewrite {
   readonly baseFor: (url: URL) => string | null;
 }
 
-/**
- * `alt-svc` advertises other ways to the origin; to the client that origin is Sluice, which does not listen there.
- */
-const neverReturned = new Set(['alt-svc']);
-
 /** Nothing an upstream writes into `Connection` may take these away. */
 const notNameable = new Set(['content-length', 'content-type', 'content-encoding']);
 
@@ -39,16 +38,21 @@ export function returningFields(input: ReturningInput): string[] {
   const { rawFields, status, via } = input;
   const named = namedByConnection(rawFields);
   const fields: string[] = [];
+  const cacheControl: string[] = [];
+  const vary: string[] = [];
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const name = rawFields[at] ?? '';
     const value = rawFields[at + 1] ?? '';
     const lower = name.toLowerCase();
-    if (isHopByHop(lower) || lower.startsWith('sluice-') || neverReturned.has(lower)) continue;
+    if (isHopByHop(lower) || lower.startsWith('sluice-') || isWithheld(lower)) continue;
     if (named?.has(lower) === true && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;
-    fields.push(name, via === null ? value : rewritten(lower, value, via));
+    if (lower === 'cache-control') cacheControl.push(value);
+    else if (lower === 'vary') vary.push(value);
+    else fields.push(name, via === null ? value : rewritten(lower, value, via));
   }
+  fields.push('Cache-Control', privateCacheControl(cacheControl), 'Vary', varyWith(vary, input.keyFields));
   // RFC 9110 §15.3.6: a 205 has no content, and says so because its framing allows one.
   if (status === 205) fields.push('content-length', '0');
   return fields;

@@ -32,6 +32,8 @@ export interface AttemptsParts {
   readonly quotas: JoinedQuotas;
   /** As they are configured now. */
   readonly routes: () => RouteFinder;
+  /** Lower-case names of the fields in which an API key may come. */
+  readonly keyFields: () => readonly string[];
 }
 
 /** One attempt of a call, under its lease. */
@@ -94,6 +96,7 @@ export class Attempts {
       throttled: answered.feedback.throttle !== null,
       fields: fieldsForClient(prepared, answered.head, {
         addsRateLimit: rateLimit !== null,
+        keyFields: this.#parts.keyFields(),
         viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
       }),
       body,

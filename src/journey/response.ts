@@ -46,6 +46,8 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
 /** What the client's fields depend on beside the response itself. */
 interface ReturnedTo {
   readonly addsRateLimit: boolean;
+  /** Lower-case names of the fields in which an API key may come. */
+  readonly keyFields: readonly string[];
   /** `/via/…` path that stands for the origin of a URL of the same upstream, or `null`. */
   readonly viaPrefix: (url: URL) => string | null;
 }
@@ -54,10 +56,10 @@ interface ReturnedTo {
 export function fieldsForClient(
   { call, route }: { readonly call: Pick<Call, 'form' | 'rawFields'>; readonly route: Route },
   { rawFields, status }: ResponseHead,
-  { addsRateLimit, viaPrefix }: ReturnedTo,
+  { addsRateLimit, keyFields, viaPrefix }: ReturnedTo,
 ): Outcome['fields'] {
   const via = call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null;
-  return returningFields({ rawFields, status, addsRateLimit, via });
+  return returningFields({ rawFields, status, addsRateLimit, keyFields, via });
 }
 
 /** How links of the same upstream lead the client back to us. */

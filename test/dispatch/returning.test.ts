@@ -2,8 +2,17 @@ import { describe, expect, test } from '@jest/globals';
 import { returningFields } from '../../src/dispatch/returning.policy.ts';
 import type { ReturningInput, ViaRewrite } from '../../src/dispatch/returning.policy.ts';
 
-const returning = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
-  returningFields({ rawFields, status: 200, addsRateLimit: true, via: null, ...changes });
+const keyFields = ['authorization', 'sluice-key'];
+const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
+  returningFields({ rawFields, status: 200, addsRateLimit: true, keyFields, via: null, ...changes });
+
+/** The fields without what caches are told, which is the same for all responses without such fields. */
+const returning = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] => {
+  const fields = everything(rawFields, changes);
+  const at = fields.indexOf('Cache-Control');
+  expect(fields.slice(at, at + 4)).toEqual(['Cache-Control', 'private', 'Vary', 'authorization, sluice-key']);
+  return fields.toSpliced(at, 4);
+};
 
 describe('fields returned to the client', () => {
   test('keep the upstream’s spelling, order and repeats', () => {
@@ -56,13 +65,104 @@ describe('fields returned to the client', () => {
   });
 });
 
+describe('fields that act beyond their response', () => {
+  const withheld = [
+    'X-Accel-Redirect', 'X-Accel-Expires', 'X-Accel-Limit-Rate', 'X-Accel-Buffering', 'X-Accel-Charset', 'X-Sendfile', 'X-SendFile-Type',
+    'X-Send-File', 'X-Lighttpd-Send-File', 'X-LIGHTTPD-send-tempfile', 'X-LiteSpeed-Location', 'X-LiteSpeed-Cache-Control', 'X-LSADC-Cache-Control',
+    'X-Reproxy-URL', 'X-Reproxy-File', 'X-Proxy-Cache-Control', 'X-Proxy-Pass', 'X-Envoy-Immediate-Health-Check-Fail', 'X-Envoy-Upstream-Service-Time',
+    'X-AppEngine-BlobKey', 'X-Middleware-Rewrite', 'l5d-retryable', 'X-Forwarded-Host', 'X-Forwarded-Proto', 'Forwarded',
+    'Surrogate-Control', 'Surrogate-Key', 'CDN-Cache-Control', 'Cloudflare-CDN-Cache-Control', 'Vercel-CDN-Cache-Control', 'Netlify-Vary',
+    'Fastly-Debug-Path', 'Edge-Control', 'Edge-Cache-Tag', 'Cache-Tag', 'xkey',
+    'Alt-Svc', 'Strict-Transport-Security', 'Public-Key-Pins', 'Expect-CT', 'Clear-Site-Data', 'NEL', 'Report-To', 'Reporting-Endpoints',
+    'Service-Worker-Allowed', 'Accept-CH', 'Critical-CH', 'Origin-Agent-Cluster', 'Set-Login', 'Use-As-Dictionary', 'No-Vary-Search',
+    'Sec-Session-Registration', 'Secure-Session-Registration', 'Set-Cookie2',
+  ]; // prettier-ignore
+
+  test.each(withheld)('are withheld, whatever their spelling: %s', (name) => {
+    const mixed = Array.from(name, (letter, at) =>
+      at % 2 === 0 ? letter.toLowerCase() : letter.toUpperCase(),
+    );
+    const spellings = [
+      name,
+      name.toLowerCase(),
+      name.toUpperCase(),
+      mixed.join(''),
+      name.replaceAll('-', '_'),
+    ];
+    for (const spelling of spellings) {
+      expect(returning([spelling, 'canary', 'A', 'b', spelling, 'canary'])).toEqual(['A', 'b']);
+    }
+  });
+
+  test.each([
+    'X-RateLimit-Limit', 'X-Request-Id', 'CF-Ray', 'X-Cache', 'X-Served-By', 'X-Vercel-Id', 'X-Amz-Cf-Id', 'ETag', 'Age', 'Expires', 'Pragma',
+    'Last-Modified', 'Server-Timing', 'Content-Security-Policy', 'Access-Control-Allow-Origin', 'X-Shopify-Shop-Api-Call-Limit',
+    'HTTP_X_SHOPIFY_SHOP_API_CALL_LIMIT', 'OpenAI-Processing-Ms', 'Anthropic-RateLimit-Requests-Remaining', 'WWW-Authenticate', 'X-Acceleration',
+    'X-Surrogate-Key-Of-Mine', 'Reported-To', 'x-ms-client-request-id',
+  ])('are no others: %s passes', (name) => {
+    expect(returning([name, 'x'])).toEqual([name, 'x']);
+  }); // prettier-ignore
+});
+
+describe('what caches are told', () => {
+  const told = (lines: readonly (readonly [string, string])[], name: string): string[] => {
+    const fields = everything(lines.flat());
+    return fields.filter((_, at) => at % 2 === 1 && fields[at - 1]?.toLowerCase() === name);
+  };
+
+  test.each([
+    [[], 'private'],
+    [[''], 'private'],
+    [['public'], 'private'],
+    [['PUBLIC, Max-Age=3600'], 'private, Max-Age=3600'],
+    [['public, max-age=3600'], 'private, max-age=3600'],
+    [['max-age=3600'], 'private, max-age=3600'],
+    [['max-age=30, s-maxage=600'], 'private, max-age=30'],
+    [['s-maxage=600'], 'private'],
+    [['S-MaxAge="600"'], 'private'],
+    [['s-maxage = 600 , public'], 'private'],
+    [['must-revalidate, max-age=0'], 'private, must-revalidate, max-age=0'],
+    [['no-cache'], 'private, no-cache'],
+    [['no-store'], 'no-store'],
+    [['no-store, public, s-maxage=1'], 'no-store'],
+    [['must-understand, no-store'], 'private, must-understand, no-store'],
+    [['max-age=0, private, must-revalidate'], 'max-age=0, private, must-revalidate'],
+    [['private="x-a", max-age=60'], 'private, max-age=60'],
+    [['private, public'], 'private'],
+    [['no-cache="set-cookie, x", public'], 'private, no-cache="set-cookie, x"'],
+    [['max-age=60', 'public'], 'private, max-age=60'],
+    [['public', 's-maxage=1', 'immutable'], 'private, immutable'],
+    [['x="public, max-age=60'], 'private, x="public, max-age=60'],
+    [['x="private, no-store'], 'private, x="private, no-store'],
+    [['x="\\", public, s-maxage=9'], 'private, x="\\"'],
+  ])('is, for Cache-Control %j, %j', (lines, expected) => {
+    expect(told(lines.map((line) => ['cache-Control', line] as const), 'cache-control')).toEqual([expected]);
+  });
+
+  test.each([
+    [[], 'authorization, sluice-key'],
+    [['Accept-Encoding'], 'Accept-Encoding, authorization, sluice-key'],
+    [['Origin, AUTHORIZATION'], 'Origin, AUTHORIZATION, sluice-key'],
+    [['Accept', 'Origin'], 'Accept, Origin, authorization, sluice-key'],
+    [['Accept, *'], '*'],
+  ])('names the fields of the API key: Vary %j becomes %j', (lines, expected) => {
+    expect(told(lines.map((line) => ['VARY', line] as const), 'vary')).toEqual([expected]);
+  });
+
+  test('is private also where the response names only Expires, or its Connection field names Cache-Control', () => {
+    expect(told([['Expires', 'Fri, 01 Jan 2100 00:00:00 GMT']], 'cache-control')).toEqual(['private']);
+    const hidden = [['Connection', 'cache-control'], ['Cache-Control', 'public']] as const;
+    expect(told(hidden, 'cache-control')).toEqual(['private']);
+  });
+}); // prettier-ignore
+
 describe('URLs in responses to /via/ calls', () => {
   const via: ViaRewrite = {
     origin: 'https://acme.shop.example',
     baseFor: (url) =>
       url.protocol === 'https:' && url.host.endsWith('.shop.example') ? `https://gate.example/via/shop/${url.host}` : null,
   };
-  const value = (name: string, text: string): string | undefined => returning([name, text], { via })[1];
+  const value = (name: string, text: string): string | undefined => everything([name, text], { via })[1];
   test.each([
     ['https://acme.shop.example/a?b=c%2f#d', 'https://gate.example/via/shop/acme.shop.example/a?b=c%2f#d'],
     ['https://other.shop.example/a', 'https://gate.example/via/shop/other.shop.example/a'],
