@@ -55,26 +55,6 @@ describe('dashboards and rules', () => {
     }
   });
 
-  test('every panel is explained in the documentation, and no other panel is', () => {
-    const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
-    for (const [, text] of files()) {
-      const { title, panels } = JSON.parse(text) as {
-        title: string;
-        panels: { type: string; title: string }[];
-      };
-      const section = guide.split(`\n## ${title.replace('Sluice / ', '')}\n`)[1]?.split('\n## ')[0] ?? '';
-      const rows = [...section.matchAll(/^\| ([^|]+) \|/gm)].map(([, name]) => name).slice(1);
-      const titles = panels.filter(({ type }) => type !== 'row').map((panel) => panel.title);
-      expect([title, rows]).toEqual([title, [...new Set(titles)]]);
-    }
-  });
-
-  test('no panel states a measured size, because sizes stand on one page alone', () => {
-    const guide = readFileSync(new URL('docs/observability/panels.md', root), 'utf8');
-    const texts = [['panels.md', guide], ...files()];
-    expect(texts.filter(([, text]) => /\d [KM]iB each/.test(text ?? '')).map(([name]) => name)).toEqual([]);
-  });
-
   test('every alert has a runbook and a unit test, and no runbook is without an alert', () => {
     const alerts = allRules.filter(({ alert }) => alert !== undefined);
     const tested = readFileSync(new URL('grafana/rules/sluice.test.yaml', root), 'utf8');
