@@ -9,6 +9,7 @@
 import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { InjectedField, Route } from '../call.ts';
 import { isHopByHop } from './hop-by-hop.policy.ts';
+import { isOfTheWayHere } from './way-here.policy.ts';
 
 /** Lower-case names; an array for a repeated field. No prototype, so that no name can mean anything but itself. */
 export type OutgoingFields = Record<string, string | string[]>;
@@ -38,24 +39,14 @@ export interface OutgoingInput {
 const EmptyFields = function () {} as unknown as new () => OutgoingFields;
 EmptyFields.prototype = Object.create(null);
 
-/** Fields about the client's own network and its way to Sluice, which concern no upstream. */
-const ofTheWayHere = new Set([
-  'host',
-  'content-length',
-  'expect',
-  'via',
-  'forwarded',
-  'x-real-ip',
-  'traceparent',
-  'tracestate',
-  'baggage',
-]);
+/** Written anew for the upstream, or answered here. */
+const writtenHere = new Set(['host', 'content-length', 'expect']);
 
 /** Methods that expect a body: a request of theirs without one says so with `Content-Length: 0` (RFC 9110 §8.6). */
 const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
 
 const staysHere = (name: string): boolean =>
-  ofTheWayHere.has(name) || isHopByHop(name) || name.startsWith('sluice-') || name.startsWith('x-forwarded-');
+  writtenHere.has(name) || isHopByHop(name) || isOfTheWayHere(name) || name.startsWith('sluice-');
 
 /** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
 export function outgoingFields(input: OutgoingInput): OutgoingFields {

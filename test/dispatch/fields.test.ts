@@ -57,6 +57,33 @@ describe('fields sent upstream', () => {
     }
   }); // prettier-ignore
 
+  test.each([
+    'CF-Connecting-IP', 'CF-Connecting-IPv6', 'CF-IPCountry', 'CF-Ray', 'CF-Visitor', 'True-Client-IP', 'X-Client-IP', 'Client-IP',
+    'X-Cluster-Client-IP', 'Fastly-Client-IP', 'Fly-Client-IP', 'Ali-CDN-Real-IP', 'WL-Proxy-Client-IP', 'X-Remote-Addr', 'X-Remote-IP',
+    'X-Originating-IP', 'X-ProxyUser-IP', 'X-Azure-ClientIP', 'X-Azure-SocketIP', 'X-Sucuri-ClientIP', 'X-NF-Client-Connection-IP',
+    'CloudFront-Viewer-Address', 'X-Forwarded', 'X-Forwarded-Host', 'X-Forwarded-Client-Cert', 'Forwarded-For', 'X-Original-URL',
+    'X-Original-Forwarded-For', 'X-Rewrite-URL', 'X-Envoy-External-Address', 'X-AppEngine-User-IP', 'X-Auth-Request-Email', 'X-Remote-User',
+    'X-Amzn-OIDC-Identity', 'CF-Access-JWT-Assertion', 'CDN-Loop', 'X-Vercel-Forwarded-For', 'Client-Cert',
+    'b3', 'X-B3-TraceId', 'X-B3-Sampled', 'uber-trace-id', 'uberctx-user', 'jaeger-debug-id', 'x-datadog-trace-id', 'x-datadog-sampling-priority',
+    'sentry-trace', 'X-Amzn-Trace-Id', 'X-Cloud-Trace-Context', 'ot-tracer-spanid', 'ot-baggage-user', 'newrelic', 'elastic-apm-traceparent',
+    'X-Instana-T', 'X-Dynatrace', 'grpc-trace-bin', 'sw8', 'Correlation-Context',
+  ])('never name the client or trace it: %s', (name) => {
+    for (const spelling of [name, name.toLowerCase(), name.toUpperCase(), name.replaceAll('-', '_')]) {
+      expect(outgoing({ rawFields: [spelling, 'canary', 'X-A', '1'] })).toEqual({ ...own, 'x-a': '1' });
+    }
+  }); // prettier-ignore
+
+  test.each([
+    'User-Agent', 'X-Request-Id', 'X-Client-Request-Id', 'X-Stainless-Retry-Count', 'OpenAI-Organization', 'anthropic-beta', 'X-Goog-Api-Client',
+    'X-Goog-User-Project', 'X-Goog-Request-Params', 'X-Amz-Date', 'X-Amz-Content-Sha256', 'amz-sdk-invocation-id', 'X-Amzn-Bedrock-Trace',
+    'x-ms-client-request-id', 'Stripe-Account', 'Idempotency-Key', 'X-Shopify-Storefront-Something', 'Shopify-Storefront-Buyer-IP', 'PSU-IP-Address',
+    'X-FAPI-Customer-IP-Address', 'Fastly-Key', 'CF-Access-Client-Id', 'CF-Access-Client-Secret', 'cf-aig-metadata', 'X-Akamai-ACS-Action',
+    'X-Vercel-Protection-Bypass', 'Origin', 'Referer', 'X-HTTP-Method-Override', 'X-Client-Info', 'X-Real-Estate', 'X-Client-Version',
+    'X-Portkey-Trace-Id', 'Helicone-Session-Id', 'Prefer', 'If-None-Match', 'Range', 'Cache-Control', 'X-Account-Id', 'B3-Product',
+  ])('are what the client’s program means for the upstream: %s', (name) => {
+    expect(outgoing({ rawFields: [name, 'x'] })).toEqual({ ...own, [name.toLowerCase()]: 'x' });
+  }); // prettier-ignore
+
   test.each(['content-length', 'host', 'via', 'authorization', 'x-a'])(
     'keep %s although Connection names it',
     (name) => {
