@@ -10,6 +10,7 @@ import type { Costs, UpstreamKind } from '../call.ts';
 import { chargeOf, chargeOfSize, type Operation } from './charge.policy.ts';
 import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeGraphql } from './graphql-document.policy.ts';
+import { methodOverrides } from './method-override.policy.ts';
 import { tierOf } from './model-class.policy.ts';
 import { boundaryOf, formFields } from './multipart.policy.ts';
 import { beginningOf } from './prompt-beginning.policy.ts';
@@ -21,6 +22,8 @@ export interface CallRequest {
   /** Raw path and query. */
   readonly path: string;
   readonly contentType: string | null;
+  /** Field lines, name and value alternating. */
+  readonly rawFields: readonly string[];
   readonly body: Buffer;
 }
 
@@ -37,9 +40,9 @@ export interface CallDescription {
   readonly guess: TokenGuess | null;
   /** How its prompt begins, to be hashed; `null` = not known. */
   readonly beginning: string | null;
-  /** RFC 9110 safe method, or a GraphQL query. */
+  /** RFC 9110 safe method, or a GraphQL query; and every method that the request asks for in its place is safe too. */
   readonly safe: boolean;
-  /** Safe, or PUT or DELETE. */
+  /** Safe, or PUT or DELETE; likewise. */
   readonly idempotent: boolean;
   /** What a GraphQL cost depends on, to be hashed; `null` = not to be learned. */
   readonly costKey: string | null;
@@ -65,9 +68,24 @@ const unseenQueryPoints = 50;
 
 const oneRequest: Costs = { requests: 1 };
 const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+const isIdempotent = (method: string): boolean =>
+  safeMethods.has(method) || method === 'PUT' || method === 'DELETE';
 
 /** Describes a call for an upstream of this kind. Total and linear. */
 export function describeCall(kind: UpstreamKind, request: CallRequest): CallDescription {
+  const described = describeAsSent(kind, request);
+  if (!described.idempotent) return described;
+  const overrides = methodOverrides(request);
+  if (overrides.length === 0) return described;
+  return {
+    ...described,
+    safe: described.safe && overrides.every((method) => safeMethods.has(method)),
+    idempotent: overrides.every(isIdempotent),
+  };
+}
+
+/** By the method of the request line. */
+function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescription {
   const safe = safeMethods.has(request.method);
   const plain: CallDescription = {
     callClass: kind === 'commerce' ? 'rest' : 'default',
@@ -77,7 +95,7 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
     guess: null,
     beginning: null,
     safe,
-    idempotent: safe || request.method === 'PUT' || request.method === 'DELETE',
+    idempotent: isIdempotent(request.method),
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,

@@ -62,6 +62,7 @@ export function prepare(input: PrepareInput): Prepared {
     method: call.method,
     path: route.pathAndQuery,
     contentType: fields.get('content-type') ?? null,
+    rawFields: call.rawFields,
     body: body.bytes,
   });
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);

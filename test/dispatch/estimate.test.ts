@@ -14,6 +14,7 @@ const call = (
     method,
     path,
     contentType,
+    rawFields: [],
     body: Buffer.isBuffer(body) ? body : Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)),
   });
 const post = (path: string, body: unknown): CallDescription => call('language-model', 'POST', path, body);

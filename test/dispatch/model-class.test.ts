@@ -34,6 +34,7 @@ test.each([
     method: 'POST',
     path: '/v1/messages',
     contentType: 'application/json',
+    rawFields: [],
     body: Buffer.from(JSON.stringify({ model: 'm', ...body })),
   });
   expect(described).toMatchObject({ model: 'm', tier });

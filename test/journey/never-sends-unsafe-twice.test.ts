@@ -51,6 +51,23 @@ describe('when it is unknown whether the upstream ran a call,', () => {
     },
   );
 
+  test.each([
+    ['X-HTTP-Method-Override', 'POST'],
+    ['x-http-method', 'patch'],
+    ['X_Method_Override', 'POST'],
+  ])('a GET that asks to be run otherwise (%s: %s) is not sent again', async (name, method) => {
+    const { call, shop } = world;
+    for (const kind of ['reset-before-response', '500'] as const) {
+      shop.fault({ kind });
+      const reply = await call(products, { headers: { [name]: method } });
+      expect(reply.headers.get('x-should-retry')).toBe('false');
+    }
+    shop.fault({ kind: 'reset-before-response' });
+    const reply = await call(`${products}?_method=${method}`);
+    expect([reply.status, reply.headers.get('x-should-retry')]).toEqual([502, 'false']);
+    expect(shop.log).toHaveLength(3);
+  });
+
   test('a mutation is not sent again', async () => {
     const { graphql, shop } = world;
     shop.fault({ kind: 'reset-before-response' });
