@@ -55,7 +55,10 @@ export interface Route {
   readonly origin: string;
   /** Host as sent in `Host` (with a non-default port). */
   readonly host: string;
-  /** Raw path and query, byte for byte as the client wrote them; starts with `/`. */
+  /**
+   * Raw path and query, byte for byte as the client wrote them, without query members that carry a credential where one is injected;
+   * starts with `/`.
+   */
   readonly pathAndQuery: string;
   /**
    * Injected credential as configured when the call came, or `null` when the client brings its own. It decides whose quota

@@ -12,6 +12,7 @@ import type { Call, Caller, Outcome } from './call.ts';
 import type { Clock } from './clock.ts';
 import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
+import { accountOfWorkspace } from './credential-carriers.policy.ts';
 import { Refusal } from './errors.ts';
 import { followedToItsEnd, reportFailure } from './journey/follow.ts';
 import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
@@ -125,7 +126,10 @@ export class Gateway {
     const ceiling = ceilingOf(workspace, upstream, settings.privacy.labelKey);
     const now = await this.#parts.pressure.ceilings(ceiling);
     const credential = workspace.credentials.get(upstreamName) ?? upstream.credential;
-    const [refusing] = this.#parts.breakers.observed(upstreamName, credential?.quota ?? '');
+    const [refusing] = this.#parts.breakers.observed(
+      upstreamName,
+      credential?.quota ?? accountOfWorkspace(workspaceId),
+    );
     return { ...now, refusing: refusing ?? null };
   }
 
@@ -180,10 +184,21 @@ export class Gateway {
     const route = this.#inUse.routes.find(call, caller);
     followed.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
-    const { estimates, responseTimes, quotas } = this.#parts;
+    const { estimates, responseTimes, quotas, chosenBuckets } = this.#parts;
     const { labelKey } = this.#inUse.settings.privacy;
     const now = this.#clock.monotonic();
-    const prepared = prepare({ call, caller, route, body, labelKey, estimates, responseTimes, quotas, now });
+    const prepared = prepare({
+      call,
+      caller,
+      route,
+      body,
+      labelKey,
+      estimates,
+      responseTimes,
+      quotas,
+      chosenBuckets,
+      now,
+    });
     followed.admitting(prepared.request.admission.lane);
     return prepared;
   }

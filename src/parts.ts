@@ -19,6 +19,7 @@ import type { IsOwn } from './dispatch/own-listeners.ts';
 import { createEndpoint } from './dispatch/token-endpoint.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
+import { ChosenBuckets } from './journey/chosen-buckets.ts';
 import { ResponseTimes } from './journey/response-times.ts';
 import { Forwarder } from './journey/forward.ts';
 import { laneOf } from './journey/prepare.ts';
@@ -46,6 +47,7 @@ export interface Parts {
   readonly admission: AdmissionQueue;
   readonly responseTimes: ResponseTimes;
   readonly breakers: Breakers;
+  readonly chosenBuckets: ChosenBuckets;
   readonly controls: Controls;
   readonly credentials: Credentials;
   readonly dispatcher: Dispatcher;
@@ -149,6 +151,7 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     admission,
     responseTimes,
     breakers,
+    chosenBuckets: new ChosenBuckets(),
     controls,
     credentials,
     dispatcher,

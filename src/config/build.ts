@@ -2,6 +2,7 @@
  * From the validated file to {@link Settings}: fills in what depends on other keys, merges the sections a key may stand
  * in, freezes the result. Decides defaults, refuses nothing.
  */
+import { readCarriers } from '../credential-carriers.policy.ts';
 import { buildCredential } from './credential-build.ts';
 import type { FileInput, UpstreamInput, WorkspaceInput } from './schema.ts';
 import { defaultWaits } from './defaults.ts';
@@ -142,8 +143,10 @@ function buildUpstream(
       input.credential === undefined
         ? null
         : buildCredential(input.credential, { defaultField: defaults.field, account: input.account, folder }),
+    carriers: readCarriers(input.credentialFields),
     limits: buildLimits(input, server, spoken),
     bucketBy: [...new Set(input.bucketBy ?? spoken?.bucketBy ?? defaults.bucketBy)],
+    maxBuckets: input.maxBuckets,
     dialect: dialectOf(input, spoken),
     allowPrivateAddresses: input.allowPrivateAddresses,
     propagateTrace: input.propagateTrace,

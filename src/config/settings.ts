@@ -2,6 +2,7 @@
  * The configuration after validation: every default filled in, frozen, units in the names. The rest of the product
  * sees only these types; `schema.ts` and `load.ts` alone know YAML, `${ENV}` and defaults.
  */
+import type { CredentialCarriers } from '../credential-carriers.policy.ts';
 import type { Dialect } from './dialect.ts';
 
 export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
@@ -92,9 +93,13 @@ export interface UpstreamSettings {
   readonly kind: UpstreamKind;
   readonly origins: readonly OriginPattern[];
   readonly credential: UpstreamCredential | null;
+  /** Where requests carry a credential of the upstream. */
+  readonly carriers: CredentialCarriers;
   readonly limits: UpstreamLimits;
   /** What separates the buckets of this upstream: `credential` always, `host` where the platform counts per store. */
   readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
+  /** Buckets that one workspace may have at a time by values that its calls choose; further values share one bucket. */
+  readonly maxBuckets: number;
   /** How it counts, reports and refuses, where that is described; `null`: as its kind says. */
   readonly dialect: Dialect | null;
   /** Addresses beside public ones: none, all private and loopback ones, or those of these ranges. */

@@ -5,7 +5,17 @@
 import { z } from 'zod';
 import { account, credential, shortForm } from './credential-schema.ts';
 import { speaks } from './speaks-schema.ts';
-import { addressRange, count, limit, origin, rate, requestField, seconds, section } from './values.ts';
+import {
+  addressRange,
+  carrierWord,
+  count,
+  limit,
+  origin,
+  rate,
+  requestField,
+  seconds,
+  section,
+} from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
@@ -60,12 +70,25 @@ export const upstream = section({
     `Credential injected into every call. Without one the client brings its own. ${shortForm}`,
   ).optional(),
   account: account.optional(),
+  credentialFields: z
+    .array(carrierWord())
+    .max(64)
+    .default([])
+    .describe(
+      'Further request fields, and as query:NAME query members, that carry a credential of this upstream; with - before it what carries none here.',
+    ),
   limits: limits.optional(),
   bucketBy: z
     .array(z.enum(['credential', 'host', 'model']))
     .min(1)
     .optional()
     .describe('What tells buckets apart. Default: [credential], for language-model [credential, model].'),
+  maxBuckets: count()
+    .max(1_000_000)
+    .default(1_000)
+    .describe(
+      'Buckets that one workspace may have at a time by what its calls choose (fields, paths and body members in bucketBy, credentials of its own); further values share one.',
+    ),
   allowPrivateAddresses: z
     .union([z.boolean(), z.array(addressRange).min(1)])
     .default(false)

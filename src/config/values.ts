@@ -5,6 +5,7 @@
  */
 import { z } from 'zod';
 import { rangeFault } from '../target/address.policy.ts';
+import { carrierWordFault } from '../credential-carriers.policy.ts';
 import { readSeparator } from './bucket-parts.ts';
 import { readInstant } from './instant.ts';
 import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
@@ -85,6 +86,14 @@ export const requestField = () =>
   z.string().superRefine((name, context) => {
     if (/^[\w!#$%&'*+.^`|~-]{1,128}$/.test(name)) return;
     context.addIssue(refuse('is not a field name', 'name a field such as x-shopify-webhook-id'));
+  });
+
+/** A request field or query member that carries a credential, or does not. */
+export const carrierWord = () =>
+  z.string().superRefine((word, context) => {
+    const reason = carrierWordFault(word);
+    if (reason === null) return;
+    context.addIssue(refuse(reason, 'write x-acme-key, query:acme_key, or -query:key for what is none here'));
   });
 
 /** A field of a response. */

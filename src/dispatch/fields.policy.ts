@@ -3,11 +3,12 @@
  *
  * Owns: building the outgoing fields from the client's lines; the responses' side is `returning.policy.ts`. Does not
  * own: refusing malformed requests (`ingress/guard.policy.ts` did). Keeps: fields pass by default, but never hop-by-hop ones, never one
- * that carries an API key of ours, and framing is written here from the buffered length, whatever the client says in
+ * that carries an API key of ours, never a second credential beside an injected one, and framing is written here from the buffered length, whatever the client says in
  * `Connection`.
  */
 import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { InjectedField, Route } from '../call.ts';
+import { isCarrier } from '../credential-carriers.policy.ts';
 import { isHopByHop } from './hop-by-hop.policy.ts';
 import { isOfTheWayHere } from './way-here.policy.ts';
 
@@ -19,7 +20,7 @@ export interface OutgoingInput {
   readonly rawFields: readonly string[];
   readonly route: Pick<Route, 'host'> & {
     readonly credential: InjectedField | null;
-    readonly upstream: Pick<Route['upstream'], 'propagateTrace'>;
+    readonly upstream: Pick<Route['upstream'], 'propagateTrace' | 'carriers'>;
   };
   /** Lower-case names of fields that carried the API key. */
   readonly dropFields: readonly string[];
@@ -51,7 +52,7 @@ const staysHere = (name: string): boolean =>
 /** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
 export function outgoingFields(input: OutgoingInput): OutgoingFields {
   const { rawFields, route, dropFields, bodyBytes } = input;
-  const { credential } = route;
+  const { credential, upstream } = route;
   const fields = new EmptyFields();
   fields['host'] = route.host;
   let brought: string | null = null;
@@ -60,7 +61,9 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
     const name = rawFields[at]?.toLowerCase() ?? '';
     const value = rawFields[at + 1] ?? '';
     if (name === 'sluice-upstream-authorization') brought = value;
-    if (dropFields.includes(name) || staysHere(name) || name === credential?.field) continue;
+    if (dropFields.includes(name) || staysHere(name)) continue;
+    // Two credentials make upstreams refuse the call, or judge it by the client's own.
+    if (credential !== null && (name === credential.field || isCarrier(name, upstream.carriers))) continue;
     // Also when the client sends its key a second time, in another field.
     if (showsApiKey(value)) continue;
     append(fields, name, value);
@@ -70,7 +73,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
   else if (brought !== null && !showsApiKey(brought)) fields['authorization'] = brought;
   if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
   fields['via'] = `1.1 ${input.pseudonym}`;
-  if (route.upstream.propagateTrace) propagate(fields, input);
+  if (upstream.propagateTrace) propagate(fields, input);
   return fields;
 }
 

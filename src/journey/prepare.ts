@@ -9,6 +9,7 @@ import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.p
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import { modelClass } from '../dispatch/model-class.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
@@ -17,6 +18,7 @@ import { digest } from '../identity.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
+import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { separatorsOf } from './separators.policy.ts';
@@ -49,12 +51,13 @@ export interface PrepareInput {
   readonly estimates: TokenEstimates;
   readonly responseTimes: ResponseTimes;
   readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
+  readonly chosenBuckets: ChosenBuckets;
   /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
   readonly now: number;
 }
 
 export function prepare(input: PrepareInput): Prepared {
-  const { call, caller, route, body, labelKey, estimates, responseTimes, quotas, now } = input;
+  const { call, caller, route, body, labelKey, estimates, responseTimes, quotas, chosenBuckets, now } = input;
   const { upstream } = route;
   const { workspace } = caller;
   const fields = wanted(call.rawFields, upstream.idempotencyFields);
@@ -66,19 +69,42 @@ export function prepare(input: PrepareInput): Prepared {
     body: body.bytes,
   });
   const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
-  const brought = broughtCredential(call, caller);
-  const quota = route.credential?.quota ?? brought;
+  const brought =
+    route.credential === null
+      ? broughtAccount(
+          {
+            workspaceId: workspace.id,
+            rawFields: call.rawFields,
+            pathAndQuery: route.pathAndQuery,
+            keyFields: caller.keyFields,
+          },
+          upstream.carriers,
+        )
+      : null;
+  // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
+  const quota = route.credential?.quota ?? brought ?? accountOfWorkspace(workspace.id);
   const model = description.model === null ? null : modelClass(description.model);
   const separate = separatorsOf(upstream.dialect?.separators ?? [], {
     pathAndQuery: route.pathAndQuery,
     rawFields: call.rawFields,
     body: body.bytes,
   });
-  const parts = bucketParts(upstream, { credential: quota, host: route.host, model, separate });
+  const chosen = [brought ?? '', ...separate];
+  const hasOwnBucket =
+    chosen.every((value) => value === '') ||
+    chosenBuckets.hasOwn({ workspaceId: workspace.id, upstream }, name('chosen values', ...chosen), now);
+  const parts = bucketParts(upstream, {
+    credential: hasOwnBucket || brought === null ? quota : accountOfWorkspace(workspace.id),
+    host: route.host,
+    model,
+    separate: hasOwnBucket ? separate : [],
+  });
   const tier = parts.model === '' || description.tier === '' ? [] : [description.tier];
   const { credential, host } = parts;
   const names = [parts.upstream, credential, host, parts.model, ...tier, ...parts.separate];
-  const own = bucketKey(name('bucket', ...names));
+  const own = bucketKey(
+    hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names),
+  );
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;
@@ -133,7 +159,7 @@ export function prepare(input: PrepareInput): Prepared {
     fields,
     workspaceId: workspace.id,
     labelKey,
-    identity: [quota, brought, fields.get('cookie') ?? ''],
+    identity: [quota, fields.get('cookie') ?? ''],
   });
   const ownQuota = { bucket: own, parts: { ...parts, shop: route.host } };
   return { call, caller, route, body, description, request, ownQuota, guess, repeatKey };
@@ -150,6 +176,7 @@ function withoutQuery(pathAndQuery: string): string {
 
 /** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
 const names = new LRUCache<string, string>({ max: 20_000 });
+const maxCachedName = 1_024;
 let namesUnder = '';
 
 function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
@@ -160,6 +187,8 @@ function nameOf(labelKey: string, purpose: string, parts: readonly string[]): st
   // With lengths, so that no two lists of parts are written alike.
   let known = purpose;
   for (const part of parts) known += ` ${part.length}:${part}`;
+  // A part may be a member of a body, as long as the body.
+  if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
   let name = names.get(known);
   if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
   return name;
@@ -203,22 +232,6 @@ const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
-
-/** Fields in which clients bring a credential, beside those that end with `access-token`. */
-const carriers = new Set(['authorization', 'sluice-upstream-authorization', 'x-api-key', 'api-key']);
-
-/** Identity of a credential that the client brings itself: whatever of it goes upstream. */
-function broughtCredential(call: Call, caller: Caller): string {
-  const values: string[] = [];
-  for (let at = 0; at + 1 < call.rawFields.length; at += 2) {
-    const field = (call.rawFields[at] ?? '').toLowerCase();
-    const isOurs = field !== 'sluice-upstream-authorization' && caller.keyFields.includes(field);
-    if (!isOurs && (carriers.has(field) || field.endsWith('access-token'))) {
-      values.push(field, call.rawFields[at + 1] ?? '');
-    }
-  }
-  return values.join('\n');
-}
 
 const wantedNames = new Set([
   'content-type',

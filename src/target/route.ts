@@ -5,6 +5,7 @@
  * Keeps: a credential is only ever paired with an origin of the upstream it was configured for.
  */
 import type { Call, Caller, Route } from '../call.ts';
+import { withoutCredentials } from '../credential-carriers.policy.ts';
 import { Refusal } from '../errors.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { LRUCache } from 'lru-cache';
@@ -52,7 +53,9 @@ export function createRouteFinder(
     }
     const { upstream, origin, host, pathAndQuery } = decision;
     const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;
-    return { upstream, origin, host, pathAndQuery, credential };
+    // Beside an injected credential no other one goes upstream.
+    const sent = credential === null ? pathAndQuery : withoutCredentials(pathAndQuery, upstream.carriers);
+    return { upstream, origin, host, pathAndQuery: sent, credential };
   };
 
   return {

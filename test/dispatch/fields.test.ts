@@ -1,12 +1,17 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import { readCarriers, usualCarriers } from '../../src/credential-carriers.policy.ts';
 import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
 import type { OutgoingInput } from '../../src/dispatch/fields.policy.ts';
 
 const key = `slc_acme1_${'k'.repeat(43)}`;
 const base: OutgoingInput = {
   rawFields: [],
-  route: { host: 'api.example', credential: null, upstream: { propagateTrace: false } },
+  route: {
+    host: 'api.example',
+    credential: null,
+    upstream: { propagateTrace: false, carriers: usualCarriers },
+  },
   dropFields: ['authorization'],
   method: 'GET',
   bodyBytes: 0,
@@ -19,7 +24,10 @@ const withCredential = (field: string): OutgoingInput['route'] => ({
   ...base.route,
   credential: { field, value: 'injected' },
 });
-const propagating: OutgoingInput['route'] = { ...base.route, upstream: { propagateTrace: true } };
+const propagating: OutgoingInput['route'] = {
+  ...base.route,
+  upstream: { propagateTrace: true, carriers: usualCarriers },
+};
 
 describe('fields sent upstream', () => {
   test('are the client’s by default, in lower case, repeats kept in order', () => {
@@ -147,13 +155,28 @@ describe('the credential sent upstream', () => {
     });
     expect(fields).toEqual({ ...own, 'x-shopify-access-token': 'injected' });
   });
-  test('leaves the client’s Authorization alone when it stands in another field and that was not the API key', () => {
+  test.each([
+    'Authorization',
+    'X-Api-Key',
+    'api-key',
+    'x-goog-api-key',
+    'PRIVATE-TOKEN',
+    'x-acme-access-token',
+  ])('is the only one: the client’s own in %s is left out', (name) => {
+    for (const field of ['authorization', 'x-api-key', 'x-figma-token']) {
+      const rawFields = ['Sluice-Key', key, name, 'own', name.toLowerCase(), 'twice'];
+      const fields = outgoing({ rawFields, route: withCredential(field), dropFields: ['sluice-key'] });
+      expect(fields).toEqual({ ...own, [field]: 'injected' });
+    }
+  });
+  test('leaves alone what the configuration says carries none, and takes out what it adds', () => {
+    const carriers = readCarriers(['x-acme', '-Authorization']);
     const fields = outgoing({
-      rawFields: ['Authorization', 'Basic abc', 'Sluice-Key', key],
-      route: withCredential('x-api-key'),
+      rawFields: ['Authorization', 'Basic abc', 'X-Acme', 'own', 'X-Plain', '1'],
+      route: { ...withCredential('x-api-key'), upstream: { propagateTrace: false, carriers } },
       dropFields: ['sluice-key'],
     });
-    expect(fields).toEqual({ ...own, authorization: 'Basic abc', 'x-api-key': 'injected' });
+    expect(fields).toEqual({ ...own, authorization: 'Basic abc', 'x-plain': '1', 'x-api-key': 'injected' });
   });
   test('does not bring the client’s Authorization back when it stands in another field and that was the API key', () => {
     const fields = outgoing({

@@ -1,4 +1,5 @@
 /** Complete upstream and workspace settings for tests that care about a few of them only. */
+import { usualCarriers } from '../../src/credential-carriers.policy.ts';
 import { defaultWaits } from '../../src/config/defaults.ts';
 import type {
   OriginPattern,
@@ -48,8 +49,10 @@ export function upstreamSettings(
     kind: 'generic',
     origins: origins.map(originPattern),
     credential: null,
+    carriers: usualCarriers,
     limits: unstatedLimits,
     bucketBy: ['credential'],
+    maxBuckets: 1_000,
     dialect: null,
     allowPrivateAddresses: false,
     propagateTrace: false,

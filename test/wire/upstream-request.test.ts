@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import { usualCarriers } from '../../src/credential-carriers.policy.ts';
 import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { failure, sendingWorlds, text } from '../support/sending.ts';
@@ -50,7 +51,11 @@ describe('a request to the upstream', () => {
       const body = Buffer.from(smuggled);
       const fields = outgoingFields({
         rawFields,
-        route: { host: 'upstream.test', credential: null, upstream: { propagateTrace: false } },
+        route: {
+          host: 'upstream.test',
+          credential: null,
+          upstream: { propagateTrace: false, carriers: usualCarriers },
+        },
         dropFields: [],
         method,
         bodyBytes: body.length,
@@ -85,7 +90,7 @@ describe('a request to the upstream', () => {
     for (const method of ['GET', 'POST']) {
       const fields = outgoingFields({
         rawFields,
-        route: { host: 'upstream.test', credential: { field: 'x-api-key', value: 'theirs' }, upstream: { propagateTrace: false } },
+        route: { host: 'upstream.test', credential: { field: 'x-api-key', value: 'theirs' }, upstream: { propagateTrace: false, carriers: usualCarriers } },
         dropFields: ['authorization'],
         method,
         bodyBytes: 0,

@@ -1,0 +1,254 @@
+/**
+ * Where a request carries a credential of an upstream: fields and query members by name, beside what the upstream's configuration
+ * adds or takes out (`credentialFields`).
+ *
+ * One list decides two things. Where Sluice injects a credential, all of these are taken out of the request, so that no upstream has to
+ * choose between two credentials, and no client can have an account of its own judged as the operator's. Where the client brings its
+ * own, they say whose quota and whose breaker the call is about.
+ */
+import { showsApiKey } from './auth/api-key.policy.ts';
+
+/** Request fields. */
+const fieldNames: ReadonlySet<string> = new Set([
+  'authorization',
+  'auth-token',
+  'circle-token',
+  'client-secret',
+  'dd-application-key',
+  'fastly-key',
+  'job-token',
+  'deploy-token',
+  'token',
+  'x-amz-security-token',
+  'x-app-key',
+  'x-app-token',
+  'x-auth-key',
+  'x-authorization',
+  'x-client-secret',
+  'x-cmc_pro_api_key',
+  'x-consul-token',
+  'x-figma-token',
+  'x-functions-key',
+  'x-github-token',
+  'x-gitlab-token',
+  'x-honeycomb-team',
+  'x-insert-key',
+  'x-jfrog-art-api',
+  'x-key',
+  'x-license-key',
+  'x-nomad-token',
+  'x-parse-master-key',
+  'x-parse-session-token',
+  'x-plex-token',
+  'x-postmark-account-token',
+  'x-postmark-server-token',
+  'x-rapidapi-key',
+  'x-secret-key',
+  'x-sentry-auth',
+  'x-sentry-token',
+  'x-serverless-authorization',
+  'x-session-token',
+  'x-shopify-storefront-access-token',
+  'x-subscription-token',
+  'x-token',
+  'x-user-token',
+  'x-vault-token',
+]);
+
+/** Ends of field names that providers put their own name before: `x-goog-api-key`, `dd-api-key`, `x-shopify-access-token`. */
+const fieldEnds =
+  /(?:api[-_]?(?:key|token|secret)|access[-_]token|auth-token|private-token|subscription-key)$/;
+
+/**
+ * What a query member of a name is.
+ *
+ * - `credential`: always a credential.
+ * - `either`: a credential at some upstreams, something else at others (`key` of an entry, `token` of a link). It is taken out beside an
+ *   injected credential, and names an account only where nothing else does: a call's own credential stands in a field then.
+ * - `signature`: of one link or one call, or an id. It is left where it is, and names an account only where nothing else does.
+ *
+ * Names are compared as a whole, so that `page_token` and `pageToken` are nothing of the kind.
+ */
+type MemberMeaning = 'credential' | 'either' | 'signature';
+
+const memberNames: ReadonlyMap<string, MemberMeaning> = new Map<string, MemberMeaning>([
+  ...[
+    'access_key',
+    'access_token',
+    'accesskey',
+    'accesstoken',
+    'api-key',
+    'api_key',
+    'api_secret',
+    'api_token',
+    'apikey',
+    'apitoken',
+    'app_key',
+    'application_key',
+    'auth_key',
+    'auth_token',
+    'authorization',
+    'authtoken',
+    'bearer_token',
+    'client_secret',
+    'consumer_key',
+    'consumer_secret',
+    'hapikey',
+    'job_token',
+    'oauth_token',
+    'ocp-apim-subscription-key',
+    'private_token',
+    'subscription-key',
+    'user_key',
+    'x-amz-credential',
+    'x-amz-security-token',
+    'x-api-key',
+    'x-goog-api-key',
+    'x-goog-credential',
+  ].map((name) => [name, 'credential'] as const),
+  ...['auth', 'key', 'token', 'x-amz-signature', 'x-goog-signature'].map((name) => [name, 'either'] as const),
+  ...['appid', 'sig', 'signature'].map((name) => [name, 'signature'] as const),
+]);
+
+/** What the configuration of an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
+export interface CredentialCarriers {
+  readonly added: ReadonlySet<string>;
+  readonly removed: ReadonlySet<string>;
+}
+
+/** The list as it is. */
+export const usualCarriers: CredentialCarriers = { added: new Set(), removed: new Set() };
+
+const queryPrefix = 'query:';
+
+/** Reads `credentialFields`: `x-acme-key`, `query:acme_key`, and with `-` before it what is no credential here. */
+export function readCarriers(words: readonly string[]): CredentialCarriers {
+  if (words.length === 0) return usualCarriers;
+  const lower = words.map((word) => word.toLowerCase());
+  return {
+    added: new Set(lower.filter((word) => !word.startsWith('-'))),
+    removed: new Set(lower.filter((word) => word.startsWith('-')).map((word) => word.slice(1))),
+  };
+}
+
+/** Why a word of `credentialFields` cannot be used; `null` = it can. */
+export function carrierWordFault(word: string): string | null {
+  const name = word.replace(/^-/, '').replace(/^query:/i, '');
+  return /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}$/.test(name) ? null : 'is neither a field nor a query member';
+}
+
+/** True for a field that carries a credential of the upstream. `name`: lower case. */
+export const isCarrier = (name: string, { added, removed }: CredentialCarriers): boolean =>
+  !removed.has(name) && (fieldNames.has(name) || added.has(name) || fieldEnds.test(name));
+
+/** `null`: the query member of this name carries no credential. */
+function meaningOf(name: string, { added, removed }: CredentialCarriers): MemberMeaning | null {
+  const word = queryPrefix + name;
+  if (removed.has(word)) return null;
+  return added.has(word) ? 'credential' : (memberNames.get(name) ?? null);
+}
+
+/** Path and query without the members that carry a credential; all others stay as they were written. */
+export function withoutCredentials(pathAndQuery: string, carriers: CredentialCarriers): string {
+  const at = pathAndQuery.indexOf('?');
+  if (at < 0) return pathAndQuery;
+  const members = pathAndQuery.slice(at + 1).split('&');
+  const kept = members.filter((member) => {
+    const meaning = meaningOf(memberName(member), carriers);
+    return meaning === null || meaning === 'signature';
+  });
+  if (kept.length === members.length) return pathAndQuery;
+  return pathAndQuery.slice(0, at) + (kept.length === 0 ? '' : `?${kept.join('&')}`);
+}
+
+/** The name of a query member as the upstream reads it, lower case. */
+function memberName(member: string): string {
+  const at = member.indexOf('=');
+  return decoded(at < 0 ? member : member.slice(0, at)).toLowerCase();
+}
+
+function decoded(text: string): string {
+  if (!text.includes('%')) return text;
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    // What cannot be decoded has no name that the list could hold.
+    return text;
+  }
+}
+
+/** What of a request may carry a credential that the client brings. */
+export interface CarryingRequest {
+  readonly workspaceId: string;
+  /** Name and value alternating. */
+  readonly rawFields: readonly string[];
+  readonly pathAndQuery: string;
+  /** Lower-case names of fields that are not sent, because they carry an API key of Sluice. */
+  readonly keyFields: readonly string[];
+}
+
+/**
+ * Names the account of the credentials that a request brings, the same for every order of its fields; `null` = it brings none. It may
+ * be a secret: it goes into keyed digests only.
+ */
+export function broughtAccount(request: CarryingRequest, carriers: CredentialCarriers): string | null {
+  const found = new Map<string, string>();
+  const { rawFields, keyFields } = request;
+  let replaced: string | null = null;
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = (rawFields[at] ?? '').toLowerCase();
+    const value = rawFields[at + 1] ?? '';
+    if (name === 'sluice-upstream-authorization') {
+      if (!showsApiKey(value)) replaced = value;
+    } else if (isCarrier(name, carriers) && !keyFields.includes(name) && !showsApiKey(value)) {
+      found.set(name, `${found.has(name) ? `${found.get(name)}, ` : ''}${value}`);
+    }
+  }
+  // Sent as `Authorization`, instead of the client's own.
+  if (replaced !== null) found.set('authorization', replaced);
+  const inDoubt = new Map<string, string>();
+  for (const [name, value, meaning] of membersOf(request.pathAndQuery, carriers)) {
+    (meaning === 'credential' ? found : inDoubt).set(queryPrefix + name, value);
+  }
+  const naming = [...(found.size > 0 ? found : inDoubt)].filter(([, value]) => value.trim() !== '');
+  if (naming.length === 0) return null;
+  const parts = naming.toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const { workspaceId } = request;
+  return ['brought', ...parts.flatMap(([name, value]) => [name, lastingPart(value, workspaceId)])].join('\n');
+}
+
+function* membersOf(
+  pathAndQuery: string,
+  carriers: CredentialCarriers,
+): Generator<readonly [name: string, value: string, meaning: MemberMeaning]> {
+  const at = pathAndQuery.indexOf('?');
+  if (at < 0) return;
+  for (const member of pathAndQuery.slice(at + 1).split('&')) {
+    const name = memberName(member);
+    const meaning = meaningOf(name, carriers);
+    if (meaning !== null)
+      yield [name, member.slice(member.indexOf('=') + 1).replaceAll(/%2f/gi, '/'), meaning];
+  }
+}
+
+/** Parameters that name the signer, in schemes that sign each call: AWS, OAuth 1.0, Digest, Hawk, HTTP signatures. */
+const signer = /\b(?:credential|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",/\s]+/gi;
+
+/**
+ * The part of a credential that is the same for each call of an account: a signature is not. Who signs is no secret, so that another
+ * workspace could claim it: such an account is the workspace's own.
+ */
+function lastingPart(value: string, workspaceId: string): string {
+  const [, scheme = '', rest = ''] = /^([\w-]+) +(.*)$/s.exec(value) ?? [];
+  // The value of `X-Amz-Credential`: access key, day, region, service.
+  if (scheme === '') return /^[^/\s]+(?=\/\d{8}\/.+_request$)/.test(value) ? signed([value]) : value;
+  const signers = rest.includes('=') && rest.includes(',') ? (rest.match(signer) ?? []) : [];
+  return `${scheme.toLowerCase()} ${signers.length === 0 ? rest : signed(signers)}`;
+
+  function signed(by: readonly string[]): string {
+    return [...by.map((text) => text.split('/', 1)[0]), workspaceId].join(' of ');
+  }
+}
+
+/** Names the quota of calls that carry no credential as far as can be seen: that of their workspace, and of no other. */
+export const accountOfWorkspace = (workspaceId: string): string => `workspace\n${workspaceId}`;
