@@ -1,8 +1,9 @@
 import { availableParallelism } from 'node:os';
 
 /**
- * Files of a quarter of a minute and more, most of them thousands of random cases. `npm run verify:long` runs them, and more histories
- * of the simulations and of parity; so does `.ci/run`. `npm test` runs them when their path, or a part of it, is named.
+ * Files that take long, most of them thousands of random cases, minutes of load, or tests of the test tools. `npm run verify:long`
+ * runs them every night, and more histories of the simulations and of parity. `npm test` runs them when their path, or a part of it,
+ * is named.
  */
 const long = [
   'test/activity/served-to-many.test.ts',
@@ -11,6 +12,7 @@ const long = [
   'test/cli/mistakes-limits.test.ts',
   'test/cli/mistakes.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
+  'test/credentials/renewals-over-replicas.test.ts',
   'test/journey/holds-2000.test.ts',
   'test/journey/outside-traffic.test.ts',
   'test/learn/used.test.ts',
@@ -34,12 +36,12 @@ const long = [
   'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
+  'test/support/leak-check.test.ts',
   'test/wire/fuzz-upstream.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
-/** Those that `verify:long` runs with more histories, or for longer, than `npm test`. */
+/** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
-  'test/credentials/renewals-over-replicas.test.ts',
   'test/limiter/parity.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',

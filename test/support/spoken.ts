@@ -84,7 +84,7 @@ export async function spokenFleet(
   const yaml = stringify({
     server: { host: '127.0.0.1', adminHost: '127.0.0.1', port: 0, adminPort: 0, drainDelaySeconds: 0 },
     privacy: { labelKey: 'a label key for tests only' },
-    ...(redis === undefined ? {} : { redis: { url: redis } }),
+    ...(redis === undefined ? {} : { redis: { url: redis, commandTimeoutMs: 2000 } }),
     upstreams: written,
     workspaces: { acme: { keys: [hash] } },
   });
