@@ -1,9 +1,11 @@
 /** Agents with large cached prompts whose turns come to three replicas in rotation: none waits for tokens that are not counted. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
 import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { fleetConfig } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 
 let redis: RedisServer;
 beforeAll(async () => {
@@ -24,7 +26,7 @@ test('five agents take their turns side by side over three replicas, and each is
   const { url } = await model.listen();
   open.push(() => model.close());
   const config = fleetConfig({
-    redis: `url: "redis://127.0.0.1:${redis.port}"`,
+    redis: `url: "redis://127.0.0.1:${redis.port}", commandTimeoutMs: 2000`,
     modelUrl: url,
     workspace: '    requestsPerMinute: { openai: 100000 }\n    requestsPerDay: { openai: 1000000 }',
   });
@@ -34,8 +36,18 @@ test('five agents take their turns side by side over three replicas, and each is
     open.push(() => service.close());
     services.push(service);
   }
-  const ask = async (agent: number, n: number): Promise<number> => {
-    const port = services[(agent + n) % 3]?.dataAddress.port;
+  // What replicas tell one another of prompts, `p <name> …` each: by replica that is told.
+  const heard = new Map<string, Set<string>>();
+  const listener = new Redis(redis.port);
+  open.push(async () => listener.disconnect());
+  listener.on('pmessage', (_pattern: string, channel: string, text: string) => {
+    const prompts = heard.get(channel) ?? new Set();
+    for (const [, name = ''] of text.matchAll(/[ ,]p (\S+)/g)) prompts.add(name);
+    heard.set(channel, prompts);
+  });
+  await listener.psubscribe('sluice:r:*');
+  const ask = async (replica: number, agent: number, n: number): Promise<number> => {
+    const port = services[replica]?.dataAddress.port;
     const response = await fetch(`http://127.0.0.1:${port}/via/openai/v1/messages`, {
       method: 'POST',
       headers: {
@@ -55,14 +67,18 @@ test('five agents take their turns side by side over three replicas, and each is
     await response.arrayBuffer();
     return response.status;
   };
-  // 20,000 tokens of each agent are written into the cache by its first turn; the nine behind it count 25 each.
-  const statuses = await Promise.all(
-    [0, 1, 2, 3, 4].map(async (agent) => {
+  const agents = [0, 1, 2, 3, 4];
+  // 20,000 tokens of each agent are written into the cache by its first turn; the nine behind it count 25 each. The replica that was
+  // started last knows of the others, and tells them.
+  const first = await Promise.all(agents.map((agent) => ask(2, agent, 0)));
+  await until(() => [...heard.values()].filter(({ size }) => size === agents.length).length >= 2);
+  const later = await Promise.all(
+    agents.map(async (agent) => {
       const seen: number[] = [];
-      for (let n = 0; n < 10; n += 1) seen.push(await ask(agent, n));
+      for (let n = 1; n < 10; n += 1) seen.push(await ask((agent + n) % 3, agent, n));
       return seen;
     }),
   );
-  expect(statuses.flat()).toEqual(Array(50).fill(200));
+  expect([...first, ...later.flat()]).toEqual(Array(50).fill(200));
   expect(model.log.filter(({ status }) => status === 429).length).toBeLessThanOrEqual(5);
 });

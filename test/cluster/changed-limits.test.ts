@@ -30,7 +30,11 @@ interface Fleet {
 }
 
 async function startFleet(workspace: string, database: number): Promise<Fleet> {
-  const config = fleetConfig({ redis: `url: "${redis.url}/${database}"`, modelUrl: url, workspace });
+  const config = fleetConfig({
+    redis: `url: "${redis.url}/${database}", commandTimeoutMs: 2000`,
+    modelUrl: url,
+    workspace,
+  });
   const replicas = [await serviceOf(config.yaml()), await serviceOf(config.yaml())];
   open.push(...replicas);
   return { config, replicas };

@@ -51,7 +51,11 @@ test.each(['maxInFlight: none', ''])(
   'ten expensive GraphQL queries at once are never throttled (%s)',
   async (shopLimits) => {
     const { shop, url } = await startShop();
-    const config = fleetConfig({ redis: `url: "redis://127.0.0.1:${redis.port}"`, shopUrl: url, shopLimits });
+    const config = fleetConfig({
+      redis: `url: "redis://127.0.0.1:${redis.port}", commandTimeoutMs: 2000`,
+      shopUrl: url,
+      shopLimits,
+    });
     const ask = await startReplica(config);
     const query = '# sim: requested=500 actual=500 ms=100\n{ shop { name } }';
     const responses = await Promise.all(Array.from({ length: 10 }, () => ask(query)));
@@ -63,7 +67,7 @@ test.each(['maxInFlight: none', ''])(
 test('the cost of a query is known to every replica when one replica has learned it', async () => {
   const { shop, url } = await startShop();
   const config = fleetConfig({
-    redis: `url: "redis://127.0.0.1:${redis.port}"`,
+    redis: `url: "redis://127.0.0.1:${redis.port}", commandTimeoutMs: 2000`,
     shopUrl: url,
     shopLimits: 'maxInFlight: none',
   });

@@ -53,7 +53,7 @@ async function startFleet(
   await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve));
   open.push(() => new Promise((resolve) => provider.close(resolve)));
   const config = fleetConfig({
-    redis: `url: "${redis.url}/${database}"`,
+    redis: `url: "${redis.url}/${database}", commandTimeoutMs: 2000`,
     modelUrl: `http://127.0.0.1:${(provider.address() as AddressInfo).port}`,
     modelLimits,
     workspace: '    requestsPerMinute: { openai: 100000 }\n    requestsPerDay: { openai: 1000000 }',

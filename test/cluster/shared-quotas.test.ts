@@ -58,7 +58,7 @@ test('calls that wait at both replicas go on in one bucket, in turn, and only wh
   const { url } = await model.listen();
   open.push(() => model.close());
   const config = fleetConfig({
-    redis: `url: "redis://127.0.0.1:${redis.port}"`,
+    redis: `url: "redis://127.0.0.1:${redis.port}", commandTimeoutMs: 2000`,
     modelUrl: url,
     workspaces: ['acme', 'beta'],
     workspace: '    requestsPerMinute: { openai: 100000 }\n    requestsPerDay: { openai: 1000000 }',

@@ -44,7 +44,7 @@ async function replica(name: string, store = '', kind = 'generic'): Promise<Serv
   running.push(service);
   return service;
 }
-const onRedis = (): string => `redis: { url: "${redis.url}" }\n`;
+const onRedis = (): string => `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n`;
 
 const call = (service: Service, name: string, prefer = 'wait=20'): Promise<Response> =>
   fetch(`http://127.0.0.1:${service.dataAddress.port}/via/${name}/x`, {

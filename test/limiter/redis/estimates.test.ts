@@ -27,7 +27,7 @@ afterAll(async () => {
 });
 
 async function replica() {
-  const started = await startReplica(`url: "${server.url}"`);
+  const started = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`);
   open.push(started);
   return { tokens: new TokenEstimates(systemClock, started.estimates), bugs: started.bugs };
 }

@@ -24,7 +24,7 @@ afterAll(async () => {
 });
 
 async function replica(): Promise<TestReplica & { readonly heard: Joined[] }> {
-  const started = await startReplica(`url: "${server.url}"`);
+  const started = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`);
   open.push(started);
   const heard: Joined[] = [];
   started.quotas.listen((joined) => heard.push(joined));
