@@ -237,7 +237,9 @@ export function buildWorkspace(
       Object.entries(input.credentials ?? {}).map(([name, credential]) => {
         const upstream = upstreams.get(name);
         const defaultField = upstream?.credential?.field ?? kinds[upstream?.kind ?? 'generic'].field;
-        return [name, buildCredential(credential, { defaultField, account: input.accounts?.[name], folder })];
+        const accounts = input.accounts ?? {};
+        const account = Object.hasOwn(accounts, name) ? accounts[name] : undefined;
+        return [name, buildCredential(credential, { defaultField, account, folder })];
       }),
     ),
   });

@@ -10,6 +10,8 @@ export const upstreamNamePattern = /^[a-z0-9][a-z0-9_-]{0,62}$/;
 export function workspaceIdFault(id: string): string | null {
   if (id === '') return 'is empty';
   if (id.length > 128) return 'is longer than 128 characters';
+  // The one name that an object cannot have as a key of its own like any other: such a workspace would vanish on its way.
+  if (id === '__proto__') return 'is a word of JavaScript that cannot name anything';
   if (/[\p{C}\p{Zl}\p{Zp}]/u.test(id)) return 'holds a character that cannot be printed';
   return id.trim() === id ? null : 'starts or ends with a blank';
 }
@@ -64,4 +66,32 @@ export function isPlaceholder(text: string): boolean {
     /^\.{3,}$|^x{3,}$|^\*+$|^<.*>$/i.test(bare) ||
     /^(change[-_ ]?(me|it|this)|replace[-_ ]?(me|this)|your[-_ ]|todo\b|fixme\b|placeholder)/i.test(bare)
   );
+}
+
+/** Words of documentation and of people, which no random text of this length holds. */
+const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|development|testing/i;
+/** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
+const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
+
+/**
+ * Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is.
+ * A random text passes from 22 characters of base64 or 32 hexadecimal digits on (128 bits).
+ */
+export function labelKeyWeakness(key: string): string | null {
+  if (/^(.+?)\1+.?$/s.test(key)) return 'repeats itself';
+  if (plainWord.test(key) || onlyWords.test(key)) return 'is made of words';
+  return bitsIn(key) < 72 ? 'is too short or has too few different characters' : null;
+}
+
+/**
+ * Bits of a text if its characters were drawn by chance with the frequencies that they have in it. For random texts of a few dozen
+ * characters it is a little less than what they really hold: 105 to 118 of the 128 bits of 32 hexadecimal digits.
+ */
+function bitsIn(text: string): number {
+  const counts = new Map<string, number>();
+  for (const character of text) counts.set(character, (counts.get(character) ?? 0) + 1);
+  const length = [...text].length;
+  let bits = 0;
+  for (const count of counts.values()) bits += count * Math.log2(length / count);
+  return bits;
 }
