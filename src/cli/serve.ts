@@ -3,7 +3,7 @@
  * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
-import { hasNoValidKey } from '../config/warnings.ts';
+import { hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { CheckThreadError } from '../config/check-thread.ts';
 import { ConfigError } from '../config/load.ts';
 import { firstSettings } from '../config/read-apart.ts';
@@ -52,6 +52,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
+  for (const warning of ofLabelKey(first.settings)) log.warn(warning);
   await warnOfUncallable(first.settings, slices, { io, log });
   await warnOfRefreshFiles(first.settings, log);
   await signals.first;

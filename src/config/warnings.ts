@@ -3,6 +3,7 @@
  * terminal, with names of the file; refuses nothing. Logs may not hold workspace ids: they get the number of workspaces for
  * which {@link hasNoValidKey} is true, and none of these words.
  */
+import { labelKeyWeakness } from './names.ts';
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
@@ -10,10 +11,21 @@ export function configurationWarnings(settings: Settings, now: number): string[]
   const found: string[] = [];
   if (settings.privacy.labelKeyGenerated === true) {
     found.push('privacy.labelKey is not set: workspace labels change with every start');
+  } else {
+    found.push(...ofLabelKey(settings));
   }
   if (settings.workspaces.size === 0) found.push('workspaces is empty: nobody can call');
   for (const workspace of settings.workspaces.values()) found.push(...ofKeys(workspace, now));
   return [...found, ...schemeless(settings)];
+}
+
+/** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
+export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {
+  const weakness = privacy.labelKeyGenerated === true ? null : labelKeyWeakness(privacy.labelKey);
+  if (weakness === null) return [];
+  return [
+    `privacy.labelKey ${weakness}: whoever guesses it can read from labels who calls; use a random one, for instance of: openssl rand -hex 32`,
+  ];
 }
 
 /** True when no key can call with a workspace, at `now`. */
