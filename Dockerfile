@@ -25,6 +25,8 @@ LABEL org.opencontainers.image.title="sluice" \
       org.opencontainers.image.revision="${REVISION}"
 # Finds node in the distroless image and in the official one, so that the entry point needs neither a shell nor a script.
 ENV PATH=/nodejs/bin:/usr/local/bin:/usr/bin:/bin NODE_ENV=production
+# Probes and scrapers ask from outside of the container; never publish port 9090.
+ENV SLUICE_ADMIN_HOST=0.0.0.0
 # Some builders give WORKDIR to the base's user, who could then add files.
 USER 0
 WORKDIR /app

@@ -12,7 +12,12 @@ import type { Resolve } from './dispatch/agents.ts';
 import { OwnListeners } from './dispatch/own-listeners.ts';
 import { Refusal } from './errors.ts';
 import { Gateway } from './gateway.ts';
-import { addControlRoutes, type ControlActions, type ControlResult } from './ingress/control-routes.ts';
+import {
+  addControlRoutes,
+  type ControlActions,
+  type ControlResult,
+  type GivenCommand,
+} from './ingress/control-routes.ts';
 import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
 import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/load.ts';
@@ -154,6 +159,8 @@ function adminServer(
   return createAdminServer({
     host: settings.server.adminHost,
     port: settings.server.adminPort,
+    adminNames: settings.server.adminNames,
+    adminToken: settings.server.adminToken,
     readiness,
     metrics: (format) => telemetry.metrics(format),
     async activity(rawUrl) {
@@ -161,9 +168,18 @@ function adminServer(
       return windowMs === null ? null : activity.ofAll(windowMs);
     },
     page: page.index,
-    routes: [(app) => page.addRoutes(app), (app) => addControlRoutes(app, controlActions(gateway))],
+    routes: [
+      (app) => page.addRoutes(app),
+      (app) =>
+        addControlRoutes(app, controlActions(gateway), (command) => logCommand(telemetry.log, command)),
+    ],
     onBug: bugLog(telemetry),
   });
+}
+
+/** A command is logged whatever came of it: pausing an upstream is felt by everybody who calls it. */
+function logCommand(log: RunningTelemetry['log'], { verb, upstream, seconds, result }: GivenCommand): void {
+  log.info('a command was given at the admin port', { verb, upstream, seconds, result });
 }
 
 function controlActions(gateway: Gateway): ControlActions {

@@ -262,6 +262,9 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
           ...header('Sluice-Admin', 'Demanded, so that no page in a browser can send it.', { const: 'yes' }),
           required: true,
         },
+        header('Authorization', '`Bearer` and the token of `server.adminToken`, where it is configured.', {
+          type: 'string',
+        }),
         ...parameters,
       ],
       responses: {
@@ -275,7 +278,8 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
           }),
         },
         '400': refused('`request_invalid`'),
-        '403': refused('`admin_field_missing`'),
+        '401': refused('`admin_token_missing`: `server.adminToken` is configured'),
+        '403': refused('`admin_field_missing`, or asked by a foreign name or page'),
         '404': refused('`not_found`: no such upstream'),
         '405': refused('`method_not_allowed`'),
         '503': refused('`limiter_unavailable`: Redis is away; try again'),
@@ -292,7 +296,7 @@ export function adminPort(): Json {
       title: 'Sluice, admin port',
       version: '1',
       description:
-        'Probes, metrics, activity and an operator’s controls. Never public: nobody is asked for a key here.',
+        'Probes, metrics, activity and an operator’s controls. Never public: nobody is asked for a key here. Every request names the port by an IP address, as localhost, or by a name of `server.adminNames`, and comes from no page of another site: else it gets 403 `admin_host_forbidden` or `admin_origin_forbidden`. Commands carry the token of `server.adminToken` where it is configured (`Authorization: Bearer`).',
     },
     servers: [{ url: 'http://127.0.0.1:9090' }],
     paths: {
@@ -380,6 +384,9 @@ export function adminPort(): Json {
             code: {
               enum: [
                 'admin_field_missing',
+                'admin_host_forbidden',
+                'admin_origin_forbidden',
+                'admin_token_missing',
                 'request_invalid',
                 'method_not_allowed',
                 'limiter_unavailable',

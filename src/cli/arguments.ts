@@ -57,13 +57,15 @@ whose hash begins so, or whose id is this.`,
 Shows which workspace is behind a label of metrics, logs and pages, and its key ids.`,
   open: `sluice open --upstream NAME [--admin URL]
 
-Reopens what responses of an upstream have closed, on all replicas.`,
+Reopens what responses of an upstream have closed, on all replicas.
+The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
   pause: `sluice pause --upstream NAME --seconds N [--admin URL]
 
-Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.`,
+Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.
+The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
   resume: `sluice resume --upstream NAME [--admin URL]
 
-Ends a pause.`,
+Ends a pause. The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
   demo: `sluice demo [--calls N | --serve] [--port N] [--admin-port N]
 
 Runs the gateway, simulated upstreams and a burst of real SDK traffic on this machine:

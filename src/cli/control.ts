@@ -19,7 +19,12 @@ export async function runControl(
   const path = `/upstreams/${encodeURIComponent(upstream)}/${verb}${query}`;
   let response: Response;
   try {
-    response = await fetch(new URL(path, admin), { method: 'POST', headers: { 'Sluice-Admin': 'yes' } });
+    const token = io.env['SLUICE_ADMIN_TOKEN'] ?? '';
+    const headers = {
+      'Sluice-Admin': 'yes',
+      ...(token === '' ? {} : { authorization: `Bearer ${token}` }),
+    };
+    response = await fetch(new URL(path, admin), { method: 'POST', headers });
   } catch {
     io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
     return 1;

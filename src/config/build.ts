@@ -76,6 +76,8 @@ export interface BuildContext {
   readonly processLabelKey: string;
   /** Folder of the file, where relative paths start. */
   readonly folder: string;
+  /** Address of the admin port where the file has none. */
+  readonly adminHost: string;
 }
 
 /** Builds the frozen settings. */
@@ -87,14 +89,19 @@ export function buildSettings({ workspaces, ...rest }: FileInput, around: BuildC
 }
 
 /** Builds everything but the workspaces, frozen. */
-export function buildRest(file: RestInput, { processLabelKey, folder }: BuildContext): RestSettings {
+export function buildRest(
+  file: RestInput,
+  { processLabelKey, folder, adminHost }: BuildContext,
+): RestSettings {
   const { server } = file;
   return deepFreeze({
     server: {
       host: server.host,
       port: server.port,
-      adminHost: server.adminHost,
+      adminHost: server.adminHost ?? adminHost,
       adminPort: server.adminPort,
+      adminNames: server.adminNames.map((name) => name.toLowerCase()),
+      adminToken: server.adminToken ?? null,
       maxBodyBytes: server.maxBodyBytes,
       maxReplayBytes: server.maxReplayBytes ?? server.maxBodyBytes,
       maxHeldBytes: server.maxHeldBytes ?? Math.max(256 * mebibyte, 4 * server.maxBodyBytes),

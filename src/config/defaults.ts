@@ -6,6 +6,7 @@
 /** Where the server listens, and the largest request body that it takes. */
 export const defaultServer = {
   port: 8080,
+  adminHost: '127.0.0.1',
   adminPort: 9090,
   maxBodyBytes: 10_485_760,
   maxConnections: 50_000,

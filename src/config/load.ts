@@ -6,9 +6,10 @@ import { createHash, randomBytes } from 'node:crypto';
 import { accessSync, constants, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import type { Slices } from '../slices.ts';
-import { buildRest, buildSettings, buildWorkspace, type RestSettings } from './build.ts';
+import { buildRest, buildSettings, buildWorkspace, type BuildContext, type RestSettings } from './build.ts';
 import { checkText, type ConfigSource } from './check-text.ts';
 import { restOf, workspacesOf, type CheckedInput } from './checked-input.ts';
+import { defaultServer } from './defaults.ts';
 import { ConfigError, pathText } from './problem.ts';
 import type { Path, Problem } from './problem.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
@@ -20,6 +21,13 @@ export type { Env } from './document.ts';
 
 /** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
 const processLabelKey = randomBytes(32).toString('hex');
+
+/** `SLUICE_ADMIN_HOST`: what the image sets, whose ports are reached from outside of its network only if they listen to it. */
+const contextOf = ({ path, env }: ConfigSource): BuildContext => ({
+  processLabelKey,
+  folder: dirname(path),
+  adminHost: env['SLUICE_ADMIN_HOST'] || defaultServer.adminHost,
+});
 
 /** Reads and checks the file. @throws ConfigError */
 export function loadSettings(source: ConfigSource): Settings {
@@ -55,16 +63,21 @@ export function readText(path: string): string {
 
 /** Checks a configuration text; `path` only names it in messages. Touches no file. @throws ConfigError */
 export function parseSettings(text: string, source: ConfigSource): Settings {
-  return buildSettings(checkText(text, source), { processLabelKey, folder: dirname(source.path) });
+  return buildSettings(checkText(text, source), contextOf(source));
 }
 
 /**
  * Settings of a text that was checked in another thread, built in slices: very many workspaces keep no call waiting.
  * @throws ConfigError when a certificate file cannot be read
  */
-export async function settingsOf(checked: CheckedInput, path: string, slices: Slices): Promise<Settings> {
-  const folder = dirname(path);
-  const rest = withFiles(buildRest(restOf(checked), { processLabelKey, folder }), path);
+export async function settingsOf(
+  checked: CheckedInput,
+  source: ConfigSource,
+  slices: Slices,
+): Promise<Settings> {
+  const context = contextOf(source);
+  const { folder } = context;
+  const rest = withFiles(buildRest(restOf(checked), context), source.path);
   const workspaces = new Map<string, WorkspaceSettings>();
   await slices.forEach(workspacesOf(checked), ([id, input]) =>
     workspaces.set(id, buildWorkspace(id, input, { upstreams: rest.upstreams, folder })),

@@ -36,7 +36,7 @@ export async function settingsApart(
   const checked = isShort
     ? checkedInput(checkText(text, source))
     : await checkInThread({ text, ...source }, signal, startThread);
-  const settings = await settingsOf(checked, source.path, slices);
+  const settings = await settingsOf(checked, source, slices);
   signal.throwIfAborted();
   return settings;
 }

@@ -24,6 +24,8 @@ const serverKeys: { readonly [Key in keyof ServerSettings]-?: string | null } = 
   port: 'server.port',
   adminHost: 'server.adminHost',
   adminPort: 'server.adminPort',
+  adminNames: 'server.adminNames',
+  adminToken: 'server.adminToken',
   maxBodyBytes: 'server.maxBodyBytes',
   maxReplayBytes: 'server.maxReplayBytes',
   maxHeldBytes: 'server.maxHeldBytes',

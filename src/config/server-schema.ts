@@ -1,16 +1,36 @@
 /** `server`: ports, sizes, the drain, and the waits of upstreams that state none. */
 import { z } from 'zod';
 import { defaultServer } from './defaults.ts';
-import { count, port, seconds, section } from './values.ts';
+import { count, port, seconds, secret, section } from './values.ts';
 import { waitShape } from './wait-schema.ts';
 
 export const server = section({
   host: z.string().min(1).default('0.0.0.0').describe('Address the data port listens on.'),
   port: port().default(defaultServer.port).describe('Data port. 0 = any free port.'),
-  adminHost: z.string().min(1).default('0.0.0.0').describe('Address the admin port listens on.'),
+  adminHost: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Address the admin port listens on. Default 127.0.0.1, in the image 0.0.0.0.'),
   adminPort: port()
     .default(defaultServer.adminPort)
     .describe('Admin port: probes, metrics, activity, live page. Never make it public.'),
+  adminNames: z
+    .array(
+      z.string().refine((name) => /^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?$/i.test(name), {
+        message: 'is not a host name',
+        params: { fix: 'write the name alone, without scheme, port or wildcard' },
+      }),
+    )
+    .default([])
+    .describe('Names by which the admin port may be asked beside its addresses and localhost.'),
+  adminToken: secret()
+    .refine((text) => text.trim() === '' || /^[\x21-\x7e]{16,}$/.test(text), {
+      message: 'is shorter than 16 characters, or has others than visible ASCII',
+      params: { fix: 'use a random secret, for instance of: openssl rand -hex 32' },
+    })
+    .optional()
+    .describe('Secret that commands at the admin port (open, pause, resume) must carry as a bearer token.'),
   publicHosts: z
     .array(z.string().regex(/^[a-z0-9.[\]:-]+$/i))
     .default([])

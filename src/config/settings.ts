@@ -143,6 +143,10 @@ export interface ServerSettings {
   readonly port: number;
   readonly adminHost: string;
   readonly adminPort: number;
+  /** Names beside addresses and `localhost` by which the admin port may be asked, lower case. */
+  readonly adminNames: readonly string[];
+  /** Secret that commands at the admin port must carry; `null` = none. */
+  readonly adminToken: string | null;
   readonly maxBodyBytes: number;
   /** Bodies above this are sent once and never again. */
   readonly maxReplayBytes: number;

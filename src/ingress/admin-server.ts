@@ -1,7 +1,8 @@
 /**
  * The server of the private port: health checks, metrics, the state of all workspaces by label, the live page.
  *
- * Owns: its routes and the negotiation of the metrics format. Does not own: the content of a response (each comes from an option).
+ * Owns: its routes and the negotiation of the metrics format. Does not own: who may ask (`admin-guard.ts`), the content of a response
+ * (each comes from an option).
  * Keeps: `/livez` and `/readyz` depend on nothing outside the process; a route that fails breaks no other one; an error is answered
  * without details.
  */
@@ -10,6 +11,7 @@ import type { Express, NextFunction, Request, Response } from 'express';
 import { createServer } from 'node:http';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { listen } from './listen.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
@@ -25,7 +27,7 @@ export interface Readiness {
   readonly trouble: { readonly reason: string; readonly advice: string } | null;
 }
 
-export interface AdminServerOptions {
+export interface AdminServerOptions extends AdminAccess {
   readonly host: string;
   readonly port: number;
   /** `ready` is false while draining only. If it depended on Redis, a load balancer would drop all replicas at once. */
@@ -75,6 +77,7 @@ function buildApp(options: AdminServerOptions): Express {
     response.set('Cache-Control', 'no-store').set('X-Content-Type-Options', 'nosniff');
     next();
   });
+  app.use(guardAdmin(options));
   app.get('/livez', (_request, response) => {
     response.type('text').send('ok\n');
   });

@@ -1,8 +1,9 @@
 /**
  * Routes of the admin port that change something: `POST /upstreams/{name}/open`, `/pause?seconds=` and `/resume`.
- * Owns: who may call them and how they answer. A page that a browser shows cannot send the field that they demand.
+ * Owns: how they answer, and that each command is reported. Does not own: who may give one (`admin-guard.ts`).
  */
 import type { Express, Request, Response } from 'express';
+import { adminProblem } from './admin-guard.ts';
 
 /** The result of a command; `unknown` = there is no such upstream. */
 export type ControlResult = 'done' | 'unavailable' | 'unknown';
@@ -13,37 +14,45 @@ export interface ControlActions {
   resume(upstream: string): Promise<ControlResult>;
 }
 
+/** A command as it was given, and what came of it. */
+export interface GivenCommand {
+  readonly verb: 'open' | 'pause' | 'resume';
+  /** `null` where no upstream has the name: a name that nobody configured may be anything. */
+  readonly upstream: string | null;
+  /** Of a pause. */
+  readonly seconds: number | null;
+  readonly result: ControlResult | 'invalid';
+}
+
 /** A day: longer than an upstream closes a bucket. */
 const maxPauseSeconds = 86_400;
 
-export function addControlRoutes(app: Express, actions: ControlActions): void {
+/** @param onCommand called with each command, also one that changed nothing */
+export function addControlRoutes(
+  app: Express,
+  actions: ControlActions,
+  onCommand: (command: GivenCommand) => void,
+): void {
   const route = (
-    verb: string,
-    act: (upstream: string, request: Request) => Promise<ControlResult> | null,
+    verb: GivenCommand['verb'],
+    act: (upstream: string, seconds: number | null) => Promise<ControlResult> | null,
   ) => {
     app.post(`/upstreams/:name/${verb}`, async (request: Request, response: Response) => {
-      if (request.get('sluice-admin') !== 'yes') {
-        problem(response, 403, 'admin_field_missing', 'Send the field `Sluice-Admin: yes`.');
-        return;
-      }
-      const acting = act(String(request.params['name']), request);
-      if (acting === null) {
-        problem(response, 400, 'request_invalid', 'Give `?seconds=`, more than 0 and at most 86400.');
-        return;
-      }
-      respond(response, await acting);
+      const name = String(request.params['name']);
+      const seconds = verb === 'pause' ? secondsOf(request.url) : null;
+      const acting = act(name, seconds);
+      const result = acting === null ? 'invalid' : await acting;
+      onCommand({ verb, upstream: result === 'unknown' ? null : name, seconds, result });
+      respond(response, result);
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
       response.set('Allow', 'POST');
-      problem(response, 405, 'method_not_allowed', 'Use POST.');
+      adminProblem(response, { status: 405, code: 'method_not_allowed', detail: 'Use POST.' });
     });
   };
   route('open', (upstream) => actions.open(upstream));
   route('resume', (upstream) => actions.resume(upstream));
-  route('pause', (upstream, request) => {
-    const seconds = secondsOf(request.url);
-    return seconds === null ? null : actions.pause(upstream, seconds * 1_000);
-  });
+  route('pause', (upstream, seconds) => (seconds === null ? null : actions.pause(upstream, seconds * 1_000)));
 }
 
 function secondsOf(url: string): number | null {
@@ -52,28 +61,31 @@ function secondsOf(url: string): number | null {
   return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
 }
 
-function respond(response: Response, result: ControlResult): void {
+function respond(response: Response, result: GivenCommand['result']): void {
   switch (result) {
     case 'done':
       response.json({ result });
       return;
+    case 'invalid':
+      adminProblem(response, {
+        status: 400,
+        code: 'request_invalid',
+        detail: 'Give `?seconds=`, more than 0 and at most 86400.',
+      });
+      return;
     case 'unavailable':
       response.set('Retry-After', '1');
-      problem(
-        response,
-        503,
-        'limiter_unavailable',
-        'Redis is away, so the other replicas cannot be told. Try again.',
-      );
+      adminProblem(response, {
+        status: 503,
+        code: 'limiter_unavailable',
+        detail: 'Redis is away, so the other replicas cannot be told. Try again.',
+      });
       return;
     case 'unknown':
-      problem(response, 404, 'not_found', 'No upstream of the configuration has this name.');
+      adminProblem(response, {
+        status: 404,
+        code: 'not_found',
+        detail: 'No upstream of the configuration has this name.',
+      });
   }
-}
-
-function problem(response: Response, status: number, code: string, detail: string): void {
-  response
-    .status(status)
-    .type('application/problem+json')
-    .send(JSON.stringify({ type: `urn:sluice:error:${code}`, title: detail, status, detail, code }));
 }

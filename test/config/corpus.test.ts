@@ -40,7 +40,7 @@ async function reloaded(path: string): Promise<Settings | string> {
   try {
     const result = structuredClone(checkResult({ text: readFileSync(path, 'utf8'), path, env }));
     if (result.kind === 'refused') return new ConfigError(path, result.problems).message;
-    return await settingsOf(result.input, path, createSlices(systemClock));
+    return await settingsOf(result.input, { path, env }, createSlices(systemClock));
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     return error.message;

@@ -41,14 +41,32 @@ describe('a key that stands twice in the configuration', () => {
   });
 });
 
+describe('the address of the admin port', () => {
+  test.each([
+    ['', {}, '127.0.0.1'],
+    ['', { SLUICE_ADMIN_HOST: '0.0.0.0' }, '0.0.0.0'],
+    ['', { SLUICE_ADMIN_HOST: '' }, '127.0.0.1'],
+    ['server: { adminHost: 10.0.0.1 }\n', { SLUICE_ADMIN_HOST: '0.0.0.0' }, '10.0.0.1'],
+  ])('is, for %j and %j, %s', (text, env, expected) => {
+    expect(parse(base + text, env).server.adminHost).toBe(expected);
+  });
+
+  test('is 0.0.0.0 in the image, whose port nobody reaches otherwise', () => {
+    const image = readFileSync(new URL('../../Dockerfile', import.meta.url), 'utf8');
+    expect(image).toMatch(/^ENV SLUICE_ADMIN_HOST=0\.0\.0\.0$/m);
+  });
+});
+
 describe('defaults', () => {
   test('fill in everything but upstreams and workspaces', () => {
     const settings = parse(base);
     expect(settings.server).toEqual({
       host: '0.0.0.0',
       port: 8080,
-      adminHost: '0.0.0.0',
+      adminHost: '127.0.0.1',
       adminPort: 9090,
+      adminNames: [],
+      adminToken: null,
       maxBodyBytes: 10 * 1024 * 1024,
       maxReplayBytes: 10 * 1024 * 1024,
       maxHeldBytes: 256 * 1024 * 1024,

@@ -76,10 +76,12 @@ test('the admin document has every route of the port but the files of the page',
   const admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
+    adminNames: [],
+    adminToken: null,
     readiness: () => ({ ready: true, trouble: null }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve(null),
-    routes: [(app) => addControlRoutes(app, { open: no, pause: no, resume: no })],
+    routes: [(app) => addControlRoutes(app, { open: no, pause: no, resume: no }, () => {})],
     onBug: () => {},
   });
   const routed = admin.app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));

@@ -15,6 +15,8 @@ async function start(more: Partial<AdminServerOptions> = {}): Promise<AdminServe
   admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
+    adminNames: [],
+    adminToken: null,
     readiness: () => ({ ready: true, trouble: null }),
     metrics: (format) =>
       Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),

@@ -13,6 +13,8 @@ export const serverSettings: ServerSettings = {
   port: 0,
   adminHost: '127.0.0.1',
   adminPort: 0,
+  adminNames: [],
+  adminToken: null,
   maxBodyBytes: 10_000,
   maxReplayBytes: 1_000,
   maxHeldBytes: 25_000,

@@ -32,15 +32,21 @@ afterAll(async () => {
   await redis.stop();
 });
 
-async function replica(name: string, store = '', kind = 'generic'): Promise<Service> {
+async function replica(
+  name: string,
+  store = '',
+  kind = 'generic',
+  { server = '', logs = [] }: { readonly server?: string; readonly logs?: string[] } = {},
+): Promise<Service> {
   const { port } = upstream.address() as AddressInfo;
   const yaml = gatewayYaml(
     {
+      server,
       upstreams: `  ${name}:\n    kind: ${kind}\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n    maxWaitSeconds: 20`,
     },
     { acme: hash },
   );
-  const service = await serviceOf(`${store}${yaml}`);
+  const service = await serviceOf(`${store}${yaml}`, logs);
   running.push(service);
   return service;
 }
@@ -79,6 +85,31 @@ describe('the admin port', () => {
     expect(await statusOf('two/open')).toBe('404 not_found');
     expect((await call(service, 'one')).status).toBe(200);
   });
+});
+
+test('the commands of the terminal carry the token, and the log says what was done but no token', async () => {
+  const logs: string[] = [];
+  const token = 'canary-token-of-the-operator';
+  const service = await replica('guarded', '', 'generic', { server: `  adminToken: ${token}\n`, logs });
+  const admin = `http://127.0.0.1:${service.adminAddress.port}`;
+  const said: string[] = [];
+  const run = (given: string | undefined): Promise<number> =>
+    runControl(
+      { verb: 'pause', upstream: 'guarded', seconds: 60, admin },
+      {
+        out: (text) => said.push(text),
+        err: (text) => said.push(text),
+        env: given === undefined ? {} : { SLUICE_ADMIN_TOKEN: given },
+        clock: { now: () => 0 },
+      },
+    );
+  expect([await run(undefined), await run('another-token-of-somebody'), await run(token)]).toEqual([1, 1, 0]);
+  expect(said[0]).toContain('SLUICE_ADMIN_TOKEN');
+  const lines = logs.filter((line) => line.includes('a command was given at the admin port'));
+  expect(lines.map((line) => JSON.parse(line) as unknown)).toMatchObject([
+    { level: 'info', verb: 'pause', upstream: 'guarded', seconds: 60, result: 'done' },
+  ]);
+  expect(logs.join('') + said.join('')).not.toContain(token);
 });
 
 describe.each([

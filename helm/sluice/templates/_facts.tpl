@@ -59,9 +59,13 @@ is configured, an origin that cannot exist stands in. Without a workspace every 
 {{- $config := deepCopy .Values.config -}}
 {{- if not $config.upstreams -}}{{- $_ := set $config "upstreams" (dict "unconfigured" (dict "origins" (list "https://upstream.invalid"))) -}}{{- end -}}
 {{- if not $config.workspaces -}}{{- $_ := set $config "workspaces" dict -}}{{- end -}}
+{{- /* The names of the admin Service, by which `helm test` and a Prometheus with static targets ask. */ -}}
+{{- $admin := printf "%s-admin" (include "sluice.fullname" .) -}}
+{{- $adminNames := list $admin (printf "%s.%s" $admin .Release.Namespace) (printf "%s.%s.svc" $admin .Release.Namespace) (printf "%s.%s.svc.cluster.local" $admin .Release.Namespace) -}}
+{{- $adminNames = concat $adminNames (default list (default dict $config.server).adminNames) | uniq -}}
 {{- $server := dict "host" "0.0.0.0" "adminHost" "0.0.0.0" "port" $facts.port "adminPort" $facts.adminPort
   "drainSeconds" (ternary $facts.drain (int (add $facts.drain $facts.delay)) $facts.sleepHook) "drainDelaySeconds" (ternary 0 $facts.delay $facts.sleepHook) "keepAliveSeconds" $facts.keepAlive -}}
-{{- $_ := set $config "server" (merge (default dict $config.server) $server) -}}
+{{- $_ := set $config "server" (merge (dict "adminNames" $adminNames) (default dict $config.server) $server) -}}
 {{- if $facts.redis -}}
 {{- $_ := set $config "redis" (merge (default dict $config.redis) (dict "url" "${REDIS_URL}" "whenDown" .Values.redis.whenDown)) -}}
 {{- end -}}
