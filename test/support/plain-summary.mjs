@@ -1,9 +1,9 @@
-/** Jest reporter: closes the run with one plain line that any CI can read. */
+/** Jest reporter: closes the run with one plain line that any CI can read. A file that cannot be run counts as one failed test. */
 export default class PlainSummary {
   onRunComplete(_contexts, results) {
-    const { numPassedTests, numFailedTests, numPendingTests } = results;
+    const { numPassedTests, numFailedTests, numRuntimeErrorTestSuites, numPendingTests } = results;
     process.stdout.write(
-      `tests: ${numPassedTests} passed, ${numFailedTests} failed, ${numPendingTests} skipped\n`,
+      `tests: ${numPassedTests} passed, ${numFailedTests + numRuntimeErrorTestSuites} failed, ${numPendingTests} skipped\n`,
     );
   }
 }

@@ -3,13 +3,22 @@
  * for it: when there is no server and none can be installed, the test fails and says so.
  */
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
-import { access, mkdtemp, rm } from 'node:fs/promises';
+import { access, constants, mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 
 const run = promisify(execFile);
+
+// The set-up of the tests (`redis-installed.mjs`) found no server: a test file that imports this one fails here, once, and not with a
+// stack in each of its tests.
+const missing = process.env['SLUICE_TESTS_WITHOUT_REDIS'];
+if (missing !== undefined) {
+  const failure = new Error(missing);
+  failure.stack = missing;
+  throw failure;
+}
 
 export interface RedisServer {
   readonly port: number;
@@ -86,31 +95,52 @@ function freePort(): Promise<number> {
   });
 }
 
-/** Path of a redis-server: on PATH, or installed by the system's package manager when that is allowed. */
+/**
+ * Path of a redis-server: the one that `REDIS_SERVER` names, or the first on PATH. Where there is none, root gets it by apt-get.
+ * @throws Error that says how to get one.
+ */
 export async function redisBinary(): Promise<string> {
+  const named = process.env['REDIS_SERVER'];
+  if (named !== undefined) {
+    if (await isProgram(named)) return named;
+    throw new Error(`REDIS_SERVER names ${named}, which is not a program that can be run. ${howToGetOne}`);
+  }
   const found = await onPath('redis-server');
   if (found !== null) return found;
   const aptGet = await onPath('apt-get');
-  if (aptGet !== null && process.getuid?.() === 0) {
-    const quiet = { env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }, timeout: 120_000 };
+  if (aptGet === null || process.getuid?.() !== 0)
+    throw new Error(`redis-server is not on PATH. ${howToGetOne}`);
+  const quiet = { env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }, timeout: 120_000 };
+  try {
     await run(aptGet, ['update', '-q'], quiet);
     await run(aptGet, ['install', '-q', '-y', '--no-install-recommends', 'redis-server'], quiet);
-    const installed = await onPath('redis-server');
-    if (installed !== null) return installed;
+  } catch (reason) {
+    throw new Error(`apt-get could not install redis-server: ${String(reason)}\n${howToGetOne}`, {
+      cause: reason,
+    });
   }
-  throw new Error('these tests need redis-server on PATH (for example: apt-get install redis-server)');
+  const installed = await onPath('redis-server');
+  if (installed === null) throw new Error(`apt-get put no redis-server on PATH. ${howToGetOne}`);
+  return installed;
 }
+
+const howToGetOne =
+  'Tests that need Redis start a server of their own: install it (Debian, Ubuntu: sudo apt-get install redis-server; macOS: brew ' +
+  'install redis), or set REDIS_SERVER to the path of one.';
 
 async function onPath(name: string): Promise<string | null> {
   for (const directory of (process.env['PATH'] ?? '').split(delimiter)) {
     const path = join(directory, name);
-    if (
-      await access(path).then(
-        () => true,
-        () => false,
-      )
-    )
-      return path;
+    if (await isProgram(path)) return path;
   }
   return null;
+}
+
+async function isProgram(path: string): Promise<boolean> {
+  try {
+    await access(path, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
