@@ -69,7 +69,8 @@ export async function startFleet(replicas: number, config: FleetConfig): Promise
 const reloads = ({ lines }: Gateway): number =>
   lines.filter((line) => parsed(line)['message'] === 'configuration reloaded').length;
 
-async function readMetrics(gateways: readonly Gateway[], name: string): Promise<number[]> {
+/** The values of a metric, one per series of those of these replicas that answer. */
+export async function readMetrics(gateways: readonly Gateway[], name: string): Promise<number[]> {
   const texts = await Promise.all(
     gateways
       .filter((gateway) => gateway.isAlive())

@@ -62,15 +62,8 @@ const clusterArgs = words(
 const cluster: Scenario = {
   name: 'Cluster of 3 primaries: owner of the bucket killed under load',
   async run(): Promise<Row> {
-    const servers: Awaited<ReturnType<typeof startClusterNode>>[] = [];
-    for (let n = 0; n < 6; n += 1) servers.push(await startClusterNode());
+    const servers = await clusterNodes();
     const addresses = servers.map(({ port }) => `127.0.0.1:${port}`);
-    const first = servers[0]?.port ?? 0;
-    await cli(first, '--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
-    await until(async () => {
-      const infos = await Promise.all(servers.map(({ port }) => cli(port, 'cluster', 'info')));
-      return infos.every((info) => info.includes('cluster_state:ok'));
-    }, 20_000);
     const world = await chatWorld(`url: "redis+cluster://${addresses.slice(0, 3).join(',')}"`, 600);
     const killOwner = async (): Promise<void> => {
       for (const server of servers.slice(0, 3)) {
@@ -87,6 +80,20 @@ const cluster: Scenario = {
     return row;
   },
 };
+
+/** The nodes of a Cluster that is ready: three primaries, then a replica of each. */
+export async function clusterNodes(): Promise<readonly RedisServer[]> {
+  const servers: RedisServer[] = [];
+  for (let n = 0; n < 6; n += 1) servers.push(await startClusterNode());
+  const addresses = servers.map(({ port }) => `127.0.0.1:${port}`);
+  const first = servers[0]?.port ?? 0;
+  await cli(first, '--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
+  await until(async () => {
+    const infos = await Promise.all(servers.map(({ port }) => cli(port, 'cluster', 'info')));
+    return infos.every((info) => info.includes('cluster_state:ok'));
+  }, 20_000);
+  return servers;
+}
 
 /** Below 55,000, so that the bus port (10,000 higher) is a port. */
 async function startClusterNode() {

@@ -1,0 +1,121 @@
+/** The clients of the gate: each makes one call at one replica, and says how it ended. */
+import { request } from 'node:http';
+import { systemClock } from '../../src/clock.ts';
+import { pause } from '../../test/support/redis-fleet.ts';
+import type { Gateway } from '../cluster/fleet.ts';
+import type { Lane } from './upstream.ts';
+
+/** How a call ended for its client. */
+export type Fate =
+  /** `stamp`: which request of the upstream answered it. */
+  | { readonly kind: 'answered'; readonly stamp: string }
+  /** The gateway refused it. */
+  | { readonly kind: 'refused'; readonly code: string; readonly heldBy: string }
+  /** The client hung up, as planned. */
+  | { readonly kind: 'left' }
+  /** The connection broke, or a response was not the upstream's whole one. */
+  | { readonly kind: 'broken'; readonly words: string }
+  /** Neither a response nor a refusal came within the wait and a minute. */
+  | { readonly kind: 'unanswered' };
+
+export interface Call {
+  readonly nonce: string;
+  readonly lane: Lane;
+  readonly isStream: boolean;
+  readonly idempotencyKey: string | null;
+  /** Hangs up after so many milliseconds. */
+  readonly leavesAfterMs: number | null;
+}
+
+export interface Ended extends Call {
+  readonly fate: Fate;
+  /** Index of the replica that it was first sent to. */
+  readonly replica: number;
+  /** Monotonic milliseconds of its first sending. */
+  readonly sentAt: number;
+  /** Its connection to a killed replica broke, and it was made again. */
+  readonly wasMadeAgain: boolean;
+}
+
+export interface Sending {
+  readonly gateways: readonly Gateway[];
+  readonly replica: number;
+  readonly key: string;
+  readonly waitSeconds: number;
+}
+
+/**
+ * Makes the call. A replica that takes no connection is passed over; a call with an idempotency key whose connection breaks is made
+ * again at the next replica, as SDKs do.
+ */
+export async function makeCall(call: Call, { gateways, replica, key, waitSeconds }: Sending): Promise<Ended> {
+  const sentAt = systemClock.monotonic();
+  const patience = AbortSignal.timeout(waitSeconds * 1_000 + 60_000);
+  const leaving = call.leavesAfterMs === null ? null : AbortSignal.timeout(call.leavesAfterMs);
+  const signal = leaving === null ? patience : AbortSignal.any([patience, leaving]);
+  let wasMadeAgain = false;
+  for (let at = replica; ; at += 1) {
+    const url = gateways[at % gateways.length]?.url ?? '';
+    const fate = await attempt(call, { url, key, waitSeconds, signal });
+    const ended = { ...call, replica, sentAt, wasMadeAgain };
+    if (leaving?.aborted === true) return { ...ended, fate: { kind: 'left' } };
+    if (patience.aborted) return { ...ended, fate: { kind: 'unanswered' } };
+    const isPassedOver = fate.kind === 'broken' && fate.words === 'ECONNREFUSED';
+    const isRepeatable = fate.kind === 'broken' && call.idempotencyKey !== null;
+    const isAskedToRepeat = fate.kind === 'refused' && fate.code === 'idempotency_conflict';
+    if (!isPassedOver && !isRepeatable && !isAskedToRepeat) return { ...ended, fate };
+    if (!isPassedOver) wasMadeAgain = true;
+    await pause(200);
+  }
+}
+
+interface Attempt {
+  readonly url: string;
+  readonly key: string;
+  readonly waitSeconds: number;
+  readonly signal: AbortSignal;
+}
+
+function attempt(call: Call, { url, key, waitSeconds, signal }: Attempt): Promise<Fate> {
+  const { lane, nonce, isStream, idempotencyKey } = call;
+  return new Promise((resolve) => {
+    const outgoing = request(`${url}/via/${lane}/${isStream ? 'stream' : 'work'}`, {
+      method: 'POST',
+      agent: false,
+      signal,
+      headers: {
+        'sluice-key': key,
+        'x-nonce': nonce,
+        prefer: `wait=${waitSeconds}`,
+        'content-type': 'application/json',
+        ...(idempotencyKey === null ? {} : { 'idempotency-key': idempotencyKey }),
+      },
+    });
+    const broken = (failure: NodeJS.ErrnoException): void =>
+      resolve({ kind: 'broken', words: failure.code ?? failure.name });
+    outgoing.on('error', broken);
+    outgoing.on('response', (response) => {
+      let text = '';
+      response.setEncoding('utf8');
+      response.on('data', (part: string) => (text += part));
+      response.on('error', broken);
+      response.on('end', () => {
+        const code = response.headers['sluice-error'];
+        if (code !== undefined)
+          return resolve({ kind: 'refused', code: String(code), heldBy: heldByOf(text) });
+        const stamp = /[\w-]+#\d+/.exec(text)?.[0];
+        const isWhole = response.statusCode === 200 && (!isStream || text.endsWith('data: [DONE]\n\n'));
+        if (stamp === undefined || !isWhole)
+          return resolve({ kind: 'broken', words: `${response.statusCode ?? 0}: ${text.slice(0, 80)}` });
+        return resolve({ kind: 'answered', stamp });
+      });
+    });
+    outgoing.end(JSON.stringify({ work: idempotencyKey ?? nonce }));
+  });
+}
+
+/** What held a refused call, by its problem document; empty where the document does not say. */
+function heldByOf(document: string): string {
+  const [, heldBy = ''] = /"heldBy":\s*"(\w+)"/.exec(document) ?? [];
+  return heldBy;
+}

@@ -1,0 +1,87 @@
+/**
+ * `npm run verify:package`: packs the project, installs the package into an empty folder without development dependencies, and uses it
+ * as its user would: a key is made, the configuration checked, one call made through `serve`, and SIGTERM ends it. Needs `npm run build`.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { promisify } from 'node:util';
+import { firstLine, parsed } from './cluster/processes.ts';
+import { createReport } from './observability/report.ts';
+
+const run = promisify(execFile);
+const root = resolve(import.meta.dirname, '..');
+const folder = await mkdtemp(join(tmpdir(), 'sluice-package-'));
+const report = createReport('package');
+const upstream = createServer((_, response) => void response.end('made'));
+
+async function install(): Promise<string> {
+  const { stdout } = await run('npm', ['pack', '--ignore-scripts', '--json', '--pack-destination', folder], {
+    cwd: root,
+  });
+  const [packed] = JSON.parse(stdout) as readonly { filename: string; size: number; entryCount: number }[];
+  if (packed === undefined) throw new Error('npm pack made nothing');
+  report.figure(`package: ${packed.entryCount} files, ${(packed.size / 1e6).toFixed(2)} MB packed`);
+  await writeFile(join(folder, 'package.json'), '{"private":true}');
+  const quiet = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
+  await run('npm', ['install', ...quiet, join(folder, packed.filename)], { cwd: folder });
+  return join(folder, 'node_modules/sluice/dist/main.js');
+}
+
+async function use(main: string): Promise<void> {
+  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
+  const sluice = (...words: string[]): Promise<{ stdout: string }> =>
+    run(process.execPath, [main, ...words], { cwd: folder });
+  const { stdout: made } = await sluice('keys', 'create', '--workspace', 'acme');
+  const [key = ''] = /slc_[\w-]+/.exec(made) ?? [];
+  const [hash = ''] = /sha256:\w+/.exec(made) ?? [];
+  report.check('`sluice keys create` prints a key and its hash', key !== '' && hash !== '', made);
+  const config = join(folder, 'sluice.yaml');
+  await writeFile(
+    config,
+    [
+      'server: { host: 127.0.0.1, port: 0, adminPort: 0 }',
+      'upstreams:',
+      `  api: { origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream" }`,
+      `workspaces: { acme: { keys: ["${hash}"] } }`,
+    ].join('\n'),
+  );
+  const { stdout: checked } = await sluice('check', '--config', config);
+  report.check('`sluice check` accepts the configuration', true, checked);
+  const serving = spawn(process.execPath, [main, 'serve', '--config', config], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const ended = new Promise<number | null>((done) => serving.once('exit', done));
+  try {
+    const port = await firstLine(serving, [], (line) => {
+      const { message, port: at } = parsed(line);
+      return message === 'serving' ? Number(at) : null;
+    });
+    const response = await fetch(`http://127.0.0.1:${port}/via/api/orders`, {
+      headers: { authorization: `Bearer ${key}` },
+    });
+    const text = await response.text();
+    report.check('a call through `sluice serve` is answered by the upstream', text === 'made', text);
+  } finally {
+    serving.kill('SIGTERM');
+  }
+  const code = await ended;
+  report.check('SIGTERM ends it with 0', code === 0, `it ended with ${String(code)}`);
+}
+
+try {
+  await use(await install());
+} catch (failure) {
+  report.check(
+    'the package installs and runs',
+    false,
+    failure instanceof Error ? failure.stack : String(failure),
+  );
+} finally {
+  upstream.close().closeAllConnections();
+  await rm(folder, { recursive: true, force: true });
+}
+process.exit(report.end());
