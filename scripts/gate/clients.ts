@@ -9,8 +9,13 @@ import type { Lane } from './upstream.ts';
 export type Fate =
   /** `stamp`: which request of the upstream answered it. */
   | { readonly kind: 'answered'; readonly stamp: string }
-  /** The gateway refused it. */
-  | { readonly kind: 'refused'; readonly code: string; readonly heldBy: string }
+  /** The gateway refused it. `retryAfterMs`: its own field, or a second where it has none. */
+  | {
+      readonly kind: 'refused';
+      readonly code: string;
+      readonly heldBy: string;
+      readonly retryAfterMs: number;
+    }
   /** The client hung up, as planned. */
   | { readonly kind: 'left' }
   /** The connection broke, or a response was not the upstream's whole one. */
@@ -29,11 +34,11 @@ export interface Call {
 
 export interface Ended extends Call {
   readonly fate: Fate;
-  /** Index of the replica that it was first sent to. */
+  /** Index of the replica that it was last sent to. */
   readonly replica: number;
-  /** Monotonic milliseconds of its first sending. */
+  /** Monotonic milliseconds of its last sending. */
   readonly sentAt: number;
-  /** Its connection to a killed replica broke, and it was made again. */
+  /** Its connection broke, and it was made again. */
   readonly wasMadeAgain: boolean;
 }
 
@@ -46,26 +51,40 @@ export interface Sending {
 
 /**
  * Makes the call. A replica that takes no connection is passed over; a call with an idempotency key whose connection breaks is made
- * again at the next replica, as SDKs do.
+ * again at the next replica, as SDKs do; and a refusal that says when to come back, because the replica has no Redis, is followed.
  */
 export async function makeCall(call: Call, { gateways, replica, key, waitSeconds }: Sending): Promise<Ended> {
-  const sentAt = systemClock.monotonic();
   const patience = AbortSignal.timeout(waitSeconds * 1_000 + 60_000);
   const leaving = call.leavesAfterMs === null ? null : AbortSignal.timeout(call.leavesAfterMs);
   const signal = leaving === null ? patience : AbortSignal.any([patience, leaving]);
   let wasMadeAgain = false;
-  for (let at = replica; ; at += 1) {
+  let at = replica;
+  for (;;) {
+    const sentAt = systemClock.monotonic();
     const url = gateways[at % gateways.length]?.url ?? '';
     const fate = await attempt(call, { url, key, waitSeconds, signal });
-    const ended = { ...call, replica, sentAt, wasMadeAgain };
+    const ended = { ...call, replica: at % gateways.length, sentAt, wasMadeAgain };
     if (leaving?.aborted === true) return { ...ended, fate: { kind: 'left' } };
     if (patience.aborted) return { ...ended, fate: { kind: 'unanswered' } };
-    const isPassedOver = fate.kind === 'broken' && fate.words === 'ECONNREFUSED';
-    const isRepeatable = fate.kind === 'broken' && call.idempotencyKey !== null;
-    const isAskedToRepeat = fate.kind === 'refused' && fate.code === 'idempotency_conflict';
-    if (!isPassedOver && !isRepeatable && !isAskedToRepeat) return { ...ended, fate };
-    if (!isPassedOver) wasMadeAgain = true;
-    await pause(200);
+    const next = nextOf(fate, call);
+    if (next === 'end') return { ...ended, fate };
+    if (next === 'next replica') at += 1;
+    if (fate.kind === 'broken' && fate.words !== 'ECONNREFUSED') wasMadeAgain = true;
+    await pause(fate.kind === 'refused' ? fate.retryAfterMs : 200);
+  }
+}
+
+/** What a client does after this. */
+function nextOf(fate: Fate, { idempotencyKey }: Call): 'end' | 'next replica' | 'same replica' {
+  switch (fate.kind) {
+    case 'refused':
+      return ['limiter_unavailable', 'idempotency_conflict'].includes(fate.code) ? 'same replica' : 'end';
+    case 'broken':
+      return fate.words === 'ECONNREFUSED' || idempotencyKey !== null ? 'next replica' : 'end';
+    case 'answered':
+    case 'left':
+    case 'unanswered':
+      return 'end';
   }
 }
 
@@ -101,8 +120,10 @@ function attempt(call: Call, { url, key, waitSeconds, signal }: Attempt): Promis
       response.on('error', broken);
       response.on('end', () => {
         const code = response.headers['sluice-error'];
-        if (code !== undefined)
-          return resolve({ kind: 'refused', code: String(code), heldBy: heldByOf(text) });
+        if (code !== undefined) {
+          const retryAfterMs = Number(response.headers['retry-after-ms'] ?? 1_000);
+          return resolve({ kind: 'refused', code: String(code), heldBy: heldByOf(text), retryAfterMs });
+        }
         const stamp = /[\w-]+#\d+/.exec(text)?.[0];
         const isWhole = response.statusCode === 200 && (!isStream || text.endsWith('data: [DONE]\n\n'));
         if (stamp === undefined || !isWhole)

@@ -6,14 +6,14 @@ import type { Ended } from './clients.ts';
 import type { Executed } from './upstream.ts';
 
 export interface Expected {
-  /** Codes of refusals that the fault explains, beside those by a full ceiling. */
-  readonly refusals: ReadonlySet<string>;
-  /** Requests of the workspace to `open`, in any minute. */
+  /** Requests of the workspace to `open` that any minute may have. */
   readonly ceiling: number;
   /** Whose order on the serialized lane is promised, each group apart. */
   readonly orderOf: (calls: readonly Ended[]) => readonly (readonly Ended[])[];
   /** The replica that was killed. */
   readonly killed: number | null;
+  /** The replica that was stopped, and went on. */
+  readonly stopped: number | null;
 }
 
 export interface Observed {
@@ -44,7 +44,7 @@ export function violations(observed: Observed, expected: Expected): readonly str
   ];
 }
 
-function lost({ calls, executed }: Observed, { refusals, killed }: Expected): string[] {
+function lost({ calls, executed }: Observed, { killed, stopped }: Expected): string[] {
   const isExcused = ({ fate, replica, idempotencyKey }: Ended): boolean => {
     switch (fate.kind) {
       case 'answered':
@@ -52,7 +52,8 @@ function lost({ calls, executed }: Observed, { refusals, killed }: Expected): st
         return true;
       case 'refused':
         return (
-          refusals.has(fate.code) ||
+          // The wait of a call was over when its replica went on.
+          (replica === stopped && fate.code === 'wait_expired') ||
           (['wait_too_long', 'wait_expired'].includes(fate.code) && fate.heldBy === 'ceiling_minute')
         );
       case 'broken':
@@ -95,7 +96,7 @@ function sentTwice({ calls, executed, madeAgainCounted }: Observed, { killed }: 
     const name = names.get(nonce) ?? nonce;
     times.set(name, (times.get(name) ?? 0) + 1);
   }
-  const madeAgain = calls.filter(({ wasMadeAgain, replica }) => wasMadeAgain && replica === killed);
+  const madeAgain = calls.filter(({ wasMadeAgain }) => wasMadeAgain && killed !== null);
   const again = new Set(madeAgain.map(({ idempotencyKey, nonce }) => idempotencyKey ?? nonce));
   const twice = [...times].filter(([, count]) => count > 1);
   const excused = twice.filter(([name, count]) => again.has(name) && count === 2);
