@@ -9,7 +9,7 @@
 import type { Caller } from '../call.ts';
 import { Refusal } from '../errors.ts';
 import type { Settings, WorkspaceSettings } from '../config/settings.ts';
-import { apiKeyPrefix, showsApiKey } from './api-key.policy.ts';
+import { apiKeyPrefix, basicText, showsApiKey } from './api-key.policy.ts';
 import type { Keyring } from './keyring.ts';
 
 const maxKeyBytes = 256;
@@ -41,7 +41,7 @@ export function addInjected(fields: Set<string>, { credentials }: WorkspaceSetti
 /**
  * Finds the caller. `rawFields` alternates names and values as received, `injected` is {@link injectedFields}.
  * The key is taken from `Sluice-Key`, else from an injected field whose value starts with `slc_`, else from
- * `Authorization`. `rawUrl` is the request target as received.
+ * `Authorization`, where that is injected also without a scheme or in `Basic`. `rawUrl` is the request target as received.
  * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields, two different keys, or a
  *   key in the target
  */
@@ -52,7 +52,7 @@ export function authenticate(
   rawUrl = '/',
 ): Caller {
   const identity = identityFields(rawFields, injected);
-  const candidates = candidatesOf(identity);
+  const candidates = candidatesOf(identity, injected.has('authorization'));
   const [chosen] = candidates;
   if (chosen === undefined) throw unauthenticated();
   if (candidates.some(({ key }) => key.startsWith(apiKeyPrefix) && key !== chosen.key)) {
@@ -108,8 +108,11 @@ interface Candidate {
   readonly key: string;
 }
 
-/** Keys that the call offers, the one that counts first. */
-function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate[] {
+/**
+ * Keys that the call offers, the one that counts first.
+ * @param isInjected some upstream's credential is sent in `Authorization`, so that SDKs write the key there as they write that one
+ */
+function candidatesOf(identity: ReadonlyMap<string, string>, isInjected: boolean): readonly Candidate[] {
   const candidates: Candidate[] = [];
   const own = identity.get('sluice-key');
   if (own !== undefined) candidates.push({ field: 'sluice-key', key: own });
@@ -117,14 +120,20 @@ function candidatesOf(identity: ReadonlyMap<string, string>): readonly Candidate
     if (field === 'sluice-key' || field === 'authorization' || !value.startsWith(apiKeyPrefix)) continue;
     candidates.push({ field, key: value });
   }
-  const key = keyOfScheme(identity.get('authorization') ?? '');
+  const authorization = identity.get('authorization') ?? '';
+  const key = keyOfScheme(authorization);
   if (key !== null) candidates.push({ field: 'authorization', key });
+  else if (isInjected) {
+    for (const written of keysOfOtherForms(authorization)) {
+      candidates.push({ field: 'authorization', key: written });
+    }
+  }
   return candidates;
 }
 
 /**
  * What stands behind `Bearer`. Behind another scheme a key of ours only, because SDKs put their key behind the upstream's own scheme:
- * `token` (octokit), `Bot` (discord.js). What stands behind `Basic` is encoded.
+ * `token` (octokit), `Bot` (discord.js).
  */
 function keyOfScheme(value: string): string | null {
   const [, scheme = '', key = ''] = /^([a-z][\w-]*) ([^ ].*)$/i.exec(value) ?? [];
@@ -132,14 +141,24 @@ function keyOfScheme(value: string): string | null {
   return /^bearer$/i.test(scheme) || key.startsWith(apiKeyPrefix) ? key : null;
 }
 
+/** A key of ours without a scheme (Linear), or as password (Twilio, Mailchimp) or user (Stripe, `curl -u`) of `Basic`. */
+function keysOfOtherForms(value: string): readonly string[] {
+  if (value.startsWith(apiKeyPrefix)) return [value];
+  const text = basicText(value) ?? '';
+  const colon = text.indexOf(':');
+  const parts = colon < 0 ? [] : [text.slice(colon + 1), text.slice(0, colon)];
+  return parts.filter((part) => part.startsWith(apiKeyPrefix));
+}
+
 /** Names of all fields in which the key, or anything of a key's shape, can be read. */
 function fieldsThatShow(key: string, rawFields: readonly string[], keyField: string): readonly string[] {
   let fields = usualFields(keyField);
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const value = rawFields[at + 1] ?? '';
+    const written = rawFields[at + 1] ?? '';
+    const value = basicText(written) ?? written;
     // A key of another form may be short: only whole values are compared then.
     const shows = key.startsWith(apiKeyPrefix) ? value.includes(key) : value.replace(/^bearer /i, '') === key;
-    if (!shows && !showsApiKey(value)) continue;
+    if (!shows && !showsApiKey(written)) continue;
     const field = (rawFields[at] ?? '').toLowerCase();
     if (!fields.includes(field)) fields = [...fields, field];
   }

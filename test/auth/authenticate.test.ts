@@ -89,6 +89,50 @@ describe('an API key', () => {
     expect(outcome(...rawFields)).toBe('unauthenticated');
   });
 
+  describe('in Authorization, where an upstream’s credential is sent there', () => {
+    const withAuthorization = new Set([...injected, 'authorization']);
+    const basic = (text: string): string => `Basic ${Buffer.from(text).toString('base64')}`;
+    const found = (value: string): string => {
+      try {
+        return authenticate(['Authorization', value], keyring, withAuthorization).workspace.id;
+      } catch (error) {
+        if (error instanceof Refusal) return error.code;
+        throw error;
+      }
+    };
+    test.each([
+      ['as password of Basic', basic(`AC123:${acmeKey}`)],
+      ['as password of Basic without a user', basic(`:${acmeKey}`)],
+      ['as user of Basic', basic(`${acmeKey}:`)],
+      ['as user of Basic with a word for a password', basic(`${acmeKey}:x`)],
+      ['as both', basic(`${acmeKey}:${acmeKey}`)],
+      ['without a scheme', acmeKey],
+      ['behind another scheme', `ApiKey ${acmeKey}`],
+    ])('is found %s, and the field is not forwarded', (_, value) => {
+      expect(found(value)).toBe('acme');
+      const caller = authenticate(['Authorization', value], keyring, withAuthorization);
+      expect(caller.keyFields).toContain('authorization');
+    });
+    test.each([
+      ['unauthenticated', basic(`AC123:slc_a1_${secret('B')}`)],
+      ['unauthenticated', basic(`AC123 ${acmeKey}`)],
+      ['unauthenticated', basic('AC123:own')],
+      ['unauthenticated', 'Basic !!!'],
+      ['unauthenticated', 'Basic'],
+      ['unauthenticated', `x${acmeKey}`],
+      ['request_invalid', basic(`${acmeKey}:${otherKey}`)],
+    ])('is %s otherwise: %.24s…', (code, value) => expect(found(value)).toBe(code));
+  });
+
+  test('in Basic beside the one that counts is not forwarded either, whoever’s it is', () => {
+    for (const text of [`${acmeKey}:`, `user:${acmeKey}`, `user:${otherKey}`]) {
+      const value = `Basic ${Buffer.from(text).toString('base64')}`;
+      for (const field of ['Authorization', 'Sluice-Upstream-Authorization', 'X-Other']) {
+        expect(who('Sluice-Key', acmeKey, field, value).keyFields).toContain(field.toLowerCase());
+      }
+    }
+  });
+
   test('that is wrong is refused without a hint which part was wrong', () => {
     const details = [
       `Bearer slc_zz_${secret('A')}`,
