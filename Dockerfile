@@ -8,12 +8,12 @@ FROM ${BUILD_IMAGE} AS build
 WORKDIR /app
 # Behind a proxy with a private authority: --build-arg NODE_EXTRA_CA_CERTS=FILE and a mount of that file.
 ARG NODE_EXTRA_CA_CERTS
-# The lock file alone decides what is installed; sources change without another installation.
+# The lock file alone decides what is installed; sources change without another installation. No package runs anything meanwhile.
 COPY package.json package-lock.json ./
-RUN --mount=type=cache,target=/root/.npm npm ci --no-audit --no-fund
+RUN --mount=type=cache,target=/root/.npm npm ci --ignore-scripts --no-audit --no-fund
 COPY . .
 # The optional dependency is a Node for development; the runtime image brings its own.
-RUN npm run build && npm prune --omit=dev --omit=optional --no-audit --no-fund
+RUN npm run build && npm prune --ignore-scripts --omit=dev --omit=optional --no-audit --no-fund
 
 FROM ${RUNTIME_IMAGE}
 ARG VERSION=0.1.0

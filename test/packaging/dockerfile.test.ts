@@ -1,0 +1,11 @@
+import { readFileSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
+
+test('no script of a package runs while the image is built', () => {
+  const text = readFileSync('Dockerfile', 'utf8').replaceAll('\\\n', ' ');
+  const installing = text
+    .split(/\n|&&/)
+    .filter((line) => /\bnpm (ci|install|i|prune|rebuild)\b/.test(line) && !line.startsWith('#'));
+  expect(installing.length).toBeGreaterThanOrEqual(2);
+  for (const line of installing) expect(line).toContain('--ignore-scripts');
+});
