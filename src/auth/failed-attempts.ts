@@ -1,7 +1,8 @@
 /**
- * Counts failed authentications per source, before anything shared is asked. Owns the refusal a failed attempt gets:
- * plain at first, with a hint once a source fails too often. Invariants: a correct key is never affected, whatever its
- * source did before, so there is no time to wait for and none is given; memory is bounded; no address is kept.
+ * Counts failed authentications per source, for the words of the refusal: plain at first, with a hint once a source fails too often.
+ * It limits nothing: a key has 256 random bits, an attempt costs a hash, and many clients share the address of a proxy, so that a limit
+ * would only shut out the others behind it. Keeps: a correct key is never affected, whatever its source did before, so there is no time
+ * to wait for and none is given; memory is bounded; no address is kept.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
