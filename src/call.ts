@@ -124,6 +124,8 @@ export interface Feedback {
   readonly meters: readonly MeterReport[];
   /** Set when the response was a throttle: what the upstream said about waiting. */
   readonly throttle: Throttle | null;
+  /** Status that an error inside a response of success means; absent = there is none. The response counts as one of this status. */
+  readonly errorStatus?: number;
   /** The response says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */
   readonly refusesCredential?: boolean;
   /** GraphQL cost points this document asks for (`requestedQueryCost`); to be learned per document. */
@@ -236,6 +238,8 @@ export interface Outcome {
   readonly status: number;
   /** The upstream refused the call for want of quota (also in a 200, as GraphQL does). */
   readonly throttled: boolean;
+  /** Status that an error inside a response of success means, as far as it has been read; `null` or absent = there is none. */
+  readonly errorStatus?: () => number | null;
   /** The upstream's fields after cleaning, name and value alternating; repeats kept. */
   readonly fields: readonly string[];
   /** Read by whoever writes the response, and destroyed by it when the client leaves. `null` = no body. */

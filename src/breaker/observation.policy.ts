@@ -6,7 +6,7 @@ type Result =
   | {
       readonly kind: 'answered';
       readonly head: { readonly status: number };
-      readonly feedback: { readonly throttle: Throttle | null };
+      readonly feedback: { readonly throttle: Throttle | null; readonly errorStatus?: number };
     }
   | { readonly kind: 'failed' };
 
@@ -21,8 +21,8 @@ const silent: Observation = { kind: 'silent' };
 /** `null`: the attempt was not made. */
 export function observationOf(result: Result | null): Observation {
   if (result === null || result.kind === 'failed') return silent;
-  const { status } = result.head;
-  const { throttle } = result.feedback;
+  const { throttle, errorStatus } = result.feedback;
+  const status = errorStatus ?? result.head.status;
   switch (throttle?.kind) {
     case 'permanent':
       // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.

@@ -31,6 +31,15 @@ export type AttemptResult =
       readonly error: TransportError;
     };
 
+/** The status as which a response counts: its own, or that of an error inside it. */
+export const statusOf = ({
+  head,
+  feedback,
+}: {
+  readonly head: Pick<ResponseHead, 'status'>;
+  readonly feedback: Pick<Feedback, 'errorStatus'>;
+}): number => feedback.errorStatus ?? head.status;
+
 /** Sends once. Never rejects with anything but a bug. */
 export async function attempt(
   transport: Transport,

@@ -1,28 +1,13 @@
 /**
- * Looks into a response's body without taking it away: the first bytes of a refusal, the whole of a small GraphQL
- * response, the last bytes of a large one. What was looked at is still delivered, byte for byte.
+ * Looks into a response's body without taking it away: the first bytes of a refusal, the whole of a small response, and whatever
+ * passes of a larger one. What was looked at is still delivered, byte for byte.
  *
- * Owns: bounded reading and decoding for our own eyes. Does not own: what the text means (`feedback/`).
- * Bounds: an endless or slow body delays the response by at most the given time, a compressed one cannot grow beyond the
- * given size in memory.
+ * Owns: reading beside the client. Does not own: decoding (`decoding.ts`), and what the text means (`feedback/`).
+ * Bounds: an endless or slow body delays the response by at most the given time.
  */
 import { PassThrough, pipeline, Transform, type Readable } from 'node:stream';
-import {
-  brotliDecompressSync,
-  createBrotliDecompress,
-  createGunzip,
-  createInflate,
-  gunzipSync,
-  inflateSync,
-} from 'node:zlib';
 import type { Clock } from '../clock.ts';
-
-/** Largest decoded text that is looked at, bytes. */
-const maxDecodedBytes = 256 * 1024;
-/** What is kept of the end of a large body, bytes. */
-const tailBytes = 8 * 1024;
-/** Compressed bytes that wait for our decoder at most. */
-const decoderBacklogBytes = 1024 * 1024;
+import { isPlain, maxEndMs, PassingDecoder } from './decoding.ts';
 
 /** The start of a body. `whole`: nothing follows. `body` delivers everything, including what was read. */
 export interface BodyStart {
@@ -31,15 +16,18 @@ export interface BodyStart {
   readonly body: Buffer | Readable;
 }
 
+interface PeekLimits {
+  readonly maxBytes: number;
+  readonly maxMs: number;
+  /** True when this first chunk shows that more need not be waited for. */
+  readonly isEnough?: (first: Buffer) => boolean;
+}
+
 /**
  * Reads up to `maxBytes` or for `maxMs`, whichever comes first. Rejects with the body's own error when it breaks
  * before that.
  */
-export function peek(
-  body: Readable,
-  limits: { readonly maxBytes: number; readonly maxMs: number },
-  clock: Clock,
-): Promise<BodyStart> {
+export function peek(body: Readable, limits: PeekLimits, clock: Clock): Promise<BodyStart> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
     let size = 0;
@@ -55,7 +43,8 @@ export function peek(
     const onData = (chunk: Buffer): void => {
       chunks.push(chunk);
       size += chunk.length;
-      if (size >= limits.maxBytes) finish(false);
+      if (size >= limits.maxBytes) return finish(false);
+      if (chunks.length === 1 && limits.isEnough?.(chunk) === true) finish(false);
     };
     const onEnd = (): void => finish(true);
     const onError = (error: Error): void => {
@@ -91,62 +80,68 @@ export function arrived(
   });
 }
 
-/** Decodes what was peeked for reading; `null` when it is not text we can read. */
-export function decoded(bytes: Buffer, encoding: string): string | null {
-  const bound = { maxOutputLength: maxDecodedBytes };
-  try {
-    switch (encoding.trim().toLowerCase()) {
-      case '':
-      case 'identity':
-        return bytes.toString('utf8');
-      case 'gzip':
-      case 'x-gzip':
-        return gunzipSync(bytes, bound).toString('utf8');
-      case 'deflate':
-        return inflateSync(bytes, bound).toString('utf8');
-      case 'br':
-        return brotliDecompressSync(bytes, bound).toString('utf8');
-      default:
-        return null;
-    }
-  } catch {
-    // Broken or oversized compression: there is nothing to learn, and the client gets the bytes as they are.
-    return null;
-  }
+/** Reads a body that passes. */
+export interface PassingReader {
+  /** The next decoded bytes. */
+  readonly read: (bytes: Buffer) => void;
+  /** All of the body has been read. Not called when it broke, or was given up. */
+  readonly end: () => void;
 }
 
 /**
- * Passes a body on and hands its last decoded bytes to `onTail` when it ended well. Backpressure and errors pass
- * through; a broken compression only means that there is no tail, and so does one that grows faster than we decode: the
- * client does not wait for our eyes, and we keep no more than a backlog for them.
+ * Passes a body on and lets `reader` read what it decodes to. Backpressure and errors pass through. A body that cannot be decoded,
+ * or only at too high a cost, is not read to its end: the client does not wait for our eyes. It gets each byte as it comes; only the
+ * end of a compressed body waits until the last bytes are decoded.
  */
-export function withTail(body: Readable, encoding: string, onTail: (text: string) => void): Readable {
-  let tail = Buffer.alloc(0);
-  const keep = (chunk: Buffer): void => {
-    const joined = Buffer.concat([tail, chunk]);
-    tail = joined.subarray(Math.max(0, joined.length - tailBytes));
-  };
-  const decoder = decoderFor(encoding);
-  decoder?.on('data', keep).on('error', () => {});
+export function readInPassing(
+  body: Readable,
+  encoding: string,
+  reader: PassingReader,
+  clock: Clock,
+): Readable {
+  if (isPlain(encoding)) return passOn(body, reader);
+  const decoder = PassingDecoder.begin(encoding, reader.read, clock);
+  return decoder === null ? body : passDecoding(body, decoder, reader, clock);
+}
+
+function passOn(body: Readable, { read, end }: PassingReader): Readable {
   const passing = new Transform({
     transform(chunk: Buffer, _encoding, done) {
-      if (decoder === null) keep(chunk);
-      else if (!decoder.destroyed) {
-        decoder.write(chunk);
-        if (decoder.writableLength > decoderBacklogBytes) decoder.destroy();
-      }
+      read(chunk);
       done(null, chunk);
     },
     flush(done) {
-      if (decoder === null) onTail(tail.toString('utf8'));
-      else if (!decoder.destroyed) decoder.end(() => onTail(tail.toString('utf8')));
+      end();
       done();
     },
   });
-  pipeline(body, passing, (error) => {
-    // The reader of `passing` sees the error there; the decoder must not outlive it, nor a reader who left.
-    if (error !== undefined) decoder?.destroy();
+  // The reader of `passing` sees an error there.
+  pipeline(body, passing, ignored);
+  return passing;
+}
+
+function passDecoding(
+  body: Readable,
+  decoder: PassingDecoder,
+  { end }: PassingReader,
+  clock: Clock,
+): Readable {
+  const passing = new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      decoder.write(chunk);
+      done(null, chunk);
+    },
+    flush(done) {
+      const cancel = clock.after(maxEndMs, () => decoder.stop());
+      decoder.end((isWhole) => {
+        cancel();
+        if (isWhole) end();
+        done();
+      });
+    },
   });
+  // Whether the body broke, its client left or all is well: the decoder does not outlive the response.
+  pipeline(body, passing, () => decoder.stop());
   return passing;
 }
 
@@ -162,18 +157,4 @@ export function readAhead(body: Readable, onRead: () => void): Readable {
   body.once('end', onRead);
   pipeline(body, ahead, onRead);
   return ahead;
-}
-
-function decoderFor(encoding: string): Transform | null {
-  switch (encoding.trim().toLowerCase()) {
-    case 'gzip':
-    case 'x-gzip':
-      return createGunzip();
-    case 'deflate':
-      return createInflate();
-    case 'br':
-      return createBrotliDecompress();
-    default:
-      return null;
-  }
 }

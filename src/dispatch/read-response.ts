@@ -13,16 +13,22 @@ import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { nothingLearned } from './feedback/facts.policy.ts';
 import { mayRefuseInside } from './feedback/github.policy.ts';
 import { learnFrom, type ResponseFacts } from './feedback/learn-from.policy.ts';
-import { noUsage, tokenUsage, withUsageIn, type UsageMembers } from './feedback/usage.policy.ts';
-import { arrived, decoded, peek, withTail } from './inspect.ts';
-import { streamStart, type StreamStart } from './stream-start.ts';
-import { WatchedEvents } from './stream-watch.ts';
+import { tokenUsage, type UsageMembers } from './feedback/usage.policy.ts';
+import { decoded, isPlain } from './decoding.ts';
+import { arrived, peek, readInPassing } from './inspect.ts';
+import { PassingText } from './passing-text.ts';
+import { streamStart } from './stream-start.ts';
+import { WatchedBody } from './stream-watch.ts';
 import { bodyError } from './transport-error.ts';
 
 /** Bytes of a response that are read for learning at most. */
 const peekBytes = 64 * 1024;
 /** How long the body of a refusal is waited for, milliseconds; nothing is learned from what comes later. */
 const refusalPeekMs = 250;
+/** How long a document may keep its client waiting that may be an error. Milliseconds. A part of a document is of no use to a client. */
+const documentPeekMs = 1_000;
+/** The same of one that cannot be looked into before it is whole. */
+const packedPeekMs = 250;
 /** A GraphQL response under 64 KiB is short: it is judged whole, unless it stalls. Milliseconds. */
 const responsePeekMs = 2_000;
 
@@ -90,53 +96,61 @@ async function readModelResponse(
 ): Promise<ReadResponse> {
   const encoding = fields.get('content-encoding') ?? '';
   const type = fields.get('content-type') ?? '';
-  if (isEventStream(type) && encoding === '') {
-    return readEvents(await streamStart(body, clock), beforeOutput(judge(null)));
+  const errorIn = (text: string): Feedback | null => {
+    const feedback = judge(text);
+    return feedback.errorStatus === undefined ? null : feedback;
+  };
+  if (isEventStream(type)) {
+    const start = await streamStart(body, { encoding, judge: errorIn }, clock);
+    if (start.refusal !== null) return { body: start.body, feedback: start.refusal, bodyFeedback: null };
+    return watched(start.body, encoding, beforeOutput(judge(null)), clock);
   }
-  const reportsUsage = method === 'POST' && (isJson(type) || isEventStream(type));
-  const whole = arrived(body, fields.get('content-length') ?? '');
+  const isRead = method === 'POST' && isJson(type);
+  const length = fields.get('content-length') ?? '';
+  const whole = arrived(body, length);
   if (whole !== null) {
     const bytes = await whole;
-    return {
-      body: bytes,
-      feedback: judge(reportsUsage ? decoded(bytes, encoding) : null),
-      bodyFeedback: null,
-    };
+    const text = isRead ? await decoded(bytes, encoding, clock) : null;
+    return { body: bytes, feedback: judge(text), bodyFeedback: null };
   }
-  if (!reportsUsage) return { body, feedback: judge(null), bodyFeedback: null };
-  let usage = noUsage;
-  const tailed = withTail(body, encoding, (tail) => (usage = withUsageIn(usage, tail)));
-  return {
-    body: tailed,
-    feedback: judge(null),
-    bodyFeedback: { feedback: () => usageFeedback(usage), onThrottle: neverThrottles },
-  };
+  if (!isRead) return { body, feedback: judge(null), bodyFeedback: null };
+  // An error is short: a longer document is passed on as it comes.
+  if (Number(length) > peekBytes) return watched(body, encoding, judge(null), clock);
+  const maxMs = isPlain(encoding) ? documentPeekMs : packedPeekMs;
+  const limits = { maxBytes: peekBytes, maxMs, isEnough: isListOfContent };
+  const start = await peek(body, limits, clock).catch((error: unknown) => {
+    throw bodyError(error);
+  });
+  if (!start.whole && !Buffer.isBuffer(start.body)) {
+    return watched(start.body, encoding, judge(null), clock);
+  }
+  const text = await decoded(start.bytes, encoding, clock);
+  return { body: start.body, feedback: judge(text), bodyFeedback: null };
 }
 
-/** An error before the first content is a refusal; one behind it passes, and teaches. */
-function readEvents({ body, refusal }: StreamStart, head: Feedback): ReadResponse {
-  if (refusal !== null) {
-    const others = head.meters.filter(({ meter }) =>
-      refusal.meters.every((report) => report.meter !== meter),
-    );
-    return { body, feedback: { ...refusal, meters: [...others, ...refusal.meters] }, bodyFeedback: null };
-  }
+/** Gemini answers with a list whose parts come one by one: a client may read them as they come. */
+const isListOfContent = (first: Buffer): boolean =>
+  /^\s*\[\s*\{\s*"(?!error")/.test(first.toString('latin1', 0, 256));
+
+/** A response that passes: what it says of its usage is read, and an error inside it. */
+function watched(body: Readable, encoding: string, head: Feedback, clock: Clock): ReadResponse {
   let listener = (_feedback: Feedback): void => {};
-  let lateRefusal: Feedback | null = null;
-  const watched = new WatchedEvents(body, (feedback) => {
-    lateRefusal = feedback;
-    listener(feedback);
-  });
+  let lateError: Feedback | null = null;
+  const onError = (feedback: Feedback): void => {
+    lateError = feedback;
+    if (feedback.throttle !== null) listener(feedback);
+  };
+  const watching = new WatchedBody(body, encoding, onError, clock);
   const bodyFeedback: BodyFeedback = {
     feedback: () => {
-      const usage = usageFeedback(watched.usage());
-      return lateRefusal === null ? usage : { ...usage, ...lateRefusal };
+      const usage = usageFeedback(watching.usage());
+      return lateError === null ? usage : { ...usage, ...lateError };
     },
     onThrottle: (given) => {
       listener = given;
     },
   };
-  return { body: watched.body, feedback: head, bodyFeedback };
+  return { body: watching.body, feedback: head, bodyFeedback };
 }
 
 /** A refusal, or a GraphQL response: what it teaches stands in its body, so the start of it is read first. */
@@ -162,14 +176,29 @@ async function readStart(
     throw bodyError(error);
   });
   if (peeked === null) return { body, feedback: judge(null), bodyFeedback: null };
-  const text = peeked.whole || head.status >= 400 ? decoded(peeked.bytes, encoding) : null;
+  const isRead = peeked.whole || (head.status >= 400 && isPlain(encoding));
+  const text = isRead ? await decoded(peeked.bytes, encoding, clock) : null;
   const feedback = judge(text);
   const isGraphql = facts.callClass === 'graphql';
   if (peeked.whole || !isGraphql || Buffer.isBuffer(peeked.body))
     return { body: peeked.body, feedback, bodyFeedback: null };
+  return withCost(peeked.body, encoding, feedback, clock);
+}
+
+/** The cost of a GraphQL response stands at its end, behind all data. */
+function withCost(body: Readable, encoding: string, feedback: Feedback, clock: Clock): ReadResponse {
   let cost: Feedback | null = null;
-  const tailed = withTail(peeked.body, encoding, (tail) => (cost = costFromTail(tail)));
-  return { body: tailed, feedback, bodyFeedback: { feedback: () => cost, onThrottle: neverThrottles } };
+  const text = new PassingText({
+    name: '"cost"',
+    isLine: false,
+    onFound: (found) => {
+      const taught = costFromTail(found);
+      if (taught.meters.length > 0) cost = taught;
+    },
+  });
+  const reader = { read: (bytes: Buffer): void => text.read(bytes), end: (): void => text.flush() };
+  const passing = readInPassing(body, encoding, reader, clock);
+  return { body: passing, feedback, bodyFeedback: { feedback: () => cost, onThrottle: neverThrottles } };
 }
 
 /** The head of a stream comes before the output: what it says of output tokens does not have those of its own call. */

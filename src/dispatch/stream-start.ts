@@ -2,18 +2,24 @@
  * Holds the start of an event stream back until its first content, because an error before that is a refusal like any other: the
  * call can still be sent again, and its client need not know.
  *
- * Owns: how long. Does not own: what an event means (`feedback/`), and resending. Bounds: 250 ms and 64 KiB. Invariant: every byte that
- * was held back is delivered, in order, and so is the stream's own end or failure behind it.
+ * Owns: how long. Does not own: what an event means (`feedback/`), and resending. Bounds: 250 ms from the first byte on, a second
+ * without any, and 64 KiB, of the stream and of what it decodes to. Invariant: every byte that was held back is delivered, in order,
+ * and so is the stream's own end or failure behind it.
  */
 import { Readable } from 'node:stream';
 import { createParser } from 'eventsource-parser';
 import type { Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
+import { isPlain, PassingDecoder } from './decoding.ts';
 import { isContent } from './feedback/stream-content.policy.ts';
-import { learnFromStreamEvent } from './feedback/stream-event.policy.ts';
+import { isErrorText, namedError } from './feedback/stream-event.policy.ts';
 
 const maxHoldMs = 250;
+/** A head alone says nothing to its client, and an overloaded upstream may need a moment to find its error. */
+const maxSilentMs = 1_000;
 const maxHeldBytes = 64 * 1024;
+/** Events before the content in which an error is looked for. */
+const maxJudged = 16;
 
 export interface StreamStart {
   /** Delivers everything, from the first byte. */
@@ -22,15 +28,27 @@ export interface StreamStart {
   readonly refusal: Feedback | null;
 }
 
+/** What an error in the text of an event says; `null`: the text holds none. */
+export type JudgeError = (text: string) => Feedback | null;
+
 /** Resolves with the first content or error, when the bounds are reached, or with the stream's end or failure. */
-export function streamStart(body: Readable, clock: Clock): Promise<StreamStart> {
+export function streamStart(
+  body: Readable,
+  { encoding, judge }: { readonly encoding: string; readonly judge: JudgeError },
+  clock: Clock,
+): Promise<StreamStart> {
   return new Promise((resolve) => {
-    const reader = new StartReader();
+    const reader = new StartReader(judge);
     const chunks: Buffer[] = [];
     let size = 0;
+    let isFinished = false;
     const finish = (rest: (held: Buffer) => Readable): void => {
+      if (isFinished) return;
+      isFinished = true;
       cancel();
+      decoder?.stop();
       body.off('data', onData).off('end', onEnd).off('error', onError).off('close', onClose);
+      reader.end();
       resolve({ body: rest(Buffer.concat(chunks, size)), refusal: reader.refusal });
     };
     const goesOn = (held: Buffer): Readable => {
@@ -38,17 +56,36 @@ export function streamStart(body: Readable, clock: Clock): Promise<StreamStart> 
       if (held.length > 0) body.unshift(held);
       return body;
     };
+    const ended = (held: Buffer): Readable =>
+      Readable.from(held.length > 0 ? [held] : [], { objectMode: false });
+    const read = (bytes: Buffer): void => {
+      reader.read(bytes);
+      if (reader.isOver) finish(body.readableEnded ? ended : goesOn);
+    };
+    const decoder = isPlain(encoding) ? null : PassingDecoder.begin(encoding, read, clock);
     const onData = (chunk: Buffer): void => {
+      if (chunks.length === 0) holdFor(maxHoldMs);
       chunks.push(chunk);
       size += chunk.length;
-      if (reader.isOver(chunk) || size >= maxHeldBytes) finish(goesOn);
+      if (decoder === null) read(chunk);
+      else decoder.write(chunk);
+      if (size >= maxHeldBytes) finish(goesOn);
     };
-    const onEnd = (): void =>
-      finish((held) => Readable.from(held.length > 0 ? [held] : [], { objectMode: false }));
+    const onEnd = (): void => {
+      if (decoder === null) finish(ended);
+      else decoder.end(() => finish(ended));
+    };
     const onError = (error: Error): void =>
       finish((held) => Readable.from(broken(held, error), { objectMode: false }));
-    const onClose = (): void => onError(new Error('the body closed before its end'));
-    const cancel = clock.after(maxHoldMs, () => finish(goesOn));
+    const onClose = (): void => {
+      if (!body.readableEnded) onError(new Error('the body closed before its end'));
+    };
+    let cancel = clock.after(maxSilentMs, () => finish(goesOn));
+    const holdFor = (ms: number): void => {
+      cancel();
+      cancel = clock.after(ms, () => finish(body.readableEnded ? ended : goesOn));
+    };
+    if (decoder === null && !isPlain(encoding)) return finish(goesOn);
     body.on('end', onEnd).on('error', onError).on('close', onClose).on('data', onData);
   });
 }
@@ -61,34 +98,75 @@ async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
 /** Looks for the first content or error. */
 class StartReader {
   refusal: Feedback | null = null;
+  isOver = false;
+  readonly #judgeError: JudgeError;
   readonly #decoder = new TextDecoder();
   readonly #parser;
-  #text = '';
-  #isOver = false;
+  #length = 0;
+  #judged = 0;
+  /** Gemini writes an error as it is, without `data:`. `null`: what comes are events. */
+  #document: { readonly parts: string[]; isBegun: boolean; triedAt: number } | null = {
+    parts: [],
+    isBegun: false,
+    triedAt: 0,
+  };
 
-  constructor() {
-    this.#parser = createParser({ maxBufferSize: maxHeldBytes, onEvent: ({ data }) => this.#judge(data) });
+  constructor(judge: JudgeError) {
+    this.#judgeError = judge;
+    this.#parser = createParser({ onEvent: ({ data, event }) => this.#judge(data, event) });
   }
 
-  isOver(chunk: Buffer): boolean {
-    const text = this.#decoder.decode(chunk, { stream: true });
-    this.#text += text;
+  read(bytes: Buffer): void {
+    if (this.isOver) return;
+    const text = this.#decoder.decode(bytes, { stream: true }).slice(0, maxHeldBytes - this.#length);
+    this.#length += text.length;
     this.#parser.feed(text);
-    // Gemini writes an error as it is, without `data:`.
-    if (!this.#isOver && /^\s*[[{]/.test(this.#text)) this.#judgeError(this.#text);
-    return this.#isOver;
+    this.#readDocument(text);
+    this.isOver ||= this.#length >= maxHeldBytes;
   }
 
-  #judge(data: string): void {
-    if (this.#isOver) return;
-    this.#judgeError(data);
-    this.#isOver ||= isContent(data);
+  /** Nothing more is waited for. */
+  end(): void {
+    if (!this.isOver) this.#judgeDocument();
+    this.isOver = true;
   }
 
-  #judgeError(text: string): void {
-    const feedback = learnFromStreamEvent(text);
-    if (feedback.throttle === null) return;
+  #judge(data: string, event: string | undefined): void {
+    if (this.isOver) return;
+    const text = namedError(data, event);
+    if (isErrorText(text)) this.#refuse(this.#judgeError(text));
+    this.#judged += 1;
+    this.isOver ||= this.#judged >= maxJudged || isContent(data);
+  }
+
+  #readDocument(text: string): void {
+    const document = this.#document;
+    if (document === null || this.isOver) return;
+    if (!document.isBegun) {
+      const begins = text.trimStart();
+      if (begins === '') return;
+      if (!/^[[{]/.test(begins)) {
+        this.#document = null;
+        return;
+      }
+      document.isBegun = true;
+    }
+    document.parts.push(text);
+    // Tried again where the text is twice as long, so that the work is in proportion to it, however small its pieces are.
+    if (this.#length >= 2 * document.triedAt) this.#judgeDocument();
+  }
+
+  #judgeDocument(): void {
+    const document = this.#document;
+    if (document === null || !document.isBegun) return;
+    document.triedAt = this.#length;
+    const text = document.parts.join('');
+    if (isErrorText(text)) this.#refuse(this.#judgeError(text));
+  }
+
+  #refuse(feedback: Feedback | null): void {
+    if (feedback === null) return;
     this.refusal = feedback;
-    this.#isOver = true;
+    this.isOver = true;
   }
 }

@@ -8,7 +8,7 @@ import { Buffer } from 'node:buffer';
 import type { Lease } from '../admission/ticket.ts';
 import type { AdmissionRecord, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { AttemptResult } from '../dispatch/attempt.ts';
+import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
 import { failureReason } from '../dispatch/failure-reason.policy.ts';
 import type { Sending } from '../dispatch/upstream-request.ts';
@@ -63,7 +63,7 @@ export class Attempts {
       this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
       followed.answered(result.head.status, throttle, upstreamId);
-      if (throttle === null && result.head.status < 500) {
+      if (throttle === null && statusOf(result) < 500) {
         const { bucket } = prepared.request.admission;
         this.#parts.responseTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
       }
@@ -94,6 +94,7 @@ export class Attempts {
     return {
       status: answered.head.status,
       throttled: answered.feedback.throttle !== null,
+      errorStatus: () => answered.feedback.errorStatus ?? answered.bodyFeedback?.feedback()?.errorStatus ?? null,
       fields: fieldsForClient(prepared, answered.head, {
         addsRateLimit: rateLimit !== null,
         keyFields: this.#parts.keyFields(),

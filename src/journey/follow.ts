@@ -31,10 +31,10 @@ function reportCut({ body }: Outcome, followed: CallTelemetry): void {
   if (error !== null) followed.attemptFailed('upstream_unreachable', failureReason(bodyError(error)));
 }
 
-/** A response that the upstream broke off is no success, whatever its head said. */
-function outcomeOf(how: ResponseEnd, { status, throttled }: Outcome): CallOutcome {
+/** A response that the upstream broke off, or that holds an error, is no success, whatever its head said. */
+function outcomeOf(how: ResponseEnd, { status, throttled, errorStatus }: Outcome): CallOutcome {
   if (how === 'client_gone') return how;
-  return how === 'upstream_cut' ? 'failed' : outcomeOfResponse(status, throttled);
+  return how === 'upstream_cut' ? 'failed' : outcomeOfResponse(errorStatus?.() ?? status, throttled);
 }
 
 /** The journey ended without a result of the upstream. */

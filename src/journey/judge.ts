@@ -1,5 +1,5 @@
 /** Puts an attempt into the words of the resend policy, which decides. Owns no decision. */
-import type { AttemptResult } from '../dispatch/attempt.ts';
+import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import type { ResendDecision, ResendHistory } from '../dispatch/resend-decision.policy.ts';
 import { resend } from '../dispatch/resend.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
@@ -32,7 +32,7 @@ export function judge(
       result.kind === 'answered'
         ? {
             kind: 'answered',
-            status: result.head.status,
+            status: statusOf(result),
             throttle: result.feedback.throttle,
             isCredentialRenewed,
           }

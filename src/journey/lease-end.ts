@@ -8,7 +8,7 @@ import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
 import type { Costs, Feedback } from '../call.ts';
-import type { AttemptResult } from '../dispatch/attempt.ts';
+import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import type { ResendDecision } from '../dispatch/resend-decision.policy.ts';
 import { spentOf } from '../dispatch/spent.policy.ts';
@@ -97,8 +97,8 @@ export function endAnswered(
   return { body, done };
 }
 
-const spent = ({ head, feedback, bodyFeedback }: Answered): Costs | null =>
-  spentOf(head.status, feedback, bodyFeedback?.feedback() ?? null);
+const spent = (answered: Answered): Costs | null =>
+  spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.feedback() ?? null);
 
 /**
  * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event

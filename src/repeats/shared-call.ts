@@ -152,8 +152,10 @@ export class SharedCall extends CallAbort implements Audience {
   }
 
   /** Throttled responses and those of a broken upstream are no results of the call: a repeat of it is made again. */
-  #answeredWith({ status, throttled, fields, shouldRetry }: Outcome, body: Buffer | 'too_large'): CallResult {
-    const isKept = this.#isKept && !throttled && status !== 429 && status < 500;
+  #answeredWith(outcome: Outcome, body: Buffer | 'too_large'): CallResult {
+    const { status, throttled, fields, shouldRetry } = outcome;
+    const counted = outcome.errorStatus?.() ?? status;
+    const isKept = this.#isKept && !throttled && counted !== 429 && counted < 500;
     return {
       kind: 'answered',
       response: body === 'too_large' ? body : { status, fields, body, shouldRetry },

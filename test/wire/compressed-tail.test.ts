@@ -1,35 +1,169 @@
+/** What is read beside a response, of whatever it decodes to, is bounded by counts: bytes decoded, decoders at work. */
 import { randomBytes } from 'node:crypto';
-import { Readable } from 'node:stream';
-import { gzipSync } from 'node:zlib';
-import { expect, test } from '@jest/globals';
-import { withTail } from '../../src/dispatch/inspect.ts';
+import { PassThrough, Readable } from 'node:stream';
+import { brotliCompressSync, constants, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { systemClock, type Clock } from '../../src/clock.ts';
+import { decoded, decodingNow } from '../../src/dispatch/decoding.ts';
+import { readInPassing } from '../../src/dispatch/inspect.ts';
+import { until } from '../support/until.ts';
+
+/** The threads of a busy machine may be late: nobody gives up waiting for them here. */
+const clock: Clock = { ...systemClock, after: () => () => {} };
+const mib = 1024 * 1024;
 
 async function bytesOf(body: Readable): Promise<number> {
   let bytes = 0;
   for await (const chunk of body) if (Buffer.isBuffer(chunk)) bytes += chunk.length;
   return bytes;
 }
-/** Resolves when everything that was under way in zlib's threads has had its turn. */
-const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 50));
 
-test('the end of a compressed body is decoded while the body is delivered', async () => {
-  let tail = '';
-  const packed = gzipSync('x'.repeat(100_000) + 'the end');
-  expect(await bytesOf(withTail(Readable.from([packed]), 'gzip', (text) => (tail = text)))).toBe(
-    packed.length,
+interface Reading {
+  text: string;
+  ends: number;
+}
+/** Reads a body in passing; what of it was decoded is in `read` afterwards. */
+function passing(chunks: readonly Buffer[] | Readable, encoding: string): { body: Readable; read: Reading } {
+  const read: Reading = { text: '', ends: 0 };
+  const source = chunks instanceof Readable ? chunks : Readable.from(chunks);
+  const reader = {
+    read: (bytes: Buffer): void => void (read.text += bytes.toString()),
+    end: (): void => void (read.ends += 1),
+  };
+  return { body: readInPassing(source, encoding, reader, clock), read };
+}
+
+const piecesOf = (bytes: Buffer, size: number): Buffer[] =>
+  Array.from({ length: Math.ceil(bytes.length / size) }, (_, at) =>
+    bytes.subarray(at * size, (at + 1) * size),
   );
-  while (tail === '') await settled();
-  expect(tail).toHaveLength(8 * 1024);
-  expect(tail.endsWith('the end')).toBe(true);
+
+const zeros = (bytes: number): Buffer => Buffer.alloc(bytes, ' ');
+const brotli = (bits: number) => ({
+  params: { [constants.BROTLI_PARAM_LGWIN]: bits, [constants.BROTLI_PARAM_QUALITY]: 3 },
+});
+const codings: readonly [string, (bytes: Buffer) => Buffer][] = [
+  ['gzip', (bytes) => gzipSync(bytes)],
+  ['x-gzip', (bytes) => gzipSync(bytes)],
+  ['deflate', (bytes) => deflateSync(bytes)],
+  ['br', (bytes) => brotliCompressSync(bytes, brotli(22))],
+  ['zstd', (bytes) => zstdCompressSync(bytes)],
+];
+
+afterEach(() => until(() => decodingNow().alive === 0));
+
+describe.each(codings)('a body in %s', (encoding, pack) => {
+  test('is decoded while it is delivered, and has been decoded when its end is', async () => {
+    const text = randomBytes(50_000).toString('hex') + 'the end';
+    const packed = pack(Buffer.from(text));
+    const { body, read } = passing(piecesOf(packed, 1_000), encoding.toUpperCase());
+    expect(await bytesOf(body)).toBe(packed.length);
+    expect([read.text === text, read.ends]).toEqual([true, 1]);
+  });
+
+  test('is given up where it decodes to far more than was received, and is delivered all the same', async () => {
+    const bomb = pack(zeros(16 * mib));
+    const before = decodingNow().decodedBytes;
+    const { body, read } = passing([bomb], encoding);
+    expect([await bytesOf(body), read.ends]).toEqual([bomb.length, 0]);
+    expect(decodingNow().decodedBytes - before).toBeLessThan(9 * mib);
+    expect(decodingNow().decodedBytes - before).toBeLessThan(300 * 1024 + 129 * bomb.length);
+  });
+
+  test('is given up behind its first 8 MiB', async () => {
+    const packed = pack(Buffer.from(randomBytes(6 * mib).toString('hex')));
+    const before = decodingNow().decodedBytes;
+    const { body, read } = passing(piecesOf(packed, 65_536), encoding);
+    expect([await bytesOf(body), read.ends]).toEqual([packed.length, 0]);
+    expect(decodingNow().decodedBytes - before).toBeLessThan(9 * mib);
+  });
+
+  test('is given up with its client', async () => {
+    const source = new PassThrough();
+    const { body } = passing(source, encoding);
+    body.resume();
+    source.write(pack(Buffer.from('x'.repeat(1_000))).subarray(0, 10));
+    await until(() => decodingNow().alive === 1);
+    body.destroy();
+    await until(() => decodingNow().alive === 0);
+    expect(source.destroyed).toBe(true);
+  });
+
+  test('that breaks off is delivered as far as it came, and ends no reading', async () => {
+    const packed = pack(randomBytes(1_000));
+    const { body, read } = passing([packed.subarray(0, 900)], encoding);
+    expect([await bytesOf(body), read.ends]).toEqual([900, 0]);
+  });
+
+  test('is read as a whole up to 256 KiB', async () => {
+    expect(await decoded(pack(Buffer.from('a small text')), encoding, clock)).toBe('a small text');
+    expect(
+      await decoded(pack(Buffer.from(randomBytes(140_000).toString('hex'))), encoding, clock),
+    ).toBeNull();
+    expect(await decoded(pack(Buffer.from('a text')).subarray(0, 5), encoding, clock)).toBeNull();
+    expect(await decoded(pack(zeros(16 * mib)), encoding, clock)).toBeNull();
+  });
 });
 
-test('a compressed body that comes faster than it can be decoded is delivered, and is not kept in memory', async () => {
-  let tails = 0;
-  const packed = gzipSync(randomBytes(4 * 1024 * 1024).toString('hex'));
-  const chunks = Array.from({ length: Math.ceil(packed.length / 65_536) }, (_, at) =>
-    packed.subarray(at * 65_536, (at + 1) * 65_536),
-  );
-  expect(await bytesOf(withTail(Readable.from(chunks), 'gzip', () => (tails += 1)))).toBe(packed.length);
-  for (let n = 0; n < 10; n += 1) await settled();
-  expect(tails).toBe(0);
+test('a body in no coding, or an unknown one, is delivered without a decoder', async () => {
+  const { body, read } = passing([Buffer.from('as it is')], ' Identity ');
+  expect([await bytesOf(body), read]).toEqual([8, { text: 'as it is', ends: 1 }]);
+  for (const encoding of ['compress', 'gzip, br', 'constructor']) {
+    const unread = passing([Buffer.from('packed')], encoding);
+    expect([await bytesOf(unread.body), unread.read]).toEqual([6, { text: '', ends: 0 }]);
+  }
+});
+
+test.each([10, 11, 15, 16, 17, 18, 19, 21, 22, 23, 24])(
+  'brotli with a window of 2^%i bytes is read unless the window is larger than 4 MiB',
+  async (bits) => {
+    const before = decodingNow().decodedBytes;
+    const text = await decoded(brotliCompressSync(Buffer.from('a text'), brotli(bits)), 'br', clock);
+    expect(text).toBe(bits > 22 ? null : 'a text');
+    expect(decodingNow().decodedBytes - before).toBe(bits > 22 ? 0 : 6);
+  },
+);
+
+test('a body whose decoding is late ends without it', async () => {
+  const packed = gzipSync('x'.repeat(1_000));
+  const source = new PassThrough();
+  const late: Clock = {
+    ...systemClock,
+    after: (_ms, run) => {
+      run();
+      return () => {};
+    },
+  };
+  const reader = {
+    read: () => {},
+    end: () => {
+      throw new Error('it was waited for');
+    },
+  };
+  const body = bytesOf(readInPassing(source, 'gzip', reader, late));
+  source.end(packed);
+  expect(await body).toBe(packed.length);
+  expect(await decoded(packed, 'gzip', late)).toBeNull();
+});
+
+test('very many bodies at once have a bounded number of decoders, and all are delivered', async () => {
+  const sources = Array.from({ length: 300 }, () => new PassThrough());
+  const bodies = sources.map((source) => bytesOf(passing(source, 'gzip').body));
+  const packed = gzipSync('x'.repeat(1_000));
+  for (const source of sources) source.write(packed.subarray(0, 10));
+  expect(decodingNow().alive).toBe(100);
+  for (const source of sources) source.end(packed.subarray(10));
+  expect(new Set(await Promise.all(bodies))).toEqual(new Set([packed.length]));
+});
+
+test('many bombs at once decode no more than the process allows in that time', async () => {
+  const bomb = brotliCompressSync(zeros(64 * mib), brotli(22));
+  const before = decodingNow().decodedBytes;
+  const startedAt = clock.monotonic();
+  // Padding that the decoder does not see lets each of them decode as much as one body may.
+  const padding = Buffer.alloc(128 * 1024);
+  await Promise.all(Array.from({ length: 60 }, () => bytesOf(passing([bomb, padding], 'br').body)));
+  const seconds = (clock.monotonic() - startedAt) / 1_000;
+  // 32 MiB a second and as much at the start; each of the decoders may notice one piece too late.
+  expect(decodingNow().decodedBytes - before).toBeLessThan((1 + seconds) * 32 * mib + 100 * 65_536);
 });

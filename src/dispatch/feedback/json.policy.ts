@@ -11,7 +11,7 @@ export type JsonRecord = Readonly<Record<string, unknown>>;
 const maxParsed = 262_144;
 /** Characters at the end of a longer text in which trailing members are looked for. */
 const tailLength = 8192;
-const maxTries = 16;
+const maxTries = 4;
 
 export function isRecord(value: unknown): value is JsonRecord {
   return typeof value === 'object' && value !== null && !Array.isArray(value);

@@ -13,7 +13,7 @@ import type { ResponseFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
 import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
-import { errorIn, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
+import { errorIn, statusInside, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
 import { renewalTrapMs } from './providers/azure.policy.ts';
 import { modelReadings, providerRefusal } from './providers/providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
@@ -23,7 +23,7 @@ import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
 export interface Refused {
   readonly error: ModelError | null;
   readonly message: LimiterMessage;
-  /** The verdict by the provider's own words, else by code and type; `null`: only the status can decide. */
+  /** The verdict by the provider's own words, else by code and type, else by status; `null`: it is no refusal. */
   readonly verdict: Verdict | null;
 }
 
@@ -31,8 +31,10 @@ const nothingSaid = readMessage('');
 
 export function learnFromModel(facts: ResponseFacts): Feedback {
   const at: ResponseTime = { date: facts.fields.get('date'), now: facts.nowMs };
+  const errorStatus = facts.status < 400 ? errorStatusIn(facts.body) : null;
+  const status = errorStatus ?? facts.status;
   const refused =
-    facts.status >= 400 ? refusedIn(facts.body === null ? undefined : parseJson(facts.body)) : null;
+    status >= 400 ? refusedIn(facts.body === null ? undefined : parseJson(facts.body), status) : null;
   const own = modelReadings(facts.fields, at);
   const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? facts.fields, at);
   const fieldReports = reportsOf(readings);
@@ -43,18 +45,24 @@ export function learnFromModel(facts: ResponseFacts): Feedback {
   return {
     meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
     throttle,
+    ...(errorStatus === null ? {} : { errorStatus }),
     ...requested(refused.message),
     ...scope(facts.fields, refused.message.scope),
   };
 }
 
-/** Error and message in a parsed body. */
-export function refusedIn(body: unknown): Refused {
+/** The status that an error inside a success means; `null` = there is none. A success without the word is not parsed. */
+const errorStatusIn = (body: string | null): number | null =>
+  body !== null && body.includes('"error"') ? statusInside(parseJson(body)) : null;
+
+/** Error and message in a parsed body of a response with this status, or with an error of this status inside. */
+export function refusedIn(body: unknown, status: number): Refused {
   const error = errorIn(body);
-  if (error === null) return { error, message: nothingSaid, verdict: null };
+  if (error === null) return { error, message: nothingSaid, verdict: byStatus(status, nothingSaid) };
   const own = providerRefusal(error);
   const message = { ...readMessage(error.message), ...own.message };
-  return { error, message, verdict: own.verdict ?? verdictOf(error, message.tooLarge) };
+  const verdict = own.verdict ?? verdictOf(error, message.tooLarge) ?? byStatus(status, message);
+  return { error, message, verdict };
 }
 
 function throttleOf(
@@ -63,7 +71,7 @@ function throttleOf(
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
-  const verdict = refused.verdict ?? byStatus(facts.status, refused.message);
+  const { verdict } = refused;
   if (verdict === null) return null;
   const stated = retryAfterMs(facts.fields, facts.nowMs);
   const waitMs = verdict === 'rate' ? rateWaitMs(stated, readings, refused) : stated;

@@ -29,7 +29,9 @@ export function learnFrom(
 ): Feedback {
   if (dialect !== null) return believable(learnFromDialect(dialect, facts));
   const reported = believable(read(kind, facts));
-  return facts.status === refusedStatus ? { ...reported, refusesCredential: true } : reported;
+  return (reported.errorStatus ?? facts.status) === refusedStatus
+    ? { ...reported, refusesCredential: true }
+    : reported;
 }
 
 function read(kind: UpstreamKind, facts: ResponseFacts): Feedback {

@@ -13,6 +13,8 @@ export interface ModelError {
   readonly codes: readonly string[];
   readonly type: string | null;
   readonly message: string;
+  /** HTTP status that the error itself states; `null` = none. */
+  readonly status: number | null;
   /** Google's `retryDelay`, milliseconds. */
   readonly retryDelayMs: number | null;
   /** Google's violated quota ids. */
@@ -31,11 +33,18 @@ export type Verdict = 'quota' | 'too_large' | 'daily' | 'overload' | 'rate';
 export function errorIn(body: unknown): ModelError | null {
   const outer: unknown = Array.isArray(body) ? body[0] : body; // Gemini's stream endpoint wraps errors in a list
   if (!isRecord(outer)) return null;
-  const inner = outer['error'] ?? recordAt(outer, 'response')?.['error'];
+  const inner = outer['error'] ?? recordAt(outer, 'response')?.['error'] ?? errorOfChoice(outer);
   if (isRecord(inner)) return flatten(inner);
   if (typeof inner === 'string') return flatten({ ...outer, message: inner });
+  if (inner === true) return flatten(outer);
   // Mistral has no envelope, and neither has an error event of the Responses API.
   return outer['object'] === 'error' || outer['type'] === 'error' ? flatten(outer) : null;
+}
+
+/** OpenRouter writes the error of a provider into the choice that the provider did not make. */
+function errorOfChoice(body: JsonRecord): unknown {
+  const choices = body['choices'];
+  return Array.isArray(choices) ? recordAt(choices[0], 'error') : null;
 }
 
 function flatten(error: JsonRecord): ModelError {
@@ -48,10 +57,22 @@ function flatten(error: JsonRecord): ModelError {
       .map((code) => code.toLowerCase()),
     type: (stringAt(error, 'type') ?? stringAt(error, 'status'))?.toLowerCase() ?? null,
     message: stringAt(error, 'message') ?? '',
+    status: statusAmong(error),
     retryDelayMs: delayIn(parts),
     quotaIds: parts.flatMap(violatedQuotas),
     fields: repeatedFields(error),
   };
+}
+
+const statusMembers = ['code', 'status', 'status_code', 'statusCode', 'http_status', 'httpStatus'] as const;
+
+/** Numbers, and texts that begin with one: `"429"`, `"429 Too Many Requests"`. */
+function statusAmong(error: JsonRecord): number | null {
+  for (const name of statusMembers) {
+    const written = /^\s*([45]\d\d)(?![\d.])/.exec(word(error[name]) ?? '')?.[1];
+    if (written !== undefined) return Number(written);
+  }
+  return null;
 }
 
 function word(value: unknown): string | null {
@@ -112,4 +133,76 @@ export function verdictOf(error: ModelError, tooLarge: boolean): Verdict | null 
   if (verdict !== 'rate') return verdict;
   if (tooLarge) return 'too_large';
   return error.quotaIds.some((id) => id.includes('PerDay')) ? 'daily' : 'rate';
+}
+
+/** The status with which providers send an error of this code or type, where its verdict does not show it. */
+const statusByName = new Map<string, number>([
+  ['invalid_request_error', 400],
+  ['invalid_argument', 400],
+  ['failed_precondition', 400],
+  ['context_length_exceeded', 400],
+  ['string_above_max_length', 400],
+  ['content_policy_violation', 400],
+  ['content_filter', 400],
+  ['authentication_error', 401],
+  ['unauthenticated', 401],
+  ['invalid_api_key', 401],
+  ['billing_error', 402],
+  ['permission_error', 403],
+  ['permission_denied', 403],
+  ['not_found_error', 404],
+  ['not_found', 404],
+  ['model_not_found', 404],
+  ['request_too_large', 413],
+  ['overloaded_error', 529],
+  ['timeout_error', 504],
+  ['deadline_exceeded', 504],
+]);
+const statusByVerdict: Readonly<Record<Verdict, number>> = {
+  rate: 429,
+  daily: 429,
+  quota: 429,
+  too_large: 413,
+  overload: 503,
+};
+/** What is known of an error without a known word: that there is one. */
+const unknownErrorStatus = 500;
+
+/**
+ * The HTTP status that the error in the body of a success means: the one that it states, else the one that belongs to its code or
+ * type. `null`: the body holds no error, or something was made beside it, so that the call has run.
+ */
+export function statusInside(body: unknown): number | null {
+  const error = errorIn(body);
+  if (error === null || saysNothing(error) || hasOutput(body)) return null;
+  if (error.status !== null) return error.status;
+  const named = [...error.codes, error.type ?? ''].map((name) => statusByName.get(name));
+  const status = named.find((known) => known !== undefined);
+  const verdict = verdictOf(error, false);
+  return status ?? (verdict === null ? unknownErrorStatus : statusByVerdict[verdict]);
+}
+
+/** Some APIs have the member in every response, and fill it where there is an error. */
+const saysNothing = ({ codes, type, message, status }: ModelError): boolean =>
+  codes.length === 0 && type === null && message === '' && status === null;
+
+/** True where a response has content beside its error. */
+function hasOutput(body: unknown): boolean {
+  if (!isRecord(body)) return false;
+  const { choices, output, content, candidates, data } = body;
+  const isFilled = (list: unknown): boolean => Array.isArray(list) && list.length > 0;
+  return (
+    [output, content, candidates, data].some(isFilled) || (Array.isArray(choices) && choices.some(hasText))
+  );
+}
+
+function hasText(choice: unknown): boolean {
+  const said = recordAt(choice, 'message') ?? recordAt(choice, 'delta');
+  const { content, tool_calls: tools } = said ?? {};
+  const text = content ?? (isRecord(choice) ? choice['text'] : undefined);
+  return (
+    (typeof text === 'string' && text !== '') ||
+    (Array.isArray(text) && text.length > 0) ||
+    Array.isArray(tools)
+  );
 }

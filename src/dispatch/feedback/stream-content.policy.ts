@@ -12,6 +12,7 @@ const beginnings = new Set([
   'response.created',
   'response.queued',
   'response.in_progress',
+  'keepalive',
 ]);
 
 /** `data` of one event. */

@@ -1,27 +1,48 @@
 /**
  * What one event inside a 200 event stream teaches: a stream may turn into a refusal after its head said success.
  *
- * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`). Does not own: cutting the stream
- * into events, forwarding, and usage (`usage.policy.ts`). Invariant: an ordinary chunk costs a few substring searches and is never
- * parsed.
+ * Owns: error events (chat `{"error":…}`, Responses `response.failed`, Anthropic `type: error`, an event named `error`). Does not own:
+ * cutting the stream into events, forwarding, and usage (`usage.policy.ts`). Invariant: an ordinary chunk costs a few substring
+ * searches and is never parsed.
  */
 import type { Feedback } from '../../call.ts';
 import { believable } from './believable.policy.ts';
 import { nothingLearned } from './facts.policy.ts';
-import { parseJson } from './json.policy.ts';
+import { isRecord, lastObject, parseJson, type JsonRecord } from './json.policy.ts';
 import { asThrottle, refusedIn, requested, withMessage } from './language-model.policy.ts';
+import { statusInside } from './model-error.policy.ts';
+
+/** True where a text may hold an error. */
+export const isErrorText = (text: string): boolean => /"error"(?!\s*:\s*null\b)/.test(text);
+
+/** The data of an event as an error where only the event's name says that it is one. */
+export function namedError(data: string, event: string | undefined): string {
+  if (event !== 'error' || data.includes('"error"')) return data;
+  return isRecord(parseJson(data)) ? `{"error":${data}}` : JSON.stringify({ error: data });
+}
 
 /** Learns from the data of one event (JSON; `data:` prefixes are tolerated). Anything else teaches nothing. */
 export function learnFromStreamEvent(text: string): Feedback {
-  if (!text.includes('"error"')) return nothingLearned;
-  const { error, message, verdict } = refusedIn(parseJson(text.replace(/^data: ?/gm, '')));
-  if (error === null || verdict === null) return nothingLearned;
-  const waitMs = verdict === 'rate' ? (error.retryDelayMs ?? message.waitMs) : null;
+  if (!isErrorText(text)) return nothingLearned;
+  const body = parseJson(text.replace(/^data: ?/gm, '')) ?? errorAlone(text);
+  const errorStatus = statusInside(body);
+  if (errorStatus === null) return nothingLearned;
+  const refused = refusedIn(body, errorStatus);
+  const { error, message, verdict } = refused;
+  if (verdict === null) return { ...nothingLearned, errorStatus };
+  const waitMs = verdict === 'rate' ? (error?.retryDelayMs ?? message.waitMs) : null;
   const meters = withMessage([], message);
   return believable({
     meters,
     throttle: asThrottle(verdict, waitMs, message.meter),
+    errorStatus,
     ...requested(message),
     ...(Object.keys(message.scope).length === 0 ? {} : { scope: message.scope }),
   });
+}
+
+/** The error of an event that is cut, because the response around the error is long. */
+function errorAlone(text: string): JsonRecord | null {
+  const error = lastObject(text, 'error', () => true);
+  return error === null ? null : { error };
 }

@@ -36,7 +36,7 @@ function kindOf({ provider }: Sample): UpstreamKind {
 
 function seen(sample: Sample) {
   const fields = new Map(Object.entries(sample.headers).map(([name, value]) => [name.toLowerCase(), value]));
-  const refused = refusedIn(sample.body);
+  const refused = refusedIn(sample.body, sample.status === '200-sse' ? 200 : sample.status);
   const at = { date: fields.get('date'), now };
   const own = modelReadings(fields, at);
   const readings = own.length > 0 ? own : plainReadings(refused.error?.fields ?? fields, at);

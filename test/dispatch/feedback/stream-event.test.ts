@@ -15,6 +15,7 @@ describe('an event inside a 200 stream', () => {
         { meter: 'tokens', limit: 30_000, windowMs: 60_000, level: { lowest: 22_998, highest: 22_999 } },
       ],
       throttle: { kind: 'rate', waitMs: 11_054, meter: 'tokens' },
+      errorStatus: 429,
       requestedTokens: 12_528,
       scope: { organization: 'org-A' },
     });
@@ -42,8 +43,11 @@ describe('an event inside a 200 stream', () => {
     expect(learnFromStreamEvent(JSON.stringify(event)).throttle).toMatchObject(throttle);
   });
 
-  test('teaches nothing when it is an error and no refusal', () => {
-    expect(learnFromStreamEvent('{"error":{"type":"server_error","message":"boom"}}')).toEqual(nothing);
+  test('teaches its status alone when it is an error and no refusal', () => {
+    expect(learnFromStreamEvent('{"error":{"type":"server_error","message":"boom"}}')).toEqual({
+      ...nothing,
+      errorStatus: 500,
+    });
   });
 
   test.each([

@@ -1,0 +1,277 @@
+/**
+ * Decodes compressed responses for our own eyes, within bounds: what is read beside a response must not cost more than the response.
+ *
+ * Owns: which codings are read, and what their decoding may take, of one response and of the process. Does not own: what is looked
+ * for. Invariants: nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not
+ * read; a decoder ends with its response.
+ */
+import type { Transform } from 'node:stream';
+import {
+  constants,
+  createBrotliDecompress,
+  createGunzip,
+  createInflate,
+  createZstdDecompress,
+} from 'node:zlib';
+import type { Clock } from '../clock.ts';
+
+const kib = 1024;
+const mib = 1024 * kib;
+
+/**
+ * What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. The slowest decoder
+ * (gzip of what hardly shrinks) needs 40 ms for the maximum.
+ */
+const maxOfOne = { base: 128 * kib, perByteReceived: 128, total: 8 * mib } as const;
+/** Received bytes of one response that wait for its decoder. */
+const backlogBytes = mib;
+/**
+ * What all decoders of the process may take: how many there are, how many of them work at once, what they
+ * keep, and what they decode per second (about a tenth of a core).
+ */
+const maxOfProcess = { decoders: 100, working: 2, heldBytes: 32 * mib, bytesPerSecond: 32 * mib } as const;
+/** Longest text that is decoded as a whole, bytes. */
+const maxTextBytes = 256 * kib;
+/** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
+const maxTextMs = 1_000;
+/** How long the end of a response waits for what was decoded beside it. Milliseconds. */
+export const maxEndMs = 50;
+/** What a decoder gives out at once, bytes. */
+const chunkSize = 64 * kib;
+
+interface Coding {
+  /** What its decoder keeps of the decoded text at most: its window. */
+  readonly windowBytes: number;
+  readonly create: () => Transform;
+  /** False: these first bytes begin a text whose window is larger than that. */
+  readonly isBounded: (first: Buffer) => boolean;
+}
+
+/** 4 MiB, which encoders use by default. A decoder of brotli fills its window before it gives anything out. */
+const maxBrotliBits = 22;
+/** The largest window that RFC 8878 asks decoders to support: 8 MiB. */
+const maxZstdBits = 23;
+
+/** Binary logarithm of the window of a text in brotli (RFC 7932 §9.1). */
+function brotliWindowBits(first: number): number {
+  if ((first & 1) === 0) return 16;
+  const high = (first >> 1) & 7;
+  if (high > 0) return 17 + high;
+  const low = (first >> 4) & 7;
+  if (low === 1) return Infinity; // beyond the RFC: a "large window"
+  return low === 0 ? 17 : 8 + low;
+}
+
+const always = (): boolean => true;
+const gzip: Coding = { windowBytes: 32 * kib, create: () => createGunzip({ chunkSize }), isBounded: always };
+const codings: ReadonlyMap<string, Coding> = new Map([
+  ['gzip', gzip],
+  ['x-gzip', gzip],
+  ['deflate', { windowBytes: 32 * kib, create: () => createInflate({ chunkSize }), isBounded: always }],
+  [
+    'br',
+    {
+      windowBytes: 2 ** maxBrotliBits,
+      create: () => createBrotliDecompress({ chunkSize }),
+      isBounded: (first: Buffer) => brotliWindowBits(first[0] ?? 0) <= maxBrotliBits,
+    },
+  ],
+  [
+    'zstd',
+    {
+      windowBytes: 2 ** maxZstdBits,
+      create: () =>
+        createZstdDecompress({ chunkSize, params: { [constants.ZSTD_d_windowLogMax]: maxZstdBits } }),
+      isBounded: always,
+    },
+  ],
+]);
+
+/** True for a body that is sent as it is. */
+export const isPlain = (encoding: string): boolean => /^\s*(?:identity)?\s*$/i.test(encoding);
+
+/** What the decoders of a process take together. */
+class Decoders {
+  /** Decoders that have begun and have not ended. */
+  alive = 0;
+  /** Bytes decoded since the process began. */
+  decodedBytes = 0;
+  #working = 0;
+  readonly #waiting: (() => void)[] = [];
+  #heldBytes = 0;
+  #left: number = maxOfProcess.bytesPerSecond;
+  #at = 0;
+
+  enter(): boolean {
+    if (this.alive >= maxOfProcess.decoders) return false;
+    this.alive += 1;
+    return true;
+  }
+
+  /** Calls back when the decoder may work; it calls `stopWork` afterwards. */
+  work(begin: () => void): void {
+    if (this.#working >= maxOfProcess.working) {
+      this.#waiting.push(begin);
+      return;
+    }
+    this.#working += 1;
+    begin();
+  }
+
+  stopWork(): void {
+    const next = this.#waiting.shift();
+    if (next === undefined) this.#working -= 1;
+    else next();
+  }
+
+  /** `held`: by how much the memory of a decoder grows. False: the process has decoded enough for now. */
+  take(bytes: number, held: number, now: number): boolean {
+    const sinceMs = Math.max(0, now - this.#at);
+    this.#at = now;
+    const { bytesPerSecond, heldBytes } = maxOfProcess;
+    this.#left = Math.min(bytesPerSecond, this.#left + (sinceMs / 1000) * bytesPerSecond) - bytes;
+    this.decodedBytes += bytes;
+    this.#heldBytes += held;
+    return this.#left >= 0 && this.#heldBytes <= heldBytes;
+  }
+
+  leave(held: number): void {
+    this.alive -= 1;
+    this.#heldBytes -= held;
+  }
+}
+
+const all = new Decoders();
+
+/** What decoding takes of this process: decoders that have begun and not ended, and bytes decoded so far. */
+export const decodingNow = (): { readonly alive: number; readonly decodedBytes: number } => ({
+  alive: all.alive,
+  decodedBytes: all.decodedBytes,
+});
+
+/** Decodes one body while it passes, in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
+export class PassingDecoder {
+  readonly #stream: Transform;
+  readonly #coding: Coding;
+  readonly #clock: Clock;
+  #queue: Buffer[] = [];
+  #queuedBytes = 0;
+  #receivedBytes = 0;
+  #decodedBytes = 0;
+  /** It works, or waits for its turn. */
+  #isWorking = false;
+  #isBegun = false;
+  #isOver = false;
+  #onOver: ((isWhole: boolean) => void) | null = null;
+  #isEnding = false;
+
+  private constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
+    this.#coding = coding;
+    this.#clock = clock;
+    this.#stream = coding.create();
+    this.#stream.on('data', (bytes: Buffer) => {
+      if (this.#mayRead(bytes.length)) onBytes(bytes);
+      else this.stop();
+    });
+    this.#stream.on('end', () => this.#over(true)).on('error', () => this.stop());
+  }
+
+  /** `null`: the coding is not known, or enough other bodies are being decoded. */
+  static begin(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): PassingDecoder | null {
+    const coding = codings.get(encoding.trim().toLowerCase());
+    return coding === undefined || !all.enter() ? null : new PassingDecoder(coding, onBytes, clock);
+  }
+
+  write(chunk: Buffer): void {
+    if (this.#isOver || chunk.length === 0) return;
+    if (this.#receivedBytes === 0 && !this.#coding.isBounded(chunk)) return this.stop();
+    this.#receivedBytes += chunk.length;
+    this.#queue.push(chunk);
+    this.#queuedBytes += chunk.length;
+    if (this.#queuedBytes > backlogBytes) this.stop();
+    else this.#work();
+  }
+
+  /** Nothing follows. Calls back when all is decoded (`isWhole`), or when the decoding was given up before. */
+  end(onOver: (isWhole: boolean) => void): void {
+    if (this.#isOver) return onOver(false);
+    this.#onOver = onOver;
+    this.#isEnding = true;
+    this.#work();
+  }
+
+  /** Ends the decoding, wherever it is. */
+  stop(): void {
+    this.#over(false);
+  }
+
+  #work(): void {
+    if (this.#isWorking || this.#isOver) return;
+    if (this.#queue.length === 0 && !this.#isEnding) return;
+    this.#isWorking = true;
+    all.work(() => {
+      if (this.#isOver) return all.stopWork();
+      this.#isBegun = true;
+      const bytes = Buffer.concat(this.#queue, this.#queuedBytes);
+      this.#queue = [];
+      this.#queuedBytes = 0;
+      if (this.#isEnding) this.#stream.end(bytes);
+      else this.#stream.write(bytes, () => this.#worked());
+    });
+  }
+
+  #worked(): void {
+    if (this.#isOver) return;
+    this.#isWorking = false;
+    this.#isBegun = false;
+    all.stopWork();
+    this.#work();
+  }
+
+  #mayRead(bytes: number): boolean {
+    if (this.#isOver) return false;
+    const before = this.#decodedBytes;
+    this.#decodedBytes += bytes;
+    const held = this.#held(this.#decodedBytes) - this.#held(before);
+    const ofProcess = all.take(bytes, held, this.#clock.monotonic());
+    const { base, perByteReceived, total } = maxOfOne;
+    return ofProcess && this.#decodedBytes <= Math.min(total, base + perByteReceived * this.#receivedBytes);
+  }
+
+  #held(decodedBytes: number): number {
+    return Math.min(decodedBytes, this.#coding.windowBytes);
+  }
+
+  #over(isWhole: boolean): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#queue = [];
+    this.#stream.destroy();
+    all.leave(this.#held(this.#decodedBytes));
+    // A decoder that still waits for its turn gives it on when it comes.
+    if (this.#isBegun) all.stopWork();
+    this.#onOver?.(isWhole);
+  }
+}
+
+/** The text of a body whose bytes are all at hand; `null` when it is not text we can read, too long, or not decoded in time. */
+export function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<string | null> {
+  if (isPlain(encoding)) return Promise.resolve(bytes.toString('utf8'));
+  return new Promise((resolve) => {
+    const parts: Buffer[] = [];
+    let length = 0;
+    const onBytes = (part: Buffer): void => {
+      length += part.length;
+      parts.push(part);
+      if (length > maxTextBytes) decoder?.stop();
+    };
+    const decoder = PassingDecoder.begin(encoding, onBytes, clock);
+    if (decoder === null) return resolve(null);
+    const cancel = clock.after(maxTextMs, () => decoder.stop());
+    decoder.write(bytes);
+    decoder.end((isWhole) => {
+      cancel();
+      resolve(isWhole ? Buffer.concat(parts, length).toString('utf8') : null);
+    });
+  });
+}
