@@ -22,6 +22,7 @@ import { RedisEstimates } from './redis/estimates.ts';
 import { BucketSessions } from './redis/bucket-sessions.ts';
 import { Presence } from './redis/presence.ts';
 import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
+import type { Found } from './redis/replica.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
 import type { StoreParts, Stores } from './store-set.ts';
@@ -95,6 +96,8 @@ export class SharedStores implements Stores {
         new BucketSessions({ redis, replica, clock, telemetry, listener, leaseMs, onStranded }),
     });
     replica.onLoss(() => this.#onLoss());
+    replica.onDoubt(() => this.#findLost());
+    replica.onServerKnown(() => this.limiter.remote.catchUp());
     this.#subscribe();
     this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
   }
@@ -116,6 +119,7 @@ export class SharedStores implements Stores {
     this.#replica.close();
     await this.limiter.close();
     await this.ceilings.close();
+    await this.#redis.run('other', (client) => this.#replica.leave(client), { once: true });
     this.#redis.close();
     this.#connection.close();
   }
@@ -173,7 +177,8 @@ export class SharedStores implements Stores {
       const isOwn = [this.breakers, this.quotas, this.estimates, this.ceilings].some((one) =>
         one.hears(text),
       );
-      if (!isOwn) this.limiter.remote.hear(text);
+      // Of a server of which it is not known what it has, no grant is used: when that is known, it is asked for what was missed.
+      if (!isOwn && this.#replica.isServerKnown) this.limiter.remote.hear(text);
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);
     }
@@ -183,6 +188,11 @@ export class SharedStores implements Stores {
     return this.breakers.catchUp().catch((failure: unknown) => {
       this.#telemetry.log.bug('the breakers of other replicas cannot be read', failure);
     });
+  }
+
+  /** Another server serves: puts back what can be, and checks the rest. */
+  async #findLost(): Promise<Found | null> {
+    return (await this.ceilings.restore()) ? this.limiter.remote.check() : null;
   }
 
   #onLoss(): void {

@@ -1,10 +1,8 @@
-/** What `INFO` says about a server: whether it can be used, and which life of which server it is. Pure. */
+/** What `INFO` says about a server: whether it can be used. Pure. */
 
 import { troubleOf, type RedisTrouble } from './trouble.policy.ts';
 
 export interface ServerFacts {
-  /** Changes with every start of the server and every failover. */
-  readonly runId: string;
   /** Calls for a person: why this server cannot be used, and what to do; `null` = it can. */
   readonly fault: RedisTrouble | null;
 }
@@ -20,8 +18,7 @@ export function serverFacts(info: string): ServerFacts {
   }
   const version = facts.get('redis_version') ?? '';
   const evictionPolicy = facts.get('maxmemory_policy') ?? null;
-  const runId = `${facts.get('run_id') ?? 'unknown'}.${facts.get('master_replid') ?? 'unknown'}`;
-  return { runId, fault: faultOf(version, evictionPolicy) };
+  return { fault: faultOf(version, evictionPolicy) };
 }
 
 function faultOf(version: string, evictionPolicy: string | null): RedisTrouble | null {

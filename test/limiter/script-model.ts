@@ -218,7 +218,7 @@ function replyUnknown(kind: Exclude<EventKind, 'admit'>): EventReply {
     case 'forecast':
       return { kind: 'forecast', forecast: null };
     case 'tick':
-      return { kind: 'tick', waitingHere: 0, meters: [] };
+      return { kind: 'tick', waitingHere: 0, meters: [], missing: [] };
     case 'reconfigure':
       return { kind: 'reconfigure' };
     case 'wake':

@@ -18,6 +18,8 @@ export interface TestReplica extends Stores {
   granted(ticket: string): Promise<Grant>;
   /** The reported events: `mode redis`, `lost epoch`, `error timeout`. */
   readonly noted: string[];
+  /** Warnings of the log. */
+  readonly warnings: string[];
   /** Lines of the log that call something a bug: message, fields and cause. */
   readonly bugs: string[];
 }
@@ -42,6 +44,7 @@ export async function startReplica(
   const grants: Grant[] = [];
   const noted: string[] = [];
   const bugs: string[] = [];
+  const warnings: string[] = [];
   const at = new Map<string, number>();
   const waiting = new Map<string, (grant: Grant) => void>();
   const telemetry: Telemetry = {
@@ -51,6 +54,7 @@ export async function startReplica(
     redisError: (kind) => void noted.push(`error ${kind}`),
     log: {
       ...noTelemetry.log,
+      warn: (message) => void warnings.push(message),
       bug: (message, cause, fields = {}) =>
         void bugs.push(`${message} ${JSON.stringify(fields)} ${String(cause)}`),
     },
@@ -81,5 +85,5 @@ export async function startReplica(
       if (known !== undefined) resolve(known);
       else waiting.set(ticket, resolve);
     });
-  return Object.assign(stores, { grants, at, noted, bugs, granted });
+  return Object.assign(stores, { grants, at, noted, bugs, warnings, granted });
 }

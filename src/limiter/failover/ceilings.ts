@@ -139,11 +139,12 @@ export class FailoverCeilings implements Ceilings {
     return 'kind' in read ? this.#local.dayState(this.#share(ceiling)) : read;
   }
 
-  /** Puts this replica's own sends of the last window back, where Redis does not have them. */
-  async restore(): Promise<void> {
+  /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
+  async restore(): Promise<boolean> {
     for (const { key, sends } of this.#sends.all()) {
-      if (!(await this.#parts.redis.restore(key, sends))) return;
+      if (!(await this.#parts.redis.restore(key, sends))) return false;
     }
+    return true;
   }
 
   async close(): Promise<void> {}

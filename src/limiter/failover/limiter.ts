@@ -63,7 +63,7 @@ export interface FailoverLimiterParts {
   /** Builds the Redis side; `onStranded` takes tickets that go back to their lane while Redis is unavailable. */
   readonly createRemote: (onStranded: (admission: Positioned) => boolean) => BucketSessions;
   /** Awaited before waiting calls go back to Redis. */
-  readonly beforeResume: () => Promise<void>;
+  readonly beforeResume: () => Promise<unknown>;
 }
 
 export class FailoverLimiter implements Limiter {

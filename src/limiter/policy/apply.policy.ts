@@ -139,7 +139,8 @@ function ticked({ bucket, replica, now }: Run, leases: readonly LeaseToken[]): D
   for (const ticket of bucket.tickets.values()) {
     if (ticket.replica === replica && ticket.lease === null) waitingHere += 1;
   }
-  return { reply: { kind: 'tick', waitingHere, meters: metersOf(bucket, now) }, effects, named };
+  const missing = leases.filter((token) => !named.includes(token));
+  return { reply: { kind: 'tick', waitingHere, meters: metersOf(bucket, now), missing }, effects, named };
 }
 
 /** As of now, without moving the meters themselves. */

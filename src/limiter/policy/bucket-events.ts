@@ -93,6 +93,8 @@ export interface TickReply {
   /** Tickets of this replica that wait in the bucket. */
   readonly waitingHere: number;
   readonly meters: readonly MeterSnapshot[];
+  /** Of the named leases, those that the bucket does not have for this replica (any more). */
+  readonly missing: readonly LeaseToken[];
 }
 
 export interface ReconfigureReply {

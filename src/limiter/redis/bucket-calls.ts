@@ -91,6 +91,12 @@ export class BucketCalls {
       background.run(this.settle(lease, { kind: 'returned', sleepMs, because: 'backoff' }, null));
       return null;
     }
+    const withheldMs = this.#context.replica.withholdsMs(lease.isCapped);
+    if (withheldMs > 0) {
+      const returned = { kind: 'returned', sleepMs: withheldMs, because: 'backoff' } as const;
+      background.run(this.settle(lease, returned, null));
+      return null;
+    }
     const keptMs = lease.isCapped ? this.kept.msLeft() : 0;
     if (keptMs <= 0) return lease;
     this.kept.keep(lease, keptMs);

@@ -26,6 +26,7 @@ import type {
   WaitForecast,
   TicketId,
 } from '../limiter.ts';
+import type { Found } from './replica.ts';
 import type { ReplicaContext } from './replica-context.ts';
 
 /** Meters of a bucket in use are read so often at least. Milliseconds; as often as the live page takes a sample. */
@@ -209,7 +210,12 @@ export class BucketSession {
     this.replies.schedulePump();
   }
 
-  /** Redis lost data, or may have. */
+  /** Does Redis have what this replica has in the bucket? See {@link BucketTicks.check}. */
+  check(): Promise<Found | null> {
+    return this.#ticks.check();
+  }
+
+  /** Redis lost data. */
   doubt(): void {
     this.calls.held.needsResync = true;
   }

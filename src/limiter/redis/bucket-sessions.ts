@@ -12,6 +12,7 @@ import { BucketSession, type LastReading } from './bucket-session.ts';
 import { EndedLeases, type SentSettlement } from './ended-leases.ts';
 import type { Admission, BucketKey, BucketSnapshot } from '../limiter.ts';
 import type { Positioned } from './replica-calls.ts';
+import type { Found } from './replica.ts';
 import type { Recovery, ReplicaContext } from './replica-context.ts';
 import { ReplicaPositions } from './replica-positions.ts';
 import { readMessage } from './protocol/message-codec.ts';
@@ -122,7 +123,15 @@ export class BucketSessions {
     this.#tickAll();
   }
 
-  /** Redis lost data, or may have. */
+  /** Does Redis have everything that this replica has in it? Enters waiting tickets again. `null` = it is not known. */
+  async check(): Promise<Found | null> {
+    const inUse = [...this.#sessions.values()].filter(({ isIdle }) => !isIdle);
+    const found = await Promise.all(inUse.map((session) => session.check()));
+    if (found.includes('missing')) return 'missing';
+    return found.includes(null) ? null : 'whole';
+  }
+
+  /** Redis lost data. */
   onLoss(): void {
     for (const session of this.#sessions.values()) session.doubt();
     this.#tickAll();

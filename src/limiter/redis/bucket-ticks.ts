@@ -10,6 +10,8 @@ import type { TickReply } from '../policy/bucket-events.ts';
 import { leasesPerTick } from './protocol/event-codec.ts';
 import type { AppliedEvent } from './outbox.ts';
 import { type ReplicaTicket } from './replica-calls.ts';
+import type { Found } from './replica.ts';
+import type { LeaseToken } from '../limiter.ts';
 import { leaseMarginMs, type HeldLease } from './held-lease.ts';
 
 export class BucketTicks {
@@ -36,8 +38,33 @@ export class BucketTicks {
   }
 
   /** Asks for what was missed, whatever tick is under way. */
-  pump(): Promise<void> {
-    return this.#ask([]);
+  async pump(): Promise<void> {
+    await this.#ask([]);
+  }
+
+  /**
+   * Does Redis have every lease of this replica? Enters all waiting tickets again, and resolves when that is done. `null` = Redis
+   * did not reply.
+   */
+  async check(): Promise<Found | null> {
+    const { held } = this.#parts.calls;
+    const leases = [...held.leases.values()].filter(({ isLost }) => !isLost);
+    const missing = new Set<LeaseToken>();
+    held.needsResync = true;
+    for (let from = 0; from === 0 || from < leases.length; from += leasesPerTick) {
+      const reply = await this.#ask(leases.slice(from, from + leasesPerTick));
+      if (reply === null) return null;
+      for (const token of reply.missing) missing.add(token);
+    }
+    // Goes behind the tickets that were entered again.
+    if ((await this.#ask([])) === null) return null;
+    const now = this.#parts.context.clock.monotonic();
+    // A lease that has ended meanwhile, or has run out, is not looked for.
+    const isMissing = (lease: HeldLease): boolean =>
+      held.leases.get(lease.lease) === lease &&
+      (lease.isLost || missing.has(lease.lease)) &&
+      lease.expiresAt > now - leaseMarginMs;
+    return leases.some(isMissing) ? 'missing' : 'whole';
   }
 
   #countStalled(leases: readonly HeldLease[]): void {
@@ -46,13 +73,13 @@ export class BucketTicks {
     for (const lease of leases) if (lease.expiresAt + leaseMarginMs < now) calls.countLost(lease, 'stalled');
   }
 
-  async #ask(leases: readonly HeldLease[]): Promise<void> {
+  async #ask(leases: readonly HeldLease[]): Promise<TickReply | null> {
     const { calls, queue, view, context } = this.#parts;
     const { held } = calls;
     const known = [...held.tickets.values()].filter(isConfirmed);
     const renewed = leases.filter(({ lease }) => held.leases.has(lease));
     const asked = await queue.apply<'tick'>({ kind: 'tick', leases: renewed.map(({ lease }) => lease) });
-    if (asked.kind === 'unavailable') return;
+    if (asked.kind === 'unavailable') return null;
     this.#renew(renewed, asked);
     const waiting = known.filter(({ state }) => isConfirmedBefore(state, asked.sentAt));
     const isOneLost = this.#missesOne(waiting.length, asked);
@@ -62,6 +89,7 @@ export class BucketTicks {
     for (const ticket of waiting) {
       if (isConfirmed(ticket) && (isOneLost || mayBeForgotten(ticket))) calls.reenter(ticket);
     }
+    return asked.reply;
   }
 
   #renew(leases: readonly HeldLease[], { bucket, sentAt }: AppliedEvent<TickReply>): void {

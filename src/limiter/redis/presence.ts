@@ -1,9 +1,11 @@
 /**
- * This replica among the others: its name, its heartbeat once a second, how many others are heard of, and whether Redis
- * has lost what it held (a new epoch).
+ * This replica among the others: its name, its heartbeat once a second, how many others are heard of, whether Redis has lost
+ * what it held (a new epoch), and whether it may have (a doubt, in which every replica checks what it holds). `presence.lua`
+ * says when either begins and ends.
  *
- * Owns: the presence record. Does not own: what a loss means for tickets, leases and ceilings (they watch).
- * Invariant: durations only; the start of an epoch is on Redis' clock and is compared with nothing else.
+ * Owns: the presence record. Does not own: what a loss means for tickets, leases and ceilings (they watch), how a replica checks.
+ * Invariants: durations only; the start of an epoch is on Redis' clock and is compared with nothing else. What this replica
+ * knows of the record never goes back, and it declares nothing by itself: it reports what it knows, and the script compares.
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { Telemetry } from '../../telemetry/events.ts';
@@ -12,20 +14,25 @@ import { amountOf, listOf, numberOf, textOf } from '../../redis/malformed-reply.
 import { runOwn } from './protocol/commands.ts';
 import type { RedisClient, RedisConnection } from '../../redis/connection.ts';
 import { serverFacts } from '../../redis/server-info.policy.ts';
-import type { Replica } from './replica.ts';
+import type { Found, Replica } from './replica.ts';
 import { RedisUnusable } from '../../redis/redis-unusable.ts';
+import { recoveryGraceMs } from './bucket-view.ts';
 import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
+/** Heartbeats follow each other so fast while this replica waits for the end of a doubt. Milliseconds. */
+const doubtBeatMs = 100;
+/** A grant that must not be used now goes back to its lane for so long. Milliseconds. */
+const withholdMs = 150;
 /** A replica counts as alive for this long after a heartbeat (`presence.lua`). Milliseconds. */
 const lifeMs = 5_000;
 /** How long a new replica learns of a past loss: longer than any lease. Milliseconds. */
 const rememberedMs = 60_000;
 export const presenceKeys = [
-  'sluice:{presence}:1:epoch',
+  'sluice:{presence}:2:record',
   'sluice:{presence}:1:replicas',
   'sluice:{presence}:1:back',
-  'sluice:{presence}:1:hold',
+  'sluice:{presence}:2:checking',
 ] as const;
 
 export interface PresenceParts {
@@ -46,15 +53,39 @@ interface Census {
   readonly fullAt: number | null;
 }
 
+/** What this replica has read of the record: compared with it at the next heartbeat. */
+interface Known {
+  /** Counts the epochs. */
+  readonly order: number;
+  /** The start of the epoch on Redis' clock, as text. */
+  readonly start: string;
+  /** Counts the heartbeats of all replicas. */
+  readonly beats: number;
+}
+
 /** The reply of `presence.lua`. */
-interface Beat {
-  readonly epoch: string;
+interface Beat extends Known {
   readonly isChange: boolean;
   readonly now: number;
   readonly count: number;
   readonly backAgoMs: number | null;
   readonly heldAgoMs: number;
+  /** The doubt that is open, and since when; `null` = none is. */
+  readonly doubt: { readonly name: string; readonly agoMs: number } | null;
 }
+
+/** How far this replica is with its part in a doubt. */
+type Doubt =
+  | { readonly kind: 'none' }
+  | {
+      readonly kind: 'open';
+      readonly name: string;
+      /** Monotonic milliseconds. */
+      readonly since: number;
+      /** `null` = this replica is still checking, or could not: it tries again at the next heartbeat. */
+      readonly found: Found | null;
+      readonly isChecking: boolean;
+    };
 
 export class Presence implements Replica {
   readonly id: ReplicaId;
@@ -62,31 +93,35 @@ export class Presence implements Replica {
   readonly #parts: PresenceParts;
   readonly #watchers: (() => void)[] = [];
   #census: Census = { replicas: 1, fullAt: null };
-  /** Which life of which server this is; `null` = to be asked. */
-  #runId: string | null = null;
-  /** The epoch of Redis' data as known. */
-  #epoch: string | null = null;
-  /** True when the epoch began with a loss of data. A replica that knew the earlier epoch may learn of it later than this one. */
-  #isChange = false;
+  /** `null` = no heartbeat has been answered. */
+  #known: Known | null = null;
+  #doubt: Doubt = { kind: 'none' };
+  #check: () => Promise<Found | null> = () => Promise.resolve('whole');
+  #onServerKnown = (): void => {};
+  /** A heartbeat was answered on the connection that is open now. Before that nobody knows what that server has. */
+  #isServerKnown = false;
+  /** A primary of the Cluster changed, and no heartbeat has reported that yet. */
+  #mustDoubt = false;
   #lostAt: number | null = null;
   /** Monotonic milliseconds at which the hold of serialized calls began that all replicas share; `null` = none did. */
   #heldSince: number | null = null;
-  /** Monotonic milliseconds at which a Cluster last changed a primary: only this replica's hold. */
-  #changedAt: number | null = null;
   /** How many losses were noticed. */
   #losses = 0;
   #backAt: number | null = null;
   #primaries = '';
+  #run: ((beat: (client: RedisClient) => Promise<void>) => Promise<void>) | null = null;
   #cancel = (): void => {};
   #isClosed = false;
 
   constructor(parts: PresenceParts) {
     this.#parts = parts;
     this.id = replicaId(`r${parts.random.hex(12)}`);
-    // Every new connection may lead to another server.
-    parts.connection.client.on('ready', () => {
-      this.#runId = null;
+    const { client } = parts.connection;
+    client.on('close', () => {
+      this.#isServerKnown = false;
     });
+    // Every new connection may lead to another server: the heartbeat is the first command there.
+    client.on('ready', () => this.#beatNow());
   }
 
   count(): number {
@@ -98,8 +133,7 @@ export class Presence implements Replica {
   }
 
   heldSince(): number | null {
-    const starts = [this.#lately(this.#heldSince), this.#lately(this.#changedAt)].filter((at) => at !== null);
-    return starts.length === 0 ? null : Math.max(...starts);
+    return this.#lately(this.#heldSince);
   }
 
   losses(): number {
@@ -110,64 +144,131 @@ export class Presence implements Replica {
     return this.#backAt;
   }
 
+  get isServerKnown(): boolean {
+    return this.#isServerKnown;
+  }
+
+  withholdsMs(isCapped: boolean): number {
+    if (!this.#isServerKnown) return withholdMs;
+    if (this.#doubt.kind === 'none') return 0;
+    const agoMs = this.#parts.clock.monotonic() - this.#doubt.since;
+    return isCapped || agoMs < recoveryGraceMs ? withholdMs : 0;
+  }
+
   async beat(client: RedisClient, comesBack = false): Promise<void> {
-    const { clock, leaseMs, connection, livingChannel } = this.#parts;
-    if (this.#runId === null) await this.checkServer();
+    const { clock, leaseMs, livingChannel } = this.#parts;
     const sentAt = clock.monotonic();
-    const heldSince = this.#heldSince;
-    const isShared = heldSince !== null && this.heldSince() === heldSince;
-    const heldAgoText = isShared ? String(sentAt - heldSince) : '';
+    const heldSince = this.heldSince();
+    const heldAgoText = heldSince === null ? '' : String(sentAt - heldSince);
+    const before = this.#known;
+    const knows = before === null ? ['', '', ''] : [String(before.order), before.start, String(before.beats)];
+    const checked =
+      this.#doubt.kind === 'open' && this.#doubt.found !== null
+        ? [this.#doubt.name, this.#doubt.found]
+        : ['', ''];
+    const mustDoubt = this.#mustDoubt;
     const isBack = comesBack ? '1' : '';
-    const knows = this.#epoch ?? '';
     const hold = [heldAgoText, String(leaseMs)];
-    const argv = [this.id, this.#runId ?? 'unknown', knows, '', isBack, ...hold, livingChannel];
+    const argv = [this.id, ...knows, '', isBack, ...hold, livingChannel, ...checked, mustDoubt ? '1' : ''];
     // Everything is read before anything is believed.
-    const { epoch, isChange, now, count, backAgoMs, heldAgoMs } = beatOf(
-      await runOwn(client, 'presence', { keys: presenceKeys, argv }),
-    );
-    this.storeClock.note(now, sentAt, clock.monotonic());
-    const agoMs = now - numberOf(epoch);
-    this.#backAt = backAgoMs === null ? null : sentAt - backAgoMs;
-    this.#census = this.#counted(count, comesBack);
-    // Another heartbeat may have been answered meanwhile.
-    const known = this.#epoch;
-    const wasChange = known === epoch && this.#isChange;
-    this.#epoch = epoch;
-    this.#isChange = isChange || wasChange;
-    // Not before: presence.lua would count this replica itself.
-    if (known === null) connection.join(livingChannel);
-    const isOtherEpoch = known !== null && known !== epoch;
-    const isNews = isOtherEpoch || (isChange && !wasChange && agoMs < rememberedMs);
-    if (isNews) {
-      this.#heldSince = clock.monotonic() - heldAgoMs;
-      this.#noteLoss(agoMs);
-    }
+    const beat = beatOf(await runOwn(client, 'presence', { keys: presenceKeys, argv }));
+    if (mustDoubt) this.#mustDoubt = false;
+    this.storeClock.note(beat.now, sentAt, clock.monotonic());
+    this.#backAt = beat.backAgoMs === null ? null : sentAt - beat.backAgoMs;
+    this.#census = this.#counted(beat.count, comesBack);
     this.#noticePrimaries();
+    // Another heartbeat may have been answered meanwhile: what is known never goes back.
+    if (isOlder(beat, this.#known)) return;
+    this.#noticeEpoch(beat);
+    this.#noticeDoubt(beat, sentAt);
+    const wasServerKnown = this.#isServerKnown;
+    this.#isServerKnown = true;
+    if (!wasServerKnown) this.#onServerKnown();
   }
 
   async checkServer(): Promise<void> {
-    const { connection } = this.#parts;
-    const facts = serverFacts(await connection.info());
-    if (facts.fault !== null) throw new RedisUnusable(facts.fault);
-    this.#runId = connection.primaries() === '' ? facts.runId : 'cluster';
+    const { fault } = serverFacts(await this.#parts.connection.info());
+    if (fault !== null) throw new RedisUnusable(fault);
   }
 
   onLoss(watcher: () => void): void {
     this.#watchers.push(watcher);
   }
 
+  onDoubt(check: () => Promise<Found | null>): void {
+    this.#check = check;
+  }
+
+  onServerKnown(watcher: () => void): void {
+    this.#onServerKnown = watcher;
+  }
+
   start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void {
-    if (this.#isClosed) return;
-    this.#cancel = this.#parts.clock.after(beatMs, () => {
-      const again = (): void => this.start(run);
-      // A failure is counted where it happened; the next beat tries again.
-      run((client) => this.beat(client)).then(again, again);
-    });
+    this.#run = run;
+    this.#beatIn(beatMs);
+  }
+
+  /** This replica ends, and nothing of it is in flight any more: nobody waits for it to check anything. */
+  async leave(client: RedisClient): Promise<void> {
+    const [, replicas, , checking] = presenceKeys;
+    await Promise.all([client.zrem(replicas, this.id), client.zrem(checking, this.id)]);
   }
 
   close(): void {
     this.#isClosed = true;
     this.#cancel();
+  }
+
+  #beatIn(ms: number): void {
+    this.#cancel();
+    if (!this.#isClosed) this.#cancel = this.#parts.clock.after(ms, () => this.#beatNow());
+  }
+
+  /** Sends a heartbeat, and plans the next one. */
+  #beatNow(): void {
+    if (this.#isClosed || this.#run === null) return;
+    this.#cancel();
+    const again = (): void =>
+      this.#beatIn(this.#isServerKnown && this.#doubt.kind === 'none' ? beatMs : doubtBeatMs);
+    // A failure is counted where it happened; the next beat tries again.
+    this.#run((client) => this.beat(client)).then(again, again);
+  }
+
+  #noticeEpoch(beat: Beat): void {
+    const { clock, connection, livingChannel } = this.#parts;
+    const known = this.#known;
+    const agoMs = Math.max(0, beat.now - numberOf(beat.start));
+    this.#known = { order: beat.order, start: beat.start, beats: beat.beats };
+    // Not before: presence.lua would count this replica itself.
+    if (known === null) connection.join(livingChannel);
+    const isOther = known !== null && (known.order !== beat.order || known.start !== beat.start);
+    if (!isOther && !(known === null && beat.isChange && agoMs < rememberedMs)) return;
+    this.#heldSince = clock.monotonic() - beat.heldAgoMs;
+    this.#noteLoss(agoMs);
+  }
+
+  #noticeDoubt({ doubt }: Beat, sentAt: number): void {
+    const known = this.#doubt;
+    if (doubt === null) this.#doubt = { kind: 'none' };
+    else if (known.kind === 'none' || known.name !== doubt.name) {
+      const since = sentAt - doubt.agoMs;
+      this.#parts.telemetry.log.info('another Redis server serves: checking whether it has everything');
+      this.#checkIn({ kind: 'open', name: doubt.name, since, found: null, isChecking: true });
+    } else if (known.found === null && !known.isChecking) this.#checkIn({ ...known, isChecking: true });
+  }
+
+  #checkIn(doubt: Extract<Doubt, { kind: 'open' }>): void {
+    this.#doubt = doubt;
+    const end = (found: Found | null): void => {
+      if (this.#doubt.kind === 'none' || this.#doubt.name !== doubt.name) return;
+      this.#doubt = { ...doubt, found, isChecking: false };
+      if (found === null) this.#beatIn(doubtBeatMs);
+      else this.#beatNow();
+    };
+    this.#check().then(end, (failure: unknown) => {
+      this.#parts.telemetry.log.bug('what Redis has could not be checked', failure);
+      end(null);
+    });
   }
 
   /** A time that was not long ago. */
@@ -196,26 +297,33 @@ export class Presence implements Replica {
     return { replicas: isBelieved ? Math.max(1, count) : replicas, fullAt };
   }
 
-  /** In a Cluster a shard may change its primary without this replica's record noticing. */
+  /** In a Cluster another shard may change its primary without the record noticing. */
   #noticePrimaries(): void {
     const now = this.#parts.connection.primaries();
-    if (this.#primaries !== '' && now !== '' && this.#primaries !== now) {
-      this.#changedAt = this.#parts.clock.monotonic();
-      this.#noteLoss(0);
+    if (now === '') return;
+    if (this.#primaries !== '' && this.#primaries !== now) {
+      this.#mustDoubt = true;
+      this.#beatNow();
     }
-    if (now !== '') this.#primaries = now;
+    this.#primaries = now;
   }
 }
 
+const isOlder = (beat: Known, known: Known | null): boolean =>
+  known !== null && (beat.order < known.order || (beat.order === known.order && beat.beats < known.beats));
+
 function beatOf(reply: unknown): Beat {
-  const [epoch, kind, now, count, backAgoMs, heldAgoMs] = listOf(reply);
+  const [order, start, kind, beats, now, count, backAgoMs, heldAgoMs, doubt, doubtAgoMs] = listOf(reply);
   return {
-    epoch: textOf(epoch),
+    order: amountOf(order),
+    start: textOf(start),
+    beats: amountOf(beats),
     isChange: textOf(kind) === 'change',
     now: numberOf(now),
     count: amountOf(count),
     backAgoMs: backAgoMs === '' || backAgoMs === undefined ? null : amountOf(backAgoMs),
     // The clock of Redis may have been set back.
     heldAgoMs: Math.max(0, numberOf(heldAgoMs)),
+    doubt: doubt === '' ? null : { name: textOf(doubt), agoMs: Math.max(0, numberOf(doubtAgoMs)) },
   };
 }

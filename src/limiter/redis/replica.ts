@@ -3,6 +3,9 @@ import type { ReplicaId } from '../../ids.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import type { StoreClock } from './store-clock.ts';
 
+/** What a check of everything that this replica holds in Redis came to. */
+export type Found = 'whole' | 'missing';
+
 export interface Replica {
   readonly id: ReplicaId;
   /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
@@ -22,9 +25,15 @@ export interface Replica {
   backAt(): number | null;
   /** Sends a heartbeat now, and learns of losses of data. `comesBack`: this replica was without Redis. */
   beat(client: RedisClient, comesBack?: boolean): Promise<void>;
-  /** Learns which server serves now; rejects when that server cannot be used. */
+  /** Rejects when the server that serves now cannot be used. */
   checkServer(): Promise<void>;
   onLoss(watcher: () => void): void;
+  /**
+   * For how long a grant that comes now must not be used, milliseconds; 0 = it may be. While it is not known whether the server
+   * that serves now has everything, grants go back to their lanes: all of them until every replica has had the time to enter its
+   * tickets again, those of capped lanes until all replicas have checked.
+   */
+  withholdsMs(isCapped: boolean): number;
   /** Beats once a second from now on. */
   start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void;
   close(): void;

@@ -192,6 +192,7 @@ describe('a replica', () => {
         heldSince: () => null,
         losses: () => 0,
         backAt: () => null,
+        withholdsMs: () => 0,
         beat: async () => {},
         checkServer: async () => {},
         onLoss: () => {},

@@ -230,7 +230,7 @@ function words(reply: EventReply, kind: string, isKnown: boolean): unknown {
     }
     case 'tick':
       if (!isKnown) return ['unknown_bucket'];
-      return ['ticked', reply.waitingHere, reply.meters.map(meterWords)];
+      return ['ticked', reply.waitingHere, reply.meters.map(meterWords), reply.missing];
     case 'reconfigure':
       return [isKnown ? 'reconfigured' : 'unknown_bucket'];
     case 'wake':

@@ -28,7 +28,7 @@ export class Connection {
   readonly #lossy: NetworkPlan;
   readonly #quietFrom: number | null;
   readonly #server: Server;
-  readonly #listeners: { readonly run: () => void; readonly once: boolean }[] = [];
+  readonly #listeners: { readonly event: string; readonly run: () => void }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
   readonly #subscriptions: Subscription[] = [];
   readonly #joined = new Set<string>();
@@ -124,6 +124,11 @@ export class Connection {
     for (const subscription of this.#subscriptions) subscription.open = false;
     for (const fail of this.#pending) this.#process.arrives(this.#now(), () => fail(new Error(broken)));
     this.#pending.clear();
+    this.#process.arrives(this.#now(), () => this.#emit('close'));
+  }
+
+  #emit(event: string): void {
+    for (const listener of this.#listeners) if (listener.event === event) listener.run();
   }
 
   mend(): void {
@@ -136,7 +141,7 @@ export class Connection {
       this.#status = 'ready';
       this.trouble();
       this.#noteGap();
-      for (const { run } of this.#listeners) run();
+      this.#emit('ready');
       for (const subscription of this.#subscriptions) this.#resubscribe(subscription);
     });
   }
@@ -175,7 +180,7 @@ export class Connection {
   #client(): object {
     const client = {
       status: 'ready',
-      on: (_event: string, run: () => void): void => void this.#listeners.push({ run, once: false }),
+      on: (event: string, run: () => void): void => void this.#listeners.push({ event, run }),
       get: (key: string) => this.#ask('get', [key]),
       pttl: (key: string) => this.#ask('pttl', [key]),
     };

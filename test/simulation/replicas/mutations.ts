@@ -68,10 +68,10 @@ export const replicaMutations: readonly Mutation[] = [
   ),
   row(
     '3',
-    'a loss that only another replica could know of is not heard of later',
-    presence,
-    '(isChange && !wasChange && agoMs',
-    '(isChange && known === null && agoMs',
+    'what another server does not have is not missed',
+    ticks,
+    '(lease.isLost || missing.has(lease.lease))',
+    'lease.isLost',
   ),
   row(
     '3',
@@ -175,7 +175,7 @@ export const replicaMutations: readonly Mutation[] = [
     survives:
       'leases nobody ends expire, and tickets that wait are entered again: a capped lane waits a lease (limiter/redis/pending.test.ts)',
   },
-  row('7', 'a new epoch is not noticed', presence, 'this.#noteLoss(agoMs);\n    }', '}'),
+  row('7', 'a new epoch is not noticed', presence, '    this.#noteLoss(agoMs);\n', ''),
   row(
     '7',
     'tickets of dead replicas keep their positions',

@@ -26,12 +26,25 @@ interface Entry {
   readonly words: readonly string[];
   /** Subscriptions to the channel of the living then. */
   readonly living: number;
+  /** Run id of the server that carried it out. */
+  readonly server: string;
 }
 
 /** Subscriptions, which are no data: they outlast a loss of it. */
 export interface Channels {
   publish(channel: string, text: string): void;
   subscribers(channel: string): number;
+}
+
+/** The record of `presence.lua`. */
+interface PresenceRecord {
+  readonly order: number;
+  readonly start: string;
+  readonly kind: string;
+  readonly beats: number;
+  readonly held: number;
+  readonly server: string;
+  readonly doubt: string;
 }
 
 const presenceLifeMs = 5_000;
@@ -48,15 +61,16 @@ export class Server {
   readonly #models = new Map<string, ScriptModel>();
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
-  #epoch: { runId: string; since: string; kind: string } | null = null;
+  #record: PresenceRecord | null = null;
+  readonly #checking = new Set<string>();
   /** When the first replica was back after an absence, for a while. */
   #backAt: number | null = null;
-  #heldSince = 0;
   readonly #replicas = new Map<string, number>();
   #log: Entry[] = [];
   #silent = false;
   #skewMs = 0;
   #lives = 1;
+  #histories = 1;
   /** Commands on buckets, and messages to all other replicas, so far. */
   bucketCommands = 0;
   messages = 0;
@@ -90,17 +104,34 @@ export class Server {
     return model;
   }
 
+  /** Of this life of this process. */
+  get runId(): string {
+    return `run${this.#lives}`;
+  }
+
   info(): string {
-    return `redis_version:7.2.4\r\nrun_id:run${this.#lives}\r\nmaster_replid:repl${this.#lives}\r\n`;
+    return `redis_version:7.2.4\r\nrun_id:${this.runId}\r\nmaster_replid:repl${this.#histories}\r\n`;
   }
 
   /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
     const isBeat = command === ownCommand('Presence');
-    const living = isBeat ? this.#channels.subscribers(words[11] ?? '') : 0;
-    const entry = { at: this.monotonic(), clock: this.now(), command, words, living };
+    const living = isBeat ? this.#channels.subscribers(words[12] ?? '') : 0;
+    const entry = { at: this.monotonic(), clock: this.now(), command, words, living, server: this.runId };
     this.#log.push(entry);
     return this.#run(entry);
+  }
+
+  /** A backup is taken, or a first replica attaches: the replication id changes, and nothing else. */
+  replicate(): void {
+    this.#histories += 1;
+  }
+
+  /** A replica that has everything is promoted. */
+  promote(skewMs: number): void {
+    this.#lives += 1;
+    this.#histories += 1;
+    this.#skewMs += skewMs;
   }
 
   /** FLUSHALL. */
@@ -114,6 +145,7 @@ export class Server {
   restartEmpty(): void {
     this.flush();
     this.#lives += 1;
+    this.#histories += 1;
   }
 
   /** Another server serves: it lacks the last `lostMs`, and its clock differs. */
@@ -131,6 +163,7 @@ export class Server {
     this.#silent = false;
     this.#log = kept;
     this.#lives += 1;
+    this.#histories += 1;
     this.#skewMs += skewMs;
     this.#watch.lost(`failover without the last ${lostMs.toFixed(0)} ms`);
   }
@@ -146,7 +179,8 @@ export class Server {
     this.#sends.clear();
     this.#days.clear();
     this.#replicas.clear();
-    this.#epoch = null;
+    this.#record = null;
+    this.#checking.clear();
     this.#backAt = null;
   }
 
@@ -154,7 +188,7 @@ export class Server {
     if (!this.#silent) this.#channels.publish(`sluice:r:${message.replica}`, messageText(message));
   }
 
-  #run({ clock, command, words, living }: Entry): unknown {
+  #run({ clock, command, words, living, server }: Entry): unknown {
     if (command === ownCommand('Apply')) return this.#apply(words[4] ?? '', clock);
     const [key = '', ...argv] = words;
     switch (command) {
@@ -167,7 +201,7 @@ export class Server {
       case ownCommand('Restore'):
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
-        return this.#presence(argv.slice(3), { now: clock, living });
+        return this.#presence(argv.slice(3), { now: clock, living, server });
       // No upstream of the simulation refuses for good.
       case ownCommand('Breaker'):
         return [];
@@ -322,24 +356,64 @@ export class Server {
   }
 
   /** presence.lua */
-  #presence(argv: string[], { now, living }: { readonly now: number; readonly living: number }): unknown {
-    const [replica = '', runId = '', knows = '', , comesBack, heldAgoMs = '', leaseMs = ''] = argv;
-    const reported = this.#epoch;
-    const founded = knows === '' && living === 0 ? 'first' : 'change';
-    let { since, kind } = reported ?? { since: String(now), kind: founded };
-    if (reported !== null && reported.runId !== runId) [since, kind] = [String(now), 'change'];
-    else if (reported !== null && kind === 'first' && knows !== '' && knows !== since) kind = 'change';
-    if (reported?.runId !== runId) {
-      const isHeld = heldAgoMs !== '' && Number(heldAgoMs) < Number(leaseMs);
-      this.#heldSince = isHeld ? now - Number(heldAgoMs) : now;
-    }
-    this.#epoch = { runId, since, kind };
-    if (this.#backAt !== null && this.#backAt + presenceLifeMs <= now) this.#backAt = null;
+  #presence(
+    argv: string[],
+    { now, living, server }: { readonly now: number; readonly living: number; readonly server: string },
+  ): unknown {
+    const [replica = '', order = '', start = '', beats = '', , comesBack, heldAgoMs = '', lease = ''] = argv;
+    const [, checkedIn = '', found = '', mustDoubt] = argv.slice(8);
+    const leaseMs = Number(lease);
+    const before = this.#record;
+    const known = order === '' ? null : { order: Number(order), start, beats: Number(beats) };
+    for (const [each, at] of this.#replicas) if (at <= now - leaseMs) this.#replicas.delete(each);
+    const isGoneBack =
+      known !== null &&
+      before !== null &&
+      (known.order > before.order ||
+        (known.order === before.order && (known.start !== before.start || known.beats > before.beats)));
+    let doubt = before?.doubt ?? '';
+    const isChecked = doubt !== '' && checkedIn === doubt;
+    if (isChecked && found === 'whole') this.#checking.delete(replica);
+    const isOver = doubt !== '' && this.#checking.size === 0;
+    const isLate = doubt !== '' && !isOver && Math.abs(now - Number(doubt)) >= presenceLifeMs;
+    const wasLoss = known !== null && before?.kind === 'first' && known.order < before.order;
+    const isNew = before === null || isGoneBack || wasLoss || isLate || (isChecked && found === 'missing');
+    let { kind, held, ...epoch } = before ?? { kind: '', held: now, order: 0, start: '', beats: 0 };
+    if (isNew) {
+      kind = before === null && known === null && living === 0 ? 'first' : 'change';
+      epoch = {
+        order: Math.max(epoch.order + 1, (known?.order ?? 0) + 1, Math.floor(now)),
+        start: String(now),
+        beats: Math.max(epoch.beats, known?.beats ?? 0),
+      };
+      held = heldAgoMs !== '' && Number(heldAgoMs) < leaseMs ? now - Number(heldAgoMs) : now;
+      doubt = '';
+    } else if (mustDoubt === '1' || before.server !== server) {
+      for (const each of this.#replicas.keys()) this.#checking.add(each);
+      doubt = this.#checking.size > 0 ? String(now) : '';
+    } else if (isOver) doubt = '';
+    if (doubt === '') this.#checking.clear();
+    const record = { ...epoch, beats: epoch.beats + 1, kind, held, doubt, server };
+    this.#record = record;
+    if (this.#backAt !== null && (this.#backAt + presenceLifeMs <= now || this.#backAt > now))
+      this.#backAt = null;
     if (comesBack === '1' && (this.#backAt === null || this.#backAt + settlingMs <= now)) this.#backAt = now;
-    for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
+    for (const [each, at] of this.#replicas) if (at >= now + presenceLifeMs) this.#replicas.delete(each);
     this.#replicas.set(replica, now);
     const backAgoMs = this.#backAt === null ? '' : String(now - this.#backAt);
-    return [since, kind, String(now), this.#replicas.size, backAgoMs, String(now - this.#heldSince)];
+    const count = [...this.#replicas.values()].filter((at) => at > now - presenceLifeMs).length;
+    return [
+      record.order,
+      record.start,
+      kind,
+      String(record.beats),
+      String(now),
+      count,
+      backAgoMs,
+      String(now - held),
+      doubt,
+      doubt === '' ? '' : String(now - Number(doubt)),
+    ];
   }
 }
 

@@ -3,19 +3,25 @@
 -- Guarantees: grants whose reply or message was lost are reported again, until the replica names their lease here or in any
 -- other event; a bucket that Redis does not know is not created (the replica enters its tickets again).
 -- Event { leases: those held, at most 64 }
--- Reply ["ticked", tickets of this replica that wait, [[meter, limit, level, window ms]]] | ["unknown_bucket"]
+-- Reply ["ticked", tickets of this replica that wait, [[meter, limit, level, window ms]], [leases that it does not have]]
+--   | ["unknown_bucket"]
 do
   -- @constant leasesPerTick
 
+  -- Returns those that are not here.
   local function renewLeases(held, now)
+    local missing = {}
     for _, token in ipairs(held) do
       local lease = leaseOf(token)
       if lease and lease.stage ~= 'abandoned' and lease.replica == ownReplica then
         noteNamed(lease)
         local ticket = ticketOf(lease.ticket)
         expireAt(lease, now + ticket.leaseMs)
+      else
+        missing[#missing + 1] = '"' .. token .. '"'
       end
     end
+    return missing
   end
 
   local function waitingOf(replica)
@@ -69,7 +75,7 @@ do
 
   function events.tick(event, now)
     noteReplica(now)
-    renewLeases(event.leases, now)
+    local missing = renewLeases(event.leases, now)
     forgetDeadReplicas(now)
     forgetTheirTickets(now)
     refreshIdleness()
@@ -77,6 +83,7 @@ do
     pump(now)
     reportsUnnamed = true
     unnamed = redis.call('ZLEXCOUNT', orderKey, '[u:' .. ownReplica .. ':', '(u:' .. ownReplica .. ';')
-    return '["ticked",' .. text(waitingOf(ownReplica)) .. ',' .. meterJson(now) .. ']'
+    return '["ticked",' .. text(waitingOf(ownReplica)) .. ',' .. meterJson(now) .. ',['
+      .. table.concat(missing, ',') .. ']]'
   end
 end

@@ -29,4 +29,4 @@ export const replicaChannel = (replica: ReplicaId): string => `${replicaChannelP
  * database and key prefix, because channels belong to no database.
  */
 export const livingChannel = (of: { readonly database: number; readonly keyPrefix: string }): string =>
-  `sluice:1:living:${of.database}:${of.keyPrefix}`;
+  `sluice:2:living:${of.database}:${of.keyPrefix}`;

@@ -94,10 +94,15 @@ const readers: { readonly [K in EventKind]: (words: Words) => ReplyOf[K] } = {
       ? { waitMs: waitOf(waitMs), ahead: amountOf(ahead), heldBy: holdOf(heldBy) }
       : null,
   }),
-  tick: ([code, waitingHere, meters]) =>
+  tick: ([code, waitingHere, meters, missing]) =>
     either(code, 'ticked', 'unknown_bucket')
-      ? { kind: 'tick', waitingHere: amountOf(waitingHere), meters: listOf(meters).map(meter) }
-      : { kind: 'tick', waitingHere: 0, meters: [] },
+      ? {
+          kind: 'tick',
+          waitingHere: amountOf(waitingHere),
+          meters: listOf(meters).map(meter),
+          missing: listOf(missing).map((token) => leaseToken(wordOf(token))),
+        }
+      : { kind: 'tick', waitingHere: 0, meters: [], missing: [] },
   reconfigure: ([code]) => {
     either(code, 'reconfigured', 'unknown_bucket');
     return { kind: 'reconfigure' };

@@ -1,0 +1,336 @@
+/**
+ * When replicas take the data of Redis for lost: once for each loss, whoever notices it, and never for what loses nothing
+ * (a backup, a replica that attaches, cut connections, the promotion of a replica that has everything).
+ */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer as createHttpServer, request } from 'node:http';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { Redis } from 'ioredis';
+import { createKey } from '../../src/cli/keys.ts';
+import { presenceKeys } from '../../src/limiter/redis/presence.ts';
+import type { Service } from '../../src/service.ts';
+import { admission } from '../support/admission.ts';
+import { serviceOf } from '../support/gateway.ts';
+import { startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+
+const run = promisify(execFile);
+const lossWarning = 'Redis began a new epoch';
+
+const enders: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const end of enders.splice(0).toReversed()) await end();
+});
+
+async function server(args: readonly string[] = [], port?: number): Promise<RedisServer> {
+  const more = ['--repl-diskless-sync-delay', '0', ...args];
+  const started = await startRedis({ ...(port === undefined ? {} : { port }), args: more });
+  enders.push(() => started.stop());
+  return started;
+}
+
+function client({ port }: { readonly port: number }): Redis<'legacy'> {
+  const made = new Redis<'legacy'>(port, '127.0.0.1', { replyMapping: 'legacy' });
+  made.on('error', () => {});
+  enders.push(() => made.disconnect());
+  return made;
+}
+
+/** One address for whichever server is the primary now, as a DNS name or a virtual address gives it. */
+async function address(first: RedisServer) {
+  let target = first.port;
+  const sockets = new Set<Socket>();
+  const listener: Server = createServer((near) => {
+    const far = connect(target, '127.0.0.1');
+    for (const [from, to] of [
+      [near, far],
+      [far, near],
+    ] as const) {
+      sockets.add(from);
+      from.on('error', () => {});
+      from.on('close', () => {
+        sockets.delete(from);
+        to.destroy();
+      });
+      from.pipe(to);
+    }
+  });
+  await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve));
+  const cut = (): void => {
+    for (const socket of sockets) socket.destroy();
+  };
+  enders.push(() => {
+    cut();
+    listener.close();
+  });
+  const { port } = listener.address() as AddressInfo;
+  return {
+    url: `redis://127.0.0.1:${port}`,
+    leadTo: (to: { readonly port: number }): void => {
+      target = to.port;
+      cut();
+    },
+  };
+}
+
+/** A replica of this server that has everything the server has. */
+async function replicaOf(primary: RedisServer): Promise<RedisServer> {
+  const second = await server(['--replicaof', '127.0.0.1', String(primary.port)]);
+  const asked = client(second);
+  await until(async () => /master_link_status:up/.test(await asked.info('replication')));
+  return second;
+}
+
+const beatsAt = async (redis: Redis<'legacy'>): Promise<number> =>
+  Number(await redis.hget(presenceKeys[0], 'beats'));
+
+/** All replicas have sent several heartbeats since. */
+async function severalBeats(redis: Redis<'legacy'>): Promise<void> {
+  const before = await beatsAt(redis);
+  await until(async () => (await beatsAt(redis)) >= before + 12, 50);
+}
+
+describe('serialized calls under load', () => {
+  /** Two gateways, and an upstream that knows how many of the serialized calls it has at once. */
+  async function world(redisUrl: string) {
+    let busy = 0;
+    const seen = { most: 0, served: 0 };
+    const upstream = createHttpServer((_, response) => {
+      busy += 1;
+      seen.most = Math.max(seen.most, busy);
+      setTimeout(() => {
+        busy -= 1;
+        seen.served += 1;
+        response.end('{}');
+      }, 20);
+    });
+    await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
+    enders.push(() => {
+      upstream.closeAllConnections();
+      upstream.close();
+    });
+    const { key, hash } = createKey();
+    const yaml = [
+      'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, drainSeconds: 5, drainDelaySeconds: 0 }',
+      `redis: { url: "${redisUrl}", whenDown: deny }`,
+      'privacy: { labelKey: "a label key for tests only" }',
+      'upstreams:',
+      `  api: { origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true, credential: "x", limits: { maxInFlight: 1 } }`,
+      `workspaces: { acme: { keys: ["${hash}"], requestsPerMinute: { api: 100000 } } }`,
+    ].join('\n');
+    const logs: string[] = [];
+    const gateways: Service[] = [];
+    const start = async (): Promise<Service> => {
+      const service = await serviceOf(yaml, logs);
+      enders.push(() => service.close());
+      return service;
+    };
+    gateways.push(await start(), await start());
+    const statuses = new Map<number, number>();
+    let isOver = false;
+    const call = ({ dataAddress: { port } }: Service): Promise<void> =>
+      new Promise((resolve) => {
+        const sent = request(
+          { host: '127.0.0.1', port, path: '/via/api/x', headers: { 'sluice-key': key } },
+          (response) => {
+            statuses.set(response.statusCode ?? 0, (statuses.get(response.statusCode ?? 0) ?? 0) + 1);
+            response.resume().on('close', resolve);
+          },
+        );
+        sent.on('error', () => {
+          statuses.set(0, (statuses.get(0) ?? 0) + 1);
+          resolve();
+        });
+        sent.end();
+      });
+    const clients = gateways.flatMap((gateway) =>
+      [1, 2].map(async () => {
+        while (!isOver) await call(gateway);
+      }),
+    );
+    return {
+      seen,
+      start,
+      statuses,
+      /** Calls go on: so many more were served. */
+      goesOn: async (): Promise<void> => {
+        const before = seen.served;
+        await until(() => seen.served >= before + 10);
+      },
+      losses: () => logs.filter((line) => line.includes(lossWarning)).length,
+      end: async (): Promise<void> => {
+        isOver = true;
+        await Promise.all(clients);
+      },
+    };
+  }
+
+  test('go on one by one, and no data is taken for lost, through a backup, a replica that comes, cut connections and its promotion, whoever starts meanwhile', async () => {
+    const primary = await server();
+    const at = await address(primary);
+    const { seen, start, statuses, goesOn, losses, end } = await world(at.url);
+    let control = client(primary);
+    const anotherStarts = async (): Promise<void> => {
+      const third = await start();
+      await severalBeats(control);
+      await goesOn();
+      expect(losses()).toBe(0);
+      await third.close();
+    };
+    const replicationId = async (): Promise<string> =>
+      /master_replid:(\w+)/.exec(await control.info('replication'))?.[1] ?? '';
+    await goesOn();
+
+    const before = await replicationId();
+    const folder = await mkdtemp(join(tmpdir(), 'sluice-backup-'));
+    enders.push(() => rm(folder, { recursive: true, force: true }));
+    await run('redis-cli', ['-p', String(primary.port), '--rdb', join(folder, 'backup.rdb')]);
+    expect(await replicationId()).not.toBe(before);
+    await anotherStarts();
+
+    const second = await replicaOf(primary);
+    await anotherStarts();
+
+    for (const line of String(await control.client('LIST')).split('\n')) {
+      const [, id] = /^id=(\d+) .*name=sluice/.exec(line) ?? [];
+      if (id === undefined) continue;
+      await control.call('CLIENT', 'KILL', 'ID', id);
+      await goesOn();
+    }
+    await anotherStarts();
+
+    // As a planned failover does it: nothing is written until the replica has everything.
+    await control.call('CLIENT', 'PAUSE', '10000', 'WRITE');
+    const promoted = client(second);
+    const offsetOf = async (redis: Redis<'legacy'>, field: string): Promise<string | undefined> =>
+      new RegExp(`${field}:(\\d+)`).exec(await redis.info('replication'))?.[1];
+    await until(
+      async () =>
+        (await offsetOf(control, 'master_repl_offset')) === (await offsetOf(promoted, 'slave_repl_offset')),
+    );
+    await promoted.replicaof('NO', 'ONE');
+    at.leadTo(second);
+    control = promoted;
+    await severalBeats(control);
+    await goesOn();
+    expect(losses()).toBe(0);
+    await anotherStarts();
+
+    await primary.stop();
+    await anotherStarts();
+    await end();
+    expect(seen.most).toBe(1);
+    expect([...statuses.keys()].filter((status) => status !== 200 && status !== 503)).toEqual([]);
+    expect(losses()).toBe(0);
+  }, 120_000);
+});
+
+describe('a loss is noticed once by each replica', () => {
+  const lossesOf = (replicas: readonly TestReplica[]): number[] =>
+    replicas.map(({ warnings }) => warnings.filter((line) => line === lossWarning).length);
+
+  async function threeOn(url: string): Promise<TestReplica[]> {
+    const replicas: TestReplica[] = [];
+    for (let n = 0; n < 3; n += 1) replicas.push(await startReplica(`url: "${url}"`));
+    for (const replica of replicas) enders.push(() => replica.close());
+    return replicas;
+  }
+
+  /** All notice it, and then several heartbeats pass in which nobody notices another one. */
+  async function once(replicas: readonly TestReplica[], redis: Redis<'legacy'>): Promise<void> {
+    await until(() => lossesOf(replicas).every((losses) => losses > 0), 50);
+    await severalBeats(redis);
+    expect(lossesOf(replicas)).toEqual(replicas.map(() => 1));
+  }
+
+  test('FLUSHALL', async () => {
+    const primary = await server();
+    const replicas = await threeOn(primary.url);
+    const control = client(primary);
+    await severalBeats(control);
+    await control.flushall();
+    await once(replicas, control);
+  }, 60_000);
+
+  test('a restart without the data', async () => {
+    const primary = await server();
+    const replicas = await threeOn(primary.url);
+    await severalBeats(client(primary));
+    await primary.stop();
+    await once(replicas, client(await server([], primary.port)));
+  }, 60_000);
+
+  test('a restart with the data of an old backup', async () => {
+    const primary = await server();
+    const replicas = await threeOn(primary.url);
+    const folder = await mkdtemp(join(tmpdir(), 'sluice-backup-'));
+    enders.push(() => rm(folder, { recursive: true, force: true }));
+    await severalBeats(client(primary));
+    await run('redis-cli', ['-p', String(primary.port), '--rdb', join(folder, 'dump.rdb')]);
+    await severalBeats(client(primary));
+    expect(lossesOf(replicas)).toEqual([0, 0, 0]);
+    await primary.stop();
+    await once(replicas, client(await server(['--dir', folder], primary.port)));
+  }, 60_000);
+
+  test('a backup of before an earlier loss', async () => {
+    const primary = await server();
+    const replicas = await threeOn(primary.url);
+    const folder = await mkdtemp(join(tmpdir(), 'sluice-backup-'));
+    enders.push(() => rm(folder, { recursive: true, force: true }));
+    const control = client(primary);
+    await severalBeats(control);
+    await run('redis-cli', ['-p', String(primary.port), '--rdb', join(folder, 'dump.rdb')]);
+    await control.flushall();
+    await once(replicas, control);
+    await primary.stop();
+    const restored = client(await server(['--dir', folder], primary.port));
+    await until(() => lossesOf(replicas).every((losses) => losses > 1), 50);
+    await severalBeats(restored);
+    expect(lossesOf(replicas)).toEqual([2, 2, 2]);
+  }, 60_000);
+
+  test.each([
+    ['with heartbeats', true],
+    ['with one grant and no heartbeat', false],
+  ])(
+    'a promoted replica that lacks the last writes: %s',
+    async (_, withBeats) => {
+      const primary = await server();
+      const at = await address(primary);
+      const second = await replicaOf(primary);
+      const replicas = await threeOn(at.url);
+      const [one, other] = replicas;
+      const [before, after] = [client(primary), client(second)];
+      await severalBeats(before);
+      await until(async () => (await beatsAt(after)) === (await beatsAt(before)), 1);
+      const capped = { maxInFlight: 1, bucket: 'b' };
+      // A call that ended, so that the promoted replica knows the bucket.
+      const earlier = await one?.limiter.admit(admission('earlier', capped));
+      if (one === undefined || other === undefined || earlier?.kind !== 'granted')
+        throw new Error('no grant');
+      await one.limiter.settle(earlier.grant, { kind: 'succeeded', spent: null }, null);
+      await before.wait(1, 1_000);
+      await after.replicaof('NO', 'ONE');
+      if (withBeats) await severalBeats(before);
+      expect((await one.limiter.admit(admission('lost', capped))).kind).toBe('granted');
+      const isGranted = other.granted('next');
+      at.leadTo(second);
+      const reply = await other.limiter.admit(admission('next', { ...capped, maxWaitMs: 60_000 }));
+      expect(reply.kind).toBe('queued');
+      await once(replicas, after);
+      let wasGranted = false;
+      void isGranted.then(() => (wasGranted = true));
+      await Promise.resolve();
+      // The call of the lost grant is still under way: its lease has not run out.
+      expect(wasGranted).toBe(false);
+    },
+    60_000,
+  );
+});
