@@ -90,7 +90,7 @@ export function labelKeyWeakness(key: string): string | null {
 function bitsIn(text: string): number {
   const counts = new Map<string, number>();
   for (const character of text) counts.set(character, (counts.get(character) ?? 0) + 1);
-  const length = [...text].length;
+  const { length } = Array.from(text);
   let bits = 0;
   for (const count of counts.values()) bits += count * Math.log2(length / count);
   return bits;

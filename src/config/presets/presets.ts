@@ -1,4 +1,4 @@
-/** All presets by name; docs/upstreams/presets.md is written from here. */
+/** All presets by name; the table of docs/upstreams/apis.md is written from them. */
 import { airtable } from './airtable.ts';
 import { amazonSpApi } from './amazon-sp-api.ts';
 import { bigcommerce } from './bigcommerce.ts';

@@ -166,7 +166,8 @@ function showBars(id, counts, nameOf) {
 function showCharts() {
   const names = Object.keys(samples.at(-1)?.upstreams ?? {});
   const times = samples.map(({ at }) => at / 1000);
-  const line = (name, of) => samples.map(({ upstreams }) => (Object.hasOwn(upstreams, name) ? of(upstreams[name]) : null));
+  const line = (name, of) =>
+    samples.map(({ upstreams }) => (Object.hasOwn(upstreams, name) ? of(upstreams[name]) : null));
   charts.waiting.show(
     names,
     times,
