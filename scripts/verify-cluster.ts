@@ -1,51 +1,47 @@
 /**
- * `npm run verify:cluster [-- [--long] <words of a scenario's name>]`: three replicas as processes over real Redis servers, and
- * every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts;
- * exit code 1 when a promise was broken. A quarter of an hour.
+ * `npm run verify:cluster [-- [--long | --all] <words of a scenario's name>]`: three replicas as processes over real Redis servers,
+ * and every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts; exit code
+ * 1 when a promise was broken. A quarter of an hour; `--long` runs the rows that take minutes each instead, `--all` both.
  */
 import { redisBinary } from '../test/support/redis.ts';
 import { endAll } from './cluster/processes.ts';
-import { quietMs, type Row, type Scenario } from './cluster/row.ts';
+import { judge, type Row, type Run, type Scenario, type Verdict } from './cluster/row.ts';
 import { long, stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
+import { record } from './nightly/figures.ts';
 
+const isAll = process.argv.includes('--all');
 const isLong = process.argv.includes('--long');
 const wanted = process.argv
   .slice(2)
   .filter((word) => !word.startsWith('--'))
   .join(' ');
-const chosenStages = isLong ? long : stages;
+const chosenStages = isAll ? [...stages, ...long] : isLong ? long : stages;
 const tally = { passed: 0, failed: 0, skipped: 0 };
+const inWords = {
+  passed: ['passed', 'passed'],
+  failed: ['FAILED', 'failed'],
+  'not judged': ['not judged', 'skipped'],
+} as const satisfies Record<Verdict['result'], readonly [string, keyof typeof tally]>;
 
-const runOnce = (scenario: Scenario): Promise<Row> =>
-  scenario.run().catch((failure: unknown) => ({
-    passed: false,
-    figures: failure instanceof Error ? failure.message.replaceAll('\n', ' ') : String(failure),
-  }));
+const brokenOff = (failure: unknown): Row => ({
+  holds: false,
+  figures: failure instanceof Error ? failure.message.replaceAll('\n', ' ') : String(failure),
+});
 
-/** A row that failed while the machine stalled is run once more, and says so. */
-async function run(scenario: Scenario): Promise<Row> {
-  const first = await runOnce(scenario);
-  if (first.passed !== false || (first.stalledMs ?? 0) <= quietMs) return first;
-  const second = await runOnce(scenario);
-  const isBusy = second.passed === false && (second.stalledMs ?? 0) > quietMs;
-  return {
-    ...second,
-    passed: isBusy && scenario.needsQuiet === true ? null : second.passed,
-    figures: `${second.figures}; run before, while the machine stalled: ${first.figures}`,
-  };
-}
-
-function inWords(passed: Row['passed']): readonly [string, keyof typeof tally] {
-  if (passed === null) return ['not judged: the machine is too busy', 'skipped'];
-  return passed ? ['passed', 'passed'] : ['FAILED', 'failed'];
+/** Whatever a row is about, the machine is watched while it runs. */
+async function runOnce(scenario: Scenario): Promise<Run> {
+  const since = stalls.mark();
+  const row = await scenario.run().catch(brokenOff);
+  return { row, excuse: stalls.excuseSince(since) };
 }
 
 async function row(scenario: Scenario): Promise<void> {
-  const { passed, figures } = await run(scenario);
-  const [result, counted] = inWords(passed);
+  const { result, figures, measured } = await judge(() => runOnce(scenario));
+  const [words, counted] = inWords[result];
   tally[counted] += 1;
-  console.log(`| ${scenario.name} | ${result} | ${figures} |`);
+  record(...measured.map((figure) => ({ ...figure, name: `${scenario.name}: ${figure.name}` })));
+  console.log(`| ${scenario.name} | ${words} | ${figures} |`);
 }
 
 async function oneByOne(track: readonly Scenario[]): Promise<void> {
@@ -64,7 +60,7 @@ for (const stage of chosenStages) {
   else tally.skipped += chosen.flat().length;
 }
 await endAll();
-if (!isLong) {
+if (!isLong && !isAll) {
   const names = long.flat(2).map(({ name }) => name);
   console.log(`not run, because they take minutes each (--long runs them): ${names.join('; ')}`);
 }

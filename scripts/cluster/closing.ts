@@ -69,23 +69,25 @@ async function load(setup: Setup): Promise<Run> {
 
 const closing = (setup: Setup): Scenario => ({
   name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
-  needsQuiet: true,
   async run(): Promise<Row> {
     const { responses, entries, stalledMs } = await load(setup);
     const { lastMs, reopenedMs } = readArrivals(entries);
     const windowMs = 60_000 - Math.max(0, stalledMs - marginMs);
     const judged = busiestArrivals(entries, windowMs);
     return {
-      passed: allSucceeded(responses) && judged <= perMinute && lastMs <= lastByMs + stalledMs,
+      holds: allSucceeded(responses) && judged <= perMinute,
+      holdsWhenQuiet: lastMs <= lastByMs,
       figures: [
         `last call at ${seconds(lastMs)}`,
         `first after the closing at ${seconds(reopenedMs)}`,
         `arrivals in the busiest 60 s ${busiestArrivals(entries, 60_000)} (${judged} in ${seconds(windowMs)}, for what stalled)`,
         summary(responses),
         `upstream 429s ${count(entries, 'throttled')}`,
-        `longest stall ${stalledMs.toFixed(0)} ms`,
       ].join('; '),
-      stalledMs,
+      measured: [
+        { name: 'last call', value: lastMs / 1_000, unit: 's' },
+        { name: 'first call after the closing', value: reopenedMs / 1_000, unit: 's' },
+      ],
     };
   },
 });

@@ -18,7 +18,6 @@ import { drive, twice } from './load.ts';
 import { startSimulator } from './processes.ts';
 import { allSucceeded, succeeded, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
-import { stalls } from './stalls.ts';
 import { wait } from './worlds.ts';
 
 const perMinute = 120;
@@ -81,7 +80,6 @@ function percentile95(responses: readonly CallResponse[]): number {
 
 const crowdOver = (setup: Setup): Scenario => ({
   name: `clients that retry at once, three times their ceiling for three minutes, ${setup}`,
-  needsQuiet: true,
   async run(): Promise<Row> {
     const simulator = await startSimulator('language-model', {
       models: { 'gpt-4o': { rpm: quota, tpm: 100_000_000 } },
@@ -95,7 +93,6 @@ const crowdOver = (setup: Setup): Scenario => ({
         workspaces: ['crowd', 'other'],
       }),
     );
-    const since = stalls.mark();
     const steady = (name: string, forMs: number): Promise<readonly CallResponse[]> =>
       drive({
         to: fleet.gateways,
@@ -114,7 +111,6 @@ const crowdOver = (setup: Setup): Scenario => ({
     ]);
     const fellAt = systemClock.monotonic();
     const few = await crowd(fleet.gateways, key, calm);
-    const stalledMs = stalls.maxSince(since);
     const entries = await simulator.log();
     await end(simulator);
     const recovered = few.filter(({ startedAt }) => startedAt >= fellAt + 60_000).map(({ last }) => last);
@@ -126,20 +122,15 @@ const crowdOver = (setup: Setup): Scenario => ({
     const served = many.map(({ last }) => last);
     const refusals = many.reduce((sum, { refusals: times }) => sum + times, 0);
     return {
-      passed:
-        slower <= atMost &&
-        allSucceeded([...alone, ...beside]) &&
-        isUsual &&
-        throttled <= 1 &&
-        busiest <= perMinute &&
-        twice(entries) === 0,
+      holds: allSucceeded([...alone, ...beside]) && busiest <= perMinute && twice(entries) === 0,
+      holdsWhenQuiet: slower <= atMost && isUsual && throttled <= 1,
       figures: [
         `95 % of the other workspace's calls took ${percentile95(alone).toFixed(0)} ms alone and ${percentile95(beside).toFixed(0)} ms beside (${slower.toFixed(3)} ×)`,
         `the crowd: ${summary(served)} after ${refusals} refusals, ${succeeded(served)} served, ${busiest} in the busiest 60 s`,
         `from a minute after it: ${summary(recovered)}, slowest ${Math.max(...recovered.map(({ tookMs }) => tookMs)).toFixed(0)} ms`,
-        `upstream 429s ${throttled}; longest stall ${stalledMs.toFixed(0)} ms`,
+        `upstream 429s ${throttled}`,
       ].join('; '),
-      stalledMs,
+      measured: [{ name: 'p95 of the other workspace beside the crowd', value: slower, unit: '× alone' }],
     };
   },
 });

@@ -120,7 +120,7 @@ export const flood: Scenario = {
     await fleet.stop();
     upstream.close().closeAllConnections();
     return {
-      passed:
+      holds:
         statuses.every((status) => status === 200 || status === 503) &&
         count(200) >= bounds.maxOpenCalls &&
         isTimed &&

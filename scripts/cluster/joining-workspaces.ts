@@ -62,7 +62,8 @@ const joiningIn = (setup: Setup, prefer: Readonly<Record<string, string>>, waitM
     const served = came.filter(({ status }) => status === 200);
     const refused = came.length - served.length;
     return {
-      passed: refused <= came.length - could && !stayed.some(wasRefused),
+      holds: !stayed.some(wasRefused),
+      holdsWhenQuiet: refused <= came.length - could,
       figures: [
         `joining workspaces: ${summary(came)}, of which ${could} can be served within ${waitMs / 1_000} s (${spent} of ${capacity} calls were gone)`,
         `slowest ${seconds(Math.max(0, ...served.map(({ tookMs }) => tookMs)))}`,

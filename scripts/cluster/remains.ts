@@ -1,6 +1,7 @@
 /** What a load left behind in Redis. */
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
+import { until } from './processes.ts';
 
 export interface Remains {
   readonly keys: number;
@@ -18,6 +19,15 @@ export interface Remains {
 export interface Access {
   readonly password?: string;
   readonly tls?: ConnectionOptions;
+}
+
+/**
+ * What is left once nothing is, or after ten seconds at the latest: replicas clear up within a second after their last call, and a busy
+ * machine needs its time.
+ */
+export async function leftAtLast(port: number, options: Access = {}): Promise<Remains> {
+  await until(async () => nothingLeft(await left(port, options)), 10_000);
+  return left(port, options);
 }
 
 /** Reads every key of one server. */

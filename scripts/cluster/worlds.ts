@@ -17,7 +17,7 @@ import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
 import { startSimulator, until, type Simulator } from './processes.ts';
 import { seconds, summary } from './row.ts';
-import { idleShareOver, stalls } from './stalls.ts';
+import { stalls } from './stalls.ts';
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
 const apartMs = 50;
@@ -121,8 +121,6 @@ export interface Seen {
   readonly stalledMs: number;
   readonly clientStalledMs: number;
   readonly replicaStalledMs: number;
-  /** Share of the processors' time in which they had nothing to do while calls were sent, 0 to 1. */
-  readonly idleShare: number;
   readonly words: string;
 }
 
@@ -143,9 +141,12 @@ export async function see(
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
-  const [responses, idleShare] = await Promise.all([drive(load), idleShareOver(load.calls * load.everyMs)]);
+  const [responses, idleShare] = await Promise.all([
+    drive(load),
+    stalls.idleShareOver(load.calls * load.everyMs),
+  ]);
   const stalledMs = stalls.maxSince(since);
-  const clientStalledMs = stalls.ownSinceMark();
+  const clientStalledMs = stalls.clientSince(since);
   const replicaStalledMs = await lag(fleet);
   const entries = (await simulator.log()).filter(({ key }) => by === undefined || key === by);
   const inOrder = [...entries].sort((a, b) => a.arrivedT - b.arrivedT);
@@ -168,14 +169,9 @@ export async function see(
     stalledMs,
     clientStalledMs,
     replicaStalledMs,
-    idleShare,
-    words: `${summary(responses)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms`,
+    words: `${summary(responses)}; upstream 429s ${throttled}; twice ${doubled}; overtaken ${crossed} (by more than ${spacingMs.toFixed(0)} ms); longest stall ${stalledMs.toFixed(0)} ms, of the client ${clientStalledMs.toFixed(0)} ms, of a replica ${replicaStalledMs.toFixed(0)} ms; processors idle ${(100 * idleShare).toFixed(0)} % while calls were sent`,
   };
 }
-
-/** Longest time for which the machine, the client or a replica was kept from running. Milliseconds. */
-export const maxStall = ({ stalledMs, clientStalledMs, replicaStalledMs }: Seen): number =>
-  Math.max(stalledMs, clientStalledMs, replicaStalledMs);
 
 /** Longest delay of each replica's event loop since the last reading, milliseconds. */
 export async function replicaLags(fleet: Fleet): Promise<readonly number[]> {

@@ -162,7 +162,7 @@ async function judged(row: Row, { upstream, store, credential, fleet, key }: Par
   const struckAt = systemClock.monotonic();
   const struck = await row.strike({ fleet, upstream, holder }, store);
   const calls = await load;
-  const stalledMs = Math.max(stalls.maxSince(since), stalls.ownSinceMark(), await lagMs(struck.stopped));
+  const stalledMs = Math.max(stalls.longestSince(since), await lagMs(struck.stopped));
   const standstillMs = struck.stopped === undefined ? stalledMs : Math.max(stalledMs, await lagMs());
   const indexOf = (gateway: Gateway | undefined): number | null =>
     gateway === undefined ? null : fleet.gateways.indexOf(gateway);
