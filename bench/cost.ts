@@ -17,6 +17,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { createKey } from '../src/cli/keys.ts';
+import { record } from '../scripts/nightly/figures.ts';
 import { startRedis } from '../test/support/redis.ts';
 import { cpuMs } from './gateway.ts';
 import { endProxies, load, startGateway, startPlain, startUpstream } from './proxies.ts';
@@ -210,6 +211,7 @@ try {
       await round(row, row.calls, (row.redis && idle.get(row.redis)) ?? 0);
   console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
   print([plain, ...now], plain);
+  for (const row of now) leave(row, plain);
   console.log(
     `  Redis while nobody calls: ${((idle.get(redis) ?? 0) * 1000).toFixed(0)} µs of CPU a second, taken out above`,
   );
@@ -252,6 +254,14 @@ function print(rows: readonly Row[], plain: Row): void {
       `  ${row.name.padEnd(58)} ${gateway}  ${median(row.rate).toFixed(0).padStart(5)} calls/s${inRedis}`,
     );
   }
+}
+
+/** For the nightly run: absolute times belong to the machine, ratios to the code. */
+function leave({ name, connections, cpuUs, redisUs, redis }: Row, plain: Row): void {
+  if (connections === plain.connections)
+    record({ name: `CPU of the gateway: ${name}`, value: pairedRatio(cpuUs, plain.cpuUs), unit: '× plain' });
+  record({ name: `CPU of the gateway a call: ${name}`, value: median(cpuUs), unit: 'µs' });
+  if (redis !== null) record({ name: `CPU of Redis a call: ${name}`, value: median(redisUs), unit: 'µs' });
 }
 
 function compare(row: Row, before: Row | undefined): void {

@@ -5,6 +5,7 @@
  * CPU comes from the scheduler's own count (`/proc/<pid>/task/<tid>/schedstat`), threads of the collector included.
  */
 import { setTimeout as pause } from 'node:timers/promises';
+import { record } from '../scripts/nightly/figures.ts';
 import { cpuMs, nodeFlags } from './gateway.ts';
 import { startGatewayHolder, startPlainHolder, type Holder, type Memory } from './holding.ts';
 
@@ -15,7 +16,12 @@ const idleMs = 10_000;
 
 const kib = (bytes: number): string => (bytes / 1024).toFixed(1).padStart(6);
 
-async function measure(name: string, { pid, held, holdUntil, memory, end }: Holder): Promise<void> {
+/** @param isProduct figures are recorded of Sluice, not of what it is compared with */
+async function measure(
+  name: string,
+  { pid, held, holdUntil, memory, end }: Holder,
+  isProduct = false,
+): Promise<void> {
   try {
     await holdUntil(warmUp);
     await pause(2_000);
@@ -40,6 +46,20 @@ async function measure(name: string, { pid, held, holdUntil, memory, end }: Hold
           `${((acceptMs * 1000) / (step - heldBefore)).toFixed(0)} µs CPU to take one in; ` +
           `${idlePercent.toFixed(1)} % of a core while held`,
       );
+      if (isProduct)
+        record(
+          {
+            name: `memory of a call, ${step} held`,
+            value: (now.rssAfter - none.rssAfter) / (step - from) / 1024,
+            unit: 'KiB',
+          },
+          {
+            name: `CPU to take a call in, ${step} held`,
+            value: (acceptMs * 1000) / (step - heldBefore),
+            unit: 'µs',
+          },
+          { name: `CPU while ${step} are held`, value: idlePercent, unit: '% of a core' },
+        );
     }
   } finally {
     await end();
@@ -47,6 +67,6 @@ async function measure(name: string, { pid, held, holdUntil, memory, end }: Hold
 }
 
 console.log(`Node ${process.versions.node}`);
-await measure(`Sluice, node ${nodeFlags.join(' ')}`, await startGatewayHolder(nodeFlags));
+await measure(`Sluice, node ${nodeFlags.join(' ')}`, await startGatewayHolder(nodeFlags), true);
 await measure('plain Express, node', await startPlainHolder([]));
 await measure(`plain Express, node ${nodeFlags.join(' ')}`, await startPlainHolder(nodeFlags));

@@ -17,6 +17,7 @@ import { once } from 'node:events';
 import { Agent, createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createKey } from '../../src/cli/keys.ts';
+import { record } from '../nightly/figures.ts';
 import type { Report } from './report.ts';
 import { pause } from './tools.ts';
 
@@ -68,6 +69,7 @@ export async function verifyCost(report: Report): Promise<void> {
         `(median of ${metrics.length} groups, 95 % between ${percent(low)} and ${percent(high)}; ` +
         `of it traces ${percent(tracedShare * trace)}; promised: at most ${percent(promised)})`,
     );
+    record({ name: 'CPU with metrics and 1 % of traces', value: 1 + median, unit: '× unobserved' });
     report.check('observing costs what was promised', low <= promised, `at least ${percent(low)}`);
   } finally {
     upstream.closeAllConnections();

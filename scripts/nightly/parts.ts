@@ -1,0 +1,53 @@
+/** What the nightly run consists of: everything that the gate on each change leaves out. */
+import type { Part } from './run.ts';
+
+const npm = (script: string, ...args: readonly string[]): Part['command'] => [
+  'npm',
+  'run',
+  '--silent',
+  script,
+  '--',
+  ...args,
+];
+
+export const parts: readonly Part[] = [
+  {
+    name: 'long',
+    what: 'test files that take long, 2,000 histories of each simulation, 600 of parity',
+    command: npm('verify:long'),
+  },
+  {
+    name: 'cluster',
+    what: 'every row with replicas as processes, its makespan and order',
+    command: npm('verify:cluster', '--all'),
+  },
+  { name: 'soak', what: 'half an hour of random faults', command: npm('verify:soak') },
+  {
+    name: 'cost',
+    what: 'what a call costs, of the gateway and of Redis',
+    command: npm('bench:cost'),
+  },
+  { name: 'held', what: 'what a held call costs', command: npm('bench:held') },
+  {
+    name: 'observability',
+    what: 'rules in Prometheus, dashboards, the page in a browser, what observing costs',
+    command: npm('verify:observability'),
+  },
+  {
+    name: 'packaging',
+    what: 'chart, image, proxies in front, autoscaling queries',
+    command: npm('verify:packaging'),
+  },
+  { name: 'judges', what: 'what programs of others say', command: npm('verify:judges') },
+  {
+    name: 'kubernetes',
+    what: 'two releases of Kubernetes, and a real node where this is root',
+    command: npm('verify:kubernetes', '--where-possible'),
+  },
+  {
+    name: 'mutations',
+    what: 'every planted fault is found',
+    command: npm('verify:mutations'),
+    isWeekly: true,
+  },
+];

@@ -1,0 +1,73 @@
+/**
+ * `npm run verify:nightly [-- --only=<parts, by comma>] [--weekly] [--write]`: everything that the gate on each change leaves out, one
+ * part after the other. Goes on after a part that failed, and ends with a table of the parts and one of the figures beside the committed ones
+ * (`docs/performance/nightly.json`, which `--write` renews). Exit code 1 when a part failed: figures alone never fail the run, a part
+ * judges what it promises. Parts that take hours run on Sundays (UTC), with `--weekly`, or where they are named.
+ */
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpus } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { format } from 'prettier';
+import { compare, merged, rowsOf, tableHead, type Measured } from './nightly/figures.ts';
+import { parts } from './nightly/parts.ts';
+import { runPart, type Outcome } from './nightly/run.ts';
+
+const { values } = parseArgs({
+  options: {
+    only: { type: 'string' },
+    weekly: { type: 'boolean', default: new Date().getUTCDay() === 0 },
+    write: { type: 'boolean', default: false },
+  },
+});
+const only = values.only?.split(',') ?? null;
+const unknown = only?.filter((name) => !parts.some((part) => part.name === name)) ?? [];
+if (unknown.length > 0) {
+  console.error(`no such part: ${unknown.join(', ')}; there are ${parts.map(({ name }) => name).join(', ')}`);
+  process.exit(2);
+}
+
+const outcomes = new Map<string, Outcome>();
+for (const part of parts) {
+  if (only !== null ? !only.includes(part.name) : part.isWeekly === true && !values.weekly) continue;
+  console.log(`\n=== ${part.name}: ${part.what} (${new Date().toISOString().slice(11, 19)})`);
+  outcomes.set(part.name, await runPart(part));
+}
+
+console.log('\n| part | result | minutes | what it says |\n|---|---|---|---|');
+for (const { name } of parts) {
+  const outcome = outcomes.get(name);
+  if (outcome === undefined) continue;
+  console.log(`| ${name} | ${outcome.result} | ${outcome.minutes.toFixed(1)} | ${outcome.words} |`);
+}
+const left = parts.filter(({ name }) => !outcomes.has(name));
+if (left.length > 0) console.log(`\nnot asked for: ${left.map(({ name }) => name).join(', ')}`);
+
+const file = fileURLToPath(new URL('../docs/performance/nightly.json', import.meta.url));
+const committed = existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Measured) : null;
+const processors = cpus();
+const now: Measured = {
+  machine: `${processors.length} × ${processors[0]?.model.trim() ?? 'unknown'}`,
+  node: process.versions.node,
+  day: new Date().toISOString().slice(0, 10),
+  parts: Object.fromEntries([...outcomes].map(([name, { figures }]) => [name, figures])),
+};
+const rows = [...outcomes].flatMap(([name, { figures }]) =>
+  rowsOf(name, compare(figures, committed?.parts[name] ?? [], committed?.machine === now.machine)),
+);
+if (rows.length > 0) {
+  const since =
+    committed === null
+      ? 'none are committed'
+      : `committed: ${committed.day}, ${committed.machine}, Node ${committed.node}`;
+  console.log(`\nfigures, less is better; now: ${now.machine}, Node ${now.node}; ${since}\n${tableHead}`);
+  for (const row of rows) console.log(row);
+}
+if (values.write) {
+  writeFileSync(
+    file,
+    await format(JSON.stringify(merged(committed, now)), { parser: 'json', printWidth: 110 }),
+  );
+  console.log(`\nwritten: ${file}`);
+}
+process.exitCode = [...outcomes.values()].some(({ result }) => result === 'FAILED') ? 1 : 0;
