@@ -156,6 +156,7 @@ function buildUpstream(
     maxBuckets: input.maxBuckets,
     dialect: dialectOf(input, spoken),
     allowPrivateAddresses: input.allowPrivateAddresses,
+    cookies: input.cookies,
     propagateTrace: input.propagateTrace,
     timeouts: {
       connectMs: connectSeconds * 1000,

@@ -104,6 +104,8 @@ export interface UpstreamSettings {
   readonly dialect: Dialect | null;
   /** Addresses beside public ones: none, all private and loopback ones, or those of these ranges. */
   readonly allowPrivateAddresses: boolean | readonly string[];
+  /** `scoped`: cookies pass on `/via`, under its path, and not on `/proxy`. `pass`: on `/proxy` too, unchanged. */
+  readonly cookies: 'scoped' | 'pass';
   /** Send W3C `traceparent` upstream. Off by default. */
   readonly propagateTrace: boolean;
   readonly timeouts: UpstreamTimeouts;

@@ -95,6 +95,12 @@ export const upstream = section({
     .describe(
       'Allows http:// origins and private addresses: all of them, or those of these ranges. For tests and in-cluster upstreams only.',
     ),
+  cookies: z
+    .enum(['scoped', 'pass'])
+    .default('scoped')
+    .describe(
+      'scoped: on /via cookies pass, under the upstream’s own path; on /proxy, where a client has one jar for all upstreams, they do not. pass: there too, unchanged.',
+    ),
   propagateTrace: z.boolean().default(false).describe('Send the W3C traceparent upstream.'),
   timeouts: section({
     connectSeconds: seconds().default(10).describe('Name resolution, TCP and TLS together.'),

@@ -22,6 +22,8 @@ export interface OutgoingInput {
     readonly credential: InjectedField | null;
     readonly upstream: Pick<Route['upstream'], 'propagateTrace' | 'carriers'>;
   };
+  /** True where cookies of the client belong to this upstream (`cookies.policy.ts`). */
+  readonly passesCookies: boolean;
   /** Lower-case names of fields that carried the API key. */
   readonly dropFields: readonly string[];
   readonly method: string;
@@ -61,6 +63,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
     const name = rawFields[at]?.toLowerCase() ?? '';
     const value = rawFields[at + 1] ?? '';
     if (name === 'sluice-upstream-authorization') brought = value;
+    if (name === 'cookie' && !input.passesCookies) continue;
     if (dropFields.includes(name) || staysHere(name)) continue;
     // Two credentials make upstreams refuse the call, or judge it by the client's own.
     if (credential !== null && (name === credential.field || isCarrier(name, upstream.carriers))) continue;

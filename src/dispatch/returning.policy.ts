@@ -4,6 +4,7 @@
  * Owns: cleaning response heads, and turning absolute URLs of the same upstream into their `/via/` form. Does not own:
  * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
  */
+import { returnedCookie, type CookieScope } from './cookies.policy.ts';
 import { isHopByHop } from './hop-by-hop.policy.ts';
 import { privateCacheControl, varyWith } from './shared-caches.policy.ts';
 import { isWithheld } from './withheld-fields.policy.ts';
@@ -15,6 +16,7 @@ export interface ReturningInput {
   readonly addsRateLimit: boolean;
   /** Lower-case names of the fields in which an API key may come: whoever caches the response must tell them apart. */
   readonly keyFields: readonly string[];
+  readonly cookies: CookieScope;
   /** Set for calls of the `/via/` form. */
   readonly via: ViaRewrite | null;
 }
@@ -48,7 +50,10 @@ export function returningFields(input: ReturningInput): string[] {
     if (named?.has(lower) === true && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;
-    if (lower === 'cache-control') cacheControl.push(value);
+    if (lower === 'set-cookie') {
+      const cookie = returnedCookie(value, input.cookies);
+      if (cookie !== null) fields.push(name, cookie);
+    } else if (lower === 'cache-control') cacheControl.push(value);
     else if (lower === 'vary') vary.push(value);
     else fields.push(name, via === null ? value : rewritten(lower, value, via));
   }

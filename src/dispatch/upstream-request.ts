@@ -85,6 +85,7 @@ export class UpstreamRequest implements AttemptRequest {
     this.fields = outgoingFields({
       rawFields,
       route: { host, upstream, credential },
+      passesCookies: call.form === 'via' || upstream.cookies === 'pass',
       dropFields: caller.keyFields,
       method,
       bodyBytes: length,

@@ -15,6 +15,7 @@ const names = new Set([
   'forwarded-for',
   'forwarded-proto',
   'cdn-loop',
+  'cookie2',
   'remote-user',
   'x-remote-user',
   'x-rewrite-url',

@@ -4,6 +4,7 @@
  */
 import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
+import { cookieScope } from '../dispatch/cookies.policy.ts';
 import { returningFields, type ViaRewrite } from '../dispatch/returning.policy.ts';
 import { failureWords } from '../dispatch/failure-reason.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
@@ -54,12 +55,13 @@ interface ReturnedTo {
 
 /** The fields of an upstream's response as its client gets them. */
 export function fieldsForClient(
-  { call, route }: { readonly call: Pick<Call, 'form' | 'rawFields'>; readonly route: Route },
+  { call, route }: { readonly call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>; readonly route: Route },
   { rawFields, status }: ResponseHead,
   { addsRateLimit, keyFields, viaPrefix }: ReturnedTo,
 ): Outcome['fields'] {
   const via = call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null;
-  return returningFields({ rawFields, status, addsRateLimit, keyFields, via });
+  const cookies = cookieScope(call, route.pathAndQuery, route.upstream.cookies);
+  return returningFields({ rawFields, status, addsRateLimit, keyFields, cookies, via });
 }
 
 /** How links of the same upstream lead the client back to us. */

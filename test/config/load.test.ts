@@ -87,6 +87,7 @@ describe('defaults', () => {
       credential: null,
       bucketBy: ['credential'],
       allowPrivateAddresses: false,
+      cookies: 'scoped',
       propagateTrace: false,
       maxSockets: 512,
       caFile: null,

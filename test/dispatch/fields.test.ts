@@ -12,6 +12,7 @@ const base: OutgoingInput = {
     credential: null,
     upstream: { propagateTrace: false, carriers: usualCarriers },
   },
+  passesCookies: true,
   dropFields: ['authorization'],
   method: 'GET',
   bodyBytes: 0,
@@ -91,6 +92,12 @@ describe('fields sent upstream', () => {
   ])('are what the client’s program means for the upstream: %s', (name) => {
     expect(outgoing({ rawFields: [name, 'x'] })).toEqual({ ...own, [name.toLowerCase()]: 'x' });
   }); // prettier-ignore
+
+  test('include cookies only where they belong to the upstream', () => {
+    const rawFields = ['Cookie', 'a=1', 'COOKIE', 'b=2', 'Cookie2', '$Version=1'];
+    expect(outgoing({ rawFields })).toEqual({ ...own, cookie: ['a=1', 'b=2'] });
+    expect(outgoing({ rawFields, passesCookies: false })).toEqual(own);
+  });
 
   test.each(['content-length', 'host', 'via', 'authorization', 'x-a'])(
     'keep %s although Connection names it',

@@ -4,7 +4,15 @@ import type { ReturningInput, ViaRewrite } from '../../src/dispatch/returning.po
 
 const keyFields = ['authorization', 'sluice-key'];
 const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>
-  returningFields({ rawFields, status: 200, addsRateLimit: true, keyFields, via: null, ...changes });
+  returningFields({
+    rawFields,
+    status: 200,
+    addsRateLimit: true,
+    keyFields,
+    cookies: { kind: 'unchanged' },
+    via: null,
+    ...changes,
+  });
 
 /** The fields without what caches are told, which is the same for all responses without such fields. */
 const returning = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] => {

@@ -55,6 +55,7 @@ export function upstreamSettings(
     maxBuckets: 1_000,
     dialect: null,
     allowPrivateAddresses: false,
+    cookies: 'scoped',
     propagateTrace: false,
     timeouts: { connectMs: 5000, headMs: 60_000, idleMs: 60_000, totalMs: 600_000 },
     maxSockets: 64,

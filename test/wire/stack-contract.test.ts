@@ -159,7 +159,7 @@ test('a client brings its own credential where none is configured, and nothing e
   const stack = await opened(undefined, { credential: null });
   const { key } = stack;
   const fields = `Sluice-Key: ${key}\r\nAuthorization: Bearer own\r\nCookie: c=d\r\n`;
-  await stack.exchange(`GET ${stack.proxy('/a')} HTTP/1.1\r\nHost: a\r\n${fields}\r\n`);
+  await stack.exchange(`GET /via/up/a HTTP/1.1\r\nHost: a\r\n${fields}\r\n`);
   await get(stack, stack.proxy('/b'), 'Sluice-Upstream-Authorization: Token own\r\nX-Api-Key: mine\r\n');
   const [one = '', two = ''] = receivedBy(stack).split(/(?=GET \/b )/);
   expect(one).toMatch(/\r\nauthorization: Bearer own\r\n/);

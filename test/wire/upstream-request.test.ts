@@ -56,6 +56,7 @@ describe('a request to the upstream', () => {
           credential: null,
           upstream: { propagateTrace: false, carriers: usualCarriers },
         },
+        passesCookies: false,
         dropFields: [],
         method,
         bodyBytes: body.length,
@@ -91,6 +92,7 @@ describe('a request to the upstream', () => {
       const fields = outgoingFields({
         rawFields,
         route: { host: 'upstream.test', credential: { field: 'x-api-key', value: 'theirs' }, upstream: { propagateTrace: false, carriers: usualCarriers } },
+        passesCookies: false,
         dropFields: ['authorization'],
         method,
         bodyBytes: 0,
