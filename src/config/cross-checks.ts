@@ -9,6 +9,7 @@ import { checkRedis } from './redis-checks.ts';
 import { section } from './tree.ts';
 import type { Section } from './tree.ts';
 import { checkUpstream, waitBelowCeiling } from './upstream-checks.ts';
+import { checkWildcards } from './wildcard-origins.ts';
 import { checkKeys, checkWorkspace, ownKeysAsCredentials } from './workspace-checks.ts';
 
 /** Every broken rule of the tree; values of the wrong type are skipped, the schema reports them. */
@@ -22,6 +23,7 @@ export function crossChecks(root: unknown): Finding[] {
     ...Object.entries(section(file['workspaces'])).flatMap(([id, value]) =>
       checkWorkspace(id, section(value), upstreams),
     ),
+    ...checkWildcards(file),
     ...checkRefreshTokenFiles(file),
     ...checkKeys(section(file['workspaces'])),
     ...ownKeysAsCredentials(file),

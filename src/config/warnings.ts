@@ -4,6 +4,7 @@
  * which {@link hasNoValidKey} is true, and none of these words.
  */
 import { labelKeyWeakness } from './names.ts';
+import { wildcardWarnings } from './wildcard-origins.ts';
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
@@ -16,7 +17,7 @@ export function configurationWarnings(settings: Settings, now: number): string[]
   }
   if (settings.workspaces.size === 0) found.push('workspaces is empty: nobody can call');
   for (const workspace of settings.workspaces.values()) found.push(...ofKeys(workspace, now));
-  return [...found, ...schemeless(settings)];
+  return [...found, ...schemeless(settings), ...wildcardWarnings(settings)];
 }
 
 /** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
