@@ -6,16 +6,31 @@ import { runCheck } from './check.ts';
 import type { CliIo } from './io.ts';
 import { runKeysCreate } from './keys.ts';
 import { runKeysList, runLabels } from './labels.ts';
+import { Output } from './output.ts';
+
+const stderr = new Output(process.stderr);
+/** Something of what the command printed is lost, though its reader is there. */
+let isIncomplete = false;
+const stdout = new Output(process.stdout, {
+  onLoss(why) {
+    // A reader that has seen enough, such as `head`.
+    if (why === 'EPIPE') return;
+    isIncomplete = true;
+    stderr.write(`Not everything could be written to the standard output: ${why}.\n`);
+    if (process.exitCode === 0) process.exitCode = 1;
+  },
+});
 
 const io: CliIo = {
-  out: (text) => process.stdout.write(`${text}\n`),
-  err: (text) => process.stderr.write(`${text}\n`),
+  out: (text) => stdout.write(`${text}\n`),
+  err: (text) => stderr.write(`${text}\n`),
   env: process.env,
   clock: systemClock,
 };
 
 export async function run(argv: readonly string[]): Promise<void> {
-  process.exitCode = await codeOf(argv);
+  const code = await codeOf(argv);
+  process.exitCode = code === 0 && isIncomplete ? 1 : code;
 }
 
 async function codeOf(argv: readonly string[]): Promise<number> {

@@ -16,6 +16,7 @@ import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
+import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 import { logRefusedReload } from './refused-reload.ts';
 
@@ -40,7 +41,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       clock: systemClock,
       random: systemRandom,
       load: watchProcess(systemClock),
-      destination: process.stdout,
+      destination: logOutput(io),
       env: io.env,
     });
   } catch (error) {
@@ -63,6 +64,23 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
   log.info('ended', { cut });
   process.exit(0);
+}
+
+/** The log, on standard output. When lines of it are lost, standard error says so once, and the log itself when it goes on. */
+function logOutput({ err }: CliIo): Output {
+  const line = (level: string, message: string, lost?: number): string => {
+    const time = new Date(systemClock.now()).toISOString();
+    return JSON.stringify({ level, time, lost, message });
+  };
+  let isReported = false;
+  return new Output(process.stdout, {
+    onLoss(why) {
+      if (!isReported)
+        err(line('error', `The log cannot be written (${why}): its lines are lost until it can be`));
+      isReported = true;
+    },
+    noticeOf: (lost) => `${line('warn', 'lines of the log were lost', lost)}\n`,
+  });
 }
 
 /** Passes the settings of a changed file to the service, and reports whether they are in use. */
