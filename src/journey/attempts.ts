@@ -94,7 +94,8 @@ export class Attempts {
     return {
       status: answered.head.status,
       throttled: answered.feedback.throttle !== null,
-      errorStatus: () => answered.feedback.errorStatus ?? answered.bodyFeedback?.feedback()?.errorStatus ?? null,
+      errorStatus: () =>
+        answered.feedback.errorStatus ?? answered.bodyFeedback?.feedback()?.errorStatus ?? null,
       fields: fieldsForClient(prepared, answered.head, {
         addsRateLimit: rateLimit !== null,
         keyFields: this.#parts.keyFields(),
