@@ -169,7 +169,8 @@ export interface QuotaScope {
 /**
  * A throttled response, classified. `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint). `secondary`: a
  * limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again after 60 s
- * at the earliest. `permanent`: never resend; `reason` is a class, not upstream text. `overload`: upstream short of capacity
+ * at the earliest. `permanent`: never resend; `reason` is a class, not upstream text: `unclear` asks for payment, perhaps for this call
+ * alone. `overload`: upstream short of capacity
  * (503/529/slow_down), longer back-off.
  */
 export type Throttle =
@@ -178,7 +179,7 @@ export type Throttle =
   | { readonly kind: 'overload'; readonly waitMs: number | null }
   | {
       readonly kind: 'permanent';
-      readonly reason: 'quota' | 'too_large' | 'daily' | 'max_cost' | 'store_state';
+      readonly reason: 'quota' | 'unclear' | 'too_large' | 'daily' | 'max_cost' | 'store_state';
       /** Time after which trying may make sense, or `null`. */
       readonly waitMs: number | null;
     };

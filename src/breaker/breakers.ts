@@ -6,6 +6,7 @@
  * Does not own: the calls; admission is notified when a breaker opens. Invariants: while no breaker is known, a call costs
  * one check of the size of a table; what leaves this process are keyed digests and numbers.
  */
+import { LRUCache } from 'lru-cache';
 import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Refusal } from '../errors.ts';
@@ -13,7 +14,7 @@ import type { BreakerId, BreakerStore, SharedBreaker, Stored } from '../limiter/
 import type { ObservedBreaker } from '../telemetry/events.ts';
 import { afterRefusal, afterSilence, ask } from './breaker.policy.ts';
 import type { Breaker, PermanentRefusal } from './breaker.policy.ts';
-import { concernOf } from './concern.policy.ts';
+import { concernOf, needsConfirmation } from './concern.policy.ts';
 import { KnownBreakers, type KnownBreaker } from './known.ts';
 import { BreakerNames } from './names.ts';
 import { breakerRefusal } from './refusal.ts';
@@ -22,6 +23,9 @@ import type { Observation } from './observation.policy.ts';
 /** Known breakers are compared with the store this often, so that a lost message is made up for. Milliseconds. */
 const refreshMs = 5_000;
 const readPerRefresh = 100;
+/** Refusals to be confirmed that are remembered at most, and for how long, milliseconds. */
+const maxUnconfirmed = 1_000;
+const unconfirmedMs = 900_000;
 
 export interface BreakersParts {
   readonly clock: Clock;
@@ -45,6 +49,8 @@ export class Breakers {
   readonly #parts: BreakersParts;
   readonly #known = new KnownBreakers();
   readonly #names: BreakerNames;
+  /** When a refusal was met that has to be confirmed, by breaker. */
+  readonly #unconfirmed = new LRUCache<string, number>({ max: maxUnconfirmed });
   #cancelRefresh: (() => void) | null = null;
   #isStopped = false;
 
@@ -65,9 +71,14 @@ export class Breakers {
     return null;
   }
 
-  /** True when no breaker is known at all: nothing has to be asked before a call is sent, and its success need not be reported. */
+  /** True when no breaker is known at all: nothing has to be asked before a call is sent. */
   get areClosed(): boolean {
     return this.#known.size === 0;
+  }
+
+  /** True when the success of a call changes something, also of one that is no probe. */
+  get awaitSuccess(): boolean {
+    return this.#unconfirmed.size > 0;
   }
 
   /**
@@ -90,7 +101,9 @@ export class Breakers {
   /** What became of a call that was sent, `probe` if it was one. */
   observe(subject: BreakerSubject, probe: Probe | null, observation: Observation): void {
     const concern = observation.kind === 'refused' ? concernOf(observation.throttle) : null;
-    const refused = concern === null ? null : this.#names.name(subject, concern);
+    const named = concern === null ? null : this.#names.name(subject, concern);
+    if (observation.kind === 'succeeded' && this.awaitSuccess) this.#doubtsEnd(subject);
+    const refused = named !== null && this.#isConfirmed(named, observation) ? named : null;
     const asked = probe?.ids ?? [];
     for (const id of asked) {
       if (id.key === refused?.key) continue;
@@ -136,6 +149,21 @@ export class Breakers {
     if (state === before?.state) return null;
     this.#change(id, state, (next) => this.#parts.store.put(id, before?.version ?? '', next));
     return state;
+  }
+
+  /** False for the first of the refusals that may lie in their call alone; an open breaker is proof enough. */
+  #isConfirmed({ key }: BreakerId, observation: Observation): boolean {
+    if (observation.kind !== 'refused' || !needsConfirmation(observation.throttle)) return true;
+    if (this.#known.get(key) !== undefined) return true;
+    const now = this.#now();
+    const metAt = this.#unconfirmed.get(key);
+    this.#unconfirmed.set(key, now);
+    return metAt !== undefined && now - metAt <= unconfirmedMs;
+  }
+
+  /** A call with the credential succeeded: what refused another one lay in that call. */
+  #doubtsEnd(subject: BreakerSubject): void {
+    for (const { key } of this.#names.of(subject)) this.#unconfirmed.delete(key);
   }
 
   #silent(id: BreakerId): void {

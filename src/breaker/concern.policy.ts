@@ -10,12 +10,20 @@ import type { BreakerSubject, Throttle } from '../call.ts';
 export const concerns = ['credential', 'host', 'model', 'path'] as const;
 export type Concern = (typeof concerns)[number];
 
+/**
+ * True for a refusal that may lie in the call itself: it opens a breaker only where a second one follows before any call with the
+ * credential succeeds. Until then each such call is refused by the upstream itself, which costs nobody anything.
+ */
+export const needsConfirmation = (throttle: Throttle): boolean =>
+  throttle.kind === 'permanent' && throttle.reason === 'unclear';
+
 /** `null`: no other call is concerned. */
 export function concernOf(throttle: Throttle): Concern | null {
   if (throttle.kind === 'secondary') return 'path';
   if (throttle.kind !== 'permanent') return null;
   switch (throttle.reason) {
     case 'quota':
+    case 'unclear':
       return 'credential';
     case 'store_state':
       return 'host';

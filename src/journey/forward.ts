@@ -166,7 +166,8 @@ export class Forwarder {
   /** Reports to the breakers how an attempt ended; `null` = nothing to report. */
   #informBreakers({ request }: Prepared, probe: Probe | null, result: AttemptResult | null): void {
     const observation = observationOf(result);
-    if (probe === null && observation.kind !== 'refused') return;
+    const { awaitSuccess } = this.#parts.breakers;
+    if (probe === null && observation.kind !== 'refused' && !awaitSuccess) return;
     this.#parts.breakers.observe(request.subject, probe, observation);
   }
 }

@@ -13,7 +13,15 @@ import type { ResponseFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
 import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
-import { errorIn, statusInside, verdictOf, type ModelError, type Verdict } from './model-error.policy.ts';
+import {
+  errorIn,
+  sentenceIn,
+  statusInside,
+  verdictOf,
+  type ModelError,
+  type Verdict,
+} from './model-error.policy.ts';
+import { concernsCallAlone, paymentIn, type RefusalWords } from './payment.policy.ts';
 import { renewalTrapMs } from './providers/azure.policy.ts';
 import { modelReadings, providerRefusal } from './providers/providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
@@ -34,14 +42,16 @@ export function learnFromModel(facts: ResponseFacts): Feedback {
   const errorStatus = facts.status < 400 ? errorStatusIn(facts.body) : null;
   const status = errorStatus ?? facts.status;
   const refused =
-    status >= 400 ? refusedIn(facts.body === null ? undefined : parseJson(facts.body), status) : null;
+    status >= 400
+      ? refusedIn(facts.body === null ? undefined : parseJson(facts.body), status, facts.body ?? '')
+      : null;
   const own = modelReadings(facts.fields, at);
   const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? facts.fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
     return { meters: fieldReports, throttle: null, ...usageIn(facts.body), ...scope(facts.fields, {}) };
   }
-  const throttle = throttleOf(facts, readings, refused, fieldReports);
+  const throttle = throttleOf(facts, status, readings, refused, fieldReports);
   return {
     meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
     throttle,
@@ -55,32 +65,56 @@ export function learnFromModel(facts: ResponseFacts): Feedback {
 const errorStatusIn = (body: string | null): number | null =>
   body !== null && body.includes('"error"') ? statusInside(parseJson(body)) : null;
 
-/** Error and message in a parsed body of a response with this status, or with an error of this status inside. */
-export function refusedIn(body: unknown, status: number): Refused {
+/**
+ * Error and message in a parsed body of a response with this status, or with an error of this status inside. `bare`: what the body
+ * says where it is no JSON.
+ */
+export function refusedIn(body: unknown, status: number, bare = ''): Refused {
   const error = errorIn(body);
-  if (error === null) return { error, message: nothingSaid, verdict: byStatus(status, nothingSaid) };
   const own = providerRefusal(error);
-  const message = { ...readMessage(error.message), ...own.message };
-  const verdict = own.verdict ?? verdictOf(error, message.tooLarge) ?? byStatus(status, message);
-  return { error, message, verdict };
+  const message = error === null ? nothingSaid : { ...readMessage(error.message), ...own.message };
+  const known = own.verdict ?? (error === null ? null : verdictOf(error, message.tooLarge));
+  const words: RefusalWords = {
+    status,
+    names: error === null ? [] : [...error.codes, error.type ?? ''],
+    text: error?.message ?? (body === undefined ? bare : sentenceIn(body)),
+  };
+  return { error, message, verdict: verdictFor(known, words, message) };
+}
+
+/** The verdict: what lies in the call itself goes before what codes and types say, and those before the status. */
+function verdictFor(known: Verdict | null, words: RefusalWords, message: LimiterMessage): Verdict | null {
+  const verdict = known ?? byStatus(words, message);
+  const isCallAlone = verdict !== null && verdict !== 'overload' && concernsCallAlone(words);
+  return isCallAlone ? 'too_large' : verdict;
+}
+
+/** A 402 that states a time asks for a wait, and condemns nobody. */
+function waitsOut({ verdict, error, message }: Refused, status: number, statedMs: number | null): boolean {
+  if (status !== 402 || (verdict !== 'quota' && verdict !== 'unclear')) return false;
+  return (statedMs ?? error?.retryDelayMs ?? message.waitMs ?? 0) > 0;
 }
 
 function throttleOf(
   facts: ResponseFacts,
+  status: number,
   readings: readonly Reading[],
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
-  const { verdict } = refused;
-  if (verdict === null) return null;
   const stated = retryAfterMs(facts.fields, facts.nowMs);
+  const verdict = waitsOut(refused, status, stated) ? 'rate' : refused.verdict;
+  if (verdict === null) return null;
   const waitMs = verdict === 'rate' ? rateWaitMs(stated, readings, refused) : stated;
   return asThrottle(verdict, waitMs, meterAtFault(facts.fields, refused, reports));
 }
 
-function byStatus(status: number, message: LimiterMessage): Verdict | null {
+const byPayment = { later: 'rate', quota: 'quota', unclear: 'unclear' } as const;
+
+function byStatus(words: RefusalWords, message: LimiterMessage): Verdict | null {
+  const { status } = words;
   if (status === 429) return message.tooLarge ? 'too_large' : 'rate';
-  if (status === 402) return 'quota'; // Payment Required: DeepSeek, OpenRouter, Together
+  if (status === 402) return byPayment[paymentIn(words)];
   return status === 503 || status === 529 ? 'overload' : null;
 }
 
@@ -103,6 +137,7 @@ export function asThrottle(verdict: Verdict, waitMs: number | null, meter: Meter
     case 'overload':
       return { kind: 'overload', waitMs };
     case 'quota':
+    case 'unclear':
     case 'too_large':
       return { kind: 'permanent', reason: verdict, waitMs };
     case 'daily':

@@ -24,10 +24,10 @@ export interface ModelError {
 }
 
 /**
- * `quota` money or a spend cap · `too_large` never fits · `daily` a day's quota that the provider says not to wait for ·
+ * `quota` money or a spend cap · `unclear` payment asked for in words that are not known · `too_large` the call asks for too much · `daily` a day's quota that the provider says not to wait for ·
  * `overload` the provider is short of capacity, or wants slower growth · `rate` wait and resend.
  */
-export type Verdict = 'quota' | 'too_large' | 'daily' | 'overload' | 'rate';
+export type Verdict = 'quota' | 'unclear' | 'too_large' | 'daily' | 'overload' | 'rate';
 
 /** The error in a parsed body, or `null` when it holds none. */
 export function errorIn(body: unknown): ModelError | null {
@@ -51,8 +51,9 @@ function flatten(error: JsonRecord): ModelError {
   const details = error['details'];
   const parts = (Array.isArray(details) ? details : [details]).filter(isRecord);
   const detailCodes = parts.map((part) => stringAt(part, 'error_code') ?? stringAt(part, 'reason'));
+  const limitSource = stringAt(recordAt(error, 'metadata'), 'limit_source');
   return {
-    codes: [...detailCodes, word(error['code'])]
+    codes: [...detailCodes, limitSource, word(error['code'])]
       .filter((code) => code !== null)
       .map((code) => code.toLowerCase()),
     type: (stringAt(error, 'type') ?? stringAt(error, 'status'))?.toLowerCase() ?? null,
@@ -162,6 +163,7 @@ const statusByVerdict: Readonly<Record<Verdict, number>> = {
   rate: 429,
   daily: 429,
   quota: 429,
+  unclear: 402,
   too_large: 413,
   overload: 503,
 };
@@ -205,4 +207,21 @@ function hasText(choice: unknown): boolean {
     (Array.isArray(text) && text.length > 0) ||
     Array.isArray(tools)
   );
+}
+
+const sentences = ['message', 'detail', 'title', 'error_description', 'error_message', 'msg'] as const;
+
+/** What a body says, also where its error is in no known form: the first sentence of it, and of its first error. */
+export function sentenceIn(body: unknown): string {
+  const outer: unknown = Array.isArray(body) ? body[0] : body;
+  const errors = isRecord(outer) ? outer['errors'] : undefined;
+  const first: unknown = Array.isArray(errors) ? errors[0] : recordAt(outer, 'detail');
+  if (typeof first === 'string') return first;
+  for (const part of [outer, first]) {
+    for (const name of sentences) {
+      const sentence = stringAt(part, name);
+      if (sentence !== null) return sentence;
+    }
+  }
+  return '';
 }

@@ -1,0 +1,83 @@
+/**
+ * What a 402 means, and which refusals concern one call alone: in the words of the providers, as tables.
+ *
+ * A 402 may say that the account has no money, that this call asks for more than there is, or that too much of the money is bound in
+ * calls under way. The first concerns everybody who uses the credential, the second nobody else, the third ends by itself.
+ *
+ * Owns: those words. Does not own: codes that every provider uses (`model-error.policy.ts`), waits. Invariant: linear, bounded; the
+ * first line of a table that fits decides.
+ */
+
+/** How much of a text is looked at, characters. */
+const maxText = 2_000;
+
+/** `later`: it ends by itself · `quota`: the money is gone · `unclear`: none of these words is there. */
+export type Payment = 'later' | 'quota' | 'unclear';
+
+/** Codes and types of errors that lie in the call itself. */
+const aloneCodes =
+  /context_(?:length|window)|long_context|(?:request|prompt|input|body|payload|message|content)_too_(?:large|long)|above_max_length|max_(?:output_|completion_)?tokens|prompt_tokens_limit/;
+
+/** Sentences of refusals with any status that lie in the call itself. None of them is written by a limiter of rates. */
+const aloneInAnyStatus: readonly RegExp[] = [
+  // Anthropic: "Extra usage is required for long context requests.", "The long context beta is not yet available for this subscription."
+  /\b(?:required?|requires|available|enabled|included|upgrade|credits)\b[^.]{0,60}\blong[- ]context\b/i,
+  /\blong[- ]context\b[^.]{0,60}\b(?:required?|requires|available|enabled|included|upgrade|credits)\b/i,
+  // OpenAI and those that speak its form.
+  /\bmaximum context length\b|\bcontext (?:length|window)\b[^.]{0,20}\bexceed/i,
+  /\bexceeds?\b[^.]{0,30}\b(?:context (?:length|window|size|limit)|maximum (?:number of )?(?:input |prompt )?tokens)/i,
+  /\b(?:prompt|input|request(?: entity| body)?|payload)\b(?: is)? too (?:large|long)\b/i,
+];
+
+/** Sentences of a 402 that lie in the call itself. */
+const aloneIn402: readonly RegExp[] = [
+  // OpenRouter: "This request requires more credits, or fewer max_tokens. You requested up to 64000 tokens, but can only afford 3500."
+  /\bfewer\b[^.]{0,30}\btokens\b/i,
+  /\b(?:can ?not|can't|can only|unable to|only) afford\b/i,
+  // OpenRouter: "Prompt tokens limit exceeded: 50000 > 20000."
+  /\b(?:prompt|input|output|completion|context)\b[^.]{0,30}\blimit\b[^.]{0,20}\bexceeded\b/i,
+  // Stability: "… does not have enough balance to request this action (need 6.5 credits, have 2)"
+  /\b(?:needs?|requires?|required|costs?)\b[^.]{0,10}\d[^]{0,60}\b(?:have|has|had|left|remaining|available)\b/i,
+  // ElevenLabs: "This request exceeds your quota. You have 12 credits remaining, while 120 credits are required for this request."
+  /\b(?:have|has|had|left|remaining|available)\b[^]{0,60}\d[^]{0,40}\b(?:needs?|requires?|required|requested|costs?)\b/i,
+  /\b(?:this|your|the) (?:request|call|prompt|generation|completion|message|input|model|operation)\b[^.]{0,20}\b(?:requires?|costs?|needs?|would cost|would exceed|exceeds?|is too)\b/i,
+  /\b(?:required?|needed|enough|sufficient|insufficient)\b[^.]{0,30}\bfor th(?:is|e) (?:request|call|prompt|generation|completion|number of tokens)\b/i,
+  /\b(?:reduce|lower|shorten|decrease|limit|smaller|shorter|cheaper)\b[^.]{0,30}\b(?:tokens|max_\w+|prompt|context|input|output|request|model|size)\b/i,
+];
+
+/** What may be afforded is nothing: the account is empty, whatever the call asks for. */
+const nothingLeft =
+  /\b(?:afford|have|has|remaining|left|balance|available)\b(?: is| of|:)? ?[$€£¥]? ?0+(?:\.0+)?(?![\d.]*\d)|(?<![\d.,])0+(?:\.0+)? (?:credits?|tokens|usd|dollars)\b[^.]{0,20}\b(?:left|remaining|available)\b|\bno (?:credits?|balance|funds)\b/i;
+
+/** What ends by itself: OpenRouter's `openrouter_in_flight_budget`, caps on calls at once. */
+const laterWords =
+  /\bin[- _]flight\b|in_flight|\bconcurren|\bsimultaneous|\btoo many (?:requests|calls)\b|\brate limit(?:ed)?\b/i;
+
+/** What a spent account is told. */
+const quotaWords =
+  /balance|credits?\b|billing|insufficient|funds|payment|\bpaid\b|pay[- ]as|purchase|quota|top(?:ped)?[- ]?up|recharge|refill|subscri|overdue|arrears|suspend|deactivat|budget|spend|prepa(?:id|y)|\bplan\b|trial|invoice|\bcharges?\b|money|\bowed?\b|debt|upgrade|余额|余額|欠费|欠費|充值|额度|額度|账户|残高|クレジット/i;
+
+export interface RefusalWords {
+  readonly status: number;
+  /** Codes and type, lower case. */
+  readonly names: readonly string[];
+  readonly text: string;
+}
+
+/** True for a refusal that lies in the call itself: it says nothing about any other. */
+export function concernsCallAlone({ status, names, text }: RefusalWords): boolean {
+  if (names.some((name) => aloneCodes.test(name))) return true;
+  const read = text.slice(0, maxText);
+  if (aloneInAnyStatus.some((words) => words.test(read))) return true;
+  return status === 402 && aloneIn402.some((words) => words.test(read)) && !nothingLeft.test(read);
+}
+
+/** What a 402 says, beyond what `concernsCallAlone` finds. One without a word has only its status, which asks for money. */
+export function paymentIn({ names, text }: RefusalWords): Payment {
+  // The status in words adds nothing to it.
+  const said = names.filter((name) => name !== 'payment_required');
+  const read = [...said, text].join(' ').slice(0, maxText);
+  if (laterWords.test(read)) return 'later';
+  const isSpent = text.trim() === '' || quotaWords.test(read) || nothingLeft.test(read);
+  return isSpent ? 'quota' : 'unclear';
+}
