@@ -34,6 +34,11 @@ export interface Call {
   readonly readBody: (owner: string) => Promise<CallBody>;
   /** Reports what is known so far, so that a refusal thrown later can carry it too. Later reports replace earlier ones. */
   readonly report: (known: CallFacts) => void;
+  /**
+   * Head and body stay counted, and the call among those that are open, until the returned function is called, also when the client has left:
+   * the call goes on for its repeats.
+   */
+  readonly retain: () => () => void;
 }
 
 /** Who calls: the workspace, and where its key was found (those fields are never sent upstream). */
@@ -243,6 +248,8 @@ export interface Outcome {
   readonly errorStatus?: () => number | null;
   /** The upstream's fields after cleaning, name and value alternating; repeats kept. */
   readonly fields: readonly string[];
+  /** The upstream's fields before cleaning; absent where no other call may get the response. */
+  readonly upstreamFields?: readonly string[];
   /** Read by whoever writes the response, and destroyed by it when the client leaves. `null` = no body. */
   readonly body: Readable | Buffer | null;
   /** A client that reads nothing of a waiting body for this long counts as gone, milliseconds; absent = five minutes. */

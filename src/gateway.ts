@@ -17,6 +17,8 @@ import { Refusal } from './errors.ts';
 import { followedToItsEnd, reportFailure } from './journey/follow.ts';
 import { ceilingOf, prepare, type Prepared } from './journey/prepare.ts';
 import { noCeilings } from './observation/pressure.ts';
+import type { Audience } from './repeats/repeat.ts';
+import type { IncomingCall } from './repeats/repeats.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { SettingsInUse } from './settings-in-use.ts';
 import { createSlices, type Slices } from './slices.ts';
@@ -38,11 +40,12 @@ export interface GatewayOptions extends PartsOptions {
 /** Keys of waiting calls are looked at again this often, so that an expired one is refused in time. Milliseconds. */
 const recheckMs = 5_000;
 
-/** The call at the position of the one that it repeats. */
-const at = (prepared: Prepared, arrivedAt: number): Prepared => ({
-  ...prepared,
-  request: { ...prepared.request, arrivedAt },
-});
+/** The call for all clients that wait for it, at the position of the one that it repeats. */
+const shared = (prepared: Prepared, audience: Audience, arrivedAt: number): Prepared => {
+  const { request } = prepared;
+  const stillValid = (): boolean => audience.stillValid?.() ?? request.stillValid();
+  return { ...prepared, request: { ...request, arrivedAt, stillValid } };
+};
 
 export class Gateway {
   /** What an operator may do about an upstream: pause it, resume it, reopen it. */
@@ -117,6 +120,11 @@ export class Gateway {
     return this.#parts.repeats.settled(withinMs);
   }
 
+  /** Memory of responses that are kept for repeats, bytes. */
+  keptBytes(): number {
+    return this.#parts.repeats.bytes;
+  }
+
   /** Ceilings of a workspace on an upstream, as they are now. */
   async ceilings(workspaceId: string, upstreamName: string): Promise<CeilingsNow> {
     const { settings } = this.#inUse;
@@ -185,7 +193,7 @@ export class Gateway {
     followed.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
     const { estimates, responseTimes, quotas, chosenBuckets } = this.#parts;
-    const { labelKey } = this.#inUse.settings.privacy;
+    const { labelKey, labelKeyGenerated = false } = this.#inUse.settings.privacy;
     const now = this.#clock.monotonic();
     const prepared = prepare({
       call,
@@ -193,6 +201,8 @@ export class Gateway {
       route,
       body,
       labelKey,
+      isLabelKeyGenerated: labelKeyGenerated,
+      isShared: (quota) => this.#inUse.isSharedCredential(quota),
       estimates,
       responseTimes,
       quotas,
@@ -208,15 +218,23 @@ export class Gateway {
     const { repeats, forwarder } = this.#parts;
     const { repeatKey: key, request, call } = prepared;
     if (key === null) return forwarder.forward(prepared, call.clientGone, followed);
-    const incoming = { key, clientGone: call.clientGone, arrivedAt: request.arrivedAt };
+    const incoming: IncomingCall = {
+      key,
+      clientGone: call.clientGone,
+      stillValid: request.stillValid,
+      arrivedAt: request.arrivedAt,
+      fieldsFor: (head, addsRateLimit) => forwarder.fieldsFor(prepared, head, addsRateLimit),
+      retain: () => call.retain(),
+    };
     return repeats.run(incoming, (audience, arrivedAt) =>
-      forwarder.forward(at(prepared, arrivedAt), audience, followed),
+      forwarder.forward(shared(prepared, audience, arrivedAt), audience, followed),
     );
   }
 
   #recheckLater(): void {
     this.#cancelRecheck = this.#clock.after(recheckMs, () => {
       this.#parts.admission.recheckKeys();
+      this.#parts.repeats.recheckKeys();
       this.#recheckLater();
     });
   }

@@ -78,7 +78,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     })),
   };
   observation.observe({
-    process: () => processPressure(running.data),
+    process: () => processPressure(running),
     buckets: () => gateway.buckets(),
     breakers: (upstream) => gateway.breakers(upstream),
     credentials: () => gateway.credentials(),
@@ -209,10 +209,10 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
   await observation.close();
 }
 
-function processPressure(data: DataServer): ProcessPressure {
+function processPressure({ data, gateway }: Running): ProcessPressure {
   const { heldBytes, heldBodyBytes, openConnections, openCalls, load, overloadRefusals } = data.stats();
   return {
-    heldBytes: heldBodyBytes,
+    heldBytes: heldBodyBytes + gateway.keptBytes(),
     headBytes: heldBytes - heldBodyBytes,
     connections: openConnections,
     openCalls,

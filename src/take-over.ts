@@ -40,6 +40,7 @@ export async function takeOver(
   telemetry.configured(next.upstreams.values());
   parts.recentRefusals.forgetAll();
   parts.admission.recheckKeys();
+  parts.repeats.recheckKeys();
   parts.admission.reconfigure(({ workspaceId, subject }) => {
     const workspace = next.workspaces.get(workspaceId);
     const upstream = next.upstreams.get(subject.upstream);

@@ -33,6 +33,8 @@ export interface OutgoingInput {
   readonly pseudonym: string;
   /** `traceparent` of the attempt's span; sent only where the upstream's configuration asks for it. */
   readonly traceparent: string | null;
+  /** Values that go upstream in the place of the client's own, by lower-case name; absent or `null` = none. */
+  readonly replacedFields?: ReadonlyMap<string, string> | null;
 }
 
 /**
@@ -69,7 +71,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
     if (credential !== null && (name === credential.field || isCarrier(name, upstream.carriers))) continue;
     // Also when the client sends its key a second time, in another field.
     if (showsApiKey(value)) continue;
-    append(fields, name, value);
+    append(fields, name, input.replacedFields?.get(name) ?? value);
   }
 
   if (credential !== null) fields[credential.field] = credential.value;

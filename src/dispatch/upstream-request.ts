@@ -18,6 +18,12 @@ import type { TransportAttempt } from './transport.ts';
 /** Our name in `Via`; a call that already carries it came back to us. */
 export const pseudonym = 'sluice';
 
+/** Cookies of a client pass on `/via`, where each upstream has its own path; one jar for all of `/proxy` would show them to others. */
+export const passesCookies = (
+  { form }: Pick<Call, 'form'>,
+  { cookies }: Pick<Route['upstream'], 'cookies'>,
+): boolean => form === 'via' || cookies === 'pass';
+
 /** A call that can be sent, also repeatedly. */
 export interface SendableCall {
   readonly call: Call;
@@ -26,6 +32,8 @@ export interface SendableCall {
   readonly route: Route;
   readonly description: CallDescription;
   readonly body: CallBody;
+  /** Values that go upstream in the place of the client's own, by lower-case name of the field. */
+  readonly replacedFields?: ReadonlyMap<string, string> | null;
 }
 
 /** One sending of a call, as whoever may send it describes it. */
@@ -75,7 +83,7 @@ export class UpstreamRequest implements AttemptRequest {
 
   constructor(sending: Sending, pools: Pools, order: OrderedSending) {
     const { prepared, traceparent, credential, signal } = sending;
-    const { call, caller, route, description, body } = prepared;
+    const { call, caller, route, description, body, replacedFields = null } = prepared;
     const { upstream, host, origin, pathAndQuery } = route;
     const { method, rawFields } = call;
     const { length } = body.bytes;
@@ -85,12 +93,13 @@ export class UpstreamRequest implements AttemptRequest {
     this.fields = outgoingFields({
       rawFields,
       route: { host, upstream, credential },
-      passesCookies: call.form === 'via' || upstream.cookies === 'pass',
+      passesCookies: passesCookies(call, upstream),
       dropFields: caller.keyFields,
       method,
       bodyBytes: length,
       pseudonym,
       traceparent,
+      replacedFields,
     });
     this.body = length > 0 ? body.bytes : null;
     this.agent = pools.agents.forOrigin(origin);

@@ -147,7 +147,7 @@ export class Connections {
     return this.#known.size;
   }
 
-  /** Calls whose response is not finished. */
+  /** Calls whose response is not finished, and those that go on for their repeats after their clients have left. */
   get openCalls(): number {
     return this.#openCalls;
   }
@@ -194,6 +194,16 @@ export class Connections {
 
   /** Ends a call; later calls of it do nothing. */
   leave(call: OpenCall): void {
-    if (call.connection.leave(call)) this.#openCalls -= 1;
+    if (call.connection.leave(call)) this.ended();
+  }
+
+  /** Takes a call off its connection, which it counts for no longer. It is still open until {@link ended}. */
+  detach(call: OpenCall): void {
+    call.connection.leave(call);
+  }
+
+  /** A call that was {@link detach}ed has ended. */
+  ended(): void {
+    this.#openCalls -= 1;
   }
 }

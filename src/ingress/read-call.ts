@@ -36,6 +36,9 @@ export class ReadCall extends OpenCall implements Call {
   readonly form: Call['form'];
   readonly #body: BodyReader;
   #known = nothing;
+  /** Who still needs what is held of the call: its client, and its repeats. */
+  #holders = 1;
+  #onLetGo = (): void => {};
 
   constructor(connection: Connection, response: ServerResponse, parts: ReadCallParts) {
     super(connection, response, newRequestId(parts.random));
@@ -78,8 +81,25 @@ export class ReadCall extends OpenCall implements Call {
     this.#known = { ...this.#known, ...more };
   }
 
-  /** Gives back what is held for the call; later calls do nothing. */
-  release(): void {
+  retain(): () => void {
+    let isHeld = true;
+    this.#holders += 1;
+    return () => {
+      if (isHeld) this.#letGo();
+      isHeld = false;
+    };
+  }
+
+  /** The client's call has ended. `onLetGo` is called when nobody else needs it, and what was held for it is given back. */
+  end(onLetGo: () => void): void {
+    this.#onLetGo = onLetGo;
+    this.#letGo();
+  }
+
+  #letGo(): void {
+    this.#holders -= 1;
+    if (this.#holders > 0) return;
     this.#body.release();
+    this.#onLetGo();
   }
 }

@@ -125,8 +125,10 @@ export async function serveCall(
         call.response.socket?.destroy();
       });
   } finally {
-    call.release();
-    parts.connections.leave(call);
-    parts.onLeft();
+    parts.connections.detach(call);
+    call.end(() => {
+      parts.connections.ended();
+      parts.onLeft();
+    });
   }
 }

@@ -6,7 +6,7 @@
  */
 import { Buffer } from 'node:buffer';
 import type { Lease } from '../admission/ticket.ts';
-import type { AdmissionRecord, Outcome } from '../call.ts';
+import type { AdmissionRecord, Outcome, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
@@ -76,6 +76,16 @@ export class Attempts {
     if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
   }
 
+  /** The fields of a response as the client of this call gets them. */
+  fieldsFor(prepared: Prepared, head: ResponseHead, addsRateLimit: boolean): readonly string[] {
+    const { upstream } = prepared.route;
+    return fieldsForClient(prepared, head, {
+      addsRateLimit,
+      keyFields: this.#parts.keyFields(),
+      viaPrefix: (url) => this.#parts.routes().viaPrefix(upstream, url),
+    });
+  }
+
   /** The response goes to the client, and the lease ends with it. */
   passOn(
     attempt: Attempt,
@@ -96,11 +106,8 @@ export class Attempts {
       throttled: answered.feedback.throttle !== null,
       errorStatus: () =>
         answered.feedback.errorStatus ?? answered.bodyFeedback?.feedback()?.errorStatus ?? null,
-      fields: fieldsForClient(prepared, answered.head, {
-        addsRateLimit: rateLimit !== null,
-        keyFields: this.#parts.keyFields(),
-        viaPrefix: (url) => this.#parts.routes().viaPrefix(route.upstream, url),
-      }),
+      fields: this.fieldsFor(prepared, answered.head, rateLimit !== null),
+      upstreamFields: answered.head.rawFields,
       body,
       maxUnreadMs: route.upstream.timeouts.idleMs,
       record,

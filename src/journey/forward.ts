@@ -10,7 +10,7 @@ import type { RecentRefusals } from '../admission/recent-refusals.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/observation.policy.ts';
-import type { AdmissionRecord, Outcome } from '../call.ts';
+import type { AdmissionRecord, Outcome, ResponseHead } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
@@ -53,6 +53,11 @@ export class Forwarder {
   constructor(parts: ForwardParts) {
     this.#parts = parts;
     this.#attempts = new Attempts(parts);
+  }
+
+  /** The fields of an upstream's response in the form of this call. */
+  fieldsFor(prepared: Prepared, head: ResponseHead, addsRateLimit: boolean): readonly string[] {
+    return this.#attempts.fieldsFor(prepared, head, addsRateLimit);
   }
 
   /** The journey ends when `audience` aborts: no client waits for the response any more. */

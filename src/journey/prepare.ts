@@ -24,7 +24,7 @@ import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts
 import { separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
-import { repeatFields, repeatKeyOf } from './repeat-key.ts';
+import { keysOfSharedCredential, repeatFields, repeatKeyOf } from './repeat-key.ts';
 
 /** A call ready for admission. */
 export interface Prepared {
@@ -40,6 +40,8 @@ export interface Prepared {
   readonly guess: NamedGuess | null;
   /** `null`: no other call repeats it, as far as the call shows. */
   readonly repeatKey: RepeatKey | null;
+  /** Values with which fields of the client go upstream instead of its own, by lower-case name; `null` = all go as they came. */
+  readonly replacedFields: ReadonlyMap<string, string> | null;
 }
 
 export interface PrepareInput {
@@ -48,6 +50,10 @@ export interface PrepareInput {
   readonly route: Route;
   readonly body: CallBody;
   readonly labelKey: string;
+  /** True when the credential of this quota is injected for several workspaces. */
+  readonly isShared: (quota: string) => boolean;
+  /** True when the label key is one of this process: then it gives no name that outlives the process. */
+  readonly isLabelKeyGenerated: boolean;
   readonly estimates: TokenEstimates;
   readonly responseTimes: ResponseTimes;
   readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
@@ -152,17 +158,22 @@ export function prepare(input: PrepareInput): Prepared {
     maxWaitMs: maxWaitMsOf(patience, limits),
     stillValid: caller.stillValid,
   };
-  const repeatKey = repeatKeyOf({
-    call,
-    route,
-    body,
-    fields,
-    workspaceId: workspace.id,
-    labelKey,
-    identity: [quota, fields.get('cookie') ?? ''],
-  });
+  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
+  const replacedFields = repeatKey?.marker === 'key' ? replacedIn(input, fields) : null;
   const ownQuota = { bucket: own, parts: { ...parts, shop: route.host } };
-  return { call, caller, route, body, description, request, ownQuota, guess, repeatKey };
+  return { call, caller, route, body, description, request, ownQuota, guess, repeatKey, replacedFields };
+}
+
+/** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
+function replacedIn(
+  { caller, route, labelKey, isShared, isLabelKeyGenerated }: PrepareInput,
+  fields: ReadonlyMap<string, string>,
+): Prepared['replacedFields'] {
+  const { credential } = route;
+  if (credential === null || !isShared(credential.quota)) return null;
+  // A key has to be the same after a restart, because the upstream may have run the call before it.
+  const secret = isLabelKeyGenerated ? credential.quota : labelKey;
+  return keysOfSharedCredential({ fields, route }, caller.workspace.id, secret);
 }
 
 /** The lane of a workspace in a bucket. */
@@ -233,14 +244,7 @@ const readingMs = 250;
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
 
-const wantedNames = new Set([
-  'content-type',
-  'cookie',
-  'prefer',
-  'priority',
-  ...repeatFields,
-  ...clientTimeoutFields,
-]);
+const wantedNames = new Set(['content-type', 'prefer', 'priority', ...repeatFields, ...clientTimeoutFields]);
 
 function wanted(
   rawFields: readonly string[],

@@ -1,74 +1,203 @@
 /**
- * Which calls are repeats of each other, as far as they show: an `Idempotency-Key` or a field that the upstream's configuration
- * names (webhook ids), an SDK's own count of its attempts, a client that is known to repeat calls without saying so.
+ * Which calls may be repeats of each other: those with the same `Idempotency-Key` (or another field that the upstream's
+ * configuration names, such as a webhook id), and equal calls of an SDK that counts its attempts.
  *
- * Owns: that reading. Does not own: what is made of it (`repeats/`). Keeps: calls are repeats of each other only within one
- * workspace and with one credential: a response made with one is nobody else's.
+ * Owns: reading that, the digest by which requests are compared, and the form in which a key goes upstream. Does not own: what is made
+ * of it (`repeats/`). Invariants: calls are repeats of each other only within one workspace and with one credential; two requests
+ * that differ in anything that goes upstream have different digests, but for the fields of `ofTheAttempt`.
  */
 import { createHash } from 'node:crypto';
-import type { Call, CallBody, Route } from '../call.ts';
+import type { Call, CallBody, Caller, Route } from '../call.ts';
+import { isCarrier } from '../credential-carriers.policy.ts';
+import { outgoingFields } from '../dispatch/fields.policy.ts';
+import { passesCookies, pseudonym } from '../dispatch/upstream-request.ts';
+import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 
 export interface RepeatInput {
-  readonly call: Pick<Call, 'method'>;
+  readonly call: Pick<Call, 'form' | 'method' | 'rawFields'>;
+  readonly caller: Pick<Caller, 'keyFields'> & { readonly workspace: { readonly id: string } };
   readonly route: Route;
   readonly body: CallBody;
-  /** By lower-case name. */
+  /** By lower-case name; of repeated ones the first. */
   readonly fields: ReadonlyMap<string, string>;
-  readonly workspaceId: string;
   readonly labelKey: string;
-  /** What identifies the caller besides the workspace: the call's credential, injected or its own, and its cookies. */
-  readonly identity: readonly string[];
+  /** Identity of the account that the call is about: of the injected credential, or of what the client brings. */
+  readonly account: string;
 }
 
 /** Fields that are read here, of every call. */
-export const repeatFields: readonly string[] = ['idempotency-key', 'x-stainless-retry-count', 'user-agent'];
+export const repeatFields: readonly string[] = ['idempotency-key', 'x-stainless-retry-count'];
 
-/** Clients that send a call again after a time-out, whatever its method, and do not say so: shopify-api-node@3.15.0 (got). */
-const silentRepeater = /^shopify-api-node\//;
+/**
+ * Fields that clients, tracers and proxies write anew for each attempt of one request, and on which the upstream's answer does not
+ * depend: ids of traces and attempts, times, and what is addressed to Sluice. All other fields are compared.
+ */
+const ofTheAttempt = new Set([
+  'date',
+  'priority',
+  'traceparent',
+  'tracestate',
+  'baggage',
+  'b3',
+  'sentry-trace',
+  'uber-trace-id',
+  'newrelic',
+  'x-amzn-trace-id',
+  'x-cloud-trace-context',
+  'x-request-id',
+  'x-correlation-id',
+  'x-client-request-id',
+  'x-ms-client-request-id',
+  'client-request-id',
+  'amz-sdk-request',
+  'x-retry-count',
+  'x-retry-attempt',
+  'x-server-timeout',
+  'x-stripe-client-telemetry',
+]);
+const prefixesOfTheAttempt = ['x-stainless-', 'x-b3-', 'x-datadog-'];
 
-/** `null` = nothing suggests that the call is a repeat or will be repeated. */
+/**
+ * The name and digest by which a call is known as a repeat; `null` = nothing suggests that it is one, or will be repeated.
+ * @throws Refusal `request_invalid` where a field that serves as the key is repeated
+ */
 export function repeatKeyOf(input: RepeatInput): RepeatKey | null {
-  const named = keyIn(input);
-  const resends = input.fields.get('x-stainless-retry-count');
-  const isSilent = silentRepeater.test(input.fields.get('user-agent') ?? '');
-  if (named === null && resends === undefined && !isSilent) return null;
-  const { call, route, body, workspaceId, labelKey, identity } = input;
+  const { fields, caller, labelKey, account, route } = input;
+  const key = keyIn(input);
+  const retries = fields.get('x-stainless-retry-count');
+  if (key === null && retries === undefined) return null;
+  const { id: workspaceId } = caller.workspace;
+  const { credential, request } = comparedParts(input, key);
   const name = (kind: string, ...parts: readonly string[]): string =>
-    digest(labelKey, kind, workspaceId, ...identity, ...parts);
-  const hash = createHash('sha256').update(body.bytes).digest('base64');
-  const fingerprint = name('call', call.method, route.origin, route.pathAndQuery, hash);
+    digest(labelKey, kind, workspaceId, account, `${credential.length}`, ...credential, ...parts);
+  const fingerprint = name('request', ...request);
   const common = {
     fingerprint,
     owner: digest(labelKey, 'repeats', workspaceId),
     upstream: route.upstream.name,
   };
-  if (named !== null) {
-    const secret = { workspaceId, key: named.value };
-    return {
-      ...common,
-      marker: 'key',
-      name: name('idempotency', common.upstream, named.field, named.value),
-      secret,
-    };
+  if (key === null) {
+    const secret = { workspaceId, key: fingerprint };
+    return { ...common, marker: Number(retries) > 0 ? 'again' : 'first', name: fingerprint, secret };
   }
-  const secret = { workspaceId, key: hash };
-  if (resends === undefined) return { ...common, marker: 'silent', name: fingerprint, secret };
-  return { ...common, marker: Number(resends) > 0 ? 'again' : 'first', name: fingerprint, secret };
+  const secret = { workspaceId, key: key.value };
+  return {
+    ...common,
+    marker: 'key',
+    name: name('idempotency', common.upstream, key.field, key.value),
+    secret,
+  };
+}
+
+interface ClientKey {
+  /** Lower case. */
+  readonly field: string;
+  readonly value: string;
 }
 
 /**
  * `Idempotency-Key`, quoted or bare (draft-ietf-httpapi-idempotency-key-header), else the first of the upstream's own fields
  * that the call has.
  */
-function keyIn({ fields, route }: RepeatInput): { readonly field: string; readonly value: string } | null {
-  for (const field of ['idempotency-key', ...route.upstream.idempotencyFields]) {
-    const value = fields
-      .get(field)
-      ?.trim()
-      .replace(/^"(.*)"$/, '$1');
-    if (value !== undefined && value !== '') return { field, value };
+function keyIn({ call, fields, route }: Pick<RepeatInput, 'call' | 'fields' | 'route'>): ClientKey | null {
+  for (const field of keyFieldsOf(route)) {
+    const written = fields.get(field);
+    if (written === undefined) continue;
+    // The two would be two keys, of which each layer might take another one.
+    if (linesOf(call.rawFields, field) > 1) {
+      throw new Refusal('request_invalid', {
+        detail: 'A field that serves as the idempotency key is repeated: send it once.',
+        param: field,
+        shouldRetry: false,
+      });
+    }
+    const value = unquoted(written);
+    if (value !== '') return { field, value };
   }
   return null;
+}
+
+const keyFieldsOf = ({ upstream }: Route): readonly string[] =>
+  upstream.idempotencyFields.length === 0
+    ? justIdempotencyKey
+    : ['idempotency-key', ...upstream.idempotencyFields];
+const justIdempotencyKey = ['idempotency-key'];
+
+function linesOf(rawFields: readonly string[], field: string): number {
+  let lines = 0;
+  for (let at = 0; at + 1 < rawFields.length; at += 2) if (rawFields[at]?.toLowerCase() === field) lines += 1;
+  return lines;
+}
+
+const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/, '$1');
+
+/**
+ * Everything of the request that goes upstream, but for its key and what changes with each attempt: what is known to carry a
+ * credential of the client, and the rest. With another credential the same key is another key, as it is at the upstream.
+ */
+function comparedParts(
+  { call, caller, route, body }: RepeatInput,
+  key: ClientKey | null,
+): { readonly credential: readonly string[]; readonly request: readonly string[] } {
+  const injected = route.credential;
+  const outgoing = outgoingFields({
+    rawFields: call.rawFields,
+    // The value of an injected credential may be renewed between two attempts; the account is the same.
+    route: { ...route, credential: injected === null ? null : { field: injected.field, value: '' } },
+    passesCookies: passesCookies(call, route.upstream),
+    dropFields: caller.keyFields,
+    method: call.method,
+    bodyBytes: body.bytes.length,
+    pseudonym,
+    traceparent: null,
+  });
+  const hash = createHash('sha256').update(body.bytes).digest('base64');
+  const credential: string[] = [];
+  const request = [call.method, route.origin, route.pathAndQuery, hash];
+  for (const name of Object.keys(outgoing).sort()) {
+    if (name === key?.field || ofTheAttempt.has(name)) continue;
+    if (prefixesOfTheAttempt.some((prefix) => name.startsWith(prefix))) continue;
+    const values = [outgoing[name] ?? []].flat();
+    const compared = name === 'prefer' ? forTheUpstream(values) : values;
+    const parts = isCarrier(name, route.upstream.carriers) ? credential : request;
+    if (compared.length > 0) parts.push(name, `${compared.length}`, ...compared);
+  }
+  return { credential, request };
+}
+
+/** Preferences without those that Sluice reads (`wait`, `reserve`): a client may wait for another time at each attempt. */
+const forTheUpstream = (values: readonly string[]): string[] =>
+  values
+    .flatMap((value) => value.split(','))
+    .map((preference) => preference.trim())
+    .filter((preference) => preference !== '' && !/^(?:wait|reserve)\s*(?:[=;]|$)/i.test(preference));
+
+/**
+ * The values with which the call's keys go upstream where its credential serves several workspaces, by lower-case name of their
+ * field. One provider then sees the keys of all of them as keys of one account: a digest of workspace and key keeps two workspaces
+ * that use the same key apart. It has the form of a UUID, which providers accept as a key, and stays quoted where it was.
+ * @param secret the same on all replicas and after a restart
+ */
+export function keysOfSharedCredential(
+  { fields, route }: Pick<RepeatInput, 'fields' | 'route'>,
+  workspaceId: string,
+  secret: string,
+): ReadonlyMap<string, string> {
+  const keys = new Map<string, string>();
+  for (const field of keyFieldsOf(route)) {
+    const written = fields.get(field)?.trim();
+    if (written === undefined || unquoted(written) === '') continue;
+    const uuid = uuidOf(secret, workspaceId, unquoted(written));
+    keys.set(field, written.startsWith('"') ? `"${uuid}"` : uuid);
+  }
+  return keys;
+}
+
+/** A UUID of version 4 in form, made of a keyed digest instead of chance. */
+function uuidOf(secret: string, workspaceId: string, key: string): string {
+  const hex = digest(secret, 'idempotency key of a shared credential', workspaceId, key);
+  const variant = '89ab'.charAt(Number.parseInt(hex.charAt(16), 16) % 4);
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-${variant}${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }

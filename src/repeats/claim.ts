@@ -3,15 +3,15 @@
  */
 
 /**
- * `held`: the call waits or is under way · `streaming`: its response goes out · `unstored`: its replica keeps the response, and
+ * `held`: the call waits or is under way · `unstored`: its replica keeps the response, and
  * Redis does not have it yet · `kept`: Redis has the response · `too_large`: it has run, and its response is not kept · `free`: it is
  * over, and what came of it is not kept · `left`: its client left it while it waited.
  */
-export const claimStates = ['held', 'streaming', 'unstored', 'kept', 'too_large', 'free', 'left'] as const;
+export const claimStates = ['held', 'unstored', 'kept', 'too_large', 'free', 'left'] as const;
 export type ClaimState = (typeof claimStates)[number];
 
 /** States that end when the claiming replica is gone: only it makes the call, or has its response. Such claims are renewed. */
-export const renewedStates: readonly ClaimState[] = ['held', 'streaming', 'unstored'];
+export const renewedStates: readonly ClaimState[] = ['held', 'unstored'];
 
 export interface Claim {
   readonly fingerprint: string;

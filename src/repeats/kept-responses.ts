@@ -2,11 +2,13 @@
  * Responses of calls that may be repeated, in the memory of this process.
  *
  * Owns: how long responses are kept, and how many. Keeps: the bytes of each workspace, and of all together, stay within their
- * bounds: the oldest responses of a workspace that is over its own are dropped first, then the oldest of all. An expired response is
- * never returned; a sweep drops it, at the latest after twice the longest lifetime that is in use.
+ * bounds, together with those of responses that are under way: the oldest responses of a workspace that is over its own are dropped
+ * first, then the oldest of all. An expired response is never returned; a sweep drops it, at the latest after twice the longest
+ * lifetime that is in use.
  */
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
+import type { Room } from './kept-body.ts';
 import type { Remembered, RepeatKey } from './repeat.ts';
 
 export interface KeptEntry extends Remembered {
@@ -16,8 +18,9 @@ export interface KeptEntry extends Remembered {
   readonly endsAt: number;
 }
 
-/** Memory that an entry is counted with beside its response, bytes. */
-const entryBytes = 512;
+/** Memory that an entry takes beside its response, and each text of its fields beside the characters. Bytes. */
+const entryBytes = 1_024;
+const textBytes = 48;
 
 export class KeptResponses {
   readonly #clock: Clock;
@@ -45,10 +48,12 @@ export class KeptResponses {
   put(key: RepeatKey, remembered: Remembered, lifeMs: number): void {
     const { name, owner } = key;
     this.delete(name);
-    const bytes = entryBytes + bytesOf(remembered);
+    const bytes = bytesOf(remembered);
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return;
-    const entry = { ...remembered, key, bytes, endsAt: this.#clock.monotonic() + lifeMs };
+    const { fingerprint, response } = remembered;
+    const own = response === 'too_large' ? response : { ...response, body: ownBytes(response.body) };
+    const entry = { fingerprint, response: own, key, bytes, endsAt: this.#clock.monotonic() + lifeMs };
     this.#entries.set(name, entry);
     this.#count(owner, bytes);
     this.#makeRoom(owner);
@@ -60,6 +65,26 @@ export class KeptResponses {
     if (entry === undefined) return;
     this.#entries.delete(name);
     this.#count(entry.key.owner, -entry.bytes);
+  }
+
+  /** Room for the bytes of a response of this owner that is under way. Kept responses make room only for one with a key. */
+  roomFor({ owner, marker }: RepeatKey): Room {
+    return {
+      take: (bytes) => {
+        const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
+        this.#count(owner, bytes);
+        if (marker === 'key') this.#makeRoom(owner);
+        if (this.#of(owner) <= maxWorkspaceBytes && this.#bytes <= maxTotalBytes) return true;
+        this.#count(owner, -bytes);
+        return false;
+      },
+      give: (bytes) => this.#count(owner, -bytes),
+    };
+  }
+
+  /** Memory of all responses, kept and under way. Bytes. */
+  get bytes(): number {
+    return this.#bytes;
   }
 
   /** All kept responses, the oldest first. */
@@ -75,16 +100,20 @@ export class KeptResponses {
 
   #count(owner: string, bytes: number): void {
     this.#bytes += bytes;
-    const now = (this.#bytesOf.get(owner) ?? 0) + bytes;
+    const now = this.#of(owner) + bytes;
     if (now > 0) this.#bytesOf.set(owner, now);
     else this.#bytesOf.delete(owner);
+  }
+
+  #of(owner: string): number {
+    return this.#bytesOf.get(owner) ?? 0;
   }
 
   /** Drops the oldest responses of this workspace while it is over its bound, then the oldest of all while the total is. */
   #makeRoom(owner: string): void {
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
     for (const [name, entry] of this.#entries) {
-      if ((this.#bytesOf.get(owner) ?? 0) <= maxWorkspaceBytes) break;
+      if (this.#of(owner) <= maxWorkspaceBytes) break;
       if (entry.key.owner === owner) this.delete(name);
     }
     for (const name of this.#entries.keys()) {
@@ -104,6 +133,15 @@ export class KeptResponses {
 }
 
 function bytesOf({ response }: Remembered): number {
-  if (response === 'too_large') return 0;
-  return response.body.length + response.fields.reduce((sum, text) => sum + text.length, 0);
+  if (response === 'too_large') return entryBytes;
+  const texts = response.rawFields.reduce((sum, text) => sum + textBytes + text.length, 0);
+  return entryBytes + texts + response.body.length;
+}
+
+/** The bytes in memory of their own size: a small buffer is a piece of a pool, which it would keep in memory as a whole. */
+export function ownBytes(bytes: Buffer): Buffer {
+  if (bytes.buffer.byteLength === bytes.length) return bytes;
+  const own = Buffer.allocUnsafeSlow(bytes.length);
+  bytes.copy(own);
+  return own;
 }

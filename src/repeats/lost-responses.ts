@@ -73,7 +73,11 @@ export class LostResponses {
     const bytes =
       response === 'too_large'
         ? null
-        : sealResponse(labelKey, key, { run: null, result: { kind: 'response', response } });
+        : sealResponse(labelKey, key, {
+            run: null,
+            result: { kind: 'response', response },
+            until: clock.now() + leftMs,
+          });
     // What could not be stored is tried again.
     if (leftMs > 1 && bytes !== null && !(await redis.store(name, bytes, leftMs))) return;
     // The claim is not renewed from here on, because a renewal would shorten its life.
@@ -81,6 +85,6 @@ export class LostResponses {
     if (leftMs <= 1) return;
     const state = bytes === null ? claim.state : 'kept';
     await redis.change(name, { ...claim, state }, { forMs: leftMs });
-    if (bytes !== null) await redis.keep(key, bytes.length, settings());
+    await redis.keep(key, bytes?.length ?? 0, settings());
   }
 }

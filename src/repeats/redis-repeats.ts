@@ -9,7 +9,16 @@ import type { IdempotencySettings, RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { claimOf, claimText, renewedStates, type Claim } from './claim.ts';
 import type { RepeatKey } from './repeat.ts';
-import { changeScript, claimScript, indexScript, renewScript } from './repeat-scripts.ts';
+import {
+  changeScript,
+  claimScript,
+  indexScript,
+  offerScript,
+  releaseScript,
+  renewScript,
+  takeScript,
+} from './repeat-scripts.ts';
+import { leftKeptMs, maxLeftOfOne } from './left-calls.ts';
 
 /** How long an operation waits for the connection, and each for its reply. Milliseconds. */
 const connectWithinMs = 1_000;
@@ -30,21 +39,24 @@ const putBackMs = { fresh: 1_000, lost: 2_000 };
 const epochKeyMs = 86_400_000;
 /** For how long a response that is not kept stays in Redis for the repeats that waited for it. Milliseconds. */
 export const handOverMs = 10_000;
+/** What Redis takes for an entry beside the sealed response: keys, claim, places in the index. Measured with Redis 7: 1,000 bytes. */
+export const entryBytes = 1_024;
 
 /** Distinguishes one epoch of the data from the next (`repeat-scripts.ts`). */
-const epochKey = 'sluice:{repeats}:2:life';
-const indexKey = 'sluice:{repeats}:2:kept';
-const bytesKey = 'sluice:{repeats}:2:bytes';
-const claimKey = (name: string): string => `sluice:{repeats}:2:claim:${name}`;
-const wantedKey = (name: string): string => `sluice:{repeats}:2:wanted:${name}`;
-const responseKey = (name: string): string => `sluice:{repeat:${name}}:2:answer`;
+const epochKey = 'sluice:{repeats}:3:life';
+const indexKey = 'sluice:{repeats}:3:kept';
+const bytesKey = 'sluice:{repeats}:3:bytes';
+const claimKey = (name: string): string => `sluice:{repeats}:3:claim:${name}`;
+const wantedKey = (name: string): string => `sluice:{repeats}:3:wanted:${name}`;
+const leftKey = (fingerprint: string): string => `sluice:{repeats}:3:left:${fingerprint}`;
+const responseKey = (name: string): string => `sluice:{repeat:${name}}:3:answer`;
 
 /**
- * Reply to a call that asks for its claim. `wait`: Redis has lost its data, and another replica may still put a claim back · `none`:
- * nothing is known of the call, which is made without a claim · `known`: another call has the claim.
+ * Reply to a call that asks for its claim. `wait`: Redis has lost its data, and another replica may still put a claim back · `known`:
+ * another call has the claim.
  */
 export type ClaimReply =
-  | { readonly kind: 'wait' | 'none' }
+  | { readonly kind: 'wait' }
   /** `arrivedAgoMs`: position of the call that this one repeats, `null` = of none. `isOrphaned`: the replica that claimed it is gone. */
   | { readonly kind: 'taken'; readonly arrivedAgoMs: number | null; readonly isOrphaned: boolean }
   | { readonly kind: 'known'; readonly claim: Claim };
@@ -106,12 +118,12 @@ export class RedisRepeats {
     );
   }
 
-  /** Asks for the claim. `take` false: reads it only, except that the position of a call that was left is taken. */
-  async claim({ name, fingerprint }: RepeatKey, holder: string, take: boolean): Promise<ClaimReply | null> {
+  /** Asks for the claim. */
+  async claim({ name, fingerprint }: RepeatKey, holder: string): Promise<ClaimReply | null> {
     const reply = await this.#try(({ client }) => {
       const text = claimText({ fingerprint, holder, state: 'held' });
       const times = [heldMs, this.#putBackMs, epochKeyMs, traceMs];
-      return client.eval(claimScript, 2, claimKey(name), epochKey, text, ...times, take ? '' : 'read');
+      return client.eval(claimScript, 2, claimKey(name), epochKey, text, ...times);
     });
     const [epoch, ...claimed] = wordsOf(reply);
     if (epoch !== undefined) this.#epoch ??= epoch;
@@ -177,6 +189,38 @@ export class RedisRepeats {
     };
   }
 
+  /** Gives up a claim that nobody has changed meanwhile, with what was stored under its name. */
+  async release(name: string, claim: Claim): Promise<void> {
+    const isReleased = await this.#try(({ client }) =>
+      client.eval(releaseScript, 1, claimKey(name), claimText(claim)),
+    );
+    if (isReleased === 1) await this.#try(({ client }) => client.del(responseKey(name)));
+  }
+
+  /** Offers a call that was left: its name, or with `null` its position, `ageMs` milliseconds old. False when Redis did not take it. */
+  async offer(fingerprint: string, name: string | null, ageMs: number): Promise<boolean> {
+    const reply = await this.#try(({ client }) => {
+      const entry = [name ?? '', Math.round(ageMs), maxLeftOfOne, 2 * leftKeptMs];
+      return client.eval(offerScript, 1, leftKey(fingerprint), ...entry);
+    });
+    return reply !== null;
+  }
+
+  /** Takes what was offered first: a call's name, or the age of a position in milliseconds. `null` = nothing, or it could not be asked. */
+  async takeLeft(fingerprint: string): Promise<string | number | null> {
+    const reply = await this.#try(({ client }) =>
+      client.eval(takeScript, 1, leftKey(fingerprint), leftKeptMs, wantedKey(''), handOverMs),
+    );
+    const [kind, value = ''] = wordsOf(reply);
+    if (kind === undefined) return null;
+    return kind === 'call' ? value : Number(value);
+  }
+
+  /** Takes an offered call back. False when it was not there any more, or it could not be asked. */
+  async withdraw(fingerprint: string, name: string): Promise<boolean> {
+    return (await this.#try(({ client }) => client.lrem(leftKey(fingerprint), 0, `call ${name}`))) === 1;
+  }
+
   /** Stores a sealed response for a while, without counting it. */
   async store(name: string, sealed: Buffer, forMs: number): Promise<boolean> {
     return (
@@ -185,11 +229,11 @@ export class RedisRepeats {
     );
   }
 
-  /** Counts a response that is kept, and deletes those that were evicted for it. */
+  /** Counts what is kept of a call, and deletes what was evicted for it. `bytes`: of the sealed response, 0 where there is none. */
   async keep({ name, owner }: RepeatKey, bytes: number, bounds: IdempotencySettings): Promise<void> {
     await this.#try(async ({ client }) => {
       const { keepSeconds, maxWorkspaceBytes, maxTotalBytes } = bounds;
-      const sizes = [bytes, keepSeconds * 1000, maxWorkspaceBytes, maxTotalBytes];
+      const sizes = [bytes + entryBytes, keepSeconds * 1000, maxWorkspaceBytes, maxTotalBytes];
       const evicted = await client.eval(indexScript, 2, indexKey, bytesKey, owner, name, ...sizes);
       if (!Array.isArray(evicted)) return;
       await Promise.all(evicted.map((each) => this.#delete(String(each))));
@@ -198,11 +242,6 @@ export class RedisRepeats {
 
   async #delete(name: string): Promise<void> {
     await this.#try(({ client }) => Promise.all([client.del(claimKey(name)), client.del(responseKey(name))]));
-  }
-
-  /** Deletes a response that a repeat has received, where only one repeat may have it. */
-  forget(name: string): Promise<void> {
-    return this.#delete(name);
   }
 
   close(): void {
@@ -240,7 +279,7 @@ export class RedisRepeats {
 const wordsOf = (reply: unknown): string[] => (Array.isArray(reply) ? (reply as unknown[]).map(String) : []);
 
 function claimedOf([kind, text = '', isOrphaned]: readonly string[]): ClaimReply | null {
-  if (kind === 'wait' || kind === 'none') return { kind };
+  if (kind === 'wait') return { kind };
   if (kind === 'taken')
     return { kind, arrivedAgoMs: text === '' ? null : Number(text), isOrphaned: isOrphaned === '1' };
   const claim = claimOf(text);

@@ -30,12 +30,11 @@ const isRenewedState = renewedStates.map((state) => `state == '${state}'`).join(
  *
  * KEYS: 1 claim, 2 epoch key.
  * ARGV: 1 the new claim's text, 2 its expiry, 3 the time for which a new epoch waits for claims that are put back, 4 expiry of the
- * epoch key, 5 an orphaned claim has at most this left until its expiry, 6 `read` = take nothing, '' = take.
+ * epoch key, 5 an orphaned claim has at most this left until its expiry.
  * Reply: the epoch key's value, then one of
  *   `wait`: Redis knows no claim, and others may still put one back
  *   `taken`, age of the arrival of the call that was left or '', 1 when the former claim was orphaned, else 0
  *   `known`, the claim's text: it belongs to somebody
- *   `none`: ARGV 6 is `read`, and no claim was left or orphaned
  */
 export const claimScript = `${clock}
 local epoch = redis.call('GET', KEYS[2])
@@ -49,9 +48,7 @@ local isOrphaned = (${isRenewedState}) and redis.call('PTTL', KEYS[1]) <= tonumb
 if known and not isOrphaned and state ~= 'free' and state ~= 'left' then return {epoch, 'known', known} end
 if not known and now < tonumber(epoch) then return {epoch, 'wait'} end
 local arrival = state == 'left' and string.match(known, '(%S+)$')
-if arrival or isOrphaned then redis.call('DEL', KEYS[1]) end
-if ARGV[6] ~= 'read' then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif not arrival and not isOrphaned then return {epoch, 'none'} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {epoch, 'taken', arrival and tostring(now - tonumber(arrival)) or '', isOrphaned and 1 or 0}`;
 
 /**
@@ -96,7 +93,47 @@ local isTaken = not isOwn and replicaOf(known) ~= replicaOf(ARGV[2])
 return {redis.call('EXISTS', KEYS[2]), isTaken and 1 or 0, redis.call('GET', KEYS[3]) or ''}`;
 
 /**
- * Counts a kept response, and evicts the oldest responses beyond the bound: first of the workspace, then of all. The entries of
+ * Gives up a claim whose text is still the same. KEYS: 1 claim. ARGV: 1 its text. Reply: 1 when it was given up, else 0.
+ */
+export const releaseScript = `if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])`;
+
+/**
+ * Offers what is left of a call without a key to its repeats: the call itself, which goes on or whose response is kept, or its
+ * position. KEYS: 1 the list of the equal calls that were left, oldest first. ARGV: 1 name of the call, or '' for its position, 2 the
+ * age of its arrival, 3 maximum length of the list, 4 its expiry.
+ */
+export const offerScript = `${clock}
+local entry = 'call ' .. ARGV[1]
+if ARGV[1] == '' then entry = string.format('place %.0f %.0f', now - tonumber(ARGV[2]), now) end
+redis.call('RPUSH', KEYS[1], entry)
+redis.call('LTRIM', KEYS[1], -tonumber(ARGV[3]), -1)
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return 1`;
+
+/**
+ * Takes the oldest of what is left of equal calls; nobody else gets it. Marks its response as wanted, so that its replica hands it over.
+ * KEYS: 1 as above. ARGV: 1 a position is void this long after it was left, 2 name of the `wanted` key without that of the call: a key
+ * that is not in KEYS, which a Cluster allows because both have the hash tag `{repeats}`, 3 its expiry.
+ * Reply: \`call\` and the call's name, or \`place\` and the age of the arrival, or nothing.
+ */
+export const takeScript = `${clock}
+while true do
+  local entry = redis.call('LPOP', KEYS[1])
+  if not entry then return {} end
+  local name = string.match(entry, '^call (%S+)$')
+  if name then
+    redis.call('SET', ARGV[2] .. name, '1', 'PX', ARGV[3])
+    return {'call', name}
+  end
+  local arrival, left = string.match(entry, '^place (%S+) (%S+)$')
+  if left and now - tonumber(left) <= tonumber(ARGV[1]) then
+    return {'place', string.format('%.0f', now - tonumber(arrival))}
+  end
+end`;
+
+/**
+ * Counts what is kept of a call, and evicts the oldest responses beyond the bound: first of the workspace, then of all. The entries of
  * expired responses are removed, up to 1,000 in each run.
  *
  * KEYS: 1 index of all responses by expiry, 2 bytes by owner. `<index>:<owner>` is the index of one workspace: a key that is not in KEYS,

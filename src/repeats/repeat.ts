@@ -5,17 +5,16 @@ import type { CallSignal } from '../call-abort.ts';
 
 /**
  * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
- * `again`: an SDK numbers its attempts, and this is the first or a later one · `silent`: the client is known to resend calls
- * without saying so.
+ * `again`: an SDK numbers its attempts, and this is the first or a later one.
  */
-export type RepeatMarker = 'key' | 'first' | 'again' | 'silent';
+export type RepeatMarker = 'key' | 'first' | 'again';
 
 /** Identifies a call that may be a repeat of another, or may be repeated later. */
 export interface RepeatKey {
   readonly marker: RepeatMarker;
-  /** Digest that equal calls share: of the workspace, its credential and the key, or of the whole call. */
+  /** With a key: digest of the workspace, its credential and the key. Without one: the name of one making of the call. */
   readonly name: string;
-  /** Digest of method, target and body: the same key with another fingerprint is refused (422). */
+  /** Digest of all of the request that goes upstream: the same key with another fingerprint is refused (422). */
   readonly fingerprint: string;
   /** Digest of the workspace: each workspace has a bound on its kept responses. */
   readonly owner: string;
@@ -27,8 +26,8 @@ export interface RepeatKey {
 /** A whole response of an upstream. */
 export interface KeptResponse {
   readonly status: number;
-  /** Fields after cleaning, name and value alternating. */
-  readonly fields: readonly string[];
+  /** As the upstream sent them, name and value alternating: each client gets them in the form of its own call. */
+  readonly rawFields: readonly string[];
   readonly body: Buffer;
   /** What `x-should-retry` said; `null` = nothing. */
   readonly shouldRetry: boolean | null;
@@ -47,6 +46,8 @@ export type CallResult =
 
 /** All clients that wait for a call's response, as one signal for the journey. It aborts when none is left, which ends the call. */
 export interface Audience extends CallSignal {
+  /** False once no client's API key is valid any more. Absent: the key of the call itself is asked. */
+  stillValid?(): boolean;
   /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
   moved?(to: 'upstream' | 'lane'): void;
 }

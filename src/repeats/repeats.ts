@@ -5,22 +5,31 @@
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share a response (`shared-call.ts`).
  * A call that is no repeat and cannot be repeated does not come here (`gateway.ts`).
+ * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
-import type { Outcome } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
+import type { Outcome, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { assertSameCall, beingAnswered, tooLarge } from './conflicts.ts';
+import { assertSameCall, tooLarge, unauthenticated } from './conflicts.ts';
+import { delay } from './delay.ts';
+import { KeptBody } from './kept-body.ts';
 import { KeptResponses, type KeptEntry } from './kept-responses.ts';
-import { KeptPositions, positionKeptMs } from './kept-positions.ts';
+import { LeftCalls, leftKeptMs, type LeftCall } from './left-calls.ts';
 import type { Audience, CallResult, KeptResponse, RepeatKey } from './repeat.ts';
-import { SharedCall } from './shared-call.ts';
+import { SharedCall, type Client } from './shared-call.ts';
 import type { SharedRepeats } from './shared-repeats.ts';
+
+/** A client may be seen to leave a little later than its repeat comes, on another connection. Milliseconds. */
+const leavesWithinMs = 250;
+/** How often a repeat looks whether the call that it repeats was left. Milliseconds. */
+const lookEveryMs = 50;
 
 export interface RepeatsParts {
   readonly clock: Clock;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
+  /** Opaque name of this replica, new with every start. */
+  readonly replica: string;
   /** Over all replicas; `null` = there is this one only. `keptResponses`: what this replica keeps, the oldest first. */
   readonly shared: ((keptResponses: () => Iterable<KeptEntry>) => SharedRepeats) | null;
   /** A repeat got a kept response. */
@@ -33,24 +42,39 @@ export interface RepeatsParts {
 export type MakeCall = (audience: Audience, arrivedAt: number) => Promise<Outcome>;
 
 /** A client's call that may be a repeat, or may be repeated. */
-export interface IncomingCall {
+export interface IncomingCall extends Client {
   readonly key: RepeatKey;
-  readonly clientGone: CallSignal;
   /** Position of this call where it repeats none, monotonic milliseconds. */
   readonly arrivedAt: number;
+  /** The fields of an upstream's response in the form of this client's call: links lead back the way it came. */
+  readonly fieldsFor: (head: ResponseHead, addsRateLimit: boolean) => readonly string[];
+  /** What is held of the call stays counted, also when its client leaves, until the returned function is called. */
+  readonly retain: () => () => void;
+}
+
+/** What a call begins as: made anew, or waiting for the response of one that a client left. */
+interface Beginning {
+  readonly key: RepeatKey;
+  readonly arrivedAt: number;
+  /** The left call that this one has taken over; `null` = it is made anew. */
+  readonly taken: Extract<LeftCall, { kind: 'call' }> | null;
 }
 
 export class Repeats {
   readonly #parts: RepeatsParts;
   readonly #kept: KeptResponses;
-  readonly #left: KeptPositions;
+  readonly #left: LeftCalls;
+  /** Calls under way by name. */
   readonly #held = new Map<string, SharedCall>();
+  /** How many calls without a key are under way, by their digest. */
+  readonly #unnamed = new Map<string, number>();
   readonly #shared: SharedRepeats | null;
+  #unnamedCalls = 0;
 
   constructor(parts: RepeatsParts) {
     this.#parts = parts;
     this.#kept = new KeptResponses(parts.clock, parts.settings);
-    this.#left = new KeptPositions(parts.clock);
+    this.#left = new LeftCalls(parts.clock);
     this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
   }
 
@@ -59,24 +83,31 @@ export class Repeats {
     this.#shared?.connect();
   }
 
+  /** Memory of all responses, kept and under way. Bytes. */
+  get bytes(): number {
+    return this.#kept.bytes;
+  }
+
   /**
    * Makes the call, or gets the response of the one that it repeats.
-   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its response is not available now, or no longer
+   * @throws Refusal `idempotency_mismatch` same key, other call · `idempotency_conflict` its response is no longer available ·
+   * `unauthenticated` the API key has ended meanwhile
    */
   async run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
-    const { key, clientGone } = incoming;
-    const known = this.#held.get(key.name);
-    if (known !== undefined && joins(key, known)) {
-      assertSameCall(key, known.key);
-      if (!known.isAnswering) {
-        this.#parts.onJoined(key.upstream);
-        return known.join(clientGone);
-      }
-      if (known.isStreaming) throw beingAnswered();
-      await endOf(known, clientGone);
-    }
-    const replayed = this.#replay(key);
-    return replayed ?? this.#begin(incoming, make).join(clientGone);
+    // The key was valid when the head of the request came; its body may have taken long.
+    if (!incoming.stillValid()) throw unauthenticated();
+    const { marker } = incoming.key;
+    const outcome = await (marker === 'key'
+      ? this.#named(incoming, make)
+      : this.#unnamedCall(incoming, make));
+    const { status, upstreamFields: rawFields, rateLimit } = outcome;
+    if (rawFields === undefined) return outcome;
+    return { ...outcome, fields: incoming.fieldsFor({ status, rawFields }, rateLimit !== null) };
+  }
+
+  /** Refuses clients that wait for the call of another one and whose own key is not valid any more. */
+  recheckKeys(): void {
+    for (const call of this.#held.values()) call.recheckKeys();
   }
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
@@ -99,53 +130,116 @@ export class Repeats {
     this.#shared?.close();
   }
 
-  /** The kept response of the call that this one repeats; `null` = none is kept. */
-  #replay(key: RepeatKey): Outcome | null {
-    if (key.marker === 'first') return null;
+  /** A call with a key: joins the one under way, gets what was kept, or is made. */
+  async #named(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+    const { key } = incoming;
+    const known = this.#held.get(key.name);
+    if (known !== undefined) {
+      assertSameCall(key, known.key);
+      if (!known.isJoinable) throw tooLarge();
+      this.#parts.onJoined(key.upstream);
+      return known.join(incoming);
+    }
     const remembered = this.#kept.find(key.name);
-    if (remembered === null) return null;
-    assertSameCall(key, remembered);
-    // Only a key says for sure that the next call is the same, too.
-    if (key.marker !== 'key') this.#kept.delete(key.name);
-    if (remembered.response === 'too_large') throw tooLarge();
-    return this.#given(key, remembered.response, true);
+    if (remembered !== null) {
+      assertSameCall(key, remembered);
+      if (remembered.response === 'too_large') throw tooLarge();
+      return this.#given(key, remembered.response, true);
+    }
+    const left = this.#left.take(key.name);
+    const arrivedAt = left?.kind === 'place' ? left.arrivedAt : incoming.arrivedAt;
+    return this.#begin(incoming, { key, arrivedAt, taken: null }, make).join(incoming);
   }
 
-  #begin({ key, arrivedAt }: IncomingCall, make: MakeCall): SharedCall {
+  /** A call without a key: has the response of an equal call that was left, if it is a repeat and there is one, or is made. */
+  async #unnamedCall(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
+    const { key } = incoming;
+    const left = key.marker === 'again' ? await this.#takeLeft(incoming) : null;
+    if (left === null || left.kind === 'place') {
+      this.#unnamedCalls += 1;
+      const own = { ...key, name: `${this.#parts.replica}.u${this.#unnamedCalls}` };
+      const arrivedAt = left?.arrivedAt ?? incoming.arrivedAt;
+      return this.#begin(incoming, { key: own, arrivedAt, taken: null }, make).join(incoming);
+    }
+    const underWay = this.#held.get(left.name);
+    if (underWay?.isJoinable === true) {
+      this.#parts.onJoined(key.upstream);
+      return underWay.join(incoming);
+    }
+    const taken = { key: { ...key, name: left.name }, arrivedAt: incoming.arrivedAt, taken: left };
+    return this.#begin(incoming, taken, make).join(incoming);
+  }
+
+  /**
+   * What is left of an equal call, whose client may yet be seen to leave. `null` = nothing: a client that is still there has not
+   * repeated itself.
+   */
+  async #takeLeft({ key, clientGone }: IncomingCall): Promise<LeftCall | null> {
+    const { clock } = this.#parts;
+    const until = clock.monotonic() + leavesWithinMs;
+    for (;;) {
+      const left = this.#left.take(key.fingerprint) ?? (await this.#shared?.takeLeft(key)) ?? null;
+      if (left !== null) {
+        if (!clientGone.aborted) return left;
+        this.#offer(key, left);
+      }
+      clientGone.throwIfAborted();
+      const mayBeLeft = this.#shared !== null || this.#unnamed.has(key.fingerprint);
+      if (!mayBeLeft || clock.monotonic() >= until) return null;
+      await delay(clock, lookEveryMs, clientGone);
+    }
+  }
+
+  #begin(incoming: IncomingCall, { key, arrivedAt, taken }: Beginning, make: MakeCall): SharedCall {
     const { clock, settings } = this.#parts;
-    const position = this.#left.take(key.name) ?? arrivedAt;
-    let wasMade = false;
-    const call = new SharedCall({
+    const { maxBytes } = settings();
+    const release = incoming.retain();
+    let isMade = false;
+    const call: SharedCall = new SharedCall({
       clock,
       key,
-      maxKeptBytes: settings().maxBytes,
+      kept: new KeptBody(maxBytes, this.#kept.roomFor(key)),
+      maxKeptBytes: maxBytes,
       onLeft: () => {
-        this.#left.leave(key.name, position);
-        this.#shared?.left(key, position);
+        this.#forget(call);
+        this.#leftWaiting(key, isMade ? null : taken, arrivedAt);
       },
-      onAbandoned: () => this.#shared?.abandoned(key),
-      onStreaming: () => this.#shared?.streaming(key),
-      onEnded: (ended) => this.#ended(call, ended, wasMade),
+      onAbandoned: () => {
+        if (isMade) this.#shared?.abandoned(key);
+        this.#offer(key, { kind: 'call', name: key.name });
+      },
+      withdraw: () => this.#withdraw(key),
+      onEnded: (ended) => {
+        release();
+        this.#ended(call, ended, isMade);
+      },
     });
     this.#held.set(key.name, call);
+    if (key.marker !== 'key') this.#countUnnamed(key.fingerprint, 1);
     call.begin((audience) =>
-      this.#make(key, audience, (sharedPosition) => {
-        wasMade = true;
-        return make(audience, sharedPosition ?? position);
+      this.#make({ key, arrivedAt, taken }, audience, (position) => {
+        isMade = true;
+        return make(audience, position);
       }),
     );
     return call;
   }
 
-  /** Makes the call, or gets the response of the one at another replica that it repeats. */
+  /** Makes the call, or gets the response of the one, here or at another replica, that it repeats. */
   async #make(
-    key: RepeatKey,
+    { key, arrivedAt, taken }: Beginning,
     audience: Audience,
-    make: (arrivedAt: number | null) => Promise<Outcome>,
+    make: (arrivedAt: number) => Promise<Outcome>,
   ): Promise<Outcome> {
-    if (this.#shared === null) return make(null);
+    if (taken !== null) {
+      const kept = this.#kept.find(key.name)?.response;
+      if (kept !== undefined && kept !== 'too_large') return this.#given(key, kept, true);
+      const response = (await this.#shared?.ofLeft(key, audience)) ?? null;
+      return response === null ? make(arrivedAt) : this.#given(key, response.response, response.isReplayed);
+    }
+    if (this.#shared === null || key.marker !== 'key') return make(arrivedAt);
     const found = await this.#shared.find(key, audience);
-    if (found.kind === 'make') return make(found.arrivedAt);
+    if (found.kind === 'make') return make(found.arrivedAt ?? arrivedAt);
     return this.#given(key, found.response, found.isReplayed);
   }
 
@@ -153,8 +247,13 @@ export class Repeats {
     const { onReplayed, onJoined } = this.#parts;
     if (isReplayed) onReplayed(key.upstream);
     else onJoined(key.upstream);
+    const { status, rawFields, body, shouldRetry } = response;
     return {
-      ...response,
+      status,
+      fields: rawFields,
+      upstreamFields: rawFields,
+      body,
+      shouldRetry,
       throttled: false,
       isReplayed,
       record: { waitedMs: 0, attempts: 0, absorbed: 0 },
@@ -163,34 +262,52 @@ export class Repeats {
     };
   }
 
-  /** `wasMade`: by this replica; what another one has made is kept there. */
-  #ended(call: SharedCall, ended: CallResult, wasMade: boolean): void {
-    const { key } = call;
-    if (this.#held.get(key.name) === call) this.#held.delete(key.name);
-    const { keepSeconds } = this.#parts.settings();
-    const lifeMs = key.marker === 'key' ? keepSeconds * 1000 : positionKeptMs;
-    if (wasMade && lifeMs > 0 && ended.kind === 'answered' && ended.isKept) {
-      this.#kept.put(key, { fingerprint: key.fingerprint, response: ended.response }, lifeMs);
+  /** The last client has left a call that waited: its repeat has its position, or what the call itself had taken over. */
+  #leftWaiting(key: RepeatKey, taken: LeftCall | null, arrivedAt: number): void {
+    const place: LeftCall = { kind: 'place', arrivedAt };
+    if (key.marker !== 'key') this.#offer(key, taken ?? place);
+    else {
+      this.#left.offer(key.name, place);
+      this.#shared?.left(key, arrivedAt);
     }
+  }
+
+  /** Whoever repeats the call next may have this, at whichever replica. */
+  #offer(key: RepeatKey, left: LeftCall): void {
+    const here = (): void => this.#left.offer(key.fingerprint, left);
+    if (this.#shared === null) here();
+    else this.#shared.offer(key, left, here);
+  }
+
+  async #withdraw(key: RepeatKey): Promise<boolean> {
+    if (this.#left.withdraw(key.fingerprint, key.name)) return true;
+    return (await this.#shared?.withdraw(key)) ?? false;
+  }
+
+  #ended(call: SharedCall, ended: CallResult, isMade: boolean): void {
+    const { key } = call;
+    this.#forget(call);
+    const isKept = ended.kind === 'answered' && ended.isKept;
+    const lifeMs = key.marker === 'key' ? this.#parts.settings().keepSeconds * 1000 : leftKeptMs;
+    // What another replica has made is kept there; what was given once without a key is given again only when it was left again.
+    const isOwn = isMade || (key.marker !== 'key' && this.#shared === null);
+    if (isOwn && isKept && lifeMs > 0) {
+      this.#kept.put(key, { fingerprint: key.fingerprint, response: ended.response }, lifeMs);
+    } else if (key.marker !== 'key') this.#kept.delete(key.name);
     this.#shared?.ended(key, ended, lifeMs);
   }
-}
 
-/** True when a call with this key may join a call that is under way. */
-function joins(key: RepeatKey, known: SharedCall): boolean {
-  if (key.marker === 'first') return false;
-  return key.marker === 'silent' ? known.isAbandoned : true;
-}
+  #forget(call: SharedCall): void {
+    const { key } = call;
+    // A repeat may have begun the call anew meanwhile.
+    if (this.#held.get(key.name) !== call) return;
+    this.#held.delete(key.name);
+    if (key.marker !== 'key') this.#countUnnamed(key.fingerprint, -1);
+  }
 
-/** Resolves when the call has ended; rejects with the signal's reason when the client leaves before. */
-function endOf(call: SharedCall, clientGone: CallSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const leave = (): void => reject(clientGone.reason as unknown);
-    if (clientGone.aborted) return leave();
-    clientGone.addEventListener('abort', leave, { once: true });
-    void call.ended.then(() => {
-      clientGone.removeEventListener('abort', leave);
-      resolve();
-    });
-  });
+  #countUnnamed(fingerprint: string, by: 1 | -1): void {
+    const count = (this.#unnamed.get(fingerprint) ?? 0) + by;
+    if (count > 0) this.#unnamed.set(fingerprint, count);
+    else this.#unnamed.delete(fingerprint);
+  }
 }

@@ -9,7 +9,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { openResponse } from './response-seal.ts';
 import type { Claim } from './claim.ts';
-import { assertSameCall, beingAnswered, tooLarge, unreadable } from './conflicts.ts';
+import { assertSameCall, tooLarge, unreadable } from './conflicts.ts';
 import { delay } from './delay.ts';
 import { claimMs, type RedisRepeats } from './redis-repeats.ts';
 import type { KeptResponse, RepeatKey } from './repeat.ts';
@@ -19,10 +19,11 @@ const checkMs = { min: 25, max: 250 };
 /** How long a repeat waits for the response's bytes after the claim became `kept` or `free`. Milliseconds. */
 const announcedMs = 5_000;
 
-/** How waiting for another replica's response ended. `again`: there is no response to wait for, and whoever takes the claim makes the call. */
-export type AwaitedResponse =
-  | { readonly kind: 'response'; readonly response: KeptResponse; readonly isReplayed: boolean }
-  | { readonly kind: 'again' };
+/** A response that another replica has got. `isReplayed`: its call had ended before it was asked for. */
+export interface ResponseGiven {
+  readonly response: KeptResponse;
+  readonly isReplayed: boolean;
+}
 
 export interface ResponseOfAnotherParts {
   readonly clock: Clock;
@@ -40,14 +41,13 @@ export class ResponseOfAnother {
   }
 
   /**
+   * The response of the call with this name; `null` = there is none to wait for, and whoever takes the claim makes the call.
    * @throws Refusal `idempotency_mismatch`, `idempotency_conflict`, or what the call was refused with; the signal's reason when
    * nobody waits any more
    */
-  async wait(key: RepeatKey, first: Claim, signal: CallSignal): Promise<AwaitedResponse> {
+  async wait(key: RepeatKey, signal: CallSignal): Promise<ResponseGiven | null> {
     const { clock, redis } = this.#parts;
-    assertSameCall(key, first);
-    if (first.state === 'streaming') throw beingAnswered();
-    const isReplayed = first.state === 'kept' || first.state === 'unstored';
+    let isReplayed: boolean | null = null;
     const startedAt = clock.monotonic();
     let readAt = startedAt;
     let announcedAt: number | null = null;
@@ -56,18 +56,23 @@ export class ResponseOfAnother {
       signal.throwIfAborted();
       const now = clock.monotonic();
       if (read === null) {
-        if (now - readAt >= claimMs) return { kind: 'again' };
+        if (now - readAt >= claimMs) return null;
       } else {
         readAt = now;
         const { claim, sealed } = read;
-        if (claim === 'gone' || claim.state === 'left') return { kind: 'again' };
+        if (claim === 'gone' || claim.state === 'left') return null;
         assertSameCall(key, claim);
+        isReplayed ??= claim.state === 'kept' || claim.state === 'unstored';
         const response = this.#responseIn(key, claim, sealed);
-        if (response !== null) return { kind: 'response', response, isReplayed };
+        if (response === 'expired') {
+          await redis.release(key.name, claim);
+          return null;
+        }
+        if (response !== null) return { response, isReplayed };
         const isAnnounced = claim.state === 'kept' || claim.state === 'free';
         announcedAt = isAnnounced ? (announcedAt ?? now) : null;
         if (announcedAt !== null && now - announcedAt > announcedMs) {
-          if (claim.state === 'free') return { kind: 'again' };
+          if (claim.state === 'free') return null;
           throw unreadable();
         }
       }
@@ -76,11 +81,17 @@ export class ResponseOfAnother {
   }
 
   /** @throws Refusal what the call was refused with, or that its response is not available */
-  #responseIn(key: RepeatKey, { state, holder }: Claim, sealed: Buffer | null): KeptResponse | null {
+  #responseIn(
+    key: RepeatKey,
+    { state, holder }: Claim,
+    sealed: Buffer | null,
+  ): KeptResponse | 'expired' | null {
     if (state === 'too_large') throw tooLarge();
     if (sealed === null || (state !== 'kept' && state !== 'free')) return null;
     const run = state === 'kept' ? null : holder;
-    const result = openResponse(this.#parts.labelKey, key, { run, sealed });
+    const { labelKey, clock } = this.#parts;
+    const result = openResponse(labelKey, key, { run, sealed, now: clock.now() });
+    if (result === 'expired') return state === 'kept' ? result : null;
     if (result?.kind === 'refusal') throw result.refusal;
     if (result !== null) return result.response;
     // `free`: the call has ended without a kept response, so the unreadable bytes may belong to an earlier call with the same key.

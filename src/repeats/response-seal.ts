@@ -1,7 +1,8 @@
 /**
  * The form in which Redis holds responses: encrypted and authenticated (AES-256-GCM) under a key that is derived (HKDF-SHA-256)
  * from the label key, the workspace and the idempotency key. Redis knows none of the three. Owns: that form. Keeps: bytes that
- * cannot be opened are treated as no response, whatever the reason.
+ * cannot be opened are treated as no response, whatever the reason; the end of their validity is inside, so that whoever can write to
+ * Redis cannot make an expired response count.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
@@ -19,6 +20,8 @@ export type SealedResult =
   | { readonly kind: 'refusal'; readonly refusal: Refusal };
 
 interface Head {
+  /** Milliseconds since the epoch: what is opened later has expired. */
+  readonly until: number;
   readonly status?: number;
   readonly fields?: readonly string[];
   readonly shouldRetry?: boolean | null;
@@ -26,17 +29,18 @@ interface Head {
   readonly details?: RefusalDetails;
 }
 
-/**
- * Encrypts a result. `run` binds it to one execution of the call (the claim's holder); `null` = a kept response, which is valid
- * whichever replica stores it.
- */
-export function sealResponse(
-  labelKey: string,
-  key: RepeatKey,
-  { run, result }: { readonly run: string | null; readonly result: SealedResult },
-): Buffer {
+/** What is sealed. */
+interface Sealing {
+  /** Binds the result to one execution of the call (the claim's holder); `null` = a kept response, which is valid whichever replica stores it. */
+  readonly run: string | null;
+  readonly result: SealedResult;
+  /** Milliseconds since the epoch. */
+  readonly until: number;
+}
+
+export function sealResponse(labelKey: string, key: RepeatKey, { run, result, until }: Sealing): Buffer {
   const body = result.kind === 'response' ? result.response.body : Buffer.alloc(0);
-  const head = Buffer.from(JSON.stringify(headOf(result)), 'utf8');
+  const head = Buffer.from(JSON.stringify({ until, ...headOf(result) }), 'utf8');
   const length = Buffer.alloc(lengthBytes);
   length.writeUInt32BE(head.length);
   const iv = randomBytes(ivBytes);
@@ -46,12 +50,15 @@ export function sealResponse(
   return Buffer.concat([iv, ...sealed, cipher.getAuthTag()]);
 }
 
-/** Decrypts a result. `null` = not sealed by Sluice, sealed for another call or under another label key, or damaged. */
+/**
+ * Decrypts a result. `null` = not sealed by Sluice, sealed for another call or under another label key, or damaged.
+ * `now`: milliseconds since the epoch.
+ */
 export function openResponse(
   labelKey: string,
   key: RepeatKey,
-  { run, sealed }: { readonly run: string | null; readonly sealed: Buffer },
-): SealedResult | null {
+  { run, sealed, now }: { readonly run: string | null; readonly sealed: Buffer; readonly now: number },
+): SealedResult | 'expired' | null {
   try {
     const end = sealed.length - tagBytes;
     const iv = sealed.subarray(0, ivBytes);
@@ -61,16 +68,17 @@ export function openResponse(
     const bytes = Buffer.concat([decipher.update(sealed.subarray(ivBytes, end)), decipher.final()]);
     const bodyAt = lengthBytes + bytes.readUInt32BE();
     const head = JSON.parse(bytes.subarray(lengthBytes, bodyAt).toString('utf8')) as Head;
-    return readResult(head, bytes.subarray(bodyAt));
+    if (typeof head.until !== 'number') return null;
+    return now < head.until ? readResult(head, bytes.subarray(bodyAt)) : 'expired';
   } catch {
     return null;
   }
 }
 
-function headOf(result: SealedResult): Head {
+function headOf(result: SealedResult): Omit<Head, 'until'> {
   if (result.kind === 'refusal') return { code: result.refusal.code, details: result.refusal.details };
-  const { status, fields, shouldRetry } = result.response;
-  return { status, fields, shouldRetry };
+  const { status, rawFields, shouldRetry } = result.response;
+  return { status, fields: rawFields, shouldRetry };
 }
 
 function readResult(
@@ -81,7 +89,7 @@ function readResult(
     return { kind: 'refusal', refusal: new Refusal(code, details) };
   }
   if (status === undefined || fields === undefined) return null;
-  return { kind: 'response', response: { status, fields, body, shouldRetry } };
+  return { kind: 'response', response: { status, rawFields: fields, body, shouldRetry } };
 }
 
 function sealKey(labelKey: string, { secret }: RepeatKey): Buffer {

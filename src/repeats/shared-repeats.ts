@@ -10,23 +10,23 @@
  * Keeps: without Redis each replica answers for itself; Redis sees digests and ciphertext only.
  */
 import type { CallSignal } from '../call-abort.ts';
-import { ResponseOfAnother, type ResponseOfAnotherParts } from './response-of-another.ts';
+import { ResponseOfAnother, type ResponseGiven, type ResponseOfAnotherParts } from './response-of-another.ts';
 import { resultOf, sealResponse, type SealedResult } from './response-seal.ts';
 import type { Claim } from './claim.ts';
 import { HeldClaims, type HeldClaimsParts } from './held-claims.ts';
-import { positionKeptMs } from './kept-positions.ts';
+import { leftKeptMs, type LeftCall } from './left-calls.ts';
 import { delay } from './delay.ts';
 import { PendingWork } from './pending-work.ts';
 import { handOverMs, type ClaimReply } from './redis-repeats.ts';
-import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
+import type { CallResult, RepeatKey } from './repeat.ts';
 
 /** While replicas put back what Redis has lost, claims are asked for this often. Milliseconds. */
 const askEveryMs = 25;
 
-/** What a call does: it is made (at the position of the call that it repeats), or gets the response of that call. */
+/** What a call with a key does: it is made (at the position of the call that it repeats), or gets the response of that call. */
 export type RepeatDecision =
   | { readonly kind: 'make'; readonly arrivedAt: number | null }
-  | { readonly kind: 'response'; readonly response: KeptResponse; readonly isReplayed: boolean };
+  | ({ readonly kind: 'response' } & ResponseGiven);
 
 export type SharedRepeatsParts = Omit<HeldClaimsParts, 'work'> & ResponseOfAnotherParts;
 
@@ -52,46 +52,72 @@ export class SharedRepeats {
    * the signal's reason when nobody waits any more
    */
   async find(key: RepeatKey, signal: CallSignal): Promise<RepeatDecision> {
-    if (key.marker === 'first' || key.marker === 'silent') return { kind: 'make', arrivedAt: null };
     const { clock, redis } = this.#parts;
     const own = this.#claims.newClaim(key);
     for (;;) {
       const askedAt = clock.monotonic();
-      const claimed = await redis.claim(key, own.holder, key.marker === 'key');
+      const claimed = await redis.claim(key, own.holder);
       this.#note(key, own, claimed);
       // No client waits any more: the failed call ends its claim in `ended`.
       signal.throwIfAborted();
-      if (claimed === null || claimed.kind === 'none' || claimed.kind === 'taken') {
+      if (claimed === null || claimed.kind === 'taken') {
         return { kind: 'make', arrivedAt: arrivalOf(claimed, askedAt) };
       }
       if (claimed.kind === 'known') {
-        const awaited = await this.#others.wait(key, claimed.claim, signal);
-        if (awaited.kind === 'response') return this.#give(key, awaited);
+        const given = await this.#others.wait(key, signal);
+        if (given !== null) return { kind: 'response', ...given };
       } else await delay(clock, askEveryMs, signal);
     }
   }
 
-  /** The response goes out as a stream: no repeat can join any more. */
-  streaming({ name }: RepeatKey): void {
-    this.#work.add(this.#claims.change(name, 'streaming'));
+  /** The response of a call that was left, at whichever replica; `null` = there is none to wait for. @throws as {@link find} */
+  ofLeft(key: RepeatKey, signal: CallSignal): Promise<ResponseGiven | null> {
+    return this.#others.wait(key, signal);
   }
 
-  /** The client left while its call waited. `arrivedAt`: the call's position, monotonic milliseconds. */
+  /** The client left while its call with a key waited. `arrivedAt`: the call's position, monotonic milliseconds. */
   left(key: RepeatKey, arrivedAt: number): void {
     const held = this.#claims.of(key.name);
-    if (key.marker === 'silent' || (key.marker === 'key' && held === null)) return;
+    if (held === null) return;
     const { clock, redis } = this.#parts;
-    const claim: Claim = { ...(held ?? this.#claims.newClaim(key)), state: 'left' };
+    const claim: Claim = { ...held, state: 'left' };
     this.#claims.letGo(key.name, claim);
-    const options = { forMs: positionKeptMs, arrivedAgoMs: clock.monotonic() - arrivedAt };
+    const options = { forMs: leftKeptMs, arrivedAgoMs: clock.monotonic() - arrivedAt };
     this.#work.add(redis.change(key.name, claim, options));
   }
 
-  /** The client left after its call had been sent: a repeat may come to any replica. */
+  /** A call without a key goes on here without a client: it is claimed under its own name, so that a repeat elsewhere can wait for it. */
   abandoned(key: RepeatKey): void {
-    if (key.marker === 'key' || key.marker === 'silent') return;
     this.#claims.hold(key, this.#claims.newClaim(key));
     this.#work.add(this.#claims.change(key.name, 'held'));
+  }
+
+  /** Offers what is left of a call without a key to a repeat at any replica. `onFailed`: Redis did not take it. */
+  offer(key: RepeatKey, left: LeftCall, onFailed: () => void): void {
+    const { redis, clock } = this.#parts;
+    const text = left.kind === 'call' ? left.name : null;
+    const ageMs = left.kind === 'place' ? clock.monotonic() - left.arrivedAt : 0;
+    const offered = redis.offer(key.fingerprint, text, ageMs);
+    this.#work.add(
+      offered.then((isThere) => {
+        if (!isThere) onFailed();
+      }),
+    );
+  }
+
+  /** What is left of an equal call, at whichever replica: nobody else gets it. `null` = nothing, as far as Redis says. */
+  async takeLeft(key: RepeatKey): Promise<LeftCall | null> {
+    const { redis, clock } = this.#parts;
+    const askedAt = clock.monotonic();
+    const taken = await redis.takeLeft(key.fingerprint);
+    if (taken === null || typeof taken !== 'number')
+      return taken === null ? null : { kind: 'call', name: taken };
+    return { kind: 'place', arrivedAt: askedAt - taken };
+  }
+
+  /** Takes back the offer of a call. False when it was not there: somebody has taken it, or Redis does not answer. */
+  withdraw(key: RepeatKey): Promise<boolean> {
+    return this.#parts.redis.withdraw(key.fingerprint, key.name);
   }
 
   /** The call has ended with this result. */
@@ -113,7 +139,7 @@ export class SharedRepeats {
   #note(key: RepeatKey, own: Claim, claimed: ClaimReply | null): void {
     const isTaken = claimed?.kind === 'taken';
     if (isTaken && claimed.isOrphaned) this.#parts.onMadeAgain(key.upstream);
-    if (key.marker === 'key' && (isTaken || claimed === null)) {
+    if (isTaken || claimed === null) {
       this.#claims.hold(key, own, isTaken ? 'confirmed' : 'unconfirmed');
     }
   }
@@ -123,10 +149,12 @@ export class SharedRepeats {
     const { name } = key;
     const claim = this.#claims.of(name);
     if (claim === null) return;
+    const { clock } = this.#parts;
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
+    if (!isKept && key.marker !== 'key') await this.withdraw(key);
     if (isKept && ended.response !== 'too_large') {
       const result: SealedResult = { kind: 'response', response: ended.response };
-      const bytes = sealResponse(labelKey, key, { run: null, result });
+      const bytes = sealResponse(labelKey, key, { run: null, result, until: clock.now() + keepMs });
       const isStored = await redis.store(name, bytes, keepMs);
       await this.#claims.change(name, isStored ? 'kept' : 'too_large', keepMs);
       this.#claims.letGo(name, claim);
@@ -139,18 +167,11 @@ export class SharedRepeats {
       isKept ? keepMs : handOverMs,
     );
     this.#claims.letGo(name, claim);
+    if (isKept) await redis.keep(key, 0, settings());
     const result = isKept || !isWanted ? null : resultOf(ended);
     if (result === null) return;
-    await redis.store(name, sealResponse(labelKey, key, { run: claim.holder, result }), handOverMs);
-  }
-
-  #give(
-    key: RepeatKey,
-    { response, isReplayed }: Omit<Extract<RepeatDecision, { kind: 'response' }>, 'kind'>,
-  ): RepeatDecision {
-    // Only a key says for sure that the next call is the same, too.
-    if (key.marker !== 'key') this.#work.add(this.#parts.redis.forget(key.name));
-    return { kind: 'response', response, isReplayed };
+    const until = clock.now() + handOverMs;
+    await redis.store(name, sealResponse(labelKey, key, { run: claim.holder, result, until }), handOverMs);
   }
 }
 

@@ -6,12 +6,14 @@
  */
 import { PassThrough, type Readable } from 'node:stream';
 import type { ResponseEnd, Outcome } from '../call.ts';
+import { ownBytes } from './kept-responses.ts';
+import type { KeptBody } from './kept-body.ts';
 
 export interface SharedResponseOptions {
-  /** The body is read to its end although every client has left. */
-  readonly isFinished: () => boolean;
-  /** Bytes that are kept at most. */
-  readonly maxKeptBytes: number;
+  /** What has passed of the body: a client that comes later gets it first. */
+  readonly kept: KeptBody;
+  /** The body is read on although every client has left. */
+  readonly goesOn: () => boolean;
   /** The body has ended: all of it, `too_large` when it was not kept, `null` when it broke. */
   readonly onBody: (body: Buffer | 'too_large' | null) => void;
 }
@@ -27,8 +29,6 @@ export class SharedResponse {
   readonly #body: Readable;
   readonly #options: SharedResponseOptions;
   readonly #readers = new Set<PassThrough>();
-  #kept: Buffer[] | null = [];
-  #keptBytes = 0;
   #isFlowing = false;
   /** Copies handed out that have not ended. */
   #open = 0;
@@ -43,8 +43,13 @@ export class SharedResponse {
     this.#body.on('close', () => this.#ended('upstream_cut'));
   }
 
-  /** A copy for one client. Copies have to be asked for before the body flows, in one turn of the event loop. */
-  copy(): Outcome {
+  /** True while a further client can have the response from its first byte. */
+  get isWhole(): boolean {
+    return this.#state.kind === 'open' && (!this.#isFlowing || this.#options.kept.whole !== null);
+  }
+
+  /** A copy for one client, from the first byte; only while {@link isWhole}. */
+  copy(onCopyEnd: (how: ResponseEnd) => void): Outcome {
     const reader = new PassThrough();
     this.#readers.add(reader);
     this.#open += 1;
@@ -53,16 +58,19 @@ export class SharedResponse {
     reader.on('drain', () => this.#resume());
     reader.on('close', () => {
       this.#readers.delete(reader);
-      if (this.#readers.size > 0 || this.#options.isFinished()) this.#resume();
-      else this.#body.destroy();
+      if (this.#readers.size > 0 || this.#options.goesOn()) this.#resume();
+      else this.letGo();
     });
+    const passed = this.#isFlowing ? this.#options.kept.whole : null;
+    if (passed !== null && passed.length > 0 && !reader.write(passed)) this.#body.pause();
     this.flow();
     return {
       ...this.#outcome,
       body: reader,
-      onEnd: () => {
+      onEnd: (how) => {
         this.#open -= 1;
         reader.destroy();
+        onCopyEnd(how);
         this.#reportEnd();
       },
     };
@@ -73,7 +81,7 @@ export class SharedResponse {
     if (this.#isFlowing) return;
     this.#isFlowing = true;
     this.#body.on('data', (chunk: Buffer) => {
-      this.#keep(chunk);
+      this.#options.kept.append(chunk);
       let isFull = false;
       for (const each of this.#readers) isFull = !each.write(chunk) || isFull;
       if (isFull) this.#body.pause();
@@ -86,18 +94,17 @@ export class SharedResponse {
   /** Where no client took a copy: the body is read for whoever repeats the call, or let go. */
   unclaimed(): void {
     if (this.#isFlowing) return;
-    if (this.#options.isFinished()) this.flow();
-    else this.#body.destroy();
+    if (this.#options.goesOn()) this.flow();
+    else this.letGo();
+  }
+
+  /** Nobody will have the rest of the body. */
+  letGo(): void {
+    this.#body.destroy();
   }
 
   #resume(): void {
     if ([...this.#readers].every((other) => !other.writableNeedDrain)) this.#body.resume();
-  }
-
-  #keep(chunk: Buffer): void {
-    this.#keptBytes += chunk.length;
-    if (this.#keptBytes > this.#options.maxKeptBytes) this.#kept = null;
-    this.#kept?.push(chunk);
   }
 
   #ended(how: ResponseEnd, error?: Error): void {
@@ -107,10 +114,11 @@ export class SharedResponse {
       if (isWhole) each.end();
       else each.destroy(error);
     }
-    const body = this.#kept === null ? 'too_large' : Buffer.concat(this.#kept, this.#keptBytes);
-    this.#kept = null;
-    this.#options.onBody(isWhole ? body : null);
     this.#state = { kind: 'ended', how };
+    const { kept, onBody } = this.#options;
+    const body = kept.whole === null ? 'too_large' : ownBytes(kept.whole);
+    kept.drop();
+    onBody(isWhole ? body : null);
     this.#reportEnd();
   }
 

@@ -21,9 +21,11 @@ export interface StartParts {
 export function startRepeats({ clock, random, telemetry, settings }: StartParts): Repeats {
   const { redis, privacy } = settings();
   const idempotency = () => settings().idempotency;
+  const replica = random.hex(8);
   return new Repeats({
     clock,
     settings: idempotency,
+    replica,
     onReplayed: (upstream) => telemetry.replayed(upstream),
     onJoined: (upstream) => telemetry.joined(upstream),
     shared:
@@ -39,7 +41,7 @@ export function startRepeats({ clock, random, telemetry, settings }: StartParts)
                 random,
                 onError: () => telemetry.redisError('other'),
               }),
-              replica: random.hex(8),
+              replica,
               settings: idempotency,
               onMadeAgain: (upstream) => telemetry.madeAgain(upstream),
               onUnreadable: once((upstream) =>

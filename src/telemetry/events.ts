@@ -100,7 +100,7 @@ export interface PressureSource {
 
 /** What one replica holds and how loaded it is, beside its upstreams. */
 export interface ProcessPressure {
-  /** Bytes of request bodies held in memory. */
+  /** Bytes of request bodies, and of responses kept for repeats, held in memory. */
   readonly heldBytes: number;
   /** Bytes of the heads of open calls. */
   readonly headBytes: number;

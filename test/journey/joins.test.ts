@@ -57,9 +57,9 @@ describe('calls with the same Idempotency-Key', () => {
     expect(model.log).toHaveLength(1);
   });
 
-  test('conflict with 409 once the response to the first has begun, and the first is not disturbed', async () => {
+  test('share a stream also when the second comes amid the response to the first: both get all of it', async () => {
     const { gateway, model, call } = world;
-    model.configure({ latency: { baseMs: 0, perTokenMs: 20, jitter: 0 }, replyTokens: 10 });
+    model.configure({ latency: { baseMs: 0, perTokenMs: 20, jitter: 0 }, replyTokens: 30 });
     const json = { model: 'gpt-4o', stream: true, messages: [{ role: 'user', content: 'hi' }] };
     const response = await fetch(`${gateway.url}/via/openai/v1/chat/completions`, {
       method: 'POST',
@@ -70,9 +70,15 @@ describe('calls with the same Idempotency-Key', () => {
       },
       body: JSON.stringify(json),
     });
-    const late = await call('/via/openai/v1/chat/completions', keyed('k-4', { json }));
-    expect([late.status, late.headers.get('sluice-error')]).toEqual([409, 'idempotency_conflict']);
-    expect(await response.text()).toContain('[DONE]');
+    const reader = response.body?.getReader();
+    const first = new TextDecoder().decode((await reader?.read())?.value);
+    expect(first).toContain('data:');
+    const late = call('/via/openai/v1/chat/completions', keyed('k-4', { json }));
+    let text = first;
+    for (let piece = await reader?.read(); piece?.done === false; piece = await reader?.read())
+      text += new TextDecoder().decode(piece.value);
+    expect(text).toContain('[DONE]');
+    expect((await late).text).toBe(text);
     expect(model.log).toHaveLength(1);
   });
 
@@ -123,7 +129,7 @@ describe('calls with the same Idempotency-Key', () => {
 describe('a resend by an SDK', () => {
   const attempt = (count: number): Sending => ({ headers: { 'x-stainless-retry-count': String(count) } });
 
-  test('joins the identical call that still waits', async () => {
+  test('is a call of its own while the client of an identical call is still there', async () => {
     const { chat, model } = world;
     // The repeat comes while the first is under way, however slow this machine is.
     model.configure({ latency: { baseMs: 2_000, perTokenMs: 0, jitter: 0 } });
@@ -131,6 +137,19 @@ describe('a resend by an SDK', () => {
     await until(() => model.log.length === 1);
     const again = chat(1, attempt(1));
     expect(tally(await Promise.all([first, again]))).toEqual({ 200: 2 });
+    expect(model.log).toHaveLength(2);
+  });
+
+  test('joins the identical call whose client leaves a moment after it came', async () => {
+    const { chat, model } = world;
+    model.configure({ latency: { baseMs: 2_000, perTokenMs: 0, jitter: 0 } });
+    const leaving = new AbortController();
+    const first = chat(1, { ...attempt(0), signal: leaving.signal }).catch(() => 'left');
+    await until(() => model.log.length === 1);
+    const again = chat(1, attempt(1));
+    leaving.abort();
+    expect(await first).toBe('left');
+    expect((await again).status).toBe(200);
     expect(model.log).toHaveLength(1);
   });
 

@@ -1,6 +1,7 @@
 /** A call that several clients share, at the end of its process. */
 import { expect, test } from '@jest/globals';
 import { CallAbort } from '../../src/call-abort.ts';
+import { KeptBody } from '../../src/repeats/kept-body.ts';
 import type { Audience, RepeatKey } from '../../src/repeats/repeat.ts';
 import { SharedCall } from '../../src/repeats/shared-call.ts';
 import { manualClock } from '../support/manual-clock.ts';
@@ -19,10 +20,11 @@ function waiting(): SharedCall {
   const call = new SharedCall({
     clock: manualClock(),
     key,
+    kept: new KeptBody(0, { take: () => false, give() {} }),
     maxKeptBytes: 0,
     onLeft() {},
     onAbandoned() {},
-    onStreaming() {},
+    withdraw: () => Promise.resolve(true),
     onEnded() {},
   });
   call.begin(
@@ -36,14 +38,14 @@ function waiting(): SharedCall {
 
 test('a client that still waits when the process ends is refused as draining, with advice to try elsewhere', async () => {
   const call = waiting();
-  const waits = call.join(new CallAbort());
+  const waits = call.join({ clientGone: new CallAbort(), stillValid: () => true });
   call.abort();
   await expect(waits).rejects.toMatchObject({ code: 'draining', details: { retryInMs: 1_000 } });
 });
 
 test('a client that leaves gets the reason of its own leaving', async () => {
   const leaving = new CallAbort();
-  const waits = waiting().join(leaving);
+  const waits = waiting().join({ clientGone: leaving, stillValid: () => true });
   leaving.abort();
   await expect(waits).rejects.toBe(leaving.reason);
 });

@@ -32,11 +32,11 @@ const key: RepeatKey = {
   upstream: 'api',
   secret: { workspaceId: 'workspace', key: 'the key' },
 };
-const claimKey = 'sluice:{repeats}:2:claim:name';
-const responseKey = 'sluice:{repeat:name}:2:answer';
+const claimKey = 'sluice:{repeats}:3:claim:name';
+const responseKey = 'sluice:{repeat:name}:3:answer';
 const response: KeptResponse = {
   status: 200,
-  fields: [],
+  rawFields: [],
   body: Buffer.from('the response'),
   shouldRetry: null,
 };

@@ -72,6 +72,7 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     readBody: () =>
       Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
     report: () => {},
+    retain: () => () => {},
     ...given,
   };
 }
