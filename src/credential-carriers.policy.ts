@@ -7,6 +7,7 @@
  * own, they say whose quota and whose breaker the call is about.
  */
 import { showsApiKey } from './auth/api-key.policy.ts';
+import type { CredentialCarriers, UpstreamKind } from './config/settings.ts';
 
 /** Request fields. */
 const fieldNames: ReadonlySet<string> = new Set([
@@ -110,25 +111,28 @@ const memberNames: ReadonlyMap<string, MemberMeaning> = new Map<string, MemberMe
   ...['appid', 'sig', 'signature'].map((name) => [name, 'signature'] as const),
 ]);
 
-/** What the configuration of an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
-export interface CredentialCarriers {
-  readonly added: ReadonlySet<string>;
-  readonly removed: ReadonlySet<string>;
-}
-
 /** The list as it is. */
 export const usualCarriers: CredentialCarriers = { added: new Set(), removed: new Set() };
 
 const queryPrefix = 'query:';
 
+/**
+ * Members that are filters at commerce platforms, which take no credential in the query (Shopify's metafields by `key`): a call
+ * without its filter would succeed with another result.
+ */
+const filtersOfCommerce: readonly string[] = [...memberNames]
+  .filter(([, meaning]) => meaning === 'either')
+  .map(([name]) => queryPrefix + name);
+
 /** Reads `credentialFields`: `x-acme-key`, `query:acme_key`, and with `-` before it what is no credential here. */
-export function readCarriers(words: readonly string[]): CredentialCarriers {
-  if (words.length === 0) return usualCarriers;
+export function readCarriers(words: readonly string[], kind: UpstreamKind): CredentialCarriers {
   const lower = words.map((word) => word.toLowerCase());
-  return {
-    added: new Set(lower.filter((word) => !word.startsWith('-'))),
-    removed: new Set(lower.filter((word) => word.startsWith('-')).map((word) => word.slice(1))),
-  };
+  const added = new Set(lower.filter((word) => !word.startsWith('-')));
+  const removed = [
+    ...(kind === 'commerce' ? filtersOfCommerce.filter((word) => !added.has(word)) : []),
+    ...lower.filter((word) => word.startsWith('-')).map((word) => word.slice(1)),
+  ];
+  return { added, removed: new Set(removed) };
 }
 
 /** Why a word of `credentialFields` cannot be used; `null` = it can. */

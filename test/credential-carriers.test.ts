@@ -1,5 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import type { CredentialCarriers } from '../src/config/settings.ts';
 import {
   broughtAccount,
   isCarrier,
@@ -7,7 +8,6 @@ import {
   usualCarriers,
   withoutCredentials,
   type CarryingRequest,
-  type CredentialCarriers,
 } from '../src/credential-carriers.policy.ts';
 
 /** Fields that providers document for a credential. */
@@ -46,7 +46,7 @@ describe('a field that carries a credential', () => {
   );
   test.each(others)('is not seen in %s', (name) => expect(isCarrier(name, usualCarriers)).toBe(false));
   test('is added or taken out by the configuration, whatever its case', () => {
-    const carriers = readCarriers(['X-Acme', '-Authorization', 'query:acme', '-query:KEY']);
+    const carriers = readCarriers(['X-Acme', '-Authorization', 'query:acme', '-query:KEY'], 'generic');
     expect(['x-acme', 'authorization', 'x-api-key'].map((name) => isCarrier(name, carriers))).toEqual([
       true,
       false,
@@ -74,6 +74,18 @@ describe('beside an injected credential', () => {
     'the query member %s stays',
     (name) => expect(withoutCredentials(`/a?${name}=1`, usualCarriers)).toBe(`/a?${name}=1`),
   ); // prettier-ignore
+  test('of a commerce platform, whose filters have such names, key, token and auth stay unless the configuration adds them', () => {
+    const path = '/metafields.json?key=size&namespace=n&token=t&api_key=own';
+    expect(withoutCredentials(path, readCarriers([], 'commerce'))).toBe(
+      '/metafields.json?key=size&namespace=n&token=t',
+    );
+    expect(withoutCredentials(path, readCarriers(['query:key'], 'commerce'))).toBe(
+      '/metafields.json?namespace=n&token=t',
+    );
+    for (const kind of ['generic', 'language-model'] as const) {
+      expect(withoutCredentials(path, readCarriers([], kind))).toBe('/metafields.json?namespace=n');
+    }
+  });
   test('a path is left as it is, whatever is in it', () => {
     expect(withoutCredentials('/key=1/token=2&key=3', usualCarriers)).toBe('/key=1/token=2&key=3');
   });
@@ -138,7 +150,7 @@ describe('the account of a credential that the client brings', () => {
   test('cannot be claimed by a value that spells the text of another one', () => {
     const both = account({ rawFields: ['x-auth-token', 'b'], pathAndQuery: '/?api_key=a' });
     expect(account({ pathAndQuery: '/?api_key=a%0Ax-auth-token%0Ab' })).not.toBe(both);
-    const carriers = readCarriers(['account', 'workspace']);
+    const carriers = readCarriers(['account', 'workspace'], 'generic');
     for (const name of ['account', 'workspace']) {
       expect(account({ rawFields: [name, 'acme'], carriers })).not.toBe(`${name}\nacme`);
     }

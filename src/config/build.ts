@@ -150,7 +150,7 @@ function buildUpstream(
       input.credential === undefined
         ? null
         : buildCredential(input.credential, { defaultField: defaults.field, account: input.account, folder }),
-    carriers: readCarriers(input.credentialFields),
+    carriers: readCarriers(input.credentialFields, input.kind),
     limits: buildLimits(input, server, spoken),
     bucketBy: [...new Set(input.bucketBy ?? spoken?.bucketBy ?? defaults.bucketBy)],
     maxBuckets: input.maxBuckets,

@@ -2,7 +2,6 @@
  * The configuration after validation: every default filled in, frozen, units in the names. The rest of the product
  * sees only these types; `schema.ts` and `load.ts` alone know YAML, `${ENV}` and defaults.
  */
-import type { CredentialCarriers } from '../credential-carriers.policy.ts';
 import type { Dialect } from './dialect.ts';
 
 export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
@@ -39,6 +38,15 @@ export interface UpstreamCredential {
    * and order. It may be a secret: it goes into keyed digests only.
    */
   readonly quota: string;
+}
+
+/**
+ * What an upstream changes in the list of what carries a credential (`credential-carriers.policy.ts`). Names of fields, and of query
+ * members after `query:`; lower case.
+ */
+export interface CredentialCarriers {
+  readonly added: ReadonlySet<string>;
+  readonly removed: ReadonlySet<string>;
 }
 
 /** Stated limits of an upstream. `null`: none stated (learned, or unlimited). Rates are the upstream's own units. */

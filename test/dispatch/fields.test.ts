@@ -177,7 +177,7 @@ describe('the credential sent upstream', () => {
     }
   });
   test('leaves alone what the configuration says carries none, and takes out what it adds', () => {
-    const carriers = readCarriers(['x-acme', '-Authorization']);
+    const carriers = readCarriers(['x-acme', '-Authorization'], 'generic');
     const fields = outgoing({
       rawFields: ['Authorization', 'Basic abc', 'X-Acme', 'own', 'X-Plain', '1'],
       route: { ...withCredential('x-api-key'), upstream: { propagateTrace: false, carriers } },

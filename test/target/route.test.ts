@@ -44,6 +44,20 @@ describe('the route of a call', () => {
     const workspace = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
     expect(finder.find(call('/via/api/v1'), { workspace }).credential).toBe(own);
   });
+  test.each([
+    '/via/api/v1?key=own&page=2&api_key=own',
+    `/proxy?target=${encodeURIComponent('https://api.example:8443/v1?key=own&page=2&api_key=own')}`,
+  ])('leaves the client’s own credential out of the query, whoever’s is injected (%s)', (url) => {
+    for (const credentials of [new Map(), new Map([['api', own]])]) {
+      const workspace = workspaceSettings('acme', ['api'], { credentials });
+      expect(finder.find(call(url), { workspace }).pathAndQuery).toBe('/v1?page=2');
+    }
+  });
+  test('keeps the query byte for byte where the client brings its own', () => {
+    const workspace = workspaceSettings('acme', ['open']);
+    const route = finder.find(call('/via/open/v1?key=own&page=2&api_key=%6fwn&'), { workspace });
+    expect(route.pathAndQuery).toBe('/v1?key=own&page=2&api_key=%6fwn&');
+  });
   test('carries none where none is configured', () => {
     const workspace = workspaceSettings('acme', ['open'], { credentials: new Map([['api', own]]) });
     expect(finder.find(call('/via/open/v1'), { workspace }).credential).toBeNull();
