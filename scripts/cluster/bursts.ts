@@ -2,7 +2,7 @@
 import { busiestWindow, count, ordersPath } from '../../test/support/redis-fleet.ts';
 import { beyond, orderInWords, orderOf } from './order.ts';
 import { startServer, stopServer } from './processes.ts';
-import { allSucceeded, makespanOf, ratio, type Row, type Scenario } from './row.ts';
+import { allSucceeded, makespanOf, noneLost, ratio, type Row, type Scenario } from './row.ts';
 import { aftermath, chat, chatWorld, see, shopWorld, wait } from './worlds.ts';
 
 /** Makespan of the chats with nobody in the way, and of the orders: milliseconds. */
@@ -36,8 +36,12 @@ const chatBurst = (seconds: number): Scenario => ({
     await world.end();
     await stopServer(redis);
     return {
-      holds: allSucceeded(seen.responses) && seen.twice === 0,
-      holdsWhenQuiet: seen.throttled === 0 && seen.tookMs <= best.chats * atBest && isInOrder,
+      holds: noneLost(seen.responses) && seen.twice === 0,
+      holdsWhenQuiet:
+        allSucceeded(seen.responses) &&
+        seen.throttled === 0 &&
+        seen.tookMs <= best.chats * atBest &&
+        isInOrder,
       figures: `makespan ${ratio(seen.tookMs, best.chats)}; ${orderInWords(order, apartMs)}; ${seen.words}; ${after}`,
       measured: [
         makespanOf(seen.tookMs, best.chats),
@@ -59,8 +63,11 @@ const shopBurst: Scenario = {
     await world.end();
     await stopServer(redis);
     return {
-      holds: allSucceeded(seen.responses) && most === 1,
-      holdsWhenQuiet: seen.throttled + seen.crossed === 0 && seen.tookMs <= best.orders * atBest,
+      holds: noneLost(seen.responses) && most === 1,
+      holdsWhenQuiet:
+        allSucceeded(seen.responses) &&
+        seen.throttled + seen.crossed === 0 &&
+        seen.tookMs <= best.orders * atBest,
       figures: `in flight at most ${most}; makespan ${ratio(seen.tookMs, best.orders)}; ${seen.words}`,
       measured: [makespanOf(seen.tookMs, best.orders)],
     };

@@ -11,7 +11,7 @@ import {
 } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
-import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
+import { allSucceeded, noneLost, seconds, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
 import { stalls } from './stalls.ts';
 import { replicaLags, wait } from './worlds.ts';
@@ -75,8 +75,8 @@ const closing = (setup: Setup): Scenario => ({
     const windowMs = 60_000 - Math.max(0, stalledMs - marginMs);
     const judged = busiestArrivals(entries, windowMs);
     return {
-      holds: allSucceeded(responses) && judged <= perMinute,
-      holdsWhenQuiet: lastMs <= lastByMs,
+      holds: noneLost(responses) && judged <= perMinute,
+      holdsWhenQuiet: allSucceeded(responses) && lastMs <= lastByMs,
       figures: [
         `last call at ${seconds(lastMs)}`,
         `first after the closing at ${seconds(reopenedMs)}`,

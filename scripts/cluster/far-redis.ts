@@ -4,7 +4,7 @@
  */
 import { child, firstLine, parsed, startServer, stopServer } from './processes.ts';
 import { beyond, orderInWords, orderOf } from './order.ts';
-import { allSucceeded, makespanOf, ratio, seconds, type Row, type Scenario } from './row.ts';
+import { allSucceeded, makespanOf, noneLost, ratio, seconds, type Row, type Scenario } from './row.ts';
 import { aftermath, chat, chatWorld, see } from './worlds.ts';
 
 /** Milliseconds in each direction. */
@@ -72,8 +72,9 @@ const farRedis = (duration: number): Scenario => ({
     const atOnceMs = directMs(seen.responses, direct);
     const isInTime = seen.tookMs <= bestMs * atBest && atOnceMs <= directLimitMs;
     return {
-      holds: allSucceeded(seen.responses) && seen.twice === 0,
-      holdsWhenQuiet: isInTime && isInOrder && seen.throttled + seen.crossed === 0,
+      holds: noneLost(seen.responses) && seen.twice === 0,
+      holdsWhenQuiet:
+        allSucceeded(seen.responses) && isInTime && isInOrder && seen.throttled + seen.crossed === 0,
       figures: `makespan ${ratio(seen.tookMs, bestMs)}; free quota used within ${seconds(atOnceMs)}; ${orderInWords(order, apartMs)}; ${seen.words}; ${after}`,
       measured: [
         makespanOf(seen.tookMs, bestMs),

@@ -4,7 +4,7 @@ import type { Fleet } from './fleet.ts';
 import { drive } from './load.ts';
 import { startServer, stopServer, until } from './processes.ts';
 import { left } from './remains.ts';
-import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
+import { allSucceeded, noneLost, seconds, summary, type Row, type Scenario } from './row.ts';
 import { shopWorld, wait } from './worlds.ts';
 
 /** A lease, and what a replica needs to notice that it is over. Milliseconds. */
@@ -49,8 +49,8 @@ const holder = (
     await world.end();
     await stopServer(redis);
     return {
-      holds: allSucceeded(responses) && isHeld,
-      holdsWhenQuiet: gapMs <= leaseAndTickMs,
+      holds: noneLost(responses) && isHeld,
+      holdsWhenQuiet: allSucceeded(responses) && gapMs <= leaseAndTickMs,
       figures: `others: ${summary(responses)}; longest gap ${seconds(gapMs)}; in flight at most ${most}; leases counted as lost ${counted}`,
     };
   },

@@ -3,7 +3,7 @@ import { systemClock } from '../../src/clock.ts';
 import type { LogEntry } from '../../src/simulators/log.ts';
 import { chatBody, count, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { startSimulator, type Simulator } from './processes.ts';
-import { allSucceeded, makespanOf, ratio, type Row, type Scenario } from './row.ts';
+import { allSucceeded, makespanOf, noneLost, ratio, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Setup } from './setups.ts';
 import { aftermath, chat, see, warm, warming, wide } from './worlds.ts';
 
@@ -97,8 +97,9 @@ const shared = (setup: Setup): Scenario => ({
     await end(simulator);
     const optimumMs = bestMs(outside);
     return {
-      holds: allSucceeded(seen.responses) && seen.twice === 0,
-      holdsWhenQuiet: seen.throttled <= 1 && seen.tookMs <= optimumMs * atBest,
+      holds: noneLost(seen.responses) && seen.twice === 0,
+      holdsWhenQuiet:
+        allSucceeded(seen.responses) && seen.throttled <= 1 && seen.tookMs <= optimumMs * atBest,
       figures: `makespan ${ratio(seen.tookMs, optimumMs)}; the outsider was served ${outside} times meanwhile and refused ${refusals} times; ${seen.words}; ${later}`,
       measured: [
         makespanOf(seen.tookMs, optimumMs),

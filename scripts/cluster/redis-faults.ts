@@ -4,7 +4,7 @@ import { pause } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { cli, startServer, stopServer } from './processes.ts';
 import { leftAtLast, nothingLeft, remainsInWords } from './remains.ts';
-import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
+import { allSucceeded, noneLost, seconds, summary, type Row, type Scenario } from './row.ts';
 import {
   aftermath,
   backOnRedis,
@@ -88,16 +88,21 @@ const slowestDenial = (seen: Seen): number => Math.max(0, ...denials(seen).map((
 
 /** Where a replica went on alone for a moment, order is promised to the calls that were sent before the fault. */
 const inOrder: Fault['judge'] = (seen, isAnyWithoutRedis) => ({
-  holds: allSucceeded(seen.responses),
-  holdsWhenQuiet: (isAnyWithoutRedis ? seen.crossedAmong(ofBefore) : seen.crossed) === 0,
+  holds: noneLost(seen.responses),
+  holdsWhenQuiet:
+    allSucceeded(seen.responses) && (isAnyWithoutRedis ? seen.crossedAmong(ofBefore) : seen.crossed) === 0,
 });
 /** Each replica goes on alone: nothing is lost, the share holds; an order over replicas is not promised. */
-const alone: Fault['judge'] = (seen) => ({ holds: allSucceeded(seen.responses) });
+const alone: Fault['judge'] = (seen) => ({
+  holds: noneLost(seen.responses),
+  holdsWhenQuiet: allSucceeded(seen.responses),
+});
 const denied: Fault['judge'] = (seen) => ({
-  holds:
-    denials(seen).length > 0 &&
-    seen.responses.every(({ status, code }) => status === 200 || code === 'limiter_unavailable'),
-  holdsWhenQuiet: slowestDenial(seen) <= denialMs && seen.crossed === 0,
+  holds: denials(seen).length > 0 && noneLost(seen.responses),
+  holdsWhenQuiet:
+    seen.responses.every(({ status, code }) => status === 200 || code === 'limiter_unavailable') &&
+    slowestDenial(seen) <= denialMs &&
+    seen.crossed === 0,
 });
 
 /** Redis on the same port again, as empty as after a crash without persistence. */
@@ -170,7 +175,8 @@ const leaving: Scenario = {
     await world.end();
     await stopServer(redis);
     return {
-      holds: nothingLeft(remains) && late === 0 && allSucceeded(stayed),
+      holds: nothingLeft(remains) && late === 0 && noneLost(stayed),
+      holdsWhenQuiet: allSucceeded(stayed),
       figures: `who stayed: ${summary(stayed)}; sent for clients that had left ${late}; ${remainsInWords(remains)}`,
     };
   },

@@ -7,8 +7,9 @@ export interface Row {
   /** Everything was kept that holds on any machine, however busy. */
   readonly holds: boolean;
   /**
-   * What a machine that does not let everybody run may break was kept, too: times, order, and refusals by the upstream, since replicas
-   * whose commands take too long go on without Redis. Left out: the row has nothing of it.
+   * What a machine that does not let everybody run may break was kept, too: times and order; no refusal by Sluice, which sheds what it
+   * cannot serve in time; none by the upstream, since replicas whose commands take too long go on without Redis. Left out: the row
+   * has nothing of it.
    */
   readonly holdsWhenQuiet?: boolean;
   /** In words, for people. */
@@ -81,6 +82,10 @@ export function summary(responses: readonly CallResponse[]): string {
 
 export const succeeded = (responses: readonly CallResponse[]): number =>
   responses.filter(({ status }) => status >= 200 && status < 300).length;
+
+/** Every call was answered, by the upstream or with a refusal: a broken connection is status 0. */
+export const noneLost = (responses: readonly CallResponse[]): boolean =>
+  responses.every(({ status }) => status !== 0);
 
 export const allSucceeded = (responses: readonly CallResponse[]): boolean =>
   succeeded(responses) === responses.length;

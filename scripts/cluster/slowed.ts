@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline';
 import type { Gateway } from './fleet.ts';
 import { beyond, orderInWords, orderOf } from './order.ts';
 import { child, startServer, stopServer, until } from './processes.ts';
-import { allSucceeded, makespanOf, ratio, type Row, type Scenario } from './row.ts';
+import { allSucceeded, makespanOf, noneLost, ratio, type Row, type Scenario } from './row.ts';
 import { aftermath, chat, chatWorld, see } from './worlds.ts';
 
 const stopMs = 80;
@@ -99,9 +99,12 @@ const slowedBurst = (seconds: number): Scenario => ({
     const behind = beyond(order.behindMs, apartMs).count;
     const stops = `stopped ${slowing.stops.length} times, ${stopMs} to ${Math.max(0, ...slowing.stops).toFixed(0)} ms`;
     return {
-      holds: allSucceeded(seen.responses) && seen.twice === 0,
+      holds: noneLost(seen.responses) && seen.twice === 0,
       holdsWhenQuiet:
-        seen.throttled === 0 && seen.tookMs <= bestMs * atBest && behind <= share * order.behindMs.length,
+        allSucceeded(seen.responses) &&
+        seen.throttled === 0 &&
+        seen.tookMs <= bestMs * atBest &&
+        behind <= share * order.behindMs.length,
       figures: `makespan ${ratio(seen.tookMs, bestMs)}; ${orderInWords(order, apartMs)}; ${stops}; ${seen.words}; ${later}`,
       measured: [
         makespanOf(seen.tookMs, bestMs),

@@ -6,7 +6,7 @@ import { pause } from '../../test/support/redis-fleet.ts';
 import type { RedisServer } from '../../test/support/redis.ts';
 import { cli, freePort, startSentinel, startServer, stopServer, until } from './processes.ts';
 import { leftAtLast, nothingLeft, remainsInWords } from './remains.ts';
-import { allSucceeded, type Row, type Scenario } from './row.ts';
+import { allSucceeded, noneLost, type Row, type Scenario } from './row.ts';
 import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type World } from './worlds.ts';
 
 /** A chat load of 30 s into a full bucket while a server is killed. */
@@ -21,8 +21,8 @@ async function underFailover(world: World, strike: () => Promise<void>): Promise
   const after = await aftermath(world);
   await world.end();
   return {
-    holds: allSucceeded(seen.responses) && seen.twice === 0 && back === 3,
-    holdsWhenQuiet: seen.throttled === 0,
+    holds: noneLost(seen.responses) && seen.twice === 0 && back === 3,
+    holdsWhenQuiet: allSucceeded(seen.responses) && seen.throttled === 0,
     figures: `${took(seen)}; ${seen.words}; ${after}; on Redis again ${back}`,
   };
 }
@@ -142,8 +142,8 @@ const secured: Scenario = {
     await world.end();
     await stopServer(server);
     return {
-      holds: allSucceeded(seen.responses) && seen.twice === 0 && nothingLeft(remains),
-      holdsWhenQuiet: seen.throttled + seen.crossed === 0,
+      holds: noneLost(seen.responses) && seen.twice === 0 && nothingLeft(remains),
+      holdsWhenQuiet: allSucceeded(seen.responses) && seen.throttled + seen.crossed === 0,
       figures: `${took(seen)}; ${seen.words}; ${after}; ${remainsInWords(remains)}`,
     };
   },

@@ -1,4 +1,8 @@
 /** How a row of the cluster verification is judged by what it found, and by what the machine did meanwhile. */
+import { execFile } from 'node:child_process';
+import { execPath } from 'node:process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { describe, expect, test } from '@jest/globals';
 import { judge, type Row, type Run } from '../../scripts/cluster/row.ts';
 
@@ -50,5 +54,26 @@ describe('a row', () => {
     const measured = (value: number) => [{ name: 'makespan', value, unit: '× optimum' }];
     const runs = [stalled({ ...late, measured: measured(2) }), quiet({ ...inTime, measured: measured(1) })];
     expect((await verdictOn(runs)).measured).toEqual(measured(1));
+  });
+});
+
+describe('the machine', () => {
+  test('is the excuse of a row during which the client did not run, and not of one that began later', async () => {
+    const folder = fileURLToPath(new URL('../../scripts/cluster/', import.meta.url));
+    // In a process of its own: what it measures is whether that process runs.
+    const source = `
+      import { stalls } from '${folder}stalls.ts';
+      import { endAll } from '${folder}processes.ts';
+      stalls.start();
+      const before = stalls.mark();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      for (const until = performance.now() + 300; performance.now() < until; );
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      const found = [stalls.clientSince(before) >= 200, stalls.excuseSince(before)];
+      console.log(JSON.stringify([...found, stalls.clientSince(stalls.mark() + 1)]));
+      await endAll();
+      process.exit();`;
+    const { stdout } = await promisify(execFile)(execPath, ['--input-type=module', '--eval', source]);
+    expect(JSON.parse(stdout)).toEqual([true, expect.stringMatching(/^the machine stalled for \d+ ms$/), 0]);
   });
 });
