@@ -40,7 +40,7 @@ const planted: readonly Planted[] = [
     row: 'FLUSHALL',
     fault: 'replicas do not put their sends back into a Redis that lost them',
     file: 'src/limiter/failover/ceilings.ts',
-    from: 'if (!(await this.#parts.redis.restore(key, sends))) return;',
+    from: 'if (!(await this.#parts.redis.restore(key, sends))) return false;',
     to: 'void [key, sends];',
     finds: /over the ceiling of 60/,
   },
