@@ -3,6 +3,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
+import type { ProviderError } from './provider-error.ts';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
 export type { UpstreamKind } from './config/settings.ts';
@@ -129,6 +130,8 @@ export interface Feedback {
   readonly meters: readonly MeterReport[];
   /** Set when the response was a throttle: what the upstream said about waiting. */
   readonly throttle: Throttle | null;
+  /** What the provider's own error says of a permanent refusal; absent = no known word. */
+  readonly said?: ProviderError;
   /** Status that an error inside a response of success means; absent = there is none. The response counts as one of this status. */
   readonly errorStatus?: number;
   /** The response says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */

@@ -3,6 +3,8 @@
  * the upstream, is in this table; anything thrown that is not a {@link Refusal} is a bug.
  */
 
+import type { ProviderError } from './provider-error.ts';
+
 /** Fixed part of a refusal: HTTP status, human title, and whether the code belongs to the overload family. */
 interface RefusalKind {
   readonly status: number;
@@ -137,6 +139,8 @@ export interface RefusalDetails {
   readonly status?: number;
   /** What held the call back; every 429 of ours has it. */
   readonly heldBy?: HeldBy;
+  /** What the upstream's own error said, for `error.type` and `error.code`: known words only. */
+  readonly said?: ProviderError;
   /** Parameter at fault, for the `error.param` member. */
   readonly param?: string;
   /** `false` adds `x-should-retry: false`: repeating this call could run it twice or cannot succeed. */

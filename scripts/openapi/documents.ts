@@ -48,7 +48,12 @@ const problem: Json = {
       properties: {
         message: { type: 'string' },
         type: { type: 'string' },
-        code: { enum: [...codes, 'internal'] },
+        code: {
+          description:
+            'The same code; of `upstream_refused` what the provider’s own error said: a word of a fixed list, an HTTP status, or null.',
+          type: ['string', 'integer', 'null'],
+          examples: ['wait_too_long', 'insufficient_quota', 402],
+        },
         param: { type: ['string', 'null'] },
       },
     },

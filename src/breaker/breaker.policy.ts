@@ -10,6 +10,8 @@
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */
 
+import type { ProviderError } from '../provider-error.ts';
+
 /** Time from the first refusal to the first probe. */
 export const firstPauseMs = 60_000;
 export const maxPauseMs = 900_000;
@@ -28,6 +30,8 @@ export interface Breaker {
   readonly kind: 'open' | 'probing';
   /** Status of the refusal, which is answered in the upstream's stead. */
   readonly status: number;
+  /** What the provider's own error says beside it; `null` = no known word. */
+  readonly said: ProviderError | null;
   /** Probes that were refused, and the first refusal. */
   readonly refusals: number;
   readonly until: number;
@@ -36,6 +40,7 @@ export interface Breaker {
 /** A refusal for a reason that waiting does not cure. */
 export interface PermanentRefusal {
   readonly status: number;
+  readonly said: ProviderError | null;
   /** Time after which the upstream says that trying makes sense; `null` = it says nothing. */
   readonly statedMs: number | null;
   readonly isProbe: boolean;
@@ -43,7 +48,12 @@ export interface PermanentRefusal {
 
 /** The reply to a call that asks whether it may be sent. */
 export type BreakerReply =
-  | { readonly kind: 'refused'; readonly status: number; readonly retryInMs: number }
+  | {
+      readonly kind: 'refused';
+      readonly status: number;
+      readonly said: ProviderError | null;
+      readonly retryInMs: number;
+    }
   /** The call is the probe; the breaker becomes `next`. */
   | { readonly kind: 'probe'; readonly next: Breaker };
 
@@ -55,6 +65,7 @@ export function afterRefusal(before: Breaker | null, refusal: PermanentRefusal, 
   return {
     kind: 'open',
     status: refusal.status,
+    said: refusal.said,
     refusals,
     until: now + Math.max(pauseMs, refusal.statedMs ?? 0),
   };
@@ -69,8 +80,8 @@ export const afterSilence = (before: Breaker, now: number): Breaker => ({
 
 /** Asks a breaker that is not closed for a call: the breaker refuses the call, or makes it the probe. */
 export function ask(breaker: Breaker, now: number): BreakerReply {
-  const { status, until } = breaker;
-  if (until - now > toleranceMs) return { kind: 'refused', status, retryInMs: until - now };
+  const { status, said, until } = breaker;
+  if (until - now > toleranceMs) return { kind: 'refused', status, said, retryInMs: until - now };
   return { kind: 'probe', next: { ...breaker, kind: 'probing', until: now + probeLifeMs } };
 }
 

@@ -112,8 +112,8 @@ export class Breakers {
     }
     if (refused === null || observation.kind !== 'refused') return;
     const isProbe = asked.some(({ key }) => key === refused.key);
-    const { status, throttle } = observation;
-    const state = this.#refused(refused, { status, statedMs: throttle.waitMs, isProbe });
+    const { status, throttle, said = null } = observation;
+    const state = this.#refused(refused, { status, said, statedMs: throttle.waitMs, isProbe });
     if (state !== null)
       this.#parts.onRefused(subject.upstream, { status, retryInMs: state.until - this.#now() });
   }
@@ -194,7 +194,7 @@ export class Breakers {
     this.#adopt(id, stored);
     if (stored === 'closed') return false;
     if (stored.version === next.version) return true;
-    throw breakerRefusal({ status: stored.status, retryInMs: stored.leftMs });
+    throw breakerRefusal({ ...stored, retryInMs: stored.leftMs });
   }
 
   /** The change holds here at once; what the store says afterwards counts. */
@@ -222,9 +222,9 @@ export class Breakers {
       this.#known.delete(id.key);
       return;
     }
-    const { version, kind, status, refusals, leftMs } = stored;
+    const { version, kind, status, said, refusals, leftMs } = stored;
     if (this.#known.get(id.key)?.version === version) return;
-    this.#set({ id, version, state: { kind, status, refusals, until: this.#now() + leftMs } });
+    this.#set({ id, version, state: { kind, status, said, refusals, until: this.#now() + leftMs } });
     if (kind === 'open') this.#parts.onBreakerOpened();
   }
 
@@ -260,9 +260,9 @@ export class Breakers {
     }
   }
 
-  #shared({ kind, status, refusals, until }: Breaker): SharedBreaker {
+  #shared({ kind, status, said, refusals, until }: Breaker): SharedBreaker {
     const leftMs = Math.max(0, until - this.#now());
-    return { version: this.#parts.random.hex(8), kind, status, refusals, leftMs };
+    return { version: this.#parts.random.hex(8), kind, status, said, refusals, leftMs };
   }
 
   #background(work: Promise<unknown>): void {

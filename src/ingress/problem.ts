@@ -8,6 +8,7 @@
 import type { CallFacts } from '../call.ts';
 import { refusals } from '../errors.ts';
 import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
+import type { ProviderError } from '../provider-error.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { retryFields } from './retry-after.policy.ts';
@@ -42,6 +43,7 @@ interface Document {
   readonly param: string | null;
   readonly requestId: string;
   readonly heldBy?: HeldBy;
+  readonly said?: ProviderError;
 }
 
 /** `error.type` as the language-model SDKs know it. */
@@ -52,9 +54,15 @@ function errorType(status: number): string {
 }
 
 function problemResponse(document: Document, extra: readonly string[]): ProblemResponse {
-  const { status, code, title, detail, param, requestId, heldBy } = document;
+  const { status, code, title, detail, param, requestId, heldBy, said } = document;
   const type = `urn:sluice:error:${code}`;
-  const error = { message: detail, type: errorType(status), code, param };
+  const error = {
+    message: detail,
+    type: said?.type ?? errorType(status),
+    // A provider without codes has none here either; its clients look at the type.
+    code: said === undefined ? code : said.code,
+    param,
+  };
   // `heldBy` is left out where it is not known.
   const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, heldBy, error }));
   const fields = [
@@ -99,8 +107,9 @@ export function refusalResponse(refused: RefusedCall): ProblemResponse {
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
   const detail = details.detail ?? `${title}.`;
   const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };
+  const said = details.said === undefined ? {} : { said: details.said };
   return problemResponse(
-    { status, code, title, detail, param: details.param ?? null, requestId, ...held },
+    { status, code, title, detail, param: details.param ?? null, requestId, ...held, ...said },
     extra,
   );
 }

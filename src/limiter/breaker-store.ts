@@ -3,6 +3,8 @@
  * settles who of several changed a breaker first, and reports it to the others. Every name is a keyed digest.
  */
 
+import type { ProviderError } from '../provider-error.ts';
+
 /** A breaker's name, and by what it is found to belong to an upstream and a credential. Keyed digests. */
 export interface BreakerId {
   readonly key: string;
@@ -16,6 +18,8 @@ export interface SharedBreaker {
   readonly version: string;
   readonly kind: 'open' | 'probing';
   readonly status: number;
+  /** What the provider's own error says beside it; `null` = no known word. */
+  readonly said: ProviderError | null;
   readonly refusals: number;
   /** Time that is left of its state, milliseconds. */
   readonly leftMs: number;

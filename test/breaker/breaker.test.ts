@@ -16,14 +16,15 @@ import { concernOf, partsOf } from '../../src/breaker/concern.policy.ts';
 import { observationOf } from '../../src/breaker/observation.policy.ts';
 import type { Throttle } from '../../src/call.ts';
 
-const refusal = { status: 402, statedMs: null, isProbe: false };
+const said = { type: 'insufficient_quota', code: null } as const;
+const refusal = { status: 402, said, statedMs: null, isProbe: false };
 
 describe('a breaker', () => {
   test('opens with the first refusal, and answers with its status until its pause ends', () => {
     const open = afterRefusal(null, refusal, 1_000);
-    expect(open).toEqual({ kind: 'open', status: 402, refusals: 1, until: 1_000 + firstPauseMs });
-    expect(ask(open, 1_000)).toEqual({ kind: 'refused', status: 402, retryInMs: firstPauseMs });
-    expect(ask(open, 60_000)).toEqual({ kind: 'refused', status: 402, retryInMs: 1_000 });
+    expect(open).toEqual({ kind: 'open', status: 402, said, refusals: 1, until: 1_000 + firstPauseMs });
+    expect(ask(open, 1_000)).toEqual({ kind: 'refused', status: 402, said, retryInMs: firstPauseMs });
+    expect(ask(open, 60_000)).toEqual({ kind: 'refused', status: 402, said, retryInMs: 1_000 });
     expect(ask(open, 61_000)).toMatchObject({
       kind: 'probe',
       next: { kind: 'probing', until: 61_000 + probeLifeMs },

@@ -190,7 +190,7 @@ test('Redis sees a breaker under digests only, and nothing of breakers while non
   await chat(0);
   await sleep(200);
   expect(monitor.lines.filter((line) => line.includes('breaker')).length).toBeGreaterThan(0);
-  for (const secret of ['acme', 'sk-sim', 'openai', 'insufficient', config.keys['acme'] ?? 'no key']) {
+  for (const secret of ['acme', 'sk-sim', 'openai', 'exceeded your', config.keys['acme'] ?? 'no key']) {
     expect(monitor.lines.filter((line) => line.includes(secret))).toEqual([]);
   }
 });

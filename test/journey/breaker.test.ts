@@ -28,11 +28,11 @@ const facts = ({ status, headers, json }: Reply): unknown => ({
   shouldRetry: headers.get('x-should-retry'),
   code: (json as { error?: { code?: unknown } } | undefined)?.error?.code,
 });
-const own = (status: number): unknown => ({
+const own = (status: number, code = 'insufficient_quota'): unknown => ({
   status,
   by: 'upstream_refused',
   shouldRetry: 'false',
-  code: 'upstream_refused',
+  code,
 });
 const retryMs = ({ headers }: Reply): number => Number(headers.get('retry-after-ms'));
 
@@ -94,7 +94,8 @@ describe('an exhausted quota', () => {
     await settled(4, 1);
     shop.configure({ stores: { '127.0.0.1': { state: 'locked', apps: { 'app-sim': ['shpat_sim'] } } } });
     expect(facts(await orders(5, { workspace: 'other' }))).toMatchObject({ status: 423, by: 'upstream' });
-    for (const reply of await Promise.all(waiting)) expect(facts(reply)).toEqual(own(423));
+    for (const reply of await Promise.all(waiting))
+      expect(facts(reply)).toEqual(own(423, 'upstream_refused'));
     expect(shop.log.map(({ nonce }) => nonce)).toEqual(['occupied', '5']);
     await letGo();
   });
@@ -180,7 +181,7 @@ test('is seen in a 402 of a language-model API', async () => {
     text: body,
     shouldRetry: 'false',
   });
-  expect(facts(await chat(2))).toEqual(own(402));
+  expect(facts(await chat(2))).toEqual(own(402, 'invalid_request_error'));
   expect(model.log).toHaveLength(1);
 });
 
@@ -197,10 +198,12 @@ describe('a shop', () => {
     const first = await ask(1);
     expect({ status: first.status, by: first.headers.get('sluice-error') }).toEqual({ status, by: null });
     const second = await ask(2);
-    expect(facts(second)).toEqual(own(status));
+    expect(facts(second)).toEqual(own(status, 'upstream_refused'));
     expect(Number(second.headers.get('retry-after'))).toBeGreaterThan(50);
-    expect(facts(await graphql('{ shop { name } }'))).toEqual(own(status));
-    expect(facts(await call('/via/shop/admin/api/2026-10/products.json'))).toEqual(own(status));
+    expect(facts(await graphql('{ shop { name } }'))).toEqual(own(status, 'upstream_refused'));
+    expect(facts(await call('/via/shop/admin/api/2026-10/products.json'))).toEqual(
+      own(status, 'upstream_refused'),
+    );
     expect(shop.log).toHaveLength(1);
     shop.configure({ stores: { '127.0.0.1': { state: 'ok', apps } } });
     clock.skip(60_000);
@@ -216,7 +219,7 @@ describe('a shop', () => {
     const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
     shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
     expect(facts(await post())).toMatchObject({ status: 429, by: 'upstream', shouldRetry: 'false' });
-    for (let n = 0; n < 4; n += 1) expect(facts(await post())).toEqual(own(429));
+    for (let n = 0; n < 4; n += 1) expect(facts(await post())).toEqual(own(429, 'upstream_refused'));
     expect((await orders(1)).status).toBe(200);
     expect(shop.log).toHaveLength(2);
   });

@@ -56,6 +56,7 @@ export function learnFromModel(facts: ResponseFacts): Feedback {
     meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
     throttle,
     ...(errorStatus === null ? {} : { errorStatus }),
+    ...saidBeside(throttle, refused.error),
     ...requested(refused.message),
     ...scope(facts.fields, refused.message.scope),
   };
@@ -127,6 +128,12 @@ function rateWaitMs(stated: number | null, readings: readonly Reading[], refused
   const trapMs = renewalTrapMs(readings);
   if (trapMs !== null) return Math.max(stated ?? 0, inBody ?? trapMs);
   return stated ?? inBody ?? exhaustedForMs(readings);
+}
+
+/** What clients may branch on, where a breaker will answer in the provider's stead. */
+export function saidBeside(throttle: Throttle | null, error: ModelError | null): Pick<Feedback, 'said'> {
+  const said = throttle?.kind === 'permanent' ? (error?.said ?? null) : null;
+  return said === null ? {} : { said };
 }
 
 /** The throttle that a verdict means to the rest of the gateway. */

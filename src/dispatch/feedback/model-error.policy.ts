@@ -5,6 +5,7 @@
  * `error.type`, never wording such as "billing" (texts of retryable refusals mention it) and never the status alone.
  */
 import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
+import { providerError, type ProviderError } from '../../provider-error.ts';
 import { goDurationMs } from '../duration.policy.ts';
 
 /** An error of any dialect, flattened. */
@@ -12,6 +13,8 @@ export interface ModelError {
   /** Codes from the most exact to the widest, lower case; numbers as text. */
   readonly codes: readonly string[];
   readonly type: string | null;
+  /** Of its type and code what clients may branch on; `null` = no known word. */
+  readonly said: ProviderError | null;
   readonly message: string;
   /** HTTP status that the error itself states; `null` = none. */
   readonly status: number | null;
@@ -57,6 +60,7 @@ function flatten(error: JsonRecord): ModelError {
       .filter((code) => code !== null)
       .map((code) => code.toLowerCase()),
     type: (stringAt(error, 'type') ?? stringAt(error, 'status'))?.toLowerCase() ?? null,
+    said: providerError({ type: error['type'] ?? error['status'], code: error['code'] }),
     message: stringAt(error, 'message') ?? '',
     status: statusAmong(error),
     retryDelayMs: delayIn(parts),

@@ -7,6 +7,7 @@
 import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from '../breaker-store.ts';
 import { amountOf, listOf, malformed, textOf, wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
+import { asWord, ofWord } from '../../provider-error.ts';
 import { presenceKeys } from './presence.ts';
 import type { Replica } from './replica.ts';
 import { runOwn } from './protocol/commands.ts';
@@ -15,10 +16,10 @@ import { runOwn } from './protocol/commands.ts';
 const memoryMs = 3_600_000;
 
 /** Names of the breakers that are not closed, by when they are forgotten. */
-const namesKey = 'sluice:{presence}:1:breakers';
+const namesKey = 'sluice:{presence}:2:breakers';
 
 /** All breakers share the slot of the replicas' record, because one script reads it and writes them; they are few. */
-const keyOf = ({ key }: BreakerId): string => `sluice:{presence}:1:breaker:${key}`;
+const keyOf = ({ key }: BreakerId): string => `sluice:{presence}:2:breaker:${key}`;
 
 type Operation = 'put' | 'take' | 'close' | 'read';
 
@@ -101,23 +102,26 @@ const idOf = ([key, upstream, credential]: readonly string[]): BreakerId => ({
   credential: wordOf(credential),
 });
 
-/** Six words; empty ones where nothing is stored. */
+/** Seven words; empty ones where nothing is stored. */
 function wordsOf(next: SharedBreaker | null): string[] {
-  if (next === null) return Array<string>(6).fill('');
-  const { version, kind, status, refusals, leftMs } = next;
-  return [version, kind, String(status), String(refusals), String(leftMs), String(leftMs + memoryMs)];
+  if (next === null) return Array<string>(7).fill('');
+  const { version, kind, status, refusals, said, leftMs } = next;
+  const words = [version, kind, String(status), String(refusals), asWord(said)];
+  return [...words, String(leftMs), String(leftMs + memoryMs)];
 }
 
 /** `null` = it is closed. */
 function breakerOf(words: readonly unknown[]): SharedBreaker | null {
   if (words.length === 0) return null;
-  const [version, kind, status, refusals, leftMs] = words;
+  // A replica of an older version says no sixth word, and reads none.
+  const [version, kind, status, refusals, leftMs, said] = words;
   const read = textOf(kind);
   return {
     version: wordOf(version),
     kind: read === 'open' || read === 'probing' ? read : malformed(),
     status: amountOf(status),
     refusals: amountOf(refusals),
+    said: ofWord(said),
     leftMs: amountOf(leftMs),
   };
 }

@@ -40,6 +40,7 @@ const state = (version: string, changes: Partial<SharedBreaker> = {}): SharedBre
   version,
   kind: 'open',
   status: 402,
+  said: null,
   refusals: 1,
   leftMs: 60_000,
   ...changes,
@@ -87,6 +88,38 @@ test('a breaker that one replica closes is closed for all, also for one that ask
   expect(await probe.keys('*breaker*')).toEqual([]);
 });
 
+test('what the provider said is shared, in known words only', async () => {
+  const one = await replica();
+  const other = await replica();
+  const said = [
+    { type: 'insufficient_quota', code: 'billing_hard_limit_reached' },
+    { type: 'billing_error', code: null },
+    { type: null, code: 402 },
+    { type: null, code: '402' },
+    { type: 'RESOURCE_EXHAUSTED', code: 429 },
+    { type: null, code: 'AllocationQuota.FreeTierOnly' },
+    null,
+  ] as const;
+  for (const [n, each] of said.entries()) {
+    const own = { ...id, key: `k${n}` };
+    expect(await one.breakers.put(own, '', state('v1', { said: each }))).toMatchObject({ said: each });
+    await until(() => other.news.length === n + 1);
+    expect(other.news[n]?.state?.said).toEqual(each);
+    expect(await other.breakers.read(own)).toMatchObject({ said: each });
+  }
+  const late = await replica();
+  await late.breakers.catchUp();
+  expect(late.news.map(({ state: seen }) => seen?.said)).toEqual(expect.arrayContaining([...said]));
+  // What somebody else may have written to Redis says nothing to a client.
+  const [key] = (await probe.keys('*breaker:k0')) as [string];
+  const text = (await probe.get(key)) ?? '';
+  await probe.set(
+    key,
+    text.replace('insufficient_quota,billing_hard_limit_reached', 'see,http://evil.example'),
+  );
+  expect(await one.breakers.read({ ...id, key: 'k0' })).toMatchObject({ status: 402, said: null });
+});
+
 test('the keys of a breaker expire by themselves', async () => {
   const one = await replica();
   await one.breakers.put(id, '', state('v1'));
@@ -113,7 +146,7 @@ test('a replica that starts later learns of the breakers that are not closed', a
 
 test('names of breakers that something else wrote to Redis are ignored', async () => {
   const one = await replica();
-  await probe.zadd('sluice:{presence}:1:breakers', 1, 'a b');
+  await probe.zadd('sluice:{presence}:2:breakers', 1, 'a b');
   await one.breakers.catchUp();
   expect(one.news).toEqual([]);
 });

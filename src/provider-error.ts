@@ -1,0 +1,133 @@
+/**
+ * The types and codes of providers' errors that Sluice repeats in a breaker's answers, so that clients that branch on them still do.
+ * A closed set: whatever else an upstream writes stays with the upstream.
+ */
+
+/** As providers spell them. Later ones are added here and nowhere else. */
+const vocabulary = [
+  // OpenAI, and those that speak its form
+  'insufficient_quota',
+  'credit_balance_exhausted',
+  'organization_spend_limit_exceeded',
+  'project_spend_limit_exceeded',
+  'organization_usage_limit_exceeded',
+  'billing_not_active',
+  'billing_hard_limit_reached',
+  'billing_limit_reached',
+  'billing_limit_user_error',
+  'account_deactivated',
+  'access_terminated',
+  'invalid_request_error',
+  'rate_limit_exceeded',
+  'rate_limit_error',
+  'server_error',
+  'tokens',
+  'requests',
+  'usage_limit_reached',
+  'usage_limit_exceeded',
+  'usage_not_included',
+  'unknown_error',
+  // Anthropic
+  'billing_error',
+  'enforced_spend_limit_reached',
+  'permission_error',
+  'authentication_error',
+  'not_found_error',
+  'overloaded_error',
+  'api_error',
+  // Google
+  'RESOURCE_EXHAUSTED',
+  'PERMISSION_DENIED',
+  'FAILED_PRECONDITION',
+  'UNAUTHENTICATED',
+  'RATE_LIMIT_EXCEEDED',
+  'BILLING_DISABLED',
+  'CONSUMER_SUSPENDED',
+  // others
+  'credit_limit', // Together
+  'credits_exhausted',
+  'exceeded_current_quota_error', // Moonshot
+  'engine_overloaded_error',
+  'insufficient_balance',
+  'insufficient_balance_error',
+  'insufficient_credits',
+  'insufficient_funds',
+  'InsufficientBalance',
+  'payment_required',
+  'payment_required_error',
+  'quota_exceeded', // ElevenLabs, Copilot
+  'quota_limit_reached',
+  'rate_limited', // Mistral
+  'blocked_api_access', // Groq
+  'spend_limit_reached',
+  'account_suspended',
+  'invalid_api_key',
+  'AccountOverdueError', // Ark
+  'SetLimitExceeded',
+  'QuotaExceeded',
+  'Arrearage', // Alibaba
+  'AllocationQuota.FreeTierOnly',
+  'Throttling.AllocationQuota',
+  'ThrottlingException', // Bedrock
+  'ServiceQuotaExceededException',
+  'AccessDeniedException',
+  'LimitExceededException',
+  'TooManyRequests',
+  'too_many_requests',
+  'Forbidden',
+  'openrouter_in_flight_budget',
+  '1113', // Zhipu: no balance; a used-up plan
+  '1308',
+  '1309',
+  '1310',
+] as const;
+
+export type ProviderWord = (typeof vocabulary)[number];
+/** A known word, or an HTTP status as some providers write it: as a number, or as text (`"402"`). */
+export type ProviderCode = ProviderWord | number | `${number}`;
+
+/** What a provider's own error says; `null` = nothing, or no known word. */
+export interface ProviderError {
+  readonly type: ProviderWord | null;
+  readonly code: ProviderCode | null;
+}
+
+/** Longer values are no words. Characters. */
+const maxLength = 64;
+
+const wordOf = (value: unknown): ProviderWord | null => {
+  if (typeof value !== 'string' || value.length > maxLength) return null;
+  return vocabulary.find((word) => word === value) ?? null;
+};
+
+const isStatus = (value: number): boolean => Number.isInteger(value) && value >= 400 && value <= 599;
+
+function codeOf(value: unknown): ProviderCode | null {
+  if (typeof value === 'number') return isStatus(value) ? value : null;
+  const word = wordOf(value);
+  if (word !== null || typeof value !== 'string' || !/^\d{3}$/.test(value)) return word;
+  return isStatus(Number(value)) ? `${Number(value)}` : null;
+}
+
+/** Of the type (or, as Google calls it, status) and the code of an error what is known; `null` = neither is. */
+export function providerError(members: {
+  readonly type: unknown;
+  readonly code: unknown;
+}): ProviderError | null {
+  const [type, code] = [wordOf(members.type), codeOf(members.code)];
+  return type === null && code === null ? null : { type, code };
+}
+
+/** The error as one word without blanks, for other replicas. `-` = none. */
+export function asWord(error: ProviderError | null): string {
+  if (error === null) return '-';
+  const { type, code } = error;
+  return [type ?? '-', typeof code === 'number' ? `#${code}` : (code ?? '-')].join(',');
+}
+
+/** What another replica's word says, within the same closed set. */
+export function ofWord(word: unknown): ProviderError | null {
+  if (typeof word !== 'string') return null;
+  const [type, code] = word.split(',');
+  return providerError({ type, code: code?.startsWith('#') === true ? Number(code.slice(1)) : code });
+}

@@ -1,0 +1,55 @@
+import { expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import { asWord, ofWord, providerError } from '../src/provider-error.ts';
+
+test.each([
+  [
+    { type: 'insufficient_quota', code: 'insufficient_quota' },
+    { type: 'insufficient_quota', code: 'insufficient_quota' },
+  ],
+  [
+    { type: 'insufficient_quota', code: 'a new one' },
+    { type: 'insufficient_quota', code: null },
+  ],
+  [
+    { type: 'RESOURCE_EXHAUSTED', code: 429 },
+    { type: 'RESOURCE_EXHAUSTED', code: 429 },
+  ],
+  [
+    { type: undefined, code: '402' },
+    { type: null, code: '402' },
+  ],
+  [
+    { type: 'billing_error', code: undefined },
+    { type: 'billing_error', code: null },
+  ],
+  [{ type: 'Insufficient_Quota', code: null }, null],
+  [{ type: 'constructor', code: 'toString' }, null],
+  [{ type: 'see http://evil.example', code: 1e9 }, null],
+  [{ type: ['tokens'], code: { toString: () => 'tokens' } }, null],
+  [{ type: null, code: 200 }, null],
+])('of an error %j clients read %j', (members, expected) => {
+  expect(providerError(members)).toEqual(expected);
+});
+
+test('whatever an upstream or Redis says, only known words leave, and they come back as they went', () => {
+  const value = fc.oneof(
+    fc.string(),
+    fc.integer(),
+    fc.anything(),
+    fc.constantFrom('tokens', 429, '429', '1113'),
+  );
+  fc.assert(
+    fc.property(value, value, (type, code) => {
+      const error = providerError({ type, code });
+      expect(asWord(error)).toMatch(/^(?:-|[\w.-]+,#?[\w.-]+)$/);
+      expect(ofWord(asWord(error))).toEqual(error);
+    }),
+  );
+  fc.assert(
+    fc.property(fc.string(), (word) => {
+      const read = ofWord(word);
+      expect(read === null || ofWord(asWord(read)) !== null).toBe(true);
+    }),
+  );
+});
