@@ -147,6 +147,7 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     slotTaken: nothing,
     slotReturned: nothing,
     lost: nothing,
+    epochBegan: nothing,
     reach: nothing,
   };
   const replicas: Replica[] = [];

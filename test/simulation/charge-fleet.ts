@@ -53,7 +53,14 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
   const chance = new Chance(count);
   const connections: Connection[] = [];
   const server = new Server(
-    { applied: ignored, slotTaken: ignored, slotReturned: ignored, lost: ignored, reach: ignored },
+    {
+      applied: ignored,
+      slotTaken: ignored,
+      slotReturned: ignored,
+      lost: ignored,
+      epochBegan: ignored,
+      reach: ignored,
+    },
     {
       publish: (channel, text) => connections.forEach((connection) => connection.hear(channel, text)),
       subscribers: (channel) => connections.filter((connection) => connection.isOn(channel)).length,

@@ -63,7 +63,14 @@ export class VirtualRedis {
   /** @param originMs what the clock of Redis shows at the beginning */
   constructor(originMs = 0) {
     const ignore = (): void => {};
-    const watch = { applied: ignore, slotTaken: ignore, slotReturned: ignore, lost: ignore, reach: ignore };
+    const watch = {
+      applied: ignore,
+      slotTaken: ignore,
+      slotReturned: ignore,
+      lost: ignore,
+      epochBegan: ignore,
+      reach: ignore,
+    };
     const publish = (channel: string, text: string): void => this.#channels.get(channel)?.(text);
     const subscribers = (channel: string): number =>
       [...(this.#joined.get(channel) ?? [])].filter((name) => !this.isUnavailable && !this.cut.has(name))

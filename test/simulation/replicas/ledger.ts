@@ -103,6 +103,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   /** Leases that a replica suspects of overlapping, by reason. */
   readonly suspicions: string[] = [];
   overlaps = 0;
+  /** When somebody last declared that data was lost. */
+  lastEpochAt = -Infinity;
   readonly refusedCalls: RefusedCall[] = [];
   readonly stated = new Map<string, Stated>();
   /** When something was last granted in a bucket. */
@@ -212,6 +214,17 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   call(id: string): Call {
     return must(this.calls.get(id), id);
+  }
+
+  /** By so much the clock of another primary may be ahead. Milliseconds. */
+  get #skewMs(): number {
+    const skews = this.plan.faults.map((fault) => ('skewMs' in fault ? Math.abs(fault.skewMs) : 0));
+    return skews.reduce((sum, skewMs) => sum + skewMs, 0) * 2;
+  }
+
+  epochBegan(): void {
+    this.lastEpochAt = this.#monotonic();
+    this.note(this.lastEpochAt, 'a new epoch');
   }
 
   get lastLossAt(): number {
@@ -326,7 +339,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         other.replica.undisturbedSince(now) <= Math.min(now - settlingMs, this.lastLossAt - 50),
     );
     const closed = this.closings.get(model.key)?.find(({ at, until, life }) => {
-      return life === this.losses.length && at < now && now < until;
+      return life === this.losses.length && at < now && now < until - this.#skewMs;
     });
     if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
     this.issuedAt.set(model.key, now);
@@ -418,9 +431,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
     for (const { at, until, by, life } of this.closings.get(plan.lane.bucket) ?? []) {
       const knew = life === lease.life || by === replica?.id;
-      // Another primary's clock may be ahead by as much.
-      const skewMs = this.plan.faults.some(({ kind }) => kind === 'failover') ? 110 : 0;
-      if (knew && at < lease.issuedAt && lease.issuedAt < until - skewMs && now < until) {
+      if (knew && at < lease.issuedAt && lease.issuedAt < until - this.#skewMs && now < until) {
         this.broken(now, '2', `${id} sent into a closed bucket`);
       }
     }

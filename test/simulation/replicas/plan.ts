@@ -35,7 +35,13 @@ export type Fault = { readonly at: number } & (
   | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
   /** One replica is cut off: by broken connections, or unnoticed because packets vanish. */
   | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
+  /** One more replica starts. */
+  | { readonly kind: 'start' }
   | { readonly kind: 'flush' }
+  /** A backup of the living Redis, or its first replica: its replication id changes, and nothing else. */
+  | { readonly kind: 'replicate' }
+  /** A replica of Redis that has everything becomes the primary; its clock differs. */
+  | { readonly kind: 'promote'; readonly ms: number; readonly skewMs: number }
   /** Redis is not there. Back with its data, without, or as another server that lacks the last `lostMs`. */
   | { readonly kind: 'down'; readonly ms: number; readonly back: 'whole' | 'empty' }
   | { readonly kind: 'failover'; readonly ms: number; readonly lostMs: number; readonly skewMs: number }
@@ -61,6 +67,9 @@ export interface ReplicasPlan extends Reloaded {
   readonly calls: readonly (CallPlan & { readonly slot: number })[];
 }
 
+/** Seeds from here on are histories of a Redis that is backed up and replicated. */
+export const replicatedFrom = 20_000_000;
+
 /** Calls and faults begin when the replicas have had the time to start. Milliseconds. */
 const startMs = 1_500;
 
@@ -78,6 +87,7 @@ export const quiet: NetworkPlan = {
 
 /** Most histories have reloads, drawn apart from the rest. */
 export function replicasPlanOf(seed: number): ReplicasPlan {
+  if (seed >= replicatedFrom) return replicatedPlanOf(seed);
   if (seed >= describedFrom) return describedPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
   const plan = chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
@@ -108,6 +118,49 @@ function describedPlanOf(seed: number): ReplicasPlan {
       : {}),
     ...first,
     reloads: chance.happens(0.85) ? describedReloads(chance, first, scene) : [],
+  };
+}
+
+/**
+ * Redis is backed up, gets replicas, which are promoted, and connections break one by one, while more replicas start. In half of the
+ * histories nothing else happens: there no data is lost. In the others all the other faults happen as well.
+ */
+function replicatedPlanOf(seed: number): ReplicasPlan {
+  const plan = steadyPlanOf(seed);
+  const chance = new Chance(seed ^ 0x2ef1);
+  const isWhole = chance.happens(0.5);
+  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
+  const events = Array.from({ length: chance.whole(1, 8) }, (): Fault => {
+    const at = startMs + chance.between(0, lastAt - startMs + 6_000);
+    switch (chance.whole(0, 5)) {
+      case 0:
+      case 1:
+        return { at, kind: 'replicate' };
+      case 2:
+        return {
+          at,
+          kind: 'promote',
+          ms: chance.pick([0, 30, 400, 1_500]),
+          skewMs: chance.between(-50, 50),
+        };
+      case 3:
+      case 4:
+        return {
+          at,
+          kind: 'cut',
+          slot: chance.whole(0, plan.replicas - 1),
+          ms: chance.pick([5, 100, 400]),
+          mute: false,
+        };
+      default:
+        return { at, kind: 'start' };
+    }
+  });
+  const network = { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) };
+  return {
+    ...plan,
+    ...(isWhole ? { network, frozenWrites: 0 } : {}),
+    faults: [...(isWhole ? [] : plan.faults), ...events].toSorted((a, b) => a.at - b.at),
   };
 }
 

@@ -16,6 +16,8 @@ export interface ServerWatch {
   slotTaken(key: string, id: string): void;
   slotReturned(key: string, id: string): void;
   lost(what: string): void;
+  /** The record of a new epoch says that data was lost. */
+  epochBegan(): void;
   reach(state: string): void;
 }
 
@@ -74,6 +76,8 @@ export class Server {
   /** Commands on buckets, and messages to all other replicas, so far. */
   bucketCommands = 0;
   messages = 0;
+  /** Epochs that began with a loss, as far as anybody said so. */
+  epochs = 0;
   /** Nothing is carried out before (`hang`). */
   hangsUntil = 0;
   isDown = false;
@@ -386,6 +390,10 @@ export class Server {
         start: String(now),
         beats: Math.max(epoch.beats, known?.beats ?? 0),
       };
+      if (kind === 'change' && !this.#silent) {
+        this.epochs += 1;
+        this.#watch.epochBegan();
+      }
       held = heldAgoMs !== '' && Number(heldAgoMs) < leaseMs ? now - Number(heldAgoMs) : now;
       doubt = '';
     } else if (mustDoubt === '1' || before.server !== server) {

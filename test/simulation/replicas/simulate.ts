@@ -326,8 +326,14 @@ class Run {
         }
         return later(fault.ms, () => this.#downs === 0 && connection.mend());
       }
+      case 'start':
+        return this.#start(this.#slots.length);
       case 'flush':
         return this.#server.flush();
+      case 'replicate':
+        return this.#server.replicate();
+      case 'promote':
+        return this.#goDown(fault.ms, () => this.#server.promote(fault.skewMs));
       case 'down':
         return this.#goDown(fault.ms, () => fault.back === 'empty' && this.#server.restartEmpty());
       case 'failover':
