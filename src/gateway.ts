@@ -120,9 +120,9 @@ export class Gateway {
     return this.#parts.repeats.settled(withinMs);
   }
 
-  /** Memory of responses that are kept for repeats, bytes. */
-  keptBytes(): number {
-    return this.#parts.repeats.bytes;
+  /** Memory of responses: of those that have ended and are kept for repeats, and of those under way. */
+  responseMemory(): { readonly keptBytes: number; readonly underWayBytes: number } {
+    return this.#parts.repeats.memory();
   }
 
   /** Ceilings of a workspace on an upstream, as they are now. */

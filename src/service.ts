@@ -211,8 +211,10 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
 
 function processPressure({ data, gateway }: Running): ProcessPressure {
   const { heldBytes, heldBodyBytes, openConnections, openCalls, load, overloadRefusals } = data.stats();
+  const { keptBytes, underWayBytes } = gateway.responseMemory();
   return {
-    heldBytes: heldBodyBytes + gateway.keptBytes(),
+    heldBytes: heldBodyBytes + underWayBytes,
+    keptBytes,
     headBytes: heldBytes - heldBodyBytes,
     connections: openConnections,
     openCalls,

@@ -29,6 +29,7 @@ export class KeptResponses {
   readonly #entries = new Map<string, KeptEntry>();
   readonly #bytesOf = new Map<string, number>();
   #bytes = 0;
+  #underWay = 0;
   #cancelSweep: (() => void) | null = null;
 
   constructor(clock: Clock, bounds: () => IdempotencySettings) {
@@ -74,17 +75,28 @@ export class KeptResponses {
         const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
         this.#count(owner, bytes);
         if (marker === 'key') this.#makeRoom(owner);
-        if (this.#of(owner) <= maxWorkspaceBytes && this.#bytes <= maxTotalBytes) return true;
+        if (this.#of(owner) <= maxWorkspaceBytes && this.#bytes <= maxTotalBytes) {
+          this.#underWay += bytes;
+          return true;
+        }
         this.#count(owner, -bytes);
         return false;
       },
-      give: (bytes) => this.#count(owner, -bytes),
+      give: (bytes) => {
+        this.#underWay -= bytes;
+        this.#count(owner, -bytes);
+      },
     };
   }
 
   /** Memory of all responses, kept and under way. Bytes. */
   get bytes(): number {
     return this.#bytes;
+  }
+
+  /** Memory of responses that are under way. Bytes. */
+  get bytesUnderWay(): number {
+    return this.#underWay;
   }
 
   /** All kept responses, the oldest first. */

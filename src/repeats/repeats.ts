@@ -83,9 +83,10 @@ export class Repeats {
     this.#shared?.connect();
   }
 
-  /** Memory of all responses, kept and under way. Bytes. */
-  get bytes(): number {
-    return this.#kept.bytes;
+  /** Memory of responses that have ended and are kept for repeats, and of those that are under way. Bytes. */
+  memory(): { readonly keptBytes: number; readonly underWayBytes: number } {
+    const { bytes, bytesUnderWay } = this.#kept;
+    return { keptBytes: bytes - bytesUnderWay, underWayBytes: bytesUnderWay };
   }
 
   /**

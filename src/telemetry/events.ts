@@ -100,8 +100,10 @@ export interface PressureSource {
 
 /** What one replica holds and how loaded it is, beside its upstreams. */
 export interface ProcessPressure {
-  /** Bytes of request bodies, and of responses kept for repeats, held in memory. */
+  /** Bytes of request bodies, and of responses under way that a repeat may join, held in memory. */
   readonly heldBytes: number;
+  /** Bytes of responses that have ended and are kept in memory for repeats. */
+  readonly keptBytes: number;
   /** Bytes of the heads of open calls. */
   readonly headBytes: number;
   readonly connections: number;
@@ -119,6 +121,7 @@ export interface ProcessPressure {
 /** A process that does nothing yet. */
 export const idleProcess: ProcessPressure = {
   heldBytes: 0,
+  keptBytes: 0,
   headBytes: 0,
   connections: 0,
   openCalls: 0,

@@ -47,7 +47,16 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     queueOldest: gauge('sluice_queue_oldest_seconds', 'Age of the call waiting longest on this replica.', [
       'upstream',
     ]),
-    queueBytes: gauge('sluice_queue_bytes', 'Bytes of request bodies held in memory.', []),
+    queueBytes: gauge(
+      'sluice_queue_bytes',
+      'Bytes held in memory for calls under way: request bodies, and responses that a repeat may join.',
+      [],
+    ),
+    keptBytes: gauge(
+      'sluice_kept_response_bytes',
+      'Bytes of ended responses that are kept in memory for repeats.',
+      [],
+    ),
     headBytes: gauge('sluice_head_bytes', 'Bytes of the heads of open calls.', []),
     connections: gauge('sluice_connections', 'Client connections open on this replica.', []),
     openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.', []),

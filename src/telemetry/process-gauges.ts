@@ -4,6 +4,7 @@ import type { Instruments } from './instruments.ts';
 
 export function readProcess(instruments: Instruments, process: ProcessPressure): void {
   instruments.queueBytes.set(process.heldBytes);
+  instruments.keptBytes.set(process.keptBytes);
   instruments.headBytes.set(process.headBytes);
   instruments.connections.set(process.connections);
   instruments.openCalls.set(process.openCalls);

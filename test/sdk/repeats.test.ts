@@ -61,27 +61,6 @@ test.concurrent(
   },
 );
 
-test.concurrent('shopify-api-node with a time-out of 1.5 s and retries creates one order', async () => {
-  const client = new Shopify({
-    shopName: 'acme',
-    accessToken: key(),
-    apiVersion: '2026-10',
-    timeout: 1_500,
-    maxRetries: 5,
-    hooks: {
-      beforeRequest: [
-        ({ url }) => {
-          if (!url.pathname.startsWith('/via/')) url.pathname = `/via/shop${url.pathname}`;
-        },
-      ],
-    },
-  });
-  const { port } = new URL(gateway.url);
-  Object.assign(client, { baseUrl: { hostname: '127.0.0.1', port: Number(port), protocol: 'http:' } });
-  expect(await client.order.create({ email: 'a@example.com' })).toMatchObject({ id: 7 });
-  expect(times('/admin/api')).toBe(1);
-});
-
 test.concurrent('a sender of webhooks that replays each order five times, some at once', async () => {
   const deliver = async (id: number): Promise<number> => {
     const response = await fetch(`${gateway.url}/via/hooks/worker`, {

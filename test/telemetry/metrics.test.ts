@@ -21,6 +21,7 @@ const published = [
   ['sluice_queue_depth', 'gauge', 'upstream'],
   ['sluice_queue_oldest_seconds', 'gauge', 'upstream'],
   ['sluice_queue_bytes', 'gauge', ''],
+  ['sluice_kept_response_bytes', 'gauge', ''],
   ['sluice_head_bytes', 'gauge', ''],
   ['sluice_in_flight', 'gauge', 'upstream'],
   ['sluice_connections', 'gauge', ''],
