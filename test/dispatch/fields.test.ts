@@ -125,6 +125,18 @@ describe('fields sent upstream', () => {
     },
   ); // prettier-ignore
 
+  test.each([`user:${key}`, `${key}:`, `${key}:x`, `:${key}`])(
+    'never hold an API key in Basic, in whatever field: %s',
+    (text) => {
+      const value = `Basic ${Buffer.from(text).toString('base64')}`;
+      const rawFields = ['Authorization', 'X-A', 'Sluice-Upstream-Authorization'].flatMap((name) => [
+        name,
+        value,
+      ]);
+      expect(outgoing({ rawFields, dropFields: ['sluice-key'] })).toEqual(own);
+    },
+  );
+
   test('treat names of object members as names', () => {
     const names = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '__defineGetter__'];
     const fields = outgoingFields({ ...base, rawFields: names.flatMap((name) => [name, 'x', name, 'y']) });
