@@ -51,7 +51,7 @@ export interface Sending {
 
 /**
  * Makes the call. A replica that takes no connection is passed over; a call with an idempotency key whose connection breaks is made
- * again at the next replica, as SDKs do; and a refusal that says when to come back, because the replica has no Redis, is followed.
+ * again at the next replica, as SDKs do; and a refusal of a moment is followed.
  */
 export async function makeCall(call: Call, { gateways, replica, key, waitSeconds }: Sending): Promise<Ended> {
   const patience = AbortSignal.timeout(waitSeconds * 1_000 + 60_000);
@@ -74,11 +74,14 @@ export async function makeCall(call: Call, { gateways, replica, key, waitSeconds
   }
 }
 
+/** Refusals of a moment: no Redis, a machine that is too busy, a repeat that comes while its call ends. */
+const followed = new Set(['limiter_unavailable', 'overloaded', 'idempotency_conflict']);
+
 /** What a client does after this. */
 function nextOf(fate: Fate, { idempotencyKey }: Call): 'end' | 'next replica' | 'same replica' {
   switch (fate.kind) {
     case 'refused':
-      return ['limiter_unavailable', 'idempotency_conflict'].includes(fate.code) ? 'same replica' : 'end';
+      return followed.has(fate.code) ? 'same replica' : 'end';
     case 'broken':
       return fate.words === 'ECONNREFUSED' || idempotencyKey !== null ? 'next replica' : 'end';
     case 'answered':

@@ -82,7 +82,7 @@ const serialEveryMs = 120;
 /** Longer than the lease of a serialized lane and whatever a fault takes. */
 const serialWaitSeconds = 180;
 /** A call that the ceiling has no room for is refused, unless a row says otherwise. */
-const openWaitSeconds = 10;
+const openWaitSeconds = 45;
 /** The load runs so long before the fault, milliseconds. */
 const strikeAfterMs = 1_500;
 /** So long, and so many times, what is left behind may take to go. Milliseconds, and calls of each lane in between. */
