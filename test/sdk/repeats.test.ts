@@ -3,7 +3,6 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
-import Shopify from 'shopify-api-node';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 /** Longer than the clients' time-outs. Milliseconds. */
