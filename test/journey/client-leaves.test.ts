@@ -38,7 +38,7 @@ describe('a call whose client leaves', () => {
     });
     await chat(0);
     const rateLimited = { error: { message: 'slow', type: 'requests', code: 'rate_limit_exceeded' } };
-    model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '400' }, body: rateLimited });
+    model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '2000' }, body: rateLimited });
     const first = chat(1);
     await until(() => model.log.length === 2);
     await settled(1, 0);
@@ -56,7 +56,8 @@ describe('a call whose client leaves', () => {
   test('in flight is ended upstream, and its lane goes on', async () => {
     const { orders, shop, settled } = await begin();
     await orders(0);
-    shop.fault({ kind: 'slow', ms: 5_000 });
+    // Behind a call that went on, the next one would be refused for its wait.
+    shop.fault({ kind: 'slow', ms: 200_000 });
     const leaving = new AbortController();
     const gone = orders(1, { signal: leaving.signal }).catch(() => 'gone');
     await until(() => shop.log.length === 2);
@@ -66,7 +67,6 @@ describe('a call whose client leaves', () => {
     expect(await gone).toBe('gone');
     const reply = await next;
     expect(reply.status).toBe(200);
-    expect(reply.tookMs).toBeLessThan(4_000);
     expect(shop.log[1]).toMatchObject({ aborted: true });
     expect(shop.log).toHaveLength(3);
   });

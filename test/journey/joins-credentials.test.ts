@@ -22,7 +22,7 @@ test.each([
     const key = gateway.keys['team'] ?? '';
     const response = await fetch(`${gateway.url}/via/api/me`, {
       headers: { 'sluice-key': key, authorization: `Bearer ${name}`, ...headers },
-      signal: AbortSignal.timeout(5_000),
+      signal: AbortSignal.timeout(60_000),
     });
     return response.text();
   };
