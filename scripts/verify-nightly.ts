@@ -5,7 +5,7 @@
  * judges what it promises. Parts that take hours run on Sundays (UTC), with `--weekly`, or where they are named.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { cpus } from 'node:os';
+import { cpus, loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { format } from 'prettier';
@@ -27,6 +27,7 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 
+const [load = 0] = loadavg();
 const outcomes = new Map<string, Outcome>();
 for (const part of parts) {
   if (only !== null ? !only.includes(part.name) : part.isWeekly === true && !values.weekly) continue;
@@ -50,17 +51,16 @@ const now: Measured = {
   machine: `${processors.length} × ${processors[0]?.model.trim() ?? 'unknown'}`,
   node: process.versions.node,
   day: new Date().toISOString().slice(0, 10),
+  load: Number(load.toFixed(1)),
   parts: Object.fromEntries([...outcomes].map(([name, { figures }]) => [name, figures])),
 };
 const rows = [...outcomes].flatMap(([name, { figures }]) =>
   rowsOf(name, compare(figures, committed?.parts[name] ?? [], committed?.machine === now.machine)),
 );
 if (rows.length > 0) {
-  const since =
-    committed === null
-      ? 'none are committed'
-      : `committed: ${committed.day}, ${committed.machine}, Node ${committed.node}`;
-  console.log(`\nfigures, less is better; now: ${now.machine}, Node ${now.node}; ${since}\n${tableHead}`);
+  const inWords = (of: Measured): string => `${of.day}, ${of.machine}, load ${of.load}, Node ${of.node}`;
+  console.log(`\nfigures, less is better; committed: ${committed === null ? 'none' : inWords(committed)}`);
+  console.log(`now: ${inWords(now)}\n${tableHead}`);
   for (const row of rows) console.log(row);
 }
 if (values.write) {

@@ -20,6 +20,8 @@ export interface Measured {
   readonly node: string;
   /** As `2026-01-31`. */
   readonly day: string;
+  /** Processes that wanted to run when the run began, on average over a minute: a machine with more than processors is busy. */
+  readonly load: number;
   /** By the name of the part that measured them. */
   readonly parts: Readonly<Record<string, readonly Figure[]>>;
 }

@@ -41,7 +41,7 @@ describe('a figure beside its committed value', () => {
 });
 
 test('new figures replace those of their part only', () => {
-  const on = { machine: '2 × one', node: '24.0.0', day: '2026-01-31' };
+  const on = { machine: '2 × one', node: '24.0.0', day: '2026-01-31', load: 0.1 };
   const [old, fresh] = [[figure('a', 1, 's')], [figure('b', 2, 's')]];
   const committed = { ...on, machine: '1 × other', parts: { cost: old, held: old } };
   const parts = { cost: fresh, soak: [] };
