@@ -9,7 +9,7 @@ import { cpus, loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { format } from 'prettier';
-import { compare, merged, rowsOf, tableHead, type Measured } from './nightly/figures.ts';
+import { compare, merged, originOf, rowsOf, tableHead, type Measurements } from './nightly/figures.ts';
 import { parts } from './nightly/parts.ts';
 import { runPart, type Outcome } from './nightly/run.ts';
 
@@ -45,29 +45,30 @@ const left = parts.filter(({ name }) => !outcomes.has(name));
 if (left.length > 0) console.log(`\nnot asked for: ${left.map(({ name }) => name).join(', ')}`);
 
 const file = fileURLToPath(new URL('../docs/performance/nightly.json', import.meta.url));
-const committed = existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Measured) : null;
+const committed = existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Measurements) : {};
 const processors = cpus();
-const now: Measured = {
+const origin = {
   machine: `${processors.length} × ${processors[0]?.model.trim() ?? 'unknown'}`,
   node: process.versions.node,
   day: new Date().toISOString().slice(0, 10),
   load: Number(load.toFixed(1)),
-  parts: Object.fromEntries([...outcomes].map(([name, { figures }]) => [name, figures])),
 };
-const rows = [...outcomes].flatMap(([name, { figures }]) =>
-  rowsOf(name, compare(figures, committed?.parts[name] ?? [], committed?.machine === now.machine)),
+const now: Measurements = Object.fromEntries(
+  [...outcomes].map(([name, { figures }]) => [name, { ...origin, figures }]),
 );
-if (rows.length > 0) {
-  const inWords = (of: Measured): string => `${of.day}, ${of.machine}, load ${of.load}, Node ${of.node}`;
-  console.log(`\nfigures, less is better; committed: ${committed === null ? 'none' : inWords(committed)}`);
-  console.log(`now: ${inWords(now)}\n${tableHead}`);
-  for (const row of rows) console.log(row);
-}
-if (values.write) {
-  writeFileSync(
-    file,
-    await format(JSON.stringify(merged(committed, now)), { parser: 'json', printWidth: 110 }),
+console.log(`\nfigures, less is better; now: ${originOf({ ...origin, figures: [] })}`);
+for (const name of Object.keys(now))
+  console.log(
+    `${name} before: ${committed[name] === undefined ? 'none committed' : originOf(committed[name])}`,
   );
+console.log(tableHead);
+for (const [name, measured] of Object.entries(now))
+  for (const row of rowsOf(name, compare(measured, committed[name] ?? null))) console.log(row);
+if (values.write) {
+  // What a part measured that failed is not what the next one should be compared with.
+  const sound = Object.entries(now).filter(([name]) => outcomes.get(name)?.result !== 'FAILED');
+  const text = JSON.stringify(merged(committed, Object.fromEntries(sound)));
+  writeFileSync(file, await format(text, { parser: 'json', printWidth: 110 }));
   console.log(`\nwritten: ${file}`);
 }
 process.exitCode = [...outcomes.values()].some(({ result }) => result === 'FAILED') ? 1 : 0;

@@ -13,7 +13,7 @@ export interface Figure {
   readonly unit: string;
 }
 
-/** The figures of one machine, as they are committed. */
+/** The figures of one part, and where they come from. */
 export interface Measured {
   /** Number and model of the processors. */
   readonly machine: string;
@@ -22,9 +22,11 @@ export interface Measured {
   readonly day: string;
   /** Processes that wanted to run when the run began, on average over a minute: a machine with more than processors is busy. */
   readonly load: number;
-  /** By the name of the part that measured them. */
-  readonly parts: Readonly<Record<string, readonly Figure[]>>;
+  readonly figures: readonly Figure[];
 }
+
+/** The committed figures, by the name of the part that measured them: parts may come from several runs. */
+export type Measurements = Readonly<Record<string, Measured>>;
 
 /** The variable of the environment that names the file into which a part records its figures. */
 export const figuresVariable = 'SLUICE_FIGURES';
@@ -43,13 +45,10 @@ export const figuresIn = (text: string): readonly Figure[] =>
     .filter((line) => line !== '')
     .map((line) => JSON.parse(line) as Figure);
 
-/** The parts that ran replace their figures of before; those that did not run keep theirs. */
-export const merged = (committed: Measured | null, now: Measured): Measured => ({
-  ...now,
-  parts: {
-    ...committed?.parts,
-    ...Object.fromEntries(Object.entries(now.parts).filter(([, figures]) => figures.length > 0)),
-  },
+/** Parts that measured something replace their figures of before; the others keep theirs. */
+export const merged = (committed: Measurements, now: Measurements): Measurements => ({
+  ...committed,
+  ...Object.fromEntries(Object.entries(now).filter(([, { figures }]) => figures.length > 0)),
 });
 
 /**
@@ -70,22 +69,17 @@ export interface Compared {
   readonly remark: string;
 }
 
-/**
- * The figures of one part beside the committed ones of the same name and unit.
- * @param isSameMachine whether both are of one kind of machine: elsewhere only ratios can be compared
- */
-export function compare(
-  now: readonly Figure[],
-  committed: readonly Figure[],
-  isSameMachine: boolean,
-): readonly Compared[] {
+/** The figures of one part beside the committed ones of the same name and unit; absolute figures only where both are of one machine. */
+export function compare(now: Measured, committed: Measured | null): readonly Compared[] {
   const isSame = (one: Figure) => (other: Figure) => one.name === other.name && one.unit === other.unit;
-  const compared = now.map((figure): Compared => {
+  const former = committed?.figures ?? [];
+  const compared = now.figures.map((figure): Compared => {
     const { name, unit, value } = figure;
-    const before = committed.find(isSame(figure))?.value ?? null;
-    return { name, unit, before, now: value, remark: remarkOn(figure, before, isSameMachine) };
+    const before = former.find(isSame(figure))?.value ?? null;
+    const remark = remarkOn(figure, before, committed?.machine === now.machine);
+    return { name, unit, before, now: value, remark };
   });
-  const gone = committed.filter((figure) => !now.some(isSame(figure)));
+  const gone = former.filter((figure) => !now.figures.some(isSame(figure)));
   return [
     ...compared,
     ...gone.map(({ name, unit, value }) => ({
@@ -105,6 +99,10 @@ function remarkOn({ unit, value }: Figure, before: number | null, isSameMachine:
   const share = isRatio ? remarkable.ratio : remarkable.absolute;
   return value > before * (1 + share) ? `WORSE by more than ${100 * share} %` : '';
 }
+
+/** Where and when, in words. */
+export const originOf = ({ machine, node, day, load }: Measured): string =>
+  `${day}, ${machine}, load ${load}, Node ${node}`;
 
 /** Three digits say enough. */
 const digits = (value: number | null): string => {
