@@ -3,7 +3,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
-import type { ProviderError } from './provider-error.ts';
+import type { ProviderError } from './provider-error.policy.ts';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
 export type { UpstreamKind } from './config/settings.ts';

@@ -3,7 +3,7 @@
  * the upstream, is in this table; anything thrown that is not a {@link Refusal} is a bug.
  */
 
-import type { ProviderError } from './provider-error.ts';
+import type { ProviderError } from './provider-error.policy.ts';
 
 /** Fixed part of a refusal: HTTP status, human title, and whether the code belongs to the overload family. */
 interface RefusalKind {

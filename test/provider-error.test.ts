@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { asWord, ofWord, providerError } from '../src/provider-error.ts';
+import { asWord, ofWord, providerError } from '../src/provider-error.policy.ts';
 
 test.each([
   [

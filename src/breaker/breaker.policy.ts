@@ -10,7 +10,7 @@
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */
 
-import type { ProviderError } from '../provider-error.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 
 /** Time from the first refusal to the first probe. */
 export const firstPauseMs = 60_000;

@@ -1,6 +1,6 @@
 /** What an attempt reports to the breakers. Pure. */
 import type { Feedback, Throttle } from '../call.ts';
-import type { ProviderError } from '../provider-error.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 
 /** As much of an attempt's result as matters. */
 type Result =

@@ -1,6 +1,6 @@
 /** What answers a call that an open breaker concerns: the upstream's refusal, repeated by Sluice. */
 import { Refusal } from '../errors.ts';
-import type { ProviderError } from '../provider-error.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 
 export function breakerRefusal({
   status,

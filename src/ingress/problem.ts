@@ -8,7 +8,7 @@
 import type { CallFacts } from '../call.ts';
 import { refusals } from '../errors.ts';
 import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
-import type { ProviderError } from '../provider-error.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import { retryFields } from './retry-after.policy.ts';

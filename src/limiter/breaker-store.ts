@@ -3,7 +3,7 @@
  * settles who of several changed a breaker first, and reports it to the others. Every name is a keyed digest.
  */
 
-import type { ProviderError } from '../provider-error.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
 
 /** A breaker's name, and by what it is found to belong to an upstream and a credential. Keyed digests. */
 export interface BreakerId {

@@ -5,7 +5,7 @@
  * `error.type`, never wording such as "billing" (texts of retryable refusals mention it) and never the status alone.
  */
 import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
-import { providerError, type ProviderError } from '../../provider-error.ts';
+import { providerError, type ProviderError } from '../../provider-error.policy.ts';
 import { goDurationMs } from '../duration.policy.ts';
 
 /** An error of any dialect, flattened. */

@@ -7,7 +7,7 @@
 import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from '../breaker-store.ts';
 import { amountOf, listOf, malformed, textOf, wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
-import { asWord, ofWord } from '../../provider-error.ts';
+import { asWord, ofWord } from '../../provider-error.policy.ts';
 import { presenceKeys } from './presence.ts';
 import type { Replica } from './replica.ts';
 import { runOwn } from './protocol/commands.ts';
