@@ -50,6 +50,10 @@ export interface ResendInput {
   readonly attempts: number;
   /** What the last decision returned. Absent: every earlier attempt counts against every bound. */
   readonly history?: ResendHistory;
+  /**
+   * Other calls of the bucket that were sent after this one's first refusal without a hint have been served. Absent: it is not known.
+   */
+  readonly othersPass?: boolean;
   /** What is left of the call's own wait, milliseconds. */
   readonly remainingMs: number;
   /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
@@ -57,7 +61,7 @@ export interface ResendInput {
 }
 
 /**
- * Which calls may not be sent before the time: all of the `bucket`; this `call` alone, whose lane may go on; or `none`, where
+ * Which calls may not be sent before the time: all of the `bucket`; this `call` alone, and those behind it in its lane; or `none`, where
  * the upstream has asked nobody to wait, and only our own back-off holds the call.
  */
 export type ThrottleScope = 'bucket' | 'call' | 'none';

@@ -90,6 +90,8 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
     });
   }
   const n = resendsMade(input, 'hintless');
+  // What is refused again while others pass lies in the call: nobody else waits for it.
+  const closes = n > 0 && input.othersPass === true ? 'call' : 'bucket';
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
   const slow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
@@ -98,13 +100,13 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
       cause: 'hintless',
       maxResends: 2,
       waitMs: minuteMs,
-      closes: 'bucket',
+      closes,
     });
   return resendWithinBounds(input, {
     cause: 'hintless',
     maxResends: 3,
     waitMs: backoffMs(500, n),
-    closes: 'bucket',
+    closes,
   });
 }
 

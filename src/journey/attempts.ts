@@ -65,7 +65,7 @@ export class Attempts {
       followed.answered(result.head.status, throttle, upstreamId);
       if (throttle === null && statusOf(result) < 500) {
         const { bucket } = prepared.request.admission;
-        this.#parts.responseTimes.note(bucket, this.#parts.clock.monotonic() - sentAt);
+        this.#parts.responseTimes.note(bucket, sentAt, this.#parts.clock.monotonic());
       }
     }
     return result;

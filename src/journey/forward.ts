@@ -62,7 +62,7 @@ export class Forwarder {
 
   /** The journey ends when `audience` aborts: no client waits for the response any more. */
   async forward(prepared: Prepared, audience: Audience, followed: CallTelemetry): Promise<Outcome> {
-    const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory };
+    const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory, refusedAt: null };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
     let ticket: Ticket | null = null;
@@ -109,7 +109,13 @@ export class Forwarder {
         const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
         const isCredentialRenewed =
           result.kind === 'answered' && (await credential.isRenewedAfter(result.feedback));
-        const decision = judge(prepared, result, { ...progress, remainingMs, isCredentialRenewed });
+        const othersPass = this.#othersPass(prepared, progress);
+        const decision = judge(prepared, result, {
+          ...progress,
+          othersPass,
+          remainingMs,
+          isCredentialRenewed,
+        });
         if (decision.kind === 'pass') {
           if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
           return this.#attempts.passOn(attempt, decision, {
@@ -118,6 +124,8 @@ export class Forwarder {
           });
         }
         progress.history = decision.history;
+        // The first of them: a refusal comes faster than the response to a call that was sent at the same time.
+        if (decision.cause === 'hintless') progress.refusedAt ??= this.#parts.clock.monotonic();
         if (decision.notBeforeMs === 0) ticket.ensureTimeLeft(atOnceGraceMs);
         requeue(lease, result, decision);
         audience.moved?.('lane');
@@ -138,6 +146,12 @@ export class Forwarder {
       if (probe !== null) this.#informBreakers(prepared, probe, null);
       ticket?.leave();
     }
+  }
+
+  /** True when the bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket. */
+  #othersPass({ request }: Prepared, { refusedAt }: Progress): boolean {
+    const { bucket } = request.admission;
+    return refusedAt !== null && this.#parts.responseTimes.hasServedSince(bucket, refusedAt);
   }
 
   /** Takes the call into its lane, unless the same was refused a moment ago: then it is refused without a question to the store. */

@@ -11,10 +11,14 @@ export interface Progress {
   attempts: number;
   absorbed: number;
   history: ResendHistory;
+  /** When the upstream first refused the call without naming a time, monotonic milliseconds; `null` = it has not. */
+  refusedAt: number | null;
 }
 
 /** What the resend policy gets beside the attempt. */
-interface Judged extends Omit<Progress, 'absorbed'> {
+interface Judged extends Omit<Progress, 'absorbed' | 'refusedAt'> {
+  /** Calls of the bucket that were sent after the first refusal of this one have been served. */
+  readonly othersPass: boolean;
   readonly remainingMs: number;
   readonly isCredentialRenewed: boolean;
 }
@@ -23,7 +27,7 @@ interface Judged extends Omit<Progress, 'absorbed'> {
 export function judge(
   { call, route, body, description }: Prepared,
   result: AttemptResult,
-  { attempts, history, remainingMs, isCredentialRenewed }: Judged,
+  { attempts, history, othersPass, remainingMs, isCredentialRenewed }: Judged,
 ): ResendDecision {
   return resend({
     kind: route.upstream.kind,
@@ -39,6 +43,7 @@ export function judge(
         : { kind: fateOf(result.error) },
     attempts,
     history,
+    othersPass,
     remainingMs,
     honouredMs: honouredWaitMs(call.rawFields),
   });

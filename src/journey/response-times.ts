@@ -1,6 +1,8 @@
 /**
  * How long upstreams take to begin their responses, per bucket: a call that is held until just before its client hangs up would be
- * answered too late. Owns: the estimate. Does not own: what is made of it (`preferences.policy.ts`).
+ * answered too late. And until when they have served calls: a refusal that meets one call only says nothing of the others.
+ * Owns: the estimate, and that time, as far as this replica knows. Does not own: what is made of them (`preferences.policy.ts`,
+ * `dispatch/resend.policy.ts`).
  */
 import { LRUCache } from 'lru-cache';
 
@@ -9,17 +11,26 @@ const maxBuckets = 10_000;
 const weights = { mean: 1 / 8, deviation: 1 / 4 };
 
 export class ResponseTimes {
-  readonly #times = new LRUCache<string, { meanMs: number; deviationMs: number }>({ max: maxBuckets });
+  readonly #times = new LRUCache<string, { meanMs: number; deviationMs: number; servedAt: number }>({
+    max: maxBuckets,
+  });
 
-  /** Notes that a response's head arrived `ms` milliseconds after its call was sent. */
-  note(bucket: string, ms: number): void {
+  /** Notes that a call that was sent at `sentAt` was served: its response's head arrived at `headAt`. Monotonic milliseconds. */
+  note(bucket: string, sentAt: number, headAt: number): void {
+    const ms = headAt - sentAt;
     const known = this.#times.get(bucket);
     if (known === undefined) {
-      this.#times.set(bucket, { meanMs: ms, deviationMs: ms / 2 });
+      this.#times.set(bucket, { meanMs: ms, deviationMs: ms / 2, servedAt: sentAt });
       return;
     }
+    known.servedAt = Math.max(known.servedAt, sentAt);
     known.deviationMs += weights.deviation * (Math.abs(ms - known.meanMs) - known.deviationMs);
     known.meanMs += weights.mean * (ms - known.meanMs);
+  }
+
+  /** True when a call has been served that was sent after this time. Monotonic milliseconds. */
+  hasServedSince(bucket: string, at: number): boolean {
+    return (this.#times.get(bucket)?.servedAt ?? -Infinity) > at;
   }
 
   /** The time within which most responses of the bucket begin, milliseconds; 0 while none is known. */

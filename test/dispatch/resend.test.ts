@@ -111,6 +111,28 @@ describe.each(names)('the decision to resend a %s', (name) => {
     expect(chain(name, rate(0)).waits).toEqual(waits);
   });
 
+  test('leaves the bucket open for the others where a refusal without a hint meets this call alone', () => {
+    const { kind, call } = callers[name];
+    for (const outcome of [rate(null), rate(0), answered(429)]) {
+      const asked = (n: number, othersPass: boolean): ResendDecision =>
+        resend({
+          kind,
+          call,
+          outcome,
+          attempts: n + 1,
+          history: { hintless: n },
+          othersPass,
+          remainingMs: hour,
+        });
+      expect(asked(0, true)).toMatchObject({ closes: 'bucket' });
+      expect(asked(1, false)).toMatchObject({ closes: 'bucket' });
+      expect(asked(1, true)).toMatchObject({ closes: 'call' });
+      expect(asked(99, true)).toMatchObject({ kind: 'pass', closes: 'call' });
+    }
+    const stated = { kind, call, outcome: rate(500), attempts: 2, history: { rate: 1 }, remainingMs: hour };
+    expect(resend({ ...stated, othersPass: true })).toMatchObject({ closes: 'bucket' });
+  });
+
   test('passes on a limit that is not the bucket’s own, and neither lane nor bucket waits for it', () => {
     expect(decide(name, answered(429, { kind: 'secondary', waitMs: 5000 }))).toEqual({
       kind: 'pass',

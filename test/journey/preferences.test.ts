@@ -94,10 +94,10 @@ test.each([
 test('the usual time of an upstream follows its responses, and is that of most of them', () => {
   const times = new ResponseTimes();
   expect(times.usualMs('b')).toBe(0);
-  for (let at = 0; at < 100; at += 1) times.note('b', 1_000 + (at % 3) * 100);
+  for (let at = 0; at < 100; at += 1) times.note('b', at, at + 1_000 + (at % 3) * 100);
   expect(times.usualMs('b')).toBeGreaterThan(1_150);
   expect(times.usualMs('b')).toBeLessThan(1_500);
-  for (let at = 0; at < 40; at += 1) times.note('b', 5_000);
+  for (let at = 0; at < 40; at += 1) times.note('b', at, at + 5_000);
   expect(times.usualMs('b')).toBeGreaterThan(4_900);
 });
 
