@@ -248,8 +248,10 @@ const renewals: Row = {
 
 /** Rows of one track run one after the other, tracks side by side: what takes longest comes first in its own. */
 export const tracks: readonly (readonly Row[])[] = [
-  [renewals, flushed, tlsCut],
-  [killed, sentinel, leaving],
-  [stopped, restarted, pairs],
-  [awayLocal, hungDeny, cluster],
+  [renewals],
+  [killed, tlsCut],
+  [sentinel, leaving],
+  [stopped, pairs],
+  [awayLocal, hungDeny],
+  [cluster, flushed, restarted],
 ];
