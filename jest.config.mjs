@@ -42,6 +42,7 @@ const long = [
 ];
 /** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
+  'test/cluster/nobody-elses-answer.test.ts',
   'test/limiter/parity.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',

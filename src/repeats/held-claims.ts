@@ -34,7 +34,8 @@ export interface HeldClaimsParts {
 
 /** `unconfirmed`: Redis did not reply to the claim, so that another replica may hold it. */
 interface Held extends Claim {
-  readonly upstream: string;
+  /** Of the call that holds the claim: a later call of the same name has a key object of its own. */
+  readonly key: RepeatKey;
   readonly ownership: 'unconfirmed' | 'confirmed';
 }
 
@@ -56,13 +57,15 @@ export class HeldClaims {
     return { fingerprint, holder: this.#newHolder(), state: 'held' };
   }
 
-  of(name: string): Claim | null {
-    return this.#held.get(name) ?? null;
+  /** The claim of this very call; `null` = it has none. */
+  of(key: RepeatKey): Claim | null {
+    const held = this.#held.get(key.name);
+    return held?.key === key ? held : null;
   }
 
   /** Holds the claim: renews it from now on. */
-  hold({ name, upstream }: RepeatKey, claim: Claim, ownership: Held['ownership'] = 'confirmed'): void {
-    this.#held.set(name, { ...claim, upstream, ownership });
+  hold(key: RepeatKey, claim: Claim, ownership: Held['ownership'] = 'confirmed'): void {
+    this.#held.set(key.name, { ...claim, key, ownership });
     this.#cancelRenewal ??= this.#renewLater();
   }
 
@@ -72,9 +75,10 @@ export class HeldClaims {
   }
 
   /** Reports the new state of a call to Redis, where the claim then lives for `forMs` milliseconds. Resolves with true when a repeat waits for its response. */
-  async change(name: string, state: ClaimState, forMs: number = heldMs): Promise<boolean> {
+  async change(key: RepeatKey, state: ClaimState, forMs: number = heldMs): Promise<boolean> {
+    const { name } = key;
     const held = this.#held.get(name);
-    if (held === undefined) return false;
+    if (held?.key !== key) return false;
     const changed: Held = { ...held, state };
     this.#held.set(name, changed);
     const reply = await this.#parts.redis.change(name, changed, { forMs });
@@ -100,7 +104,7 @@ export class HeldClaims {
     const held = this.#held.get(name);
     if (held?.holder !== holder) return;
     this.#held.delete(name);
-    if (isDataLost || held.ownership === 'unconfirmed') this.#parts.onMadeAgain(held.upstream);
+    if (isDataLost || held.ownership === 'unconfirmed') this.#parts.onMadeAgain(held.key.upstream);
   }
 
   #renewLater(): () => void {

@@ -77,7 +77,7 @@ export class SharedRepeats {
 
   /** The client left while its call with a key waited. `arrivedAt`: the call's position, monotonic milliseconds. */
   left(key: RepeatKey, arrivedAt: number): void {
-    const held = this.#claims.of(key.name);
+    const held = this.#claims.of(key);
     if (held === null) return;
     const { clock, redis } = this.#parts;
     const claim: Claim = { ...held, state: 'left' };
@@ -89,7 +89,7 @@ export class SharedRepeats {
   /** A call without a key goes on here without a client: it is claimed under its own name, so that a repeat elsewhere can wait for it. */
   abandoned(key: RepeatKey): void {
     this.#claims.hold(key, this.#claims.newClaim(key));
-    this.#work.add(this.#claims.change(key.name, 'held'));
+    this.#work.add(this.#claims.change(key, 'held'));
   }
 
   /** Offers what is left of a call without a key to a repeat at any replica. `onFailed`: Redis did not take it. */
@@ -122,7 +122,7 @@ export class SharedRepeats {
 
   /** The call has ended with this result. */
   ended(key: RepeatKey, ended: CallResult, keepMs: number): void {
-    if (this.#claims.of(key.name) !== null) this.#work.add(this.#end(key, ended, keepMs));
+    if (this.#claims.of(key) !== null) this.#work.add(this.#end(key, ended, keepMs));
   }
 
   /** Resolves when all writes to Redis that were begun have ended. */
@@ -147,7 +147,7 @@ export class SharedRepeats {
   async #end(key: RepeatKey, ended: CallResult, keepMs: number): Promise<void> {
     const { redis, settings, labelKey } = this.#parts;
     const { name } = key;
-    const claim = this.#claims.of(name);
+    const claim = this.#claims.of(key);
     if (claim === null) return;
     const { clock } = this.#parts;
     const isKept = ended.kind === 'answered' && ended.isKept && keepMs > 0;
@@ -156,22 +156,28 @@ export class SharedRepeats {
       const result: SealedResult = { kind: 'response', response: ended.response };
       const bytes = sealResponse(labelKey, key, { run: null, result, until: clock.now() + keepMs });
       const isStored = await redis.store(name, bytes, keepMs);
-      await this.#claims.change(name, isStored ? 'kept' : 'too_large', keepMs);
+      await this.#claims.change(key, isStored ? 'kept' : 'too_large', keepMs);
       this.#claims.letGo(name, claim);
       if (isStored) await redis.keep(key, bytes.length, settings());
       return;
     }
+    const handedOver = isKept ? null : resultOf(ended);
+    if (!isKept && handedOver === null) {
+      // There is nothing to wait for: whoever repeats the call makes it at once.
+      this.#claims.letGo(name, claim);
+      await redis.release(name, claim);
+      return;
+    }
     const isWanted = await this.#claims.change(
-      name,
+      key,
       isKept ? 'too_large' : 'free',
       isKept ? keepMs : handOverMs,
     );
     this.#claims.letGo(name, claim);
     if (isKept) await redis.keep(key, 0, settings());
-    const result = isKept || !isWanted ? null : resultOf(ended);
-    if (result === null) return;
-    const until = clock.now() + handOverMs;
-    await redis.store(name, sealResponse(labelKey, key, { run: claim.holder, result, until }), handOverMs);
+    if (handedOver === null || !isWanted) return;
+    const sealing = { run: claim.holder, result: handedOver, until: clock.now() + handOverMs };
+    await redis.store(name, sealResponse(labelKey, key, sealing), handOverMs);
   }
 }
 

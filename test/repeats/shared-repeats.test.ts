@@ -5,6 +5,7 @@ import { CallAbort } from '../../src/call-abort.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { Refusal } from '../../src/errors.ts';
+import { digest } from '../../src/identity.ts';
 import { RedisRepeats } from '../../src/repeats/redis-repeats.ts';
 import type { KeptResponse, RepeatKey } from '../../src/repeats/repeat.ts';
 import { SharedRepeats, type RepeatDecision } from '../../src/repeats/shared-repeats.ts';
@@ -68,9 +69,9 @@ workspaces: {}`;
   });
   open.push(repeats);
   /** What there is for the call; pauses of this replica end as soon as they begin. */
-  const find = async (): Promise<RepeatDecision | string> => {
+  const find = async (call: RepeatKey = key): Promise<RepeatDecision | string> => {
     let found: RepeatDecision | string | null = null;
-    repeats.find(key, new CallAbort()).then(
+    repeats.find(call, new CallAbort()).then(
       (value) => (found = value),
       (failure: unknown) => (found = failure instanceof Refusal ? failure.code : String(failure)),
     );
@@ -181,6 +182,91 @@ describe('a kept response in Redis', () => {
     expect(await stranger.find()).toBe('idempotency_conflict');
     expect(stranger.counts.unreadable).toBe(1);
   });
+});
+
+test('a kept response that is put back into Redis after its time does not count: the call is made again', async () => {
+  const [a, b] = [replica('a'), replica('b')];
+  await a.find();
+  a.repeats.ended(key, answered, 60_000);
+  await a.repeats.flushed();
+  const [sealed, claim] = [await probe.getBuffer(responseKey), await probe.get(claimKey)];
+  if (sealed === null || claim === null) throw new Error('no response is kept');
+  b.clock.advance(30_000);
+  expect(await b.find()).toMatchObject({ kind: 'response' });
+  b.clock.advance(60_000);
+  // As somebody who can write to Redis would.
+  await probe.set(responseKey, sealed, 'PX', 600_000);
+  await probe.set(claimKey, claim, 'PX', 600_000);
+  expect(await b.find()).toEqual(make);
+});
+
+test('a call that fails without a result frees its key at once, and only its own claim', async () => {
+  const [a, b] = [replica('a'), replica('b')];
+  const earlier = { ...key };
+  const later = { ...key };
+  expect(await a.find(earlier)).toEqual(make);
+  a.repeats.left(earlier, 0);
+  expect(await a.find(later)).toMatchObject({ kind: 'make' });
+  // The earlier call ends after the later one of the same name has begun.
+  a.repeats.ended(earlier, { kind: 'failed', failure: null }, 0);
+  await a.repeats.flushed();
+  expect(await probe.get(claimKey)).toMatch(/held$/);
+  const found = b.find();
+  a.repeats.ended(later, { kind: 'failed', failure: null }, 0);
+  expect(await found).toEqual(make);
+});
+
+describe('what clients leave of calls without a key', () => {
+  const unnamed = (name: string): RepeatKey => ({ ...key, marker: 'again', name });
+
+  test('is given out once, the oldest first, at whichever replica, and can be taken back', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    const lost = (): void => {
+      throw new Error('Redis did not take it');
+    };
+    a.repeats.offer(unnamed('one'), { kind: 'call', name: 'one' }, lost);
+    a.repeats.offer(unnamed('two'), { kind: 'call', name: 'two' }, lost);
+    await a.repeats.flushed();
+    expect(await b.repeats.takeLeft(unnamed(''))).toEqual({ kind: 'call', name: 'one' });
+    expect(await a.repeats.withdraw(unnamed('one'))).toBe(false);
+    expect(await a.repeats.withdraw(unnamed('two'))).toBe(true);
+    expect(await b.repeats.takeLeft(unnamed(''))).toBeNull();
+  });
+
+  test('may be the place of a call that waited: its age goes from clock to clock', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    a.clock.advance(5_000);
+    a.repeats.offer(unnamed('one'), { kind: 'place', arrivedAt: 1_000 }, () => {});
+    await a.repeats.flushed();
+    b.clock.advance(100_000);
+    const taken = await b.repeats.takeLeft(unnamed(''));
+    expect(taken?.kind).toBe('place');
+    const ageMs = taken?.kind === 'place' ? b.clock.monotonic() - taken.arrivedAt : 0;
+    expect(ageMs).toBeGreaterThanOrEqual(4_000);
+    expect(ageMs).toBeLessThan(60_000);
+    expect(await probe.keys('*left*')).toEqual([]);
+  });
+});
+
+test('what Redis really holds of kept responses and of those that were too large is no more than what is counted', async () => {
+  const used = async (): Promise<number> => {
+    let bytes = 0;
+    for (const name of await probe.keys('*repeat*'))
+      bytes += (await probe.memory('USAGE', name, 'SAMPLES', 0)) ?? 0;
+    return bytes;
+  };
+  const a = replica('a');
+  await a.find({ ...key, name: 'first' });
+  const before = await used();
+  const calls = Array.from({ length: 100 }, (_, at) => ({ ...key, name: digest('label', 'name', `${at}`) }));
+  for (const [at, call] of calls.entries()) {
+    await a.find(call);
+    a.repeats.ended(call, { ...answered, response: at % 2 === 0 ? response : 'too_large' }, 600_000);
+  }
+  await a.repeats.flushed();
+  const counted = Number(await probe.hget('sluice:{repeats}:3:bytes', 'all'));
+  expect(counted).toBeGreaterThan(100 * 1_024);
+  expect((await used()) - before).toBeLessThanOrEqual(counted);
 });
 
 test('a call that was made while Redis did not answer is claimed as soon as it does', async () => {
