@@ -231,6 +231,81 @@ describe('serialized calls under load', () => {
   }, 120_000);
 });
 
+test('a planned failover of either shard of a Cluster is no loss, and serialized calls go on', async () => {
+  /** The bus port is 10,000 above the port. */
+  const node = async (): Promise<RedisServer> => {
+    for (;;) {
+      const made = await server(['--cluster-enabled', 'yes', '--cluster-node-timeout', '5000']);
+      if (made.port < 55_000) return made;
+    }
+  };
+  const nodes = await Promise.all([node(), node(), node(), node()]);
+  const operators = nodes.map((one) => client(one));
+  const [first, second, ...others] = operators;
+  if (first === undefined || second === undefined) throw new Error('no nodes');
+  await first.call('CLUSTER', 'ADDSLOTSRANGE', 0, 8_000);
+  await second.call('CLUSTER', 'ADDSLOTSRANGE', 8_001, 16_383);
+  // Each needs an epoch of its own, or they argue about it first.
+  for (const [at, operator] of operators.entries())
+    await operator.call('CLUSTER', 'SET-CONFIG-EPOCH', at + 1);
+  for (const { port } of nodes.slice(1)) await first.call('CLUSTER', 'MEET', '127.0.0.1', port);
+  const ids = await Promise.all(
+    [first, second].map(async (one) => String(await one.call('CLUSTER', 'MYID'))),
+  );
+  for (const [at, operator] of others.entries()) {
+    await until(async () => String(await operator.call('CLUSTER', 'NODES')).includes(ids[at] ?? '?'));
+    await operator.call('CLUSTER', 'REPLICATE', ids[at] ?? '');
+    await until(async () => /master_link_status:up/.test(await operator.info('replication')));
+  }
+  for (const operator of operators)
+    await until(async () => /cluster_state:ok/.test(String(await operator.call('CLUSTER', 'INFO'))));
+
+  const addresses = nodes.map(({ port }) => `127.0.0.1:${port}`).join(',');
+  const replicas = [
+    await startReplica(`url: "redis+cluster://${addresses}"`),
+    await startReplica(`url: "redis+cluster://${addresses}"`),
+  ];
+  for (const replica of replicas) enders.push(() => replica.close());
+  let calls = 0;
+  /** One serialized call of each replica in some buckets, on both shards. */
+  const callsGoOn = async (): Promise<void> => {
+    for (const replica of replicas) {
+      for (const bucket of ['a', 'b', 'c', 'd']) {
+        const ticket = `t${(calls += 1)}`;
+        const granted = replica.granted(ticket);
+        const reply = await replica.limiter.admit(
+          admission(ticket, { bucket, maxInFlight: 1, maxWaitMs: 60_000 }),
+        );
+        const grant = reply.kind === 'granted' ? reply.grant : await granted;
+        await replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+      }
+    }
+  };
+  await callsGoOn();
+  for (const operator of others) {
+    await operator.call('CLUSTER', 'FAILOVER');
+    await until(async () => /role:master/.test(await operator.info('replication')));
+    await callsGoOn();
+    const presence = others[1];
+    if (presence === undefined) throw new Error('no node');
+    const beats = async (): Promise<number> => Number((await onPrimary([second, presence], 'beats')) ?? 0);
+    const before = await beats();
+    await until(async () => (await beats()) >= before + 8, 50);
+    await callsGoOn();
+  }
+  expect(replicas.flatMap(({ warnings }) => warnings.filter((line) => line === lossWarning))).toEqual([]);
+  expect(replicas.flatMap(({ noted }) => noted.filter((line) => line.startsWith('lost')))).toEqual([]);
+}, 120_000);
+
+/** A field of the record, from whichever of these nodes has it. */
+async function onPrimary(nodes: readonly Redis<'legacy'>[], field: string): Promise<string | null> {
+  for (const node of nodes) {
+    const read = await node.hget(presenceKeys[0], field).catch(() => null);
+    if (read !== null) return read;
+  }
+  return null;
+}
+
 describe('a loss is noticed once by each replica', () => {
   const lossesOf = (replicas: readonly TestReplica[]): number[] =>
     replicas.map(({ warnings }) => warnings.filter((line) => line === lossWarning).length);

@@ -157,6 +157,7 @@ export class Presence implements Replica {
 
   async beat(client: RedisClient, comesBack = false): Promise<void> {
     const { clock, leaseMs, livingChannel } = this.#parts;
+    this.#noticePrimaries();
     const sentAt = clock.monotonic();
     const heldSince = this.heldSince();
     const heldAgoText = heldSince === null ? '' : String(sentAt - heldSince);
@@ -176,7 +177,6 @@ export class Presence implements Replica {
     this.storeClock.note(beat.now, sentAt, clock.monotonic());
     this.#backAt = beat.backAgoMs === null ? null : sentAt - beat.backAgoMs;
     this.#census = this.#counted(beat.count, comesBack);
-    this.#noticePrimaries();
     // Another heartbeat may have been answered meanwhile: what is known never goes back.
     if (isOlder(beat, this.#known)) return;
     this.#noticeEpoch(beat);
@@ -301,10 +301,7 @@ export class Presence implements Replica {
   #noticePrimaries(): void {
     const now = this.#parts.connection.primaries();
     if (now === '') return;
-    if (this.#primaries !== '' && this.#primaries !== now) {
-      this.#mustDoubt = true;
-      this.#beatNow();
-    }
+    if (this.#primaries !== '' && this.#primaries !== now) this.#mustDoubt = true;
     this.#primaries = now;
   }
 }
