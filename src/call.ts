@@ -235,6 +235,8 @@ export interface RateLimitState {
 
 /** What the journey knows of a call before it ends. */
 export interface CallFacts {
+  /** The call has a valid API key. */
+  readonly isAuthenticated?: true;
   readonly rateLimit?: RateLimitState | null;
   readonly record?: AdmissionRecord;
 }

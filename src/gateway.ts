@@ -85,7 +85,10 @@ export class Gateway {
   /** Names the caller of a request that is not sent anywhere (`/activity`). */
   async identify(call: Call): Promise<Caller> {
     try {
-      return authenticate(call.rawFields, this.#parts.keyring, this.#inUse.credentialFields, call.rawUrl);
+      const { rawFields, rawUrl } = call;
+      const caller = authenticate(rawFields, this.#parts.keyring, this.#inUse.credentialFields, rawUrl);
+      call.report({ isAuthenticated: true });
+      return caller;
     } catch (refusal) {
       if (!(refusal instanceof Refusal) || refusal.code !== 'unauthenticated') throw refusal;
       throw await this.#parts.failedAttempts.refusal(call.source);

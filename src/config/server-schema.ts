@@ -49,7 +49,9 @@ export const server = section({
   maxConnections: count()
     .max(1_000_000)
     .default(defaultServer.maxConnections)
-    .describe('Client connections open at once; calls on further ones get 503.'),
+    .describe(
+      'Client connections open at once. A further one takes the place of the longest idle without a valid key; without such, its calls get 503.',
+    ),
   maxCallsPerConnection: count()
     .max(1_000_000)
     .default(defaultServer.maxCallsPerConnection)

@@ -1,10 +1,11 @@
 /**
  * The clients' connections and the calls open on each of them.
  *
- * Owns: noticing that a client is gone, the bounds on open calls, and when a connection must end.
+ * Owns: noticing that a client is gone, the bounds on open calls, when a connection must end, and which one is given up for another.
  * Does not own: what is written on a connection.
  * Invariants: every open call of a dead connection is aborted; once `Connection: close` was announced no further
- * request of that connection is handled (RFC 9112 §9.6); one connection holds a bounded number of calls.
+ * request of that connection is handled (RFC 9112 §9.6); one connection holds a bounded number of calls; idle connections of clients
+ * that have shown no valid key keep nobody else out.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -46,6 +47,10 @@ export class Connection {
   failed = false;
   /** The newest call; its response is the last one on the wire. */
   newest: OpenCall | null = null;
+  /** True once a call on it had a valid key. */
+  isAuthenticated = false;
+  /** Bytes that had come over it when its last call ended: what has come since is the beginning of a head. */
+  bytesBefore = 0;
 
   constructor(socket: Socket, isExcess = false) {
     this.socket = socket;
@@ -76,6 +81,11 @@ export class Connection {
   /** Undoes {@link suspend}, unless a request was refused meanwhile, which its client sends again on another connection. */
   resume(): void {
     this.closing = this.#fixed;
+  }
+
+  /** Bytes of a head that is not complete, while no call is open. */
+  get unfinishedBytes(): number {
+    return this.calls.length > 0 ? 0 : this.socket.bytesRead - this.bytesBefore;
   }
 
   /** The client can no longer receive: aborts every call whose response is not already on its way as a whole. */
@@ -116,21 +126,28 @@ export interface ConnectionBounds {
 export class Connections {
   readonly #bounds: ConnectionBounds;
   readonly #known = new Map<Socket, Connection>();
+  /** Connections without an open call that never had an authenticated one, the longest idle first. */
+  readonly #idleStrangers = new Set<Connection>();
+  readonly #onGivenUp: () => void;
   #openCalls = 0;
   /** Listeners of all connections: they learn from their emitter which one it is, and none is made for each. */
   readonly #onEnd: (this: Socket) => void;
   readonly #onClose: (this: Socket) => void;
   readonly #onWriteError: (this: ServerResponse) => void;
 
-  constructor(bounds: ConnectionBounds) {
+  /** @param onGivenUp called for each connection that is closed to make room */
+  constructor(bounds: ConnectionBounds, onGivenUp: () => void = () => {}) {
     this.#bounds = bounds;
+    this.#onGivenUp = onGivenUp;
     const known = this.#known;
+    const idleStrangers = this.#idleStrangers;
     this.#onEnd = function () {
       known.get(this)?.abandon();
     };
     this.#onClose = function () {
       const connection = known.get(this);
       known.delete(this);
+      if (connection !== undefined) idleStrangers.delete(connection);
       for (const call of connection?.calls ?? none) call.gone.abort();
     };
     this.#onWriteError = function () {
@@ -152,12 +169,36 @@ export class Connections {
     return this.#openCalls;
   }
 
+  /** Bytes of heads that are not complete. Looks at every connection. */
+  unfinishedBytes(): number {
+    let bytes = 0;
+    for (const connection of this.#known.values()) bytes += connection.unfinishedBytes;
+    return bytes;
+  }
+
+  /** Closes idle connections of strangers with an unfinished head, the longest idle first, until `bytes` of heads are given up. */
+  giveUpUnfinished(bytes: number): void {
+    let left = bytes;
+    for (const connection of this.#idleStrangers) {
+      if (left <= 0) return;
+      const { unfinishedBytes } = connection;
+      if (unfinishedBytes === 0) continue;
+      left -= unfinishedBytes;
+      this.#giveUp(connection);
+    }
+  }
+
   /** The connection on this socket; watched from the first time it is asked for. */
   on(socket: Socket): Connection {
     const known = this.#known.get(socket);
     if (known !== undefined) return known;
+    if (this.#known.size >= this.#bounds.maxConnections) {
+      const [longestIdle] = this.#idleStrangers;
+      if (longestIdle !== undefined) this.#giveUp(longestIdle);
+    }
     const connection = new Connection(socket, this.#known.size >= this.#bounds.maxConnections);
     this.#known.set(socket, connection);
+    this.#idleStrangers.add(connection);
     // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
     socket.on('end', this.#onEnd).on('close', this.#onClose);
     return connection;
@@ -182,6 +223,7 @@ export class Connections {
     // A list literal is exact in size; one that has grown is not.
     connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
     connection.newest = call;
+    this.#idleStrangers.delete(connection);
     this.#openCalls += 1;
     if (call.request.socket.destroyed) call.gone.abort();
   }
@@ -194,16 +236,36 @@ export class Connections {
 
   /** Ends a call; later calls of it do nothing. */
   leave(call: OpenCall): void {
-    if (call.connection.leave(call)) this.ended();
+    if (!this.#leaveConnection(call)) return;
+    this.ended();
   }
 
   /** Takes a call off its connection, which it counts for no longer. It is still open until {@link ended}. */
   detach(call: OpenCall): void {
-    call.connection.leave(call);
+    this.#leaveConnection(call);
   }
 
   /** A call that was {@link detach}ed has ended. */
   ended(): void {
     this.#openCalls -= 1;
+  }
+
+  /** False when the call was not on it any more. */
+  #leaveConnection(call: OpenCall): boolean {
+    const { connection } = call;
+    if (!connection.leave(call)) return false;
+    if (connection.calls.length > 0) return true;
+    connection.bytesBefore = connection.socket.bytesRead;
+    if (!connection.isAuthenticated && this.#known.has(connection.socket))
+      this.#idleStrangers.add(connection);
+    return true;
+  }
+
+  /** Closes an idle connection, which counts no longer from now on. */
+  #giveUp(connection: Connection): void {
+    this.#known.delete(connection.socket);
+    this.#idleStrangers.delete(connection);
+    connection.socket.destroy();
+    this.#onGivenUp();
   }
 }

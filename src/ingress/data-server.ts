@@ -57,7 +57,7 @@ export interface DataServerOptions {
 export interface DataServerStats {
   readonly openConnections: number;
   readonly openCalls: number;
-  /** Bytes of heads and bodies of open calls. */
+  /** Bytes of heads and bodies of open calls, and of heads that are not complete. */
   readonly heldBytes: number;
   /** Bytes of the bodies among `heldBytes`. */
   readonly heldBodyBytes: number;
@@ -102,6 +102,9 @@ const overloadRefusalOf = (overloaded: Overloaded | null): RequestRefusal | null
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
 
+/** Unfinished heads are looked at no more often, milliseconds. */
+const unfinishedEveryMs = 100;
+
 export class DataServer {
   readonly server: Server;
   readonly #options: DataServerOptions;
@@ -113,12 +116,14 @@ export class DataServer {
   readonly #parts: ServeParts;
   readonly #route: RouteRequest;
   #draining = false;
+  /** When unfinished heads were last looked at, monotonic milliseconds. */
+  #unfinishedSeenAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: DataServerOptions) {
     const { settings, clock, random, onBug } = options;
     this.#options = options;
     this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
-    this.#connections = new Connections(settings);
+    this.#connections = new Connections(settings, () => this.#overload.dropped());
     this.#overload = new Overload({
       clock,
       random,
@@ -176,7 +181,7 @@ export class DataServer {
     return {
       openConnections: this.#connections.count,
       openCalls: this.#connections.openCalls,
-      heldBytes: this.#heldBytes.held,
+      heldBytes: this.#heldBytes.held + this.#connections.unfinishedBytes(),
       heldBodyBytes: this.#heldBytes.bodies,
       load: this.#overload.load,
       overloadRefusals: this.#overload.refusals,
@@ -233,9 +238,23 @@ export class DataServer {
   /** Why a call with a good head is not let in. */
   #refusedEntry(entry: Exclude<Entry, { kind: 'ignored' }>, request: IncomingMessage): Overloaded | null {
     if (entry.kind === 'crowded') return this.#overload.refuse(entry.bound);
-    const { held, limit } = this.#heldBytes;
-    if (held + headBytes(request) > limit) return this.#overload.refuse('bytes');
+    const room = this.#heldBytes.limit - this.#heldBytes.held - headBytes(request);
+    if (room < 0) return this.#overload.refuse('bytes');
+    this.#keepUnfinishedWithin(room);
     return this.#overload.shed();
+  }
+
+  /**
+   * Heads that are not complete may take the room that calls leave, and no more. They are looked at only when that many connections
+   * could hold more, and seldom, because each connection is asked.
+   */
+  #keepUnfinishedWithin(room: number): void {
+    const { count } = this.#connections;
+    if (count * parserLimits.maxHeaderSize <= room) return;
+    const now = this.#options.clock.monotonic();
+    if (now < this.#unfinishedSeenAt + unfinishedEveryMs) return;
+    this.#unfinishedSeenAt = now;
+    this.#connections.giveUpUnfinished(this.#connections.unfinishedBytes() - room);
   }
 
   #stopWatching(): void {

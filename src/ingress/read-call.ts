@@ -78,6 +78,7 @@ export class ReadCall extends OpenCall implements Call {
   }
 
   report(more: CallFacts): void {
+    if (more.isAuthenticated === true) this.connection.isAuthenticated = true;
     this.#known = { ...this.#known, ...more };
   }
 
