@@ -57,7 +57,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Bytes of ended responses that are kept in memory for repeats.',
       [],
     ),
-    headBytes: gauge('sluice_head_bytes', 'Bytes of the heads of open calls.', []),
+    headBytes: gauge(
+      'sluice_head_bytes',
+      'Bytes of the heads of open calls, and of heads that are not complete.',
+      [],
+    ),
     connections: gauge('sluice_connections', 'Client connections open on this replica.', []),
     openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.', []),
     eventLoopDelay: gauge(
@@ -74,6 +78,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     overloads: counter('sluice_overload_total', 'Calls and connections refused as too many, by bound.', [
       'bound',
     ]),
+    logLinesLeftOut: counter(
+      'sluice_log_lines_left_out_total',
+      'Calls without a valid API key that got no log line, because few of them are written each minute.',
+      [],
+    ),
     inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose response has not ended.', [
       'upstream',
     ]),

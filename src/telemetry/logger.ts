@@ -36,12 +36,19 @@ export interface CallLine {
   readonly overheadMs: number;
   readonly durationMs: number;
   readonly traceId: string | null;
+  /** Lines of strangers that were left out since the last one of theirs; shown where there are any. */
+  readonly leftOut: number;
 }
 
 export interface CallLogger {
   readonly log: Log;
   /** Draws whether a call that ended so gets a line; asked once per call, before its line is put together. */
   wants(outcome: CallOutcome): boolean;
+  /**
+   * Asks for a line of a call without a valid API key, of which a few are written each minute: anybody can send such calls, as many as
+   * there is room for. `null` = this one is left out. `leftOut`: how many were, since the last line.
+   */
+  lineOfStranger(): { readonly leftOut: number } | null;
   call(line: CallLine): void;
   /** Takes over level and sampling at once, for lines of calls that run already too. */
   configure(settings: LogSettings): void;
@@ -83,6 +90,10 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
   failed: 'warn',
 };
 
+/** Lines of calls without a valid API key in a minute, at most. */
+const maxLinesOfStrangers = 10;
+const minuteMs = 60_000;
+
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 export interface LoggerParts {
@@ -91,7 +102,10 @@ export interface LoggerParts {
   readonly destination: DestinationStream;
 }
 
-/** Creates the logger. Successes are written with probability `sampleSuccesses`, everything else always. */
+/**
+ * Creates the logger. Successes are written with probability `sampleSuccesses`, calls without a valid API key a few times a minute,
+ * everything else always.
+ */
 export const createLogger = (settings: LogSettings, parts: LoggerParts): CallLogger =>
   new PinoCallLogger(settings, parts);
 
@@ -99,7 +113,12 @@ class PinoCallLogger implements CallLogger {
   readonly log: Log;
   readonly #logger: Logger;
   readonly #random: Random;
+  readonly #clock: Clock;
   #sampleSuccesses: number;
+  /** Monotonic milliseconds. */
+  #minuteBegan = Number.NEGATIVE_INFINITY;
+  #linesOfStrangers = 0;
+  #leftOut = 0;
 
   constructor(settings: LogSettings, { clock, random, destination }: LoggerParts) {
     const logger = pino(
@@ -115,6 +134,7 @@ class PinoCallLogger implements CallLogger {
     );
     this.#logger = logger;
     this.#random = random;
+    this.#clock = clock;
     this.#sampleSuccesses = settings.sampleSuccesses;
     this.log = processLog(logger);
   }
@@ -125,10 +145,27 @@ class PinoCallLogger implements CallLogger {
     return outcome !== 'ok' || share >= 1 || (share > 0 && this.#random.next() < share);
   }
 
+  lineOfStranger(): { readonly leftOut: number } | null {
+    const now = this.#clock.monotonic();
+    if (now >= this.#minuteBegan + minuteMs) {
+      this.#minuteBegan = now;
+      this.#linesOfStrangers = 0;
+    }
+    if (this.#linesOfStrangers >= maxLinesOfStrangers) {
+      this.#leftOut += 1;
+      return null;
+    }
+    this.#linesOfStrangers += 1;
+    const leftOut = this.#leftOut;
+    this.#leftOut = 0;
+    return { leftOut };
+  }
+
   call(line: CallLine): void {
     this.#logger[levelOf[line.outcome]](
       {
         ...line,
+        leftOut: line.leftOut === 0 ? undefined : line.leftOut,
         absorbedIds: line.absorbedIds.length === 0 ? undefined : line.absorbedIds,
         method: knownMethods.has(line.method) ? line.method : 'other',
         waitedMs: tenth(line.waitedMs),

@@ -45,6 +45,8 @@ export interface Metrics {
   madeAgain(upstream: string): void;
   refusedAgain(upstream: string): void;
   sentAfterClientGone(): void;
+  /** A call without a valid API key got no log line. */
+  logLineLeftOut(): void;
   /** Text of a scrape, gauges read at this moment. */
   page(format: MetricsFormat): Promise<MetricsPage>;
 }
@@ -77,6 +79,7 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
   for (const bound of overloadBounds) instruments.overloads.of({ bound });
   for (const reason of leaseLostReasons) instruments.leasesLost.of({ reason });
   const sentAfterGone = instruments.sentAfterGone.of({});
+  const logLinesLeftOut = instruments.logLinesLeftOut.of({});
 
   const workspaces = new Map<string, Map<string, WorkspaceSeries>>();
   const upstreams = new Map<string, UpstreamSeries>();
@@ -138,6 +141,9 @@ export function createMetrics(readings: GaugeReadings, options: MetricsOptions =
     },
     sentAfterClientGone() {
       sentAfterGone.value += 1;
+    },
+    logLineLeftOut() {
+      logLinesLeftOut.value += 1;
     },
     page(format) {
       readGauges(instruments, readings);

@@ -9,7 +9,7 @@ import type { UpstreamSettings } from '../config/settings.ts';
 import type { LaneKey } from '../ids.ts';
 import type { Clock } from '../clock.ts';
 import type { CallEnd, CallTelemetry } from './events.ts';
-import type { CallSpans } from './spans.ts';
+import type { CallSpans, Tracing } from './spans.ts';
 import type { CallLogger } from './logger.ts';
 import { CallSeries, type SeriesOwners } from './call-series.ts';
 import { CallTimes } from './call-times.ts';
@@ -21,6 +21,8 @@ export interface CallReporters extends SeriesOwners {
   readonly clock: Clock;
   readonly logger: CallLogger;
   readonly live: Live;
+  /** `null` = no call is traced. */
+  readonly tracing: Tracing | null;
   /** Called with a bug in telemetry itself. */
   readonly failed: (cause: unknown) => void;
 }
@@ -30,10 +32,11 @@ const maxIds = 32;
 const none: readonly string[] = [];
 
 export class ObservedCall implements CallTelemetry {
-  readonly traceId: string | null;
   readonly #to: CallReporters;
   readonly #call: Call;
-  readonly #spans: CallSpans | null;
+  /** They begin when it is known whose call it is, because that decides whether the call is traced. */
+  #spans: CallSpans | null = null;
+  #isAuthenticated = false;
   readonly #times: CallTimes;
   readonly #live: LiveCall;
   readonly #series: CallSeries;
@@ -45,19 +48,23 @@ export class ObservedCall implements CallTelemetry {
   #reason: FailureReason | null = null;
   #over = false;
 
-  constructor(call: Call, reporters: CallReporters, spans: CallSpans | null) {
+  constructor(call: Call, reporters: CallReporters) {
     this.#to = reporters;
     this.#call = call;
-    this.#spans = spans;
     this.#times = new CallTimes(call.receivedAt);
     this.#live = new LiveCall(call, reporters.live);
     this.#series = new CallSeries(reporters);
-    this.traceId = spans?.traceId ?? null;
+  }
+
+  get traceId(): string | null {
+    return this.#spans?.traceId ?? null;
   }
 
   identified(caller: Caller): void {
     try {
       this.#series.identified(caller.workspace.id);
+      this.#isAuthenticated = true;
+      this.#beginSpans();
       this.#spans?.identified(this.#series.label);
     } catch (cause) {
       this.#to.failed(cause);
@@ -178,6 +185,7 @@ export class ObservedCall implements CallTelemetry {
       this.#leaveLine();
       this.#attemptEnded();
       this.#live.leaveLane();
+      if (!this.#isAuthenticated) this.#beginSpans();
       this.#report(end);
     } catch (cause) {
       this.#to.failed(cause);
@@ -202,27 +210,39 @@ export class ObservedCall implements CallTelemetry {
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
     this.#spans?.ended(end, { waitedMs, attempts, absorbed });
     const { outcome, status, code } = end;
-    if (this.#to.logger.wants(outcome))
-      this.#to.logger.call({
-        requestId: this.#call.id,
-        workspace: this.#series.label,
-        upstream: this.#series.upstream,
-        method: this.#call.method,
-        outcome,
-        status,
-        code,
-        heldBy,
-        reason: this.#reason,
-        waitedMs,
-        attempts,
-        absorbed,
-        absorbedIds: this.#absorbedIds,
-        upstreamMs: this.#times.upstreamMs,
-        overheadMs,
-        durationMs,
-        traceId: this.traceId,
-      });
+    if (this.#to.logger.wants(outcome)) {
+      const line = this.#isAuthenticated ? { leftOut: 0 } : this.#to.logger.lineOfStranger();
+      if (line === null) this.#to.metrics.logLineLeftOut();
+      else
+        this.#to.logger.call({
+          leftOut: line.leftOut,
+          requestId: this.#call.id,
+          workspace: this.#series.label,
+          upstream: this.#series.upstream,
+          method: this.#call.method,
+          outcome,
+          status,
+          code,
+          heldBy,
+          reason: this.#reason,
+          waitedMs,
+          attempts,
+          absorbed,
+          absorbedIds: this.#absorbedIds,
+          upstreamMs: this.#times.upstreamMs,
+          overheadMs,
+          durationMs,
+          traceId: this.traceId,
+        });
+    }
     this.#series.ended({ outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs });
+  }
+
+  #beginSpans(): void {
+    const { tracing, clock } = this.#to;
+    if (tracing === null) return;
+    const startedAt = clock.now() - (clock.monotonic() - this.#call.receivedAt);
+    this.#spans = tracing.begin(this.#call, { isAuthenticated: this.#isAuthenticated, startedAt });
   }
 
   #now(): number {

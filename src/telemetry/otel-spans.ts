@@ -67,8 +67,8 @@ export function createOtelTracing({ sampling, draw, close }: OtelOptions): Traci
   const latest = new LatestAttempts();
   return {
     close,
-    begin(call) {
-      const parent = parentOf(call.rawFields);
+    begin(call, { isAuthenticated, startedAt }) {
+      const parent = isAuthenticated ? parentOf(call.rawFields) : null;
       const decided = parent && {
         traceId: parent.traceId,
         sampled: parent.traceFlags === TraceFlags.SAMPLED,
@@ -81,6 +81,7 @@ export function createOtelTracing({ sampling, draw, close }: OtelOptions): Traci
         `${known ? method : 'HTTP'} ${route}`,
         {
           kind: SpanKind.SERVER,
+          startTime: startedAt,
           attributes: {
             [ATTR_HTTP_REQUEST_METHOD]: method,
             [ATTR_HTTP_ROUTE]: route,

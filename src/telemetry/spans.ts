@@ -29,10 +29,18 @@ export interface CallSpans {
   ended(end: CallEnd, admission: AdmissionRecord): void;
 }
 
+/** What decides with the call whether and how it is traced. */
+export interface TracedCaller {
+  /** The call has a valid API key. The `traceparent` of any other counts for nothing: a stranger chooses no trace and forces none. */
+  readonly isAuthenticated: boolean;
+  /** When the call came, milliseconds since the epoch. */
+  readonly startedAt: number;
+}
+
 /** Starts the spans of calls; closed once when the process drains. */
 export interface Tracing {
   /** `null`: the call is not traced. */
-  begin(call: Call): CallSpans | null;
+  begin(call: Call, by: TracedCaller): CallSpans | null;
   /** Exports what is buffered and stops. */
   close(): Promise<void>;
 }

@@ -94,6 +94,7 @@ export class RunningTelemetry implements Telemetry {
       logger: this.#logger,
       labels: this.#labels,
       live: this.#live,
+      tracing: parts.tracing ?? null,
       sinks: parts.sinks ?? [],
       failed: (cause) => this.#failed(cause),
     };
@@ -105,13 +106,7 @@ export class RunningTelemetry implements Telemetry {
   }
 
   begin(call: Call): CallTelemetry {
-    let spans = null;
-    try {
-      spans = this.#tracing?.begin(call) ?? null;
-    } catch (cause) {
-      this.#failed(cause);
-    }
-    return new ObservedCall(call, this.#reporters, spans);
+    return new ObservedCall(call, this.#reporters);
   }
 
   requestRefused(code: RefusalCode): void {

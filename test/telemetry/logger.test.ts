@@ -13,6 +13,50 @@ function end(given: ReturnType<typeof driven>, how: CallEnd, method = 'POST'): v
 }
 const ok: CallEnd = { outcome: 'ok', status: 200, code: null };
 
+describe('calls without a valid API key', () => {
+  const strangers = (given: ReturnType<typeof driven>, count: number): void => {
+    for (let at = 0; at < count; at += 1)
+      given.telemetry
+        .begin(callAt(given.clock))
+        .ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
+  };
+
+  test('get ten lines a minute, whatever the sampling; the next line and a metric say how many were left out', async () => {
+    for (const sampleSuccesses of [0, 1]) {
+      const given = driven({ sampleSuccesses });
+      strangers(given, 200);
+      expect(given.lines()).toHaveLength(10);
+      expect(await given.value('sluice_log_lines_left_out_total')).toBe(190);
+      given.clock.advance(59_999);
+      strangers(given, 1);
+      expect(given.lines()).toHaveLength(10);
+      given.clock.advance(1);
+      strangers(given, 2);
+      expect(
+        given
+          .lines()
+          .map((line) => line['leftOut'])
+          .slice(9),
+      ).toEqual([undefined, 191, undefined]);
+      expect(
+        await given.value('sluice_requests_total', {
+          workspace: 'none',
+          upstream: 'none',
+          outcome: 'rejected',
+        }),
+      ).toBe(203);
+    }
+  });
+
+  test('do not take the lines of calls with one', () => {
+    const given = driven();
+    strangers(given, 50);
+    for (let at = 0; at < 50; at += 1)
+      end(given, { outcome: 'rejected', status: 403, code: 'target_forbidden' });
+    expect(given.lines()).toHaveLength(60);
+  });
+});
+
 describe('the log line of a call', () => {
   test('has the label, the outcome and the times, and nothing else', () => {
     const given = driven();

@@ -30,6 +30,7 @@ const published = [
   ['sluice_memory_used_ratio', 'gauge', ''],
   ['sluice_shedding_ratio', 'gauge', ''],
   ['sluice_overload_total', 'counter', 'bound'],
+  ['sluice_log_lines_left_out_total', 'counter', ''],
   ['sluice_upstream_throttles_total', 'counter', 'workspace upstream kind'],
   ['sluice_retries_absorbed_total', 'counter', 'workspace upstream'],
   ['sluice_shed_total', 'counter', 'workspace upstream reason'],

@@ -231,12 +231,38 @@ describe('tracing', () => {
       close: () => Promise.resolve(),
     });
     const given = driven({ tracing });
-    expect(tracing.begin(callAt(given.clock))).toBeNull();
+    expect(tracing.begin(callAt(given.clock), { isAuthenticated: true, startedAt: 0 })).toBeNull();
     const call = given.telemetry.begin(
       callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`] }),
     );
+    call.identified(callerNamed('acme'));
     call.sent();
     expect([call.traceId, call.traceparent()]).toEqual([null, `${caller.slice(0, -2)}00`]);
+    await tracing.close();
+  });
+
+  test.each([
+    ['parentbased_traceidratio', '0', 0],
+    ['traceidratio', '0.5', 0],
+    ['parentbased_always_off', undefined, 0],
+    ['parentbased_traceidratio', '1', 1],
+  ])('lets no call without a valid key choose or force a trace (%s %s)', async (name, argument, drawn) => {
+    const tracing = createOtelTracing({
+      sampling: samplingOf(name, argument),
+      draw: () => 0.9,
+      close: () => Promise.resolve(),
+    });
+    // By the last digits of its trace id, too, the client's trace would be recorded.
+    for (const flags of ['00', '01', 'ff']) {
+      const forced = `00-4bf92f3577b34da6ffffffffffffffff-00f067aa0ba902b7-${flags}`;
+      const given = driven({ tracing });
+      const call = given.telemetry.begin(callAt(given.clock, { rawFields: ['traceparent', forced] }));
+      expect(call.traceparent()).toBeNull();
+      call.ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
+      expect(call.traceId === null ? 0 : 1).toBe(drawn);
+      expect(call.traceId).not.toBe('4bf92f3577b34da6ffffffffffffffff');
+      expect(given.lines()[0]?.['traceId']).toBe(call.traceId);
+    }
     await tracing.close();
   });
 
