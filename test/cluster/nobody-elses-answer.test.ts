@@ -194,7 +194,14 @@ function identityOf({ workspace, upstream, path, body, fields, key }: Wanted): s
   const upstreamFields = Object.entries(fields).filter(
     ([name]) => upstream === 'own' || name !== 'private-token',
   );
-  return JSON.stringify([workspace, upstream, path, body, upstreamFields.sort(), key]);
+  return JSON.stringify([
+    workspace,
+    upstream,
+    path,
+    body,
+    upstreamFields.sort(([a], [b]) => (a < b ? -1 : 1)),
+    key,
+  ]);
 }
 
 test(`of ${pairs} random pairs over two replicas nobody gets an answer that was not made for an equal request of its own workspace and credential`, async () => {
