@@ -27,6 +27,9 @@ const canaries = {
   idempotency: 'canary-idempotency-1d1d',
   upstreamText: 'canary-upstream-text-9c9c',
   model: 'canary-model-5b5b',
+  address: 'canary-address-a7a7',
+  trace: 'canary-trace-b6b6',
+  adminToken: 'canary-admin-token-c8c8',
 } as const;
 
 const { key, hash } = createKey();
@@ -102,6 +105,11 @@ const everyField = [
   `X-Secret: ${canaries.field}`,
   `User-Agent: ${canaries.userAgent}`,
   'Content-Type: application/json',
+  `X-Client-IP: ${canaries.address}`,
+  `True-Client-IP: ${canaries.address}`,
+  `X_Forwarded_For: ${canaries.address}`,
+  `b3: ${canaries.trace}`,
+  `baggage: user=${canaries.trace}`,
   `Idempotency-Key: ${canaries.idempotency}`,
 ];
 
@@ -121,7 +129,7 @@ beforeAll(async () => {
         `  stores:\n    kind: commerce\n    origins: ["http://*.stores.example:${upstream.port}"]\n${common}`,
         `    credential: { header: x-shopify-access-token, value: ${canaries.injectedCredential} }`,
       ].join('\n'),
-      server: '  maxBodyBytes: 1000\n',
+      server: `  maxBodyBytes: 1000\n  adminToken: ${canaries.adminToken}\n`,
       workspaces: {
         [canaries.workspace]: `    credentials: { stores: ${canaries.ownCredential} }\n    requestsPerMinute: { own: 2 }`,
         quiet: '    upstreams: [own]',
@@ -202,6 +210,26 @@ async function everyPath({ origin, port }: RawUpstream): Promise<void> {
     [`canary${canaries.query} /via/model`, [bearer], ''],
   ];
   await Promise.all(refused.map(([line, fields, sent]) => send(line, fields, sent)));
+  await commands();
+}
+
+/** Commands at the admin port, with and without its token, by its own names and by others. */
+async function commands(): Promise<void> {
+  const { adminAddress } = service ?? { adminAddress: { port: 0 } };
+  const tokens = [`Bearer ${canaries.adminToken}`, `Bearer ${canaries.adminToken}x`, canaries.adminToken];
+  for (const host of ['localhost', `${canaries.host}.example`])
+    for (const authorization of tokens) {
+      const client = await connectRaw(adminAddress.port);
+      const fields = [
+        `Host: ${host}`,
+        'Sluice-Admin: yes',
+        `Authorization: ${authorization}`,
+        'Content-Length: 0',
+      ];
+      const path = `/upstreams/${canaries.path}/pause?seconds=9&${canaries.query}`;
+      await client.send([`POST ${path} HTTP/1.1`, ...fields, 'Connection: close', '', ''].join('\r\n'));
+      ours.push((await client.closed).bytes.toString('latin1'));
+    }
 }
 
 function found(text: string): string[] {
@@ -290,6 +318,12 @@ describe('no canary appears in', () => {
   test('bucket and lane names', () => {
     expect(found(JSON.stringify(service?.gateway.buckets()))).toEqual([]);
   });
+});
+
+test('what names the client or traces it never reached the upstream', () => {
+  const seen = upstream?.connections.map((connection) => connection.received()).join('') ?? '';
+  expect(seen).not.toContain(canaries.address);
+  expect(seen).not.toContain(canaries.trace);
 });
 
 test('the API key never reached the upstream, in whatever field it came', () => {

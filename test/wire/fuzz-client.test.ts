@@ -65,6 +65,9 @@ const tricks = [
   ': empty\r\n',
   `X-Large: ${'a'.repeat(17_000)}\r\n`,
   'Cookie: a=b\r\nCookie: c=d\r\n',
+  'X-Client-IP: 1\r\nTrue-Client-IP: 1\r\nCF-Connecting-IP: 1\r\nX_Forwarded_For: 1\r\nX-Original-URL: /hidden\r\n',
+  'b3: 1-1-1\r\nX-B3-Sampled: 1\r\nX-Datadog-Trace-Id: 1\r\nuber-trace-id: 1:1:0:1\r\n',
+  'X-HTTP-Method-Override: POST\r\nX_HTTP_Method: DELETE\r\n',
 ];
 
 let stack: Stack | null = null;
@@ -184,6 +187,15 @@ function expectUpstreamPlain(): void {
         'proxy-authorization',
         'forwarded',
         'x-real-ip',
+        'x-client-ip',
+        'true-client-ip',
+        'cf-connecting-ip',
+        'x_forwarded_for',
+        'x-original-url',
+        'b3',
+        'x-b3-sampled',
+        'x-datadog-trace-id',
+        'uber-trace-id',
       ])
         expect(names).not.toContain(name);
       expect(names.some((name) => name.startsWith('sluice-'))).toBe(false);

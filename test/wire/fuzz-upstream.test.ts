@@ -26,8 +26,19 @@ const responses: readonly string[] = [
   `HTTP/1.1 204 None\r\nX-RateLimit-Remaining-Requests: 1\r\nX-RateLimit-Reset-Requests: 6m0s\r\n\r\n`,
   `HTTP/1.1 304 Same\r\nETag: "a"\r\nContent-Length: 10\r\n\r\n`,
   `HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n`,
+  `HTTP/1.1 200 OK\r\nX-Accel-Redirect: /via/up/x\r\nx-sendfile: /x\r\nSurrogate-Control: max-age=9\r\nClear-Site-Data: "*"\r\nContent-Length: 2\r\n\r\nok`,
+  `HTTP/1.1 200 OK\r\nCache-Control: public, s-maxage=9\r\nCache-Control: x="y, public\r\nVary: A\r\nSet-Cookie: a=1; Domain=x; Path=/\r\nContent-Length: 2\r\n\r\nok`,
   `HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n\x1f\x8b\b\0`,
 ];
+
+/** What no client ever gets of an upstream on `/proxy`. */
+const commands = new Set([
+  'x-accel-redirect',
+  'x-sendfile',
+  'surrogate-control',
+  'clear-site-data',
+  'set-cookie',
+]);
 
 type Random = SeededRandom;
 const below = (random: Random, end: number): number => Math.floor(random.next() * end);
@@ -74,6 +85,16 @@ async function run(stack: Stack, cases: number, path: string, refused: ReadonlyS
       const { bytes } = await client.closed;
       try {
         const read = readResponses(bytes, [method], false);
+        for (const response of read.responses) {
+          const beyond = response.fields.filter(([name]) => commands.has(name));
+          if (beyond.length > 0) wrong.push(`case ${n}: ${beyond.join()}`);
+          const caching = response.field('cache-control') ?? '';
+          if (
+            !/^(?:private|no-store)(?:,|$)/.test(caching) &&
+            !/, ?(?:private|no-store)(?:,|$)/.test(caching)
+          )
+            wrong.push(`case ${n}: a cache may store it: ${caching}`);
+        }
         if (read.responses.length > 1) wrong.push(`case ${n}: more than one response`);
         if (read.responses.length === 1 && read.rest.length > 0)
           wrong.push(`case ${n}: bytes behind the response`);
