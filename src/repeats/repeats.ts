@@ -157,18 +157,26 @@ export class Repeats {
     const { key } = incoming;
     const left = key.marker === 'again' ? await this.#takeLeft(incoming) : null;
     if (left === null || left.kind === 'place') {
-      this.#unnamedCalls += 1;
-      const own = { ...key, name: `${this.#parts.replica}.u${this.#unnamedCalls}` };
+      const own = { ...key, name: this.#newName() };
       const arrivedAt = left?.arrivedAt ?? incoming.arrivedAt;
       return this.#begin(incoming, { key: own, arrivedAt, taken: null }, make).join(incoming);
     }
     const underWay = this.#held.get(left.name);
-    if (underWay?.isJoinable === true) {
+    // Whoever can write to Redis could offer the name of another call.
+    if (underWay?.isJoinable === true && underWay.key.fingerprint === key.fingerprint) {
       this.#parts.onJoined(key.upstream);
       return underWay.join(incoming);
     }
-    const taken = { key: { ...key, name: left.name }, arrivedAt: incoming.arrivedAt, taken: left };
+    const isFree = underWay === undefined;
+    const own = { ...key, name: isFree ? left.name : this.#newName() };
+    const taken = { key: own, arrivedAt: incoming.arrivedAt, taken: isFree ? left : null };
     return this.#begin(incoming, taken, make).join(incoming);
+  }
+
+  /** The name of one making of a call without a key. */
+  #newName(): string {
+    this.#unnamedCalls += 1;
+    return `${this.#parts.replica}.u${this.#unnamedCalls}`;
   }
 
   /**
@@ -233,8 +241,9 @@ export class Repeats {
     make: (arrivedAt: number) => Promise<Outcome>,
   ): Promise<Outcome> {
     if (taken !== null) {
-      const kept = this.#kept.find(key.name)?.response;
-      if (kept !== undefined && kept !== 'too_large') return this.#given(key, kept, true);
+      const kept = this.#kept.find(key.name);
+      if (kept !== null && kept.response !== 'too_large' && kept.fingerprint === key.fingerprint)
+        return this.#given(key, kept.response, true);
       const response = (await this.#shared?.ofLeft(key, audience)) ?? null;
       return response === null ? make(arrivedAt) : this.#given(key, response.response, response.isReplayed);
     }
@@ -294,7 +303,8 @@ export class Repeats {
     const isOwn = isMade || (key.marker !== 'key' && this.#shared === null);
     if (isOwn && isKept && lifeMs > 0) {
       this.#kept.put(key, { fingerprint: key.fingerprint, response: ended.response }, lifeMs);
-    } else if (key.marker !== 'key') this.#kept.delete(key.name);
+    } else if (key.marker !== 'key' && this.#kept.find(key.name)?.fingerprint === key.fingerprint)
+      this.#kept.delete(key.name);
     this.#shared?.ended(key, ended, lifeMs);
   }
 

@@ -1,5 +1,7 @@
 /**
- * One response for several clients and for the store of kept responses: each gets every byte, at the pace of the slowest client.
+ * One response for several clients and for the store of kept responses: each gets every byte. While the response is kept whole, it
+ * is read at the pace of the fastest client, so that one whose connection is dead does not hold up its own repeat; above that bound, at the
+ * pace of the slowest.
  *
  * Owns: copies of a body that is read once. Does not own: who may have one. Keeps: `onEnd` of the outcome is called once,
  * when the last copy has ended and the body has.
@@ -62,7 +64,7 @@ export class SharedResponse {
       else this.letGo();
     });
     const passed = this.#isFlowing ? this.#options.kept.whole : null;
-    if (passed !== null && passed.length > 0 && !reader.write(passed)) this.#body.pause();
+    if (passed !== null && passed.length > 0) reader.write(passed);
     this.flow();
     return {
       ...this.#outcome,
@@ -82,9 +84,8 @@ export class SharedResponse {
     this.#isFlowing = true;
     this.#body.on('data', (chunk: Buffer) => {
       this.#options.kept.append(chunk);
-      let isFull = false;
-      for (const each of this.#readers) isFull = !each.write(chunk) || isFull;
-      if (isFull) this.#body.pause();
+      for (const each of this.#readers) each.write(chunk);
+      if (this.#mustWait()) this.#body.pause();
     });
     // Reading the start of the body for learning has left it paused.
     if (this.#body.destroyed) this.#ended('upstream_cut', this.#body.errored ?? undefined);
@@ -103,8 +104,15 @@ export class SharedResponse {
     this.#body.destroy();
   }
 
+  #mustWait(): boolean {
+    if (this.#readers.size === 0) return false;
+    const isFull = (reader: PassThrough): boolean => reader.writableNeedDrain;
+    const readers = [...this.#readers];
+    return this.#options.kept.whole === null ? readers.some(isFull) : readers.every(isFull);
+  }
+
   #resume(): void {
-    if ([...this.#readers].every((other) => !other.writableNeedDrain)) this.#body.resume();
+    if (!this.#mustWait()) this.#body.resume();
   }
 
   #ended(how: ResponseEnd, error?: Error): void {

@@ -60,7 +60,7 @@ async function fleet(handler: Handler, more = '', limits = '') {
     'privacy: { labelKey: "a label key for tests only" }',
     more,
     `upstreams:\n  api:\n    origins: ["http://127.0.0.1:${(http.address() as AddressInfo).port}"]`,
-    `    allowPrivateAddresses: true\n    credential: Bearer x\n    limits: { maxInFlight: 1${limits} }`,
+    `    allowPrivateAddresses: true\n    credential: Bearer x\n    limits: { ${limits.includes('maxInFlight') ? limits.slice(2) : `maxInFlight: 1${limits}`} }`,
     `workspaces:\n  ${canary.workspace}-${(fleets += 1)}:\n    keys: ["${hash}"]`,
   ].join('\n');
   const logs: string[] = [];
@@ -241,6 +241,29 @@ test('a repeat is answered although its replica refuses further calls of its lan
   responses.splice(0).forEach((respond) => respond());
   await waits;
   expect(bodies).toEqual(['kept', 'held', 'waits']);
+});
+
+test('the name of another call, written into Redis by somebody else, gives a repeat no answer but its own', async () => {
+  await probe.flushall();
+  const responses: (() => void)[] = [];
+  const { send, leave, bodies } = await fleet(
+    (response, count) => responses.push(() => response.end(`response ${count}`)),
+    '',
+    ', maxInFlight: 3',
+  );
+  const sdk = (count: number) => ({ 'x-stainless-retry-count': String(count) });
+  const secret = textOf(send(0, 'of somebody else', { 'idempotency-key': 'secret' }));
+  await until(() => bodies.length === 1);
+  const [claim = ''] = (await probe.keys('*')).filter((key) => key.includes(':claim:'));
+  await leave(0, 'a', sdk(0), () => bodies.length === 2);
+  const lists = async () => (await probe.keys('*')).filter((key) => key.includes(':left:'));
+  await until(async () => (await lists()).length === 1);
+  for (const list of await lists()) await probe.lpush(list, `call ${claim.split(':claim:')[1] ?? ''}`);
+  const again = textOf(send(0, 'a', sdk(1)));
+  await until(() => bodies.length === 3);
+  responses.forEach((respond) => respond());
+  expect(await again).toBe('response 3');
+  expect(await secret).toBe('response 1');
 });
 
 test('repeats of a kept response that cannot be decrypted get 409, make no upstream call, and are logged once', async () => {
