@@ -2,12 +2,13 @@
  * The response of a call that another replica makes, or has made.
  *
  * Owns: how long a repeat waits for the response, and what the state of the claim means for that repeat. Does not own: who makes
- * the call when the other replica is gone (`shared-repeats.ts`). Keeps: a call that has run is not made again only because its
- * response cannot be read.
+ * the call when the other replica is gone (`shared-repeats.ts`). Keeps: a call with a key that has run is not made again only because
+ * its response cannot be read; one without a key has nothing that forbids it, and is made again.
  */
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { openResponse } from './response-seal.ts';
+import type { Refusal } from '../errors.ts';
 import type { Claim } from './claim.ts';
 import { assertSameCall, tooLarge, unreadable } from './conflicts.ts';
 import { delay } from './delay.ts';
@@ -63,30 +64,30 @@ export class ResponseOfAnother {
         if (claim === 'gone' || claim.state === 'left') return null;
         assertSameCall(key, claim);
         isReplayed ??= claim.state === 'kept' || claim.state === 'unstored';
+        if (claim.state === 'too_large') return unavailable(key, tooLarge());
         const response = this.#responseIn(key, claim, sealed);
         if (response === 'expired') {
           await redis.release(key.name, claim);
           return null;
         }
+        if (response === 'unreadable') return unavailable(key, unreadable());
         if (response !== null) return { response, isReplayed };
         const isAnnounced = claim.state === 'kept' || claim.state === 'free';
         announcedAt = isAnnounced ? (announcedAt ?? now) : null;
         if (announcedAt !== null && now - announcedAt > announcedMs) {
-          if (claim.state === 'free') return null;
-          throw unreadable();
+          return claim.state === 'free' ? null : unavailable(key, unreadable());
         }
       }
       await delay(clock, Math.min(checkMs.max, Math.max(checkMs.min, (now - startedAt) / 8)), signal);
     }
   }
 
-  /** @throws Refusal what the call was refused with, or that its response is not available */
+  /** @throws Refusal what the call was refused with */
   #responseIn(
     key: RepeatKey,
     { state, holder }: Claim,
     sealed: Buffer | null,
-  ): KeptResponse | 'expired' | null {
-    if (state === 'too_large') throw tooLarge();
+  ): KeptResponse | 'expired' | 'unreadable' | null {
     if (sealed === null || (state !== 'kept' && state !== 'free')) return null;
     const run = state === 'kept' ? null : holder;
     const { labelKey, clock } = this.#parts;
@@ -97,6 +98,12 @@ export class ResponseOfAnother {
     // `free`: the call has ended without a kept response, so the unreadable bytes may belong to an earlier call with the same key.
     if (state === 'free') return null;
     this.#parts.onUnreadable(key.upstream);
-    throw unreadable();
+    return 'unreadable';
   }
+}
+
+/** A call that has run, and whose response cannot be had. @throws Refusal where the key forbids to make it again */
+function unavailable({ marker }: RepeatKey, refusal: Refusal): null {
+  if (marker === 'key') throw refusal;
+  return null;
 }

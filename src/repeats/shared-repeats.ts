@@ -86,9 +86,12 @@ export class SharedRepeats {
     this.#work.add(redis.change(key.name, claim, options));
   }
 
-  /** A call without a key goes on here without a client: it is claimed under its own name, so that a repeat elsewhere can wait for it. */
+  /**
+   * A call without a key goes on here without a client: it is claimed under its own name, so that a repeat elsewhere can wait for it.
+   * Also called when a repeat that had joined it here leaves: the call keeps its claim then, which no other holder could change.
+   */
   abandoned(key: RepeatKey): void {
-    this.#claims.hold(key, this.#claims.newClaim(key));
+    if (this.#claims.of(key) === null) this.#claims.hold(key, this.#claims.newClaim(key));
     this.#work.add(this.#claims.change(key, 'held'));
   }
 

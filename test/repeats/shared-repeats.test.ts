@@ -68,20 +68,23 @@ workspaces: {}`;
     keptResponses: () => [],
   });
   open.push(repeats);
-  /** What there is for the call; pauses of this replica end as soon as they begin. */
-  const find = async (call: RepeatKey = key): Promise<RepeatDecision | string> => {
-    let found: RepeatDecision | string | null = null;
-    repeats.find(call, new CallAbort()).then(
-      (value) => (found = value),
-      (failure: unknown) => (found = failure instanceof Refusal ? failure.code : String(failure)),
-    );
+  const patiently = async <T>(finding: Promise<T>): Promise<T | string> => {
+    let isFound = false;
+    const found = finding
+      .catch((failure: unknown) => (failure instanceof Refusal ? failure.code : String(failure)))
+      .finally(() => (isFound = true));
     await until(() => {
       clock.advance(25);
-      return found !== null;
+      return isFound;
     });
-    return found ?? 'nothing';
+    return found;
   };
-  return { repeats, find, counts, clock };
+  /** What there is for the call; pauses of this replica end as soon as they begin. */
+  const find = (call: RepeatKey = key): Promise<RepeatDecision | string> =>
+    patiently(repeats.find(call, new CallAbort()));
+  /** What there is for the repeat of a call without a key that was left. */
+  const ofLeft = (call: RepeatKey) => patiently(repeats.ofLeft(call, new CallAbort()));
+  return { repeats, find, ofLeft, counts, clock };
 }
 
 const make = { kind: 'make', arrivedAt: null };
@@ -245,6 +248,31 @@ describe('what clients leave of calls without a key', () => {
     expect(ageMs).toBeGreaterThanOrEqual(4_000);
     expect(ageMs).toBeLessThan(60_000);
     expect(await probe.keys('*left*')).toEqual([]);
+  });
+
+  test('can be had elsewhere, however many repeats at its own replica have left it again', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    const call = unnamed('one');
+    for (const _client of ['the first', 'its repeat', 'the repeat of that']) {
+      a.repeats.abandoned(call);
+      await a.repeats.flushed();
+    }
+    const found = b.ofLeft(unnamed('one'));
+    await until(async () => (await probe.exists(claimKey.replace('name', 'one'))) === 1);
+    a.repeats.ended(call, answered, 60_000);
+    expect(await found).toMatchObject({ response: { status: 200 } });
+  });
+
+  test('is made again where its response cannot be given, because no key forbids that', async () => {
+    const [a, b] = [replica('a'), replica('b')];
+    for (const spoil of [null, Buffer.from('spoilt')]) {
+      const call = unnamed(`spoilt: ${spoil !== null}`.replace(' ', ''));
+      a.repeats.abandoned(call);
+      a.repeats.ended(call, spoil === null ? { ...answered, response: 'too_large' } : answered, 60_000);
+      await a.repeats.flushed();
+      if (spoil !== null) await probe.set(responseKey.replace('name', call.name), spoil, 'KEEPTTL');
+      expect(await b.ofLeft({ ...call })).toBeNull();
+    }
   });
 });
 
