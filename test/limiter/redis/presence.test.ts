@@ -113,6 +113,41 @@ test('a replica that is the first on an emptied Redis does not count as the only
   }
 });
 
+test.each([
+  ['a key of another type', (key: string) => redis.set(key, 'foreign')],
+  ['a list', (key: string) => redis.rpush(key, 'foreign')],
+  ['a hash with other fields', (key: string) => redis.hset(key, { foreign: 'x' })],
+  ['an order that is no number', (key: string) => redis.hset(key, { order: 'x' })],
+  ['a start that is no number', (key: string) => redis.hset(key, { start: 'x' })],
+  ['heartbeats that are no number', (key: string) => redis.hset(key, { beats: 'x' })],
+  ['a hold that is no number', (key: string) => redis.hset(key, { held: 'x' })],
+  ['a doubt that is no number', (key: string) => redis.hset(key, { doubt: 'x' })],
+] as const)(
+  '%s, written by another application, is replaced at the next heartbeats',
+  async (written, write) => {
+    let known = ['', '', ''];
+    const beat = async (): Promise<string> => {
+      const argv = ['r1', ...known, '', '', '', '15000', living];
+      const reply = await runOwn(redis, 'presence', { keys: presenceKeys, argv });
+      if (!Array.isArray(reply)) throw new Error('no reply');
+      const [order, start, , beats] = reply.map(String);
+      known = [order ?? '', start ?? '', beats ?? ''];
+      return `${order} ${start}`;
+    };
+    // The record keeps its other fields where only one of them is overwritten.
+    const isField = written.includes('no number');
+    for (const key of isField ? presenceKeys.slice(0, 1) : presenceKeys) {
+      await redis.flushall();
+      await beat();
+      if (!isField) await redis.del(key);
+      await write(key);
+      await beat();
+      const after = await beat();
+      expect(await beat()).toBe(after);
+    }
+  },
+);
+
 describe('a replica that starts', () => {
   const closers: (() => unknown)[] = [];
   beforeEach(async () => {

@@ -52,19 +52,25 @@ if not now then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 end
+-- Another application may have written here: what cannot be used is replaced.
+for at, kind in ipairs({ 'hash', 'zset', 'string', 'zset' }) do
+  local found = redis.call('TYPE', KEYS[at]).ok
+  if found ~= 'none' and found ~= kind then redis.call('DEL', KEYS[at]) end
+end
 local knownOrder, knownBeats = tonumber(ARGV[2]), tonumber(ARGV[4]) or 0
 local record = redis.call('HMGET', KEYS[1], 'order', 'start', 'kind', 'beats', 'held', 'server', 'doubt')
 local order, start, kind, beats = tonumber(record[1] or nil), record[2], record[3], tonumber(record[4] or nil) or 0
-local held, server, doubt = record[5], record[6] or '', record[7] or ''
+local held, server = tonumber(record[5] or nil) and record[5] or text(now), record[6] or ''
+local doubt = tonumber(record[7] or nil) and record[7] or ''
 local own = runId()
 -- The leases of a replica that has been silent for longer have run out.
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now - leaseMs))
 
-local isGone = not order
-local isBack = order and knownOrder
+local isGone = not order or not tonumber(start or nil)
+local isBack = not isGone and knownOrder
   and (knownOrder > order or knownOrder == order and (ARGV[3] ~= start or knownBeats > beats))
 -- Who began it took a loss for the first start.
-local wasLoss = kind == 'first' and knownOrder and knownOrder < order
+local wasLoss = not isGone and kind == 'first' and knownOrder and knownOrder < order
 local isChecked = doubt ~= '' and ARGV[10] == doubt
 if isChecked and ARGV[11] == 'whole' then redis.call('ZREM', KEYS[4], ARGV[1]) end
 local isOver = doubt ~= '' and redis.call('ZCARD', KEYS[4]) == 0
