@@ -210,6 +210,33 @@ describe('a client that leaves a call that has been sent', () => {
     expect(given.aborted()).toBe(0);
   });
 
+  test('amid its response, and is an SDK, gets all of it with the repeat, from the first byte', async () => {
+    const responses: ServerResponse[] = [];
+    const given = await upstream((_request, response) => {
+      responses.push(response);
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write('data: first\n\n');
+    });
+    const leaving = new AbortController();
+    const first = await given.send('a', { 'x-stainless-retry-count': '0' }, { signal: leaving.signal });
+    await first.body?.getReader().read();
+    leaving.abort();
+    const repeat = await given.send('a', { 'x-stainless-retry-count': '1' });
+    responses[0]?.end('data: last\n\n');
+    expect(await repeat.text()).toBe('data: first\n\ndata: last\n\n');
+    expect([given.count(), given.aborted()]).toEqual([1, 0]);
+  });
+
+  test('amid its response, and whose repeat could not have its beginning any more, ends it', async () => {
+    const given = await upstream((_request, response) => response.write('x'.repeat(5_000)));
+    await given.gateway.reconfigure(`${given.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
+    const leaving = new AbortController();
+    const first = await given.send('a', { 'x-stainless-retry-count': '0' }, { signal: leaving.signal });
+    await first.body?.getReader().read();
+    leaving.abort();
+    await until(() => given.aborted() === 1);
+  });
+
   test('and whose repeat nobody expects ends it', async () => {
     const given = await slow();
     await leave(given, {});
