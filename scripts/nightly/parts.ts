@@ -27,6 +27,11 @@ export const parts: readonly Part[] = [
     what: 'what a call costs, of the gateway and of Redis',
     command: npm('bench:cost'),
   },
+  {
+    name: 'hostile',
+    what: 'what compression bombs and streams of junk cost the other workspaces',
+    command: npm('bench:hostile'),
+  },
   { name: 'held', what: 'what a held call costs', command: npm('bench:held') },
   {
     name: 'observability',

@@ -22,9 +22,9 @@ const mib = 1024 * kib;
  * What one response may decode to, bytes: text of events shrinks to a 90th at best, and a bomb to a 600,000th. The slowest decoder
  * (gzip of what hardly shrinks) needs 40 ms for the maximum.
  */
-const maxOfOne = { base: 128 * kib, perByteReceived: 128, total: 8 * mib } as const;
+const maxOfOne = { base: 64 * kib, perByteReceived: 128, total: 8 * mib } as const;
 /** Received bytes of one response that wait for its decoder. */
-const backlogBytes = mib;
+const backlogBytes = 256 * kib;
 /**
  * What all decoders of the process may take: how many there are, how many of them work at once, what they
  * keep, and what they decode per second (about a tenth of a core).
@@ -37,7 +37,7 @@ const maxTextMs = 1_000;
 /** How long the end of a response waits for what was decoded beside it. Milliseconds. */
 export const maxEndMs = 50;
 /** What a decoder gives out at once, bytes. */
-const chunkSize = 64 * kib;
+const chunkSize = 16 * kib;
 
 interface Coding {
   /** What its decoder keeps of the decoded text at most: its window. */
