@@ -176,7 +176,7 @@ function decoded(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
-    // What cannot be decoded has no name that the list could hold.
+    // As a name it is none of the list, as a value it is the same for each call.
     return text;
   }
 }
@@ -230,27 +230,40 @@ function* membersOf(
   for (const member of pathAndQuery.slice(at + 1).split('&')) {
     const name = memberName(member);
     const meaning = meaningOf(name, carriers);
-    if (meaning !== null)
-      yield [name, member.slice(member.indexOf('=') + 1).replaceAll(/%2f/gi, '/'), meaning];
+    if (meaning === null) continue;
+    const written = member.slice(member.indexOf('=') + 1);
+    const value = decoded(written);
+    // A value of other characters than a credential's could spell the text of another account.
+    yield [name, /^[!-~]*$/.test(value) ? value : written, meaning];
   }
 }
 
-/** Parameters that name the signer, in schemes that sign each call: AWS, OAuth 1.0, Digest, Hawk, HTTP signatures. */
-const signer = /\b(?:credential|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",/\s]+/gi;
+/**
+ * Parameters that name the signer, in schemes that sign each call: AWS and its kind, Huawei, OAuth 1.0, Akamai, Digest, Hawk, HTTP
+ * signatures. They come in any order, apart by commas, semicolons or `&`.
+ */
+const signer =
+  /\b(?:credential|access|access_token|client_token|oauth_consumer_key|oauth_token|username|keyid|id)="?[^",;&/\s]+/gi;
+
+/** Older schemes: `AWS AKIA…:signature`, `SharedKey account:signature`; Baidu's is one word, `bce-auth-v1/AK/time/…/signature`. */
+const signedShort =
+  /^(?:(?!bearer |basic )[\w-]+ +(?<id>[^\s:=,;&/"]+):|(?<version>[\w-]*auth-v\d+)\/(?<key>[^/\s]+)\/)/i;
 
 /**
  * The part of a credential that is the same for each call of an account: a signature is not. Who signs is no secret, so that another
  * workspace could claim it: such an account is the workspace's own.
  */
 function lastingPart(value: string, workspaceId: string): string {
+  const { id, key, version } = signedShort.exec(value)?.groups ?? {};
+  if (id !== undefined || key !== undefined) return signed([version ?? '', id ?? key ?? '']);
   const [, scheme = '', rest = ''] = /^([\w-]+) +(.*)$/s.exec(value) ?? [];
   // The value of `X-Amz-Credential`: access key, day, region, service.
   if (scheme === '') return /^[^/\s]+(?=\/\d{8}\/.+_request$)/.test(value) ? signed([value]) : value;
-  const signers = rest.includes('=') && rest.includes(',') ? (rest.match(signer) ?? []) : [];
+  const signers = /=.*[,;&]/s.test(rest) ? (rest.match(signer) ?? []) : [];
   return `${scheme.toLowerCase()} ${signers.length === 0 ? rest : signed(signers)}`;
 
   function signed(by: readonly string[]): string {
-    return [...by.map((text) => text.split('/', 1)[0]), workspaceId].join(' of ');
+    return [...by.map((text) => text.split('/', 1)[0] ?? '').toSorted(), workspaceId].join(' of ');
   }
 }
 

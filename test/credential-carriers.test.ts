@@ -105,6 +105,20 @@ describe('the account of a credential that the client brings', () => {
     expect(a).not.toBe(b);
     expect(account({ pathAndQuery: `/v2?${name}=sk-a&x=2` })).toBe(a);
   });
+  test('is the same for a query value in any spelling of its bytes', () => {
+    const of = (value: string): string | null => account({ pathAndQuery: `/v1?key=${value}` });
+    expect(of('%73k%2da')).toBe(of('sk-a'));
+    expect(of('sk%ZZ')).not.toBe(of('sk-a'));
+  });
+  test('is another for each token of a scheme that signs nothing, whatever characters it has', () => {
+    const of = (value: string): string | null => account({ rawFields: ['Authorization', value] });
+    for (const [scheme, ...tokens] of [
+      ['Bearer', 'a.b-c_d~e+f/g==', 'u:a', 'u:b', 'a.b-c_d~e+f/h==', 'id=1;x', 'id=2;x'],
+      ['Basic', 'dTpw', 'dTpx'],
+      ['Token', 'token=a', 'token=b'],
+    ])
+      expect(new Set(tokens.map((token) => of(`${scheme} ${token}`))).size).toBe(tokens.length);
+  });
   test.each(others)('is not named by %s', (name) => {
     expect(account({ rawFields: [name, 'x'] })).toBeNull();
   });
@@ -161,6 +175,13 @@ describe('the account of a credential that the client brings', () => {
     ['AWS in the query', (nonce, who) => ({ pathAndQuery: `/b?X-Amz-Credential=${who}%2F20261125%2Feu-west-1%2Fs3%2Faws4_request&X-Amz-Signature=${nonce}` })],
     ['OAuth 1.0', (nonce, who) => ({ rawFields: ['Authorization', `OAuth oauth_consumer_key="c", oauth_token="${who}", oauth_nonce="${nonce}", oauth_signature="s${nonce}"`] })],
     ['Digest', (nonce, who) => ({ rawFields: ['Authorization', `Digest username="${who}", realm="r", nonce="${nonce}", response="${nonce}"`] })],
+    ['OAuth 1.0 in another order', (nonce, who) => ({ rawFields: ['Authorization', nonce === 'n1' ? `OAuth oauth_consumer_key="c",oauth_token="${who}",oauth_nonce="1"` : `OAuth realm="r",oauth_nonce="2",oauth_token="${who}",oauth_consumer_key="c"`] })],
+    ['AWS of old', (nonce, who) => ({ rawFields: ['Authorization', `AWS ${who}:${nonce}=`] })],
+    ['Azure, SharedKey', (nonce, who) => ({ rawFields: ['Authorization', `SharedKey ${who}:${nonce}+/=`] })],
+    ['Azure, HMAC', (nonce, who) => ({ rawFields: ['Authorization', `HMAC-SHA256 Credential=${who}&SignedHeaders=host&Signature=${nonce}`] })],
+    ['Huawei', (nonce, who) => ({ rawFields: ['Authorization', `SDK-HMAC-SHA256 Access=${who}, SignedHeaders=host, Signature=${nonce}`] })],
+    ['Akamai', (nonce, who) => ({ rawFields: ['Authorization', `EG1-HMAC-SHA256 client_token=${who};access_token=a;timestamp=1;nonce=${nonce};signature=s${nonce}`] })],
+    ['Baidu', (nonce, who) => ({ rawFields: ['Authorization', `bce-auth-v1/${who}/2026-11-25T00:00:00Z/1800/host/${nonce}`] })],
     ['an HTTP signature', (nonce, who) => ({ rawFields: ['Authorization', `Signature keyId="${who}", algorithm="hs2019", signature="${nonce}"`] })],
   ]; // prettier-ignore
   test.each(signed)('is that of the signer where each call is signed (%s), within its workspace', (_, of) => {
