@@ -216,7 +216,7 @@ function usageFeedback(members: UsageMembers): Feedback | null {
   return usage === null ? null : { ...nothingLearned, usage };
 }
 
-const isEventStream = (type: string): boolean => type.startsWith('text/event-stream');
+const isEventStream = (type: string): boolean => /^text\/event-stream\b/i.test(type);
 const isJson = (type: string): boolean => /^application\/(?:[\w.-]+\+)?json\b/i.test(type);
 
 function responseFacts(

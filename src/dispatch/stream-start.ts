@@ -72,8 +72,12 @@ export function streamStart(
       if (size >= maxHeldBytes) finish(goesOn);
     };
     const onEnd = (): void => {
-      if (decoder === null) finish(ended);
-      else decoder.end(() => finish(ended));
+      if (decoder === null) finishAtEnd();
+      else decoder.end(finishAtEnd);
+    };
+    const finishAtEnd = (): void => {
+      reader.endOfStream();
+      finish(ended);
     };
     const onError = (error: Error): void =>
       finish((held) => Readable.from(broken(held, error), { objectMode: false }));
@@ -123,6 +127,11 @@ class StartReader {
     this.#parser.feed(text);
     this.#readDocument(text);
     this.isOver ||= this.#length >= maxHeldBytes;
+  }
+
+  /** All has come. Some upstreams leave out the empty line behind their last event, and some clients read it all the same. */
+  endOfStream(): void {
+    if (!this.isOver) this.#parser.feed('\n\n');
   }
 
   /** Nothing more is waited for. */

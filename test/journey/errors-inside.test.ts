@@ -174,6 +174,8 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
         event({ type: 'response.failed', response: { error: limited.error } }),
     ],
     ['in events of several lines', `event: error\r\ndata: {"error":\r\ndata: {"code": 429}}\r\n\r\n`],
+    ['without the empty line behind it', event(limited).trimEnd()],
+    ['that ends with its line', event(limited).replace(/\n$/, '')],
     ['without data:', JSON.stringify(limited)],
     ['without data:, over several lines', JSON.stringify([limited], null, 2)],
   ])('an event %s', async (_name, text) => {
@@ -181,6 +183,14 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
       expect(await ask(events(text, { pieces }), { stream: true })).toMatchObject({ text: content, sent: 2 });
     }
   });
+
+  test.each(['Text/Event-Stream', 'TEXT/EVENT-STREAM; charset=UTF-8', 'text/event-stream;charset=utf-8'])(
+    'an event of %s',
+    async (type) => {
+      const reply = await ask(written(type, event(limited)), { stream: true });
+      expect(reply).toMatchObject({ text: content, sent: 2 });
+    },
+  );
 
   test('a stream that is silent for a moment behind its head', async () => {
     const late: Answer = (response) => {
