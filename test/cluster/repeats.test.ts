@@ -138,6 +138,32 @@ test('a client that left a call at one replica gets its response at another by a
   }
 });
 
+test('a repeat amid a stream gets all of it at another replica, with a key while the first client reads, or as an SDK repeats after it left', async () => {
+  const responses: ServerResponse[] = [];
+  const { send, bodies } = await fleet((response) => {
+    responses.push(response);
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: first\n\n');
+  });
+  const whole = 'data: first\n\ndata: last\n\n';
+  const first = await send(0, 'a', keyed);
+  const joined = textOf(send(1, 'a', keyed));
+  await sleep(100);
+  responses.splice(0).forEach((response) => response.end('data: last\n\n'));
+  expect([await first.text(), await joined]).toEqual([whole, whole]);
+
+  const leaving = new AbortController();
+  const left = await send(0, 'b', { 'x-stainless-retry-count': '0' }, leaving.signal);
+  await left.body?.getReader().read();
+  leaving.abort();
+  await until(async () => (await probe.keys('*')).some((key) => key.includes(':left:')));
+  const again = textOf(send(1, 'b', { 'x-stainless-retry-count': '1' }));
+  await until(async () => !(await probe.keys('*')).some((key) => key.includes(':left:')));
+  responses.splice(0).forEach((response) => response.end('data: last\n\n'));
+  expect(await again).toBe(whole);
+  expect(bodies).toEqual(['a', 'b']);
+});
+
 test('a call whose client left while it waited gets its position back when it is repeated at another replica', async () => {
   const responses: (() => void)[] = [];
   const { send, leave, bodies, waiting } = await fleet((response) => {
