@@ -107,7 +107,8 @@ function attempt(call: Call, { url, key, waitSeconds, signal }: Attempt): Promis
       signal,
       headers: {
         'sluice-key': key,
-        'x-nonce': nonce,
+        // Equal calls are equal in every field.
+        'x-nonce': idempotencyKey ?? nonce,
         prefer: `wait=${waitSeconds}`,
         'content-type': 'application/json',
         ...(idempotencyKey === null ? {} : { 'idempotency-key': idempotencyKey }),

@@ -9,6 +9,7 @@ export type Lane = 'open' | 'serial';
 
 /** One request that the upstream did the work of. */
 export interface Executed {
+  /** The name of its call; the idempotency key where it has one. */
   readonly nonce: string;
   readonly lane: Lane;
   /** Counts all requests from 1; the response repeats it, so a client can say which request answered it. */
