@@ -51,10 +51,17 @@ export class Connection {
   isAuthenticated = false;
   /** Bytes that had come over it when its last call ended: what has come since is the beginning of a head. */
   bytesBefore = 0;
+  readonly #idleStrangers: Set<Connection>;
 
-  constructor(socket: Socket, isExcess = false) {
+  constructor(socket: Socket, isExcess: boolean, idleStrangers: Set<Connection>) {
     this.socket = socket;
     this.isExcess = isExcess;
+    this.#idleStrangers = idleStrangers;
+  }
+
+  /** The response to its newest call was sent, and nothing more happens than that the rest of the request is thrown away. */
+  lingers(): void {
+    if (!this.isAuthenticated) this.#idleStrangers.add(this);
   }
 
   /**
@@ -126,7 +133,7 @@ export interface ConnectionBounds {
 export class Connections {
   readonly #bounds: ConnectionBounds;
   readonly #known = new Map<Socket, Connection>();
-  /** Connections without an open call that never had an authenticated one, the longest idle first. */
+  /** Connections that never had an authenticated call, and have none open but one that lingers; the longest idle first. */
   readonly #idleStrangers = new Set<Connection>();
   readonly #onGivenUp: () => void;
   #openCalls = 0;
@@ -196,7 +203,8 @@ export class Connections {
       const [longestIdle] = this.#idleStrangers;
       if (longestIdle !== undefined) this.#giveUp(longestIdle);
     }
-    const connection = new Connection(socket, this.#known.size >= this.#bounds.maxConnections);
+    const isExcess = this.#known.size >= this.#bounds.maxConnections;
+    const connection = new Connection(socket, isExcess, this.#idleStrangers);
     this.#known.set(socket, connection);
     this.#idleStrangers.add(connection);
     // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
@@ -265,6 +273,7 @@ export class Connections {
   #giveUp(connection: Connection): void {
     this.#known.delete(connection.socket);
     this.#idleStrangers.delete(connection);
+    for (const call of connection.calls) call.gone.abort();
     connection.socket.destroy();
     this.#onGivenUp();
   }

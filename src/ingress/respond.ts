@@ -55,12 +55,13 @@ const responseEnd = ({ response, gone }: OpenCall): Promise<ResponseEnd> =>
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
  * under a client that is still sending, and the reset can overtake our response (RFC 9112 §9.6).
  */
-const linger = ({ request, gone }: OpenCall, { clock, lingerMs }: ResponseParts): Promise<void> =>
+const linger = ({ request, gone, connection }: OpenCall, { clock, lingerMs }: ResponseParts): Promise<void> =>
   new Promise((resolve) => {
     if (gone.aborted) {
       resolve();
       return;
     }
+    connection.lingers();
     const done = (): void => {
       cancel();
       request.off('end', done);

@@ -50,6 +50,16 @@ const strangers: readonly (readonly [string, string, boolean])[] = [
     true,
   ],
   ['had a call without a key', 'GET /activity HTTP/1.1\r\nHost: h\r\n\r\n', true],
+  [
+    'had a call without a key, and do not end its body',
+    'POST /via/up/x HTTP/1.1\r\nHost: h\r\nContent-Length: 9999\r\n\r\na',
+    true,
+  ],
+  [
+    'had a call with a wrong key, and ask whether to send its body',
+    `POST /via/up/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer ${wrongKey}\r\nExpect: 100-continue\r\nContent-Length: 9999\r\n\r\n`,
+    true,
+  ],
   ['asked for what does not exist', 'GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n', true],
 ];
 
