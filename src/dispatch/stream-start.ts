@@ -84,10 +84,11 @@ export function streamStart(
     const onClose = (): void => {
       if (!body.readableEnded) onError(new Error('the body closed before its end'));
     };
-    let cancel = clock.after(maxSilentMs, () => finish(goesOn));
+    const giveUp = (): void => finish(body.readableEnded ? ended : goesOn);
+    let cancel = clock.after(maxSilentMs, giveUp);
     const holdFor = (ms: number): void => {
       cancel();
-      cancel = clock.after(ms, () => finish(body.readableEnded ? ended : goesOn));
+      cancel = clock.after(ms, giveUp);
     };
     if (decoder === null && !isPlain(encoding)) return finish(goesOn);
     body.on('end', onEnd).on('error', onError).on('close', onClose).on('data', onData);
