@@ -54,7 +54,7 @@ export class BucketView {
 
   /** An operator opens the bucket. A hold that follows a loss of data goes on, for `recoveryGraceMs` at most. */
   reopen(now: number): void {
-    this.closing.reopen();
+    this.closing.reopen(now);
     if (this.resumeAt !== null) this.resumeAt = Math.min(this.resumeAt, now + recoveryGraceMs);
   }
 

@@ -5,6 +5,8 @@ export class Closing {
   #until: number | null = null;
   /** The earliest end of the closing that Redis has stated: an earlier end in a later reply means that Redis lost a write. */
   #atLeast: number | null = null;
+  /** When an operator opened the bucket last. */
+  #reopenedAt: number | null = null;
 
   get until(): number | null {
     return this.#until;
@@ -25,7 +27,9 @@ export class Closing {
 
   /** Notes the closing that a reply states, which is read at `now`. */
   note(closedMs: number, { sentAt, now }: { readonly sentAt: number; readonly now: number }): void {
-    this.#atLeast = closedMs > 0 ? sentAt + closedMs : null;
+    // A reply to what was sent before the opening may tell of a closing that the opening has ended.
+    const isOfBefore = this.#reopenedAt !== null && sentAt <= this.#reopenedAt;
+    this.#atLeast = closedMs > 0 && !isOfBefore ? sentAt + closedMs : null;
     this.#until = now + closedMs;
   }
 
@@ -35,10 +39,11 @@ export class Closing {
     this.#atLeast = laterOf(this.#atLeast, until);
   }
 
-  /** An operator opens the bucket: an earlier end in a later reply is no loss then. */
-  reopen(): void {
+  /** An operator opens the bucket at this time: an earlier end in a later reply is no loss then. */
+  reopen(now: number): void {
     this.#until = null;
     this.#atLeast = null;
+    this.#reopenedAt = now;
   }
 
   /** Notes the closing that a message of another replica states. */
