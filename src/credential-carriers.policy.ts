@@ -12,29 +12,41 @@ import type { CredentialCarriers, UpstreamKind } from './config/settings.ts';
 /** Request fields. */
 const fieldNames: ReadonlySet<string> = new Set([
   'authorization',
-  'auth-token',
+  'admin-token',
+  'auth',
+  'authentication',
+  'bearer',
   'circle-token',
   'client-secret',
   'dd-application-key',
   'fastly-key',
   'job-token',
+  'jwt',
   'deploy-token',
+  'personal-token',
+  'session-token',
   'token',
+  'user-token',
+  'x-admin-token',
   'x-amz-security-token',
   'x-app-key',
   'x-app-token',
-  'x-auth-key',
+  'x-auth',
+  'x-authentication',
   'x-authorization',
   'x-client-secret',
   'x-cmc_pro_api_key',
   'x-consul-token',
+  'x-emby-token',
   'x-figma-token',
   'x-functions-key',
   'x-github-token',
   'x-gitlab-token',
+  'x-hasura-admin-secret',
   'x-honeycomb-team',
   'x-insert-key',
   'x-jfrog-art-api',
+  'x-jwt-assertion',
   'x-key',
   'x-license-key',
   'x-nomad-token',
@@ -44,7 +56,6 @@ const fieldNames: ReadonlySet<string> = new Set([
   'x-postmark-account-token',
   'x-postmark-server-token',
   'x-rapidapi-key',
-  'x-secret-key',
   'x-sentry-auth',
   'x-sentry-token',
   'x-serverless-authorization',
@@ -52,13 +63,14 @@ const fieldNames: ReadonlySet<string> = new Set([
   'x-shopify-storefront-access-token',
   'x-subscription-token',
   'x-token',
+  'x-trackertoken',
   'x-user-token',
   'x-vault-token',
 ]);
 
-/** Ends of field names that providers put their own name before: `x-goog-api-key`, `dd-api-key`, `x-shopify-access-token`. */
+/** Ends of field names that providers put their own name before: `x-goog-api-key`, `cb-access-key`, `x-shopify-access-token`. */
 const fieldEnds =
-  /(?:api[-_]?(?:key|token|secret)|access[-_]token|auth-token|private-token|subscription-key)$/;
+  /(?:api[-_]?(?:key|token|secret)|(?:access|auth|authentication|bearer|secret)[-_]?(?:key|token)|private-token|subscription-key)$/;
 
 /**
  * What a query member of a name is.

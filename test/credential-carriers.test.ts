@@ -16,13 +16,15 @@ const fields = [
   'PRIVATE-TOKEN', 'JOB-TOKEN', 'X-Auth-Token', 'X-Shopify-Access-Token', 'X-Shopify-Storefront-Access-Token',
   'X-RapidAPI-Key', 'X-Access-Token', 'x-functions-key', 'X-Amz-Security-Token', 'x-amz-access-token', 'DD-API-KEY',
   'X-Figma-Token', 'X-Vault-Token', 'Circle-Token', 'X-GitHub-Token', 'X-GitLab-Token', 'Fastly-Key',
+  'AccessKey', 'X-Access-Key', 'CB-ACCESS-KEY', 'AuthToken', 'X-Auth-Key', 'X-Auth_Token', 'AuthenticationToken', 'X-Bearer-Token', 'Secret-Key',
+  'Authentication', 'X-Auth', 'JWT', 'Session-Token', 'X-TrackerToken', 'X-Hasura-Admin-Secret', 'X-JWT-Assertion',
   'X-Algolia-API-Key', 'X-Subscription-Token', 'X-CMC_PRO_API_KEY', 'x-acme-api-key',
 ]; // prettier-ignore
 
 /** Fields that look like them and carry none. */
 const others = [
   'idempotency-key', 'x-idempotency-key', 'accept', 'cookie', 'x-csrf-token', 'stripe-account', 'openai-organization',
-  'anthropic-version', 'x-goog-user-project', 'x-request-id', 'sec-websocket-key', 'x-shopify-webhook-id',
+  'anthropic-version', 'x-goog-user-project', 'x-request-id', 'sec-websocket-key', 'x-recaptcha-token', 'x-goog-encryption-key', 'x-push-token', 'author-key', 'page-token', 'etag-key', 'x-shopify-webhook-id',
 ]; // prettier-ignore
 
 const query = [
