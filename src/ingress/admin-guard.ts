@@ -39,7 +39,9 @@ export function guardAdmin({ adminNames, adminToken }: AdminAccess): RequestHand
     const isBareProbe = hosts.length === 0 && probes.has(request.path);
     const host = hosts.length === 1 ? (hosts[0] ?? '').trim() : '';
     const hostname = hostnameOf(host);
-    if (!isBareProbe && (hostname === null || !isOwn(hostname))) {
+    // An absolute target names a host of its own, which would count instead (RFC 9112 §3.2.2). No browser sends one here.
+    const isAbsolute = !request.url.startsWith('/');
+    if (isAbsolute || (!isBareProbe && (hostname === null || !isOwn(hostname)))) {
       const detail =
         'Name the admin port by its IP address, as localhost, or by a name of `server.adminNames` in the configuration.';
       return adminProblem(response, { status: 403, code: 'admin_host_forbidden', detail });

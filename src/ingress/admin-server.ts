@@ -105,6 +105,7 @@ function buildApp(options: AdminServerOptions): Express {
     response.status(404).type('text').send('not found\n');
   });
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
+    if (error instanceof URIError) return void response.status(400).type('text').send('invalid path\n');
     options.onBug(error);
     if (response.headersSent) response.socket?.destroy();
     else response.status(500).type('text').send('internal error\n');

@@ -123,6 +123,17 @@ describe('a request to the admin port', () => {
       expect((await get('/activity', hosts)).status).not.toBe(200);
   });
 
+  test('is refused when its target names a host of its own, whatever its Host says', async () => {
+    await start();
+    for (const target of [
+      'http://evil.example/activity',
+      'HTTP://evil.example/livez',
+      'http://localhost/activity',
+    ])
+      for (const host of ['localhost', 'evil.example'])
+        expect(await get(target, [`Host: ${host}`])).toEqual(foreignName);
+  });
+
   test('needs no name as an HTTP/1.0 probe, which no browser sends, and for nothing else', async () => {
     await start();
     expect(await get('/livez', [], '1.0')).toEqual(fine);
@@ -224,6 +235,11 @@ describe('a command at the admin port', () => {
     for (const path of ['/metrics', '/readyz', '/activity', '/'])
       expect(await get(path, [own])).toEqual(fine);
     expect(acted).toEqual(['pause api']);
+  });
+
+  test('with a path that means no text is the mistake of whoever sent it', async () => {
+    await start();
+    expect((await post('/upstreams/%ff/open', ['Host: localhost', 'Sluice-Admin: yes'])).status).toBe(400);
   });
 
   test('is reported with what came of it, by the names of the configuration only', async () => {
