@@ -51,7 +51,7 @@ const writtenHere = new Set(['host', 'content-length', 'expect']);
 const announcesEmptyBody = new Set(['POST', 'PUT', 'PATCH']);
 
 const staysHere = (name: string): boolean =>
-  writtenHere.has(name) || isHopByHop(name) || isOfTheWayHere(name) || name.startsWith('sluice-');
+  writtenHere.has(name) || isHopByHop(name) || isOfTheWayHere(name) || /^sluice[-_]/.test(name);
 
 /** Builds the fields of one attempt. Values of the client are passed on as they are, also empty ones. */
 export function outgoingFields(input: OutgoingInput): OutgoingFields {

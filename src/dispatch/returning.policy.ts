@@ -46,7 +46,7 @@ export function returningFields(input: ReturningInput): string[] {
     const name = rawFields[at] ?? '';
     const value = rawFields[at + 1] ?? '';
     const lower = name.toLowerCase();
-    if (isHopByHop(lower) || lower.startsWith('sluice-') || isWithheld(lower)) continue;
+    if (isHopByHop(lower) || /^sluice[-_]/.test(lower) || isWithheld(lower)) continue;
     if (named?.has(lower) === true && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;

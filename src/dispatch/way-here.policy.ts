@@ -14,6 +14,11 @@ const names = new Set([
   'x-forwarded',
   'forwarded-for',
   'forwarded-proto',
+  'x-forward-for',
+  'x-forward-proto',
+  'x-scheme',
+  'x-url-scheme',
+  'front-end-https',
   'cdn-loop',
   'cookie2',
   'remote-user',
@@ -48,6 +53,10 @@ const names = new Set([
   'x-client-cert',
   'client-cert',
   'client-cert-chain',
+  'x-client-dn',
+  'x-client-verify',
+  'x-anonymous-consumer', // Kong
+  'x-credential-identifier',
   // Traces
   'traceparent',
   'tracestate',
@@ -81,6 +90,16 @@ const prefixes = [
   'x-appengine-',
   'x-auth-request-', // oauth2-proxy
   'x-goog-authenticated-user-',
+  'x-ms-client-principal', // the sign-in of Azure's App Service
+  'x-ms-token-',
+  'x-consumer-', // Kong
+  'x-pomerium-',
+  'x-webauth-',
+  'tailscale-user-',
+  'x-istio-',
+  'l5d-', // linkerd
+  'x-client-cert-',
+  'x-tls-client-',
   'x-amzn-oidc-',
   'x-amzn-tls-',
   'x-amzn-mtls-',
@@ -105,6 +124,8 @@ const prefixes = [
   'x-instana-',
   'x-dynatrace-',
   'pinpoint-',
+  'eagleeye-',
+  'sw6',
   'sw8',
 ];
 

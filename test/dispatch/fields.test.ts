@@ -75,6 +75,9 @@ describe('fields sent upstream', () => {
     'X-Amzn-OIDC-Identity', 'CF-Access-JWT-Assertion', 'CDN-Loop', 'X-Vercel-Forwarded-For', 'Client-Cert',
     'b3', 'X-B3-TraceId', 'X-B3-Sampled', 'uber-trace-id', 'uberctx-user', 'jaeger-debug-id', 'x-datadog-trace-id', 'x-datadog-sampling-priority',
     'sentry-trace', 'X-Amzn-Trace-Id', 'X-Cloud-Trace-Context', 'ot-tracer-spanid', 'ot-baggage-user', 'newrelic', 'elastic-apm-traceparent',
+    'X-Forward-For', 'X-Scheme', 'Front-End-Https', 'X-MS-Client-Principal', 'X-MS-Client-Principal-Name', 'X-MS-Token-AAD-Access-Token',
+    'X-Consumer-Username', 'X-Anonymous-Consumer', 'X-Pomerium-Jwt-Assertion', 'X-WebAuth-User', 'Tailscale-User-Login', 'l5d-client-id',
+    'X-TLS-Client-Cert', 'X-Client-DN', 'eagleeye-traceid', 'Sluice-Key', 'Sluice-Upstream-Anything',
     'X-Instana-T', 'X-Dynatrace', 'grpc-trace-bin', 'sw8', 'Correlation-Context',
   ])('never name the client or trace it: %s', (name) => {
     for (const spelling of [name, name.toLowerCase(), name.toUpperCase(), name.replaceAll('-', '_')]) {

@@ -32,7 +32,7 @@ describe('fields returned to the client', () => {
   });
   test.each([
     'Connection', 'Keep-Alive', 'Proxy-Authenticate', 'Proxy-Connection', 'Proxy-Authentication-Info', 'TE', 'Trailer',
-    'Transfer-Encoding', 'Upgrade', 'Sluice-Error', 'SLUICE-Admission', 'Alt-Svc', 'RateLimit', 'RateLimit-Policy',
+    'Transfer-Encoding', 'Upgrade', 'Sluice-Error', 'Sluice_Error', 'SLUICE-Admission', 'Alt-Svc', 'RateLimit', 'RateLimit-Policy',
   ])('never include %s', (name) => {
     expect(returning([name, 'x', 'A', 'b'])).toEqual(['A', 'b']);
   }); // prettier-ignore
