@@ -3,7 +3,18 @@
  * as a POST. Whether the upstream's does is not known, so that such a request counts as both.
  */
 
-const overrideNames = new Set(['x-http-method-override', 'x-http-method', 'x-method-override', '_method']);
+const overrideNames = new Set([
+  'x-http-method-override',
+  'x-http-method',
+  'x-method-override',
+  'x-override-method',
+  'http-method-override',
+  '_method',
+]);
+
+/** Facebook's Graph API runs a GET with `?method=post` as a POST. Elsewhere `method` means much else, so that its value decides. */
+const namesMethod = (name: string, value: string): boolean =>
+  name.toLowerCase() === 'method' && /^(?:post|patch|put|delete)$/i.test(value);
 
 /** Longer forms (bytes) are not searched: a request that has one and is idempotent by its method alone hardly exists. */
 const maxForm = 65_536;
@@ -42,7 +53,8 @@ const methodsIn = (value: string): string[] => value.split(',').map((method) => 
 function methodsOf(form: string): string[] {
   // A name may be percent-encoded; most queries need no parsing.
   if (!/method|%/i.test(form)) return [];
-  return [...new URLSearchParams(form)].flatMap(([name, value]) =>
-    isOverride(name) ? methodsIn(value) : [],
+  // Some servers split at semicolons, too.
+  return [...new URLSearchParams(form.replaceAll(';', '&'))].flatMap(([name, value]) =>
+    isOverride(name) || namesMethod(name, value) ? methodsIn(value) : [],
   );
 }

@@ -35,6 +35,10 @@ describe('a call that asks for another method than its own', () => {
     { path: '/a?%5Fmethod=POST' },
     { path: '/a?%5f%6d%65%74%68%6f%64=POST' },
     { path: '/a?X-HTTP-Method-Override=POST' },
+    { path: '/a?x=1;_method=POST' },
+    { path: '/a?method=post' },
+    { fields: ['HTTP-Method-Override', 'POST'] },
+    { fields: ['X-Override-Method', 'POST'] },
     { form: 'a=1&_method=POST' },
     { method: 'DELETE', fields: ['X-HTTP-Method-Override', 'POST'] },
     { method: 'PUT', form: '_method=PATCH' },
@@ -59,7 +63,7 @@ describe('a call that asks for another method than its own', () => {
   });
 
   test.each<Asked>([
-    { path: '/a?payment_method=card&method=POST' },
+    { path: '/a?payment_method=POST&method=flickr.photos.search' },
     { path: '/a_method=POST?x=%20' },
     { fields: ['X-Payment-Method', 'card', 'Access-Control-Request-Method', 'POST'] },
     { form: 'shipping_method=POST' },
