@@ -69,12 +69,18 @@ export async function startFleet(replicas: number, config: FleetConfig): Promise
 const reloads = ({ lines }: Gateway): number =>
   lines.filter((line) => parsed(line)['message'] === 'configuration reloaded').length;
 
+/** What a replica's `/metrics` says. A kept connection may be closed in the moment in which it is used: then it is asked again. */
+export async function metricsOf(adminUrl: string): Promise<string> {
+  const ask = async (): Promise<string> => (await fetch(`${adminUrl}/metrics`)).text();
+  return ask().catch(ask);
+}
+
 /** The values of a metric, one per series of those of these replicas that answer. */
 export async function readMetrics(gateways: readonly Gateway[], name: string): Promise<number[]> {
   const texts = await Promise.all(
     gateways
       .filter((gateway) => gateway.isAlive())
-      .map(async ({ adminUrl }) => (await fetch(`${adminUrl}/metrics`)).text()),
+      .map(({ adminUrl }) => metricsOf(adminUrl)),
   );
   return texts
     .flatMap((text) => text.split('\n'))

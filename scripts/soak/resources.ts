@@ -1,6 +1,6 @@
 /** Memory and descriptors of one replica over the soak, and whether they stayed flat. */
 import { readdir, readFile } from 'node:fs/promises';
-import type { Gateway } from '../cluster/fleet.ts';
+import { metricsOf, type Gateway } from '../cluster/fleet.ts';
 
 export interface Reading {
   /** Used part of V8's heap, bytes. */
@@ -15,7 +15,7 @@ const maxResidentGrowth = 64 * 1_048_576;
 const maxDescriptorGrowth = 40;
 
 export async function read({ adminUrl, pid }: Gateway): Promise<Reading> {
-  const text = await (await fetch(`${adminUrl}/metrics`)).text();
+  const text = await metricsOf(adminUrl);
   const heap = Number(/^nodejs_heap_size_used_bytes (\S+)$/m.exec(text)?.[1]);
   const pages = Number((await readFile(`/proc/${pid}/statm`, 'utf8')).split(' ')[1]);
   return { heap, resident: pages * 4_096, descriptors: (await readdir(`/proc/${pid}/fd`)).length };
