@@ -78,9 +78,7 @@ export async function metricsOf(adminUrl: string): Promise<string> {
 /** The values of a metric, one per series of those of these replicas that answer. */
 export async function readMetrics(gateways: readonly Gateway[], name: string): Promise<number[]> {
   const texts = await Promise.all(
-    gateways
-      .filter((gateway) => gateway.isAlive())
-      .map(({ adminUrl }) => metricsOf(adminUrl)),
+    gateways.filter((gateway) => gateway.isAlive()).map(({ adminUrl }) => metricsOf(adminUrl)),
   );
   return texts
     .flatMap((text) => text.split('\n'))
