@@ -87,7 +87,7 @@ export const upstream = section({
     .max(1_000_000)
     .default(1_000)
     .describe(
-      'Buckets that one workspace may have at a time by what its calls choose (fields, paths and body members in bucketBy, credentials of its own); further values share one.',
+      'Buckets that one workspace may have at a time by what its calls choose (models, fields, paths and body members in bucketBy, credentials of its own); further values share one.',
     ),
   allowPrivateAddresses: z
     .union([z.boolean(), z.array(addressRange).min(1)])

@@ -1,6 +1,6 @@
 /**
- * How many buckets a workspace may have by values that its calls choose: fields, path segments and body members of `bucketBy`, and
- * credentials that clients bring.
+ * How many buckets a workspace may have by values that its calls choose: models, fields, path segments and body members of `bucketBy`,
+ * and credentials that clients bring.
  *
  * Each bucket begins with an empty window, so a client that invents values would have a new window with every call. Keeps: of the calls
  * of one workspace to one upstream, at most `maxBuckets` values have buckets of their own at a time; a value gives its bucket up when it

@@ -95,14 +95,16 @@ export function prepare(input: PrepareInput): Prepared {
     rawFields: call.rawFields,
     body: body.bytes,
   });
-  const chosen = [brought ?? '', ...separate];
+  // Models that a client invents for an account of its own open windows of nobody else's.
+  const separateModel = brought === null && upstream.bucketBy.includes('model') ? (model ?? '') : '';
+  const chosen = [brought ?? '', separateModel, ...separate];
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
     chosenBuckets.hasOwn({ workspaceId: workspace.id, upstream }, name('chosen values', ...chosen), now);
   const parts = bucketParts(upstream, {
     credential: hasOwnBucket || brought === null ? quota : accountOfWorkspace(workspace.id),
     host: route.host,
-    model,
+    model: hasOwnBucket ? model : null,
     separate: hasOwnBucket ? separate : [],
   });
   const tier = parts.model === '' || description.tier === '' ? [] : [description.tier];

@@ -26,7 +26,10 @@ interface Init {
 }
 
 /** An upstream that refuses whoever shows `spent` for an hour, and whoever shows `broke` for good. */
-async function start(more = '', { workspaces = ['a', 'b'], kind = 'language-model' } = {}): Promise<World> {
+async function start(
+  more = '',
+  { workspaces = ['a', 'b'], kind = 'language-model', workspace = '' } = {},
+): Promise<World> {
   const seen: Seen[] = [];
   const upstream = createServer((request, response) => {
     const { url = '', headers } = request;
@@ -43,7 +46,7 @@ async function start(more = '', { workspaces = ['a', 'b'], kind = 'language-mode
   const { port } = upstream.address() as AddressInfo;
   const gateway: TestGateway = await startGateway({
     upstreams: `  api:\n    kind: ${kind}\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n${more}`,
-    workspaces: Object.fromEntries(workspaces.map((name) => [name, ''])),
+    workspaces: Object.fromEntries(workspaces.map((name) => [name, workspace])),
   });
   ends.push(() => gateway.close());
   return {
@@ -122,6 +125,18 @@ describe('values that a client invents', () => {
       expect(await call('b', ...request('of-b'))).toEqual([200, 'upstream']);
     },
   );
+
+  test('open new windows up to a bound: the models of an injected credential', async () => {
+    const { call, seen } = await start(
+      '    maxBuckets: 3\n    limits: { requestsPerMinute: 1 }\n    credential: { header: x-api-key, value: "injected" }\n',
+      { workspace: '    requestsPerMinute: none' },
+    );
+    const ask = (workspace: string, model: string) =>
+      call(workspace, '/v1/chat/completions', { json: { model, messages: [] } });
+    for (let at = 0; at < 12; at += 1) await ask('a', `invented-${at}`);
+    expect(seen).toHaveLength(4);
+    expect(await ask('b', 'of-b')).toEqual([200, 'upstream']);
+  });
 });
 
 describe('beside an injected credential', () => {
