@@ -17,7 +17,7 @@ export interface ControlActions {
 /** A command as it was given, and what came of it. */
 export interface GivenCommand {
   readonly verb: 'open' | 'pause' | 'resume';
-  /** `null` where no upstream has the name: a name that nobody configured may be anything. */
+  /** `null` where it was not found to be an upstream's name: a name that nobody configured may be anything. */
   readonly upstream: string | null;
   /** Of a pause. */
   readonly seconds: number | null;
@@ -42,7 +42,8 @@ export function addControlRoutes(
       const seconds = verb === 'pause' ? secondsOf(request.url) : null;
       const acting = act(name, seconds);
       const result = acting === null ? 'invalid' : await acting;
-      onCommand({ verb, upstream: result === 'unknown' ? null : name, seconds, result });
+      const isKnown = result === 'done' || result === 'unavailable';
+      onCommand({ verb, upstream: isKnown ? name : null, seconds, result });
       respond(response, result);
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
