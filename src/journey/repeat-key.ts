@@ -31,21 +31,12 @@ export interface RepeatInput {
 export const repeatFields: readonly string[] = ['idempotency-key', 'x-stainless-retry-count'];
 
 /**
- * Fields that clients, tracers and proxies write anew for each attempt of one request, and on which the upstream's answer does not
- * depend: ids of traces and attempts, times, and what is addressed to Sluice. All other fields are compared.
+ * Fields that clients write anew for each attempt of one request, and on which the upstream's answer does not depend: ids, counts and
+ * times of attempts, and what is addressed to Sluice. All other fields that go upstream are compared; those of traces do not go.
  */
 const ofTheAttempt = new Set([
   'date',
   'priority',
-  'traceparent',
-  'tracestate',
-  'baggage',
-  'b3',
-  'sentry-trace',
-  'uber-trace-id',
-  'newrelic',
-  'x-amzn-trace-id',
-  'x-cloud-trace-context',
   'x-request-id',
   'x-correlation-id',
   'x-client-request-id',
@@ -57,7 +48,7 @@ const ofTheAttempt = new Set([
   'x-server-timeout',
   'x-stripe-client-telemetry',
 ]);
-const prefixesOfTheAttempt = ['x-stainless-', 'x-b3-', 'x-datadog-'];
+const prefixOfTheAttempt = 'x-stainless-';
 
 /**
  * The name and digest by which a call is known as a repeat; `null` = nothing suggests that it is one, or will be repeated.
@@ -157,8 +148,7 @@ function comparedParts(
   const credential: string[] = [];
   const request = [call.method, route.origin, route.pathAndQuery, hash];
   for (const name of Object.keys(outgoing).sort()) {
-    if (name === key?.field || ofTheAttempt.has(name)) continue;
-    if (prefixesOfTheAttempt.some((prefix) => name.startsWith(prefix))) continue;
+    if (name === key?.field || ofTheAttempt.has(name) || name.startsWith(prefixOfTheAttempt)) continue;
     const values = [outgoing[name] ?? []].flat();
     const compared = name === 'prefer' ? forTheUpstream(values) : values;
     const parts = isCarrier(name, route.upstream.carriers) ? credential : request;
