@@ -27,16 +27,29 @@ const platforms: ReadonlySet<string> = new Set([
   'zendesk.com',
 ]);
 
-/** Domains that are no public suffix themselves, while hosts right under them are: those of customers beside the provider's own. */
-const sharedDomains: ReadonlySet<string> = new Set(['amazonaws.com', 'amazonaws.com.cn']);
+/** Domains under which anybody can have a host although the Public Suffix List does not name them. */
+const sharedDomains: ReadonlySet<string> = new Set([
+  // Customers' hosts beside the provider's own.
+  'amazonaws.com',
+  'amazonaws.com.cn',
+  'modal.run',
+  // Tunnels, names that say an address, and collectors of requests.
+  'beeceptor.com',
+  'loca.lt',
+  'm.pipedream.net',
+  'nip.io',
+  'requestcatcher.com',
+  'sslip.io',
+  'webhook.site',
+]);
 
 /**
  * Who may have a host under a domain: anybody (`public`), customers of a platform that alone responds there (`platform`), or whoever
  * the owner of the domain lets (`owner`).
  */
-export type HostOwners = 'public' | 'platform' | 'owner';
+type HostOwners = 'public' | 'platform' | 'owner';
 
-export function hostOwners(domain: string): HostOwners {
+function hostOwners(domain: string): HostOwners {
   if (platforms.has(domain)) return 'platform';
   // Also where each name right under the domain is a suffix of its own: `*.compute.amazonaws.com` of the list.
   return sharedDomains.has(domain) || isPublicSuffix(domain) || isPublicSuffix(`any-name.${domain}`)

@@ -28,7 +28,8 @@ const anybodys = [
   'vercel.app', 'github.io', 'gitlab.io', 'co.uk', 'com.br', 'amazonaws.com', 's3.amazonaws.com', 'us-east-1.amazonaws.com',
   'compute.amazonaws.com', 'execute-api.eu-west-1.amazonaws.com', 'lambda-url.us-east-1.on.aws', 'cloudfront.net', 'herokuapp.com',
   'workers.dev', 'pages.dev', 'netlify.app', 'onrender.com', 'fly.dev', 'web.app', 'a.run.app', 'azurewebsites.net', 'azure-api.net',
-  'supabase.co', 'ngrok.io', 'ngrok-free.app', 'trycloudflare.com', 'duckdns.org', 'hf.space', 'kawasaki.jp', 'uk.com',
+  'supabase.co', 'ngrok.io', 'ngrok-free.app', 'trycloudflare.com', 'duckdns.org', 'hf.space', 'kawasaki.jp', 'uk.com', 'nip.io', 'loca.lt',
+  'webhook.site', 'm.pipedream.net', 'modal.run',
 ]; // prettier-ignore
 
 describe('a wildcard origin with a credential', () => {
