@@ -149,7 +149,7 @@ function passDecoding(
 const readAheadBytes = 1024 * 1024;
 
 /**
- * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is called with
+ * Reads a body ahead of its reader, so that the upstream can finish while the client is still reading. `onRead` is called
  * once, when nothing more will come from the upstream.
  */
 export function readAhead(body: Readable, onRead: () => void): Readable {

@@ -131,7 +131,7 @@ function rateWaitMs(stated: number | null, readings: readonly Reading[], refused
 }
 
 /** What clients may branch on, where a breaker will answer in the provider's stead. */
-export function saidBeside(throttle: Throttle | null, error: ModelError | null): Pick<Feedback, 'said'> {
+function saidBeside(throttle: Throttle | null, error: ModelError | null): Pick<Feedback, 'said'> {
   const said = throttle?.kind === 'permanent' ? (error?.said ?? null) : null;
   return said === null ? {} : { said };
 }
