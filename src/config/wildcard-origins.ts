@@ -32,16 +32,32 @@ const sharedDomains: ReadonlySet<string> = new Set([
   // Customers' hosts beside the provider's own.
   'amazonaws.com',
   'amazonaws.com.cn',
+  'app.github.dev',
+  'glitch.me',
+  'gradio.live',
   'modal.run',
   // Tunnels, names that say an address, and collectors of requests.
   'beeceptor.com',
+  'devtunnels.ms',
   'loca.lt',
-  'm.pipedream.net',
   'nip.io',
+  'oast.fun',
+  'oastify.com',
+  'pipedream.net',
+  'm.pipedream.net',
   'requestcatcher.com',
+  'serveo.net',
   'sslip.io',
   'webhook.site',
 ]);
+
+/** Of these also the names of regions, right under them: `*.westeurope.cloudapp.azure.com`. */
+const sharedByRegion: ReadonlySet<string> = new Set(['azurecontainerapps.io', 'cloudapp.azure.com']);
+
+const isShared = (domain: string): boolean =>
+  sharedDomains.has(domain) ||
+  sharedByRegion.has(domain) ||
+  sharedByRegion.has(domain.slice(domain.indexOf('.') + 1));
 
 /**
  * Who may have a host under a domain: anybody (`public`), customers of a platform that alone responds there (`platform`), or whoever
@@ -52,7 +68,7 @@ type HostOwners = 'public' | 'platform' | 'owner';
 function hostOwners(domain: string): HostOwners {
   if (platforms.has(domain)) return 'platform';
   // Also where each name right under the domain is a suffix of its own: `*.compute.amazonaws.com` of the list.
-  return sharedDomains.has(domain) || isPublicSuffix(domain) || isPublicSuffix(`any-name.${domain}`)
+  return isShared(domain) || isPublicSuffix(domain) || isPublicSuffix(`any-name.${domain}`)
     ? 'public'
     : 'owner';
 }

@@ -34,6 +34,10 @@ describe('a label key', () => {
     ['repeats itself', '0123456789abcdef'.repeat(2)],
     ['repeats itself', 'Tr0ub4dor&3'.repeat(2)],
     ['too short or has too few', '8fA-02kq_91zXw7p'],
+    ['repeats itself', '12345678901234567890123456789012'],
+    ['repeats itself', 'a1B2c3D4e5a1B2c3D4e5a1B'],
+    ['a sequence', '0123456789abcdefghijklmnopqrstuv'],
+    ['a sequence', '9876543210ZYXWVUTSRQponmlkjihg'],
     ['repeats itself', '00000000000000000000000000000001'],
     ['too short or has too few', '1212121212111221212122211212'],
   ])('is warned of when it is %s: %s', (why, key) => {

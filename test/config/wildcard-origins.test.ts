@@ -29,7 +29,8 @@ const anybodys = [
   'compute.amazonaws.com', 'execute-api.eu-west-1.amazonaws.com', 'lambda-url.us-east-1.on.aws', 'cloudfront.net', 'herokuapp.com',
   'workers.dev', 'pages.dev', 'netlify.app', 'onrender.com', 'fly.dev', 'web.app', 'a.run.app', 'azurewebsites.net', 'azure-api.net',
   'supabase.co', 'ngrok.io', 'ngrok-free.app', 'trycloudflare.com', 'duckdns.org', 'hf.space', 'kawasaki.jp', 'uk.com', 'nip.io', 'loca.lt',
-  'webhook.site', 'm.pipedream.net', 'modal.run',
+  'webhook.site', 'm.pipedream.net', 'modal.run', 'pipedream.net', 'oastify.com', 'serveo.net', 'gradio.live', 'glitch.me', 'devtunnels.ms',
+  'app.github.dev', 'cloudapp.azure.com', 'westeurope.cloudapp.azure.com', 'azurecontainerapps.io', 'eastus.azurecontainerapps.io',
 ]; // prettier-ignore
 
 describe('a wildcard origin with a credential', () => {
