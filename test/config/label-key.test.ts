@@ -39,7 +39,7 @@ describe('a label key', () => {
     ['a sequence', '0123456789abcdefghijklmnopqrstuv'],
     ['a sequence', '9876543210ZYXWVUTSRQponmlkjihg'],
     ['repeats itself', '00000000000000000000000000000001'],
-    ['too short or has too few', '1212121212111221212122211212'],
+    ['too short or has too few', '1919191919111991919199911919'],
   ])('is warned of when it is %s: %s', (why, key) => {
     const [warning = '', ...others] = warnings(key);
     expect(warning).toContain(why);
