@@ -105,7 +105,7 @@ async function readModelResponse(
     if (start.refusal !== null) return { body: start.body, feedback: start.refusal, bodyFeedback: null };
     return watched(start.body, encoding, beforeOutput(judge(null)), clock);
   }
-  const isRead = method === 'POST' && isJson(type);
+  const isRead = method === 'POST' && (isJson(type) || isJsonLines(type) || isUntyped(type));
   const length = fields.get('content-length') ?? '';
   const whole = arrived(body, length);
   if (whole !== null) {
@@ -114,16 +114,18 @@ async function readModelResponse(
     return { body: bytes, feedback: judge(text), bodyFeedback: null };
   }
   if (!isRead) return { body, feedback: judge(null), bodyFeedback: null };
+  const passed = (rest: Readable): ReadResponse =>
+    isUntyped(type)
+      ? { body: rest, feedback: judge(null), bodyFeedback: null }
+      : watched(rest, encoding, judge(null), clock);
   // An error is short: a longer document is passed on as it comes.
-  if (Number(length) > peekBytes) return watched(body, encoding, judge(null), clock);
+  if (Number(length) > peekBytes) return passed(body);
   const maxMs = isPlain(encoding) ? documentPeekMs : packedPeekMs;
-  const limits = { maxBytes: peekBytes, maxMs, isEnough: isListOfContent };
+  const limits = { maxBytes: peekBytes, maxMs, isEnough: isJson(type) ? isListOfContent : isNoError };
   const start = await peek(body, limits, clock).catch((error: unknown) => {
     throw bodyError(error);
   });
-  if (!start.whole && !Buffer.isBuffer(start.body)) {
-    return watched(start.body, encoding, judge(null), clock);
-  }
+  if (!start.whole && !Buffer.isBuffer(start.body)) return passed(start.body);
   const text = await decoded(start.bytes, encoding, clock);
   return { body: start.body, feedback: judge(text), bodyFeedback: null };
 }
@@ -131,6 +133,10 @@ async function readModelResponse(
 /** Gemini answers with a list whose parts come one by one: a client may read them as they come. */
 const isListOfContent = (first: Buffer): boolean =>
   /^\s*\[\s*\{\s*"(?!error")/.test(first.toString('latin1', 0, 256));
+
+/** Of a type that does not say so, or of lines that come one by one: only what begins as an error is waited for. */
+const isNoError = (first: Buffer): boolean =>
+  !/^\s*[[{]/.test(first.toString('latin1', 0, 256)) || !first.includes('"error"');
 
 /** A response that passes: what it says of its usage is read, and an error inside it. */
 function watched(body: Readable, encoding: string, head: Feedback, clock: Clock): ReadResponse {
@@ -218,6 +224,10 @@ function usageFeedback(members: UsageMembers): Feedback | null {
 
 const isEventStream = (type: string): boolean => /^text\/event-stream\b/i.test(type);
 const isJson = (type: string): boolean => /^application\/(?:[\w.-]+\+)?json\b/i.test(type);
+const isJsonLines = (type: string): boolean =>
+  /^application\/(?:x-)?(?:ndjson|jsonl|jsonlines)\b/i.test(type);
+/** Some upstreams send their errors so; other bodies of these types are text, in which an error is only a word. */
+const isUntyped = (type: string): boolean => /^(?:$|text\/plain\b)/i.test(type);
 
 function responseFacts(
   head: ResponseHead,

@@ -137,6 +137,17 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
     expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
   });
 
+  test.each(['', 'text/plain', 'text/plain; charset=utf-8', 'application/x-ndjson', 'application/jsonl'])(
+    'a document of the type "%s", in one piece and in several',
+    async (type) => {
+      const error = `${JSON.stringify({ error: { message: 'limited', code: 429 } })}\n`;
+      for (const how of [{}, { pieces: 2 }, { length: true }]) {
+        const reply = await ask(written(type, error, how));
+        expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
+      }
+    },
+  );
+
   test.each(retried)('the first event of %s', async (_name, body) => {
     const reply = await ask(events(`: OPENROUTER PROCESSING\n\n${event(body)}data: [DONE]\n\n`), {
       stream: true,
@@ -275,13 +286,23 @@ describe('a success is passed on as such:', () => {
     });
   });
 
-  test('a list whose parts come one by one reaches its client as they come', async () => {
+  test.each([[{}], [{ pieces: 2 }], [{ length: true }]])('text that shows an error, %j', async (how) => {
+    const text = `An error is written so:\n${JSON.stringify({ error: { message: 'limited', code: 429 } })}\n`;
+    for (const type of ['', 'text/plain'])
+      expect(await ask(written(type, text, how))).toEqual({ status: 200, text, sent: 1, outcome: 'ok' });
+  });
+
+  test.each([
+    ['application/json', '[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}', ']'],
+    ['application/x-ndjson', '{"model":"m","message":{"content":"a"},"done":false}\n', '{"done":true}\n'],
+    ['text/plain', '{ as text begins', '}'],
+  ])('%s whose parts come one by one reaches its client as they come', async (type, start, rest) => {
     const done = Promise.withResolvers<void>();
-    const model = 'list';
+    const model = `parts of ${type}`;
     firstAnswers.set(model, (response) => {
-      response.writeHead(200, { 'content-type': 'application/json' });
-      response.write('[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}');
-      void done.promise.then(() => response.end(']'));
+      response.writeHead(200, { 'content-type': type });
+      response.write(start);
+      void done.promise.then(() => response.end(rest));
     });
     const response = await fetch(`${gateway.url}/via/model/v1/chat/completions`, {
       method: 'POST',
@@ -289,7 +310,7 @@ describe('a success is passed on as such:', () => {
       body: JSON.stringify({ model }),
     });
     const first = await response.body?.getReader().read();
-    expect(Buffer.from(first?.value ?? []).toString()).toMatch(/^\[\{"candidates"/);
+    expect(Buffer.from(first?.value ?? []).toString()).toBe(start);
     done.resolve();
   });
 });
