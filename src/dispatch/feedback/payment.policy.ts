@@ -29,25 +29,55 @@ const aloneInAnyStatus: readonly RegExp[] = [
   /\b(?:prompt|input|request(?: entity| body)?|payload)\b(?: is)? too (?:large|long)\b/i,
 ];
 
+/** What a call asks for, as far as less of it costs less. No plural of "request": fewer requests are other calls. */
+const partOfCall =
+  'tokens?|max_\\w+|prompt|context|input|output|request|message|text|characters|model|size|length|duration|seconds|resolution|quality|steps|frames|samples?|variants?|variations?|completions?|generations?|images?|pictures?|videos?|audio|files?|documents?|batch(?: size)?|n|num_\\w+';
+/** One call, as providers name it. */
+const thisCall =
+  'th(?:is|e|at) (?:request|call|prompt|generation|completion|message|input|model|operation|action|image|picture|video|audio|context|job|task)|the (?:requested|specified|given) (?:number|amount|size|length|resolution|duration|model|output|tokens|images?)|(?:the|this) number of (?:tokens|images|pictures|characters)';
+/** Characters of one sentence: the point of a number does not end it. */
+const within = (n: number): string => `(?:[^.]|\\.(?=\\d)){0,${n}}`;
+const words = (pattern: string): RegExp => new RegExp(pattern, 'i');
+
 /** Sentences of a 402 that lie in the call itself. */
 const aloneIn402: readonly RegExp[] = [
-  // OpenRouter: "This request requires more credits, or fewer max_tokens. You requested up to 64000 tokens, but can only afford 3500."
-  /\bfewer\b[^.]{0,30}\btokens\b/i,
+  // What asks for less of the call. OpenRouter: "This request requires more credits, or fewer max_tokens."
+  words(
+    `\\b(?:reduc(?:e|ing)|lower(?:ing)?|shorten(?:ing)?|decreas(?:e|ing)|trim|truncate|split|fewer|less|smaller|shorter|cheaper)\\b${within(30)}\\b(?:${partOfCall})\\b`,
+  ),
+  words(`\\blimit (?:the |your |its )?(?:${partOfCall})\\b`),
+  words(
+    `\\b(?:tokens|max_\\w+|prompt|context|input|output|request|n)\`? (?:is |are )?too (?:high|large|long|big|many)\\b`,
+  ),
   /\b(?:can ?not|can't|can only|unable to|only) afford\b/i,
   // OpenRouter: "Prompt tokens limit exceeded: 50000 > 20000."
   /\b(?:prompt|input|output|completion|context)\b[^.]{0,30}\blimit\b[^.]{0,20}\bexceeded\b/i,
+  // What compares the amount asked for with the one there is.
   // Stability: "… does not have enough balance to request this action (need 6.5 credits, have 2)"
-  /\b(?:needs?|requires?|required|costs?)\b[^.]{0,10}\d[^]{0,60}\b(?:have|has|had|left|remaining|available)\b/i,
+  /\b(?:needs?|requires?|required|costs?|requested|requesting|asks? for|asked for|would (?:use|take|consume))\b[^.]{0,20}\d[^]{0,60}\b(?:have|has|had|left|remains?|remaining|available|covers?|covered|affordable|allows?|balance|only)\b/i,
   // ElevenLabs: "This request exceeds your quota. You have 12 credits remaining, while 120 credits are required for this request."
-  /\b(?:have|has|had|left|remaining|available)\b[^]{0,60}\d[^]{0,40}\b(?:needs?|requires?|required|requested|costs?)\b/i,
-  /\b(?:this|your|the) (?:request|call|prompt|generation|completion|message|input|model|operation)\b[^.]{0,20}\b(?:requires?|costs?|needs?|would cost|would exceed|exceeds?|is too)\b/i,
-  /\b(?:required?|needed|enough|sufficient|insufficient)\b[^.]{0,30}\bfor th(?:is|e) (?:request|call|prompt|generation|completion|number of tokens)\b/i,
-  /\b(?:reduce|lower|shorten|decrease|limit|smaller|shorter|cheaper)\b[^.]{0,30}\b(?:tokens|max_\w+|prompt|context|input|output|request|model|size)\b/i,
+  /\b(?:have|has|had|left|remains?|remaining|available|covers?|balance)\b[^]{0,60}\d[^]{0,40}\b(?:needs?|requires?|required|requested|costs?|asks? for|asked for)\b/i,
+  words(
+    `\\b(?:estimated|expected|requested|maximum|this|the|request|call|generation)\\b${within(20)}\\b(?:cost|price|charge|amount|tokens|images)\\b${within(30)}\\b(?:exceeds?|(?:higher|more|larger|greater) than|above|beyond|not covered)\\b${within(40)}\\b(?:balance|credits|budget|funds|left|remaining|available|afford|covers?)\\b`,
+  ),
+  words(
+    `\\b\\d[\\d,.]{0,12} (?:more|additional) \\w+${within(10)}\\b(?:to|for)\\b${within(25)}\\b(?:${thisCall})\\b`,
+  ),
+  /\b(?:this|your|the) (?:request|call|prompt|generation|completion|message|input|model|operation|image|video)\b[^.]{0,20}\b(?:requires?|costs?|needs?|would cost|would exceed|exceeds?|is too)\b/i,
+  words(
+    `\\b(?:required?|needed|enough|sufficient|insufficient|too (?:low|little|small)|(?:not|n't|cannot) cover)\\b${within(30)}(?:\\b(?:for|to \\w+)|(?<=cover)) (?:the (?:cost|price) of )?(?:${thisCall})\\b`,
+  ),
 ];
 
-/** What may be afforded is nothing: the account is empty, whatever the call asks for. */
-const nothingLeft =
-  /\b(?:afford|have|has|remaining|left|balance|available)\b(?: is| of|:)? ?[$€£¥]? ?0+(?:\.0+)?(?![\d.]*\d)|(?<![\d.,])0+(?:\.0+)? (?:credits?|tokens|usd|dollars)\b[^.]{0,20}\b(?:left|remaining|available)\b|\bno (?:credits?|balance|funds)\b/i;
+/** The whole account is concerned, whatever the call asks for: there is nothing left, or less than any call needs. */
+const wholeAccount: readonly RegExp[] = [
+  /\b(?:afford|have|has|remaining|left|balance|available|covers?)\b(?: (?:is|of|only))?:? ?[$€£¥]? ?0+(?:\.0+)?(?![\d.]*\d)/i,
+  /(?<![\d.,])0+(?:\.0+)? (?:credits?|tokens|usd|dollars)\b[^.]{0,20}\b(?:left|remaining|available)\b/i,
+  /\bno (?:more |remaining |available )?(?:credits?|balance|funds|money)\b/i,
+  /\b(?:balance|credits?|account|funds)\b[^.\d]{0,20}(?:\bnegative\b|\bempty\b|\bzero\b|[-−][$€£¥]?\d)/i,
+  /\b(?:ran|run) out of\b|\bused up\b|(?<!would be )\b(?:exhausted|depleted)\b/i,
+  /\bminimum (?:account )?(?:balance|deposit|top[- ]?up|credits?)\b/i,
+];
 
 /** What ends by itself: OpenRouter's `openrouter_in_flight_budget`, caps on calls at once. */
 const laterWords =
@@ -55,7 +85,7 @@ const laterWords =
 
 /** What a spent account is told. */
 const quotaWords =
-  /balance|credits?\b|billing|insufficient|funds|payment|\bpaid\b|pay[- ]as|purchase|quota|top(?:ped)?[- ]?up|recharge|refill|subscri|overdue|arrears|suspend|deactivat|budget|spend|prepa(?:id|y)|\bplan\b|trial|invoice|\bcharges?\b|money|\bowed?\b|debt|upgrade|余额|余額|欠费|欠費|充值|额度|額度|账户|残高|クレジット/i;
+  /balance|credits?\b|usage|\b(?:monthly|weekly|daily|hard|key|account|organization|project|workspace|team)(?:'s)? limit|[$€£¥] ?\d|\d ?(?:usd|eur|dollars)\b|billing|insufficient|funds|payment|\bpaid\b|pay[- ]as|purchase|quota|top(?:ped)?[- ]?up|recharge|refill|subscri|overdue|arrears|suspend|deactivat|budget|spend|prepa(?:id|y)|\bplan\b|trial|invoice|\bcharges?\b|money|allowance|exhausted|depleted|\bowed?\b|debt|upgrade|余额|余額|欠费|欠費|充值|额度|額度|账户|残高|クレジット/i;
 
 export interface RefusalWords {
   readonly status: number;
@@ -64,12 +94,14 @@ export interface RefusalWords {
   readonly text: string;
 }
 
+const isWholeAccount = (text: string): boolean => wholeAccount.some((pattern) => pattern.test(text));
+
 /** True for a refusal that lies in the call itself: it says nothing about any other. */
 export function concernsCallAlone({ status, names, text }: RefusalWords): boolean {
   if (names.some((name) => aloneCodes.test(name))) return true;
   const read = text.slice(0, maxText);
-  if (aloneInAnyStatus.some((words) => words.test(read))) return true;
-  return status === 402 && aloneIn402.some((words) => words.test(read)) && !nothingLeft.test(read);
+  if (aloneInAnyStatus.some((pattern) => pattern.test(read))) return true;
+  return status === 402 && aloneIn402.some((pattern) => pattern.test(read)) && !isWholeAccount(read);
 }
 
 /** What a 402 says, beyond what `concernsCallAlone` finds. One without a word has only its status, which asks for money. */
@@ -78,6 +110,6 @@ export function paymentIn({ names, text }: RefusalWords): Payment {
   const said = names.filter((name) => name !== 'payment_required');
   const read = [...said, text].join(' ').slice(0, maxText);
   if (laterWords.test(read)) return 'later';
-  const isSpent = text.trim() === '' || quotaWords.test(read) || nothingLeft.test(read);
+  const isSpent = text.trim() === '' || quotaWords.test(read) || isWholeAccount(read);
   return isSpent ? 'quota' : 'unclear';
 }
