@@ -3,7 +3,7 @@
  * A closed set: whatever else an upstream writes stays with the upstream.
  */
 
-/** As providers spell them. Later ones are added here and nowhere else. */
+/** As most providers spell them; others write the same in another case. Later ones are added here and nowhere else. */
 const vocabulary = [
   // OpenAI, and those that speak its form
   'insufficient_quota',
@@ -80,11 +80,13 @@ const vocabulary = [
   '1308',
   '1309',
   '1310',
-] as const;
+];
+const known: ReadonlySet<string> = new Set(vocabulary.map((word) => word.toLowerCase()));
 
-export type ProviderWord = (typeof vocabulary)[number];
+/** A known word, in the case in which the provider wrote it: clients that branch on it expect that. */
+export type ProviderWord = string;
 /** A known word, or an HTTP status as some providers write it: as a number, or as text (`"402"`). */
-export type ProviderCode = ProviderWord | number | `${number}`;
+export type ProviderCode = ProviderWord | number;
 
 /** What a provider's own error says; `null` = nothing, or no known word. */
 export interface ProviderError {
@@ -97,7 +99,8 @@ const maxLength = 64;
 
 const wordOf = (value: unknown): ProviderWord | null => {
   if (typeof value !== 'string' || value.length > maxLength) return null;
-  return vocabulary.find((word) => word === value) ?? null;
+  // The lower case of some other letters is ASCII (U+212A becomes "k"): those are not in the vocabulary.
+  return /^[\w.-]+$/.test(value) && known.has(value.toLowerCase()) ? value : null;
 };
 
 const isStatus = (value: number): boolean => Number.isInteger(value) && value >= 400 && value <= 599;

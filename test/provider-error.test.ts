@@ -23,7 +23,16 @@ test.each([
     { type: 'billing_error', code: undefined },
     { type: 'billing_error', code: null },
   ],
-  [{ type: 'Insufficient_Quota', code: null }, null],
+  [
+    { type: 'Insufficient_Quota', code: 'INSUFFICIENT_QUOTA' },
+    { type: 'Insufficient_Quota', code: 'INSUFFICIENT_QUOTA' },
+  ],
+  [
+    { type: 'resource_exhausted', code: 'throttlingexception' },
+    { type: 'resource_exhausted', code: 'throttlingexception' },
+  ],
+  [{ type: 'to\u212aens', code: ' tokens' }, null],
+  [{ type: 'INSUFFICIENT_QUOTA_', code: 'INSUFFICIENT QUOTA' }, null],
   [{ type: 'constructor', code: 'toString' }, null],
   [{ type: 'see http://evil.example', code: 1e9 }, null],
   [{ type: ['tokens'], code: { toString: () => 'tokens' } }, null],
@@ -37,7 +46,7 @@ test('whatever an upstream or Redis says, only known words leave, and they come 
     fc.string(),
     fc.integer(),
     fc.anything(),
-    fc.constantFrom('tokens', 429, '429', '1113'),
+    fc.constantFrom('tokens', 'TOKENS', 'to\u212aens', 429, '429', '1113'),
   );
   fc.assert(
     fc.property(value, value, (type, code) => {
