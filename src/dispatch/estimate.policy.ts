@@ -12,6 +12,7 @@ import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeGraphql } from './graphql-document.policy.ts';
 import { methodOverrides } from './method-override.policy.ts';
 import { tierOf } from './model-class.policy.ts';
+import { createsWhatStays, operationOf } from './model-operation.policy.ts';
 import { boundaryOf, formFields } from './multipart.policy.ts';
 import { beginningOf } from './prompt-beginning.policy.ts';
 import type { TokenGuess } from './token-estimate.policy.ts';
@@ -50,6 +51,8 @@ export interface CallDescription {
   readonly hasOwnIdempotency: boolean;
   /** Generates or edits pictures. */
   readonly makesImages: boolean;
+  /** A POST to a language model that creates nothing that stays: running it twice costs money and not correctness. */
+  readonly onlyCosts: boolean;
 }
 
 /**
@@ -99,6 +102,7 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,
+    onlyCosts: false,
   };
   switch (kind) {
     case 'language-model':
@@ -113,7 +117,12 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
 function describeModelPost(plain: CallDescription, request: CallRequest): CallDescription {
   const path = pathOf(request.path);
   const operation = operationOf(path);
-  const asked = { ...plain, model: modelInPath(path), makesImages: operation === 'image' };
+  const asked = {
+    ...plain,
+    model: modelInPath(path),
+    makesImages: operation === 'image',
+    onlyCosts: !createsWhatStays(path),
+  };
   const boundary = boundaryOf(request.contentType ?? '');
   if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
   if (!isJson(request.contentType)) return asked;
@@ -202,14 +211,6 @@ const isStorefront = (path: string): boolean => path.startsWith('/api/');
 function pathOf(path: string): string {
   const query = path.indexOf('?');
   return query < 0 ? path : path.slice(0, query);
-}
-
-function operationOf(path: string): Operation {
-  if (path.endsWith('/embeddings')) return 'embedding';
-  if (/\/images\/(?:generations|edits|variations)$/.test(path)) return 'image';
-  if (path.endsWith('/chat/completions') || path.endsWith('/responses')) return 'conversation';
-  if (path.endsWith('/messages')) return 'anthropic';
-  return /:(?:stream)?[gG]enerateContent$/.test(path) ? 'conversation' : 'other';
 }
 
 /** Azure names the deployment and Gemini the model in the path; it then is what the quota belongs to. */

@@ -17,6 +17,8 @@ export interface ResendCall {
   readonly hasOwnIdempotency: boolean;
   /** True for a POST that makes images: expensive and slow, so that it is sent again only once to an overloaded upstream. */
   readonly makesImages: boolean;
+  /** A POST to a language model that creates nothing that stays: running it twice costs money and not correctness. */
+  readonly onlyCosts: boolean;
 }
 
 /**

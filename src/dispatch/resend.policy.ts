@@ -27,6 +27,8 @@
  * "Own key": the request states a key that the upstream honours (`@idempotent`, `unique_token` of commerce). `Idempotency-Key` is none:
  * few upstreams honour it. "Model POST": any POST to an upstream of kind `language-model`, and a PATCH; "image POST": one of those
  * that makes images. PATCHes of other upstreams are in the last column.
+ * Of unknown fate, a model POST that creates nothing that stays (`onlyCosts`) leaves it to its client whether it is sent again; all
+ * others tell it not to.
  */
 import type { Throttle } from '../call.ts';
 import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';
@@ -140,11 +142,11 @@ function afterStale(input: ResendInput): ResendDecision {
 }
 
 /**
- * A reset, a timeout or a 500, 502, 504: the call may have run. Repeating a language model's call costs money, not correctness, so
- * its client is not told to leave it: SDKs repeat such a call by themselves.
+ * A reset, a timeout or a 500, 502, 504: the call may have run. Where repeating it costs money and not correctness, its client is not
+ * told to leave it: SDKs repeat such a call by themselves. A job, a file or a thread would be created twice.
  */
 function afterUnknownFate(input: ResendInput): ResendDecision {
-  if (!mayResendThoughRun(input.call)) return passOn(input.kind === 'language-model' ? null : false);
+  if (!mayResendThoughRun(input.call)) return passOn(input.call.onlyCosts ? null : false);
   return resendWithinBounds(input, { cause: 'unknown', maxResends: 1, waitMs: 500 });
 }
 

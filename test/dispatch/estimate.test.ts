@@ -373,3 +373,83 @@ describe('the description of a commerce call', () => {
     expect(described.safe).toBe(true);
   });
 });
+
+describe('repeating a POST to a language model', () => {
+  test.each([
+    '/v1/chat/completions',
+    '/v1/completions',
+    '/v1/responses',
+    '/v1/messages',
+    '/v1/messages/count_tokens',
+    '/v1/embeddings',
+    '/v1/images/generations',
+    '/v1/images/edits',
+    '/v1/audio/speech',
+    '/v1/audio/transcriptions',
+    '/v1/rerank',
+    '/v1/moderations',
+    '/v1/agents/completions',
+    '/v1beta/models/gemini-2.5-pro:generateContent',
+    '/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse',
+    '/v1beta/models/text-embedding:batchEmbedContents',
+    '/v1beta/tunedModels/mine:generateContent',
+    '/v1/projects/p/locations/l/publishers/google/models/m:predict',
+    '/model/anthropic.claude/invoke',
+    '/model/anthropic.claude/converse-stream',
+    '/openai/deployments/batches/chat/completions?api-version=1',
+    '/openai/deployments/files/embeddings',
+    '/v1/never-heard-of',
+    '/v1/chat/completions?files=batches',
+    '/',
+  ])('only costs money: %s', (path) => {
+    expect(post(path, {}).onlyCosts).toBe(true);
+    expect(call('generic', 'POST', path, {}).onlyCosts).toBe(false);
+    expect(call('language-model', 'PATCH', path, {}).onlyCosts).toBe(false);
+  });
+
+  test.each([
+    '/v1/fine_tuning/jobs',
+    '/v1/fine_tuning/jobs/j1/cancel',
+    '/v1/fine-tunes',
+    '/v1/batches',
+    '/v1/batches/',
+    '/V1/Batches',
+    '/v1/%62atches',
+    '/v1/batches?after=completions',
+    '/v1/messages/batches',
+    '/v1/batch/jobs',
+    '/v1/files',
+    '/openai/files?api-version=1',
+    '/v1/uploads/u1/parts',
+    '/v1/assistants',
+    '/v1/threads',
+    '/v1/threads/runs',
+    '/v1/threads/t1/runs',
+    '/v1/threads/t1/messages',
+    '/v1/vector_stores/v1/files',
+    '/v1/containers',
+    '/v1/conversations',
+    '/v1/evals/e1/runs',
+    '/upload/v1beta/files',
+    '/v1beta/cachedContents',
+    '/v1beta/tunedModels',
+    '/v1beta/models/gemini-2.5-pro:batchGenerateContent',
+    '/v1/projects/p/locations/l/tuningJobs',
+    '/v1/projects/p/locations/l/batchPredictionJobs',
+    '/model-customization-jobs',
+    '/async-invoke',
+  ])('creates another one: %s', (path) => {
+    expect(post(path, {}).onlyCosts).toBe(false);
+  });
+
+  test('is judged by the path alone, whatever the body and its type', () => {
+    for (const [body, type] of [
+      ['', null],
+      ['not json', 'text/plain'],
+      ['--b\r\n', 'multipart/form-data; boundary=b'],
+    ] as const) {
+      expect(call('language-model', 'POST', '/v1/files', body, type).onlyCosts).toBe(false);
+      expect(call('language-model', 'POST', '/v1/audio/transcriptions', body, type).onlyCosts).toBe(true);
+    }
+  });
+});

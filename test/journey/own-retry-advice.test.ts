@@ -27,6 +27,17 @@ afterAll(async () => {
   await new Promise((resolve) => upstream.close(resolve));
 });
 
+const post = (url: string, credential: string): Promise<Response> =>
+  fetch(url, {
+    method: 'POST',
+    headers: {
+      'sluice-key': gateway.keys['acme'] ?? '',
+      authorization: `Bearer ${credential}`,
+      'content-type': 'application/json',
+    },
+    body: '{"model":"m"}',
+  });
+
 test.each([
   ['model', 500, 'true', 'true'],
   ['model', 500, 'false', 'false'],
@@ -39,14 +50,20 @@ test.each([
   ['model', 400, 'true', 'true'],
 ])('%s answers a POST with %i and says %s: the client reads %s', async (name, status, advice, expected) => {
   const query = new URLSearchParams({ status: String(status), ...(advice === undefined ? {} : { advice }) });
-  const response = await fetch(`${gateway.url}/via/${name}/v1/things?${query.toString()}`, {
-    method: 'POST',
-    headers: {
-      'sluice-key': gateway.keys['acme'] ?? '',
-      authorization: `Bearer ${name}-${status}-${advice ?? 'silent'}`,
-      'content-type': 'application/json',
-    },
-    body: '{"model":"m"}',
-  });
+  const response = await post(
+    `${gateway.url}/via/${name}/v1/things?${query.toString()}`,
+    `${name}-${status}-${advice ?? 'silent'}`,
+  );
   expect([response.status, response.headers.get('x-should-retry')]).toEqual([status, expected]);
+});
+
+test.each([
+  ['/v1/chat/completions', null],
+  ['/v1/embeddings', null],
+  ['/v1/fine_tuning/jobs', 'false'],
+  ['/v1/batches', 'false'],
+  ['/v1/threads/t1/runs', 'false'],
+])('a POST to %s of a model that may have run advises %s', async (path, expected) => {
+  const response = await post(`${gateway.url}/via/model${path}?status=500`, path);
+  expect([response.status, response.headers.get('x-should-retry')]).toEqual([500, expected]);
 });

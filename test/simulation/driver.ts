@@ -164,6 +164,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
         callClass: call.plan.callClass,
         hasOwnIdempotency: false,
         makesImages: false,
+        onlyCosts: false,
       },
       outcome: attempt.outcome,
       attempts,
