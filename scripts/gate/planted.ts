@@ -87,9 +87,9 @@ const planted: readonly Planted[] = [
   {
     row: 'TLS',
     fault: 'the ceiling has room for one more',
-    file: 'src/limiter/redis/lua/consume.lua',
-    from: 'taken >= perMinute',
-    to: 'taken > perMinute',
+    file: 'src/admission/buckets.policy.ts',
+    from: 'ownLimit(workspace.requestsPerMinute, upstream.name, upstream.limits.requestsPerMinute)',
+    to: '(ownLimit(workspace.requestsPerMinute, upstream.name, upstream.limits.requestsPerMinute) ?? 0) + 1',
     finds: /61 calls in .* over the ceiling of 60/,
   },
   {
