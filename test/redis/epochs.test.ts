@@ -228,7 +228,7 @@ describe('serialized calls under load', () => {
     expect(seen.most).toBe(1);
     expect([...statuses.keys()].filter((status) => status !== 200 && status !== 503)).toEqual([]);
     expect(losses()).toBe(0);
-  }, 120_000);
+  });
 });
 
 test('a planned failover of either shard of a Cluster is no loss, and serialized calls go on', async () => {
@@ -295,7 +295,7 @@ test('a planned failover of either shard of a Cluster is no loss, and serialized
   }
   expect(replicas.flatMap(({ warnings }) => warnings.filter((line) => line === lossWarning))).toEqual([]);
   expect(replicas.flatMap(({ noted }) => noted.filter((line) => line.startsWith('lost')))).toEqual([]);
-}, 120_000);
+});
 
 /** A field of the record, from whichever of these nodes has it. */
 async function onPrimary(nodes: readonly Redis<'legacy'>[], field: string): Promise<string | null> {
@@ -331,7 +331,7 @@ describe('a loss is noticed once by each replica', () => {
     await severalBeats(control);
     await control.flushall();
     await once(replicas, control);
-  }, 60_000);
+  });
 
   test('a restart without the data', async () => {
     const primary = await server();
@@ -339,7 +339,7 @@ describe('a loss is noticed once by each replica', () => {
     await severalBeats(client(primary));
     await primary.stop();
     await once(replicas, client(await server([], primary.port)));
-  }, 60_000);
+  });
 
   test('a restart with the data of an old backup', async () => {
     const primary = await server();
@@ -352,7 +352,7 @@ describe('a loss is noticed once by each replica', () => {
     expect(lossesOf(replicas)).toEqual([0, 0, 0]);
     await primary.stop();
     await once(replicas, client(await server(['--dir', folder], primary.port)));
-  }, 60_000);
+  });
 
   test('a backup of before an earlier loss', async () => {
     const primary = await server();
@@ -369,7 +369,7 @@ describe('a loss is noticed once by each replica', () => {
     await until(() => lossesOf(replicas).every((losses) => losses > 1), 50);
     await severalBeats(restored);
     expect(lossesOf(replicas)).toEqual([2, 2, 2]);
-  }, 60_000);
+  });
 
   test.each([
     ['with heartbeats', true],
