@@ -39,7 +39,7 @@ export async function startWatched(): Promise<{
   await until(async () => {
     const summary = await cli(watchers[0] ?? 0, 'sentinel', 'master', 'main');
     return /num-slaves\n1\n/.test(summary) && /num-other-sentinels\n2\n/.test(summary);
-  }, 15_000);
+  }, 120_000);
   const nodes = watchers.map((port) => `127.0.0.1:${port}`).join(',');
   return { url: `redis+sentinel://${nodes}/main`, primary, second };
 }
@@ -92,7 +92,7 @@ export async function clusterNodes(): Promise<readonly RedisServer[]> {
   await until(async () => {
     const infos = await Promise.all(servers.map(({ port }) => cli(port, 'cluster', 'info')));
     return infos.every((info) => info.includes('cluster_state:ok'));
-  }, 20_000);
+  }, 120_000);
   return servers;
 }
 
