@@ -13,6 +13,7 @@ import { costFromTail } from './feedback/commerce-graphql.policy.ts';
 import { nothingLearned } from './feedback/facts.policy.ts';
 import { mayRefuseInside } from './feedback/github.policy.ts';
 import { learnFrom, type ResponseFacts } from './feedback/learn-from.policy.ts';
+import { isErrorText } from './feedback/model-error.policy.ts';
 import { tokenUsage, type UsageMembers } from './feedback/usage.policy.ts';
 import { decoded, isPlain } from './decoding.ts';
 import { arrived, peek, readInPassing } from './inspect.ts';
@@ -136,7 +137,7 @@ const isListOfContent = (first: Buffer): boolean =>
 
 /** Of a type that does not say so, or of lines that come one by one: only what begins as an error is waited for. */
 const isNoError = (first: Buffer): boolean =>
-  !/^\s*[[{]/.test(first.toString('latin1', 0, 256)) || !first.includes('"error"');
+  !/^\s*[[{]/.test(first.toString('latin1', 0, 256)) || !isErrorText(first.toString('latin1'));
 
 /** A response that passes: what it says of its usage is read, and an error inside it. */
 function watched(body: Readable, encoding: string, head: Feedback, clock: Clock): ReadResponse {

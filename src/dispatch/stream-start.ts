@@ -12,7 +12,8 @@ import type { Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { isPlain, PassingDecoder } from './decoding.ts';
 import { isContent } from './feedback/stream-content.policy.ts';
-import { isErrorText, namedError } from './feedback/stream-event.policy.ts';
+import { isErrorText } from './feedback/model-error.policy.ts';
+import { namedError } from './feedback/stream-event.policy.ts';
 
 const maxHoldMs = 250;
 /** A head alone says nothing to its client, and an overloaded upstream may need a moment to find its error. */

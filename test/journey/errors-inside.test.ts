@@ -102,6 +102,13 @@ const retried = [
   ['another spelling of status', { error: { message: 'limited', statusCode: 429 } }],
   ['beside an error that is a text', { error: 'limited', code: 429 }],
   ['beside an error that is true', { error: true, status: 429, message: 'limited' }],
+  ['a code of HTTP', { error: { message: 'limited', http_code: 429 } }],
+  ['an error within an error', { error: { error: { message: 'limited', code: 429 } } }],
+  ['MiniMax, too many calls', { base_resp: { status_code: 1002, status_msg: 'rate limit' } }],
+  [
+    'MiniMax, too many tokens',
+    { id: 'x', choices: null, base_resp: { status_msg: 'no', status_code: 1039 } },
+  ],
   ['Google', { error: { code: 429, message: 'exhausted', status: 'RESOURCE_EXHAUSTED' } }],
   ['Google, as a list', [{ error: { code: 429, message: 'exhausted', status: 'RESOURCE_EXHAUSTED' } }]],
   [
@@ -219,6 +226,9 @@ describe('an error inside a 200 that is final is passed on unchanged and is no s
     [{ error: { message: 'of no known kind' } }, 'upstream_error'],
     [{ error: 'of no known kind' }, 'upstream_error'],
     [{ error: { message: 'no such model', code: 404 } }, 'upstream_error'],
+    [{ base_resp: { status_code: 1004, status_msg: 'login fail' } }, 'upstream_error'],
+    [{ base_resp: { status_code: 9999, status_msg: 'new' } }, 'upstream_error'],
+    [{ base_resp: { status_code: 1008, status_msg: 'insufficient balance' } }, 'throttled'],
     [{ error: { message: 'too long', code: 'context_length_exceeded' } }, 'upstream_error'],
     [{ error: { message: 'You exceeded your current quota', code: 'insufficient_quota' } }, 'throttled'],
   ])('%j', async (body, outcome) => {
@@ -252,6 +262,8 @@ test('a spent balance inside a 200 opens the breaker of its credential, as a 402
 
 describe('a success is passed on as such:', () => {
   test.each([
+    ['a base response of 0', { ...chat, base_resp: { status_code: 0, status_msg: '' } }],
+    ['a base response beside content', { ...chat, base_resp: { status_code: 1002, status_msg: 'a part' } }],
     ['an error that is null', { ...chat, error: null }],
     ['an empty error', { ...chat, choices: [], error: {} }],
     ['an error of nulls', { error: { code: null, message: null, param: null }, status: 'queued' }],

@@ -15,6 +15,7 @@ import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
 import {
   errorIn,
+  isErrorText,
   sentenceIn,
   statusInside,
   verdictOf,
@@ -64,7 +65,7 @@ export function learnFromModel(facts: ResponseFacts): Feedback {
 
 /** The status that an error inside a success means; `null` = there is none. A success without the word is not parsed. */
 const errorStatusIn = (body: string | null): number | null =>
-  body !== null && body.includes('"error"') ? statusInside(parseJson(body)) : null;
+  body !== null && isErrorText(body) ? statusInside(parseJson(body)) : null;
 
 /**
  * Error and message in a parsed body of a response with this status, or with an error of this status inside. `bare`: what the body

@@ -36,12 +36,43 @@ export type Verdict = 'quota' | 'unclear' | 'too_large' | 'daily' | 'overload' |
 export function errorIn(body: unknown): ModelError | null {
   const outer: unknown = Array.isArray(body) ? body[0] : body; // Gemini's stream endpoint wraps errors in a list
   if (!isRecord(outer)) return null;
-  const inner = outer['error'] ?? recordAt(outer, 'response')?.['error'] ?? errorOfChoice(outer);
-  if (isRecord(inner)) return flatten(inner);
+  const inner =
+    outer['error'] ?? recordAt(outer, 'response')?.['error'] ?? errorOfChoice(outer) ?? errorOfBase(outer);
+  // Some proxies put the error of their provider into one of their own.
+  if (isRecord(inner)) return flatten({ ...inner, ...recordAt(inner, 'error') });
   if (typeof inner === 'string') return flatten({ ...outer, message: inner });
   if (inner === true) return flatten(outer);
   // Mistral has no envelope, and neither has an error event of the Responses API.
   return outer['object'] === 'error' || outer['type'] === 'error' ? flatten(outer) : null;
+}
+
+/** True where a text may hold an error. */
+export const isErrorText = (text: string): boolean =>
+  /"error"(?!\s*:\s*null\b)|"base_resp"\s*:\s*\{[^{}]{0,500}?"status_code"\s*:\s*"?[1-9]/.test(text);
+
+/** The HTTP statuses that MiniMax's codes mean. It writes them into a 200. */
+const statusOfBase = new Map<string, number>([
+  ['1001', 504],
+  ['1002', 429],
+  ['1004', 401],
+  ['1008', 402],
+  ['1026', 400],
+  ['1027', 400],
+  ['1039', 429],
+  ['1041', 429],
+  ['1042', 400],
+  ['2013', 400],
+  ['2045', 429],
+  ['2049', 401],
+  ['2056', 429],
+]);
+
+/** MiniMax: `base_resp` stands in every response, and its code is 0 in a success. */
+function errorOfBase(body: JsonRecord): JsonRecord | null {
+  const base = recordAt(body, 'base_resp');
+  const code = word(base?.['status_code']);
+  if (code === null || code === '' || code === '0') return null;
+  return { code, status: statusOfBase.get(code) ?? unknownErrorStatus, message: base?.['status_msg'] };
 }
 
 /** OpenRouter writes the error of a provider into the choice that the provider did not make. */
@@ -69,7 +100,16 @@ function flatten(error: JsonRecord): ModelError {
   };
 }
 
-const statusMembers = ['code', 'status', 'status_code', 'statusCode', 'http_status', 'httpStatus'] as const;
+const statusMembers = [
+  'code',
+  'status',
+  'status_code',
+  'statusCode',
+  'http_status',
+  'httpStatus',
+  'http_code',
+  'httpCode',
+] as const;
 
 /** Numbers, and texts that begin with one: `"429"`, `"429 Too Many Requests"`. */
 function statusAmong(error: JsonRecord): number | null {

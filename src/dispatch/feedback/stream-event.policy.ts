@@ -10,10 +10,7 @@ import { believable } from './believable.policy.ts';
 import { nothingLearned } from './facts.policy.ts';
 import { isRecord, lastObject, parseJson, type JsonRecord } from './json.policy.ts';
 import { asThrottle, refusedIn, requested, withMessage } from './language-model.policy.ts';
-import { statusInside } from './model-error.policy.ts';
-
-/** True where a text may hold an error. */
-export const isErrorText = (text: string): boolean => /"error"(?!\s*:\s*null\b)/.test(text);
+import { isErrorText, statusInside } from './model-error.policy.ts';
 
 /** The data of an event as an error where only the event's name says that it is one. */
 export function namedError(data: string, event: string | undefined): string {
