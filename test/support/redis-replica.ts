@@ -24,13 +24,20 @@ export interface TestReplica extends Stores {
   readonly bugs: string[];
 }
 
+/** Where the test does not say how long a command may take, longer than a busy machine keeps anybody waiting. Milliseconds. */
+const patientMs = 2_000;
+
 export function redisSettings(redis: string | null): Settings {
   return parseSettings(
     [
       'privacy: { labelKey: "a label key for tests only" }',
       "upstreams: { api: { origins: ['https://api.example.com'] } }",
       `workspaces: { acme: { keys: ['sha256:${'1f'.repeat(32)}'] } }`,
-      ...(redis === null ? [] : [`redis: { ${redis} }`]),
+      ...(redis === null
+        ? []
+        : [
+            `redis: { ${redis.includes('commandTimeoutMs') ? '' : `commandTimeoutMs: ${patientMs}, `}${redis} }`,
+          ]),
     ].join('\n'),
     { path: 'test.yaml', env: {} },
   );
