@@ -1,0 +1,64 @@
+/**
+ * The log port. A log puts what happens at all replicas into one order and decides nothing: each replica applies the same
+ * entries in the same order to its copy of a state, and so all copies are equal (state machine replication).
+ *
+ * There is one log for each upstream credential. One implementation keeps it in Redis (`redis-log.ts`), one in memory.
+ */
+import type { ReplicaId } from '../ids.ts';
+
+/** What one replica appended at once, at its place in the order. */
+export interface Entry<Event> {
+  /** 1, 2, 3 … within a life of the log. A life that begins from a copy goes on with the number of that copy. */
+  readonly sequence: number;
+  /**
+   * Digest of the mark before it and of this entry's time, author and batch. Equal marks mean equal histories: two histories
+   * may have the same numbers after a failover.
+   */
+  readonly mark: string;
+  /** Goes up whenever something may have been lost. */
+  readonly term: number;
+  /** The log's time, milliseconds. Never goes back, whatever the clock of the server does. */
+  readonly at: number;
+  readonly replica: ReplicaId;
+  /** Counts the batches of this replica: a batch that was appended again is seen once. */
+  readonly batch: number;
+  readonly events: readonly Event[];
+}
+
+/** Where a copy joins its log. */
+export interface Joined {
+  /** The term of the log, and the sequence of its last entry before that term began: what came later cannot be lost in it. */
+  readonly term: number;
+  readonly termBegan: number;
+}
+
+/** The state machine of one replica: what a log is followed by. None of these may throw. */
+export interface Follower<Event> {
+  /** The next entry in order, also of this replica itself. */
+  onEntry(entry: Entry<Event>): void;
+  /**
+   * From now on the state is the one in these parts, as `snapshot` wrote them; none at all: a new state. Entries that came later
+   * follow through `onEntry`, and then `onJoined`.
+   */
+  onRestore(parts: readonly string[]): void;
+  /**
+   * The copy is up to date with the log. What this replica appended before and has not heard as an entry is not in the log and
+   * never will be: now it appends what the state lacks of its own calls.
+   */
+  onJoined(joined: Joined): void;
+  /** The log cannot be reached. `onJoined` follows when it can be again. */
+  onAway(): void;
+  /** The state as of the last entry, in parts of about 64 KB at most. Called between two entries; read at once. */
+  snapshot(): Iterable<string>;
+}
+
+export interface Log<Event> {
+  /** Appends the event together with what else is appended in this turn, and while another append is under way. */
+  append(event: Event): void;
+  /** The log's time now, as far as this replica knows it, milliseconds. */
+  now(): number;
+  /** How long ago the copy was last known to be the whole log, milliseconds. Infinity while it is not joined. */
+  staleMs(): number;
+  /** Ends following; what was appended is still sent. */
+  close(): Promise<void>;
+}
