@@ -68,8 +68,26 @@ export function isPlaceholder(text: string): boolean {
   );
 }
 
-/** Words of documentation and of people, which no random text of this length holds. */
-const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|development|testing/i;
+/**
+ * Words of documentation and of people, as they are written: `label`, `Label`, `LABEL`. One random text of 24 characters in 16 million
+ * holds one; in any mixture of cases it would be one in a million.
+ */
+const plainWord = new RegExp(
+  [
+    'label',
+    'secret',
+    'sluice',
+    'example',
+    'laptop',
+    'password',
+    'changeme',
+    'default',
+    'development',
+    'testing',
+  ]
+    .flatMap((word) => [word, word.toUpperCase(), word.charAt(0).toUpperCase() + word.slice(1)])
+    .join('|'),
+);
 /** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
 const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
 

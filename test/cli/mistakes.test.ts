@@ -108,8 +108,9 @@ describe('an upstream that cannot be reached', () => {
 });
 
 describe('a Redis that cannot be used', () => {
+  /** A busy machine keeps Redis from answering for longer than the default. */
   const file = (url: string): string =>
-    `${server}\nredis: { url: "${url}" }\n${privacy}\n${someUpstream}\n${workspaces}\n`;
+    `${server}\nredis: { url: "${url}", commandTimeoutMs: 5000 }\n${privacy}\n${someUpstream}\n${workspaces}\n`;
 
   test('is named with its cause in the log at the start, in readiness and by `check --connect`', async () => {
     const locked = await redis('--requirepass', 'canary-right');

@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
@@ -13,6 +13,14 @@ const warnings = (labelKey: string): string[] => {
   const text = `privacy: { labelKey: ${JSON.stringify(labelKey)} }\nupstreams: { api: { origins: ["https://api.example.com"] } }\nworkspaces: { acme: { keys: ["sha256:${'ab'.repeat(32)}"] } }\n`;
   return configurationWarnings(parseSettings(text, { path: 'test.yaml', env: {} }), 0);
 };
+
+let draws = 0;
+/** Random bytes, the same ones in each run. */
+const drawn = (bytes: number): Buffer =>
+  createHash('sha512')
+    .update(String((draws += 1)))
+    .digest()
+    .subarray(0, bytes);
 
 describe('a label key', () => {
   test('that compose uses where none is given is warned of', () => {
@@ -49,10 +57,10 @@ describe('a label key', () => {
   });
 
   test.each([
-    ['32 bytes in hexadecimal', () => randomBytes(32).toString('hex')],
-    ['16 bytes in hexadecimal', () => randomBytes(16).toString('hex')],
-    ['32 bytes in base64', () => randomBytes(32).toString('base64')],
-    ['18 bytes in base64url', () => randomBytes(18).toString('base64url')],
+    ['32 bytes in hexadecimal', () => drawn(32).toString('hex')],
+    ['16 bytes in hexadecimal', () => drawn(16).toString('hex')],
+    ['32 bytes in base64', () => drawn(32).toString('base64')],
+    ['18 bytes in base64url', () => drawn(18).toString('base64url')],
   ])('of %s by chance is not', (_, make) => {
     const weak = Array.from({ length: 2_000 }, make).filter((key) => labelKeyWeakness(key) !== null);
     expect(weak).toEqual([]);

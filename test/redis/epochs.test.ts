@@ -303,7 +303,8 @@ test('a planned failover of either shard of a Cluster is no loss, and serialized
     await callsGoOn();
   }
   expect(replicas.flatMap(({ warnings }) => warnings.filter((line) => line === lossWarning))).toEqual([]);
-  expect(replicas.flatMap(({ noted }) => noted.filter((line) => line.startsWith('lost')))).toEqual([]);
+  // A lease may run out on a machine that stands still for its length: that is no loss of Redis.
+  expect(replicas.flatMap(({ noted }) => noted.filter((line) => line === 'lost epoch'))).toEqual([]);
 });
 
 async function promote(operator: Redis<'legacy'>): Promise<void> {

@@ -228,6 +228,7 @@ describe('what clients leave of calls without a key', () => {
       throw new Error('Redis did not take it');
     };
     a.repeats.offer(unnamed('one'), { kind: 'call', name: 'one' }, lost);
+    await a.repeats.flushed();
     a.repeats.offer(unnamed('two'), { kind: 'call', name: 'two' }, lost);
     await a.repeats.flushed();
     expect(await b.repeats.takeLeft(unnamed(''))).toEqual({ kind: 'call', name: 'one' });

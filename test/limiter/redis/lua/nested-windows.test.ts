@@ -23,11 +23,12 @@ test.each(['rolling', 'fixed'] as const)('%s windows in one another', async (cou
     const setting = { meters, learn: true, probe: 0 };
     for (let at = 0; at < 60; at += 1) {
       const costs = { requests: 1, requests_burst: 1 };
-      const asked = admission(`t${at}`, { bucket: 'b', setting, costs, maxWaitMs: 600_000, maxQueued: 100 });
+      const position = { kind: 'arrival' as const, at: now };
+      const wait = { maxWaitMs: 600_000, maxQueued: 100 };
+      const asked = { ...admission(`t${at}`, { bucket: 'b', setting, costs, ...wait }), position };
       const by = { bucket: bucketKey('b'), replica, now };
       const there = await applied<'admit'>(scripts, by, { kind: 'admit', admission: asked });
-      const position = { kind: 'arrival' as const, at: now };
-      const here = admit(bucket, { admission: { ...asked, position }, replica }, now);
+      const here = admit(bucket, { admission: asked, replica }, now);
       if (at === 59 && here.kind === 'queued') expect(here.forecastMs).toBeGreaterThan(50_000);
       expect(there.kind === 'queued' ? there.forecastMs : 0).toBe(
         here.kind === 'queued' ? here.forecastMs : 0,
