@@ -2,7 +2,8 @@
  * The log port. A log puts what happens at all replicas into one order and decides nothing: each replica applies the same
  * entries in the same order to its copy of a state, and so all copies are equal (state machine replication).
  *
- * There is one log for each upstream credential. One implementation keeps it in Redis (`redis-log.ts`), one in memory.
+ * There is one log for each upstream credential. One implementation keeps it in Redis (`redis-log.ts`), one in memory
+ * (`memory-log.ts`).
  */
 import type { ReplicaId } from '../ids.ts';
 
@@ -27,18 +28,22 @@ export interface Entry<Event> {
 
 /** Where a copy joins its log. */
 export interface Joined {
-  /** The term of the log, and the sequence of its last entry before that term began: what came later cannot be lost in it. */
   readonly term: number;
+  /**
+   * What the copy had up to this sequence before is in the log; what it had with a later sequence may have been lost. 0 for a copy
+   * that joins for the first time, or whose history has nothing in common with the log.
+   */
   readonly termBegan: number;
 }
 
-/** The state machine of one replica: what a log is followed by. None of these may throw. */
+/** The state machine of one replica: what a log is followed by. None of these may throw, except `onRestore`. */
 export interface Follower<Event> {
   /** The next entry in order, also of this replica itself. */
   onEntry(entry: Entry<Event>): void;
   /**
    * From now on the state is the one in these parts, as `snapshot` wrote them; none at all: a new state. Entries that came later
-   * follow through `onEntry`, and then `onJoined`.
+   * follow through `onEntry`, and then `onJoined`. Called before the first entry, too.
+   * @throws anything for parts that no `snapshot` wrote: the log then begins anew, with no parts.
    */
   onRestore(parts: readonly string[]): void;
   /**
@@ -46,19 +51,25 @@ export interface Follower<Event> {
    * never will be: now it appends what the state lacks of its own calls.
    */
   onJoined(joined: Joined): void;
-  /** The log cannot be reached. `onJoined` follows when it can be again. */
+  /** The log cannot be reached; called once. `onJoined` follows when it can be again, with `onRestore` before it where needed. */
   onAway(): void;
   /** The state as of the last entry, in parts of about 64 KB at most. Called between two entries; read at once. */
   snapshot(): Iterable<string>;
 }
 
+/** An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`). */
 export interface Log<Event> {
-  /** Appends the event together with what else is appended in this turn, and while another append is under way. */
+  /** Begins to tell this follower; called once, before all else. */
+  follow(follower: Follower<Event>): void;
+  /**
+   * Appends the event together with what else is appended in this turn, and while another append is under way. Without effect
+   * while the copy is not joined: `onJoined` says when, and the follower then says again what the state lacks.
+   */
   append(event: Event): void;
   /** The log's time now, as far as this replica knows it, milliseconds. */
   now(): number;
   /** How long ago the copy was last known to be the whole log, milliseconds. Infinity while it is not joined. */
   staleMs(): number;
-  /** Ends following; what was appended is still sent. */
+  /** Ends following: the follower hears nothing more. What was appended is still sent; resolves when it was. */
   close(): Promise<void>;
 }
