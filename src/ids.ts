@@ -5,8 +5,13 @@
 declare const kind: unique symbol;
 type Id<Kind extends string> = string & { readonly [kind]: Kind };
 
-/** Opaque keyed digest naming a bucket; safe for Redis and logs. */
+/**
+ * Opaque name of a bucket, safe for Redis and logs: the name of its log, a dot, and a keyed digest. So calls whose bucket was joined
+ * into one of another credential find the log of that bucket.
+ */
 export type BucketKey = Id<'bucket'>;
+/** Opaque keyed digest of an upstream and a credential for it: their buckets share one log. */
+export type LogKey = Id<'log'>;
 /** Opaque keyed digest naming a workspace inside a bucket. */
 export type LaneKey = Id<'lane'>;
 /** Names a call in its lane, kept over resends. */
@@ -19,6 +24,12 @@ export type CeilingKey = Id<'ceiling'>;
 export type ReplicaId = Id<'replica'>;
 
 export const bucketKey = (word: string): BucketKey => word as BucketKey;
+export const logKey = (word: string): LogKey => word as LogKey;
+/** The log that the bucket is in; a name without a dot names both. */
+export function logOf(bucket: BucketKey): LogKey {
+  const dot = bucket.indexOf('.');
+  return logKey(dot < 0 ? bucket : bucket.slice(0, dot));
+}
 export const laneKey = (word: string): LaneKey => word as LaneKey;
 export const ticketId = (word: string): TicketId => word as TicketId;
 export const leaseToken = (word: string): LeaseToken => word as LeaseToken;

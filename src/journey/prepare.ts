@@ -111,7 +111,7 @@ export function prepare(input: PrepareInput): Prepared {
   const { credential, host } = parts;
   const names = [parts.upstream, credential, host, parts.model, ...tier, ...parts.separate];
   const own = bucketKey(
-    hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names),
+    `${name('log', parts.upstream, credential)}.${hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names)}`,
   );
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);

@@ -24,6 +24,8 @@ const own = {
   quotas: 3,
   publish: 1,
   controls: 2,
+  takelane: 1,
+  freelane: 1,
 } as const;
 export type OwnScript = keyof typeof own;
 
@@ -50,6 +52,8 @@ export function defineCommands(client: RedisClient): void {
     'quotas',
     'publish',
     'controls',
+    'takelane',
+    'freelane',
   ] as const) {
     const lua = readFileSync(new URL(`../lua/${script}.lua`, import.meta.url), 'utf8');
     client.defineCommand(ownName(script), { lua, numberOfKeys: own[script] });

@@ -1,0 +1,121 @@
+/** The guard of serialized lanes, in memory and in Redis: the same promises. */
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../../src/clock.ts';
+import { laneKey, leaseToken } from '../../../src/ids.ts';
+import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
+import { MemoryLaneGuard, RedisLaneGuard, type LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
+import { connectRedis } from '../../../src/redis/connection.ts';
+import { createRedisHealth } from '../../../src/redis/health.ts';
+import { RedisTroubles } from '../../../src/redis/troubles.ts';
+import { manualClock } from '../../support/manual-clock.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
+import { redisSettings } from '../../support/redis-replica.ts';
+import { startRedis, type RedisServer } from '../../support/redis.ts';
+
+const [a, b] = [leaseToken('a.1'), leaseToken('b.1')];
+const longMs = 600_000;
+const shortMs = 20;
+let lanes = 0;
+const freshLane = () => laneKey(`lane${(lanes += 1)}`);
+
+function promises(name: string, guard: () => LaneGuard): void {
+  describe(`the guard in ${name}`, () => {
+    test('lets one call of a lane pass, and the next one after it was freed', async () => {
+      const lane = freshLane();
+      expect(await guard().take(lane, a, longMs)).toEqual({ kind: 'taken' });
+      const reply = await guard().take(lane, b, longMs);
+      expect(reply).toMatchObject({ kind: 'taken by another' });
+      expect(reply.kind === 'taken by another' && reply.waitMs > 0 && reply.waitMs <= longMs).toBe(true);
+      await guard().free(lane, a);
+      expect(await guard().take(lane, b, longMs)).toEqual({ kind: 'taken' });
+    });
+
+    test('may be asked again for a call that has the lane', async () => {
+      const lane = freshLane();
+      await guard().take(lane, a, longMs);
+      expect(await guard().take(lane, a, longMs)).toEqual({ kind: 'taken' });
+      expect(await guard().take(lane, b, longMs)).toMatchObject({ kind: 'taken by another' });
+    });
+
+    test('is freed only by the call that has the lane', async () => {
+      const lane = freshLane();
+      await guard().take(lane, a, longMs);
+      await guard().free(lane, b);
+      expect(await guard().take(lane, b, longMs)).toMatchObject({ kind: 'taken by another' });
+    });
+
+    test('keeps a lane for its time, and as long again where it is asked again', async () => {
+      const lane = freshLane();
+      await guard().take(lane, a, shortMs);
+      for (;;) {
+        const reply = await guard().take(lane, b, longMs);
+        if (reply.kind === 'taken') break;
+        expect(reply).toMatchObject({ kind: 'taken by another' });
+      }
+      await guard().take(lane, b, shortMs);
+      while ((await guard().take(lane, a, longMs)).kind !== 'taken');
+    });
+
+    test('keeps lanes apart', async () => {
+      await guard().take(freshLane(), a, longMs);
+      expect(await guard().take(freshLane(), b, longMs)).toEqual({ kind: 'taken' });
+    });
+  });
+}
+
+const inMemory = new MemoryLaneGuard(systemClock);
+promises('memory', () => inMemory);
+
+test('a guard in memory that opens later lets nobody pass before', async () => {
+  const clock = manualClock(1_000);
+  const guard = new MemoryLaneGuard(clock, 1_500);
+  const lane = freshLane();
+  expect(await guard.take(lane, a, longMs)).toEqual({ kind: 'taken by another', waitMs: 500 });
+  clock.advance(500);
+  expect(await guard.take(lane, a, longMs)).toEqual({ kind: 'taken' });
+});
+
+describe('with a Redis', () => {
+  let server: RedisServer;
+  let straight: Redis;
+  let guard: LaneGuard;
+  let close = (): void => {};
+  beforeAll(async () => {
+    server = await startRedis();
+    straight = new Redis(server.port, '127.0.0.1');
+    const { redis } = redisSettings(`url: "${server.url}"`);
+    if (redis === null) throw new Error('no Redis is configured');
+    const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
+    defineCommands(connection.client);
+    await new Promise((resolve) => connection.client.once('ready', resolve));
+    const health = createRedisHealth({
+      connection,
+      clock: systemClock,
+      telemetry: noTelemetry,
+      troubles: new RedisTroubles(noTelemetry.log, { tls: false }),
+      commandTimeoutMs: redis.commandTimeoutMs,
+      tripsOnPermanentError: false,
+      check: async () => {},
+    });
+    guard = new RedisLaneGuard(health);
+    close = () => {
+      health.close();
+      connection.close();
+    };
+  });
+  afterAll(async () => {
+    straight.disconnect();
+    close();
+    await server.stop();
+  });
+
+  promises('Redis', () => guard);
+
+  test('the key of a lane expires by itself', async () => {
+    const lane = freshLane();
+    await guard.take(lane, a, longMs);
+    const leftMs = await straight.pttl(`sluice:lane:{${lane}}`);
+    expect(leftMs > 0 && leftMs <= longMs).toBe(true);
+  });
+});
