@@ -111,9 +111,10 @@ export class Connection {
 
   /** The server counts it among the subscribers of a channel that it joined: also while packets vanish. */
   isOn(channel: string): boolean {
-    return (
-      this.#status === 'ready' && this.#joined.has(channel) && this.#subscriptions.some(({ open }) => open)
+    const isOpen = this.#subscriptions.some(
+      ({ open, channel: own }) => open && (own === channel || this.#joined.has(channel)),
     );
+    return this.#status === 'ready' && isOpen;
   }
 
   /** The connection breaks: whatever is on its way back is lost, and there is none until `mend`. */

@@ -5,7 +5,7 @@
  */
 import { laneKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
-import type { ScriptModel } from '../../limiter/script-model.ts';
+import type { StoredBucket } from './stored-bucket.ts';
 import { serviceMsOf } from '../ledger.ts';
 import { capOf, keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
 import type { ReplicasPlan } from './plan.ts';
@@ -48,7 +48,7 @@ export class Fairness {
   }
 
   /** Which lanes wait, after a transition and before its grants are counted. `entered`: the ticket that it entered. */
-  check(model: ScriptModel, entered: string | null, now: number): void {
+  check(model: StoredBucket, entered: string | null, now: number): void {
     if (this.#comparable.size < 2) return;
     const granted = new Set(model.effects.grants.map(({ lane }) => lane));
     for (const { key, bucket } of this.#plan.lanes) {
@@ -69,7 +69,7 @@ export class Fairness {
    * One grant of the latest transition. Returns what is unfair about it. `entered`: the ticket that the transition entered;
    * what had room went before it, in a pump of its own.
    */
-  granted(model: ScriptModel, at: number, costs: Costs, entered: string | null, now: number): string | null {
+  granted(model: StoredBucket, at: number, costs: Costs, entered: string | null, now: number): string | null {
     const [{ lane } = { lane: '' }, ...later] = model.effects.grants.slice(at);
     const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
       limit === null ? [] : [{ meter, limit, windowMs }],

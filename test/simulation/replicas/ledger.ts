@@ -11,7 +11,7 @@
  */
 import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
-import type { Asked, Done, ScriptModel } from '../../limiter/script-model.ts';
+import type { Asked, Done } from '../../limiter/script-model.ts';
 import { must } from '../ledger.ts';
 import { wayMs } from '../described.ts';
 import {
@@ -35,6 +35,7 @@ import { Fairness } from './fairness.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
+import type { StoredBucket } from './stored-bucket.ts';
 
 export interface Call extends DrivenCall {
   readonly plan: CallPlan;
@@ -233,7 +234,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   // ---- the server --------------------------------------------------------------------------------------------------
 
-  applied({ event, reply }: Done, model: ScriptModel, asked: Asked): void {
+  applied({ event, reply }: Done, model: StoredBucket, asked: Asked): void {
     const now = this.#monotonic();
     if (event.kind === 'forecast') return;
     if (event.kind === 'admit' || event.kind === 'reconfigure') this.onHeard(model.key, now);
@@ -257,7 +258,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
-  #noteEvent(event: BucketEvent, model: ScriptModel, asked: Asked): void {
+  #noteEvent(event: BucketEvent, model: StoredBucket, asked: Asked): void {
     const { nextAt } = model.effects;
     const next = nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}`;
     const name = 'lease' in event ? event.lease : 'ticket' in event ? event.ticket : '';
@@ -268,7 +269,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   #admitted(
-    model: ScriptModel,
+    model: StoredBucket,
     { admission }: Extract<BucketEvent, { kind: 'admit' }>,
     reply: object,
     now: number,
@@ -296,7 +297,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   #settled(
-    model: ScriptModel,
+    model: StoredBucket,
     asked: Asked,
     { lease: token, settlement }: Extract<BucketEvent, { kind: 'settle' }>,
     now: number,
@@ -325,7 +326,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
-  #issued(model: ScriptModel, ticket: string, token: string, now: number): void {
+  #issued(model: StoredBucket, ticket: string, token: string, now: number): void {
     const call = this.call(ticket);
     const skipped = [...this.calls.values()].filter(
       (other) =>

@@ -6,7 +6,7 @@
  * Judged only where nothing else can hold a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
  */
 import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
-import type { ScriptModel } from '../../limiter/script-model.ts';
+import type { StoredBucket } from './stored-bucket.ts';
 import { capOf, isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
@@ -32,7 +32,7 @@ export class Room {
     this.#server = server;
   }
 
-  check(model: ScriptModel, now: number): void {
+  check(model: StoredBucket, now: number): void {
     const ledger = this.#ledger;
     const waiting: Call[] = [];
     for (const call of ledger.calls.values()) {
@@ -55,7 +55,7 @@ export class Room {
   }
 
   /** Its lane is below its cap, and its ceiling has a slot for it and for all grants in transit. */
-  #mayGo({ plan, replica }: Call, model: ScriptModel, now: number): boolean {
+  #mayGo({ plan, replica }: Call, model: StoredBucket, now: number): boolean {
     const { key, workspace } = plan.lane;
     const maxInFlight = lowest(this.#ledger.regimes(now), capOf(key));
     // A call of unknown fate counts as in flight for a lease.
@@ -83,7 +83,7 @@ export class Room {
   }
 
   /** Nothing has gone wrong with the bucket that may hold it longer than anybody can tell. */
-  #isUndisturbed({ key, bucket }: ScriptModel, now: number): boolean {
+  #isUndisturbed({ key, bucket }: StoredBucket, now: number): boolean {
     const ledger = this.#ledger;
     const { calm, probe } = keyed(ledger.plan.buckets, key);
     const closedUntil = Math.max(0, ...(ledger.closings.get(key) ?? []).map(({ until }) => until));
@@ -96,7 +96,7 @@ export class Room {
     );
   }
 
-  #hasRoom({ key, bucket }: ScriptModel, now: number): boolean {
+  #hasRoom({ key, bucket }: StoredBucket, now: number): boolean {
     const ledger = this.#ledger;
     const { reports, windows } = keyed(ledger.plan.buckets, key);
     if (windows !== undefined) {

@@ -8,11 +8,13 @@
  */
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
+import type { StoredBucket } from './stored-bucket.ts';
+import { LogServer, type Append, type Begin, type Saved } from '../log-server.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
 export interface ServerWatch {
-  applied(done: Done, model: ScriptModel, asked: Asked): void;
+  applied(done: Done, model: StoredBucket, asked: Asked): void;
   slotTaken(key: string, id: string): void;
   slotReturned(key: string, id: string): void;
   lost(what: string): void;
@@ -61,6 +63,7 @@ export class Server {
   /** Virtual time. */
   readonly monotonic: () => number;
   readonly #models = new Map<string, ScriptModel>();
+  readonly #logs: LogServer;
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
   #record: PresenceRecord | null = null;
@@ -88,6 +91,9 @@ export class Server {
     this.#channels = channels;
     this.monotonic = time.monotonic;
     this.#originMs = time.originMs;
+    this.#logs = new LogServer((name, entry) => {
+      if (!this.#silent) this.#channels.publish(logChannel(name), JSON.stringify(entry));
+    });
   }
 
   /** The server's own clock. */
@@ -95,7 +101,7 @@ export class Server {
     return Math.max(0, this.#originMs + this.#skewMs + this.monotonic());
   }
 
-  get models(): Iterable<ScriptModel> {
+  get models(): Iterable<StoredBucket> {
     return this.#models.values();
   }
 
@@ -180,6 +186,7 @@ export class Server {
   #forget(): void {
     for (const model of this.#models.values()) model.lose();
     this.#models.clear();
+    this.#logs.lose();
     this.#sends.clear();
     this.#days.clear();
     this.#replicas.clear();
@@ -206,6 +213,8 @@ export class Server {
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
         return this.#presence(argv.slice(3), { now: clock, living, server });
+      case ownCommand('Log'):
+        return this.#logCommand(key, argv, clock);
       // No upstream of the simulation refuses for good.
       case ownCommand('Breaker'):
         return [];
@@ -236,6 +245,23 @@ export class Server {
     if (!this.#silent && events.length > 1) this.#watch.reach('events in one batch');
     if (!this.#silent && reply.replies.length < events.length) this.#watch.reach('events left out');
     return replyText(reply, events);
+  }
+
+  /** Requests and replies are texts, as on the way to Redis and back: nobody gets an object that others have. */
+  #logCommand(name: string, [operation, request = 'null']: string[], clock: number): string {
+    const asked: unknown = JSON.parse(request);
+    switch (operation) {
+      case 'append':
+        return JSON.stringify(this.#logs.append(name, asked as Append, clock));
+      case 'begin':
+        return JSON.stringify(this.#logs.begin(name, asked as Begin, clock));
+      case 'saved':
+        return JSON.stringify(this.#logs.saved(name, asked as Saved));
+      case 'read':
+        return JSON.stringify(this.#logs.read(name));
+      default:
+        return JSON.stringify(this.#channels.subscribers(logChannel(name)));
+    }
   }
 
   // ---- ceilings: consume.lua, giveback.lua, slots.lua, restore.lua ------------------------------------------------
@@ -424,6 +450,8 @@ export class Server {
     ];
   }
 }
+
+export const logChannel = (name: string): string => `sluice:log:${name}`;
 
 const nameOf = (sendsKey: string): string => sendsKey.slice('sluice:sends:{'.length, -1);
 

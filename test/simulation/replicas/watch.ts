@@ -4,7 +4,7 @@
  */
 import { sendableUntil } from '../driver.ts';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
-import type { ScriptModel } from '../../limiter/script-model.ts';
+import type { StoredBucket } from './stored-bucket.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import type { Replica } from './replica.ts';
 import { capOf, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
@@ -49,7 +49,7 @@ export class Watch {
   }
 
   /** The time at which a pump would grant has passed, and no replica ran the pump. */
-  #looksIdle(model: ScriptModel, now: number): void {
+  #looksIdle(model: StoredBucket, now: number): void {
     const { bucket, effects } = model;
     const dueIn = bucket === null || bucket.waiting === 0 || effects.nextAt === null ? null : effects.nextAt;
     const helpers = dueIn === null || this.#server.now() < dueIn ? [] : this.#helpers(model);
@@ -76,7 +76,7 @@ export class Watch {
    * A lease or a ticket whose call is over goes within a tick, unless its fate is unknown (9). Where commands arrive late,
    * what they leave behind goes when its turn comes, or with its lease.
    */
-  #keepsNothing({ key, bucket }: ScriptModel, now: number): void {
+  #keepsNothing({ key, bucket }: StoredBucket, now: number): void {
     const left = new Set<string>();
     for (const { id, lease: token } of bucket?.tickets.values() ?? []) {
       const call = this.#ledger.calls.get(id);
@@ -100,7 +100,7 @@ export class Watch {
   }
 
   /** Replicas that run and have a call waiting in the bucket. */
-  #helpers(model: ScriptModel): Replica[] {
+  #helpers(model: StoredBucket): Replica[] {
     const helpers = new Set<Replica>();
     for (const { replica, state, plan } of this.#ledger.calls.values()) {
       if (state !== 'waiting' || replica === null || plan.lane.bucket !== model.key) continue;
