@@ -9,17 +9,21 @@
  * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis; beside it what as many
  *   round trips to the same Redis as a call takes need by themselves.
  *
+ * With `--replicas=<numbers, by comma>` it measures replicas that share one upstream instead (`cost-replicas.ts`).
+ *
  * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
  */
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Redis } from 'ioredis';
+import { parseArgs } from 'node:util';
 import { createKey } from '../src/cli/keys.ts';
 import { record } from '../scripts/nightly/figures.ts';
-import { startRedis } from '../test/support/redis.ts';
+import { measureReplicas } from './cost-replicas.ts';
 import { cpuMs } from './gateway.ts';
+import { startMeasured, type MeasuredRedis } from './measured-redis.ts';
+import { median, pairedRatio } from './paired.ts';
 import { endProxies, load, startGateway, startPlain, startUpstream } from './proxies.ts';
 
 const rounds = Number(process.env['ROUNDS'] ?? 7);
@@ -29,24 +33,6 @@ const warmUpCalls = Number(process.env['WARMUP'] ?? 10_000);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
 /** Folder of the copy to compare with; `undefined` = none. */
 const beforeFolder = process.env['BEFORE'];
-
-/** A server, and a client that asks it what it has used. */
-interface MeasuredRedis {
-  readonly server: Awaited<ReturnType<typeof startRedis>>;
-  readonly client: Redis;
-}
-
-async function startMeasured(): Promise<MeasuredRedis> {
-  const server = await startRedis();
-  return { server, client: new Redis(server.port, '127.0.0.1') };
-}
-
-/** `µs` of CPU that the server has used since its start. */
-async function redisCpuUs({ client }: MeasuredRedis): Promise<number> {
-  const info = await client.info('cpu');
-  const of = (name: string): number => Number(new RegExp(`${name}:([\\d.]+)`).exec(info)?.[1] ?? NaN);
-  return 1e6 * (of('used_cpu_user') + of('used_cpu_sys'));
-}
 
 /** Configuration of `workspaces` workspaces, every tenth with a credential of its own (and so a bucket). */
 function configOf(name: string, origin: string, workspaces: number, redis: MeasuredRedis | null) {
@@ -59,7 +45,7 @@ function configOf(name: string, origin: string, workspaces: number, redis: Measu
     path,
     `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
 log: { level: info, sampleSuccesses: 0 }
-${redis === null ? '' : `redis: { url: "${redis.server.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n`}upstreams:
+${redis === null ? '' : `redis: { url: "${redis.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n`}upstreams:
   api:
     origins: ["${origin}"]
     allowPrivateAddresses: true
@@ -108,13 +94,13 @@ async function overheads(adminPort: number): Promise<Map<string, number>> {
 
 /**
  * Time that the gateway itself adds to 99 of 100 calls, admission with its round trips included: the lowest bound of its
- * histogram that holds so many. 64 connections, {@link pace} calls a second.
+ * histogram that holds so many. {@link pace} calls a second.
  */
 async function latency({ adminPort, port, path, keys }: Row): Promise<string> {
   const count = 2_000;
   const headers = () => ({ authorization: `Bearer ${keys[0] ?? ''}` });
   const before = await overheads(adminPort);
-  await load({ port, path, headers, calls: count, connections: 64, pace });
+  await load({ ports: [port], path, headers, calls: count, pace: { perSecond: pace } });
   for (const [bound, total] of await overheads(adminPort))
     if (total - (before.get(bound) ?? 0) >= count * 0.99) return `${Number(bound) * 1000} ms`;
   return 'more than the largest bound';
@@ -137,18 +123,13 @@ async function pingsMs({ client }: MeasuredRedis): Promise<number> {
   return took.toSorted((a, b) => a - b)[Math.floor(took.length * 0.99)] ?? NaN;
 }
 
-function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
-}
-
 async function round(row: Row, count: number, idleUsPerMs: number): Promise<void> {
   const { port, path, keys, connections, redis } = row;
   const headers = (n: number) => ({ authorization: `Bearer ${keys[n % keys.length] ?? ''}` });
   const cpuBefore = cpuMs(row.pid);
-  const redisBefore = redis === null ? 0 : await redisCpuUs(redis);
-  const ms = await load({ port, path, headers, calls: count, connections });
-  const redisAfter = redis === null ? 0 : await redisCpuUs(redis);
+  const redisBefore = (await redis?.cpuUs()) ?? 0;
+  const ms = await load({ ports: [port], path, headers, calls: count, pace: { connections } });
+  const redisAfter = (await redis?.cpuUs()) ?? 0;
   row.cpuUs.push(((cpuMs(row.pid) - cpuBefore) * 1000) / count);
   row.redisUs.push((redisAfter - redisBefore - idleUsPerMs * ms) / count);
   row.rate.push((count * 1000) / ms);
@@ -173,7 +154,7 @@ async function rowsOf(origin: string, redis: MeasuredRedis, cwd = process.cwd())
   const path = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
   const gateway = async (name: string, workspaces: number, its: MeasuredRedis | null) => {
     const config = configOf(name, origin, workspaces, its);
-    return { ...(await startGateway(config.path, cwd)), path, keys: config.keys, redis: its };
+    return { ...(await startGateway(config.path, { cwd })), path, keys: config.keys, redis: its };
   };
   const shared = await gateway('shared', 1, redis);
   return [
@@ -188,59 +169,75 @@ async function rowsOf(origin: string, redis: MeasuredRedis, cwd = process.cwd())
   ];
 }
 
-const servers: MeasuredRedis[] = [];
+const { values: flags } = parseArgs({ options: { replicas: { type: 'string' } } });
 try {
-  const redis = await startMeasured();
-  servers.push(redis);
-  const upstream = await startUpstream();
-  const origin = `http://127.0.0.1:${upstream.port}`;
-  const yardstick = { ...(await startPlain(upstream.port)), path: '/v1/things?a=b', keys: [''], redis: null };
-  const plain = rowOf('plain express + http-proxy-middleware, 64 connections', yardstick, 64);
-  const now = await rowsOf(origin, redis);
-  const before: Row[] = [];
-  if (beforeFolder !== undefined) {
-    const its = await startMeasured();
-    servers.push(its);
-    before.push(...(await rowsOf(origin, its, beforeFolder)));
+  if (flags.replicas === undefined) await measureOne();
+  else {
+    const copies = [{ name: beforeFolder === undefined ? '' : 'now', cwd: process.cwd(), env: {} }];
+    if (beforeFolder !== undefined) copies.push({ name: 'before', cwd: beforeFolder, env: {} });
+    await measureReplicas(folder, flags.replicas.split(',').map(Number), copies);
   }
-  const rows = [plain, ...now.flatMap((row, at) => [row, ...before.slice(at, at + 1)])];
-  for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
-  const idle = await idleUse(servers);
-  for (let n = 0; n < rounds; n += 1)
-    for (const row of n % 2 === 0 ? rows : rows.toReversed())
-      await round(row, row.calls, (row.redis && idle.get(row.redis)) ?? 0);
-  console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
-  print([plain, ...now], plain);
-  for (const row of now) leave(row, plain);
-  console.log(
-    `  Redis while nobody calls: ${((idle.get(redis) ?? 0) * 1000).toFixed(0)} µs of CPU a second, taken out above`,
-  );
-  if (beforeFolder !== undefined) {
-    console.log('\nthe copy to compare with');
-    print(before, plain);
-    console.log('\nnow, as a part of that copy: medians of the ratios of the rounds');
-    for (const [at, row] of now.entries()) compare(row, before[at]);
-    console.log();
-  }
-  for (const row of now.slice(0, 2))
-    console.log(`  ${row.name} at ${pace} calls/s: p99 of the time added at most ${await latency(row)}`);
-  console.log(
-    `  ${roundTrips} PINGs of that Redis in turn, nothing else: p99 ${(await pingsMs(redis)).toFixed(1)} ms`,
-  );
 } finally {
-  endProxies();
-  for (const { client, server } of servers) {
-    client.disconnect();
-    await server.stop();
-  }
   rmSync(folder, { recursive: true });
+}
+
+/** One replica of each kind. */
+async function measureOne(): Promise<void> {
+  const servers: MeasuredRedis[] = [];
+  try {
+    const redis = await startMeasured();
+    servers.push(redis);
+    const upstream = await startUpstream();
+    const origin = `http://127.0.0.1:${upstream.port}`;
+    const yardstick = {
+      ...(await startPlain(upstream.port)),
+      path: '/v1/things?a=b',
+      keys: [''],
+      redis: null,
+    };
+    const plain = rowOf('plain express + http-proxy-middleware, 64 connections', yardstick, 64);
+    const now = await rowsOf(origin, redis);
+    const before: Row[] = [];
+    if (beforeFolder !== undefined) {
+      const its = await startMeasured();
+      servers.push(its);
+      before.push(...(await rowsOf(origin, its, beforeFolder)));
+    }
+    const rows = [plain, ...now.flatMap((row, at) => [row, ...before.slice(at, at + 1)])];
+    for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
+    const idle = await idleUse(servers);
+    for (let n = 0; n < rounds; n += 1)
+      for (const row of n % 2 === 0 ? rows : rows.toReversed())
+        await round(row, row.calls, (row.redis && idle.get(row.redis)) ?? 0);
+    console.log(`${rounds} interleaved rounds of ${calls} calls, medians, Node ${process.versions.node}`);
+    print([plain, ...now], plain);
+    for (const row of now) leave(row, plain);
+    console.log(
+      `  Redis while nobody calls: ${((idle.get(redis) ?? 0) * 1000).toFixed(0)} µs of CPU a second, taken out above`,
+    );
+    if (beforeFolder !== undefined) {
+      console.log('\nthe copy to compare with');
+      print(before, plain);
+      console.log('\nnow, as a part of that copy: medians of the ratios of the rounds');
+      for (const [at, row] of now.entries()) compare(row, before[at]);
+      console.log();
+    }
+    for (const row of now.slice(0, 2))
+      console.log(`  ${row.name} at ${pace} calls/s: p99 of the time added at most ${await latency(row)}`);
+    console.log(
+      `  ${roundTrips} PINGs of that Redis in turn, nothing else: p99 ${(await pingsMs(redis)).toFixed(1)} ms`,
+    );
+  } finally {
+    endProxies();
+    for (const server of servers) await server.stop();
+  }
 }
 
 /** `µs` of CPU per millisecond that each server uses while nobody calls. */
 async function idleUse(measured: readonly MeasuredRedis[]): Promise<ReadonlyMap<MeasuredRedis, number>> {
-  const from = await Promise.all(measured.map(redisCpuUs));
+  const from = await Promise.all(measured.map((one) => one.cpuUs()));
   await new Promise((resolve) => setTimeout(resolve, 3_000));
-  const to = await Promise.all(measured.map(redisCpuUs));
+  const to = await Promise.all(measured.map((one) => one.cpuUs()));
   return new Map(measured.map((one, at) => [one, ((to[at] ?? NaN) - (from[at] ?? NaN)) / 3_000]));
 }
 
@@ -271,9 +268,4 @@ function compare(row: Row, before: Row | undefined): void {
   console.log(
     `  ${row.name.padEnd(58)} CPU of the gateway ${pairedRatio(row.cpuUs, before.cpuUs).toFixed(2)}${inRedis}`,
   );
-}
-
-/** Median of the rounds' own ratios. */
-function pairedRatio(values: readonly number[], to: readonly number[]): number {
-  return median(values.map((value, n) => value / (to[n] ?? NaN)));
 }

@@ -2,30 +2,35 @@
  * The gateway that a benchmark measures: its configuration file, and the CPU time its process has used. Owns what all
  * of them configure alike (loopback, free ports, no line per successful call).
  */
+import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createKey } from '../src/cli/keys.ts';
 
 /**
  * Writes a configuration with one upstream, `api`, and one workspace that may call it. `upstream`: YAML lines of the
- * upstream beside its origin; `workspace`: of the workspace beside its key.
+ * upstream beside its origin; `workspace`: of the workspace beside its key; `redisUrl`: where its replicas meet, `null` = embedded.
  */
 export function writeConfig(
   folder: string,
   origin: string,
   upstream: readonly string[],
   workspace: readonly string[] = [],
+  redisUrl: string | null = null,
 ): { readonly config: string; readonly key: string } {
   const { key, hash } = createKey();
   const config = join(folder, 'sluice.yaml');
   // A gateway that refuses calls because others keep the machine busy measures nothing: its bound is out of the way.
   const bounds = 'maxEventLoopDelayMs: 60000';
+  const labelKey = randomBytes(32).toString('base64');
+  const shared =
+    redisUrl === null ? '' : `redis: { url: "${redisUrl}" }\nprivacy: { labelKey: "${labelKey}" }\n`;
   const lines = (more: readonly string[]): string => more.map((line) => `\n    ${line}`).join('');
   writeFileSync(
     config,
     `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, ${bounds} }
 log: { level: info, sampleSuccesses: 0 }
-upstreams:
+${shared}upstreams:
   api:
     origins: ["${origin}"]
     allowPrivateAddresses: true${lines(upstream)}

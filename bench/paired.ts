@@ -9,6 +9,11 @@ export function median(values: readonly number[]): number {
   return ((sorted[(sorted.length - 1) >> 1] ?? NaN) + (sorted[sorted.length >> 1] ?? NaN)) / 2;
 }
 
+/** Median of the rounds' own ratios of what was measured in each round to the yardstick of that round. */
+export function pairedRatio(values: readonly number[], to: readonly number[]): number {
+  return median(values.map((value, round) => value / (to[round] ?? NaN)));
+}
+
 export interface MedianInterval {
   readonly median: number;
   /** The true median is between these in at least 95 of 100 such measurements; `null` = fewer than six numbers. */

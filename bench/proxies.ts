@@ -1,6 +1,6 @@
 /**
  * The processes of a cost measurement, each a child of this one: an upstream that answers 1 KB of JSON, the plain
- * yardstick, gateways; and a closed-loop client. Owns starting and ending them by their ids.
+ * yardstick, gateways; and a client. Owns starting and ending them by their ids.
  */
 import { spawn, type ChildProcess } from 'node:child_process';
 import http from 'node:http';
@@ -40,9 +40,11 @@ const children: ChildProcess[] = [];
 export const startUpstream = (): Promise<Started> => start(['--input-type=module', '-e', upstreamSource]);
 export const startPlain = (upstreamPort: number): Promise<Started> =>
   start(['--input-type=module', '-e', plainSource(upstreamPort)]);
-/** `cwd`: folder of the product or of a copy. */
-export const startGateway = (config: string, cwd = process.cwd()): Promise<Started> =>
-  start([...nodeFlags, 'src/main.ts', 'serve', '--config', config], cwd);
+/** `cwd`: folder of the product or of a copy. `env`: what its environment has beside ours. */
+export const startGateway = (
+  config: string,
+  { cwd, env }: { readonly cwd?: string; readonly env?: Readonly<Record<string, string>> } = {},
+): Promise<Started> => start([...nodeFlags, 'src/main.ts', 'serve', '--config', config], cwd, env);
 
 /** Ends what was started here, by process id. */
 export function endProxies(): void {
@@ -50,8 +52,9 @@ export function endProxies(): void {
 }
 
 /** Resolves with the first port that the process tells in a line of JSON. */
-async function start(args: readonly string[], cwd = process.cwd()): Promise<Started> {
-  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd });
+async function start(args: readonly string[], cwd = process.cwd(), more = {}): Promise<Started> {
+  const env = { ...process.env, ...more };
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'], cwd, env });
   children.push(child);
   for await (const line of createInterface({ input: child.stdout })) {
     const reported = JSON.parse(line) as { port?: number; adminPort?: number };
@@ -63,23 +66,29 @@ async function start(args: readonly string[], cwd = process.cwd()): Promise<Star
 }
 
 export interface Load {
-  readonly port: number;
+  /** Where calls go, in turn. */
+  readonly ports: readonly number[];
   readonly path: string;
   /** Of call `n`. */
   readonly headers: (n: number) => Readonly<Record<string, string>>;
   readonly calls: number;
-  readonly connections: number;
-  /** Calls per second; absent = as fast as they are answered. */
-  readonly pace?: number;
+  readonly pace: Pace;
 }
 
+export type Pace =
+  /** As fast as they are answered over so many connections in all (closed loop). */
+  | { readonly connections: number }
+  /** So many calls a second by the clock, however many are unanswered: a late response delays no other call (open loop). */
+  | { readonly perSecond: number };
+
 /** Resolves with the milliseconds it took; rejects when a call does not succeed. */
-export async function load({ port, path, headers, calls, connections, pace }: Load): Promise<number> {
-  const agent = new http.Agent({ keepAlive: true, maxSockets: connections });
+export async function load({ ports, path, headers, calls, pace }: Load): Promise<number> {
+  const agent = new http.Agent({ keepAlive: true });
   let sent = 0;
   let failed = 0;
   const one = (n: number): Promise<void> =>
     new Promise((resolve) => {
+      const port = ports[n % ports.length];
       http
         .get({ host: '127.0.0.1', port, path, headers: headers(n), agent }, (response) => {
           if (response.statusCode !== 200) failed += 1;
@@ -91,16 +100,20 @@ export async function load({ port, path, headers, calls, connections, pace }: Lo
         });
     });
   const startedAt = performance.now();
-  const worker = async (): Promise<void> => {
+  if ('connections' in pace) {
+    const connection = async (): Promise<void> => {
+      while (sent < calls) await one(sent++);
+    };
+    await Promise.all(Array.from({ length: pace.connections }, connection));
+  } else {
+    const unanswered: Promise<void>[] = [];
     while (sent < calls) {
-      const n = sent++;
-      // By the clock, not after the one before: a call that is late delays no other.
-      const waitMs = pace === undefined ? 0 : startedAt + (n * 1000) / pace - performance.now();
+      const waitMs = startedAt + (sent * 1000) / pace.perSecond - performance.now();
       if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
-      await one(n);
+      unanswered.push(one(sent++));
     }
-  };
-  await Promise.all(Array.from({ length: connections }, worker));
+    await Promise.all(unanswered);
+  }
   agent.destroy();
   if (failed > 0) throw new Error(`${failed} of ${calls} calls failed`);
   return performance.now() - startedAt;

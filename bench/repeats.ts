@@ -61,25 +61,18 @@ try {
   const upstream = await startUpstream();
   const origin = `http://127.0.0.1:${upstream.port}`;
   const limits = ['kind: generic', 'limits: { requestsPerMinute: 100000000, requestsPerDay: none }'];
-  const { config, key } = writeConfig(folder, origin, limits);
-  if (redis !== null) {
-    const text = readFileSync(config, 'utf8');
-    writeFileSync(
-      config,
-      `redis: { url: "${redis.url}" }\nprivacy: { labelKey: "a label key of a benchmark only" }\n${text}`,
-    );
-  }
+  const { config, key } = writeConfig(folder, origin, limits, [], redis?.url ?? null);
   const gateways = [
     await startGateway(config),
     await startGateway(config),
-    await startGateway(config, copyWithout(join(folder, 'without'))),
+    await startGateway(config, { cwd: copyWithout(join(folder, 'without')) }),
   ];
   const path = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
   const headers = () => ({ authorization: `Bearer ${key}` });
   const measure = async (at: number, count: number): Promise<number> => {
     const { port, pid } = gateways[at] ?? upstream;
     const before = cpuMs(pid);
-    await load({ port, path, headers, calls: count, connections: 64 });
+    await load({ ports: [port], path, headers, calls: count, pace: { connections: 64 } });
     return ((cpuMs(pid) - before) * 1_000) / count;
   };
   for (const at of gateways.keys()) await measure(at, warmUpCalls);

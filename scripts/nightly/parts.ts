@@ -28,6 +28,11 @@ export const parts: readonly Part[] = [
     command: npm('bench:cost'),
   },
   {
+    name: 'replicas',
+    what: 'what a call costs where one, three and ten replicas share an upstream',
+    command: npm('bench:cost', '--replicas=1,3,10'),
+  },
+  {
     name: 'hostile',
     what: 'what compression bombs and streams of junk cost the other workspaces',
     command: npm('bench:hostile'),
