@@ -130,7 +130,9 @@ export type SleepReason =
   /** A response, or a failure, named a time that concerns this lane alone. */
   | 'backoff'
   /** Another call's response is about to state what its next call costs. */
-  | 'document';
+  | 'document'
+  /** In a new term of the shared log: a call of the lane may be under way that its replica has not reported yet. */
+  | 'term';
 
 /**
  * There is nothing to forecast for the ticket: it is granted already and its grant comes through `onGrant`, it has moved to another
@@ -165,7 +167,7 @@ export type Settlement =
   | {
       readonly kind: 'returned';
       readonly sleepMs: number;
-      readonly because: Exclude<SleepReason, 'document'>;
+      readonly because: Exclude<SleepReason, 'document' | 'term'>;
       /** The limits of the ceiling that refused it (as in `LaneSetting`); absent: those that the lane has. */
       readonly ceilingTag?: string;
     }

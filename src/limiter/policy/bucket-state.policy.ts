@@ -111,6 +111,13 @@ export type DocumentCost =
   /** A call went ahead and its response stated no cost: the estimate is all there is. */
   | { readonly kind: 'unreported' };
 
+/** What is not granted because replicas have not said yet which calls they have under way. */
+export type Withheld =
+  /** Nothing is granted. */
+  | { readonly what: 'all' }
+  /** Lanes with a cap on calls in flight wait, until this time at most. */
+  | { readonly what: 'capped_lanes'; readonly until: number };
+
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;
   /** When the epoch was on the clock of the store, milliseconds: clock windows begin at multiples of it. */
@@ -145,6 +152,8 @@ export interface Bucket {
   closedUntil: number | null;
   /** When a response last closed the bucket. */
   closedAt: number | null;
+  /** Only in a shared log, at the beginning of a term; `null` = nothing is withheld. Forecasts do not count on it. */
+  withheld: Withheld | null;
   /** Virtual time: start tag of the last granted ticket. */
   virtual: number;
   /** Number of the latest lease. */
@@ -187,6 +196,7 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     probingSince: null,
     closedUntil: null,
     closedAt: null,
+    withheld: null,
     virtual: 0,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,

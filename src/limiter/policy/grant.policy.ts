@@ -31,13 +31,22 @@ export interface Granted {
   readonly expiresAt: number;
 }
 
-export function grant(bucket: Bucket, { lane, ticket }: Head, now: number): Granted {
+export function grant(bucket: Bucket, head: Head, now: number): Granted {
+  return grantAs(bucket, { ...head, token: leaseToken(`${head.ticket.id}.${++bucket.sequence}`) }, now);
+}
+
+/** A grant under a given token: of a call that was granted before, of which the bucket has lost the lease. */
+export function grantAs(
+  bucket: Bucket,
+  { lane, ticket, token }: Head & { readonly token: LeaseToken },
+  now: number,
+): Granted {
   dequeue(bucket, lane, ticket);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const spacing = noteSpacing(bucket, now);
   const marks = reserve(bucket, { costs, spacing }, now);
   const lease: Lease = {
-    token: leaseToken(`${ticket.id}.${++bucket.sequence}`),
+    token,
     ticket,
     grantedAt: now,
     spacing,

@@ -15,6 +15,7 @@ import {
   dequeue,
   headOf,
   refreshReadiness,
+  sleep,
   wakeLanes,
   type Budget,
 } from './lanes.policy.ts';
@@ -46,6 +47,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   wakeLanes(bucket, round, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
+  if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
   while (bucket.waiting > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
@@ -53,7 +55,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);
     if (head === null) return { grants, nextAt: round.left > 0 ? nextAt : now };
-    if (waitsForResponse(bucket, head, now)) {
+    if (waitsForResponse(bucket, head, now) || waitsForReplicas(bucket, head, now)) {
       round.left -= 1;
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
@@ -118,6 +120,14 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
 export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
   return heardAt !== null && heardAt + replicaLifeMs >= now;
+}
+
+/** True when a call of the lane may be under way of which its replica has not told yet: the lane sleeps until then. */
+function waitsForReplicas(bucket: Bucket, { lane }: Head, now: number): boolean {
+  const { withheld } = bucket;
+  if (lane.maxInFlight === null || withheld?.what !== 'capped_lanes' || withheld.until <= now) return false;
+  sleep(bucket, lane, { because: 'term', until: withheld.until });
+  return true;
 }
 
 /** Milliseconds until every meter of the ticket's call has room for it; 0 = now. */

@@ -85,6 +85,11 @@ export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Ef
     lease.expiresAt = now + lease.ticket.leaseMs;
     bucket.expiries.set(token, lease.expiresAt);
   }
+  return upkeep(bucket, now);
+}
+
+/** What is done once a second in a bucket that is in use: the dead and the idle are forgotten, and what is due is granted. */
+export function upkeep(bucket: Bucket, now: number): Effects {
   forgetDeadReplicas(bucket, now);
   forgetTheirTickets(bucket, now);
   forgetIdleLanes(bucket, maxPerPump);

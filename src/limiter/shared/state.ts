@@ -6,7 +6,33 @@ import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../
 import type { Costs } from '../../call.ts';
 import type { BucketSetting, LaneSetting } from '../limiter.ts';
 import type { BucketEvent, EventReply, StoredAdmission } from '../policy/bucket-events.ts';
+import type { Bucket } from '../policy/bucket-state.policy.ts';
 import type { Granted } from '../policy/grant.policy.ts';
+import type { SortedNames } from '../policy/sorted.policy.ts';
+
+/** One term of the log: until every replica has said what it has under way, too little may be known of what was granted before. */
+export interface Term {
+  readonly number: number;
+  /** Time of its first entry. */
+  readonly beganAt: number;
+  /** Replicas that were known when it began and have not said `here` in it. */
+  readonly awaited: readonly ReplicaId[];
+}
+
+/** All times are the log's, milliseconds since 1970. Changed by `fold` alone. */
+export interface SharedState {
+  /** How long a lease lives after its replica was last heard of, milliseconds. */
+  readonly leaseMs: number;
+  /** `null` before the first entry. */
+  term: Term | null;
+  /** Replicas that may have leases, by the time of their last entry. */
+  readonly replicas: SortedNames<ReplicaId>;
+  readonly buckets: Map<BucketKey, Bucket>;
+  /** Buckets by the time at which a waiting call may have room. */
+  readonly grantsDue: SortedNames<BucketKey>;
+  /** All buckets: those in use by the time of their next upkeep, the others by the time at which they are forgotten. */
+  readonly upkeepDue: SortedNames<BucketKey>;
+}
 
 /** A call that was sent under a grant which the state does not have. */
 export interface HeldCall {
@@ -24,6 +50,7 @@ export interface HeldCall {
 /** Units of calls that ended, granted by entries that may have been lost. */
 export interface UsedUnits {
   readonly bucket: BucketKey;
+  readonly setting: BucketSetting;
   readonly costs: Costs;
 }
 
@@ -53,15 +80,31 @@ export interface SharedGrant extends Granted {
   readonly at: number;
 }
 
+/** Something failed in a bucket: all that it had is gone, at every replica alike. */
+export interface Emptied {
+  readonly bucket: BucketKey;
+  /** What failed; `null` = what was due by time. */
+  readonly event: LogEvent | null;
+  readonly error: unknown;
+}
+
 /** What an entry did. */
 export interface Effects {
-  /** One for each event of an entry of the replica that folds it; empty for entries of others. `null` = no bucket knew of it. */
+  /**
+   * One for each event of an entry of the replica that folds it; empty for entries of others. `null` = no bucket knew of it, the event
+   * is answered by nothing (`tick`, `here`), or it failed (`emptied`).
+   */
   readonly replies: readonly (EventReply | null)[];
   /** Of all replicas, in the order in which they were made. */
   readonly grants: readonly SharedGrant[];
   /** Buckets that a response closed, and for how long from the entry's time. */
   readonly closed: readonly { readonly bucket: BucketKey; readonly closedMs: number }[];
-  /** When something is due that needs an entry, on the log's time; `null` = nothing before the next event. */
+  /**
+   * Buckets that were emptied because something in them failed, which is a defect. Whoever has a call in one enters it again, or reports
+   * it in a `here` if it was sent.
+   */
+  readonly emptied: readonly Emptied[];
+  /** When a waiting call may have room, so that an entry is needed; `null` = none before the next event. At once where it is past. */
   readonly nextAt: number | null;
   /** A new term has begun with this entry: every replica says `here`. */
   readonly beginsTerm: boolean;

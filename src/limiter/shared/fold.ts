@@ -1,0 +1,319 @@
+/**
+ * The state machine of the shared limiter: what an entry of the log does to the state, the same at every replica. It applies
+ * `policy/apply.policy.ts` to the bucket that an event names, and adds what no bucket knows alone: which replicas live, what is due in
+ * which bucket, and what is withheld at the beginning of a term.
+ *
+ * Deterministic: nothing but state and entry decides. Bounded: an entry costs its own events and `maxWorkPerEntry`, however many
+ * buckets there are; what is left is due at once.
+ */
+import type { BucketKey, ReplicaId } from '../../ids.ts';
+import type { Entry } from '../../log/log.ts';
+import type { BucketSetting } from '../limiter.ts';
+import { apply } from '../policy/apply.policy.ts';
+import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
+import {
+  closedMs,
+  createBucket,
+  meterOf,
+  sequencePerMs,
+  type Bucket,
+  type Ticket,
+  type Withheld,
+} from '../policy/bucket-state.policy.ts';
+import { grantAs } from '../policy/grant.policy.ts';
+import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
+import { applySettings } from '../policy/lessons.policy.ts';
+import { costEntries } from '../policy/meter-names.policy.ts';
+import { markAnswered, take } from '../policy/meter.policy.ts';
+import { replicaLifeMs, type Effects as Due } from '../policy/pump.policy.ts';
+import { memoryMs } from '../policy/retention.policy.ts';
+import { pumpOnly, upkeep } from '../policy/scheduler.policy.ts';
+import { SortedNames } from '../policy/sorted.policy.ts';
+import type { Effects, Emptied, HeldCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
+
+/** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
+export const holdMs = 1_300;
+/** A bucket in use has its upkeep so often. Milliseconds. */
+export const upkeepMs = 1_000;
+/** Buckets visited because something is due there, and grants made, within one entry at most. */
+export const maxWorkPerEntry = 1_024;
+/** A bucket in which something is due that could not be done is visited again after so long. Milliseconds. */
+const retryMs = 1;
+
+/** @param leaseMs how long a lease lives after its replica was last heard of, milliseconds */
+export const createState = (leaseMs: number): SharedState => ({
+  leaseMs,
+  term: null,
+  replicas: new SortedNames(),
+  buckets: new Map(),
+  grantsDue: new SortedNames(),
+  upkeepDue: new SortedNames(),
+});
+
+/** Applies the next entry of the log. Replies are for `self` alone; everything else is the same at every replica. */
+export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): Effects {
+  const { at: now, replica } = entry;
+  const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], emptied: [] };
+  const beginsTerm = entry.term !== state.term?.number;
+  if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
+  state.replicas.set(replica, now);
+  forgetReplicas(state, now);
+  visitDue(run);
+  const replies = entry.events.map((event) => applied(run, event));
+  visitDue(run);
+  const { grants, closed, emptied } = run;
+  return {
+    replies: replica === self ? replies : [],
+    grants,
+    closed,
+    emptied,
+    nextAt: nextGrantAt(state, now),
+    beginsTerm,
+  };
+}
+
+/** One entry being applied. */
+interface Run {
+  readonly state: SharedState;
+  readonly replica: ReplicaId;
+  readonly now: number;
+  /** What is left of `maxWorkPerEntry`. */
+  left: number;
+  readonly grants: SharedGrant[];
+  readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
+  readonly emptied: Emptied[];
+}
+
+/** Leases of a replica that was not heard of for so long have ended, and nobody waits on it. */
+function forgetReplicas({ replicas, leaseMs }: SharedState, now: number): void {
+  const lifeMs = Math.max(leaseMs, replicaLifeMs);
+  for (
+    let first = replicas.first();
+    first !== undefined && first.score + lifeMs < now;
+    first = replicas.first()
+  )
+    replicas.delete(first.name);
+}
+
+function applied(run: Run, event: LogEvent): EventReply | null {
+  switch (event.kind) {
+    case 'admit':
+      keep(run, event.bucket, event.admission.setting);
+      return appliedIn(run, event, { kind: 'admit', admission: event.admission });
+    case 'in':
+      return appliedIn(run, event, event.event);
+    case 'tick':
+      return null;
+    case 'here':
+      for (const held of event.held) putBack(run, event, held);
+      for (const used of event.used) charge(run, event, used);
+      noteHere(run, event.term);
+      return null;
+  }
+}
+
+/** Creates the bucket where there is none. The log's time is that of a clock, the epoch of which is 0. */
+function keep({ state, now }: Run, key: BucketKey, { probe }: BucketSetting): void {
+  if (!state.buckets.has(key)) state.buckets.set(key, createBucket(probe, now, 0));
+}
+
+function appliedIn(
+  run: Run,
+  by: Extract<LogEvent, { kind: 'admit' | 'in' }>,
+  event: BucketEvent,
+): EventReply | null {
+  const { replica, now } = run;
+  let reply: EventReply | null = null;
+  change(run, by.bucket, by, (bucket) => {
+    bucket.replicas.set(replica, now);
+    const result = apply(bucket, { replica, events: [event] }, now);
+    reply = result.replies[0] ?? null;
+    if (result.closes) run.closed.push({ bucket: by.bucket, closedMs: closedMs(bucket, now) });
+    return result;
+  });
+  return reply;
+}
+
+/**
+ * A call that was sent under a grant which the state does not have holds its place again. A ticket that was granted anew meanwhile keeps
+ * that grant: its owner goes on under it.
+ */
+function putBack(run: Run, by: LogEvent, call: HeldCall): void {
+  const { state, replica, now } = run;
+  keep(run, call.bucket, call.setting);
+  change(run, call.bucket, by, (bucket) => {
+    bucket.replicas.set(replica, now);
+    applySettings(bucket, call.setting, now);
+    const lane = laneFor(bucket, call.lane, call.laneSetting);
+    const ticket = bucket.tickets.get(call.ticket) ?? ticketOf(call, replica, state.leaseMs);
+    if (ticket.lease !== null || bucket.leases.has(call.lease)) return goesOn(bucket, now);
+    bucket.tickets.set(ticket.id, ticket);
+    grantAs(bucket, { lane, ticket, token: call.lease }, now);
+    const lease = bucket.leases.get(call.lease);
+    if (lease !== undefined) confirm(lane, lease);
+    return goesOn(bucket, now);
+  });
+}
+
+const ticketOf = (
+  { ticket, lane, order, callClass, costs }: HeldCall,
+  replica: ReplicaId,
+  leaseMs: number,
+): Ticket => ({ id: ticket, lane, replica, order, callClass, costs, document: null, leaseMs, lease: null });
+
+/** Units of ended calls count as taken now: later than they were, so rather for too long. */
+function charge(run: Run, by: LogEvent, used: UsedUnits): void {
+  const { now } = run;
+  keep(run, used.bucket, used.setting);
+  change(run, used.bucket, by, (bucket) => {
+    applySettings(bucket, used.setting, now);
+    for (const [name, units] of costEntries(used.costs)) {
+      const meter = meterOf(bucket, name, now);
+      markAnswered(meter, take(meter, { units, inTransit: [] }, now));
+    }
+    return goesOn(bucket, now);
+  });
+}
+
+/** Nothing is granted yet; calls that wait are looked at when all events of the entry have been applied. */
+const goesOn = (bucket: Bucket, now: number): Due => ({
+  grants: [],
+  nextAt: bucket.waiting > 0 ? now : null,
+});
+
+/** The replica has said all that it has to say in this term. */
+function noteHere({ state, replica, now }: Run, number: number): void {
+  const { term } = state;
+  if (term?.number !== number || !term.awaited.includes(replica)) return;
+  state.term = { ...term, awaited: term.awaited.filter((one) => one !== replica) };
+  if (state.term.awaited.length > 0) return;
+  // Lanes that slept until the end of the term at most.
+  for (const key of state.grantsDue.names()) state.grantsDue.set(key, now);
+}
+
+/** What is withheld by now, as not all replicas have said which calls they have under way. */
+function withheldBy({ term, leaseMs }: SharedState, now: number): Withheld | null {
+  if (term === null || term.awaited.length === 0) return null;
+  if (now < term.beganAt + holdMs) return { what: 'all' };
+  // The calls of a replica that is not heard of have lost their leases by then.
+  const until = term.beganAt + leaseMs;
+  return now < until ? { what: 'capped_lanes', until } : null;
+}
+
+/** Visits buckets in which something is due, as far as the work of one entry goes. */
+function visitDue(run: Run): void {
+  while (run.left > 0) {
+    const key = firstDue(run);
+    if (key === null) return;
+    run.left -= 1;
+    visit(run, key);
+  }
+}
+
+function firstDue({ state, now }: Run): BucketKey | null {
+  const grant = withheldBy(state, now)?.what === 'all' ? undefined : state.grantsDue.first();
+  if (grant !== undefined && grant.score <= now) return grant.name;
+  const other = state.upkeepDue.first();
+  return other !== undefined && other.score <= now ? other.name : null;
+}
+
+function visit(run: Run, key: BucketKey): void {
+  const { state, now } = run;
+  const hasUpkeep = (state.upkeepDue.scoreOf(key) ?? now) <= now;
+  const known = state.buckets.get(key);
+  if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
+  if (hasUpkeep) state.upkeepDue.delete(key);
+  change(run, key, null, (bucket) => {
+    // A search for calls of dead replicas goes on with the upkeep.
+    const isSearching = bucket.searchedTo !== null;
+    const { grants, nextAt } = hasUpkeep || isSearching ? upkeep(bucket, now) : pumpOnly(bucket, now);
+    const isLeft = bucket.searchedTo !== null || (nextAt !== null && nextAt <= now);
+    // What could not be done now is not tried again within this entry.
+    return { grants, nextAt: isLeft ? (grants.length > 0 ? now : now + retryMs) : nextAt };
+  });
+}
+
+/**
+ * Does something in a bucket that is there, and notes when more is due in it. What fails there is a defect, and empties the bucket: at
+ * every replica alike, so that their states stay equal.
+ */
+function change(run: Run, key: BucketKey, by: LogEvent | null, act: (bucket: Bucket) => Due): void {
+  const { state, now } = run;
+  const bucket = state.buckets.get(key);
+  if (bucket === undefined) return;
+  try {
+    bringUpToDate(state, bucket, now);
+    const { grants, nextAt } = act(bucket);
+    run.left -= grants.length;
+    for (const granted of grants) run.grants.push({ ...granted, bucket: key, at: now });
+    schedule(state, key, bucket, nextAt, now);
+  } catch (error) {
+    forgetBucket(state, key);
+    run.emptied.push({ bucket: key, event: by, error });
+  }
+}
+
+/** Tells a bucket what the log knows and the bucket needs now: who lives, which leases go on, and what is withheld. */
+function bringUpToDate(state: SharedState, bucket: Bucket, now: number): void {
+  for (const replica of bucket.replicas.between(-Infinity, now - replicaLifeMs)) {
+    const heardAt = state.replicas.scoreOf(replica);
+    if (heardAt !== null) bucket.replicas.set(replica, heardAt);
+  }
+  renewLeases(state, bucket, now);
+  // No number of a lease is given twice, also if entries with leases were lost: the log's time goes on.
+  bucket.sequence = Math.max(bucket.sequence, Math.floor(now * sequencePerMs));
+  const before = bucket.withheld;
+  bucket.withheld = withheldBy(state, now);
+  if (before === null || bucket.withheld !== null) return;
+  for (const key of bucket.asleep.names()) {
+    const lane = bucket.lanes.get(key);
+    if (lane !== undefined) wake(bucket, lane, ['term']);
+  }
+}
+
+/** A lease lives for one lease after its replica was last heard of; that is noted when the lease would end before the next upkeep. */
+function renewLeases({ replicas }: SharedState, bucket: Bucket, now: number): void {
+  for (const token of bucket.expiries.between(-Infinity, now + upkeepMs)) {
+    const lease = bucket.leases.get(token);
+    if (lease === undefined || lease.stage === 'abandoned') continue;
+    const { replica, leaseMs } = lease.ticket;
+    const heardAt = replicas.scoreOf(replica);
+    if (heardAt === null || heardAt + leaseMs <= lease.expiresAt) continue;
+    lease.expiresAt = heardAt + leaseMs;
+    bucket.expiries.set(token, lease.expiresAt);
+  }
+}
+
+function schedule(
+  state: SharedState,
+  key: BucketKey,
+  bucket: Bucket,
+  nextAt: number | null,
+  now: number,
+): void {
+  // Looked at as soon as nothing is withheld any more.
+  const at = bucket.withheld?.what === 'all' && bucket.waiting > 0 ? now : nextAt;
+  if (at === null) state.grantsDue.delete(key);
+  else state.grantsDue.set(key, at);
+  const upkeepAt = state.upkeepDue.scoreOf(key) ?? Infinity;
+  const forgetAt = now + memoryMs(bucket, now) + closedMs(bucket, now);
+  state.upkeepDue.set(key, isUnused(bucket) ? forgetAt : Math.min(upkeepAt, now + upkeepMs));
+}
+
+/** Nothing waits and nothing is in flight: only what was learned is left. */
+const isUnused = ({ tickets, leases }: Bucket): boolean => tickets.size === 0 && leases.size === 0;
+
+function forgetBucket({ buckets, grantsDue, upkeepDue }: SharedState, key: BucketKey): void {
+  buckets.delete(key);
+  grantsDue.delete(key);
+  upkeepDue.delete(key);
+}
+
+/** When a waiting call may have room. */
+function nextGrantAt(state: SharedState, now: number): number | null {
+  const first = state.grantsDue.first();
+  if (first === undefined) return null;
+  const { term } = state;
+  const isWithheld = term !== null && withheldBy(state, now)?.what === 'all';
+  return isWithheld ? Math.max(first.score, term.beganAt + holdMs) : first.score;
+}
