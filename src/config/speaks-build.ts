@@ -1,9 +1,8 @@
 /** From `speaks` as written to the {@link Dialect} that the rest of the code sees. Refuses nothing. */
 import type { ResponseCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
 import type { Separator, TimeField, TimeUnit, WindowMeter } from './dialect.ts';
-import type { PresetName } from './presets/names.ts';
-import { presets } from './presets/presets.ts';
-import { readParts, type SpeaksInput } from './speaks-schema.ts';
+import type { PresetName } from './presets.ts';
+import { presetParts, type SpeaksInput } from './speaks-schema.ts';
 import { readSeparator } from './bucket-parts.ts';
 
 /** A dialect, and the keys of an upstream that it gives defaults for. */
@@ -20,10 +19,10 @@ const hourlyMs = 1_800_000;
 
 /** The parts, with those of the preset that they leave out. */
 export function partsOf(speaks: PresetName | SpeaksInput): SpeaksInput {
-  if (typeof speaks === 'string') return readParts(presets[speaks].speaks);
+  if (typeof speaks === 'string') return presetParts(speaks);
   if (speaks.preset === undefined) return speaks;
   const stated = Object.entries(speaks).filter(([, value]) => value !== undefined);
-  return { ...readParts(presets[speaks.preset].speaks), ...Object.fromEntries(stated) };
+  return { ...presetParts(speaks.preset), ...Object.fromEntries(stated) };
 }
 
 export function buildDialect(speaks: PresetName | SpeaksInput): BuiltDialect {

@@ -3,7 +3,7 @@
  * `speaks-checks.ts`; what they come to is built in `speaks-build.ts`.
  */
 import { z } from 'zod';
-import { presetNames } from './presets/names.ts';
+import { presetNames, presets, type PresetName } from './presets.ts';
 import { bodyText, bucketPart, count, plainFieldName, seconds, section } from './values.ts';
 
 const window = section({
@@ -105,7 +105,11 @@ export const speaks = z
 
 /** Parts of a dialect as the file has them. */
 export type SpeaksInput = z.output<typeof parts>;
-/** Parts of a dialect before defaults are filled in: what a preset states. */
-export type SpeaksParts = z.input<typeof parts>;
-/** Reads the parts that a preset states. */
-export const readParts = (stated: SpeaksParts): SpeaksInput => parts.parse(stated);
+
+/** The parts that a preset states, with their defaults. */
+export function presetParts(name: PresetName): SpeaksInput {
+  const { speaks }: { readonly speaks: DeepReadonly<z.input<typeof parts>> } = presets[name];
+  return parts.parse(speaks);
+}
+
+type DeepReadonly<T> = { readonly [Key in keyof T]: DeepReadonly<T[Key]> };

@@ -3,7 +3,7 @@
  * Nothing in it is judged by time.
  */
 import { partsOf } from '../../src/config/speaks-build.ts';
-import { presetNames, type PresetName } from '../../src/config/presets/names.ts';
+import { presetNames, type PresetName } from '../../src/config/presets.ts';
 import type { SpokenCondition } from '../../src/simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';
 import { until } from './until.ts';

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { buildDialect } from '../../../src/config/speaks-build.ts';
-import { presetNames, type PresetName } from '../../../src/config/presets/names.ts';
+import { presetNames, type PresetName } from '../../../src/config/presets.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 interface Sample {
