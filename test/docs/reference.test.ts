@@ -91,7 +91,7 @@ describe('docs/reference.md', () => {
   });
 
   test('names every reason why an attempt fails', () => {
-    const documented = rowsOf(sectionOf('## Why an attempt failed')).map(([cell]) => codesIn(cell)[0]);
+    const documented = rowsOf(sectionOf('## Why an attempt failed')).map(([cell]) => codesIn(cell)[0] ?? '');
     expect(documented.filter((name) => name !== 'reason').sort()).toEqual([...failureReasons].sort());
   });
 

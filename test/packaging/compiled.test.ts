@@ -17,7 +17,7 @@ beforeAll(async () => {
   await run(process.execPath, [
     compiler,
     '-p',
-    root,
+    join(root, 'tsconfig.build.json'),
     '--outDir',
     join(folder, 'dist'),
     '--sourceMap',

@@ -89,7 +89,7 @@ describe('a scrape of the metrics', () => {
       expect([name, lines.length > 0]).toEqual([name, true]);
       for (const [, inside = ''] of lines) {
         const pairs = [...inside.matchAll(/(\w+)="([^"]*)"/g)].filter(([, label]) => label !== 'le');
-        const found = pairs.map(([, label]) => label).toSorted();
+        const found = pairs.map(([, label = '']) => label).toSorted();
         expect([name, type, found.join(' ')]).toEqual([name, type, labels.split(' ').toSorted().join(' ')]);
         for (const [, label = '', value = ''] of pairs) {
           const key = `${name} ${label}`;

@@ -41,9 +41,8 @@ function contentHash(): string {
     if (!existsSync(full)) return;
     hash.update(path).update(readFileSync(full));
   };
-  for (const path of ['Dockerfile', '.dockerignore', 'package.json', 'package-lock.json', 'tsconfig.json'])
-    add(path);
-  add('scripts/build.mjs');
+  for (const path of ['Dockerfile', '.dockerignore', 'package.json', 'package-lock.json']) add(path);
+  for (const path of ['tsconfig.json', 'tsconfig.build.json', 'scripts/build.mjs']) add(path);
   for (const entry of readdirSync(join(root, 'src'), { recursive: true, withFileTypes: true }))
     if (entry.isFile()) add(join(entry.parentPath, entry.name).slice(root.length));
   return hash.digest('hex').slice(0, 16);

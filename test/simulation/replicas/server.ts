@@ -248,7 +248,7 @@ export class Server {
   }
 
   /** Requests and replies are texts, as on the way to Redis and back: nobody gets an object that others have. */
-  #logCommand(name: string, [operation, request = 'null']: string[], clock: number): string {
+  #logCommand(name: string, [operation = '', request = 'null']: string[], clock: number): string {
     const asked: unknown = JSON.parse(request);
     switch (operation) {
       case 'append':

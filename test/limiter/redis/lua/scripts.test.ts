@@ -402,7 +402,7 @@ end
 return out`;
   const texts = numbers.map((value) => (Number.isFinite(value) ? String(value) : value > 0 ? 'inf' : '-inf'));
   const pairs = ((await redis.eval(lua, 1, 'none', ...texts)) as string[]).map((line) => line.split(' '));
-  const digits = pairs.map(([sortable]) => sortable);
+  const digits = pairs.map(([sortable = '']) => sortable);
   expect(digits).toEqual(digits.toSorted());
   expect(new Set(digits).size).toBe(numbers.length);
   const back = pairs.map(([, text]) => Number(text?.replace('inf', 'Infinity')));
