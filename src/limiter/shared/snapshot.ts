@@ -1,0 +1,137 @@
+/**
+ * A state of the shared limiter as text, and back: a restored state does at every later entry what the state itself does. So the
+ * order of maps is kept, every number is kept to the last bit, and a lease and the tickets of its bucket have the same ticket.
+ *
+ * One line of JSON for what belongs to no bucket, one for each bucket, and the digest of all these lines. The text is ASCII and is
+ * cut into parts wherever a part is full.
+ */
+import { createHash } from 'node:crypto';
+import type { BucketKey, TicketId } from '../../ids.ts';
+import type { Bucket, Lease, Ticket } from '../policy/bucket-state.policy.ts';
+import { SortedNames } from '../policy/sorted.policy.ts';
+import type { SharedState } from './state.ts';
+
+/** Size of a part at most, bytes. */
+export const maxPartBytes = 65_536;
+
+/** Parts that are not a whole snapshot. */
+export class SnapshotError extends Error {
+  override readonly name = 'SnapshotError';
+}
+
+/** Read before the state changes again. */
+export function* snapshot(state: SharedState): Generator<string> {
+  const hash = createHash('sha256');
+  let text = '';
+  for (const line of linesOf(state)) {
+    hash.update(line);
+    text += line;
+    for (; text.length > maxPartBytes; text = text.slice(maxPartBytes)) yield text.slice(0, maxPartBytes);
+  }
+  text += hash.digest('hex');
+  for (; text.length > 0; text = text.slice(maxPartBytes)) yield text.slice(0, maxPartBytes);
+}
+
+/** Equal for equal states, whether they were restored or not. */
+export function digest(state: SharedState): string {
+  const hash = createHash('sha256');
+  for (const line of linesOf(state)) hash.update(line);
+  return hash.digest('hex');
+}
+
+/** @throws SnapshotError for parts that `snapshot` did not write, or that are not all or not in order */
+export function restore(parts: readonly string[]): SharedState {
+  const text = parts.join('');
+  const end = text.lastIndexOf('\n') + 1;
+  if (text.slice(end) !== createHash('sha256').update(text.slice(0, end)).digest('hex')) {
+    throw new SnapshotError(`the digest of a snapshot of ${parts.length} parts is wrong`);
+  }
+  const [head, ...lines] = text
+    .slice(0, end - 1)
+    .split('\n')
+    .map(parsed);
+  const buckets = new Map(lines.map(bucketOf));
+  // What has the right digest was written by `snapshot`.
+  return { ...(head as Omit<SharedState, 'buckets'>), buckets };
+}
+
+function* linesOf({ buckets, ...head }: SharedState): Generator<string> {
+  yield lineOf(head);
+  for (const [key, bucket] of buckets) yield lineOf([key, { ...bucket, leases: leasesOf(bucket) }]);
+}
+
+/** A lease as it is written: with the name of its ticket, unless the bucket has that no more (the fate of its call is unknown). */
+type WrittenLease = Omit<Lease, 'ticket'> & { readonly ticket: Ticket | TicketId };
+
+const leasesOf = ({ leases, tickets }: Bucket): Map<string, WrittenLease> =>
+  new Map(
+    [...leases].map(([token, lease]) => {
+      const { ticket } = lease;
+      return [token, { ...lease, ticket: tickets.get(ticket.id) === ticket ? ticket.id : ticket }];
+    }),
+  );
+
+type WrittenBucket = Omit<Bucket, 'leases'> & { readonly leases: Map<Lease['token'], WrittenLease> };
+
+function bucketOf(line: unknown): [BucketKey, Bucket] {
+  const [key, written] = line as [BucketKey, WrittenBucket];
+  const leases: Bucket['leases'] = new Map();
+  for (const [token, lease] of written.leases) {
+    const { ticket: named } = lease;
+    const ticket = typeof named === 'string' ? written.tickets.get(named) : named;
+    if (ticket === undefined) throw new SnapshotError(`a lease without its ticket`);
+    leases.set(token, { ...lease, ticket });
+  }
+  return [key, { ...written, leases }];
+}
+
+const lineOf = (value: unknown): string =>
+  `${JSON.stringify(plain(value)).replaceAll(/[\u0080-\uffff]/g, escaped)}\n`;
+
+const escaped = (unit: string): string => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
+
+const parsed = (line: string): unknown => revived(JSON.parse(line));
+
+/** As JSON has it: what it has no form for becomes an object of one member, which no state has. */
+function plain(value: unknown): unknown {
+  if (typeof value === 'number')
+    return Number.isFinite(value) && !Object.is(value, -0) ? value : special(value);
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.map(plain);
+  if (value instanceof Map) return { $map: [...value].map(plain) };
+  if (value instanceof SortedNames)
+    return { $sorted: value.names().map((name) => [name, plain(value.scoreOf(name))]) };
+  return mapped(value, plain);
+}
+
+const special = (value: number): { readonly $number: string } => ({
+  $number: Object.is(value, -0) ? '-0' : String(value),
+});
+
+function revived(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.map(revived);
+  if ('$map' in value) return new Map(revived(value.$map) as [unknown, unknown][]);
+  if ('$sorted' in value) return sorted(revived(value.$sorted) as [string, number][]);
+  if ('$number' in value) return Number(value.$number);
+  return mapped(value, revived);
+}
+
+function sorted(entries: readonly [string, number][]): SortedNames {
+  const names = new SortedNames();
+  for (const [name, score] of entries) names.set(name, score);
+  return names;
+}
+
+/** The same members, each by the function; the object itself where that changes none. */
+function mapped(value: object, by: (member: unknown) => unknown): object {
+  const members = value as Readonly<Record<string, unknown>>;
+  let result: Record<string, unknown> | null = null;
+  for (const name in members) {
+    const changed = by(members[name]);
+    if (changed === members[name]) continue;
+    result ??= { ...members };
+    result[name] = changed;
+  }
+  return result ?? value;
+}

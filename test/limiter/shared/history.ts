@@ -1,0 +1,217 @@
+/**
+ * Random histories of a log, entry by entry: the steps of `parity-history.ts` in up to three buckets at once, by several replicas, and
+ * what only a log has: entries at the time that an entry named, replicas that fall silent, lost entries, and terms in which the replicas
+ * say what they have under way.
+ */
+import { bucketKey, laneKey, leaseToken, replicaId, ticketId, type BucketKey } from '../../../src/ids.ts';
+import type { Entry } from '../../../src/log/log.ts';
+import { createState, fold } from '../../../src/limiter/shared/fold.ts';
+import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/shared/state.ts';
+import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
+import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
+import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../parity-history.ts';
+
+export const leaseMs = 15_000;
+/** A call may wait this long where a history says any time: an event has no `Infinity`. */
+const maxWaitMs = 1e9;
+
+/** The same seed and origin give the same entries, as long as the fold does the same. */
+export const entriesOf = (seed: number, originMs: number): readonly Entry<LogEvent>[] =>
+  new History(seed, originMs).run();
+
+class History {
+  readonly #seed: number;
+  readonly #draw: Draw;
+  readonly #entries: Entry<LogEvent>[] = [];
+  #state: SharedState = createState(leaseMs);
+  readonly #admissions = new Map<string, StoredAdmission>();
+  /** Newest first, also of lost entries. */
+  readonly #grants: SharedGrant[] = [];
+  readonly #batches = new Map<string, number>();
+  #at: number;
+  #term = 1;
+  #nextAt: number | null = null;
+
+  constructor(seed: number, originMs: number) {
+    this.#seed = seed;
+    this.#at = originMs;
+    this.#draw = new Draw(randomFrom(seed * 7_919));
+  }
+
+  run(): readonly Entry<LogEvent>[] {
+    const buckets = ['b1', 'b2', 'b3'].slice(0, this.#draw.one(1, 2, 3)).map(bucketKey);
+    const steps = buckets.map((_bucket, n) => historyOf(this.#seed + 1_000 * n));
+    while (steps.some((left) => left.length > 0)) {
+      const n = this.#draw.whole(0, buckets.length - 1);
+      const bucket = buckets[n];
+      const [first] = steps[n] ?? [];
+      if (bucket === undefined || first === undefined) continue;
+      const events: LogEvent[] = [];
+      this.#pass(Math.max(0, first.afterMs), first.replica);
+      for (let step = steps[n]?.shift(); step !== undefined; step = steps[n]?.shift()) {
+        if (step.kind === 'loss') this.#lose();
+        else
+          for (let time = step.twice ? 2 : 1; time > 0; time -= 1)
+            events.push(...this.#eventsOf(step, bucket));
+        if (steps[n]?.[0]?.joins !== true) break;
+      }
+      this.#append(first.replica, events);
+    }
+    return this.#entries;
+  }
+
+  /** Time goes on; somebody mostly writes when something is due. */
+  #pass(ms: number, replica: string): void {
+    const until = this.#at + ms;
+    for (let ticks = 0; ticks < 20 && this.#nextAt !== null && this.#nextAt <= until; ticks += 1) {
+      if (this.#draw.chance(0.2)) break;
+      this.#at = Math.max(this.#at + (this.#nextAt <= this.#at ? 0.5 : 0), this.#nextAt);
+      this.#append(this.#draw.chance(0.7) ? replica : 'r1', [{ kind: 'tick' }]);
+    }
+    this.#at = Math.max(this.#at, until);
+  }
+
+  #append(replica: string, events: readonly LogEvent[]): void {
+    const batch = (this.#batches.get(replica) ?? 0) + 1;
+    this.#batches.set(replica, batch);
+    const sequence = this.#entries.length + 1;
+    const head = {
+      sequence,
+      mark: `${sequence}`,
+      term: this.#term,
+      at: this.#at,
+      replica: replicaId(replica),
+      batch,
+    };
+    const entry = { ...head, events };
+    this.#entries.push(entry);
+    const { grants, nextAt } = fold(this.#state, entry, entry.replica);
+    this.#grants.unshift(...grants);
+    this.#nextAt = nextAt;
+  }
+
+  /** The last entries are lost, or nothing; then most replicas say what they have under way. */
+  #lose(): void {
+    const lost = this.#draw.one(0, 0, 1, 3, 8);
+    this.#entries.splice(Math.max(0, this.#entries.length - lost), lost);
+    this.#state = createState(leaseMs);
+    for (const entry of this.#entries) this.#nextAt = fold(this.#state, entry, entry.replica).nextAt;
+    this.#term += 1;
+    for (const replica of ['r1', 'r2', 'r3']) {
+      if (this.#draw.chance(0.3)) continue;
+      this.#pass(this.#draw.one(0, 5, 400, 1_400), replica);
+      this.#append(replica, [this.#hereOf(replica)]);
+    }
+  }
+
+  #hereOf(replica: string): LogEvent {
+    const own = this.#grants.filter((grant) => grant.replica === replica);
+    const gone = own.filter(
+      ({ bucket, lease }) => this.#state.buckets.get(bucket)?.leases.has(lease) !== true,
+    );
+    const some = gone.slice(0, this.#draw.whole(0, 4));
+    const held = some.flatMap((grant) => this.#heldBy(grant) ?? []);
+    const used = held.slice(2).map(({ bucket, setting, costs }) => ({ bucket, setting, costs }));
+    return { kind: 'here', term: this.#term, held: held.slice(0, 2), used };
+  }
+
+  #heldBy({ bucket, lane, ticket, lease }: SharedGrant): HeldCall | null {
+    const known = this.#admissions.get(`${bucket} ${ticket}`);
+    if (known === undefined) return null;
+    const { callClass, costs, setting, weight, maxInFlight, perMinute, ceilingTag } = known;
+    const laneSetting = { weight, maxInFlight, perMinute, ceilingTag };
+    const order = known.urgency * 2 ** 48 + Math.floor(Math.max(0, this.#at - 100) * 64);
+    return { bucket, lane, ticket, lease, order, callClass, costs, setting, laneSetting };
+  }
+
+  #eventsOf(step: Step, bucket: BucketKey): LogEvent[] {
+    const one = (event: Extract<LogEvent, { kind: 'in' }>['event']): LogEvent[] => [
+      { kind: 'in', bucket, event },
+    ];
+    switch (step.kind) {
+      case 'admit':
+        return Array.from({ length: step.count }, (_, n) => this.#admit(step, n, bucket));
+      case 'settle': {
+        const lesson = step.lesson === null ? null : timed(step.lesson, this.#at);
+        return one({
+          kind: 'settle',
+          lease: this.#lease(step.lease, bucket),
+          settlement: step.settlement,
+          lesson,
+        });
+      }
+      case 'learn':
+        return one({
+          kind: 'learn',
+          lease: this.#lease(step.lease, bucket),
+          lesson: timed(step.lesson, this.#at),
+        });
+      case 'charge':
+        return one({ kind: 'charge', lease: this.#lease(step.lease, bucket), edge: step.edge });
+      case 'reconfigure': {
+        const lanes = step.lanes.map((lane) => ({ ...lane, lane: laneKey(`l${lane.lane}`) }));
+        return one({ kind: 'reconfigure', setting: step.setting, lanes });
+      }
+      case 'wake':
+        return one({ kind: 'wake', lane: laneKey(`l${step.lane}`) });
+      case 'open':
+        return one({ kind: 'open', before: step.agoMs === null ? null : this.#at - step.agoMs });
+      case 'cancel':
+        return one({ kind: 'cancel', ticket: this.#waiting(step.ticket, bucket) });
+      case 'tick':
+        return [{ kind: 'tick' }];
+      case 'forecast':
+      case 'loss':
+        return [];
+    }
+  }
+
+  #admit(step: AdmitStep, n: number, bucket: BucketKey): LogEvent {
+    const ticket = ticketId(`t${step.ticket + n}`);
+    const lane = laneKey(step.spread ? `m${step.lane}-${n}` : `l${step.lane}`);
+    const order = this.#state.buckets.get(bucket)?.tickets.get(ticket)?.order;
+    const position =
+      step.again && order !== undefined
+        ? ({ kind: 'kept', order } as const)
+        : ({
+            kind: 'arrival',
+            at: step.arrivedAgoMs === null ? null : this.#at - step.arrivedAgoMs,
+          } as const);
+    const {
+      weight,
+      maxInFlight,
+      perMinute,
+      ceilingTag,
+      maxQueued,
+      urgency,
+      callClass,
+      costs,
+      document,
+      setting,
+    } = step;
+    const limits = { weight, maxInFlight, perMinute, ceilingTag, maxQueued };
+    const asked = {
+      urgency,
+      callClass,
+      costs,
+      document,
+      setting,
+      maxWaitMs: Math.min(step.maxWaitMs, maxWaitMs),
+    };
+    const admission = { ticket, lane, leaseMs: step.leaseMs, position, ...limits, ...asked };
+    this.#admissions.set(`${bucket} ${ticket}`, admission);
+    return { kind: 'admit', bucket, admission };
+  }
+
+  /** Of the live leases, then of those that were. */
+  #lease(n: number, bucket: BucketKey): HeldCall['lease'] {
+    const live = [...(this.#state.buckets.get(bucket)?.leases.keys() ?? [])].toReversed();
+    const past = this.#grants.filter((grant) => grant.bucket === bucket).map(({ lease }) => lease);
+    return [...live, ...past][n] ?? leaseToken('none');
+  }
+
+  #waiting(n: number, bucket: BucketKey): HeldCall['ticket'] {
+    const tickets = [...(this.#state.buckets.get(bucket)?.tickets.values() ?? [])];
+    return tickets.filter(({ lease }) => lease === null)[n]?.id ?? ticketId('none');
+  }
+}

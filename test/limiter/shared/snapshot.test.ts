@@ -1,0 +1,105 @@
+/**
+ * A state that was restored from a snapshot does what the state itself does, at every later entry.
+ *
+ * `SLUICE_LOG_HISTORIES` (20) asks for more histories.
+ */
+import { describe, expect, test } from '@jest/globals';
+import { createState, fold } from '../../../src/limiter/shared/fold.ts';
+import {
+  digest,
+  maxPartBytes,
+  restore,
+  snapshot,
+  SnapshotError,
+} from '../../../src/limiter/shared/snapshot.ts';
+import type { SharedState } from '../../../src/limiter/shared/state.ts';
+import { origins } from '../../support/origins.ts';
+import { Draw, randomFrom } from '../parity-history.ts';
+import { admit, entryOf, foldOwn } from './folding.ts';
+import { entriesOf, leaseMs } from './history.ts';
+
+const histories = Number(process.env['SLUICE_LOG_HISTORIES'] ?? 20);
+
+describe.each(origins)('by $name:', ({ ms: originMs }) => {
+  test(
+    `a state restored at any entry stays equal to the live one over ${histories} random histories`,
+    () => {
+      for (let seed = 1; seed <= histories; seed += 1) {
+        const entries = entriesOf(seed, originMs);
+        const restoredAt = new Draw(randomFrom(seed)).whole(0, entries.length - 1);
+        const live = createState(leaseMs);
+        let copy: SharedState | null = null;
+        for (const [n, entry] of entries.entries()) {
+          const effects = fold(live, entry, entry.replica);
+          const same = copy === null ? effects : fold(copy, entry, entry.replica);
+          if (n === restoredAt) copy = restore([...snapshot(live)]);
+          if (copy === null) continue;
+          const found = [JSON.stringify(same), digest(copy)];
+          expect({ seed, n, found }).toEqual({ seed, n, found: [JSON.stringify(effects), digest(live)] });
+        }
+      }
+    },
+    60_000 + histories * 1_000,
+  );
+});
+
+/** A state with so many calls that wait. */
+function crowd(calls: number): SharedState {
+  const state = createState(leaseMs);
+  const events = Array.from({ length: calls }, (_, n) => admit(`call-${n}`, n, { lane: `lane-${n % 7}` }));
+  foldOwn(state, entryOf(1_000, 'r1', events));
+  return state;
+}
+
+test('a snapshot comes in ASCII parts of a bounded size, wherever its lines end', () => {
+  const state = crowd(1_000);
+  foldOwn(state, entryOf(2_000, 'r2', [admit('größer 🙂', 2_000, { lane: 'straße' })]));
+  const parts = [...snapshot(state)];
+  expect(parts.length).toBeGreaterThan(2);
+  for (const part of parts) expect(part).toMatch(/^[\n -~]+$/);
+  for (const part of parts) expect(Buffer.byteLength(part)).toBeLessThanOrEqual(maxPartBytes);
+  expect(digest(restore(parts))).toBe(digest(state));
+});
+
+test('numbers that JSON has no form for come back as they were', () => {
+  const state = crowd(1);
+  const bucket = [...state.buckets.values()][0];
+  if (bucket === undefined) throw new Error('no bucket');
+  Object.assign(bucket, { virtual: -0, closedAt: NaN, probe: Infinity, lastGrantAt: -Infinity });
+  const [copy] = restore([...snapshot(state)]).buckets.values();
+  expect([copy?.virtual, copy?.closedAt, copy?.probe, copy?.lastGrantAt]).toEqual([
+    -0,
+    NaN,
+    Infinity,
+    -Infinity,
+  ]);
+});
+
+test('a call in flight of a restored state goes back to its place in the line', () => {
+  const state = restore([...snapshot(crowd(11))]);
+  const [lease] = [...state.buckets.values()][0]?.leases.values() ?? [];
+  if (lease === undefined) throw new Error('nothing is in flight');
+  const settlement = { kind: 'returned', because: 'backoff', sleepMs: 500 } as const;
+  const event = { kind: 'settle', lease: lease.token, settlement, lesson: null } as const;
+  const [bucket] = state.buckets.keys();
+  if (bucket === undefined) throw new Error('no bucket');
+  foldOwn(state, entryOf(1_001, 'r1', [{ kind: 'in', bucket, event }]));
+  const ticket = state.buckets.get(bucket)?.tickets.get(lease.ticket.id);
+  expect([ticket?.lease, ticket === lease.ticket]).toEqual([null, true]);
+});
+
+describe('what is no whole snapshot is refused:', () => {
+  const parts = [...snapshot(crowd(1_000))];
+  const [first = '', second = '', ...rest] = parts;
+  test.each([
+    ['nothing', []],
+    ['a part that is missing', [first, ...rest]],
+    ['the last part is missing', parts.slice(0, -1)],
+    ['parts in another order', [second, first, ...rest]],
+    ['a part twice', [first, first, second, ...rest]],
+    ['a part that was changed', [first, second.replace(/\d/, 'x'), ...rest]],
+    ['another text', ['{}\n']],
+  ])('%s', (_what, some) => {
+    expect(() => restore(some)).toThrow(SnapshotError);
+  });
+});
