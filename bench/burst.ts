@@ -19,7 +19,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { createAdminRestApiClient } from '@shopify/admin-api-client';
 import OpenAI from 'openai';
-import type { LogEntry } from '../src/simulators/log.ts';
+import type { LogEntry } from '../simulators/log.ts';
 import { writeConfig } from './gateway.ts';
 import type { Orders } from './order-probe.ts';
 
@@ -121,7 +121,7 @@ async function run(burst: Burst): Promise<Figures> {
   const children: ChildProcess[] = [];
   try {
     const [simulator, upstream] = await started(
-      ['src/simulators/main.ts', burst.simulator, '--config', JSON.stringify(burst.simulatorConfig)],
+      ['simulators/main.ts', burst.simulator, '--config', JSON.stringify(burst.simulatorConfig)],
       ({ url }) => url,
     );
     children.push(simulator);

@@ -9,6 +9,6 @@ execFileSync(process.execPath, ['node_modules/typescript/bin/tsc', '-p', 'tsconf
 });
 for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
   if (/\.(lua|html|css|svg|json)$/.test(file) || /^page\/static\/.+\.js$/.test(file)) {
-    cpSync(join('src', file), join('dist', file));
+    cpSync(join('src', file), join('dist/src', file));
   }
 }

@@ -4,7 +4,7 @@
  * of the replica that lives through all of it stay flat. Exit code 1 when a promise was broken; the seed repeats the draws.
  */
 import { createKey } from '../src/cli/keys.ts';
-import { SeededRandom } from '../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../simulators/seeded-random.ts';
 import { redisBinary } from '../test/support/redis.ts';
 import { pause } from '../test/support/redis-fleet.ts';
 import { endAll, startServer, until } from './cluster/processes.ts';

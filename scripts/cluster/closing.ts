@@ -1,6 +1,6 @@
 /** A ceiling of 120 per minute under 358 calls, and an upstream that is closed just when the second minute begins. */
 import { systemClock } from '../../src/clock.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import {
   busiestWindow,
   chatBody,

@@ -1,5 +1,5 @@
 /** A GraphQL document whose cost only the upstream's responses tell, sent again and again over three replicas. */
-import { Bucket } from '../../src/simulators/bucket.ts';
+import { Bucket } from '../../simulators/bucket.ts';
 import { count, makespan } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator, type Simulator } from './processes.ts';

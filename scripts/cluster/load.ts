@@ -1,6 +1,6 @@
 /** The client of the verification: calls at a fixed spacing, round robin over replicas that take connections. */
 import { systemClock } from '../../src/clock.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { clientAgent, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import type { Gateway } from './fleet.ts';
 

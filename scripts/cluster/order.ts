@@ -4,7 +4,7 @@
  * Both put the calls of the queue in the order in which they arrived at the upstream, and compare the times at which
  * their client sent them.
  */
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import type { CallResponse } from '../../test/support/redis-fleet.ts';
 
 /** Milliseconds, one per call of the queue, in the order of arrival upstream. */

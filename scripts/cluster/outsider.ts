@@ -1,6 +1,6 @@
 /** A burst while somebody else, whom no gateway sees, takes three tenths of the same quota. */
 import { systemClock } from '../../src/clock.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { chatBody, count, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, makespanOf, noneLost, ratio, type Row, type Scenario } from './row.ts';

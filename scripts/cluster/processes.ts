@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { redisBinary, startRedis, type RedisServer } from '../../test/support/redis.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
 
@@ -107,12 +107,7 @@ async function startSimulatorNow(
   kind: 'language-model' | 'commerce',
   config: Readonly<Record<string, unknown>>,
 ): Promise<Simulator> {
-  const process_ = child(process.execPath, [
-    'src/simulators/main.ts',
-    kind,
-    '--config',
-    JSON.stringify(config),
-  ]);
+  const process_ = child(process.execPath, ['simulators/main.ts', kind, '--config', JSON.stringify(config)]);
   const url = await firstLine(process_, [], (line) => {
     const { url: at } = parsed(line);
     return typeof at === 'string' ? at : null;

@@ -1,5 +1,5 @@
 /** Redis loses its data, restarts, is away, hangs; clients leave: under load, with one server. */
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { cli, startServer, stopServer } from './processes.ts';

@@ -5,7 +5,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Redis } from 'ioredis';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import {
   chatBody,
   chatPath,

@@ -3,7 +3,7 @@
  *
  * Owns: warming, the readings. Does not own: what must hold (each scenario says so).
  */
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import {
   chatBody,
   chatPath,

@@ -119,7 +119,15 @@ const planted: readonly Planted[] = [
 ];
 
 const root = resolve(import.meta.dirname, '../..');
-const copied = ['src', 'scripts', 'test/support', 'test/fixtures', 'package.json', 'tsconfig.json'];
+const copied = [
+  'src',
+  'simulators',
+  'scripts',
+  'test/support',
+  'test/fixtures',
+  'package.json',
+  'tsconfig.json',
+];
 
 /** `null`: the row found the fault; otherwise what it printed. */
 async function missed({ row, file, from, to, finds }: Planted): Promise<string | null> {

@@ -4,7 +4,7 @@
  * upstream nor Redis is asked much more often than without it.
  */
 import { createKey } from '../../src/cli/keys.ts';
-import { SeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { redisBinary } from '../../test/support/redis.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
 import { cli, startServer, until } from '../cluster/processes.ts';

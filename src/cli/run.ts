@@ -1,5 +1,6 @@
 /** Parses the command line and runs its command. Owns: the exit code of a command that no signal ended. */
 import { readFileSync } from 'node:fs';
+import { findPackageJSON } from 'node:module';
 import { systemClock } from '../clock.ts';
 import { parseArguments } from './arguments.ts';
 import { runCheck } from './check.ts';
@@ -65,7 +66,7 @@ async function codeOf(argv: readonly string[]): Promise<number> {
 }
 
 function packageVersion(): string {
-  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
+  const text = readFileSync(findPackageJSON(import.meta.url) ?? '', 'utf8');
   const { version } = JSON.parse(text) as { readonly version: string };
   return version;
 }

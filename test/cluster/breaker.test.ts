@@ -6,7 +6,7 @@ import type { Service } from '../../src/service.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelSimulator,
-} from '../../src/simulators/language-model.ts';
+} from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import {
   chatBody,

@@ -1,7 +1,7 @@
 /** Agents with large cached prompts whose turns come to three replicas in rotation: none waits for tokens that are not counted. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { fleetConfig } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';

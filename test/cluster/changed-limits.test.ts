@@ -3,7 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Service } from '../../src/service.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { chatBody, chatPath, fleetConfig, type FleetConfig } from '../support/redis-fleet.ts';

@@ -1,6 +1,6 @@
 /** The cost of a GraphQL document over Redis: stated by its first response, charged to calls that wait in Redis. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { fleetConfig, type FleetConfig } from '../support/redis-fleet.ts';

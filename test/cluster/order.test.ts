@@ -1,7 +1,7 @@
 /** The order check of the cluster verification: which calls it counts as out of order. */
 import { expect, test } from '@jest/globals';
-import { noFacts } from '../../src/simulators/recorder.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import { noFacts } from '../../simulators/recorder.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { beyond, orderOf } from '../../scripts/cluster/order.ts';
 import type { CallResponse } from '../support/redis-fleet.ts';
 

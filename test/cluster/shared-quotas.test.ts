@@ -1,7 +1,7 @@
 /** Two keys of one project, each at its own replica: one quota, and one bucket over both replicas. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import type { Service } from '../../src/service.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { chatBody, chatPath, count, fleetConfig, pause } from '../support/redis-fleet.ts';

@@ -2,8 +2,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import type { Agent } from 'node:http';
 import { Redis } from 'ioredis';
 import type { Service } from '../../src/service.ts';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { admittedIn, grantedIn, monitorRedis, type RedisMonitor } from '../support/redis-monitor.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';

@@ -5,7 +5,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
-import { createCommerceSimulator, type CommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator, type CommerceSimulator } from '../../simulators/commerce.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { mountSecret, type MountedSecret } from '../support/mounted-secret.ts';
 import { clientAgent, ordersPath, pause, send } from '../support/redis-fleet.ts';

@@ -4,12 +4,12 @@ import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { Service } from '../../src/service.ts';
-import { createCommerceSimulator, type CommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator, type CommerceSimulator } from '../../simulators/commerce.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelSimulator,
-} from '../../src/simulators/language-model.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+} from '../../simulators/language-model.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { chatBody, chatPath, clientAgent, ordersPath, pause, send } from '../support/redis-fleet.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { insideRetryAfter, startWorld, tally, type World, type WorldOptions } from './world.ts';
 

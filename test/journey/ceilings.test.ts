@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from '@jest/globals';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { startWorld, tally, type World } from './world.ts';
 

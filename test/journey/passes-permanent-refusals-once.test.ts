@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
-import type { QuotaState } from '../../src/simulators/language-model/options.ts';
+import type { QuotaState } from '../../simulators/language-model/options.ts';
 import { startWorld, type Reply, type World } from './world.ts';
 
 let world: World;

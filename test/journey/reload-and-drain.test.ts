@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
 import { sumOf } from '../wire/stack-fixture.ts';

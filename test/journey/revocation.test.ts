@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { gatewayYaml } from '../support/gateway.ts';
 import { serve } from './process.ts';

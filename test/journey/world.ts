@@ -10,13 +10,13 @@ import {
   createCommerceSimulator,
   type CommerceOptions,
   type CommerceSimulator,
-} from '../../src/simulators/commerce.ts';
+} from '../../simulators/commerce.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelOptions,
   type LanguageModelSimulator,
-} from '../../src/simulators/language-model.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+} from '../../simulators/language-model.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 

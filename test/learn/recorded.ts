@@ -1,7 +1,7 @@
 /** Recordings of a simulated upstream, as a browser saves them: what its quota and its wording make of calls that come a little too fast. */
-import { Quota } from '../../src/simulators/dialect/quota.ts';
-import type { SpokenParts } from '../../src/simulators/dialect.ts';
-import { refusalBy, reportedFields } from '../../src/simulators/dialect/response-fields.ts';
+import { Quota } from '../../simulators/dialect/quota.ts';
+import type { SpokenParts } from '../../simulators/dialect.ts';
+import { refusalBy, reportedFields } from '../../simulators/dialect/response-fields.ts';
 
 const startAt = 1_800_000_000_000;
 

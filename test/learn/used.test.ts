@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
-import { DialectSimulator, type SpokenParts } from '../../src/simulators/dialect.ts';
+import { DialectSimulator, type SpokenParts } from '../../simulators/dialect.ts';
 import { serve } from '../journey/process.ts';
 import { tally } from '../journey/world.ts';
 import { randomFrom } from '../limiter/parity-history.ts';

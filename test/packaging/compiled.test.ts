@@ -29,7 +29,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 test('the thread that checks a configuration also starts from the compiled sources', async () => {
   const task = { text: 'upstreams: {}', path: 'compiled.yaml', env: {} };
-  const code = `const { checkInThread } = await import(${JSON.stringify(join(folder, 'dist/config/check-thread.js'))});
+  const code = `const { checkInThread } = await import(${JSON.stringify(join(folder, 'dist/src/config/check-thread.js'))});
     await checkInThread(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;
   const { stdout } = await run(process.execPath, ['--input-type=module', '-e', code]);
   expect(stdout).toContain('line 1, upstreams: is empty');

@@ -3,7 +3,7 @@ import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
 import { AzureOpenAI } from 'openai';
-import type { LanguageModelOptions, LanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import type { LanguageModelOptions, LanguageModelSimulator } from '../../simulators/language-model.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { throughProxy } from './through-proxy.ts';
 import { highCeilings, startWorld, tally, type World, type WorldOptions } from '../journey/world.ts';

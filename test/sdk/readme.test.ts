@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs';
 import { promisify } from 'node:util';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { homeward, serviceOf } from '../support/gateway.ts';
 
 const model = createLanguageModelSimulator();

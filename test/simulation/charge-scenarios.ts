@@ -3,7 +3,7 @@
  * how many it refuses. The limiter, what is learned of charges and how they are settled run as they are. Virtual time.
  */
 import { describe, expect, test } from '@jest/globals';
-import { SeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { run as runOver, type Asked, type Outcome, type Scene } from './charge-run.ts';
 
 export function chargeScenarios(replicas: number): void {

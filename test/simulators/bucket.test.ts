@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
-import { Bucket } from '../../src/simulators/bucket.ts';
-import { goDuration } from '../../src/simulators/go-duration.ts';
+import { Bucket } from '../../simulators/bucket.ts';
+import { goDuration } from '../../simulators/go-duration.ts';
 import { recordedDurations } from './samples.ts';
 
 const minute = 60_000;

@@ -3,7 +3,7 @@ import {
   createCommerceSimulator,
   type CommerceOptions,
   type CommerceSimulator,
-} from '../../src/simulators/commerce.ts';
+} from '../../simulators/commerce.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { sample } from './samples.ts';
 

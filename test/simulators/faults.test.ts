@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 
 const model = createLanguageModelSimulator({ latency: { baseMs: 0, perTokenMs: 0, jitter: 0 } });
 const shop = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });

@@ -3,7 +3,7 @@ import {
   createLanguageModelSimulator,
   type LanguageModelOptions,
   type LanguageModelSimulator,
-} from '../../src/simulators/language-model.ts';
+} from '../../simulators/language-model.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { recordedFields, sample } from './samples.ts';
 

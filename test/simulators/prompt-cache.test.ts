@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 test('a marked prompt is cached for five minutes from its last use, and is not counted when it is read', async () => {

@@ -3,8 +3,8 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { afterEach, expect, test } from '@jest/globals';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const closing: (() => Promise<void>)[] = [];
@@ -120,7 +120,7 @@ test('the control API of a simulator shows state and log, changes settings, take
 test.each(['language-model', 'commerce'])(
   'the simulator %s runs as a process of its own and ends on SIGTERM',
   async (name) => {
-    const main = fileURLToPath(new URL('../../src/simulators/main.ts', import.meta.url));
+    const main = fileURLToPath(new URL('../../simulators/main.ts', import.meta.url));
     const child = spawn(process.execPath, [main, name, '--config', '{"seed":2}'], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import Anthropic from '@anthropic-ai/sdk';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 
 const simulator = createLanguageModelSimulator({
   dialect: 'anthropic',

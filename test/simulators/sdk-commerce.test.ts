@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { createAdminApiClient, createAdminRestApiClient } from '@shopify/admin-api-client';
 import Shopify from 'shopify-api-node';
-import { createCommerceSimulator } from '../../src/simulators/commerce.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
 
 const simulator = createCommerceSimulator({ latency: { minMs: 0, maxMs: 0 } });
 let port = 0;

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import OpenAI, { toFile } from 'openai';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { streamedChat } from '../sdk/streamed-chat.ts';
 
 const simulator = createLanguageModelSimulator({ latency: { baseMs: 0, perTokenMs: 0, jitter: 0 } });

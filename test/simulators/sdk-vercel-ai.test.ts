@@ -1,7 +1,7 @@
 import { createOpenAI } from '@ai-sdk/openai';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { embed, generateText, streamText } from 'ai';
-import { createLanguageModelSimulator } from '../../src/simulators/language-model.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 
 const simulator = createLanguageModelSimulator({ latency: { baseMs: 0, perTokenMs: 0, jitter: 0 } });
 let openai: ReturnType<typeof createOpenAI>;

@@ -4,7 +4,7 @@
  */
 import { partsOf } from '../../src/config/speaks-build.ts';
 import { presetNames, type PresetName } from '../../src/config/presets.ts';
-import type { SpokenCondition } from '../../src/simulators/dialect/parts.ts';
+import type { SpokenCondition } from '../../simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';
 import { until } from './until.ts';
 

@@ -5,7 +5,7 @@
 import { Agent, request, type IncomingMessage } from 'node:http';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
-import type { LogEntry } from '../../src/simulators/log.ts';
+import type { LogEntry } from '../../simulators/log.ts';
 
 export interface FleetOptions {
   /** YAML of the content of `redis:`; left out, the limiter is embedded. */

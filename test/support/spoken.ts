@@ -4,7 +4,7 @@ import { stringify } from 'yaml';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { Service } from '../../src/service.ts';
-import { type DialectOptions, DialectSimulator } from '../../src/simulators/dialect.ts';
+import { type DialectOptions, DialectSimulator } from '../../simulators/dialect.ts';
 import { serviceOf } from './gateway.ts';
 
 export interface SpokenUpstream extends Omit<DialectOptions, 'clock'> {

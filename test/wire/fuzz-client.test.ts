@@ -4,7 +4,7 @@
  * requests without a secret of ours, nothing hidden in a body became a request, and nothing is left behind.
  */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { SeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { upstreamRequests } from './stack-oracle.ts';

@@ -4,7 +4,7 @@
  * off as whole, and nothing is left behind.
  */
 import { expect, test } from '@jest/globals';
-import { SeededRandom } from '../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
 import { faults, leftBehind, receivedBy, requestLines, startStack, nextIteration } from './stack-fixture.ts';
 import type { Stack } from './stack-fixture.ts';

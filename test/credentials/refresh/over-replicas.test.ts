@@ -11,7 +11,7 @@ import { createKey } from '../../../src/cli/keys.ts';
 import {
   createLanguageModelSimulator,
   type LanguageModelSimulator,
-} from '../../../src/simulators/language-model.ts';
+} from '../../../simulators/language-model.ts';
 import { serve, type ServedProcess } from '../../journey/process.ts';
 import {
   chatBody,

@@ -1,4 +1,4 @@
-/** The log of a described window against an upstream that counts it exactly (`src/simulators/dialect/quota.ts`). */
+/** The log of a described window against an upstream that counts it exactly (`simulators/dialect/quota.ts`). */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
@@ -20,7 +20,7 @@ import {
   windowsOfMargin,
   windowWaitMs,
 } from '../../../src/limiter/policy/window-log.policy.ts';
-import { Quota } from '../../../src/simulators/dialect/quota.ts';
+import { Quota } from '../../../simulators/dialect/quota.ts';
 
 interface Stated {
   readonly limit: number;

@@ -1,6 +1,6 @@
 /** What an upstream writes into its responses of a counter, in the spellings that are met most. */
 import type { UpstreamKind } from '../../../src/call.ts';
-import { goDuration } from '../../../src/simulators/go-duration.ts';
+import { goDuration } from '../../../simulators/go-duration.ts';
 import type { Counter } from './counters.ts';
 
 export interface Dialect {

@@ -7,7 +7,7 @@ import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { admission } from '../../support/admission.ts';
 import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
-import { SeededRandom } from '../../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import type { Counter } from './counters.ts';
 import { Link } from './links.ts';
 import type { Outcome, Range, Scene, Sent } from './scene.ts';

@@ -3,7 +3,7 @@
  * window, on virtual time.
  */
 import { buildDialect } from '../../../src/config/speaks-build.ts';
-import { SeededRandom } from '../../../src/simulators/seeded-random.ts';
+import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import { Fixed, Leaky, Rolling, type Counter } from './counters.ts';
 import { silent, type Dialect } from './dialects.ts';
 import { run } from './paced-run.ts';

@@ -1,5 +1,5 @@
 /**
- * A simulator as a process of its own: `node src/simulators/main.ts language-model|commerce [--port 0] [--config JSON]`.
+ * A simulator as a process of its own: `node simulators/main.ts language-model|commerce [--port 0] [--config JSON]`.
  *
  * Owns: arguments, the one JSON line `{"simulator", "url", "port"}` on standard output, the end on SIGTERM and SIGINT.
  */

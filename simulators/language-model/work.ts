@@ -4,7 +4,7 @@
  * Owns: the response from the first wait to the last byte, output-token charges, giving back what was not used.
  * Does not own: admission. Invariant: a client that leaves stops the work, and nothing is refunded for it.
  */
-import type { Clock, Random } from '../../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { Fault } from '../faults.ts';
 import type { Admitted } from './call.ts';
 import { chatBody, chatStream, type Identity } from './chat.ts';

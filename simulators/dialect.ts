@@ -4,7 +4,7 @@
  * With the field `x-sim` a client asks for a refusal: `permanent` or `expired`. Owns: which quota a call belongs to, the log. Does
  * not own: counting (`dialect/quota.ts`), the form of responses (`dialect/response-fields.ts`).
  */
-import { systemClock, type Clock } from '../clock.ts';
+import { systemClock, type Clock } from './clock.ts';
 import type { SpokenCondition, SpokenParts } from './dialect/parts.ts';
 import { Quota } from './dialect/quota.ts';
 import { reportedFields, refusalBy, type Refusal } from './dialect/response-fields.ts';

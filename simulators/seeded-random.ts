@@ -1,5 +1,5 @@
 /** Repeatable random numbers: equal seeds give equal sequences (mulberry32). Not for secrets. */
-import type { Random } from '../clock.ts';
+import type { Random } from './clock.ts';
 
 export class SeededRandom implements Random {
   #state: number;

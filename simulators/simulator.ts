@@ -5,7 +5,7 @@
  * Does not own: what a call is answered and which buckets there are (`language-model.ts`, `commerce.ts`).
  */
 import type { IncomingHttpHeaders } from 'node:http';
-import { systemClock, type Clock } from '../clock.ts';
+import { systemClock, type Clock } from './clock.ts';
 import type { Bucket } from './bucket.ts';
 import { createControl, controlPrefix } from './control.ts';
 import type { Exchange } from './exchange.ts';

@@ -6,7 +6,7 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import type { Clock } from '../clock.ts';
+import type { Clock } from './clock.ts';
 import { exchangeOf, type Arrival, type Exchange } from './exchange.ts';
 
 export interface Listening {

@@ -4,7 +4,7 @@
  * Owns: the log, the in-flight counts, the running Retry-Afters. Does not own: the decision.
  * Invariant: everything counted on arrival is counted back when the exchange is over, however it ends.
  */
-import type { Clock } from '../clock.ts';
+import type { Clock } from './clock.ts';
 import { listOf, objectOf, textOf, type Json } from './json.ts';
 import { bodyHash, DecisionLog, InFlight, RetryAfterWatch, type LogEntry } from './log.ts';
 import type { Arrival, Exchange } from './exchange.ts';

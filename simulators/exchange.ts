@@ -5,7 +5,7 @@
  * (`server.ts`), what is answered.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { CancelTimer, Clock } from '../clock.ts';
+import type { CancelTimer, Clock } from './clock.ts';
 
 export type ReplyHeaders = Record<string, string | readonly string[]>;
 

@@ -3,7 +3,7 @@
  *
  * Owns: types and the two helpers that every response needs (fields, latency). No decisions.
  */
-import type { Clock, Random } from '../../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { FaultQueue, FaultTarget } from '../faults.ts';
 import type { LogEntry } from '../log.ts';
 import { noFacts, type ArrivalNote, type Facts, type Recorder } from '../recorder.ts';

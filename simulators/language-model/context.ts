@@ -5,7 +5,7 @@
  * Invariant: settings are read at the step that needs them, so that `configure` counts at once, also for a call whose
  * body is still on its way.
  */
-import type { Clock, Random } from '../../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { FaultQueue, FaultTarget } from '../faults.ts';
 import { numberOf } from '../json.ts';
 import type { LogEntry } from '../log.ts';
