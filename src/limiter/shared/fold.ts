@@ -98,7 +98,6 @@ function forgetReplicas({ replicas, leaseMs }: SharedState, now: number): void {
 function applied(run: Run, event: LogEvent): EventReply | null {
   switch (event.kind) {
     case 'admit':
-      keep(run, event.bucket, event.admission.setting);
       return appliedIn(run, event, { kind: 'admit', admission: event.admission });
     case 'in':
       return appliedIn(run, event, event.event);
@@ -112,11 +111,6 @@ function applied(run: Run, event: LogEvent): EventReply | null {
   }
 }
 
-/** Creates the bucket where there is none. The log's time is that of a clock, the epoch of which is 0. */
-function keep({ state, now }: Run, key: BucketKey, { probe }: BucketSetting): void {
-  if (!state.buckets.has(key)) state.buckets.set(key, createBucket(probe, now, 0));
-}
-
 function appliedIn(
   run: Run,
   by: Extract<LogEvent, { kind: 'admit' | 'in' }>,
@@ -124,7 +118,8 @@ function appliedIn(
 ): EventReply | null {
   const { replica, now } = run;
   let reply: EventReply | null = null;
-  change(run, by.bucket, by, (bucket) => {
+  const beginning = event.kind === 'admit' ? { setting: event.admission.setting } : {};
+  change(run, { key: by.bucket, by, ...beginning }, (bucket) => {
     bucket.replicas.set(replica, now);
     const result = apply(bucket, { replica, events: [event] }, now);
     reply = result.replies[0] ?? null;
@@ -140,18 +135,17 @@ function appliedIn(
  */
 function putBack(run: Run, by: LogEvent, call: HeldCall): void {
   const { state, replica, now } = run;
-  keep(run, call.bucket, call.setting);
-  change(run, call.bucket, by, (bucket) => {
+  change(run, { key: call.bucket, by, setting: call.setting }, (bucket) => {
     bucket.replicas.set(replica, now);
     applySettings(bucket, call.setting, now);
     const lane = laneFor(bucket, call.lane, call.laneSetting);
     const ticket = bucket.tickets.get(call.ticket) ?? ticketOf(call, replica, state.leaseMs);
-    if (ticket.lease !== null || bucket.leases.has(call.lease)) return goesOn(bucket, now);
+    if (ticket.lease !== null || bucket.leases.has(call.lease)) return pumpLater(bucket, now);
     bucket.tickets.set(ticket.id, ticket);
     grantAs(bucket, { lane, ticket, token: call.lease }, now);
     const lease = bucket.leases.get(call.lease);
     if (lease !== undefined) confirm(lane, lease);
-    return goesOn(bucket, now);
+    return pumpLater(bucket, now);
   });
 }
 
@@ -161,22 +155,21 @@ const ticketOf = (
   leaseMs: number,
 ): Ticket => ({ id: ticket, lane, replica, order, callClass, costs, document: null, leaseMs, lease: null });
 
-/** Units of ended calls count as taken now: later than they were, so rather for too long. */
-function charge(run: Run, by: LogEvent, used: UsedUnits): void {
+/** Units of ended calls count as taken now: later than they were, so for rather too long. */
+function charge(run: Run, by: LogEvent, { bucket: key, setting, costs }: UsedUnits): void {
   const { now } = run;
-  keep(run, used.bucket, used.setting);
-  change(run, used.bucket, by, (bucket) => {
-    applySettings(bucket, used.setting, now);
-    for (const [name, units] of costEntries(used.costs)) {
+  change(run, { key, by, setting }, (bucket) => {
+    applySettings(bucket, setting, now);
+    for (const [name, units] of costEntries(costs)) {
       const meter = meterOf(bucket, name, now);
       markAnswered(meter, take(meter, { units, inTransit: [] }, now));
     }
-    return goesOn(bucket, now);
+    return pumpLater(bucket, now);
   });
 }
 
-/** Nothing is granted yet; calls that wait are looked at when all events of the entry have been applied. */
-const goesOn = (bucket: Bucket, now: number): Due => ({
+/** What waits is looked at after all events of the entry. */
+const pumpLater = (bucket: Bucket, now: number): Due => ({
   grants: [],
   nextAt: bucket.waiting > 0 ? now : null,
 });
@@ -187,7 +180,7 @@ function noteHere({ state, replica, now }: Run, number: number): void {
   if (term?.number !== number || !term.awaited.includes(replica)) return;
   state.term = { ...term, awaited: term.awaited.filter((one) => one !== replica) };
   if (state.term.awaited.length > 0) return;
-  // Lanes that slept until the end of the term at most.
+  // Lanes may be asleep that would have waited for others.
   for (const key of state.grantsDue.names()) state.grantsDue.set(key, now);
 }
 
@@ -195,7 +188,7 @@ function noteHere({ state, replica, now }: Run, number: number): void {
 function withheldBy({ term, leaseMs }: SharedState, now: number): Withheld | null {
   if (term === null || term.awaited.length === 0) return null;
   if (now < term.beganAt + holdMs) return { what: 'all' };
-  // The calls of a replica that is not heard of have lost their leases by then.
+  // By then the leases of a replica that is not heard of have ended.
   const until = term.beganAt + leaseMs;
   return now < until ? { what: 'capped_lanes', until } : null;
 }
@@ -223,8 +216,8 @@ function visit(run: Run, key: BucketKey): void {
   const known = state.buckets.get(key);
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
-  change(run, key, null, (bucket) => {
-    // A search for calls of dead replicas goes on with the upkeep.
+  change(run, { key, by: null }, (bucket) => {
+    // The search for calls of dead replicas is a part of the upkeep.
     const isSearching = bucket.searchedTo !== null;
     const { grants, nextAt } = hasUpkeep || isSearching ? upkeep(bucket, now) : pumpOnly(bucket, now);
     const isLeft = bucket.searchedTo !== null || (nextAt !== null && nextAt <= now);
@@ -233,24 +226,39 @@ function visit(run: Run, key: BucketKey): void {
   });
 }
 
+interface Change {
+  readonly key: BucketKey;
+  /** What makes the change; `null` = time. */
+  readonly by: LogEvent | null;
+  /** Where there is no bucket, one begins under this setting; absent: nothing is changed then. */
+  readonly setting?: BucketSetting;
+}
+
 /**
- * Does something in a bucket that is there, and notes when more is due in it. What fails there is a defect, and empties the bucket: at
- * every replica alike, so that their states stay equal.
+ * Changes a bucket, and notes when more is due in it. What fails there is a defect, and empties the bucket: at every replica alike, so
+ * that their states stay equal.
  */
-function change(run: Run, key: BucketKey, by: LogEvent | null, act: (bucket: Bucket) => Due): void {
+function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) => Due): void {
   const { state, now } = run;
-  const bucket = state.buckets.get(key);
-  if (bucket === undefined) return;
   try {
+    const bucket = state.buckets.get(key) ?? (setting === undefined ? null : begin(run, key, setting));
+    if (bucket === null) return;
     bringUpToDate(state, bucket, now);
     const { grants, nextAt } = act(bucket);
     run.left -= grants.length;
     for (const granted of grants) run.grants.push({ ...granted, bucket: key, at: now });
-    schedule(state, key, bucket, nextAt, now);
+    schedule(run, key, { bucket, nextAt });
   } catch (error) {
     forgetBucket(state, key);
     run.emptied.push({ bucket: key, event: by, error });
   }
+}
+
+/** The log's time is that of a clock, the epoch of which is 0. */
+function begin({ state, now }: Run, key: BucketKey, { probe }: BucketSetting): Bucket {
+  const bucket = createBucket(probe, now, 0);
+  state.buckets.set(key, bucket);
+  return bucket;
 }
 
 /** Tells a bucket what the log knows and the bucket needs now: who lives, which leases go on, and what is withheld. */
@@ -260,7 +268,7 @@ function bringUpToDate(state: SharedState, bucket: Bucket, now: number): void {
     if (heardAt !== null) bucket.replicas.set(replica, heardAt);
   }
   renewLeases(state, bucket, now);
-  // No number of a lease is given twice, also if entries with leases were lost: the log's time goes on.
+  // A lease's number is never given again, also where entries with leases were lost: the log's time goes on.
   bucket.sequence = Math.max(bucket.sequence, Math.floor(now * sequencePerMs));
   const before = bucket.withheld;
   bucket.withheld = withheldBy(state, now);
@@ -285,19 +293,18 @@ function renewLeases({ replicas }: SharedState, bucket: Bucket, now: number): vo
 }
 
 function schedule(
-  state: SharedState,
+  { state, now }: Run,
   key: BucketKey,
-  bucket: Bucket,
-  nextAt: number | null,
-  now: number,
+  { bucket, nextAt }: { readonly bucket: Bucket; readonly nextAt: number | null },
 ): void {
   // Looked at as soon as nothing is withheld any more.
-  const at = bucket.withheld?.what === 'all' && bucket.waiting > 0 ? now : nextAt;
-  if (at === null) state.grantsDue.delete(key);
-  else state.grantsDue.set(key, at);
-  const upkeepAt = state.upkeepDue.scoreOf(key) ?? Infinity;
-  const forgetAt = now + memoryMs(bucket, now) + closedMs(bucket, now);
-  state.upkeepDue.set(key, isUnused(bucket) ? forgetAt : Math.min(upkeepAt, now + upkeepMs));
+  const grantAt = bucket.withheld?.what === 'all' && bucket.waiting > 0 ? now : nextAt;
+  if (grantAt === null) state.grantsDue.delete(key);
+  else state.grantsDue.set(key, grantAt);
+  const upkeepAt = isUnused(bucket)
+    ? now + memoryMs(bucket, now) + closedMs(bucket, now)
+    : Math.min(state.upkeepDue.scoreOf(key) ?? Infinity, now + upkeepMs);
+  state.upkeepDue.set(key, upkeepAt);
 }
 
 /** Nothing waits and nothing is in flight: only what was learned is left. */

@@ -1,8 +1,14 @@
 /** What an entry does to the state of the shared limiter, beyond what the policy does to one bucket. */
-import { expect, test } from '@jest/globals';
-import { createState, holdMs } from '../../../src/limiter/shared/fold.ts';
+import { expect, jest, test } from '@jest/globals';
+import { createState, fold, maxWorkPerEntry, upkeepMs } from '../../../src/limiter/shared/fold.ts';
+import { digest } from '../../../src/limiter/shared/snapshot.ts';
+import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
+import { blankMemoryMs, unansweredMemoryMs } from '../../../src/limiter/policy/retention.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, entryOf, foldOwn, granted, leaseMs } from './folding.ts';
+import { admit, entryOf, foldOwn, granted, leaseMs, replica, settle, tick } from './folding.ts';
+
+const unlimited = { setting: { meters: [], learn: true, probe: 0 } } as const;
+const probing = { setting: { meters: [], learn: true, probe: 1 } } as const;
 
 atOrigins('an entry of the log', (instant) => {
   test('grants calls while there is room, and names the time of the next one', () => {
@@ -13,18 +19,122 @@ atOrigins('an entry of the log', (instant) => {
     expect(granted(effects)).toEqual(['a', 'b']);
     const { nextAt } = effects;
     if (nextAt === null) throw new Error('nothing is due');
-    expect(granted(foldOwn(state, entryOf(nextAt - 1, 'r1', [{ kind: 'tick' }])))).toEqual([]);
-    expect(granted(foldOwn(state, entryOf(nextAt, 'r1', [{ kind: 'tick' }])))).toEqual(['c']);
+    expect(granted(foldOwn(state, entryOf(nextAt - 1, 'r1', [tick])))).toEqual([]);
+    expect(granted(foldOwn(state, entryOf(nextAt, 'r1', [tick])))).toEqual(['c']);
   });
 
-  test('of a new term grants nothing until each known replica has said here', () => {
-    const state = createState(leaseMs);
-    for (const name of ['r1', 'r2'])
-      expect(foldOwn(state, entryOf(instant(0), name, [{ kind: 'tick' }])).beginsTerm).toBe(name === 'r1');
-    const here = { kind: 'here', term: 2, held: [], used: [] } as const;
-    const first = foldOwn(state, entryOf(instant(10), 'r1', [admit('a', instant(5)), here], { term: 2 }));
-    expect([first.beginsTerm, granted(first)]).toEqual([true, []]);
-    expect(first.nextAt).toBe(instant(10) + holdMs);
-    expect(granted(foldOwn(state, entryOf(instant(20), 'r2', [here], { term: 2 })))).toEqual(['a']);
+  test('is answered to its author alone, and has the same state for all', () => {
+    const states = ['r1', 'r2'].map(() => createState(leaseMs));
+    const entry = entryOf(instant(0), 'r1', [
+      admit('a', instant(0)),
+      admit('b', instant(1), { limit: 1 }),
+      tick,
+    ]);
+    const [own, other] = states.map((state, n) => fold(state, entry, replica(`r${n + 1}`)));
+    expect(own?.replies.map((reply) => reply?.kind ?? null)).toEqual(['granted', 'queued', null]);
+    expect(other).toEqual({ ...own, replies: [] });
+    const [one = '', another] = states.map(digest);
+    expect(one).toBe(another);
   });
+
+  test('says nothing to a bucket that nobody has entered', () => {
+    const state = createState(leaseMs);
+    const effects = foldOwn(state, entryOf(instant(0), 'r1', [settle('a.1')]));
+    expect([effects.replies, state.buckets.size]).toEqual([[null], 0]);
+  });
+
+  test('closes a bucket, and tells for how long', () => {
+    const state = createState(leaseMs);
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r1', [admit('a', instant(0))]));
+    const throttled = { kind: 'throttled', closeMs: 700, requeue: true, sleepMs: 0 } as const;
+    const effects = foldOwn(state, entryOf(instant(10), 'r1', [settle(grants[0]?.lease ?? '', throttled)]));
+    expect(effects.closed).toEqual([{ bucket: grants[0]?.bucket, closedMs: 700 }]);
+    expect(effects.nextAt).toBe(instant(710));
+  });
+
+  test('grants more than one pump does, and what is left is due at once', () => {
+    const state = createState(leaseMs);
+    const count = maxWorkPerEntry + 500;
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r1', [admit('first', instant(0), unlimited)]));
+    const throttled = { kind: 'throttled', closeMs: 500, requeue: false, sleepMs: 0 } as const;
+    foldOwn(state, entryOf(instant(1), 'r1', [settle(grants[0]?.lease ?? '', throttled)]));
+    const more = { ...unlimited, maxQueued: count };
+    const calls = Array.from({ length: count }, (_, n) => admit(`t${n}`, instant(2), more));
+    foldOwn(state, entryOf(instant(2), 'r1', calls));
+    const first = foldOwn(state, entryOf(instant(501), 'r1', [tick]));
+    expect(first.grants.length).toBeGreaterThan(maxWorkPerEntry / 2);
+    expect(first.grants.length).toBeLessThanOrEqual(maxWorkPerEntry + maxPerPump);
+    expect(first.nextAt).toBe(instant(501));
+    const then = foldOwn(state, entryOf(instant(501), 'r1', [tick]));
+    expect(first.grants.length + then.grants.length).toBe(count);
+    expect(then.nextAt).toBeNull();
+  });
+
+  test('forgets buckets that nobody has used for as long as they have to be kept', () => {
+    const state = createState(leaseMs);
+    const names = ['unanswered', 'answered', 'waiting'];
+    const calls = names.map((bucket) => admit(bucket, instant(0), { ...probing, bucket }));
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r1', calls));
+    const serial = { ...unlimited, maxInFlight: 1 };
+    const more = admit('more', instant(0), { ...serial, bucket: 'waiting' });
+    foldOwn(state, entryOf(instant(0), 'r1', [more]));
+    const endings = [
+      settle(grants[0]?.lease ?? '', { kind: 'dropped' }, 'unanswered'),
+      settle(grants[1]?.lease ?? '', { kind: 'succeeded', spent: null }, 'answered'),
+    ];
+    foldOwn(state, entryOf(instant(100), 'r1', endings));
+    const left = (afterMs: number): string[] => {
+      foldOwn(state, entryOf(instant(100) + afterMs, 'r1', [tick]));
+      return [...state.buckets.keys()];
+    };
+    expect(left(unansweredMemoryMs - 1)).toEqual(names);
+    expect(left(unansweredMemoryMs)).toEqual(['answered', 'waiting']);
+    for (let ms = unansweredMemoryMs; ms < blankMemoryMs; ms += 4_000)
+      expect(left(ms)).toEqual(['answered', 'waiting']);
+    expect(left(blankMemoryMs)).toEqual(['waiting']);
+  });
+
+  test('that fails in a bucket empties that bucket at every replica alike, and the others go on', () => {
+    const states = [createState(leaseMs), createState(leaseMs)];
+    // A defect: no configuration has a meter of this kind.
+    const setting = { meters: null as never, learn: true, probe: 0 };
+    const failing = admit('c', instant(10), { setting });
+    const entries = [
+      entryOf(instant(0), 'r1', [admit('a', instant(0)), admit('b', instant(0), { bucket: 'other' })]),
+      entryOf(instant(10), 'r2', [failing, admit('d', instant(10), { bucket: 'other' })]),
+    ];
+    const effects = states.map((state, n) =>
+      entries.map((entry) => fold(state, entry, replica(`r${n + 1}`))),
+    );
+    for (const [, last] of effects) {
+      expect(last?.emptied.map(({ bucket, event }) => ({ bucket, event }))).toEqual([
+        { bucket: 'bucket', event: failing },
+      ]);
+      expect(last === undefined ? [] : granted(last)).toEqual(['d']);
+    }
+    expect(states.map((state) => [...state.buckets.keys()])).toEqual([['other'], ['other']]);
+    const [one = '', another] = states.map(digest);
+    expect(one).toBe(another);
+    expect(effects[1]?.[1]?.replies.map((reply) => reply?.kind ?? null)).toEqual([null, 'granted']);
+  });
+});
+
+test('an entry in one of ten thousand buckets visits none of the others, which are idle', () => {
+  const state = createState(leaseMs);
+  for (let n = 0; n < 10_000; n += 1) {
+    const { grants } = foldOwn(state, entryOf(0, 'r1', [admit(`t${n}`, 0, { bucket: `b${n}` })]));
+    foldOwn(state, entryOf(0, 'r1', [settle(grants[0]?.lease ?? '', undefined, `b${n}`)]));
+  }
+  expect(state.buckets.size).toBe(10_000);
+  const get = jest.spyOn(state.buckets, 'get');
+  const walks = [
+    jest.spyOn(state.buckets, Symbol.iterator),
+    jest.spyOn(state.buckets, 'values'),
+    jest.spyOn(state.buckets, 'keys'),
+    jest.spyOn(state.buckets, 'entries'),
+    jest.spyOn(state.buckets, 'forEach'),
+  ];
+  foldOwn(state, entryOf(upkeepMs, 'r1', [admit('own', upkeepMs, { bucket: 'b77' }), tick]));
+  expect(get.mock.calls.map(([name]) => String(name))).toEqual(['b77']);
+  for (const walk of walks) expect(walk).not.toHaveBeenCalled();
 });
