@@ -7,11 +7,13 @@ import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CeilingRef } from '../../src/limiter/ceilings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
-import { startReplica, type TestReplica } from '../support/redis-replica.ts';
+import { startReplica, type ReplicaOptions, type TestReplica } from '../support/redis-replica.ts';
 
 export interface StoreUnderTest {
   /** Content of `redis:`, or `null` for the embedded store. */
   begin(): Promise<string | null>;
+  /** Replaces how the stores are built. */
+  readonly create?: ReplicaOptions['create'];
   end(): Promise<void>;
   clear(): Promise<void>;
 }
@@ -31,7 +33,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
 
     beforeAll(async () => {
       redis = await store.begin();
-      replica = await startReplica(redis);
+      replica = await startReplica(redis, store.create === undefined ? {} : { create: store.create });
     });
     afterEach(() => store.clear());
     afterAll(async () => {
@@ -46,12 +48,12 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     const succeed = (grant: Grant) => replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
 
     test('grants at once while there is room', async () => {
-      const reply = await replica.limiter.admit(admission(fresh('t'), { bucket: fresh('b') }));
+      const reply = await replica.limiter.admit(admission(fresh('t'), { bucket: fresh('upstream.b') }));
       expect(reply.kind).toBe('granted');
     });
 
     test('grants a capped lane one call at a time, in order of arrival', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const [a, b, c] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
       expect((await replica.limiter.admit(admission(b, { bucket, ...serial }))).kind).toBe('queued');
@@ -64,7 +66,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('grants more urgent calls of a lane first', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const [a, later, urgent] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
       await replica.limiter.admit(admission(later, { bucket, ...serial }));
@@ -77,7 +79,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('moves waiting calls into another bucket, where they keep their order among its calls', async () => {
-      const [from, to] = [fresh('b'), fresh('b')];
+      const [from, to] = [fresh('upstream.b'), fresh('upstream.b')];
       const [a, b, c, d, e] = [fresh('t'), fresh('t'), fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket: to, ...serial });
       await granted(b, { bucket: from, ...serial });
@@ -100,7 +102,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('grants a waiting call by itself when the meter has room again', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const tickets = [fresh('t'), fresh('t'), fresh('t')];
       const grants = await Promise.all(tickets.map((ticket) => granted(ticket, { bucket, ...twoPerSecond })));
       expect(grants.map(({ ticket }) => ticket)).toEqual(tickets);
@@ -108,7 +110,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('refuses a call at once when it cannot leave within its wait, and keeps no trace of it', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const setting = {
         meters: [{ meter: 'requests' as const, limit: 1, windowMs: 60_000 }],
         learn: true,
@@ -124,7 +126,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('refuses a call when its lane has as many waiting calls as it may', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const first = await granted(fresh('t'), { bucket, ...serial, maxQueued: 1 });
       const waits = fresh('t');
       await replica.limiter.admit(admission(waits, { bucket, ...serial, maxQueued: 1 }));
@@ -135,7 +137,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('closes a bucket for the time that a throttled response named, and puts the call back at its position', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const [a, b] = [fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
       await replica.limiter.admit(admission(b, { bucket, ...serial }));
@@ -152,7 +154,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('takes a cancelled call out of its lane, and only that call', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const [a, gone, c] = [fresh('t'), fresh('t'), fresh('t')];
       const first = await granted(a, { bucket, ...serial });
       await replica.limiter.admit(admission(gone, { bucket, ...serial }));
@@ -165,7 +167,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('gives back what a call that was not sent had reserved', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const setting = {
         meters: [{ meter: 'tokens' as const, limit: 100, windowMs: 60_000 }],
         learn: true,
@@ -178,7 +180,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
     });
 
     test('settles a lease once', async () => {
-      const bucket = fresh('b');
+      const bucket = fresh('upstream.b');
       const first = await granted(fresh('t'), { bucket, ...serial });
       const b = fresh('t');
       await replica.limiter.admit(admission(b, { bucket, ...serial }));

@@ -43,10 +43,17 @@ export function redisSettings(redis: string | null): Settings {
   );
 }
 
-/** `more`: how it is connected, and how long its leases live. */
+export interface ReplicaOptions {
+  readonly connect?: Connect;
+  readonly leaseMs?: number;
+  /** Replaces how the stores are built. */
+  readonly create?: (parts: StoreParts) => Stores;
+}
+
+/** How it is connected and built, and how long its leases live. */
 export async function startReplica(
   redis: string | null,
-  { connect, ...lives }: { readonly connect?: Connect; readonly leaseMs?: number } = {},
+  { connect, create, ...lives }: ReplicaOptions = {},
 ): Promise<TestReplica> {
   const grants: Grant[] = [];
   const noted: string[] = [];
@@ -81,7 +88,7 @@ export async function startReplica(
       onClosed: () => {},
     },
   };
-  const stores = createStores(parts, ...(connect === undefined ? [] : [connect]));
+  const stores = create?.(parts) ?? createStores(parts, connect);
   await stores.ready().catch(async (failure: unknown) => {
     await stores.close();
     throw failure;

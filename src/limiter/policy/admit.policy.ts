@@ -2,7 +2,7 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
  */
-import type { Admission } from '../limiter.ts';
+import type { Admission, BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
@@ -59,6 +59,36 @@ export function admit(
   const ticket = enter(bucket, ordered, replica);
   const effects = merge(before, pump(bucket, now));
   return { ...replyFor(bucket, { ticket, maxWaitMs }, now), effects };
+}
+
+/**
+ * The refusal that the admission would get, as far as the bucket shows it unchanged; `null` = it may be admitted, or must be asked,
+ * because it brings other settings than the bucket has. Changes nothing.
+ */
+export function refusalShown(
+  bucket: Bucket,
+  admission: BucketAdmission,
+  now: number,
+): Extract<AdmitReply, { kind: 'refused' }> | null {
+  if (admission.position.kind === 'kept' || bucket.tickets.has(admission.ticket)) return null;
+  const lane = bucket.lanes.get(admission.lane);
+  if (lane !== undefined && lane.ceilingTag !== admission.ceilingTag) return null;
+  if (!isUnder(bucket, admission.setting)) return null;
+  const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
+  return bucketRefusalOf(bucket, { ...admission, costs, order: orderOf(admission, now) }, now);
+}
+
+/** True when these are the settings that the bucket has. */
+function isUnder(bucket: Bucket, { meters, learn }: BucketSetting): boolean {
+  if (bucket.learn !== learn) return false;
+  let stated = 0;
+  for (const meter of bucket.meters.values()) if (meter.stated !== null) stated += 1;
+  if (stated !== meters.length) return false;
+  return meters.every(({ meter: name, limit, windowMs, counts }) => {
+    const meter = bucket.meters.get(name);
+    const known = meter?.stated;
+    return known?.limit === limit && known.windowMs === windowMs && meter?.log?.counts === counts;
+  });
 }
 
 function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId): Ticket {

@@ -6,53 +6,66 @@
  * nothing of order.
  */
 import type { Clock } from '../../clock.ts';
-import type { LaneKey, LeaseToken } from '../../ids.ts';
+import type { LeaseToken } from '../../ids.ts';
 import { amountOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
+import type { Grant } from '../limiter.ts';
 import { runOwn } from '../redis/protocol/commands.ts';
 
 export type LaneReply =
   | { readonly kind: 'taken' }
-  /** Another call has the lane, for `waitMs` more milliseconds unless it is freed before. */
-  | { readonly kind: 'taken by another'; readonly waitMs: number }
+  /** Another call has the lane. It may be free in `retryInMs` milliseconds. */
+  | { readonly kind: 'taken by another'; readonly retryInMs: number }
   /** The guard did not answer. The call may have the lane. */
   | { readonly kind: 'unavailable' };
 
+/** A call that was granted: its lane, and the lease that tells it from others. */
+export type Guarded = Pick<Grant, 'bucket' | 'lane' | 'lease'>;
+
 export interface LaneGuard {
-  /** Takes the lane for the call of this lease, for `keepMs` milliseconds from now; whoever has it keeps it for so long. */
-  take(lane: LaneKey, lease: LeaseToken, keepMs: number): Promise<LaneReply>;
-  /** Frees the lane, if the call of this lease has it. */
-  free(lane: LaneKey, lease: LeaseToken): Promise<void>;
+  /** Takes the lane for the call, for `keepMs` milliseconds from now; the call that has it keeps it for so long. */
+  take(call: Guarded, keepMs: number): Promise<LaneReply>;
+  /** Frees the lane, if the call has it. */
+  free(call: Guarded): Promise<void>;
 }
 
 const taken: LaneReply = { kind: 'taken' };
+
+/** Whoever has a lane mostly frees it long before its time is over: it is asked for again after this time at most. Milliseconds. */
+const maxRetryMs = 50;
+/** The reply to a call when another one has its lane for `leftMs` milliseconds yet. */
+const busy = (leftMs: number): LaneReply => ({
+  kind: 'taken by another',
+  retryInMs: Math.min(leftMs, maxRetryMs),
+});
 
 /** For one process. Before `opensAt` (monotonic milliseconds) no lane is free: calls that nobody here knows may be under way. */
 export class MemoryLaneGuard implements LaneGuard {
   readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #opensAt: number | null;
-  readonly #owners = new Map<LaneKey, { readonly lease: LeaseToken; readonly until: number }>();
+  readonly #owners = new Map<string, { readonly lease: LeaseToken; readonly until: number }>();
 
   constructor(clock: Pick<Clock, 'monotonic'>, opensAt: number | null = null) {
     this.#clock = clock;
     this.#opensAt = opensAt;
   }
 
-  async take(lane: LaneKey, lease: LeaseToken, keepMs: number): Promise<LaneReply> {
+  async take(call: Guarded, keepMs: number): Promise<LaneReply> {
     const now = this.#clock.monotonic();
     if (this.#opensAt !== null && now < this.#opensAt) {
-      return { kind: 'taken by another', waitMs: this.#opensAt - now };
+      return { kind: 'taken by another', retryInMs: this.#opensAt - now };
     }
-    const owner = this.#owners.get(lane);
-    if (owner !== undefined && owner.lease !== lease && owner.until > now) {
-      return { kind: 'taken by another', waitMs: owner.until - now };
+    const key = keyOf(call);
+    const owner = this.#owners.get(key);
+    if (owner !== undefined && owner.lease !== call.lease && owner.until > now) {
+      return busy(owner.until - now);
     }
-    this.#owners.set(lane, { lease, until: now + keepMs });
+    this.#owners.set(key, { lease: call.lease, until: now + keepMs });
     return taken;
   }
 
-  async free(lane: LaneKey, lease: LeaseToken): Promise<void> {
-    if (this.#owners.get(lane)?.lease === lease) this.#owners.delete(lane);
+  async free(call: Guarded): Promise<void> {
+    if (this.#owners.get(keyOf(call))?.lease === call.lease) this.#owners.delete(keyOf(call));
   }
 }
 
@@ -64,20 +77,20 @@ export class RedisLaneGuard implements LaneGuard {
     this.#redis = redis;
   }
 
-  async take(lane: LaneKey, lease: LeaseToken, keepMs: number): Promise<LaneReply> {
-    const words = { keys: [keyOf(lane)], argv: [lease, String(Math.ceil(keepMs))] };
+  async take(call: Guarded, keepMs: number): Promise<LaneReply> {
+    const words = { keys: [keyOf(call)], argv: [call.lease, String(Math.ceil(keepMs))] };
     const reply = await this.#redis.run('other', async (client): Promise<LaneReply> => {
-      const waitMs = await runOwn(client, 'takelane', words);
-      return waitMs === null ? taken : { kind: 'taken by another', waitMs: amountOf(waitMs) };
+      const leftMs = await runOwn(client, 'takelane', words);
+      return leftMs === null ? taken : busy(amountOf(leftMs));
     });
     return reply.kind === 'reply' ? reply.value : reply;
   }
 
-  async free(lane: LaneKey, lease: LeaseToken): Promise<void> {
-    const words = { keys: [keyOf(lane)], argv: [lease] };
+  async free(call: Guarded): Promise<void> {
+    const words = { keys: [keyOf(call)], argv: [call.lease] };
     await this.#redis.run('other', (client) => runOwn(client, 'freelane', words));
   }
 }
 
 /** Carries no version: versions of the limiter that run side by side keep out of each other's way by it. */
-const keyOf = (lane: LaneKey): string => `sluice:lane:{${lane}}`;
+const keyOf = ({ bucket, lane }: Guarded): string => `sluice:lane:{${bucket}}:${lane}`;

@@ -2,9 +2,14 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
-import { laneKey, leaseToken } from '../../../src/ids.ts';
+import { bucketKey, laneKey, leaseToken } from '../../../src/ids.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
-import { MemoryLaneGuard, RedisLaneGuard, type LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
+import {
+  MemoryLaneGuard,
+  RedisLaneGuard,
+  type LaneGuard,
+  type Guarded,
+} from '../../../src/limiter/shared/lane-guard.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { createRedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
@@ -13,53 +18,59 @@ import { noTelemetry } from '../../support/no-telemetry.ts';
 import { redisSettings } from '../../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 
-const [a, b] = [leaseToken('a.1'), leaseToken('b.1')];
 const longMs = 600_000;
 const shortMs = 20;
 let lanes = 0;
-const freshLane = () => laneKey(`lane${(lanes += 1)}`);
+/** Two calls of a lane that no other test uses. */
+function twoCalls(): readonly [Guarded, Guarded] {
+  const lane = { bucket: bucketKey('b'), lane: laneKey(`lane${(lanes += 1)}`) };
+  return [
+    { ...lane, lease: leaseToken('a.1') },
+    { ...lane, lease: leaseToken('b.1') },
+  ];
+}
 
 function promises(name: string, guard: () => LaneGuard): void {
   describe(`the guard in ${name}`, () => {
     test('lets one call of a lane pass, and the next one after it was freed', async () => {
-      const lane = freshLane();
-      expect(await guard().take(lane, a, longMs)).toEqual({ kind: 'taken' });
-      const reply = await guard().take(lane, b, longMs);
+      const [a, b] = twoCalls();
+      expect(await guard().take(a, longMs)).toEqual({ kind: 'taken' });
+      const reply = await guard().take(b, longMs);
       expect(reply).toMatchObject({ kind: 'taken by another' });
-      expect(reply.kind === 'taken by another' && reply.waitMs > 0 && reply.waitMs <= longMs).toBe(true);
-      await guard().free(lane, a);
-      expect(await guard().take(lane, b, longMs)).toEqual({ kind: 'taken' });
+      expect(reply.kind === 'taken by another' && reply.retryInMs > 0 && reply.retryInMs < longMs).toBe(true);
+      await guard().free(a);
+      expect(await guard().take(b, longMs)).toEqual({ kind: 'taken' });
     });
 
     test('may be asked again for a call that has the lane', async () => {
-      const lane = freshLane();
-      await guard().take(lane, a, longMs);
-      expect(await guard().take(lane, a, longMs)).toEqual({ kind: 'taken' });
-      expect(await guard().take(lane, b, longMs)).toMatchObject({ kind: 'taken by another' });
+      const [a, b] = twoCalls();
+      await guard().take(a, longMs);
+      expect(await guard().take(a, longMs)).toEqual({ kind: 'taken' });
+      expect(await guard().take(b, longMs)).toMatchObject({ kind: 'taken by another' });
     });
 
     test('is freed only by the call that has the lane', async () => {
-      const lane = freshLane();
-      await guard().take(lane, a, longMs);
-      await guard().free(lane, b);
-      expect(await guard().take(lane, b, longMs)).toMatchObject({ kind: 'taken by another' });
+      const [a, b] = twoCalls();
+      await guard().take(a, longMs);
+      await guard().free(b);
+      expect(await guard().take(b, longMs)).toMatchObject({ kind: 'taken by another' });
     });
 
     test('keeps a lane for its time, and as long again where it is asked again', async () => {
-      const lane = freshLane();
-      await guard().take(lane, a, shortMs);
+      const [a, b] = twoCalls();
+      await guard().take(a, shortMs);
       for (;;) {
-        const reply = await guard().take(lane, b, longMs);
+        const reply = await guard().take(b, longMs);
         if (reply.kind === 'taken') break;
         expect(reply).toMatchObject({ kind: 'taken by another' });
       }
-      await guard().take(lane, b, shortMs);
-      while ((await guard().take(lane, a, longMs)).kind !== 'taken');
+      await guard().take(b, shortMs);
+      while ((await guard().take(a, longMs)).kind !== 'taken');
     });
 
     test('keeps lanes apart', async () => {
-      await guard().take(freshLane(), a, longMs);
-      expect(await guard().take(freshLane(), b, longMs)).toEqual({ kind: 'taken' });
+      await guard().take(twoCalls()[0], longMs);
+      expect(await guard().take(twoCalls()[1], longMs)).toEqual({ kind: 'taken' });
     });
   });
 }
@@ -70,10 +81,10 @@ promises('memory', () => inMemory);
 test('a guard in memory that opens later lets nobody pass before', async () => {
   const clock = manualClock(1_000);
   const guard = new MemoryLaneGuard(clock, 1_500);
-  const lane = freshLane();
-  expect(await guard.take(lane, a, longMs)).toEqual({ kind: 'taken by another', waitMs: 500 });
+  const [a] = twoCalls();
+  expect(await guard.take(a, longMs)).toEqual({ kind: 'taken by another', retryInMs: 500 });
   clock.advance(500);
-  expect(await guard.take(lane, a, longMs)).toEqual({ kind: 'taken' });
+  expect(await guard.take(a, longMs)).toEqual({ kind: 'taken' });
 });
 
 describe('with a Redis', () => {
@@ -113,9 +124,9 @@ describe('with a Redis', () => {
   promises('Redis', () => guard);
 
   test('the key of a lane expires by itself', async () => {
-    const lane = freshLane();
-    await guard.take(lane, a, longMs);
-    const leftMs = await straight.pttl(`sluice:lane:{${lane}}`);
+    const [a] = twoCalls();
+    await guard.take(a, longMs);
+    const leftMs = await straight.pttl(`sluice:lane:{b}:${a.lane}`);
     expect(leftMs > 0 && leftMs <= longMs).toBe(true);
   });
 });

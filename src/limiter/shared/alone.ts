@@ -1,0 +1,111 @@
+/**
+ * A replica goes on alone while the log is away: over a log of its own in memory, from a copy of the state that it last had, with
+ * its share of every limit.
+ *
+ * Owns: the share, the guard of this time, what was used. Does not own: when this time begins and ends (`shard.ts`).
+ * Keeps: a capped lane waits one lease first, because calls that other replicas were granted may be under way. Beyond that nothing
+ * keeps replicas that are alone from overlapping in one lane.
+ */
+import type { Costs, MeterName } from '../../call.ts';
+import type { Clock } from '../../clock.ts';
+import type { BucketKey, ReplicaId } from '../../ids.ts';
+import { firstMark } from '../../log/entry.ts';
+import { MemoryLog } from '../../log/memory-log.ts';
+import { quotaShare } from '../failover/quota-share.ts';
+import type { BucketSetting, MeterSetting } from '../limiter.ts';
+import { levelAt } from '../policy/meter.policy.ts';
+import { costEntries } from '../policy/meter-names.policy.ts';
+import { Copy, type CopyUser } from './copy.ts';
+import { MemoryLaneGuard } from './lane-guard.ts';
+import { restore, snapshot } from './snapshot.ts';
+import type { LogEvent, UsedUnits } from './state.ts';
+
+export interface AloneParts {
+  readonly clock: Clock;
+  readonly replica: ReplicaId;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
+  /** Replicas that share every limit, this one among them. */
+  readonly replicas: number;
+  readonly user: CopyUser;
+}
+
+export class Alone {
+  readonly copy: Copy;
+  readonly guard: MemoryLaneGuard;
+  readonly #replicas: number;
+  /** What holds for buckets that were known when this time began, or were reconfigured since. */
+  readonly #settings = new Map<BucketKey, BucketSetting>();
+  readonly #used = new Map<
+    BucketKey,
+    { setting: BucketSetting; costs: Partial<Record<MeterName, number>> }
+  >();
+
+  constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
+    const state = restore([...snapshot(shared.state)]);
+    const { sequence, mark } = shared.last ?? { sequence: 0, mark: firstMark };
+    const after = { sequence, mark, term: state.term?.number ?? 1, at: shared.log.now() };
+    const log = new MemoryLog<LogEvent>({ clock, replica, after });
+    this.#replicas = replicas;
+    this.guard = new MemoryLaneGuard(clock, clock.monotonic() + leaseMs);
+    this.copy = new Copy({ clock, replica, leaseMs, log, user, state });
+    for (const [bucket, { meters }] of state.buckets) {
+      const inForce: MeterSetting[] = [];
+      for (const { name: meter, limit, windowMs, log: counted } of meters.values()) {
+        if (limit === null) continue;
+        const setting = { meter, limit, windowMs };
+        inForce.push(counted === null ? setting : { ...setting, counts: counted.counts });
+      }
+      this.#settings.set(bucket, this.#shareOf(inForce, 0));
+    }
+  }
+
+  /** Puts this replica's share of every limit in force. */
+  begin(): void {
+    this.copy.begin();
+    for (const [bucket, setting] of this.#settings) {
+      this.copy.say({ kind: 'in', bucket, event: { kind: 'reconfigure', setting, lanes: [] } });
+    }
+  }
+
+  /** This replica's share of the limits of a bucket. Responses speak of all replicas together, so they raise none. */
+  settingOf(bucket: BucketKey, { meters, probe }: BucketSetting): BucketSetting {
+    return this.#settings.get(bucket) ?? this.#shareOf(meters, probe);
+  }
+
+  /** The operator has stated these limits now. */
+  reconfigure(bucket: BucketKey, { meters, probe }: BucketSetting): BucketSetting {
+    const setting = this.#shareOf(meters, probe);
+    this.#settings.set(bucket, setting);
+    return setting;
+  }
+
+  /** A call that was granted in this time has used so much. */
+  noteUsed(bucket: BucketKey, setting: BucketSetting, costs: Costs): void {
+    const sum = this.#used.get(bucket)?.costs ?? {};
+    for (const [name, units] of costEntries(costs)) sum[name] = (sum[name] ?? 0) + units;
+    this.#used.set(bucket, { setting, costs: sum });
+  }
+
+  /** What other replicas have to count of that: no more than has not drained by now. */
+  used(): UsedUnits[] {
+    const now = this.copy.log.now();
+    const all: UsedUnits[] = [];
+    for (const [bucket, { setting, costs: sum }] of this.#used) {
+      const meters = this.copy.state.buckets.get(bucket)?.meters;
+      const costs: Partial<Record<MeterName, number>> = {};
+      for (const [name, units] of costEntries(sum)) {
+        const meter = meters?.get(name);
+        const left = meter === undefined ? 0 : Math.min(units, levelAt(meter, now));
+        if (left > 0) costs[name] = left;
+      }
+      if (Object.keys(costs).length > 0) all.push({ bucket, setting, costs });
+    }
+    return all;
+  }
+
+  #shareOf(meters: readonly MeterSetting[], probe: number): BucketSetting {
+    const share = meters.map((meter) => ({ ...meter, limit: quotaShare(meter.limit, this.#replicas) }));
+    return { meters: share, learn: false, probe };
+  }
+}

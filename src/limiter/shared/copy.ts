@@ -1,0 +1,180 @@
+/**
+ * This replica's copy of one log: the state folded from its entries, the log's times as times of this process, and which events
+ * of this replica have not come back as entries yet.
+ *
+ * Owns: giving each event of this replica its reply, ticking when a grant is due. Does not own: what the calls make of it (`shard.ts`).
+ */
+import type { Clock } from '../../clock.ts';
+import type { ReplicaId } from '../../ids.ts';
+import type { Entry, Follower, Joined, Log } from '../../log/log.ts';
+import type { EventReply } from '../policy/bucket-events.ts';
+import { createState, fold } from './fold.ts';
+import { restore, snapshot } from './snapshot.ts';
+import type { Effects, LogEvent, SharedState } from './state.ts';
+import { DueTick, rankOf } from './ticks.ts';
+
+/** What became of an event: the reply to it (`null` = no bucket knew of it), or it is not in the log and never will be. */
+export type Heard = EventReply | null | 'lost';
+
+/** Who uses a copy. */
+export interface CopyUser {
+  /** An entry was applied; the replies to own events were given before. */
+  onApplied(effects: Effects, entry: Entry<LogEvent>): void;
+  /** The copy is up to date, and may have jumped. */
+  onJoined(joined: Joined): void;
+  onAway(): void;
+}
+
+export interface CopyParts {
+  readonly clock: Clock;
+  readonly replica: ReplicaId;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
+  readonly log: Log<LogEvent>;
+  readonly user: CopyUser;
+  /** The state to begin with; left out, the log says it. */
+  readonly state?: SharedState;
+}
+
+interface Said {
+  readonly hear: (heard: Heard) => void;
+  /** Monotonic milliseconds. */
+  readonly at: number;
+}
+
+/** The smallest difference between two arrivals that still makes an order. Milliseconds. */
+const arrivalStepMs = 1 / 64;
+/** A new round trip counts this much in the mean. */
+const newest = 1 / 8;
+/** A longer round trip was this process being kept from running. Milliseconds. */
+const maxRoundTripMs = 500;
+
+export class Copy implements Follower<LogEvent> {
+  readonly log: Log<LogEvent>;
+  readonly #parts: CopyParts;
+  readonly #dueTick: DueTick;
+  #state: SharedState;
+  #isJoined = false;
+  #said: Said[] = [];
+  #roundTripMs = 0;
+  #last: Entry<LogEvent> | null = null;
+  #lastArrival = { at: -Infinity, reading: -Infinity };
+
+  constructor(parts: CopyParts) {
+    const { clock, log, leaseMs, state } = parts;
+    this.#parts = parts;
+    this.log = log;
+    this.#state = state ?? createState(leaseMs);
+    this.#dueTick = new DueTick(clock, () => this.say({ kind: 'tick' }));
+  }
+
+  get state(): SharedState {
+    return this.#state;
+  }
+
+  get isJoined(): boolean {
+    return this.#isJoined;
+  }
+
+  /** The last entry of the copy; `null` = none since it was restored. */
+  get last(): Entry<LogEvent> | null {
+    return this.#last;
+  }
+
+  /** How long an event takes to come back as an entry: the mean of late, milliseconds. */
+  get roundTripMs(): number {
+    return this.#roundTripMs;
+  }
+
+  /** The log's time of a monotonic time of this process. */
+  at(monotonic: number): number {
+    return this.log.now() + monotonic - this.#parts.clock.monotonic();
+  }
+
+  /** The monotonic time of this process at a time of the log. */
+  monotonicAt(at: number): number {
+    return this.#parts.clock.monotonic() + at - this.log.now();
+  }
+
+  /** The log's time of an arrival. Arrivals keep their order when what this replica knows of the log's time changes. */
+  arrivalAt(monotonic: number): number {
+    const last = this.#lastArrival;
+    const reading = this.at(monotonic);
+    if (monotonic === last.at) return last.reading;
+    if (monotonic < last.at) return Math.min(reading, last.reading - arrivalStepMs);
+    this.#lastArrival = { at: monotonic, reading: Math.max(reading, last.reading + arrivalStepMs) };
+    return this.#lastArrival.reading;
+  }
+
+  /** Appends an event. `hear` is called once: with the reply to it, or when it was lost. */
+  say(event: LogEvent, hear: (heard: Heard) => void = () => {}): void {
+    if (!this.#isJoined) return hear('lost');
+    this.#said.push({ hear, at: this.#parts.clock.monotonic() });
+    this.log.append(event);
+  }
+
+  /** Follows the log from now on. */
+  begin(): void {
+    this.log.follow(this);
+  }
+
+  /** Leaves the log. */
+  async close(): Promise<void> {
+    this.#leave();
+    await this.log.close();
+  }
+
+  onEntry(entry: Entry<LogEvent>): void {
+    const { clock, replica, user } = this.#parts;
+    const effects = fold(this.#state, entry, replica);
+    this.#last = entry;
+    // What is read while the copy catches up is old. What it did to the calls here is found in the state when the copy has joined.
+    if (!this.#isJoined) return;
+    if (entry.replica === replica) {
+      const said = this.#said.splice(0, entry.events.length);
+      const sentAt = said[0]?.at;
+      if (sentAt !== undefined) this.#noteRoundTrip(clock.monotonic() - sentAt);
+      for (const [index, { hear }] of said.entries()) hear(effects.replies[index] ?? null);
+    }
+    user.onApplied(effects, entry);
+    this.#noteDue(effects.nextAt);
+  }
+
+  onRestore(parts: readonly string[]): void {
+    this.#leave();
+    this.#last = null;
+    this.#state = parts.length === 0 ? createState(this.#parts.leaseMs) : restore(parts);
+  }
+
+  onJoined(joined: Joined): void {
+    this.#leave();
+    this.#isJoined = true;
+    this.#parts.user.onJoined(joined);
+  }
+
+  onAway(): void {
+    this.#leave();
+    this.#parts.user.onAway();
+  }
+
+  snapshot(): Iterable<string> {
+    return snapshot(this.#state);
+  }
+
+  #leave(): void {
+    this.#dueTick.cancel();
+    this.#isJoined = false;
+    for (const { hear } of this.#said.splice(0)) hear('lost');
+  }
+
+  #noteRoundTrip(tookMs: number): void {
+    this.#roundTripMs += (Math.min(tookMs, maxRoundTripMs) - this.#roundTripMs) * newest;
+  }
+
+  #noteDue(nextAt: number | null): void {
+    if (!this.#isJoined) return;
+    const now = this.log.now();
+    const rank = rankOf(this.#parts.replica, this.#state.replicas, now);
+    this.#dueTick.note(nextAt === null ? null : nextAt - now, rank);
+  }
+}

@@ -1,0 +1,136 @@
+/**
+ * The limiter over logs: one log for each upstream credential in use, each with a shard here.
+ *
+ * Owns: which log a bucket is in, when a log is joined and left. Does not own: what happens in one (`shard.ts`).
+ */
+import type { CancelTimer } from '../../clock.ts';
+import { logOf, type BucketKey, type LaneKey, type LogKey, type TicketId } from '../../ids.ts';
+import type { Log } from '../../log/log.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketSnapshot,
+  CeilingEdge,
+  Grant,
+  Lesson,
+  Limiter,
+  Reconfiguration,
+  Settlement,
+  WaitForecast,
+} from '../limiter.ts';
+import { Shard, type ShardParts } from './shard.ts';
+import type { LogEvent } from './state.ts';
+
+/** A log that nobody has used for so long is left; its next call joins it in one round trip. Milliseconds. */
+const defaultIdleMs = 60_000;
+
+export interface SharedLimiterParts extends Omit<ShardParts, 'log'> {
+  readonly openLog: (key: LogKey) => Log<LogEvent>;
+  /** As {@link defaultIdleMs}. A log that nobody else keeps has to be kept here for as long as what it has learned is of use. */
+  readonly idleMs?: number;
+}
+
+export class SharedLimiter implements Limiter {
+  readonly #parts: SharedLimiterParts;
+  readonly #idleMs: number;
+  readonly #shards = new Map<LogKey, Shard>();
+  /** The buckets that this replica has used, while it follows their logs. */
+  readonly #buckets = new Set<BucketKey>();
+  #cancelSweep: CancelTimer | null = null;
+  #isClosed = false;
+
+  constructor(parts: SharedLimiterParts) {
+    this.#parts = parts;
+    this.#idleMs = parts.idleMs ?? defaultIdleMs;
+  }
+
+  admit(admission: Admission): Promise<AdmissionReply> {
+    return this.#of(admission.bucket).admit(admission);
+  }
+
+  async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    await this.#known(grant.bucket)?.settle(grant, settlement, lesson);
+  }
+
+  async learn(grant: Grant, lesson: Lesson): Promise<void> {
+    await this.#known(grant.bucket)?.learn(grant, lesson);
+  }
+
+  async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    await this.#known(grant.bucket)?.charged(grant, edge);
+  }
+
+  async reconfigure(change: Reconfiguration): Promise<void> {
+    await this.#known(change.bucket)?.reconfigure(change);
+  }
+
+  async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
+    await this.#known(bucket)?.wake(bucket, lane);
+  }
+
+  /** Also where this replica has not used the bucket yet: another one may have closed it. */
+  async open(bucket: BucketKey, before: number | null): Promise<void> {
+    await this.#of(bucket).open(bucket, before);
+  }
+
+  async move(from: BucketKey, admission: Admission): Promise<void> {
+    const position = this.#known(from)?.take(from, admission.ticket) ?? admission.position;
+    this.#of(admission.bucket).reenter({ ...admission, position });
+  }
+
+  async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
+    await this.#known(bucket)?.cancel(bucket, ticket);
+  }
+
+  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
+    return this.#known(bucket)?.forecast(bucket, ticket) ?? null;
+  }
+
+  snapshot(): readonly BucketSnapshot[] {
+    return [...this.#buckets].flatMap((bucket) => this.#known(bucket)?.snapshotOf(bucket) ?? []);
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#cancelSweep?.();
+    await Promise.all([...this.#shards.values()].map((shard) => shard.close()));
+  }
+
+  #known(bucket: BucketKey): Shard | undefined {
+    return this.#shards.get(logOf(bucket));
+  }
+
+  #of(bucket: BucketKey): Shard {
+    this.#buckets.add(bucket);
+    this.#sweepLater();
+    const key = logOf(bucket);
+    let shard = this.#shards.get(key);
+    if (shard === undefined) {
+      shard = new Shard({ ...this.#parts, log: this.#parts.openLog(key) });
+      this.#shards.set(key, shard);
+      shard.begin();
+    }
+    return shard;
+  }
+
+  #sweepLater(): void {
+    if (this.#isClosed) return;
+    this.#cancelSweep ??= this.#parts.clock.after(this.#idleMs, () => this.#sweep());
+  }
+
+  /** Leaves logs that nobody uses, and forgets buckets that they have forgotten. */
+  #sweep(): void {
+    this.#cancelSweep = null;
+    const since = this.#parts.clock.monotonic() - this.#idleMs;
+    for (const [key, shard] of this.#shards) {
+      const { unusedSince } = shard;
+      if (unusedSince === null || unusedSince > since) continue;
+      this.#shards.delete(key);
+      shard.close().catch(this.#parts.onFailure);
+    }
+    for (const bucket of this.#buckets) {
+      if (this.#known(bucket)?.hasBucket(bucket) !== true) this.#buckets.delete(bucket);
+    }
+    if (this.#shards.size > 0) this.#sweepLater();
+  }
+}

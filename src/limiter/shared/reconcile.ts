@@ -1,0 +1,105 @@
+/**
+ * What the state says of this replica's calls against what the replica knows, after its copy has joined the log: entries may have been
+ * lost, and others may have come that it has not heard. Pure.
+ *
+ * Keeps: a call that waits is in its lane again at its position (7); one that was sent holds its place, and is not sent again (8);
+ * nothing stays in the state that no call here stands behind (9).
+ */
+import type { BucketKey, ReplicaId, TicketId } from '../../ids.ts';
+import type { Settlement } from '../limiter.ts';
+import type { Lease } from '../policy/bucket-state.policy.ts';
+import { withoutRequeue } from '../policy/settlement.policy.ts';
+import type { EndedCall, OwnCall, OwnCallState } from './own-call.ts';
+import type { SharedState } from './state.ts';
+
+/** Where the state has a call. */
+export type Standing =
+  | { readonly kind: 'absent' }
+  | { readonly kind: 'waits'; readonly order: number }
+  | { readonly kind: 'granted'; readonly order: number; readonly lease: Lease };
+
+const absent: Standing = { kind: 'absent' };
+
+export function standingOf({ buckets }: SharedState, { admission }: OwnCall): Standing {
+  const bucket = buckets.get(admission.bucket);
+  const ticket = bucket?.tickets.get(admission.ticket);
+  if (bucket === undefined || ticket === undefined) return absent;
+  const { order } = ticket;
+  const lease = ticket.lease === null ? undefined : bucket.leases.get(ticket.lease);
+  return lease === undefined ? { kind: 'waits', order } : { kind: 'granted', order, lease };
+}
+
+export type Remedy =
+  /** State and replica agree. */
+  | { readonly kind: 'none' }
+  /** The state lacks the call: it enters at its position. */
+  | { readonly kind: 'enter' }
+  /** It stands in its lane. */
+  | { readonly kind: 'wait' }
+  /** It was granted: it may be sent. */
+  | { readonly kind: 'take'; readonly lease: Lease }
+  /** It was granted again, although it is under way: the new lease is the one to settle. */
+  | { readonly kind: 'go on'; readonly lease: Lease }
+  /** It is under way, and the state lacks its grant. */
+  | { readonly kind: 'hold' }
+  /** The settlement that puts it back to its position was lost. */
+  | { readonly kind: 'settle again' };
+
+const none: Remedy = { kind: 'none' };
+const enter: Remedy = { kind: 'enter' };
+const wait: Remedy = { kind: 'wait' };
+
+export function remedyFor(state: OwnCallState, standing: Standing): Remedy {
+  const isAbsent = standing.kind === 'absent';
+  const lease = standing.kind === 'granted' ? standing.lease : null;
+  switch (state.kind) {
+    case 'entering':
+      if (lease !== null) return { kind: 'take', lease };
+      return isAbsent ? enter : wait;
+    case 'waiting':
+      if (lease !== null) return { kind: 'take', lease };
+      return isAbsent ? enter : none;
+    case 'returning':
+      if (lease?.token === state.settle.lease) return { kind: 'settle again' };
+      if (lease !== null) return { kind: 'take', lease };
+      return isAbsent ? enter : wait;
+    case 'guarding':
+      if (lease !== null) return lease.token === state.held.lease ? none : { kind: 'go on', lease };
+      return isAbsent ? enter : wait;
+    case 'sent':
+      if (lease !== null) return lease.token === state.held.lease ? none : { kind: 'go on', lease };
+      return { kind: 'hold' };
+  }
+}
+
+/** A ticket that the state has for a replica, with the lease of its grant; `null` = it waits. */
+export interface StoredTicket {
+  readonly bucket: BucketKey;
+  readonly ticket: TicketId;
+  readonly lease: Lease['token'] | null;
+}
+
+/** All tickets that the state has for the replica. */
+export const ticketsOf = ({ buckets }: SharedState, replica: ReplicaId): StoredTicket[] =>
+  [...buckets].flatMap(([bucket, { tickets }]) =>
+    [...tickets.values()].flatMap(({ id: ticket, lease, replica: owner }) =>
+      owner === replica ? [{ bucket, ticket, lease }] : [],
+    ),
+  );
+
+/**
+ * How a lease ends for which the replica has no call any more: as its call ended (`undefined`: the replica does not know that
+ * either, and the call may have been sent).
+ * @param now monotonic milliseconds
+ */
+export function lateSettlement(ended: EndedCall | undefined, now: number): Settlement {
+  if (ended === undefined) return { kind: 'succeeded', spent: null };
+  const settlement = withoutRequeue(ended.settlement);
+  if (settlement.kind !== 'throttled') return settlement;
+  const left = (ms: number): number => Math.max(0, ms - (now - ended.at));
+  return { ...settlement, closeMs: left(settlement.closeMs), sleepMs: left(settlement.sleepMs) };
+}
+
+/** True when the entry that granted the call may have been lost. */
+export const isGrantLost = ({ held: { origin } }: EndedCall, keptUpTo: number): boolean =>
+  origin.kind === 'log' && origin.sequence > keptUpTo;

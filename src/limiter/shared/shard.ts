@@ -1,0 +1,653 @@
+/**
+ * The limiter of one log: this replica's calls in the buckets of one upstream credential.
+ *
+ *   admit ─ said to the log ─ heard ─┬─ refused
+ *                                    ├─ waits … granted by a later entry ─┐
+ *                                    └─ granted ──────────────────────────┴─ guard of its lane ─ sent ─ settled
+ *
+ * Owns: the calls and their states; in which copy they are (that of the shared log, or of the time alone while it is away).
+ * Does not own: any decision (`fold.ts`), how entries come (`log/`), what to do about what was lost (`reconcile.ts`).
+ * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11).
+ */
+import type { CancelTimer, Clock } from '../../clock.ts';
+import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { Entry, Joined, Log } from '../../log/log.ts';
+import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
+import {
+  queuedWithoutForecast,
+  type Admission,
+  type AdmissionReply,
+  type BucketSnapshot,
+  type CeilingEdge,
+  type Grant,
+  type Lesson,
+  type LimiterListener,
+  type Reconfiguration,
+  type Settlement,
+  type WaitForecast,
+} from '../limiter.ts';
+import { snapshotOf } from '../embedded/snapshot.ts';
+import { refusalShown } from '../policy/admit.policy.ts';
+import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
+import { orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
+import { timed } from '../policy/lessons.policy.ts';
+import { forecast } from '../policy/scheduler.policy.ts';
+import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
+import { Alone } from './alone.ts';
+import { Copy, type CopyUser, type Heard } from './copy.ts';
+import type { LaneGuard } from './lane-guard.ts';
+import {
+  usedBy,
+  type EndedCall,
+  type HeldGrant,
+  type Origin,
+  type OwnCall,
+  type SettleEvent,
+} from './own-call.ts';
+import { isGrantLost, lateSettlement, remedyFor, standingOf, ticketsOf } from './reconcile.ts';
+import type { Effects, HeldCall, LogEvent, SharedGrant, UsedUnits } from './state.ts';
+
+/** A refusal out of the copy needs one that was the whole log no longer ago than this. Milliseconds. */
+const freshMs = 250;
+/** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
+const beatMs = 1_000;
+/** A grant that is older than this and two round trips was made for a replica that was kept from running: it goes back. Milliseconds. */
+const lateMs = 100;
+/** How long it is remembered how a call ended: longer than the tail that a failover loses. Milliseconds. */
+const endedMemoryMs = 10_000;
+/** A lane whose guard does not answer is asked for again after this time. Milliseconds. */
+const guardRetryMs = 50;
+/** Events that are said again after the log was away, at most; the oldest are left out. */
+const maxUnsaid = 1_000;
+
+export interface ShardParts {
+  readonly clock: Clock;
+  readonly replica: ReplicaId;
+  readonly log: Log<LogEvent>;
+  readonly listener: LimiterListener;
+  readonly guard: LaneGuard;
+  readonly whenDown: WhenDown;
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs: number;
+  /** Living replicas, this one among them. */
+  readonly replicas: () => number;
+  /** An event emptied a bucket, because the scheduler failed. */
+  readonly onFailure: (failure: unknown) => void;
+}
+
+type Phase =
+  /** The copy has not joined the log yet: arriving calls enter when it has. */
+  | { readonly kind: 'joining' }
+  | { readonly kind: 'joined' }
+  /** The log is away: arriving calls are refused, the others wait. */
+  | { readonly kind: 'away' }
+  /** The log is away: the calls are in a log of this replica. */
+  | { readonly kind: 'alone'; readonly alone: Alone }
+  | { readonly kind: 'closed' };
+
+/** What is said again if it is lost: it concerns no call's own place. */
+type Repeatable = Extract<BucketEvent, { kind: 'learn' | 'reconfigure' | 'wake' | 'open' }>;
+
+const unavailable: AdmissionReply = {
+  kind: 'refused',
+  reason: 'limiter_unavailable',
+  retryInMs: retryUnavailableMs,
+};
+
+export class Shard {
+  readonly #parts: ShardParts;
+  readonly #shared: Copy;
+  readonly #calls = new Map<TicketId, OwnCall>();
+  /** Calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
+  readonly #left = new Map<LeaseToken, OwnCall>();
+  readonly #ended = new Map<LeaseToken, EndedCall>();
+  readonly #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
+  #phase: Phase = { kind: 'joining' };
+  #cancelBeat: CancelTimer | null = null;
+  #usedAt: number;
+
+  constructor(parts: ShardParts) {
+    const { clock, replica, leaseMs, log } = parts;
+    this.#parts = parts;
+    this.#usedAt = clock.monotonic();
+    this.#shared = new Copy({ clock, replica, leaseMs, log, user: this.#userOfShared() });
+  }
+
+  /** Joins the log. */
+  begin(): void {
+    this.#shared.begin();
+  }
+
+  /** Since when nobody has used it, monotonic milliseconds; `null` = it has calls. */
+  get unusedSince(): number | null {
+    return this.#calls.size + this.#left.size > 0 ? null : this.#usedAt;
+  }
+
+  hasBucket(bucket: BucketKey): boolean {
+    return this.#copy.state.buckets.has(bucket);
+  }
+
+  admit(admission: Admission): Promise<AdmissionReply> {
+    this.#touch();
+    const known = this.#calls.get(admission.ticket);
+    if (known !== undefined) return Promise.resolve(this.#replyAgain(known));
+    if (this.#phase.kind === 'away' || this.#phase.kind === 'closed') return Promise.resolve(unavailable);
+    const refusal = this.#refusalFromCopy(admission);
+    if (refusal !== null) return Promise.resolve(refusal);
+    return new Promise((answer) => this.#enter(this.#keep(admission, answer)));
+  }
+
+  /** Enters a call at a position that it had elsewhere. Its grant is reported. */
+  reenter(admission: Admission): void {
+    this.#touch();
+    this.#enter(this.#keep(admission, null));
+  }
+
+  /** Takes a call out, because it moves to another bucket. Returns its position; `null` = it is not here. */
+  take(bucket: BucketKey, ticket: TicketId): Extract<Admission['position'], { kind: 'kept' }> | null {
+    const call = this.#calls.get(ticket);
+    if (call === undefined || call.admission.bucket !== bucket) return null;
+    const { position, urgency } = call.admission;
+    void this.cancel(bucket, ticket);
+    if (position.kind === 'kept') return position;
+    const at = Math.max(0, this.#copy.arrivalAt(position.at));
+    return { kind: 'kept', order: urgency * orderUnit + Math.floor(at * sequencePerMs) };
+  }
+
+  settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    this.#touch();
+    const found = this.#sentBy(grant);
+    if (found === null) return Promise.resolve();
+    const { call, held, hasLeft } = found;
+    const settle: SettleEvent = {
+      kind: 'settle',
+      lease: held.lease,
+      settlement: hasLeft ? withoutRequeue(settlement) : settlement,
+      lesson: lesson === null ? null : this.#timed(lesson),
+    };
+    if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
+    if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle);
+    if (hasLeft) this.#left.delete(grant.lease);
+    else this.#calls.delete(grant.ticket);
+    this.#noteEnded({ call, held, settlement: settle.settlement });
+    return this.#say(grant.bucket, settle);
+  }
+
+  learn(grant: Grant, lesson: Lesson): Promise<void> {
+    const lease = this.#sentBy(grant)?.held.lease;
+    if (lease === undefined) return Promise.resolve();
+    return this.#sayOrRepeat(grant.bucket, { kind: 'learn', lease, lesson: this.#timed(lesson) });
+  }
+
+  charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    const lease = this.#sentBy(grant)?.held.lease;
+    return lease === undefined ? Promise.resolve() : this.#say(grant.bucket, { kind: 'charge', lease, edge });
+  }
+
+  async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
+    const byLane = new Map(lanes.map((lane) => [lane.lane, lane]));
+    for (const call of this.#calls.values()) {
+      if (call.admission.bucket !== bucket) continue;
+      call.admission = { ...call.admission, ...byLane.get(call.admission.lane), setting };
+    }
+    const event = { kind: 'reconfigure', setting, lanes } as const;
+    if (this.#phase.kind === 'alone') {
+      const share = this.#phase.alone.reconfigure(bucket, setting);
+      await this.#say(bucket, { ...event, setting: share });
+    }
+    await this.#sayToAll(bucket, event);
+  }
+
+  async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
+    if (this.#phase.kind === 'alone') await this.#say(bucket, { kind: 'wake', lane });
+    else await this.#sayToAll(bucket, { kind: 'wake', lane });
+  }
+
+  async open(bucket: BucketKey, before: number | null): Promise<void> {
+    this.#touch();
+    if (this.#phase.kind === 'alone') await this.#say(bucket, { kind: 'open', before });
+    await this.#sayToAll(bucket, { kind: 'open', before });
+  }
+
+  cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
+    const call = this.#calls.get(ticket);
+    if (call === undefined || call.admission.bucket !== bucket) return Promise.resolve();
+    this.#calls.delete(ticket);
+    this.#touch();
+    answer(call, queuedWithoutForecast);
+    switch (call.state.kind) {
+      case 'entering':
+      case 'waiting':
+      case 'returning':
+        return this.#say(bucket, { kind: 'cancel', ticket });
+      case 'guarding':
+        return this.#say(bucket, drop(call.state.held.lease));
+      case 'sent':
+        // Its call settles the grant.
+        this.#left.set(call.state.held.grant.lease, call);
+        return Promise.resolve();
+    }
+  }
+
+  forecast(bucket: BucketKey, ticket: TicketId): WaitForecast | null {
+    const { state, log } = this.#copy;
+    const known = state.buckets.get(bucket);
+    return known === undefined ? null : forecast(known, ticket, log.now());
+  }
+
+  snapshotOf(bucket: BucketKey): BucketSnapshot | null {
+    const { state, log } = this.#copy;
+    const known = state.buckets.get(bucket);
+    return known === undefined ? null : snapshotOf(bucket, known, log.now());
+  }
+
+  /** Takes what waits out of its lanes, and leaves the log. Leases of calls under way end by themselves. */
+  async close(): Promise<void> {
+    const waiting = [...this.#calls.values()].filter(({ state }) => state.kind !== 'sent');
+    for (const { admission } of waiting) void this.cancel(admission.bucket, admission.ticket);
+    const { alone } = this.#phase.kind === 'alone' ? this.#phase : { alone: null };
+    this.#phase = { kind: 'closed' };
+    this.#cancelBeat?.();
+    this.#cancelBeat = null;
+    await alone?.copy.close();
+    await this.#shared.close();
+  }
+
+  /** The copy in which this replica's calls are. */
+  get #copy(): Copy {
+    return this.#phase.kind === 'alone' ? this.#phase.alone.copy : this.#shared;
+  }
+
+  get #guard(): LaneGuard {
+    return this.#phase.kind === 'alone' ? this.#phase.alone.guard : this.#parts.guard;
+  }
+
+  #userOfShared(): CopyUser {
+    return {
+      onApplied: (effects, entry) =>
+        this.#onApplied(effects, entry, { kind: 'log', sequence: entry.sequence }),
+      onJoined: (joined) => this.#onJoined(joined),
+      onAway: () => this.#onAway(),
+    };
+  }
+
+  #userOfAlone(): CopyUser {
+    return {
+      onApplied: (effects, entry) => this.#onApplied(effects, entry, { kind: 'alone' }),
+      onJoined: (joined) => this.#reconcile(joined, []),
+      onAway: () => {},
+    };
+  }
+
+  // ── entering
+
+  #keep(admission: Admission, answer: OwnCall['answer']): OwnCall {
+    const call: OwnCall = { admission, state: { kind: 'entering' }, answer };
+    this.#calls.set(admission.ticket, call);
+    return call;
+  }
+
+  #enter(call: OwnCall): void {
+    call.state = { kind: 'entering' };
+    if (!this.#copy.isJoined) return;
+    const { bucket } = call.admission;
+    const event: LogEvent = { kind: 'admit', bucket, admission: this.#stored(call.admission) };
+    this.#copy.say(event, (heard) => this.#onAdmitHeard(call, heard));
+  }
+
+  #onAdmitHeard(call: OwnCall, heard: Heard): void {
+    if (heard === 'lost' || !this.#isHere(call) || call.state.kind !== 'entering') return;
+    if (heard?.kind === 'granted' || heard?.kind === 'queued') {
+      call.admission = { ...call.admission, position: { kind: 'kept', order: heard.order } };
+      call.state = { kind: 'waiting' };
+      // A grant is taken with the other grants of its entry.
+      if (heard.kind === 'granted') return;
+      const { forecastMs, ahead, heldBy } = heard;
+      return answer(call, { kind: 'queued', forecastMs, ahead, heldBy });
+    }
+    this.#calls.delete(call.admission.ticket);
+    answer(call, heard?.kind === 'refused' ? heard : unavailable);
+  }
+
+  /** The call is asked about again, while it is here. */
+  #replyAgain({ admission, state }: OwnCall): AdmissionReply {
+    if (state.kind === 'sent') return { kind: 'granted', grant: state.held.grant };
+    const expected = this.forecast(admission.bucket, admission.ticket);
+    if (expected === null) return queuedWithoutForecast;
+    const { waitMs: forecastMs, ahead, heldBy } = expected;
+    return { kind: 'queued', forecastMs, ahead, heldBy };
+  }
+
+  #refusalFromCopy(admission: Admission): AdmissionReply | null {
+    const { log, state, isJoined } = this.#copy;
+    const bucket = state.buckets.get(admission.bucket);
+    if (bucket === undefined || !isJoined || log.staleMs() > freshMs) return null;
+    const { position, ...stored } = this.#stored(admission);
+    const at = position.kind === 'kept' ? position : { ...position, at: position.at ?? log.now() };
+    return refusalShown(bucket, { ...stored, position: at }, log.now());
+  }
+
+  /** The admission as the log takes it. */
+  #stored({ bucket, ...admission }: Admission): StoredAdmission {
+    const { leaseMs } = this.#parts;
+    const { position } = admission;
+    const setting =
+      this.#phase.kind === 'alone'
+        ? this.#phase.alone.settingOf(bucket, admission.setting)
+        : admission.setting;
+    if (position.kind === 'kept') return { ...admission, setting, leaseMs, position };
+    return {
+      ...admission,
+      setting,
+      leaseMs,
+      position: { ...position, at: this.#copy.arrivalAt(position.at) },
+    };
+  }
+
+  // ── grants
+
+  #onApplied(
+    { grants, closed, beginsTerm, emptied }: Effects,
+    { term }: Entry<LogEvent>,
+    origin: Origin,
+  ): void {
+    for (const { error } of emptied) this.#parts.onFailure(error);
+    for (const { bucket, closedMs } of closed) this.#parts.listener.onClosed(bucket, closedMs);
+    for (const granted of grants) if (granted.replica === this.#parts.replica) this.#onGrant(granted, origin);
+    if (beginsTerm) this.#copy.say({ kind: 'here', term, held: [], used: [] });
+  }
+
+  #onGrant(
+    { ticket, bucket, lane, lease, at, expiresAt }: Omit<SharedGrant, 'replica'>,
+    origin: Origin,
+  ): void {
+    const call = this.#calls.get(ticket);
+    if (call === undefined || call.admission.bucket !== bucket) return void this.#say(bucket, drop(lease));
+    if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
+    const copy = this.#copy;
+    if (copy.log.now() - at > lateMs + 2 * copy.roundTripMs) return this.#putBack(call, lease, 0);
+    const guard = call.admission.maxInFlight === 1 ? this.#guard : null;
+    const grant = { ticket, bucket, lane, lease, expiresAt: copy.monotonicAt(expiresAt) };
+    const held: HeldGrant = { grant, lease, origin, guard };
+    if (guard === null) return this.#send(call, held);
+    call.state = { kind: 'guarding', held };
+    void this.#askGuard(call, held, guard);
+  }
+
+  async #askGuard(call: OwnCall, { grant }: HeldGrant, guard: LaneGuard): Promise<void> {
+    const { clock, leaseMs } = this.#parts;
+    const askedAt = clock.monotonic();
+    const reply = await guard.take(grant, leaseMs);
+    // What is left of the lease has to be long enough for the call.
+    const isInTime = clock.monotonic() - askedAt <= leaseMs / 3;
+    const held = this.#isHere(call) && call.state.kind === 'guarding' ? call.state.held : null;
+    const isCurrent = held?.grant === grant;
+    if (reply.kind === 'taken' && isInTime && isCurrent) return this.#send(call, held);
+    if (reply.kind !== 'taken by another') void guard.free(grant);
+    if (isCurrent)
+      this.#putBack(call, held.lease, reply.kind === 'taken by another' ? reply.retryInMs : guardRetryMs);
+  }
+
+  #send(call: OwnCall, held: HeldGrant): void {
+    call.state = { kind: 'sent', held };
+    if (call.answer === null) this.#parts.listener.onGrant(held.grant);
+    else answer(call, { kind: 'granted', grant: held.grant });
+  }
+
+  #putBack(call: OwnCall, lease: LeaseToken, sleepMs: number): void {
+    answer(call, queuedWithoutForecast);
+    const settlement = { kind: 'returned', sleepMs, because: 'backoff' } as const;
+    void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
+  }
+
+  /** Says a settlement after which the call waits again. */
+  #sayReturning(call: OwnCall, settle: SettleEvent): Promise<void> {
+    call.state = { kind: 'returning', settle };
+    return this.#say(call.admission.bucket, settle, (heard) => {
+      const isReturning = call.state.kind === 'returning' && call.state.settle === settle;
+      if (heard !== 'lost' && isReturning) call.state = { kind: 'waiting' };
+    });
+  }
+
+  /** The call that goes by the grant; `null` = it does not any more. */
+  #sentBy({ ticket, lease }: Grant): { call: OwnCall; held: HeldGrant; hasLeft: boolean } | null {
+    const left = this.#left.get(lease);
+    const call = left ?? this.#calls.get(ticket);
+    if (call?.state.kind !== 'sent' || call.state.held.grant.lease !== lease) return null;
+    return { call, held: call.state.held, hasLeft: left !== undefined };
+  }
+
+  #noteEnded({ call, held, settlement }: Omit<EndedCall, 'at' | 'used'>): void {
+    const { bucket, setting, costs } = call.admission;
+    const used = usedBy(costs, settlement);
+    if (this.#phase.kind === 'alone' && held.origin.kind === 'alone') {
+      this.#phase.alone.noteUsed(bucket, setting, used);
+    }
+    this.#ended.set(held.lease, { call, held, settlement, used, at: this.#parts.clock.monotonic() });
+  }
+
+  // ── saying
+
+  /** Says what happens in a bucket. Resolves when it was heard, or was lost. */
+  #say(
+    bucket: BucketKey,
+    event: Exclude<BucketEvent, { kind: 'admit' | 'forecast' | 'tick' }>,
+    hear: (heard: Heard) => void = () => {},
+  ): Promise<void> {
+    return new Promise((resolve) => {
+      this.#copy.say({ kind: 'in', bucket, event }, (heard) => {
+        hear(heard);
+        resolve();
+      });
+    });
+  }
+
+  #sayOrRepeat(bucket: BucketKey, event: Repeatable): Promise<void> {
+    return this.#say(bucket, event, (heard) => {
+      if (heard === 'lost') this.#repeatLater(bucket, event);
+    });
+  }
+
+  /** Says it to the shared log, also while that is away: then when it is back. */
+  #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
+    if (this.#phase.kind !== 'alone') return this.#sayOrRepeat(bucket, event);
+    this.#repeatLater(bucket, event);
+    return Promise.resolve();
+  }
+
+  #repeatLater(bucket: BucketKey, event: Repeatable): void {
+    if (this.#phase.kind === 'closed') return;
+    this.#unsaid.push({ bucket, event });
+    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift();
+  }
+
+  #timed(lesson: Lesson): SettleEvent['lesson'] & {} {
+    const learned = timed(lesson, this.#copy.log.now());
+    // A response speaks of the quota of all replicas together, not of this one's share: only a refusal is learned from.
+    if (this.#phase.kind === 'alone') return { ...learned, feedback: { ...learned.feedback, meters: [] } };
+    return learned;
+  }
+
+  // ── the log comes and goes
+
+  #onAway(): void {
+    const { clock, replica, leaseMs, replicas, whenDown } = this.#parts;
+    if (this.#phase.kind === 'alone' || this.#phase.kind === 'closed') return;
+    if (whenDown === 'deny') {
+      this.#phase = { kind: 'away' };
+      for (const call of this.#calls.values()) {
+        if (call.state.kind !== 'entering' || call.answer === null) continue;
+        this.#calls.delete(call.admission.ticket);
+        answer(call, unavailable);
+      }
+      return;
+    }
+    const user = this.#userOfAlone();
+    const alone = new Alone(this.#shared, { clock, replica, leaseMs, replicas: replicas(), user });
+    this.#phase = { kind: 'alone', alone };
+    alone.begin();
+  }
+
+  #onJoined(joined: Joined): void {
+    if (this.#phase.kind === 'closed') return;
+    const { alone } = this.#phase.kind === 'alone' ? this.#phase : { alone: null };
+    const used = alone?.used() ?? [];
+    this.#phase = { kind: 'joined' };
+    void alone?.copy.close();
+    this.#reconcile(joined, used);
+    for (const { bucket, event } of this.#unsaid.splice(0)) void this.#sayOrRepeat(bucket, event);
+  }
+
+  /** Brings what the copy says of the calls and what this replica knows of them together. */
+  #reconcile({ term, termBegan }: Joined, usedAlone: readonly UsedUnits[]): void {
+    const { state } = this.#copy;
+    const origin = this.#originOfLast();
+    const grants: { readonly call: OwnCall; readonly lease: Lease }[] = [];
+    const enters: OwnCall[] = [];
+    const holds: OwnCall[] = [];
+    const used = [...usedAlone, ...this.#lostUsage(termBegan)];
+    this.#endStrangers();
+    for (const call of [...this.#calls.values(), ...this.#left.values()]) {
+      const standing = standingOf(state, call);
+      if (standing.kind !== 'absent') keepPosition(call, standing.order);
+      const remedy = remedyFor(call.state, standing);
+      if (remedy.kind === 'enter') enters.push(call);
+      else if (remedy.kind === 'take') grants.push({ call, lease: remedy.lease });
+      else if (remedy.kind === 'hold') holds.push(call);
+      else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
+      else if (remedy.kind === 'settle again' && call.state.kind === 'returning') {
+        void this.#sayReturning(call, call.state.settle);
+      } else if (remedy.kind === 'wait') {
+        call.state = { kind: 'waiting' };
+        answer(call, this.#replyAgain(call));
+      }
+    }
+    this.#copy.say({ kind: 'here', term, held: holds.flatMap(heldCalls), used }, (heard) => {
+      if (heard !== 'lost') for (const call of holds) renewOrigin(call, this.#originOfLast());
+    });
+    for (const call of enters) this.#enter(call);
+    for (const { call, lease } of grants) this.#takeGrant(call, lease, origin);
+  }
+
+  /** What ended here while its grant, or its end, was lost: units that the state does not count. */
+  #lostUsage(keptUpTo: number): UsedUnits[] {
+    if (this.#phase.kind === 'alone') return [];
+    const { buckets } = this.#copy.state;
+    const used: UsedUnits[] = [];
+    for (const [lease, ended] of this.#ended) {
+      const { bucket, setting } = ended.call.admission;
+      if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
+      this.#ended.delete(lease);
+      if (Object.keys(ended.used).length > 0) used.push({ bucket, setting, costs: ended.used });
+    }
+    return used;
+  }
+
+  /** Takes out of the state what it has for this replica and no call here stands behind. */
+  #endStrangers(): void {
+    const { clock, replica } = this.#parts;
+    const held = new Set(
+      [...this.#left.values()].flatMap(({ state }) => (state.kind === 'sent' ? [state.held.lease] : [])),
+    );
+    for (const { bucket, ticket, lease } of ticketsOf(this.#copy.state, replica)) {
+      if (this.#calls.get(ticket)?.admission.bucket === bucket || (lease !== null && held.has(lease)))
+        continue;
+      if (lease === null) {
+        void this.#say(bucket, { kind: 'cancel', ticket });
+        continue;
+      }
+      const settlement = lateSettlement(this.#ended.get(lease), clock.monotonic());
+      void this.#say(bucket, { kind: 'settle', lease, settlement, lesson: null });
+    }
+  }
+
+  #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
+    const { ticket, bucket, lane } = admission;
+    const { token, grantedAt: at, expiresAt } = lease;
+    this.#onGrant({ ticket, bucket, lane, lease: token, at, expiresAt }, origin);
+  }
+
+  /** The last entry that the copy has applied: what it has found in the state came no later. */
+  #originOfLast(): Origin {
+    if (this.#phase.kind === 'alone') return { kind: 'alone' };
+    return { kind: 'log', sequence: this.#shared.last?.sequence ?? 0 };
+  }
+
+  // ── once a second
+
+  #touch(): void {
+    this.#usedAt = this.#parts.clock.monotonic();
+    if (this.#phase.kind !== 'closed')
+      this.#cancelBeat ??= this.#parts.clock.after(beatMs, () => this.#beat());
+  }
+
+  #isHere(call: OwnCall): boolean {
+    return this.#calls.get(call.admission.ticket) === call;
+  }
+
+  /** Is heard of while it has calls, keeps their lanes, and enters again what the state lacks. */
+  #beat(): void {
+    this.#cancelBeat = null;
+    this.#forgetEnded();
+    if (this.#calls.size + this.#left.size === 0) return;
+    this.#cancelBeat = this.#parts.clock.after(beatMs, () => this.#beat());
+    const copy = this.#copy;
+    if (!copy.isJoined) return;
+    copy.say({ kind: 'tick' });
+    for (const call of [...this.#calls.values(), ...this.#left.values()]) {
+      const { state } = call;
+      if (state.kind === 'sent') void state.held.guard?.take(state.held.grant, this.#parts.leaseMs);
+      if (state.kind !== 'waiting') continue;
+      const remedy = remedyFor(state, standingOf(copy.state, call));
+      if (remedy.kind === 'enter') this.#enter(call);
+      else if (remedy.kind === 'take') this.#takeGrant(call, remedy.lease, this.#originOfLast());
+    }
+  }
+
+  #forgetEnded(): void {
+    const since = this.#parts.clock.monotonic() - endedMemoryMs;
+    for (const [lease, { at }] of this.#ended) {
+      if (at > since) return;
+      this.#ended.delete(lease);
+    }
+  }
+}
+
+const drop = (lease: LeaseToken): SettleEvent => ({
+  kind: 'settle',
+  lease,
+  settlement: { kind: 'dropped' },
+  lesson: null,
+});
+
+function answer(call: OwnCall, reply: AdmissionReply): void {
+  call.answer?.(reply);
+  call.answer = null;
+}
+
+function keepPosition(call: OwnCall, order: number): void {
+  if (call.admission.position.kind === 'arrival') {
+    call.admission = { ...call.admission, position: { kind: 'kept', order } };
+  }
+}
+
+/** The call is under way, and the state has another lease for it now. */
+function goOn(call: OwnCall, lease: LeaseToken, origin: Origin): void {
+  const { state } = call;
+  if (state.kind === 'sent' || state.kind === 'guarding') {
+    call.state = { kind: state.kind, held: { ...state.held, lease, origin } };
+  }
+}
+
+function renewOrigin(call: OwnCall, origin: Origin): void {
+  if (call.state.kind === 'sent') goOn(call, call.state.held.lease, origin);
+}
+
+function heldCalls({ admission, state }: OwnCall): HeldCall[] {
+  if (state.kind !== 'sent' || admission.position.kind !== 'kept') return [];
+  const { bucket, lane, ticket, callClass, costs, setting } = admission;
+  const { weight, maxInFlight, perMinute, ceilingTag } = admission;
+  const laneSetting = { weight, maxInFlight, perMinute, ceilingTag };
+  const { order } = admission.position;
+  return [{ bucket, lane, ticket, lease: state.held.lease, order, callClass, costs, setting, laneSetting }];
+}

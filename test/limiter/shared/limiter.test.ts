@@ -1,0 +1,195 @@
+/** The limiter over a log: what a call goes through at one replica, and between two. */
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { bucketKey, ticketId } from '../../../src/ids.ts';
+import { admission } from '../../support/admission.ts';
+import { leaseMs, World, type Replica } from './replicas.ts';
+
+let world: World;
+let a: Replica;
+let b: Replica;
+beforeEach(() => {
+  world = new World();
+  a = world.replica('a');
+  b = world.replica('b');
+});
+afterEach(() => world.close());
+
+const serial = { maxInFlight: 1 } as const;
+const bucket = bucketKey('bucket');
+
+test('a call is granted at once while there is room', async () => {
+  expect((await a.admit('one')).kind).toBe('granted');
+});
+
+test('calls of both replicas leave a serialized lane in the order in which they arrived', async () => {
+  await a.admit('first', serial);
+  for (const [replica, ticket] of [
+    [b, 'second'],
+    [a, 'third'],
+    [b, 'fourth'],
+  ] as const) {
+    await world.pass(5);
+    expect((await replica.admit(ticket, serial)).kind).toBe('queued');
+  }
+  const order: string[] = [];
+  for (const [replica, ticket] of [
+    [a, 'first'],
+    [b, 'second'],
+    [a, 'third'],
+    [b, 'fourth'],
+  ] as const) {
+    expect([...a.granted(), ...b.granted()]).toHaveLength(order.length + 1);
+    await replica.settle(ticket);
+    order.push(ticket);
+    await world.pass(20);
+  }
+});
+
+test('calls that come together are appended together', async () => {
+  await a.admit('before');
+  const before = world.log.entries.length;
+  await Promise.all(['one', 'two', 'three'].map((ticket) => a.admit(ticket)));
+  expect(world.log.entries.length - before).toBe(1);
+  expect(a.granted()).toEqual(['before', 'one', 'two', 'three']);
+});
+
+test('a waiting call is granted when its meter has room again, by a tick of one replica', async () => {
+  const limit = { limit: 1, windowMs: 1_000 };
+  await a.admit('one', limit);
+  await a.settle('one');
+  expect((await a.admit('two', limit)).kind).toBe('queued');
+  await world.pass(2_000);
+  expect(a.granted()).toEqual(['one', 'two']);
+  expect(a.grantOf('two').expiresAt - world.clock.monotonic()).toBeLessThanOrEqual(leaseMs);
+});
+
+test('a waiting call is granted also when the replica whose turn it is to tick is stopped', async () => {
+  const limit = { limit: 1, windowMs: 1_000 };
+  await a.admit('one', limit);
+  await b.admit('two', limit);
+  a.end().stop();
+  await world.pass(3_000);
+  expect(b.granted()).toEqual(['two']);
+});
+
+test('a refusal that the copy shows appends nothing', async () => {
+  const limit = { limit: 1, windowMs: 60_000 };
+  await a.admit('one', limit);
+  const before = world.log.entries.length;
+  const reply = await a.admit('two', { ...limit, maxWaitMs: 10_000 });
+  expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long' });
+  expect(world.log.entries.length).toBe(before);
+});
+
+test('a copy that may be old refuses nobody by itself', async () => {
+  const limit = { limit: 1, windowMs: 10_000 };
+  await a.admit('one', limit);
+  await a.settle('one');
+  await world.pass(300);
+  expect(a.end().staleMs()).toBeGreaterThan(250);
+  const before = world.log.entries.length;
+  expect((await a.admit('two', { ...limit, maxWaitMs: 1_000 })).kind).toBe('refused');
+  expect(world.log.entries.length).toBe(before + 1);
+});
+
+test('a refusal of the log leaves no call behind', async () => {
+  const limit = { limit: 1, windowMs: 60_000 };
+  const replies = await Promise.all([a.admit('one', limit), a.admit('two', { ...limit, maxWaitMs: 1_000 })]);
+  expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'refused']);
+  expect(a.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
+});
+
+test('a cancelled call is never granted, wherever it stands', async () => {
+  await a.admit('first', serial);
+  await a.admit('waits', serial);
+  void a.admit('enters', serial);
+  await a.limiter.cancel(bucket, ticketId('enters'));
+  await a.limiter.cancel(bucket, ticketId('waits'));
+  await a.settle('first');
+  await world.pass(3_000);
+  expect(a.granted()).toEqual(['first']);
+  expect(a.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+});
+
+test('a call that is cancelled while it is granted gives its place back', async () => {
+  void a.admit('gone', serial);
+  await a.limiter.cancel(bucket, ticketId('gone'));
+  await world.pass(20);
+  expect(a.granted()).toEqual([]);
+  expect((await b.admit('next', serial)).kind).toBe('granted');
+});
+
+test('a grant that its replica hears of late goes back, and the call is granted again', async () => {
+  await a.admit('first', serial);
+  await b.admit('second', serial);
+  b.end().stop();
+  await a.settle('first');
+  await world.pass(1_000);
+  const heardAt = world.log.entries.length;
+  b.end().goOn();
+  await world.pass(50);
+  const events = world.log.entries.slice(heardAt).flatMap(({ events }) => events);
+  expect(events).toContainEqual(
+    expect.objectContaining({
+      event: expect.objectContaining({ settlement: expect.objectContaining({ kind: 'returned' }) }),
+    }),
+  );
+  await world.pass(2_000);
+  expect(b.granted()).toEqual(['second']);
+});
+
+test('a call that was throttled goes back to its position, and its bucket is closed for all', async () => {
+  await a.admit('first', serial);
+  await b.admit('second', serial);
+  await a.settle('first', { kind: 'throttled', closeMs: 500, requeue: true, sleepMs: 0 });
+  await world.pass(400);
+  expect(b.closed).toEqual([{ bucket, closedMs: 500 }]);
+  expect([...a.granted(), ...b.granted()]).toEqual(['first']);
+  await world.pass(200);
+  expect([...a.granted(), ...b.granted()]).toEqual(['first', 'first']);
+});
+
+test('a lease is settled once', async () => {
+  await a.admit('first', serial);
+  await b.admit('second', serial);
+  await b.admit('third', serial);
+  await a.settle('first');
+  await a.settle('first');
+  await world.pass(50);
+  expect(b.granted()).toEqual(['second']);
+});
+
+test('a call moves into another bucket, where it keeps its position', async () => {
+  await a.admit('from.busy', { bucket: 'from', ...serial });
+  await a.admit('to.busy', { bucket: 'to', ...serial });
+  await a.admit('moves', { bucket: 'from', ...serial });
+  await world.pass(5);
+  await a.admit('later', { bucket: 'to', ...serial });
+  await a.limiter.move(bucketKey('from'), admission('moves', { bucket: 'to', ...serial }));
+  await world.pass(20);
+  await a.settle('to.busy');
+  await world.pass(20);
+  expect(a.granted()).toEqual(['from.busy', 'to.busy', 'moves']);
+});
+
+test('a log that nobody uses is left, and joined again with what it knows', async () => {
+  const limit = { limit: 1, windowMs: 600_000 };
+  await a.admit('one', limit);
+  await a.settle('one');
+  await world.pass(121_000);
+  expect(a.limiter.snapshot()).toEqual([]);
+  const entries = world.log.entries.length;
+  await world.pass(5_000);
+  expect(world.log.entries.length).toBe(entries);
+  expect((await a.admit('two', { ...limit, maxWaitMs: 600_000 })).kind).toBe('queued');
+  expect(a.opened()).toBe(2);
+});
+
+test('closing takes the waiting calls of the replica out of their lanes', async () => {
+  await a.admit('first', serial);
+  await a.admit('waits', serial);
+  await b.admit('other', serial);
+  await a.limiter.close();
+  await world.pass(20);
+  expect(b.limiter.snapshot()).toMatchObject([{ waiting: 1, inFlight: 1 }]);
+});

@@ -1,0 +1,128 @@
+/** Replicas of the limiter over one log in memory, with one guard and one clock that the test moves. */
+import { expect } from '@jest/globals';
+import { setImmediate as turn } from 'node:timers/promises';
+import { bucketKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
+import type { WhenDown } from '../../../src/limiter/failover/when-down.ts';
+import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/limiter/limiter.ts';
+import { MemoryLaneGuard, type LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
+import { SharedLimiter } from '../../../src/limiter/shared/limiter.ts';
+import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import { admission, type AdmissionOptions } from '../../support/admission.ts';
+import { manualClock, type ManualClock } from '../../support/manual-clock.ts';
+import { OrderedLog, type LogEnd } from '../../support/ordered-log.ts';
+
+export const leaseMs = 15_000;
+const stepMs = 5;
+
+export interface Replica {
+  readonly limiter: SharedLimiter;
+  /** Its end of the log that it opened last. */
+  readonly end: () => LogEnd<LogEvent>;
+  readonly opened: () => number;
+  /** Grants in the order in which the replica may use them, at once or reported. */
+  readonly grants: Grant[];
+  readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
+  readonly failures: unknown[];
+  admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
+  /** Tickets granted so far. */
+  granted(): string[];
+  grantOf(ticket: string): Grant;
+  settle(ticket: string, settlement?: Settlement): Promise<void>;
+}
+
+export class World {
+  readonly clock: ManualClock = manualClock(1_000_000);
+  readonly #logs = new Map<LogKey, OrderedLog<LogEvent>>();
+  readonly guard: LaneGuard = new MemoryLaneGuard(this.clock);
+  readonly #replicas: Replica[] = [];
+
+  /** The log of the bucket that is named `bucket`. */
+  get log(): OrderedLog<LogEvent> {
+    return this.#logOf(logOf(bucketKey('bucket')));
+  }
+
+  replica(
+    id: string,
+    {
+      whenDown = 'deny',
+      guard = this.guard,
+      idleMs = 60_000,
+    }: { whenDown?: WhenDown; guard?: LaneGuard; idleMs?: number } = {},
+  ): Replica {
+    const { clock } = this;
+    const grants: Grant[] = [];
+    const closed: Replica['closed'] = [];
+    const failures: unknown[] = [];
+    const ends: LogEnd<LogEvent>[] = [];
+    const end = (): LogEnd<LogEvent> => {
+      const last = ends.at(-1);
+      if (last === undefined) throw new Error('no log was opened');
+      return last;
+    };
+    const limiter = new SharedLimiter({
+      clock,
+      replica: replicaId(id),
+      listener: {
+        onGrant: (grant) => void grants.push(grant),
+        onClosed: (bucket, closedMs) => void closed.push({ bucket, closedMs }),
+      },
+      guard,
+      whenDown,
+      leaseMs,
+      idleMs,
+      replicas: () => 2,
+      onFailure: (failure) => void failures.push(failure),
+      openLog: (key) => {
+        ends.push(this.#logOf(key).open(id));
+        return end();
+      },
+    });
+    const grantOf = (ticket: string): Grant => {
+      const grant = grants.findLast((one) => one.ticket === ticket);
+      if (grant === undefined) throw new Error(`${ticket} was not granted`);
+      return grant;
+    };
+    const replica: Replica = {
+      limiter,
+      end,
+      opened: () => ends.length,
+      grants,
+      closed,
+      failures,
+      async admit(ticket, options) {
+        const asked: Admission = admission(ticket, { arrivedAt: clock.monotonic(), ...options });
+        const reply = await limiter.admit(asked);
+        if (reply.kind === 'granted') grants.push(reply.grant);
+        return reply;
+      },
+      granted: () => grants.map(({ ticket }) => ticket),
+      grantOf,
+      settle: (ticket, settlement = { kind: 'succeeded', spent: null }) =>
+        limiter.settle(grantOf(ticket), settlement, null),
+    };
+    this.#replicas.push(replica);
+    return replica;
+  }
+
+  #logOf(key: LogKey): OrderedLog<LogEvent> {
+    let log = this.#logs.get(key);
+    if (log === undefined) this.#logs.set(key, (log = new OrderedLog(this.clock)));
+    return log;
+  }
+
+  /** Lets time pass, and everything happen that is due in it. */
+  async pass(ms: number): Promise<void> {
+    await turn();
+    for (let passed = 0; passed < ms; passed += stepMs) {
+      this.clock.advance(Math.min(stepMs, ms - passed));
+      await turn();
+    }
+  }
+
+  async close(): Promise<void> {
+    for (const { limiter, failures } of this.#replicas) {
+      await limiter.close();
+      expect(failures).toEqual([]);
+    }
+  }
+}

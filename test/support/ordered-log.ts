@@ -1,0 +1,145 @@
+/**
+ * One log in the memory of a test, followed by several replicas. It is as slow or as lossy as the test says: a replica can be stopped,
+ * kept away from the log, and the log can lose what came last.
+ */
+import { replicaId, type ReplicaId } from '../../src/ids.ts';
+import { firstMark, markOf, stampOf } from '../../src/log/entry.ts';
+import type { Entry, Follower, Log } from '../../src/log/log.ts';
+import type { ManualClock } from './manual-clock.ts';
+
+export class OrderedLog<Event> {
+  readonly clock: ManualClock;
+  readonly entries: Entry<Event>[] = [];
+  readonly #ends = new Set<LogEnd<Event>>();
+  #term = 1;
+
+  constructor(clock: ManualClock) {
+    this.clock = clock;
+  }
+
+  get term(): number {
+    return this.#term;
+  }
+
+  /** The end of one replica. */
+  open(replica: string): LogEnd<Event> {
+    const end = new LogEnd<Event>(this, replicaId(replica));
+    this.#ends.add(end);
+    return end;
+  }
+
+  forget(end: LogEnd<Event>): void {
+    this.#ends.delete(end);
+  }
+
+  put({ replica, batch, events }: Pick<Entry<Event>, 'replica' | 'batch' | 'events'>): void {
+    const last = this.entries.at(-1);
+    const stamped = { at: Math.max(last?.at ?? 0, this.clock.now()), replica, batch };
+    const mark = markOf(last?.mark ?? firstMark, stampOf(stamped));
+    this.entries.push({ ...stamped, sequence: this.entries.length + 1, mark, term: this.#term, events });
+    for (const end of this.#ends) end.read();
+  }
+
+  /** Loses the last entries; a term begins, and every replica joins again. */
+  lose(entries: number): void {
+    const kept = this.entries.length - entries;
+    this.entries.splice(kept);
+    this.#term += 1;
+    for (const end of this.#ends) end.rejoin(kept);
+  }
+}
+
+export class LogEnd<Event> implements Log<Event> {
+  readonly replica: ReplicaId;
+  readonly #log: OrderedLog<Event>;
+  #follower: Follower<Event> | null = null;
+  #next: Event[] = [];
+  #batch = 0;
+  #read = 0;
+  #place: 'joined' | 'away' | 'stopped' = 'joined';
+  #wholeAt: number;
+
+  constructor(log: OrderedLog<Event>, replica: ReplicaId) {
+    this.#log = log;
+    this.replica = replica;
+    this.#wholeAt = log.clock.monotonic();
+  }
+
+  follow(follower: Follower<Event>): void {
+    this.#follower = follower;
+    this.rejoin(0);
+  }
+
+  append(event: Event): void {
+    this.#next.push(event);
+    if (this.#next.length === 1) queueMicrotask(() => this.#send());
+  }
+
+  now(): number {
+    return this.#log.clock.now();
+  }
+
+  staleMs(): number {
+    return this.#place === 'away' ? Infinity : this.#log.clock.monotonic() - this.#wholeAt;
+  }
+
+  async close(): Promise<void> {
+    this.#send();
+    this.#follower = null;
+    this.#log.forget(this);
+  }
+
+  /** The log cannot be reached from now on. */
+  goAway(): void {
+    this.#place = 'away';
+    this.#next = [];
+    this.#follower?.onAway();
+  }
+
+  /** The log can be reached again; what has been appended meanwhile is read. */
+  comeBack(): void {
+    this.#place = 'joined';
+    const kept = this.#read;
+    this.read();
+    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
+  }
+
+  /** Nothing is heard nor said from now on, and the replica does not know. */
+  stop(): void {
+    this.#place = 'stopped';
+  }
+
+  goOn(): void {
+    this.#place = 'joined';
+    this.read();
+    this.#send();
+  }
+
+  /** Reads the log from its beginning. */
+  rejoin(kept: number): void {
+    if (this.#place !== 'joined') return;
+    this.#next = [];
+    this.#read = 0;
+    this.#follower?.onRestore([]);
+    this.read();
+    this.#follower?.onJoined({ term: this.#log.term, termBegan: kept });
+  }
+
+  read(): void {
+    if (this.#place !== 'joined' || this.#follower === null) return;
+    for (; this.#read < this.#log.entries.length;) {
+      const entry = this.#log.entries[this.#read];
+      this.#read += 1;
+      if (entry !== undefined) this.#follower.onEntry(structuredClone(entry));
+    }
+    this.#wholeAt = this.#log.clock.monotonic();
+  }
+
+  #send(): void {
+    if (this.#place !== 'joined' || this.#next.length === 0) return;
+    const events = structuredClone(this.#next);
+    this.#next = [];
+    this.#batch += 1;
+    this.#log.put({ replica: this.replica, batch: this.#batch, events });
+  }
+}
