@@ -12,6 +12,7 @@ import type { RedisNode, RedisSettings } from '../config/settings.ts';
 import { GatheringRedis } from './gathering-redis.ts';
 import { guardReplies } from './reply-guard.ts';
 import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriberParts } from './subscriber.ts';
+import type { SubscriptionListener } from './subscription.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
@@ -31,8 +32,11 @@ export interface RedisConnection {
   isReady(): boolean;
   /** Receives messages of `channel` until closed, over every reconnection; renews a subscription whose messages do not arrive. */
   subscribe(channel: string, hear: SubscriberParts['hear']): void;
-  /** Subscribes to `channel` on the existing subscription's connection, only so that the subscription is counted there. */
-  join(channel: string): void;
+  /**
+   * Subscribes to one more channel on the connection of `subscribe`, which has to prove for it that messages arrive. Without a listener
+   * only so that the subscription is counted there. Returns the function that ends it.
+   */
+  join(channel: string, listener?: SubscriptionListener): () => void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
   /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
@@ -60,7 +64,7 @@ class Connection implements RedisConnection {
   readonly #onError: (failure: unknown) => void;
   readonly #options: Options;
   readonly #subscribers: Subscriber[] = [];
-  readonly #joined: string[] = [];
+  readonly #joined = new Map<string, SubscriptionListener>();
   #cancelConnect = (): void => {};
 
   constructor(settings: RedisSettings, parts: ConnectionParts, onError: (failure: unknown) => void) {
@@ -96,9 +100,14 @@ class Connection implements RedisConnection {
     subscriber.begin();
   }
 
-  join(channel: string): void {
-    this.#joined.push(channel);
+  join(channel: string, listener: SubscriptionListener = { onMessage() {}, onReady() {} }): () => void {
+    this.#joined.set(channel, listener);
     for (const subscriber of this.#subscribers) subscriber.join(channel);
+    return () => {
+      if (this.#joined.get(channel) !== listener) return;
+      this.#joined.delete(channel);
+      for (const subscriber of this.#subscribers) subscriber.leave(channel);
+    };
   }
 
   async info(): Promise<string> {

@@ -66,8 +66,10 @@ export interface RedisHealth {
     send: (client: RedisClient) => Promise<T>,
     options?: RunOptions,
   ): Promise<Reply<T>>;
-  /** Calls the watcher at both switches, in the turn of the event loop in which they happen. */
-  watch(watcher: AvailabilityWatcher): void;
+  /**
+   * Calls the watcher at both switches, in the turn of the event loop in which they happen. Returns the function that ends that.
+   */
+  watch(watcher: AvailabilityWatcher): () => void;
   /** Starts with what the first contact showed. */
   start(isUp: boolean): void;
   close(): void;
@@ -100,7 +102,7 @@ export function createRedisHealth(parts: HealthParts): RedisHealth {
 
 class Health implements RedisHealth {
   readonly #parts: HealthParts;
-  readonly #watchers: AvailabilityWatcher[] = [];
+  readonly #watchers = new Set<AvailabilityWatcher>();
   readonly #wrongReplies;
   readonly #window = new CommandWindow();
   #state: 'up' | 'down' | 'closed' = 'up';
@@ -143,8 +145,9 @@ class Health implements RedisHealth {
     return unavailable;
   }
 
-  watch(watcher: AvailabilityWatcher): void {
-    this.#watchers.push(watcher);
+  watch(watcher: AvailabilityWatcher): () => void {
+    this.#watchers.add(watcher);
+    return () => this.#watchers.delete(watcher);
   }
 
   start(isUp: boolean): void {

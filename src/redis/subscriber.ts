@@ -21,8 +21,8 @@ export interface SubscriberParts {
   readonly random: Random;
   readonly channel: string;
   readonly hear: SubscriptionListener & { readonly onError: (failure: unknown) => void };
-  /** Channels in which this replica only shows its presence. Each new connection subscribes to those known by then. */
-  readonly joined: readonly string[];
+  /** Further channels on the same connection. Each new connection subscribes to those known by then. */
+  readonly joined: ReadonlyMap<string, SubscriptionListener>;
   /** The connection of the commands. */
   readonly client: Redis | Cluster;
   /** Where to connect; asked for each connection. */
@@ -59,7 +59,8 @@ export class Subscriber {
     socket
       .connect()
       .then(() => {
-        for (const each of this.#parts.joined) this.#join(socket, each);
+        socket.on('message', (from: string, text: string) => this.#parts.joined.get(from)?.onMessage(text));
+        for (const each of this.#parts.joined.keys()) this.#join(socket, each);
         return listen(socket, channel, { publisher: client, listener: hear, clock });
       })
       .catch((failure: unknown) => {
@@ -73,6 +74,12 @@ export class Subscriber {
     if (this.#open?.status === 'ready') this.#join(this.#open, channel);
   }
 
+  /** One less of them. */
+  leave(channel: string): void {
+    // A connection that fails at this is closed by what fails on it next.
+    if (this.#open?.status === 'ready') this.#open.unsubscribe(channel).catch(() => {});
+  }
+
   close(): void {
     this.#isClosed = true;
     this.#cancel();
@@ -81,9 +88,12 @@ export class Subscriber {
 
   /** A refused subscription is reported; the other channels go on without this one. */
   #join(socket: Redis, channel: string): void {
-    socket.subscribe(channel).catch((failure: unknown) => {
-      if (socket.status === 'ready') this.#parts.hear.onError(failure);
-    });
+    socket.subscribe(channel).then(
+      () => this.#parts.joined.get(channel)?.onReady(),
+      (failure: unknown) => {
+        if (socket.status === 'ready') this.#parts.hear.onError(failure);
+      },
+    );
   }
 
   #lost(socket: Redis): void {

@@ -37,7 +37,13 @@ export type RenewalOutcome = (typeof renewalOutcomes)[number];
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =
   /** Events of one bucket: admissions, settlements, ticks and all others, as many as came together. */
-  'apply' | 'consume' | 'reward' | 'publish' | 'other';
+  | 'apply'
+  /** A batch of a log. */
+  | 'append'
+  | 'consume'
+  | 'reward'
+  | 'publish'
+  | 'other';
 
 /** How a call ended. */
 export interface CallEnd {

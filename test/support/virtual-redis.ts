@@ -134,6 +134,7 @@ export class VirtualRedis {
       },
       join: (channel) => {
         this.#joined.set(channel, (this.#joined.get(channel) ?? new Set()).add(name));
+        return () => this.#joined.get(channel)?.delete(name);
       },
       close: () => {
         for (const names of this.#joined.values()) names.delete(name);

@@ -180,7 +180,7 @@ describe('a replica', () => {
             if (count >= attempts) return { kind: 'reply', value, sentAt, attempts };
           }
         },
-        watch: () => {},
+        watch: () => () => {},
         start: () => {},
         close: () => {},
       },

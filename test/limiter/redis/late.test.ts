@@ -43,7 +43,7 @@ async function replicaOn(late: Promise<void> | null): Promise<BucketSessions> {
       const sentAt = systemClock.monotonic();
       return { kind: 'reply', value: await send(connection.client), sentAt, attempts: isLate ? 2 : 1 };
     },
-    watch: () => {},
+    watch: () => () => {},
     start: () => {},
     close: () => {},
   };

@@ -85,6 +85,7 @@ export class Connection {
       },
       join: (channel) => {
         this.#process.arrives(this.#now() + 2 * this.#network.meanMs, () => void this.#joined.add(channel));
+        return () => this.#joined.delete(channel);
       },
       close: () => {
         this.#closed = true;

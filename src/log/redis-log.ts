@@ -1,0 +1,519 @@
+/**
+ * A log in Redis, as one replica follows it. Redis puts the batches of all replicas into one order and decides nothing
+ * (`lua/append.lua`); each replica has a copy of the log's end: sequence and mark of the last entry that its follower was told.
+ *
+ * One thing at a time is asked of Redis: an append, or what a copy needs to join. What is appended meanwhile goes with the next batch
+ * (group commit). Published entries are told at once if they follow the copy by sequence and mark, and are asked for if one is missing;
+ * a message that is lost is brought by the reply to the next append.
+ *
+ * A copy joins with an entry of its own that has no events. It is a fence: an attempt of an earlier batch that arrives later finds it
+ * and appends nothing, so that the follower knows what of its own is in the log. A copy that has more than Redis begins a new life of
+ * the log from a snapshot of its follower; a copy that Redis' log does not continue is replaced by the log's.
+ */
+import type { Clock, Random } from '../clock.ts';
+import type { ReplicaId } from '../ids.ts';
+import type { RedisClient, RedisConnection } from '../redis/connection.ts';
+import type { RedisHealth } from '../redis/health.ts';
+import type { Log as Journal } from '../telemetry/events.ts';
+import { eventsText, follows, MalformedEntry, readEntry, type StampedEntry } from './entry.ts';
+import { LogClock } from './log-clock.ts';
+import type { Follower, Log } from './log.ts';
+import {
+  append,
+  begin,
+  namesOf,
+  readHead,
+  readParts,
+  saved,
+  snapshotKey,
+  subscribers,
+  writeParts,
+  type AppendReply,
+  type CopyEnd,
+  type LogName,
+  type Snapshot,
+} from './redis-commands.ts';
+
+/** A batch has so many events at most, and so many characters unless it is one event. */
+const maxEvents = 256;
+const maxCharacters = 65_536;
+/** Parts of a snapshot that are read or written together: half a megabyte. */
+const partsAtOnce = 8;
+/** The log since the last snapshot may be so long, or as long as that snapshot. */
+const defaultMaxLogBytes = 1_048_576;
+/** How much more than its own clock a replica allows the log's time to go on with one entry. Milliseconds. */
+const slackMs = 1_000;
+/** As much as the keys live: the replica that asks does not know how long the log was idle. Milliseconds. */
+const unknownMs = 3_600_000;
+/** How long a replica without a copy leaves an empty log to those who may have one, and how often it looks. Milliseconds. */
+const othersMs = 1_000;
+const lookMs = 50;
+/** After an error that sending again does not mend, and before a log that cannot be read is replaced. Milliseconds. */
+const repairMs = 1_000;
+/** Published by a replica without a copy that finds no log: who has a copy looks, and begins from it. */
+const who = 'who';
+
+export interface RedisLogParts<Event> {
+  readonly name: LogName;
+  readonly replica: ReplicaId;
+  readonly redis: Pick<RedisHealth, 'run' | 'watch' | 'isUp'>;
+  readonly connection: Pick<RedisConnection, 'join'>;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly log: Pick<Journal, 'bug'>;
+  /** Turns a value of JSON into an event; throws for what is none. */
+  readonly readEvent: (value: unknown) => Event;
+  readonly maxLogBytes?: number;
+}
+
+interface Joining {
+  readonly kind: 'joining';
+  /** The replica was without Redis until now. */
+  readonly returns: boolean;
+  /** End of the copy when it began to join. */
+  readonly before: CopyEnd | null;
+  /** The copy was replaced since by the log's. */
+  readonly isReplaced: boolean;
+}
+
+type State =
+  | { readonly kind: 'unfollowed' | 'joined' | 'away' }
+  | Joining
+  /** What is pending is still sent. */
+  | { readonly kind: 'closed' };
+
+type Whole = Extract<AppendReply, { kind: 'whole' | 'more' }>;
+/** Why a copy does not go on. */
+type Problem = Exclude<AppendReply, Whole>['kind'];
+
+export class RedisLog<Event> implements Log<Event> {
+  readonly #parts: RedisLogParts<Event>;
+  readonly #names;
+  readonly #time = new LogClock();
+  #follower: Follower<Event> | null = null;
+  #state: State = { kind: 'unfollowed' };
+  /** `null` = there is no copy. */
+  #end: CopyEnd | null = null;
+  /** Monotonic milliseconds at which the copy was last known to be whole. */
+  #wholeAt = 0;
+  /** Events as text, not yet sent. */
+  #pending: string[] = [];
+  /** Number of the latest batch of this replica, and of the latest one that was told. */
+  #batch = 0;
+  #toldBatch = 0;
+  /** Highest sequence of a published entry that did not follow. */
+  #heard = 0;
+  /** The log has to be asked whether it is still there. */
+  #mustRead = false;
+  #working: Promise<void> | null = null;
+  #isSaving = false;
+  #leave: (() => void) | null = null;
+  #unwatch = (): void => {};
+  #cancelRetry = (): void => {};
+
+  constructor(parts: RedisLogParts<Event>) {
+    this.#parts = parts;
+    this.#names = namesOf(parts.name);
+  }
+
+  follow(follower: Follower<Event>): void {
+    const { redis } = this.#parts;
+    this.#follower = follower;
+    this.#unwatch = redis.watch({
+      onUnavailable: () => this.#goAway(),
+      onAvailable: () => this.#comeBack(),
+    });
+    if (redis.isUp) this.#startJoining(false);
+    else this.#goAway();
+  }
+
+  append(event: Event): void {
+    if (this.#state.kind !== 'joined') return;
+    this.#pending.push(JSON.stringify(event));
+    this.#wake();
+  }
+
+  now(): number {
+    return this.#time.at(this.#parts.clock.monotonic());
+  }
+
+  staleMs(): number {
+    return this.#state.kind === 'joined' ? this.#parts.clock.monotonic() - this.#wholeAt : Infinity;
+  }
+
+  async close(): Promise<void> {
+    if (this.#state.kind !== 'joined') this.#pending = [];
+    this.#state = { kind: 'closed' };
+    this.#leave?.();
+    this.#unwatch();
+    this.#cancelRetry();
+    this.#wake();
+    await this.#working;
+  }
+
+  // --- one thing at a time
+
+  #wake(): void {
+    this.#working ??= this.#work().catch((failure: unknown) => {
+      this.#working = null;
+      this.#parts.log.bug('a copy of a log is given up', failure);
+      this.#end = null;
+      this.#goAway();
+    });
+  }
+
+  async #work(): Promise<void> {
+    // Gathers what is appended in this turn.
+    await Promise.resolve();
+    while (this.#hasWork()) {
+      if (this.#state.kind === 'joining') await this.#join(this.#state);
+      else await this.#appendPending(this.#state);
+    }
+    this.#working = null;
+  }
+
+  #hasWork(): boolean {
+    switch (this.#state.kind) {
+      case 'joining':
+        return true;
+      case 'joined':
+        return this.#pending.length > 0 || this.#mustRead || this.#heard > (this.#end?.sequence ?? 0);
+      case 'closed':
+        return this.#pending.length > 0;
+      case 'unfollowed':
+      case 'away':
+        return false;
+    }
+  }
+
+  async #appendPending(state: State): Promise<void> {
+    const events = this.#nextBatch();
+    this.#mustRead = false;
+    this.#heard = 0;
+    for (;;) {
+      const reply = await this.#ask(events, false);
+      if (reply === null || (this.#state !== state && this.#state.kind !== 'closed')) return;
+      const applied = this.#apply(reply);
+      if (applied !== 'told') return this.#doesNotGoOn();
+      if (reply.kind === 'more') continue;
+      if (reply.kind === 'whole' && reply.dueBytes !== null) this.#save(reply.dueBytes);
+      return;
+    }
+  }
+
+  /** The copy joins again: the reason comes up again there, and what was pending is said again where it is needed. */
+  #doesNotGoOn(): void {
+    this.#pending = [];
+    if (this.#state.kind !== 'closed') this.#startJoining(false);
+  }
+
+  #nextBatch(): string | null {
+    if (this.#pending.length === 0) return null;
+    let count = 0;
+    for (let characters = 0; count < Math.min(maxEvents, this.#pending.length); count += 1) {
+      characters += this.#pending[count]?.length ?? 0;
+      if (count > 0 && characters > maxCharacters) break;
+    }
+    this.#batch += 1;
+    return eventsText(this.#pending.splice(0, count));
+  }
+
+  /** Appends these events as the current batch, or only reads (`null`). Returns `null` when Redis cannot be reached. */
+  async #ask(events: string | null, returns: boolean): Promise<AppendReply | null> {
+    const { redis, replica, clock, maxLogBytes: maxBytes = defaultMaxLogBytes } = this.#parts;
+    const number = this.#batch;
+    const reply = await redis.run('append', (client) => {
+      // An earlier attempt may have been heard as a message, although its reply did not come.
+      const isTold = this.#toldBatch === number;
+      const batch = {
+        replica,
+        number,
+        events: isTold ? null : events,
+        maxMs: this.#maxMs(),
+        returns,
+        maxBytes,
+      };
+      return append(client, this.#names, { end: this.#knownEnd(), batch });
+    });
+    if (reply.kind === 'unavailable') {
+      this.#goAway();
+      return null;
+    }
+    const { value, sentAt } = reply;
+    if (value.kind === 'whole') {
+      this.#wholeAt = Math.max(this.#wholeAt, sentAt);
+      if (value.appendedAt !== null) this.#time.noteOwn(value.appendedAt, sentAt, clock.monotonic());
+    }
+    return value;
+  }
+
+  #knownEnd(): CopyEnd {
+    if (this.#end === null) throw new TypeError('a log is asked without a copy');
+    return this.#end;
+  }
+
+  #maxMs(): number {
+    return this.#time.isKnown ? Math.max(0, this.now() - this.#knownEnd().at) + slackMs : unknownMs;
+  }
+
+  // --- entries
+
+  /** A message of the channel. What comes before the copy has joined is brought by the replies that it joins with. */
+  #hear(text: string): void {
+    if (this.#state.kind !== 'joined') return;
+    const end = this.#knownEnd();
+    const sequence = sequenceIn(text);
+    if (sequence !== null && sequence <= end.sequence) return;
+    if (sequence === null) this.#mustRead = true;
+    else if (!this.#isToldNext(text)) this.#heard = Math.max(this.#heard, sequence);
+    if (this.#hasWork()) this.#wake();
+  }
+
+  /** Tells a published entry if it is the next one. Others, also those that cannot be read, are asked for. */
+  #isToldNext(text: string): boolean {
+    let entry: StampedEntry<Event>;
+    try {
+      entry = readEntry(text, this.#parts.readEvent);
+    } catch (failure) {
+      if (failure instanceof MalformedEntry) return false;
+      throw failure;
+    }
+    // Another primary, or a life that began from another copy, has numbers of its own.
+    if (!follows(entry, this.#knownEnd())) return false;
+    const heardAt = this.#parts.clock.monotonic();
+    this.#time.noteHeard(entry.at, heardAt);
+    this.#wholeAt = Math.max(this.#wholeAt, heardAt - Math.max(0, this.now() - entry.at));
+    this.#tell(entry);
+    return true;
+  }
+
+  /** Tells the entries of a reply that were not heard meanwhile. */
+  #apply(reply: AppendReply): 'told' | Problem {
+    if (reply.kind !== 'whole' && reply.kind !== 'more') return reply.kind;
+    this.#end = { ...this.#knownEnd(), life: reply.life };
+    for (const text of reply.entries) {
+      const end = this.#knownEnd();
+      const sequence = sequenceIn(text);
+      if (sequence !== null && sequence < end.sequence) continue;
+      let entry: StampedEntry<Event>;
+      try {
+        entry = readEntry(text, this.#parts.readEvent);
+      } catch (failure) {
+        if (!(failure instanceof MalformedEntry)) throw failure;
+        this.#parts.log.bug('an entry of a log cannot be read', failure);
+        return 'damaged';
+      }
+      if (sequence === end.sequence && entry.mark === end.mark) continue;
+      if (!follows(entry, end)) return 'fork';
+      this.#time.noteHeard(entry.at, this.#parts.clock.monotonic());
+      this.#tell(entry);
+    }
+    return 'told';
+  }
+
+  #tell(entry: StampedEntry<Event>): void {
+    const { sequence, mark, term, at, replica, batch } = entry;
+    this.#end = { life: this.#knownEnd().life, sequence, mark, term, at };
+    if (replica === this.#parts.replica) this.#toldBatch = batch;
+    if (this.#state.kind !== 'closed') this.#follower?.onEntry(entry);
+  }
+
+  // --- joining
+
+  #startJoining(returns: boolean): void {
+    this.#pending = [];
+    this.#state = { kind: 'joining', returns, before: this.#end, isReplaced: false };
+    this.#wake();
+  }
+
+  /** One step towards the log. */
+  async #join(state: Joining): Promise<void> {
+    if (this.#end === null) return this.#restore(state);
+    this.#batch += 1;
+    const reply = await this.#ask(fence, state.returns);
+    if (reply === null || this.#state !== state) return;
+    const applied = this.#apply(reply);
+    switch (applied) {
+      case 'told':
+        if (reply.kind === 'whole') this.#joined(state, reply);
+        return;
+      case 'none':
+      case 'short':
+        return this.#begin({ over: reply.life, isForced: false });
+      case 'damaged':
+        return this.#repair(state, reply.life);
+      case 'far':
+      case 'fork':
+        this.#end = null;
+    }
+  }
+
+  #joined({ before, isReplaced }: Joining, log: Whole): void {
+    this.#state = { kind: 'joined' };
+    this.#leave ??= this.#parts.connection.join(this.#names.channel, {
+      onMessage: (text) => this.#hear(text),
+      // What was published before is brought by a reply.
+      onReady: () => this.#look(),
+    });
+    const kept = isReplaced ? keptOf(before, log) : (before?.sequence ?? 0);
+    this.#follower?.onJoined({ term: log.term, termBegan: kept });
+  }
+
+  #look(): void {
+    if (this.#state.kind !== 'joined') return;
+    this.#mustRead = true;
+    this.#wake();
+  }
+
+  /** Replaces the copy by the one that the log has, or begins a log where there is none. */
+  async #restore(state: Joining): Promise<void> {
+    const head = await this.#run(state, (client) => readHead(client, this.#names));
+    if (head === null) return;
+    if (!('end' in head))
+      return head.kind === 'none' ? this.#beginAnew(state) : this.#repair(state, head.life);
+    const parts: string[] = [];
+    for (let from = 0; from < head.parts; from += partsAtOnce) {
+      const slice = { from, to: Math.min(head.parts, from + partsAtOnce) };
+      const key = snapshotKey(this.#names, head.end);
+      const some = await this.#run(state, (client) => readParts(client, key, slice));
+      if (some === null) return;
+      if (some === 'gone') return this.#isGone(state, head.end);
+      parts.push(...some);
+    }
+    try {
+      this.#follower?.onRestore(parts);
+    } catch (failure) {
+      this.#parts.log.bug('a snapshot of a log cannot be read', failure);
+      return this.#repair(state, head.end.life);
+    }
+    this.#time.reset();
+    this.#time.noteHeard(head.end.at, this.#parts.clock.monotonic());
+    this.#end = head.end;
+    this.#state = { ...state, isReplaced: true };
+  }
+
+  /** Parts of a snapshot are missing: it has been replaced by the next one, or somebody deleted it. */
+  async #isGone(state: Joining, { life, sequence }: CopyEnd): Promise<void> {
+    const head = await this.#run(state, (client) => readHead(client, this.#names));
+    if (head === null || !('end' in head)) return;
+    if (head.end.life === life && head.end.sequence === sequence) return this.#repair(state, life);
+  }
+
+  /** A replica without a copy finds no log. Who is subscribed has a copy, and gets a moment to begin from it. */
+  async #beginAnew(state: Joining): Promise<void> {
+    const { clock } = this.#parts;
+    const until = clock.monotonic() + othersMs;
+    while (clock.monotonic() < until) {
+      const others = await this.#run(state, (client) => subscribers(client, this.#names));
+      if (others === null) return;
+      if (others === 0) break;
+      const sent = await this.#run(state, (client) => client.publish(this.#names.channel, who));
+      if (sent === null) return;
+      await this.#pause(lookMs);
+      const head = await this.#run(state, (client) => readHead(client, this.#names));
+      if (head === null || !('kind' in head && head.kind === 'none')) return;
+    }
+    if (this.#state === state) await this.#begin({ over: '', isForced: false });
+  }
+
+  /** The log cannot be read. Another replica may replace it; if none does, this one begins again from its copy, or with nothing. */
+  async #repair(state: Joining, life: string): Promise<void> {
+    await this.#pause(repairMs);
+    if (this.#state === state) await this.#begin({ over: life, isForced: true });
+  }
+
+  /** Begins a life from the copy, or with nothing where there is none. Whether it did shows at the next step. */
+  async #begin({ over, isForced }: { readonly over: string; readonly isForced: boolean }): Promise<void> {
+    const state = this.#state;
+    const life = this.#parts.random.hex(lifeBytes);
+    const end = this.#end === null ? null : { ...this.#end, at: Math.max(this.#end.at, this.now()) };
+    const parts = end === null ? [] : [...(this.#follower?.snapshot() ?? [])];
+    const key = snapshotKey(this.#names, { life, sequence: end?.sequence ?? 0 });
+    if (!(await this.#write(state, key, parts))) return;
+    const beginning = { over, life, end, parts: parts.length, isForced };
+    const hasBegun = await this.#run(state, (client) => begin(client, this.#names, beginning));
+    if (hasBegun === false) await this.#run(state, (client) => client.unlink(key));
+    if (hasBegun === true && end !== null) this.#end = { ...end, life };
+  }
+
+  // --- snapshots
+
+  /** Makes the snapshot of this moment the one that new copies begin from. If that fails, another replica does it. */
+  #save(logBytes: number): void {
+    if (this.#isSaving || this.#follower === null) return;
+    this.#isSaving = true;
+    const parts = [...this.#follower.snapshot()];
+    const bytes = parts.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
+    void this.#writeSaved(parts, { end: this.#knownEnd(), parts: parts.length, bytes, logBytes }).finally(
+      () => {
+        this.#isSaving = false;
+      },
+    );
+  }
+
+  async #writeSaved(parts: readonly string[], snapshot: Snapshot): Promise<void> {
+    const state = this.#state;
+    const key = snapshotKey(this.#names, snapshot.end);
+    if (!(await this.#write(state, key, parts))) return;
+    const isTaken = await this.#run(state, (client) => saved(client, this.#names, snapshot));
+    if (isTaken === false) await this.#run(state, (client) => client.unlink(key));
+  }
+
+  /** True when all was written. In slices: others get a turn after each. */
+  async #write(state: State, key: string, parts: readonly string[]): Promise<boolean> {
+    for (let from = 0; from < parts.length; from += partsAtOnce) {
+      const slice = { from, parts: parts.slice(from, from + partsAtOnce) };
+      const written = await this.#run(state, (client) => writeParts(client, key, slice));
+      if (written === null) return false;
+    }
+    return true;
+  }
+
+  // --- Redis
+
+  /** `null` when Redis cannot be reached, or this is no longer the state. */
+  async #run<T extends NonNullable<unknown>>(
+    state: State,
+    send: (client: RedisClient) => Promise<T>,
+  ): Promise<T | null> {
+    const reply = await this.#parts.redis.run('other', send);
+    if (reply.kind === 'unavailable') this.#goAway();
+    return reply.kind === 'unavailable' || this.#state !== state ? null : reply.value;
+  }
+
+  #goAway(): void {
+    const { redis, clock } = this.#parts;
+    this.#pending = [];
+    if (this.#state.kind === 'away' || this.#state.kind === 'closed') return;
+    this.#state = { kind: 'away' };
+    // Redis answers others: an error of this log only, which sending again did not mend.
+    if (redis.isUp) this.#cancelRetry = clock.after(repairMs, () => this.#comeBack());
+    this.#follower?.onAway();
+  }
+
+  #comeBack(): void {
+    this.#cancelRetry();
+    if (this.#state.kind === 'away') this.#startJoining(true);
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => void this.#parts.clock.after(ms, resolve));
+  }
+}
+
+/** Events of the entry that a copy joins with. */
+const fence = eventsText([]);
+const lifeBytes = 6;
+
+function sequenceIn(text: string): number | null {
+  const [, digits] = /^(\d{1,15}) /.exec(text) ?? [];
+  return digits === undefined ? null : Number(digits);
+}
+
+/** Up to which sequence the log has what a copy had that was replaced by the log's. */
+function keptOf(before: CopyEnd | null, { life, previous, term, termBegan }: Whole): number {
+  if (before === null || (before.life !== life && before.life !== previous)) return 0;
+  if (before.life === life && before.term === term) return before.sequence;
+  // With more terms between them each may have begun at another sequence.
+  return before.term + 1 === term ? Math.min(before.sequence, termBegan) : 0;
+}

@@ -1,0 +1,198 @@
+/**
+ * Replicas that follow one log in a real Redis, each with a small state machine: a list of what was said, with a digest. A replica says
+ * again on joining what its state lacks of its own. Owns: building, ending, and what must hold for all replicas in the end.
+ */
+import { expect } from '@jest/globals';
+import { hash } from 'node:crypto';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import type { RedisSettings } from '../../src/config/settings.ts';
+import { replicaId } from '../../src/ids.ts';
+import type { Entry, Follower, Joined } from '../../src/log/log.ts';
+import { RedisLog } from '../../src/log/redis-log.ts';
+import { connectRedis } from '../../src/redis/connection.ts';
+import { createRedisHealth } from '../../src/redis/health.ts';
+import { RedisTroubles } from '../../src/redis/troubles.ts';
+import { noTelemetry } from '../support/no-telemetry.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { until } from '../support/until.ts';
+
+/** What a replica says; an empty word is only a tick. */
+type Said = string;
+
+const readSaid = (value: unknown): Said => {
+  if (typeof value !== 'string') throw new TypeError('nobody said that');
+  return value;
+};
+
+export const testName = { digest: 'd1ge57', version: '1', database: 0, keyPrefix: '' } as const;
+export const keys = {
+  head: 'sluice:{d1ge57}:1:head',
+  log: 'sluice:{d1ge57}:1:log',
+  saved: 'sluice:{d1ge57}:1:saved:',
+  channel: 'sluice:{d1ge57}:1:0:',
+} as const;
+
+/** Digests by sequence and mark, over all replicas of a test: equal places mean equal states. */
+export type Digests = Map<string, string>;
+
+export class Replica implements Follower<Said> {
+  readonly id;
+  readonly log: RedisLog<Said>;
+  readonly health;
+  readonly connection;
+  /** What happened to the copy, in order. */
+  readonly events: string[] = [];
+  readonly joins: Joined[] = [];
+  readonly bugs: string[] = [];
+  /** What the log did wrong. */
+  readonly faults: string[] = [];
+  said: Said[] = [];
+  digest = '';
+  place = '';
+  sequence = 0;
+  term = 0;
+  at = 0;
+  readonly #own = new Set<Said>();
+  readonly #digests: Digests;
+
+  constructor(
+    id: string,
+    {
+      settings,
+      digests,
+      maxLogBytes,
+    }: {
+      readonly settings: Partial<RedisSettings>;
+      readonly digests: Digests;
+      readonly maxLogBytes?: number;
+    },
+  ) {
+    const log = { ...noTelemetry.log, bug: (message: string) => void this.bugs.push(message) };
+    const telemetry = { ...noTelemetry, log };
+    const troubles = new RedisTroubles(log, { tls: false });
+    this.id = id;
+    this.#digests = digests;
+    const all = plainRedis({ commandTimeoutMs: 1_000, ...settings });
+    const time = { clock: systemClock, random: systemRandom };
+    this.connection = connectRedis(all, time, (failure) => troubles.note(failure));
+    this.health = createRedisHealth({
+      connection: this.connection,
+      clock: systemClock,
+      telemetry,
+      troubles,
+      commandTimeoutMs: all.commandTimeoutMs,
+      tripsOnPermanentError: false,
+      check: async () => void (await this.connection.client.ping()),
+    });
+    this.connection.subscribe(`sluice:r:${id}`, { onMessage() {}, onReady() {}, onError() {} });
+    this.log = new RedisLog<Said>({
+      name: { ...testName, database: all.database, keyPrefix: all.keyPrefix },
+      replica: replicaId(id),
+      redis: this.health,
+      connection: this.connection,
+      ...time,
+      log,
+      readEvent: readSaid,
+      ...(maxLogBytes === undefined ? {} : { maxLogBytes }),
+    });
+  }
+
+  async start(): Promise<this> {
+    await until(() => this.connection.isReady());
+    this.log.follow(this);
+    return this;
+  }
+
+  say(word: Said): void {
+    this.#own.add(word);
+    this.log.append(word);
+  }
+
+  tick(): void {
+    this.log.append('');
+  }
+
+  get isJoined(): boolean {
+    return this.log.staleMs() < Infinity;
+  }
+
+  /** What this replica said is in its state. */
+  get hasOwn(): boolean {
+    const said = new Set(this.said);
+    return [...this.#own].every((word) => said.has(word));
+  }
+
+  get own(): ReadonlySet<Said> {
+    return this.#own;
+  }
+
+  async close(): Promise<void> {
+    await this.log.close();
+    this.health.close();
+    this.connection.close();
+  }
+
+  onEntry(entry: Entry<Said>): void {
+    if (entry.sequence !== this.sequence + 1) this.faults.push(`${entry.sequence} after ${this.sequence}`);
+    if (entry.at < this.at) this.faults.push(`time ${entry.at} after ${this.at}`);
+    this.said.push(...entry.events.filter((word) => word !== ''));
+    this.digest = hash(
+      'sha1',
+      `${this.digest} ${entry.replica} ${entry.at} ${entry.term} ${entry.events.join()}`,
+    );
+    this.sequence = entry.sequence;
+    this.term = entry.term;
+    this.at = entry.at;
+    this.place = `${entry.sequence} ${entry.mark}`;
+    const known = this.#digests.get(this.place);
+    if (known === undefined) this.#digests.set(this.place, this.digest);
+    else if (this.digest !== known) this.faults.push(`another state at ${this.place}`);
+  }
+
+  onRestore(parts: readonly string[]): void {
+    this.events.push('restored');
+    const [head, ...rest] = parts;
+    [this.digest, this.sequence, this.term, this.at, this.place] =
+      head === undefined ? ['', 0, 0, 0, ''] : (JSON.parse(head) as [string, number, number, number, string]);
+    this.said = rest.flatMap((part) => JSON.parse(part) as Said[]);
+  }
+
+  onJoined(joined: Joined): void {
+    this.events.push('joined');
+    this.joins.push(joined);
+    const said = new Set(this.said);
+    for (const word of this.#own) if (!said.has(word)) this.log.append(word);
+  }
+
+  onAway(): void {
+    this.events.push('away');
+  }
+
+  *snapshot(): Iterable<string> {
+    yield JSON.stringify([this.digest, this.sequence, this.term, this.at, this.place]);
+    for (let from = 0; from < this.said.length; from += 50)
+      yield JSON.stringify(this.said.slice(from, from + 50));
+  }
+}
+
+/**
+ * Resolves when all replicas have joined, at the same place, with everything that any of them said in their states. Then states are
+ * equal, and nothing is in them twice.
+ */
+export async function agree(replicas: readonly Replica[]): Promise<void> {
+  await until(() => {
+    const [first] = replicas;
+    const isWhole = replicas.every(
+      (replica) => replica.isJoined && replica.hasOwn && replica.place === first?.place,
+    );
+    if (!isWhole) for (const replica of replicas) replica.tick();
+    return isWhole;
+  }, 20);
+  const everything = replicas.flatMap(({ own }) => [...own]);
+  for (const { digest, said, faults } of replicas) {
+    expect(faults).toEqual([]);
+    expect(digest).toBe(replicas[0]?.digest);
+    expect(said).toEqual(replicas[0]?.said);
+    expect(said.filter((word) => everything.includes(word)).toSorted()).toEqual(everything.toSorted());
+  }
+}
