@@ -29,11 +29,10 @@ export interface LogLink {
   others(): Promise<number>;
 }
 
-export interface SimulatedLogParts<Event> {
+export interface SimulatedLogParts {
   readonly link: LogLink;
   readonly clock: Clock;
   readonly replica: ReplicaId;
-  readonly follower: Follower<Event>;
 }
 
 type Place =
@@ -55,8 +54,9 @@ const leaveToOthersMs = 1_000;
 const saveEvery = 40;
 
 export class SimulatedLog<Event> implements Log<Event> {
-  readonly #parts: SimulatedLogParts<Event>;
+  readonly #parts: SimulatedLogParts;
   readonly #openedAt: number;
+  #follower: Follower<Event> | null = null;
   #place: Place = { kind: 'outside', begins: null };
   #run: string | null = null;
   #lives = 0;
@@ -78,10 +78,14 @@ export class SimulatedLog<Event> implements Log<Event> {
   #repliedAt: number;
   #cancelPause: CancelTimer = () => {};
 
-  constructor(parts: SimulatedLogParts<Event>) {
+  constructor(parts: SimulatedLogParts) {
     this.#parts = parts;
     this.#openedAt = parts.clock.monotonic();
     this.#repliedAt = this.#openedAt;
+  }
+
+  follow(follower: Follower<Event>): void {
+    this.#follower = follower;
     this.#wakeUp();
   }
 
@@ -175,9 +179,9 @@ export class SimulatedLog<Event> implements Log<Event> {
   }
 
   async #begin(over: string | null, run: string): Promise<void> {
-    const { link, replica, follower } = this.#parts;
+    const { link, replica } = this.#parts;
     const life = `${replica}.${this.#lives}`;
-    const parts = [...follower.snapshot()];
+    const parts = [...(this.#follower?.snapshot() ?? [])];
     const begun = await link.begin({
       over,
       life,
@@ -195,7 +199,7 @@ export class SimulatedLog<Event> implements Log<Event> {
   }
 
   async #join(run: string): Promise<void> {
-    const { clock, follower, link } = this.#parts;
+    const { clock, link } = this.#parts;
     const askedAt = clock.monotonic();
     const read = await link.read();
     if (read.kind === 'none') {
@@ -206,7 +210,7 @@ export class SimulatedLog<Event> implements Log<Event> {
     this.#sequence = read.saved.sequence;
     this.#mark = read.saved.mark;
     this.#term = read.term;
-    follower.onRestore(read.saved.parts);
+    this.#follower?.onRestore(read.saved.parts);
     for (const entry of read.entries) this.#take(entry as Entry<Event>);
     this.#wholeAt = askedAt;
     this.#enter(read.life, read.termBegan);
@@ -222,7 +226,7 @@ export class SimulatedLog<Event> implements Log<Event> {
   #joined(termBegan: number): void {
     this.#next = [];
     this.#isAway = false;
-    this.#parts.follower.onJoined({ term: this.#term, termBegan });
+    this.#follower?.onJoined({ term: this.#term, termBegan });
   }
 
   #take(entry: Entry<Event>): void {
@@ -232,13 +236,13 @@ export class SimulatedLog<Event> implements Log<Event> {
     this.#term = entry.term;
     this.#at = entry.at;
     this.#heardAt = this.#parts.clock.monotonic();
-    this.#parts.follower.onEntry(entry);
+    this.#follower?.onEntry(entry);
     if (entry.replica === this.#parts.replica && entry.sequence % saveEvery === 0) this.#isSaving = true;
   }
 
   async #save(life: string): Promise<void> {
     this.#isSaving = false;
-    await this.#parts.link.saved({ life, ...this.#here(), parts: [...this.#parts.follower.snapshot()] });
+    await this.#parts.link.saved({ life, ...this.#here(), parts: [...(this.#follower?.snapshot() ?? [])] });
   }
 
   #here(): { sequence: number; mark: string } {
@@ -248,7 +252,7 @@ export class SimulatedLog<Event> implements Log<Event> {
   async #fail(): Promise<void> {
     if (!this.#isAway && this.#parts.clock.monotonic() - this.#repliedAt >= awayMs) {
       this.#isAway = true;
-      this.#parts.follower.onAway();
+      this.#follower?.onAway();
     }
     await this.#pause();
   }

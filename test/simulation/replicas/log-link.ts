@@ -15,7 +15,7 @@ interface Parts<Event> {
   readonly follower: Follower<Event>;
 }
 
-export function openLog<Event>({ name, connection, ...parts }: Parts<Event>): Log<Event> {
+export function openLog<Event>({ name, connection, follower, ...parts }: Parts<Event>): Log<Event> {
   let listening = 0;
   const log = new SimulatedLog<Event>({ ...parts, link: linkTo(name, connection, () => listening) });
   connection.client.on('ready', () => log.reconnected());
@@ -24,6 +24,7 @@ export function openLog<Event>({ name, connection, ...parts }: Parts<Event>): Lo
     onReady: () => (listening = 1),
     onError: () => {},
   });
+  log.follow(follower);
   return log;
 }
 
