@@ -1,0 +1,43 @@
+/**
+ * What the fold does is its version: replicas of one log must do the same to the last bit. 600 random histories have the digests that
+ * `golden-digests.txt` names (a line a seed, a digest an origin of time).
+ *
+ * Where a change of the policy, of the fold or of the histories is meant to change them:
+ *
+ *   SLUICE_RENEW_DIGESTS=1 npm test -- test/limiter/shared/golden-digests.test.ts
+ *
+ * A changed fold is another version, which has logs of its own (`docs/adr/0029-the-log-first.md`).
+ */
+import { createHash } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
+import { createState, fold } from '../../../src/limiter/shared/fold.ts';
+import { digest } from '../../../src/limiter/shared/snapshot.ts';
+import { origins } from '../../support/origins.ts';
+import { entriesOf, leaseMs } from './history.ts';
+
+const file = new URL('golden-digests.txt', import.meta.url);
+const seeds = 200;
+/** The state is looked at after so many entries, and after the last one. */
+const entriesPerDigest = 16;
+
+/** Of grants and due times of every entry, and of the state now and then. */
+function digestOf(seed: number, originMs: number): string {
+  const hash = createHash('sha256');
+  const state = createState(leaseMs);
+  const entries = entriesOf(seed, originMs);
+  for (const [n, entry] of entries.entries()) {
+    const { grants, nextAt } = fold(state, entry, entry.replica);
+    hash.update(JSON.stringify([grants, nextAt]));
+    if (n % entriesPerDigest === 0 || n === entries.length - 1) hash.update(digest(state));
+  }
+  return hash.digest('hex').slice(0, 16);
+}
+
+test('600 histories have the digests that they had', () => {
+  const lines = Array.from({ length: seeds }, (_, n) =>
+    [n + 1, ...origins.map(({ ms }) => digestOf(n + 1, ms))].join(' '),
+  );
+  if (process.env['SLUICE_RENEW_DIGESTS'] === '1') writeFileSync(file, `${lines.join('\n')}\n`);
+  expect(lines).toEqual(readFileSync(file, 'utf8').trimEnd().split('\n'));
+}, 120_000);
