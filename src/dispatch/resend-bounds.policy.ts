@@ -16,8 +16,9 @@ import type {
 const commonHonouredMs = 59_999;
 const maxBackoffMs = 8000;
 
-/** `firstMs` × 2ⁿ, 8 s at most. */
-export const backoffMs = (firstMs: number, n: number): number => Math.min(firstMs * 2 ** n, maxBackoffMs);
+/** `firstMs` × 2ⁿ, `maxMs` at most. */
+export const backoffMs = (firstMs: number, n: number, maxMs = maxBackoffMs): number =>
+  Math.min(firstMs * 2 ** n, maxMs);
 
 /** A resend that the table of `resend.policy.ts` proposes after an outcome. */
 interface ResendProposal {
@@ -26,29 +27,32 @@ interface ResendProposal {
   readonly maxResends: number;
   readonly waitMs: number;
   readonly closes?: ThrottleScope;
+  /** How long the bucket is closed for others, milliseconds. Default: as long as this call waits. */
+  readonly closeMs?: number;
 }
 
 /** Resends as proposed while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on. */
 export function resendWithinBounds(
   input: ResendInput,
-  { cause, maxResends, waitMs, closes = 'none' }: ResendProposal,
+  { cause, maxResends, waitMs, closes = 'none', closeMs = waitMs }: ResendProposal,
 ): ResendDecision {
   const made = resendsMade(input, cause);
   if (!input.call.replayable) {
     const shouldRetry = input.outcome.kind === 'never_sent' ? null : false; // the client still has its body
-    return passOn(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : waitMs });
+    return passOn(shouldRetry, { closes, closeMs: closes === 'none' ? 0 : closeMs });
   }
   if (made >= maxResends || waitMs > input.remainingMs) {
     const throttled = closes !== 'none';
     return passOn(throttled && waitMs > (input.honouredMs ?? commonHonouredMs) ? false : null, {
       closes,
-      closeMs: throttled ? waitMs : 0,
+      closeMs: throttled ? closeMs : 0,
     });
   }
   return {
     kind: 'resend',
     notBeforeMs: waitMs,
     closes,
+    closeMs: closes === 'bucket' ? closeMs : 0,
     cause,
     history: { ...before(input), [cause]: made + 1 },
   };

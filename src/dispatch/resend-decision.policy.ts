@@ -58,6 +58,8 @@ export interface ResendInput {
   readonly othersPass?: boolean;
   /** What is left of the call's own wait, milliseconds. */
   readonly remainingMs: number;
+  /** The wait after a refusal that names none, as the upstream's dialect has it, milliseconds. Absent: a growing back-off. */
+  readonly hintlessMs?: number;
   /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
   readonly honouredMs?: number;
 }
@@ -74,6 +76,8 @@ export type ResendDecision =
       /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
       readonly notBeforeMs: number;
       readonly closes: ThrottleScope;
+      /** How long the bucket is closed for all other calls, milliseconds; 0 where `closes` is not `bucket`. */
+      readonly closeMs: number;
       readonly cause: ResendCause;
       /** To be handed in with the next attempt of the same call. */
       readonly history: ResendHistory;

@@ -14,16 +14,19 @@
  * | outcome                             | executed?    | idempotent | model POST | image POST | other POST, PATCH, mutation |
  * |-------------------------------------|--------------|------------|------------|------------|-----------------------------|
  * | limiter 429, `THROTTLED`            | no           | all alike: after the stated wait, while the call's own wait allows   |
- * | 429 without any hint                | probably not | all alike: 3 times, after a back-off                                 |
+ * | 429 without any hint (1)            | probably not | all alike: after 1, 2, 4 … 30 s, while the call's own wait allows    |
  * | 429 of commerce REST without a hint | probably not | all alike: twice, after 60 s or more                                 |
  * | credential refused and renewed      | no           | all alike: twice, at once                                            |
- * | permanent refusal (1)               | no           | never      | never      | never      | never                       |
+ * | permanent refusal (2)               | no           | never      | never      | never      | never                       |
  * | 503, 529, overloaded, `slow_down`   | normally no  | twice      | twice      | once       | no, unless own key          |
  * | nothing was sent                    | no           | twice      | twice      | twice      | twice                       |
  * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless own key          |
- * | fate unknown; 500, 502, 504         | unknown      | once       | no         | no         | no, unless own key          |
+ * | fate unknown; 500, 502, 504, 52x (3)| unknown      | once       | no         | no         | no, unless own key          |
  *
- * (1) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
+ * (1) For others the bucket is closed for the first second only: no evidence says more. A call that is refused again while others pass is
+ * sent three times more at most, because those behind it in its lane wait for it.
+ * (2) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
+ * (3) 520 to 524 are a CDN's words for what 502 and 504 say.
  * "Own key": the request states a key that the upstream honours (`@idempotent`, `unique_token` of commerce). `Idempotency-Key` is none:
  * few upstreams honour it. "Model POST": any POST to an upstream of kind `language-model`, and a PATCH; "image POST": one of those
  * that makes images. PATCHes of other upstreams are in the last column.
@@ -36,6 +39,10 @@ import type { ResendCall, ResendDecision, ResendInput } from './resend-decision.
 
 /** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
 const minuteMs = 60_000;
+
+/** The first wait after a refusal without a hint, and the longest. Milliseconds. */
+const firstHintlessMs = 1_000;
+const maxHintlessMs = 30_000;
 
 /** Decides after each attempt. Total: every outcome has a decision. */
 export function resend(input: ResendInput): ResendDecision {
@@ -72,9 +79,12 @@ function afterResponse(input: ResendInput, status: number, throttle: Throttle | 
   }
   if (status === 429) return afterRate(input, null);
   if (status === 503 || status === 529) return afterOverload(input, null);
-  if (status === 500 || status === 502 || status === 504) return afterUnknownFate(input);
+  if (isUnknownFate(status)) return afterUnknownFate(input);
   return passOn(null);
 }
+
+const isUnknownFate = (status: number): boolean =>
+  status === 500 || status === 502 || status === 504 || (status >= 520 && status <= 524);
 
 /**
  * A stated wait is observed as often as the call's own wait allows: each refusal proves that the upstream did not run the call.
@@ -93,22 +103,17 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
   }
   const n = resendsMade(input, 'hintless');
   // What is refused again while others pass lies in the call: nobody else waits for it.
-  const closes = n > 0 && input.othersPass === true ? 'call' : 'bucket';
+  const isAlone = n > 0 && input.othersPass === true;
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
-  const slow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
-  if (slow)
-    return resendWithinBounds(input, {
-      cause: 'hintless',
-      maxResends: 2,
-      waitMs: minuteMs,
-      closes,
-    });
+  const isSlow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
+  const { hintlessMs = isSlow ? minuteMs : null } = input;
   return resendWithinBounds(input, {
     cause: 'hintless',
-    maxResends: 3,
-    waitMs: backoffMs(500, n),
-    closes,
+    maxResends: isSlow ? 2 : isAlone ? 3 : Infinity,
+    waitMs: hintlessMs ?? backoffMs(firstHintlessMs, n, maxHintlessMs),
+    closes: isAlone ? 'call' : 'bucket',
+    closeMs: hintlessMs ?? firstHintlessMs,
   });
 }
 

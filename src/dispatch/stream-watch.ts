@@ -30,7 +30,7 @@ export class WatchedBody {
         name: '"error"',
         isLine: true,
         onFound: (line) => {
-          const feedback = learnFromStreamEvent(line);
+          const feedback = learnFromStreamEvent(line, clock.now());
           if (feedback.errorStatus !== undefined) onError(feedback);
         },
       },

@@ -41,12 +41,11 @@ export function returnGrant(lease: Lease, sleepMs = 0): void {
 export function requeue(
   lease: Lease,
   result: AttemptResult,
-  { closes, notBeforeMs }: SendAgainDecision,
+  { closeMs, notBeforeMs }: SendAgainDecision,
 ): void {
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
-  const closeMs = closes === 'bucket' ? notBeforeMs : 0;
-  const sleepMs = closes === 'bucket' ? 0 : notBeforeMs;
+  const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
   const lesson = result.kind === 'answered' ? result.lesson() : null;
   lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
 }

@@ -47,6 +47,7 @@ const resent = {
   kind: 'resend',
   notBeforeMs: 100,
   closes: 'none',
+  closeMs: 0,
   cause: 'never_sent',
   history: {},
 } as const;

@@ -47,6 +47,8 @@ const callers = {
 type Name = keyof typeof callers;
 const names = Object.keys(callers) as Name[];
 const hour = 3_600_000;
+const isSlow = (name: Name): boolean =>
+  name === 'commerce GET' || name === 'commerce POST' || name === 'keyed commerce POST';
 const isModelPost = (name: Name): boolean => name === 'model POST' || name === 'image POST';
 
 const answered = (status: number, throttle: Throttle | null = null): AttemptOutcome => ({
@@ -104,13 +106,40 @@ describe.each(names)('the decision to resend a %s', (name) => {
     expect(decide(name, rate(59_999), 1)).toMatchObject({ kind: 'pass', shouldRetry: null });
   });
 
-  test('ends a series of refusals without a hint after a few spaced attempts', () => {
-    const { waits, last } = chain(name, rate(null));
-    const slow = name === 'commerce GET' || name === 'commerce POST' || name === 'keyed commerce POST';
-    expect(waits).toEqual(slow ? [60_000, 60_000] : [500, 1000, 2000]);
-    expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
-    expect(chain(name, answered(429)).waits).toEqual(waits);
-    expect(chain(name, rate(0)).waits).toEqual(waits);
+  test('spaces out a series of refusals without a hint over the wait of the call', () => {
+    const { waits, last } = chain(name, rate(null), 8);
+    expect(waits).toEqual(
+      isSlow(name) ? [60_000, 60_000] : [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000],
+    );
+    if (isSlow(name)) expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
+    expect(chain(name, answered(429), 8).waits).toEqual(waits);
+    expect(chain(name, rate(0), 8).waits).toEqual(waits);
+  });
+
+  test('closes the bucket for others no longer than the first refusal without a hint shows', () => {
+    const { kind, call } = callers[name];
+    const asked = (n: number, remainingMs: number): ResendDecision =>
+      resend({ kind, call, outcome: rate(null), attempts: n + 1, history: { hintless: n }, remainingMs });
+    const closeMs = isSlow(name) ? 60_000 : 1000;
+    expect(asked(0, hour)).toMatchObject({ kind: 'resend', closes: 'bucket', closeMs });
+    expect(asked(4, 1)).toMatchObject({ kind: 'pass', closes: 'bucket', closeMs });
+    if (!isSlow(name)) expect(asked(4, hour)).toMatchObject({ notBeforeMs: 16_000, closeMs: 1000 });
+  });
+
+  test('waits after each refusal without a hint as long as the dialect says', () => {
+    const { kind, call } = callers[name];
+    const asked = (n: number): ResendDecision =>
+      resend({
+        kind,
+        call,
+        outcome: rate(null),
+        attempts: n + 1,
+        history: { hintless: n },
+        remainingMs: hour,
+        hintlessMs: 5000,
+      });
+    for (const n of isSlow(name) ? [0, 1] : [0, 1, 7])
+      expect(asked(n)).toMatchObject({ notBeforeMs: 5000, closeMs: 5000 });
   });
 
   test('leaves the bucket open for the others where a refusal without a hint meets this call alone', () => {
@@ -162,7 +191,7 @@ describe.each(names)('the decision to resend a %s', (name) => {
     expect(last).toMatchObject({ shouldRetry: null, closes: 'none' });
   });
 
-  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501])(
+  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501, 525])(
     'passes a response with status %d',
     (status) => {
       expect(decide(name, answered(status))).toEqual({
@@ -250,7 +279,8 @@ describe('the decision to resend a call of unknown fate', () => {
   const advice = (name: Name): false | null => (repeats[name] || isModelPost(name) ? null : false);
 
   test.each(names)('depends on the kind of the call: %s', (name) => {
-    for (const outcome of [lost, answered(500), answered(502), answered(504)]) {
+    const statuses = [500, 502, 504, 520, 521, 522, 523, 524].map((status) => answered(status));
+    for (const outcome of [lost, ...statuses]) {
       const { waits, last } = chain(name, outcome);
       expect(waits).toEqual(repeats[name] ? [500] : []);
       expect(last).toMatchObject({ shouldRetry: advice(name), closes: 'none' });

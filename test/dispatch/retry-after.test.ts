@@ -87,6 +87,10 @@ describe('the bounds of Retry-After', () => {
     },
   );
 
+  test('leave out, of several values, those beyond a day', () => {
+    expect(wait({ 'retry-after': '5, 9999999999999, 999999' })).toBe(5000);
+  });
+
   test('make absent fields no wait at all', () => {
     expect(wait({})).toBeNull();
   });

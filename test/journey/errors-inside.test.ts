@@ -17,6 +17,8 @@ const content = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content
 
 type Answer = (response: ServerResponse) => void;
 /** What the upstream answers to the first call of each model; later calls get content. */
+/** What a limiter says. */
+const later = 'limited, try again in 10ms';
 const firstAnswers = new Map<string, Answer>();
 const sent = new Map<string, number>();
 const upstream = createServer((request, response) => {
@@ -107,37 +109,37 @@ async function ask(first: Answer | null, { stream = false, credential = `own ${(
 
 const retried = [
   ['OpenRouter, a number', { error: { message: 'Rate limit exceeded', code: 429 }, user_id: 'u' }],
-  ['LiteLLM, a numeric text', { error: { message: 'limited', type: 'None', param: 'None', code: '429' } }],
-  ['a text that begins with the status', { error: { message: 'limited', code: '429 Too Many Requests' } }],
-  ['a status beside the code', { error: { message: 'limited', code: 'oops', status: 429 } }],
-  ['a numeric text as status', { error: { message: 'limited', status: '429' } }],
-  ['another spelling of status', { error: { message: 'limited', statusCode: 429 } }],
-  ['beside an error that is a text', { error: 'limited', code: 429 }],
-  ['beside an error that is true', { error: true, status: 429, message: 'limited' }],
-  ['a code of HTTP', { error: { message: 'limited', http_code: 429 } }],
-  ['an error within an error', { error: { error: { message: 'limited', code: 429 } } }],
+  ['LiteLLM, a numeric text', { error: { message: later, type: 'None', param: 'None', code: '429' } }],
+  ['a text that begins with the status', { error: { message: later, code: '429 Too Many Requests' } }],
+  ['a status beside the code', { error: { message: later, code: 'oops', status: 429 } }],
+  ['a numeric text as status', { error: { message: later, status: '429' } }],
+  ['another spelling of status', { error: { message: later, statusCode: 429 } }],
+  ['beside an error that is a text', { error: later, code: 429 }],
+  ['beside an error that is true', { error: true, status: 429, message: later }],
+  ['a code of HTTP', { error: { message: later, http_code: 429 } }],
+  ['an error within an error', { error: { error: { message: later, code: 429 } } }],
   ['MiniMax, too many calls', { base_resp: { status_code: 1002, status_msg: 'rate limit' } }],
   [
     'MiniMax, too many tokens',
     { id: 'x', choices: null, base_resp: { status_msg: 'no', status_code: 1039 } },
   ],
-  ['Google', { error: { code: 429, message: 'exhausted', status: 'RESOURCE_EXHAUSTED' } }],
-  ['Google, as a list', [{ error: { code: 429, message: 'exhausted', status: 'RESOURCE_EXHAUSTED' } }]],
+  ['Google', { error: { code: 429, message: later, status: 'RESOURCE_EXHAUSTED' } }],
+  ['Google, as a list', [{ error: { code: 429, message: later, status: 'RESOURCE_EXHAUSTED' } }]],
   [
     'OpenAI, a name',
     { error: { type: 'tokens', code: 'rate_limit_exceeded', message: 'try again in 20ms' } },
   ],
-  ['Anthropic, a type', { type: 'error', error: { type: 'rate_limit_error', message: 'limited' } }],
-  ['Mistral, no envelope', { object: 'error', type: 'rate_limited', code: '1300', message: 'limited' }],
+  ['Anthropic, a type', { type: 'error', error: { type: 'rate_limit_error', message: later } }],
+  ['Mistral, no envelope', { object: 'error', type: 'rate_limited', code: '1300', message: later }],
   ['no provider', { error: { message: 'No available model provider', code: 503 } }],
   ['an overloaded one', { error: { message: 'Overloaded', code: '529' } }],
   [
     'a choice that was not made',
-    { id: 'g', choices: [{ error: { code: 429, message: 'limited' }, message: { content: '' } }] },
+    { id: 'g', choices: [{ error: { code: 429, message: later }, message: { content: '' } }] },
   ],
   [
     'an error beside no choices',
-    { id: 'g', object: 'chat.completion', error: { code: 429, message: 'limited' }, choices: [] },
+    { id: 'g', object: 'chat.completion', error: { code: 429, message: later }, choices: [] },
   ],
   [
     'a failed response',
@@ -145,7 +147,7 @@ const retried = [
       object: 'response',
       status: 'failed',
       output: [],
-      error: { code: 'rate_limit_exceeded', message: 'limited' },
+      error: { code: 'rate_limit_exceeded', message: later },
     },
   ],
 ] as const;
@@ -159,7 +161,7 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
   test.each(['', 'text/plain', 'text/plain; charset=utf-8', 'application/x-ndjson', 'application/jsonl'])(
     'a document of the type "%s", in one piece and in several',
     async (type) => {
-      const error = `${JSON.stringify({ error: { message: 'limited', code: 429 } })}\n`;
+      const error = `${JSON.stringify({ error: { message: later, code: 429 } })}\n`;
       for (const how of [{}, { pieces: 2 }, { length: true }]) {
         const reply = await ask(written(type, error, how));
         expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
@@ -174,7 +176,7 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
     expect(reply).toEqual({ status: 200, text: content, sent: 2, outcome: 'ok' });
   });
 
-  const limited = { error: { message: 'limited', code: 429 } };
+  const limited = { error: { message: later, code: 429 } };
   test.each([
     ['in one packet of stated length', { length: true }],
     ['in many pieces', { pieces: 20 }],
@@ -192,7 +194,7 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
   });
 
   test.each([
-    ['whose event alone is named so', event({ message: 'limited', code: 429 }, 'error')],
+    ['whose event alone is named so', event({ message: later, code: 429 }, 'error')],
     [
       'in a chunk that ends its choice',
       event({ error: limited.error, choices: [{ delta: { content: '' }, finish_reason: 'error' }] }),
@@ -311,7 +313,7 @@ describe('a success is passed on as such:', () => {
   });
 
   test.each([[{}], [{ pieces: 2 }], [{ length: true }]])('text that shows an error, %j', async (how) => {
-    const text = `An error is written so:\n${JSON.stringify({ error: { message: 'limited', code: 429 } })}\n`;
+    const text = `An error is written so:\n${JSON.stringify({ error: { message: later, code: 429 } })}\n`;
     for (const type of ['', 'text/plain'])
       expect(await ask(written(type, text, how))).toEqual({ status: 200, text, sent: 1, outcome: 'ok' });
   });

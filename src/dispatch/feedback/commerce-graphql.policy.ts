@@ -15,6 +15,7 @@ import {
   countAt,
   isRecord,
   lastObject,
+  numberAt,
   parseJson,
   recordAt,
   stringAt,
@@ -27,6 +28,7 @@ export interface QueryCost {
   /** `null`: not executed. */
   readonly actual: number | null;
   readonly max: number;
+  /** Negative where calls under way have taken more than there was. */
   readonly available: number;
   readonly restoreRate: number;
 }
@@ -34,7 +36,7 @@ export interface QueryCost {
 function asCost(cost: JsonRecord | null): QueryCost | null {
   const status = recordAt(cost, 'throttleStatus');
   const max = countAt(status, 'maximumAvailable');
-  const available = countAt(status, 'currentlyAvailable');
+  const available = numberAt(status, 'currentlyAvailable');
   const restoreRate = countAt(status, 'restoreRate');
   if (max === null || available === null || restoreRate === null || max <= 0 || restoreRate <= 0) return null;
   const requested = countAt(cost, 'requestedQueryCost');

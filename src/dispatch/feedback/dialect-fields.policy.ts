@@ -4,10 +4,9 @@
  * Owns: from a described field to a number of calls or milliseconds. Does not own: which window they describe
  * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
  */
-import type { CountField, DialectFields, TimeField, TimeUnit } from '../../config/dialect.ts';
-import { answeredAtMs, goDurationMs, resetMs, type ResponseTime } from '../duration.policy.ts';
-import { httpDateMs, rfc3339Ms } from '../instant.policy.ts';
-import { count } from './reading.policy.ts';
+import type { CountField, DialectFields, TimeField } from '../../config/dialect.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
+import { count, reset } from './reading.policy.ts';
 
 export type Fields = ReadonlyMap<string, string>;
 
@@ -46,10 +45,7 @@ function countIn(field: CountField | null, fields: Fields): number | null {
 }
 
 function timeIn(field: TimeField | null, fields: Fields, at: ResponseTime): number | null {
-  const value = field === null ? undefined : valueOf(field, fields);
-  if (field === null || value === undefined) return null;
-  const timeMs = inMs(field.as, value.trim(), at);
-  return timeMs === null || !Number.isFinite(timeMs) ? null : Math.max(0, Math.ceil(timeMs));
+  return field === null ? null : reset(valueOf(field, fields), at, field.as).resetInMs;
 }
 
 /** The value of a field, or the number behind a name in that value: `total=100; remaining=99`. */
@@ -61,35 +57,4 @@ function valueOf({ name, member }: CountField, fields: Fields): string | undefin
     if (key.trim().toLowerCase() === member) return found?.trim();
   }
   return undefined;
-}
-
-const decimal = /^\d{1,15}(?:\.\d{1,9})?$/;
-
-function inMs(as: TimeUnit, value: string, at: ResponseTime): number | null {
-  switch (as) {
-    case 'inferred':
-      return resetMs(value, at);
-    case 'date': {
-      const instant = rfc3339Ms(value) ?? httpDateMs(value);
-      return instant === null ? null : instant - answeredAtMs(at);
-    }
-    case 'duration':
-      return goDurationMs(value);
-    case 'seconds':
-    case 'milliseconds':
-    case 'epoch-seconds':
-    case 'epoch-milliseconds':
-      return decimal.test(value) ? numberMs(as, Number(value), at) : null;
-  }
-}
-
-function numberMs(
-  as: Exclude<TimeUnit, 'inferred' | 'date' | 'duration'>,
-  value: number,
-  at: ResponseTime,
-): number {
-  const scale = as.endsWith('milliseconds') ? 1 : 1000;
-  // Thousandths first, so that 2.3 s does not become 2301 ms through binary rounding.
-  const timeMs = Math.round(value * scale * 1e3) / 1e3;
-  return as.startsWith('epoch') ? timeMs - answeredAtMs(at) : timeMs;
 }

@@ -6,7 +6,7 @@
  */
 import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
 import type { ResponseCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
-import type { ResponseTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
 import { readFields, type FieldReading } from './dialect-fields.policy.ts';
 import type { ResponseFacts } from './facts.policy.ts';

@@ -1,12 +1,13 @@
 /**
  * What a response teaches where the upstream's provider is not known.
  *
- * Owns: 429, 503 and the rate-limit fields that no provider owns. Does not own: bodies; without a known shape they
- * prove nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
+ * Owns: 429, 503 and the rate-limit fields that no provider owns. Does not own: what a body proves beside a wait; without a known shape
+ * that is nothing (GitHub's has one, `github.policy.ts`). Invariant: only requests are metered.
  */
 import type { Feedback, MeterName, MeterReport } from '../../call.ts';
-import type { ResponseTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
+import { bodyWaitMs } from './body-wait.policy.ts';
 import type { ResponseFacts } from './facts.policy.ts';
 import { githubThrottle } from './github.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
@@ -24,11 +25,12 @@ export function learnFromGeneric({ status, fields, body, nowMs }: ResponseFacts)
   const github = githubThrottle({ status, fields, body, statedMs, exhaustedMs });
   if (github !== null) return { meters, throttle: github };
   if (status === 429) {
-    const waitMs = statedMs ?? exhaustedMs;
+    const waitMs = statedMs ?? bodyWaitMs(body, at) ?? exhaustedMs;
     return { meters, throttle: { kind: 'rate', waitMs, meter: wantedFor } };
   }
   const isOverload = status === 503 || status === 529;
-  return { meters, throttle: isOverload ? { kind: 'overload', waitMs: statedMs } : null };
+  if (!isOverload) return { meters, throttle: null };
+  return { meters, throttle: { kind: 'overload', waitMs: statedMs ?? bodyWaitMs(body, at) } };
 }
 
 const joined = (plain: readonly Reading[], named: readonly Reading[]): readonly Reading[] =>

@@ -1,11 +1,11 @@
 /**
  * Rate-limit fields that no provider owns: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers),
- * the older `RateLimit-Limit/-Remaining/-Reset`, and `X-RateLimit-Limit/-Remaining/-Reset`.
+ * the older `RateLimit-Limit/-Remaining/-Reset`, and `X-RateLimit-Limit/-Remaining/-Reset`, also written `X-Rate-Limit-…`.
  *
  * Owns: a tolerant reader; real senders break the grammar (`"fixed window";"resolvers";q=3000`). Does not own: writing
  * these fields (a strict serializer elsewhere). Invariant: malformed members are ignored, never read as 0.
  */
-import type { ResponseTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
 /** Most responses state nothing: every call's response is read, so that is found out without making lists. */
@@ -153,15 +153,23 @@ export function namedWindowReadings(fields: ReadonlyMap<string, string>): readon
   });
 }
 
+const prefixes = ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'] as const;
+
+/** How the triple of a response begins: a part of it may be missing, as Reddit leaves out the limit. */
+function prefixIn(fields: ReadonlyMap<string, string>): string | undefined {
+  const parts = ['limit', 'reset', 'reset-after'];
+  const part = parts.find((one) => prefixes.some((prefix) => fields.has(prefix + one)));
+  return part === undefined ? undefined : prefixes.find((prefix) => fields.has(prefix + part));
+}
+
 /**
- * Readings of the un-dimensioned triple `x-ratelimit-*` or `ratelimit-*`, requests by convention; none when absent. Up to
- * draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one
+ * Readings of the un-dimensioned triple, requests by convention; none when absent. Up to draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one
  * that is the limit.
  */
 export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
-  const prefix = fields.has('x-ratelimit-limit') ? 'x-ratelimit-' : 'ratelimit-';
+  const prefix = prefixIn(fields);
+  if (prefix === undefined) return none;
   const stated = fields.get(`${prefix}limit`);
-  if (stated === undefined) return none;
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
   const until = resetOf(fields, prefix, at);
@@ -205,8 +213,8 @@ function resetOf(
   prefix: string,
   at: ResponseTime,
 ): ReturnType<typeof reset> {
-  const left = fields.get(`${prefix}reset-after`);
-  const after = left !== undefined && /^\d{1,9}(\.\d{1,9})?$/.test(left.trim()) ? Number(left) * 1000 : null;
-  if (after === null) return reset(fields.get(`${prefix}reset`), at);
-  return { resetInMs: Math.ceil(after), resetGrainMs: 1 };
+  const { resetInMs } = reset(fields.get(`${prefix}reset-after`), at, 'seconds');
+  return resetInMs === null
+    ? reset(fields.get(`${prefix}reset`), at)
+    : { resetInMs: Math.ceil(resetInMs), resetGrainMs: 1 };
 }

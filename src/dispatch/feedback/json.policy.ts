@@ -29,10 +29,16 @@ export function stringAt(parent: unknown, name: string): string | null {
   return typeof value === 'string' ? value : null;
 }
 
-/** Member `name` when it is a finite number that is not negative, else `null`. */
-export function countAt(parent: unknown, name: string): number | null {
+/** Member `name` when it is a finite number, else `null`. */
+export function numberAt(parent: unknown, name: string): number | null {
   const value = isRecord(parent) ? parent[name] : undefined;
-  return typeof value === 'number' && Number.isFinite(value) && value >= 0 ? value : null;
+  return typeof value === 'number' && Number.isFinite(value) ? value : null;
+}
+
+/** The same when it is not negative. */
+export function countAt(parent: unknown, name: string): number | null {
+  const number = numberAt(parent, name);
+  return number === null || number < 0 ? null : number;
 }
 
 /** Parsed text, or `undefined` when it is no JSON or too long. */

@@ -7,8 +7,9 @@
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
-import type { ResponseTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
+import { bodyWaitMs } from './body-wait.policy.ts';
 import type { ResponseFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
 import { parseJson } from './json.policy.ts';
@@ -92,10 +93,8 @@ function verdictFor(known: Verdict | null, words: RefusalWords, message: Limiter
 }
 
 /** A 402 that states a time asks for a wait, and condemns nobody. */
-function waitsOut({ verdict, error, message }: Refused, status: number, statedMs: number | null): boolean {
-  if (status !== 402 || (verdict !== 'quota' && verdict !== 'unclear')) return false;
-  return (statedMs ?? error?.retryDelayMs ?? message.waitMs ?? 0) > 0;
-}
+const waitsOut = (verdict: Verdict | null, status: number, namedMs: number | null): boolean =>
+  status === 402 && (verdict === 'quota' || verdict === 'unclear') && namedMs !== null;
 
 function throttleOf(
   facts: ResponseFacts,
@@ -104,10 +103,11 @@ function throttleOf(
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
+  if (refused.verdict === null) return null;
   const stated = retryAfterMs(facts.fields, facts.nowMs);
-  const verdict = waitsOut(refused, status, stated) ? 'rate' : refused.verdict;
-  if (verdict === null) return null;
-  const waitMs = verdict === 'rate' ? rateWaitMs(stated, readings, refused) : stated;
+  const inBody = bodyWaitMs(facts.body, { date: facts.fields.get('date'), now: facts.nowMs });
+  const verdict = waitsOut(refused.verdict, status, stated ?? inBody) ? 'rate' : refused.verdict;
+  const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : stated;
   return asThrottle(verdict, waitMs, meterAtFault(facts.fields, refused, reports));
 }
 
@@ -124,8 +124,11 @@ function byStatus(words: RefusalWords, message: LimiterMessage): Verdict | null 
  * The wait that a refusal states, the first of: `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's
  * trap (`azure.policy.ts`) it is at least what the body states, or else the renewal period.
  */
-function rateWaitMs(stated: number | null, readings: readonly Reading[], refused: Refused): number | null {
-  const inBody = refused.error?.retryDelayMs ?? refused.message.waitMs;
+function rateWaitMs(
+  stated: number | null,
+  inBody: number | null,
+  readings: readonly Reading[],
+): number | null {
   const trapMs = renewalTrapMs(readings);
   if (trapMs !== null) return Math.max(stated ?? 0, inBody ?? trapMs);
   return stated ?? inBody ?? exhaustedForMs(readings);

@@ -1,14 +1,13 @@
 /**
  * The limiter's sentence: what a language-model provider writes when it refuses.
  *
- * Owns: the message grammar of OpenAI and Groq, the older OpenAI form, and Azure's and Gemini's "retry after". Does not
- * own: the verdict (codes and types decide, `model-error.policy.ts`). Invariant: linear, bounded, never throws; a
- * number that is not in the text is `null`.
+ * Owns: the message grammar of OpenAI and Groq, and the older OpenAI form. Does not own: the verdict (codes and types decide,
+ * `model-error.policy.ts`), and the wait (`body-wait.policy.ts`). Invariant: linear, bounded, never throws; a number that is not in the
+ * text is `null`.
  */
 import type { MeterName, QuotaScope } from '../../call.ts';
-import { goDurationMs } from '../duration.policy.ts';
 
-/** What a refusal's text states. Counts are units as written, `waitMs` is rounded up. */
+/** What a refusal's text states. Counts are units as written. */
 export interface LimiterMessage {
   /** `RPM`, `RPD`, `TPM`, `TPD`, `ITPM`, `OTPM`, or the words before "per" when there is no abbreviation for them. */
   readonly metric: string | null;
@@ -17,7 +16,6 @@ export interface LimiterMessage {
   readonly limit: number | null;
   readonly used: number | null;
   readonly requested: number | null;
-  readonly waitMs: number | null;
   /** "Request too large": no wait will make it fit. */
   readonly tooLarge: boolean;
   readonly scope: QuotaScope;
@@ -35,7 +33,6 @@ export function readMessage(text: string): LimiterMessage {
     limit,
     used: numberAfter(/\bUsed (\d[\d,]*)/, message),
     requested,
-    waitMs: waitIn(message),
     tooLarge:
       /\brequest too large\b/i.test(message) || (limit !== null && requested !== null && requested > limit),
     scope: scopeOf(message),
@@ -65,29 +62,6 @@ function meterOf(what: string, daily: boolean): MeterName | null {
 function numberAfter(pattern: RegExp, message: string): number | null {
   const digits = pattern.exec(message)?.[1];
   return digits === undefined ? null : Number(digits.replaceAll(',', ''));
-}
-
-const tryAgain =
-  /\b(?:try again|retry) (?:in|after) (\d[^\s]{0,40})(?: (milliseconds?|seconds?|minutes?|hours?))?/i;
-const wordMs: Readonly<Record<string, number>> = {
-  millisecond: 1,
-  second: 1000,
-  minute: 60_000,
-  hour: 3_600_000,
-};
-
-/** Wait in the text, rounded up. A duration may hold dots; the sentence's own dot or comma is cut off. */
-function waitIn(message: string): number | null {
-  const found = tryAgain.exec(message);
-  if (found === null) return null;
-  const value = (found[1] ?? '').replace(/[.,;)]+$/, '');
-  const unit = found[2]?.toLowerCase().replace(/s$/, '');
-  const waitMs = unit === undefined ? goDurationMs(value) : bare(value) * (wordMs[unit] ?? NaN);
-  return waitMs === null || !Number.isFinite(waitMs) ? null : Math.ceil(waitMs);
-}
-
-function bare(value: string): number {
-  return /^\d+(\.\d+)?$/.test(value) ? Number(value) : NaN;
 }
 
 function scopeOf(message: string): QuotaScope {

@@ -6,7 +6,6 @@
  */
 import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
 import { providerError, type ProviderError } from '../../provider-error.policy.ts';
-import { goDurationMs } from '../duration.policy.ts';
 
 /** An error of any dialect, flattened. */
 export interface ModelError {
@@ -18,8 +17,6 @@ export interface ModelError {
   readonly message: string;
   /** HTTP status that the error itself states; `null` = none. */
   readonly status: number | null;
-  /** Google's `retryDelay`, milliseconds. */
-  readonly retryDelayMs: number | null;
   /** Google's violated quota ids. */
   readonly quotaIds: readonly string[];
   /** Fields that OpenRouter repeats in the body, lower-case names. */
@@ -94,7 +91,6 @@ function flatten(error: JsonRecord): ModelError {
     said: providerError({ type: error['type'] ?? error['status'], code: error['code'] }),
     message: stringAt(error, 'message') ?? '',
     status: statusAmong(error),
-    retryDelayMs: delayIn(parts),
     quotaIds: parts.flatMap(violatedQuotas),
     fields: repeatedFields(error),
   };
@@ -122,14 +118,6 @@ function statusAmong(error: JsonRecord): number | null {
 
 function word(value: unknown): string | null {
   return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : null;
-}
-
-function delayIn(parts: readonly JsonRecord[]): number | null {
-  for (const part of parts) {
-    const delayMs = goDurationMs(stringAt(part, 'retryDelay') ?? '');
-    if (delayMs !== null) return Math.ceil(delayMs);
-  }
-  return null;
 }
 
 function violatedQuotas(part: JsonRecord): readonly string[] {

@@ -6,7 +6,8 @@
  * fit exactly one known length is `null`, a level is an interval that contains the truth.
  */
 import type { MeterName, MeterReport } from '../../call.ts';
-import { resetMs, type ResponseTime } from '../duration.policy.ts';
+import type { TimeUnit } from '../../config/dialect.ts';
+import { singleValues, timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 
 /** One limit of a response; `null` members were absent or unusable. */
 export interface Reading {
@@ -27,6 +28,9 @@ export interface Reading {
   readonly statedWindowMs: number | null;
 }
 
+/** A field that is longer states nothing. Characters. */
+const maxField = 1_024;
+
 /** A field that counts something: thousands commas stripped, repeats must agree, `-1` and garbage are `null`. */
 export function count(value: string | undefined): number | null {
   if (value === undefined || value.length > 64) return null;
@@ -37,13 +41,23 @@ export function count(value: string | undefined): number | null {
   return /^\d+(\.\d+)?$/.test(digits) ? Number(digits) : null;
 }
 
-/** A reset field with its rounding: a value with a unit is exact to the millisecond, all others to the second. */
+/**
+ * A reset field with its rounding: a value with a unit is exact to the millisecond, all others to the second. Of several values the
+ * latest counts. An instant in the past is 0: that reset has happened.
+ */
 export function reset(
   value: string | undefined,
   at: ResponseTime,
+  as: TimeUnit = 'inferred',
 ): { readonly resetInMs: number | null; readonly resetGrainMs: number } {
   if (value === undefined) return { resetInMs: null, resetGrainMs: 0 };
-  return { resetInMs: resetMs(value, at), resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000 };
+  const times =
+    value.length > maxField ? [] : singleValues(value).map((single) => timeLeftMs(single, as, at));
+  const found = times.filter((timeMs) => timeMs !== null);
+  return {
+    resetInMs: found.length === 0 ? null : Math.max(0, ...found),
+    resetGrainMs: /\d[a-zµμ]+$/.test(value.trim()) ? 1 : 1000,
+  };
 }
 
 const minuteMs = 60_000;
@@ -173,11 +187,13 @@ function addTighter(reports: MeterReport[], report: MeterReport): void {
   else if (report.limit < known.limit) reports[at] = report;
 }
 
-/** Milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
+/** For how long a refusal lasts: milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
 export function exhaustedForMs(readings: readonly Reading[]): number | null {
   let waitMs: number | null = null;
   for (const { meter, remaining, resetInMs, resetMeans } of readings) {
-    if (remaining === null || remaining >= 1 || resetInMs === null) continue;
+    // Without a word of what is left, a refusal shows that nothing is, and its window ends at the reset.
+    const isSpent = remaining === null ? resetMeans === 'window' : remaining < 1;
+    if (!isSpent || resetInMs === null) continue;
     // A meter drains, so calls have room before it is empty. Of a limit without a meter only the instant of emptiness is known.
     if (resetMeans === 'full' && meter !== null) continue;
     if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));

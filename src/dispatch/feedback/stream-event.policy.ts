@@ -7,6 +7,7 @@
  */
 import type { Feedback } from '../../call.ts';
 import { believable } from './believable.policy.ts';
+import { parsedWaitMs } from './body-wait.policy.ts';
 import { nothingLearned } from './facts.policy.ts';
 import { isRecord, lastObject, parseJson, type JsonRecord } from './json.policy.ts';
 import { asThrottle, refusedIn, requested, withMessage } from './language-model.policy.ts';
@@ -18,16 +19,19 @@ export function namedError(data: string, event: string | undefined): string {
   return isRecord(parseJson(data)) ? `{"error":${data}}` : JSON.stringify({ error: data });
 }
 
-/** Learns from the data of one event (JSON; `data:` prefixes are tolerated). Anything else teaches nothing. */
-export function learnFromStreamEvent(text: string): Feedback {
+/**
+ * Learns from the data of one event (JSON; `data:` prefixes are tolerated). Anything else teaches nothing. `nowMs`: the wall clock, for
+ * an instant in it.
+ */
+export function learnFromStreamEvent(text: string, nowMs: number): Feedback {
   if (!isErrorText(text)) return nothingLearned;
   const body = parseJson(text.replace(/^data: ?/gm, '')) ?? errorAlone(text);
   const errorStatus = statusInside(body);
   if (errorStatus === null) return nothingLearned;
   const refused = refusedIn(body, errorStatus);
-  const { error, message, verdict } = refused;
+  const { message, verdict } = refused;
   if (verdict === null) return { ...nothingLearned, errorStatus };
-  const waitMs = verdict === 'rate' ? (error?.retryDelayMs ?? message.waitMs) : null;
+  const waitMs = verdict === 'rate' ? parsedWaitMs(body, { date: null, now: nowMs }) : null;
   const meters = withMessage([], message);
   return believable({
     meters,

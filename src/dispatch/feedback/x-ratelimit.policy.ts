@@ -4,7 +4,7 @@
  *
  * Owns: that form. Does not own: who has which dimensions (`providers/`), and arithmetic (`reading.policy.ts`).
  */
-import type { ResponseTime } from '../duration.policy.ts';
+import type { ResponseTime } from '../stated-time.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
 export interface Dimension {

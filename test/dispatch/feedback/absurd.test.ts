@@ -22,7 +22,7 @@ test.each([
 
 test('the feedback of a stream reads a wait of years as a day', () => {
   const event = JSON.stringify({ error: { code: 'rate_limit_exceeded', message } });
-  expect(learnFromStreamEvent(event).throttle?.waitMs).toBe(dayMs);
+  expect(learnFromStreamEvent(event, refusal.nowMs).throttle?.waitMs).toBe(dayMs);
 });
 
 const success = { ...refusal, status: 200 };

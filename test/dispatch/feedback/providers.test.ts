@@ -51,7 +51,7 @@ test('every refusal that a provider states in a response is understood in a stre
   );
   expect(inStreams.length).toBeGreaterThan(8);
   for (const sample of inStreams) {
-    const reported = learnFromStreamEvent(JSON.stringify(sample.body)).throttle;
+    const reported = learnFromStreamEvent(JSON.stringify(sample.body), nowMs).throttle;
     // A status is all that some of them have; an event has none.
     if (reported !== null) expect([sample.says, reported.kind]).toEqual([sample.says, sample.throttle?.kind]);
   }

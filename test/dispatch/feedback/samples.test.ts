@@ -43,7 +43,7 @@ function seen(sample: Sample) {
   const body = sample.body === null ? null : JSON.stringify(sample.body);
   const feedback =
     sample.status === '200-sse'
-      ? learnFromStreamEvent(body ?? '')
+      ? learnFromStreamEvent(body ?? '', now)
       : learnFrom(kindOf(sample), {
           status: sample.status,
           fields,

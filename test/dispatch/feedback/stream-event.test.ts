@@ -1,5 +1,9 @@
+import type { Feedback } from '../../../src/call.ts';
 import { describe, expect, test } from '@jest/globals';
-import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+import { learnFromStreamEvent as learn } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+
+const now = Date.UTC(2026, 0, 1);
+const learnFromStreamEvent = (text: string): Feedback => learn(text, now);
 
 const nothing = { meters: [], throttle: null };
 const message =

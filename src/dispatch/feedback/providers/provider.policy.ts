@@ -1,5 +1,5 @@
 /** What a provider's file adds to the common reading of language-model responses. Types only. */
-import type { ResponseTime } from '../../duration.policy.ts';
+import type { ResponseTime } from '../../stated-time.policy.ts';
 import type { LimiterMessage } from '../message.policy.ts';
 import type { ModelError, Verdict } from '../model-error.policy.ts';
 import type { Reading } from '../reading.policy.ts';

@@ -2,7 +2,7 @@
  * The providers of language models. `CONTRIBUTING.md` (recipe "A provider's dialect") names all that a new one needs. Where
  * several providers know the form of a field or of a refusal, the first in this list reads it.
  */
-import type { ResponseTime } from '../../duration.policy.ts';
+import type { ResponseTime } from '../../stated-time.policy.ts';
 import type { ModelError } from '../model-error.policy.ts';
 import type { Reading } from '../reading.policy.ts';
 import { xRateLimitReadings } from '../x-ratelimit.policy.ts';

@@ -1,0 +1,309 @@
+/** The wait that a refusal states, in the spelling of each provider: documented fields and bodies, or recorded ones. */
+import { describe, expect, test } from '@jest/globals';
+import fc from 'fast-check';
+import type { UpstreamKind } from '../../../src/call.ts';
+import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+
+const nowMs = Date.UTC(2026, 8, 1, 12, 0, 0);
+const endsAt = (seconds: number): Date => new Date(nowMs + seconds * 1000);
+const epoch = (seconds: number): string => String(nowMs / 1000 + seconds);
+
+interface Refusal {
+  readonly kind?: UpstreamKind;
+  readonly fields?: Readonly<Record<string, string>>;
+  readonly body?: unknown;
+  readonly status?: number;
+}
+
+function waitOf({ kind = 'generic', fields = {}, body = null, status = 429 }: Refusal): number | null {
+  const text = body === null || typeof body === 'string' ? body : JSON.stringify(body);
+  const all = new Map(Object.entries({ date: new Date(nowMs).toUTCString(), ...fields }));
+  return (
+    learnFrom(kind, { status, fields: all, body: text, callClass: 'default', nowMs }).throttle?.waitMs ?? null
+  );
+}
+
+const limits = (prefix: string, limit: string, remaining: string, reset: string): Record<string, string> => ({
+  [`${prefix}-limit`]: limit,
+  [`${prefix}-remaining`]: remaining,
+  [`${prefix}-reset`]: reset,
+});
+
+describe('the wait in the fields of a refusal', () => {
+  const rows: readonly (readonly [string, Record<string, string>, number | null])[] = [
+    ['Okta, X', limits('x-rate-limit', '600', '0', epoch(12)), 12_000],
+    ['Okta, two limits', limits('x-rate-limit', '600, 1', '599, 0', `${epoch(6)}, ${epoch(12)}`), 12_000],
+    [
+      'Reddit',
+      { 'x-ratelimit-used': '600', 'x-ratelimit-remaining': '0.0', 'x-ratelimit-reset': '42' },
+      42_000,
+    ],
+    ['Jira Cloud', limits('x-ratelimit', '100', '0', '2026-09-01T12:01Z'), 60_000],
+    [
+      'lemlist',
+      limits('x-ratelimit', '20', '0', 'Tue Sep 01 2026 12:00:07 GMT+0000 (Coordinated Universal Time)'),
+      7000,
+    ],
+    ['Vimeo', limits('x-ratelimit', '100', '0', '2026-09-01T12:00:30+00:00'), 30_000],
+    ['Cloudflare', { 'x-ratelimit-reset': endsAt(20).toUTCString() }, 20_000],
+    ['Twitch', limits('ratelimit', '800', '0', epoch(9)), 9000],
+    ['Mailgun', limits('x-ratelimit', '500', '0', String(nowMs + 1500)), 1500],
+    [
+      'Discord',
+      { 'x-ratelimit-limit': '5', 'x-ratelimit-remaining': '0', 'x-ratelimit-reset-after': '1.257' },
+      1257,
+    ],
+    [
+      'WooCommerce Store',
+      { ...limits('ratelimit', '25', '0', epoch(8)), 'ratelimit-retry-after': '8' },
+      8000,
+    ],
+    ['BigCommerce', { 'x-retry-after': '15' }, 15_000],
+    ['Azure Cosmos DB', { 'x-ms-retry-after-ms': '534' }, 534],
+    [
+      'Etsy, a spent day',
+      { 'x-limit-per-day': '10000', 'x-remaining-today': '0', 'retry-after': '3600' },
+      3_600_000,
+    ],
+    ['Zoom', { 'retry-after': '2026-09-01T12:00:11Z' }, 11_000],
+    ['a limit below zero', limits('x-ratelimit', '10', '-3', '5'), 5000],
+    ['HTTP-date in UTC', { 'retry-after': endsAt(5).toUTCString().replace('GMT', 'UTC') }, 5000],
+    ['HTTP-date with an offset', { 'retry-after': endsAt(5).toUTCString().replace('GMT', '+0000') }, 5000],
+    ['seconds with their unit', { 'retry-after': '30s' }, 30_000],
+    ['seconds in words', { 'retry-after': '30 seconds' }, 30_000],
+    ['minutes and seconds', { 'retry-after': '1m30s' }, 90_000],
+    ['milliseconds', { 'retry-after': '500ms' }, 500],
+    ['ISO 8601', { 'retry-after': 'PT1M30S' }, 90_000],
+    ['sent twice', { 'retry-after': '2, 5' }, 5000],
+    ['sent twice, once absurd', { 'retry-after': '5, 99999999999999' }, 5000],
+    ['zero', { 'retry-after': '0' }, null],
+    ['negative', { 'retry-after': '-1' }, null],
+    ['a reset that is over', limits('x-ratelimit', '100', '0', '2026-09-01T11:00Z'), null],
+    ['a limit that has room', limits('x-ratelimit', '100', '7', '30'), null],
+    ['no word of it', { 'content-type': 'text/html' }, null],
+  ];
+
+  test.each(rows)('%s: %j is %p ms', (_, fields, expected) => {
+    expect(waitOf({ fields })).toBe(expected);
+  });
+});
+
+describe('the wait in the body of a refusal', () => {
+  const rows: readonly (readonly [string, unknown, number | null])[] = [
+    [
+      'Telegram',
+      {
+        ok: false,
+        error_code: 429,
+        description: 'Too Many Requests: retry after 14',
+        parameters: { retry_after: 14 },
+      },
+      14_000,
+    ],
+    [
+      'Telegram, its sentence alone',
+      { ok: false, error_code: 429, description: 'Too Many Requests: retry after 14' },
+      14_000,
+    ],
+    ['Discord', { message: 'You are being rate limited.', retry_after: 64.57, global: false }, 64_570],
+    [
+      'Dropbox',
+      {
+        error_summary: 'too_many_requests/..',
+        error: { reason: { '.tag': 'too_many_requests' }, retry_after: 300 },
+      },
+      300_000,
+    ],
+    [
+      'monday.com',
+      {
+        errors: [
+          {
+            message: 'Complexity budget exhausted',
+            extensions: { code: 'COMPLEXITY_BUDGET_EXHAUSTED', retry_in_seconds: 14 },
+          },
+        ],
+      },
+      14_000,
+    ],
+    [
+      'monday.com, an earlier form',
+      {
+        error_code: 'ComplexityException',
+        error_message:
+          'Complexity budget exhausted, query cost 222080 budget remaining 747 out of 10000000 reset in 10 seconds',
+      },
+      10_000,
+    ],
+    [
+      'Google',
+      {
+        error: {
+          code: 429,
+          details: [{ '@type': 'type.googleapis.com/google.rpc.RetryInfo', retryDelay: '31.5s' }],
+        },
+      },
+      31_500,
+    ],
+    ['Stack Exchange', { error_id: 502, error_name: 'throttle_violation', backoff: 10 }, 10_000],
+    ['Django REST framework', { detail: 'Request was throttled. Expected available in 45 seconds.' }, 45_000],
+    [
+      '@fastify/rate-limit',
+      { statusCode: 429, error: 'Too Many Requests', message: 'Rate limit exceeded, retry in 1 minute' },
+      60_000,
+    ],
+    [
+      'Azure',
+      {
+        error: {
+          code: '429',
+          message:
+            'Requests have exceeded call rate limit. Please retry after 34 seconds. To raise it, see https://aka.ms',
+        },
+      },
+      34_000,
+    ],
+    [
+      'Groq',
+      { error: { message: 'Rate limit reached. Please try again in 1m8.256s. Need more? Visit us' } },
+      68_256,
+    ],
+    [
+      'OpenAI, an early form',
+      { error: { message: 'Limit: 3 / min. Please try again in 20s. Contact us.' } },
+      20_000,
+    ],
+    ['a member in camel case', { error: { retryAfterMs: 1500 } }, 1500],
+    ['a member with its minutes', { retry_after_minutes: 2 }, 120_000],
+    ['an instant', { error: { retry_at: endsAt(9).toISOString() } }, 9000],
+    ['an epoch', { resets_at: nowMs / 1000 + 21 }, 21_000],
+    ['plain text', 'Too many requests, please try again in 15 minutes.', 900_000],
+    ['a page', '<html><body><h1>429</h1>Please wait 30 seconds before trying again.</body></html>', 30_000],
+    ['words', 'Please try again in 1 minute and 30 seconds.', 90_000],
+    ['one of a unit', { message: 'Slow down. Please try again in a minute.' }, 60_000],
+    ['an instant in a sentence', 'Quota used up, try again at 2026-09-01T12:00:40Z.', 40_000],
+    ['hours, minutes and seconds', 'Retry after 00:01:30', 90_000],
+    ['Chinese', { message: '请求过于频繁，请在 30 秒后重试' }, 30_000],
+    [
+      'how the limit counts',
+      { message: 'Rate limit of 5 requests per 60 seconds exceeded, please retry later' },
+      null,
+    ],
+    ['how the limit counts, in brackets', 'Try again later (limit: 100 requests per 60 seconds)', null],
+    ['a price', 'This model is available on plans with 30 days of history', null],
+    ['no time', { error: 'Quota exceeded' }, null],
+    ['a page without one', '<html>error code: 1015</html>', null],
+    ['zero', { retry_after: 0 }, null],
+    ['negative', { retry_after: -5 }, null],
+    ['absurd text', { retry_after: 'soon' }, null],
+  ];
+
+  test.each(rows)('%s: %j is %p ms', (_, body, expected) => {
+    expect(waitOf({ body })).toBe(expected);
+    expect(waitOf({ body, kind: 'language-model' })).toBe(expected);
+  });
+
+  test('is read of an overload as well', () => {
+    expect(waitOf({ body: { retry_after: 7 }, status: 503 })).toBe(7000);
+  });
+
+  test('yields to Retry-After', () => {
+    expect(waitOf({ fields: { 'retry-after': '3' }, body: { retry_after: 7 } })).toBe(3000);
+  });
+});
+
+describe('a wait, however it is written,', () => {
+  const wordsOf = (ms: number): string => (ms % 1000 === 0 ? `${ms / 1000} seconds` : `${ms} milliseconds`);
+  const goOf = (ms: number): string => {
+    const minutes = Math.floor(ms / 60_000);
+    return `${minutes > 0 ? `${minutes}m` : ''}${(ms % 60_000) / 1000}s`;
+  };
+  const at = (ms: number): Date => new Date(nowMs + ms);
+  const whole = (ms: number): number => Math.ceil(ms / 1000);
+  const spellings: readonly ((ms: number) => Refusal)[] = [
+    (ms) => ({ fields: { 'retry-after': String(whole(ms)) } }),
+    (ms) => ({ fields: { 'retry-after': (ms / 1000).toFixed(3) } }),
+    (ms) => ({ fields: { 'retry-after': `${whole(ms)}s` } }),
+    (ms) => ({ fields: { 'retry-after': goOf(ms) } }),
+    (ms) => ({ fields: { 'retry-after': wordsOf(ms) } }),
+    (ms) => ({ fields: { 'retry-after': `PT${ms / 1000}S` } }),
+    (ms) => ({ fields: { 'retry-after': at(whole(ms) * 1000).toUTCString() } }),
+    (ms) => ({
+      fields: {
+        'retry-after': at(whole(ms) * 1000)
+          .toUTCString()
+          .replace('GMT', '+0000'),
+      },
+    }),
+    (ms) => ({ fields: { 'retry-after': at(ms).toISOString() } }),
+    (ms) => ({ fields: { 'retry-after-ms': String(ms) } }),
+    (ms) => ({ fields: { 'x-retry-after': String(whole(ms)) } }),
+    (ms) => ({ fields: { 'x-ms-retry-after-ms': String(ms) } }),
+    (ms) => ({ fields: { 'retry-after': `1, ${whole(ms)}` } }),
+    (ms) => ({ fields: limits('x-rate-limit', '9', '0', epoch(whole(ms))) }),
+    (ms) => ({ fields: limits('x-ratelimit', '9', '0', String(nowMs + ms)) }),
+    (ms) => ({ fields: limits('ratelimit', '9', '0', String(whole(ms))) }),
+    (ms) => ({ fields: limits('x-ratelimit', '9', '0', goOf(ms)) }),
+    (ms) => ({ fields: limits('x-ratelimit', '9', '0', at(whole(ms) * 1000).toString()) }),
+    (ms) => ({ fields: { 'x-ratelimit-remaining': '0', 'x-ratelimit-reset': String(whole(ms)) } }),
+    (ms) => ({ fields: { ratelimit: `"a";r=0;t=${whole(ms)}` } }),
+    (ms) => ({ body: { retry_after: ms / 1000 } }),
+    (ms) => ({ body: { error: { retryAfterMs: ms } } }),
+    (ms) => ({ body: { error: { details: [{ retryDelay: `${(ms / 1000).toFixed(9)}s` }] } } }),
+    (ms) => ({ body: { resetAt: at(ms).toISOString() } }),
+    (ms) => ({ body: { errors: [{ message: `Please try again in ${goOf(ms)}. Thanks.` }] } }),
+    (ms) => ({ body: { message: `Too Many Requests: retry after ${whole(ms)}` } }),
+    (ms) => ({ body: `Please retry after ${wordsOf(ms)}.` }),
+    (ms) => ({ body: `Try again at ${at(ms).toISOString()}` }),
+  ];
+
+  test('is never undercut, and never exceeded by more than a second', () => {
+    const waits = fc.integer({ min: 1001, max: 80_000_000 });
+    fc.assert(
+      fc.property(waits, fc.constantFrom(...spellings.keys()), (ms, index) => {
+        const waitMs = waitOf(spellings[index]?.(ms) ?? {}) ?? NaN;
+        expect(waitMs - ms).toBeGreaterThanOrEqual(0);
+        expect(waitMs - ms).toBeLessThanOrEqual(1000);
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  test('is a whole number of milliseconds up to a day or nothing, whatever a body says', () => {
+    const name = fc.constantFrom(
+      'retry_after',
+      'retryDelay',
+      'message',
+      'error',
+      'reset_at',
+      'parameters',
+      'x',
+    );
+    const words = fc.constantFrom(
+      'try again',
+      ' in ',
+      'retry after ',
+      '20',
+      's',
+      ' minutes',
+      '.',
+      '2026-09-01T12:00Z',
+      'a ',
+    );
+    const text = fc.array(words, { maxLength: 8 }).map((list) => list.join(''));
+    const value = fc.oneof(text, fc.string(), fc.double(), fc.integer(), fc.constant(null));
+    const body = fc.oneof(
+      text,
+      fc.dictionary(name, fc.oneof(value, fc.dictionary(name, value), fc.array(value))),
+    );
+    fc.assert(
+      fc.property(body, (stated) => {
+        const waitMs = waitOf({ body: stated });
+        expect(waitMs === null || (Number.isInteger(waitMs) && waitMs >= 1 && waitMs <= 86_400_000)).toBe(
+          true,
+        );
+      }),
+      { numRuns: 1000 },
+    );
+  });
+});
