@@ -29,7 +29,10 @@ export async function runCheck({ config, connect, against }: CheckCommand, io: C
     const explained =
       against === null
         ? 0
-        : (await import('./learn.ts')).checkAgainst({ file: against, upstreams: settings.upstreams }, io);
+        : (await import('../../tools/learn/learn.ts')).checkAgainst(
+            { file: against, upstreams: settings.upstreams },
+            io,
+          );
     if (!connect) return explained;
     // Loads the drivers, which nothing else of this command needs.
     const { tryConnections } = await import('./check-connect.ts');

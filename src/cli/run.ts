@@ -49,7 +49,7 @@ async function codeOf(argv: readonly string[]): Promise<number> {
     case 'check':
       return runCheck(command, io);
     case 'learn':
-      return (await import('./learn.ts')).runLearn(command, io);
+      return (await import('../../tools/learn/learn.ts')).runLearn(command, io);
     case 'keys-create':
       return runKeysCreate(command, io);
     case 'keys-list':
@@ -61,7 +61,7 @@ async function codeOf(argv: readonly string[]): Promise<number> {
     case 'serve':
       return (await import('./serve.ts')).runServe(command, io);
     case 'demo':
-      return (await import('./demo.ts')).runDemo(command, io);
+      return (await import('../../demo/demo.ts')).runDemo(command, io);
   }
 }
 

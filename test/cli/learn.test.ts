@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from '@jest/globals';
 import { parse, stringify } from 'yaml';
 import { runCheck } from '../../src/cli/check.ts';
-import { runLearn } from '../../src/cli/learn.ts';
+import { runLearn } from '../../tools/learn/learn.ts';
 import type { SpokenParts } from '../../simulators/dialect.ts';
 import { recordingOf } from '../learn/recorded.ts';
 import { randomFrom } from '../limiter/parity-history.ts';

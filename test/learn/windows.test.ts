@@ -1,7 +1,7 @@
 /** A dialect is generated, the simulator's quota enforces it, and the recorded responses must tell it again. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { findWindows, type FoundWindow, type Observation } from '../../src/learn/windows.policy.ts';
+import { findWindows, type FoundWindow, type Observation } from '../../tools/learn/windows.policy.ts';
 import { randomFrom } from '../limiter/parity-history.ts';
 import { Quota } from '../../simulators/dialect/quota.ts';
 

@@ -2,8 +2,8 @@
  * The burst of the demonstration: three loops with the real OpenAI SDK and one sync worker with a real Shopify client,
  * all with their default retry settings. Owns the traffic and its count; where it goes is an argument.
  */
-import { systemClock } from '../clock.ts';
-import type { CliIo } from './io.ts';
+import { systemClock } from '../src/clock.ts';
+import type { CliIo } from '../src/cli/io.ts';
 
 export interface BurstTargets {
   readonly modelBase: string;

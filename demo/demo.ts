@@ -3,16 +3,16 @@
  * to the upstreams and through Sluice, and prints what each run came to. With `--serve` it sends nothing, prints lines
  * to paste, and keeps running; `npm start` is that.
  */
-import { systemClock, systemRandom } from '../clock.ts';
-import { parseSettings } from '../config/load.ts';
-import { watchProcess } from '../ingress/load.ts';
-import { startService, type Service } from '../service.ts';
-import { createCommerceSimulator } from '../../simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
-import { burst, type BurstResult, type BurstTargets } from './demo-burst.ts';
-import { endSignals } from './end-signal.ts';
-import type { CliIo } from './io.ts';
-import { createKey } from './keys.ts';
+import { createCommerceSimulator } from '../simulators/commerce.ts';
+import { createLanguageModelSimulator } from '../simulators/language-model.ts';
+import { endSignals } from '../src/cli/end-signal.ts';
+import type { CliIo } from '../src/cli/io.ts';
+import { createKey } from '../src/cli/keys.ts';
+import { systemClock, systemRandom } from '../src/clock.ts';
+import { parseSettings } from '../src/config/load.ts';
+import { watchProcess } from '../src/ingress/load.ts';
+import { startService, type Service } from '../src/service.ts';
+import { burst, type BurstResult, type BurstTargets } from './burst.ts';
 
 /** Quota of the simulated model: small enough for a burst to hit it, large enough for a demo to end soon. */
 const modelQuota = { rpm: 300, tpm: 1_000_000 };

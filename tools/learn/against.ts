@@ -3,11 +3,11 @@
  *
  * Owns: the judgement of one recording. Does not own: reading responses, which is the gateway's own (`dispatch/feedback/`).
  */
-import { bucketParts } from '../admission/buckets.policy.ts';
-import type { DialectWindow } from '../config/dialect.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
-import { learnFrom } from '../dispatch/feedback/learn-from.policy.ts';
-import { separatorsOf } from '../journey/separators.policy.ts';
+import { bucketParts } from '../../src/admission/buckets.policy.ts';
+import type { DialectWindow } from '../../src/config/dialect.ts';
+import type { UpstreamSettings } from '../../src/config/settings.ts';
+import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
+import { separatorsOf } from '../../src/journey/separators.policy.ts';
 import type { RecordedResponse } from './har.ts';
 import { looksRefused } from './propose.ts';
 

@@ -3,12 +3,12 @@
  * responses that the configuration does not explain. Owns: the words for the terminal.
  */
 import { readFileSync } from 'node:fs';
-import type { UpstreamSettings } from '../config/settings.ts';
-import { unexplained } from '../learn/against.ts';
-import { HarError, readHar, type RecordedResponse } from '../learn/har.ts';
-import { proposalText, propose } from '../learn/propose.ts';
-import { indexOrigins, matchOrigin } from '../target/origins.policy.ts';
-import type { CliIo } from './io.ts';
+import type { CliIo } from '../../src/cli/io.ts';
+import type { UpstreamSettings } from '../../src/config/settings.ts';
+import { indexOrigins, matchOrigin } from '../../src/target/origins.policy.ts';
+import { unexplained } from './against.ts';
+import { HarError, readHar, type RecordedResponse } from './har.ts';
+import { proposalText, propose } from './propose.ts';
 
 /** Exit code 0, or 1 when the file holds no response or cannot be read. */
 export function runLearn({ file }: { readonly file: string }, io: CliIo): number {
