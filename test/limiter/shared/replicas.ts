@@ -1,7 +1,7 @@
 /** Replicas of the limiter over one log in memory, with one guard and one clock that the test moves. */
 import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
-import { bucketKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
+import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/failover/when-down.ts';
 import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/limiter/limiter.ts';
 import { MemoryLaneGuard, type LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
@@ -30,6 +30,14 @@ export interface Replica {
   settle(ticket: string, settlement?: Settlement): Promise<void>;
 }
 
+interface ReplicaOptions {
+  readonly whenDown?: WhenDown;
+  readonly guard?: LaneGuard;
+  readonly idleMs?: number;
+  /** Replicas of another version have logs of their own. */
+  readonly version?: string;
+}
+
 export class World {
   readonly clock: ManualClock = manualClock(1_000_000);
   readonly #logs = new Map<LogKey, OrderedLog<LogEvent>>();
@@ -43,11 +51,7 @@ export class World {
 
   replica(
     id: string,
-    {
-      whenDown = 'deny',
-      guard = this.guard,
-      idleMs = 60_000,
-    }: { whenDown?: WhenDown; guard?: LaneGuard; idleMs?: number } = {},
+    { whenDown = 'deny', guard = this.guard, idleMs = 60_000, version = '' }: ReplicaOptions = {},
   ): Replica {
     const { clock } = this;
     const grants: Grant[] = [];
@@ -73,7 +77,7 @@ export class World {
       replicas: () => 2,
       onFailure: (failure) => void failures.push(failure),
       openLog: (key) => {
-        ends.push(this.#logOf(key).open(id));
+        ends.push(this.#logOf(logKey(`${version}${key}`)).open(id));
         return end();
       },
     });

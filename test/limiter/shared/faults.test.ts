@@ -1,0 +1,295 @@
+/** The limiter over a log that loses entries, that is away, and whose replicas stop: no call is lost, and none is sent twice. */
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { bucketKey, laneKey, ticketId } from '../../../src/ids.ts';
+import { leaseMs, World, type Replica } from './replicas.ts';
+
+let world: World;
+let a: Replica;
+let b: Replica;
+beforeEach(() => {
+  world = new World();
+  a = world.replica('a');
+  b = world.replica('b');
+});
+afterEach(() => world.close());
+
+const serial = { maxInFlight: 1 } as const;
+const bucket = bucketKey('bucket');
+/** Longer than a new term holds grants back. */
+const termMs = 3_000;
+
+/** Entries that come while `during` runs. */
+async function entriesOf(during: () => Promise<unknown>): Promise<number> {
+  const before = world.log.entries.length;
+  await during();
+  return world.log.entries.length - before;
+}
+
+describe('when the log has lost what came last', () => {
+  test('calls that waited wait again, in the same order', async () => {
+    await a.admit('first', serial);
+    const lost = await entriesOf(async () => {
+      await b.admit('second', serial);
+      await world.pass(5);
+      await a.admit('third', serial);
+    });
+    world.log.lose(lost);
+    await world.pass(termMs);
+    await a.settle('first');
+    await world.pass(50);
+    expect([a.granted(), b.granted()]).toEqual([['first'], ['second']]);
+    await b.settle('second');
+    await world.pass(50);
+    expect([a.granted(), b.granted()]).toEqual([['first', 'third'], ['second']]);
+  });
+
+  test('a call under way holds its lane, and is not sent again', async () => {
+    const lost = await entriesOf(() => a.admit('first', serial));
+    world.log.lose(lost);
+    await world.pass(termMs);
+    expect((await b.admit('second', serial)).kind).toBe('queued');
+    await world.pass(2 * leaseMs);
+    expect([a.granted(), b.granted()]).toEqual([['first'], []]);
+    await a.settle('first');
+    await world.pass(50);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('what ended calls used is counted', async () => {
+    const limit = { limit: 2, windowMs: 60_000 };
+    await a.admit('before', { ...limit, bucket: 'bucket.other' });
+    const lost = await entriesOf(async () => {
+      await a.admit('one', limit);
+      await a.settle('one');
+      await a.admit('two', limit);
+      await a.settle('two');
+    });
+    world.log.lose(lost);
+    await world.pass(termMs);
+    expect(await b.admit('three', { ...limit, maxWaitMs: 10_000 })).toMatchObject({
+      kind: 'refused',
+      reason: 'wait_too_long',
+    });
+  });
+
+  test('a settlement is said again, and the call that it made room for is sent once', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    const lost = await entriesOf(async () => {
+      await a.settle('first');
+      await world.pass(20);
+    });
+    expect(b.granted()).toEqual(['second']);
+    world.log.lose(lost);
+    await world.pass(termMs);
+    expect(b.granted()).toEqual(['second']);
+    expect(b.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
+    await b.settle('second');
+    expect((await a.admit('third', serial)).kind).toBe('granted');
+  });
+
+  test('a call that was put back to its position waits there', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    const lost = await entriesOf(() =>
+      a.settle('first', { kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }),
+    );
+    world.log.lose(lost);
+    await world.pass(termMs);
+    expect([a.granted(), b.granted()]).toEqual([['first', 'first'], []]);
+  });
+
+  test('a call that was cancelled stays cancelled', async () => {
+    await a.admit('first', serial);
+    await b.admit('gone', serial);
+    const lost = await entriesOf(() => b.limiter.cancel(bucket, ticketId('gone')));
+    world.log.lose(lost);
+    await a.settle('first');
+    await world.pass(termMs);
+    expect(b.granted()).toEqual([]);
+    expect(b.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+  });
+});
+
+describe('a serialized lane', () => {
+  test('has one call in flight at a time, whatever two versions of the fold say', async () => {
+    const other = world.replica('c', { version: 'other.' });
+    await a.admit('first', serial);
+    await other.admit('second', serial);
+    await world.pass(2 * leaseMs);
+    expect([a.granted(), other.granted()]).toEqual([['first'], []]);
+    await a.settle('first');
+    await world.pass(500);
+    expect(other.granted()).toEqual(['second']);
+  });
+
+  test('has one call in flight while a replica with a call under way is cut off from the log', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    a.end().stop();
+    await world.pass(3 * leaseMs);
+    expect(b.granted()).toEqual([]);
+    void a.settle('first');
+    await world.pass(500);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('goes on when a call whose fate is unknown has had its lease', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    void a.settle('first', { kind: 'unknown' });
+    await world.pass(leaseMs - 1_000);
+    expect(b.granted()).toEqual([]);
+    await world.pass(2_000);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('goes back to its position where its guard does not answer', async () => {
+    let answers = false;
+    const guard = world.guard;
+    const c = world.replica('c', {
+      guard: {
+        take: (call, keepMs) =>
+          answers ? guard.take(call, keepMs) : Promise.resolve({ kind: 'unavailable' } as const),
+        free: (call) => guard.free(call),
+      },
+    });
+    expect((await c.admit('one', serial)).kind).toBe('queued');
+    await world.pass(1_000);
+    expect(c.granted()).toEqual([]);
+    answers = true;
+    await world.pass(1_000);
+    expect(c.granted()).toEqual(['one']);
+  });
+});
+
+describe('while the log is away, with whenDown: deny', () => {
+  test('arriving calls are refused, also those on their way, and waiting calls are granted afterwards', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    const onItsWay = b.admit('on its way', serial);
+    b.end().goAway();
+    const unavailable = { kind: 'refused', reason: 'limiter_unavailable' };
+    expect(await onItsWay).toMatchObject(unavailable);
+    expect(await b.admit('third', serial)).toMatchObject(unavailable);
+    await world.pass(1_000);
+    b.end().comeBack();
+    await a.settle('first');
+    await world.pass(50);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('a grant that was made meanwhile is taken', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    b.end().goAway();
+    await a.settle('first');
+    await world.pass(20);
+    b.end().comeBack();
+    await world.pass(5);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('a call that ends meanwhile is settled afterwards, one that leaves is not granted', async () => {
+    await b.admit('first', serial);
+    await b.admit('gone', serial);
+    await a.admit('second', serial);
+    b.end().goAway();
+    await b.settle('first');
+    await b.limiter.cancel(bucket, ticketId('gone'));
+    await world.pass(100);
+    expect(a.granted()).toEqual([]);
+    b.end().comeBack();
+    await world.pass(500);
+    expect([a.granted(), b.granted()]).toEqual([['second'], ['first']]);
+  });
+
+  test('new settings that came meanwhile hold afterwards', async () => {
+    const limit = { limit: 1, windowMs: 600_000, maxWaitMs: 900_000 };
+    await b.admit('first', limit);
+    expect((await b.admit('second', limit)).kind).toBe('queued');
+    b.end().goAway();
+    const setting = {
+      meters: [{ meter: 'requests', limit: 1_000, windowMs: 600_000 }],
+      learn: true,
+      probe: 0,
+    } as const;
+    await b.limiter.reconfigure({ bucket, setting, lanes: [] });
+    b.end().comeBack();
+    await world.pass(2_000);
+    expect(b.granted()).toEqual(['first', 'second']);
+  });
+});
+
+describe('while the log is away, with whenDown: local', () => {
+  let c: Replica;
+  beforeEach(() => {
+    c = world.replica('c', { whenDown: 'local' });
+  });
+
+  test('a replica goes on with its share of the limits', async () => {
+    const limit = { limit: 4, windowMs: 60_000, maxWaitMs: 1_000 };
+    await c.admit('before', { limit: 1, bucket: 'bucket.other' });
+    c.end().goAway();
+    const kinds = [];
+    for (const ticket of ['1', '2', '3', '4']) kinds.push((await c.admit(ticket, limit)).kind);
+    expect(kinds).toEqual(['granted', 'granted', 'refused', 'refused']);
+  });
+
+  test('calls that waited are served at their positions, and a serialized lane waits one lease first', async () => {
+    await c.admit('first', serial);
+    await c.admit('second', serial);
+    await c.admit('elsewhere', { ...serial, lane: 'other' });
+    await c.settle('elsewhere');
+    c.end().goAway();
+    await c.settle('first');
+    await c.admit('third', serial);
+    await world.pass(leaseMs - 100);
+    expect(c.granted()).toEqual(['first', 'elsewhere']);
+    await world.pass(200);
+    expect(c.granted()).toEqual(['first', 'elsewhere', 'second']);
+    await c.settle('second');
+    await world.pass(50);
+    expect(c.granted()).toEqual(['first', 'elsewhere', 'second', 'third']);
+  });
+
+  test('afterwards its calls stand in the log: those under way hold their lanes, those that wait keep their order', async () => {
+    await c.admit('before', serial);
+    await c.settle('before');
+    c.end().goAway();
+    await c.admit('first', serial);
+    await world.pass(leaseMs + 100);
+    expect(c.granted()).toEqual(['before', 'first']);
+    await c.admit('second', serial);
+    c.end().comeBack();
+    await world.pass(100);
+    await a.admit('third', serial);
+    await world.pass(2 * leaseMs);
+    expect([a.granted(), c.granted()]).toEqual([[], ['before', 'first']]);
+    await c.settle('first');
+    await world.pass(50);
+    expect(c.granted()).toEqual(['before', 'first', 'second']);
+    await c.settle('second');
+    await world.pass(50);
+    expect(a.granted()).toEqual(['third']);
+  });
+
+  test('afterwards others count what it has used', async () => {
+    const limit = { limit: 2, windowMs: 600_000, maxWaitMs: 10_000 };
+    await c.admit('before', { limit: 1, bucket: 'bucket.other' });
+    c.end().goAway();
+    await c.admit('one', limit);
+    await c.settle('one');
+    c.end().comeBack();
+    await world.pass(100);
+    expect((await a.admit('two', limit)).kind).toBe('granted');
+    expect((await a.admit('three', limit)).kind).toBe('refused');
+  });
+
+  test('a replica that never saw the log serves calls', async () => {
+    const d = world.replica('d', { whenDown: 'local' });
+    const reply = d.admit('one', { lane: laneKey('own') });
+    d.end().goAway();
+    expect((await reply).kind).toBe('granted');
+  });
+});
