@@ -1,6 +1,6 @@
 /** Writes the table of presets into docs/upstreams/apis.md; `test/docs/presets.test.ts` holds the page to it. */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { partsOf } from '../src/config/speaks-build.ts';
+import { partsOf } from '../src/config/speaks.ts';
 import { presetNames, presets } from '../src/config/presets.ts';
 
 const page = new URL('../docs/upstreams/apis.md', import.meta.url);

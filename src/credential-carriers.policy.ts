@@ -7,7 +7,13 @@
  * own, they say whose quota and whose breaker the call is about.
  */
 import { showsApiKey } from './auth/api-key.policy.ts';
-import type { CredentialCarriers, UpstreamKind } from './config/settings.ts';
+import type { UpstreamKind } from './config/defaults.ts';
+
+/** What an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
+export interface CredentialCarriers {
+  readonly added: ReadonlySet<string>;
+  readonly removed: ReadonlySet<string>;
+}
 
 /** Request fields. */
 const fieldNames: ReadonlySet<string> = new Set([

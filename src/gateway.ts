@@ -196,7 +196,7 @@ export class Gateway {
     followed.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
     const { estimates, responseTimes, quotas, chosenBuckets } = this.#parts;
-    const { labelKey, labelKeyGenerated = false } = this.#inUse.settings.privacy;
+    const { labelKey, labelKeyGenerated } = this.#inUse.settings.privacy;
     const now = this.#clock.monotonic();
     const prepared = prepare({
       call,

@@ -6,7 +6,7 @@
  */
 import type { AddressInfo } from 'node:net';
 import { windowOf } from './activity/window.policy.ts';
-import { withStartedValues } from './config/restart-keys.ts';
+import { withStartedValues } from './config/schema.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
 import { OwnListeners } from './dispatch/own-listeners.ts';

@@ -8,7 +8,7 @@ import { CheckThreadError } from '../config/check-thread.ts';
 import { ConfigError } from '../config/load.ts';
 import { firstSettings } from '../config/read-apart.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
-import { restartKeys } from '../config/restart-keys.ts';
+import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
 import { watchProcess } from '../ingress/load.ts';
 import { startService, type Service } from '../service.ts';

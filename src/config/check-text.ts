@@ -1,8 +1,7 @@
 /**
  * From the text of a configuration file to checked plain values, or one {@link ConfigError} with every problem. Touches
- * no file and knows no defaults that depend on other keys (`build.ts`): it may run in a thread of its own.
+ * no file and fills in no keys that depend on others: it may run in a thread of its own.
  */
-import { crossChecks } from './cross-checks.ts';
 import type { ConfigDocument, Env } from './document.ts';
 import { readDocument } from './document.ts';
 import { explain, valueAt } from './explain.ts';
@@ -44,9 +43,7 @@ function check(document: ConfigDocument): { file: FileInput | null; findings: Fi
   const result = retyped === 0 ? first : fileSchema.safeParse(document.tree);
   const found = result.success ? [] : result.error.issues.flatMap((issue) => explain(issue, document.tree));
   const unfilled = new Set(document.missing.map(({ path }) => pathText(path)));
-  const others = [...found, ...crossChecks(document.tree)].filter(
-    ({ path }) => !unfilled.has(pathText(path)),
-  );
+  const others = found.filter(({ path }) => !unfilled.has(pathText(path)));
   return { file: result.success ? result.data : null, findings: [...document.missing, ...others] };
 }
 

@@ -2,8 +2,8 @@
  * A checked file on its way from one thread to another: texts, because a text is copied as it is, while objects would be
  * made again all at once by the thread that receives them. Owns the form and the pieces; does not own what is checked.
  */
-import type { RestInput } from './build.ts';
-import type { FileInput, WorkspaceInput } from './schema.ts';
+import type { FileInput, RestInput } from './schema.ts';
+import type { WorkspaceInput } from './workspace.ts';
 
 /** Workspaces in one text, so few that parsing it takes a fraction of a millisecond. */
 const perText = 50;

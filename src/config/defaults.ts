@@ -29,3 +29,45 @@ export const defaultWaits = {
   /** Longest wait that a call may ask for, seconds. */
   maxWaitCeilingSeconds: 600,
 } as const;
+
+/** What calls of an upstream share by default, beside what its file states. `null`: none. */
+interface KindDefaults {
+  readonly requestsPerMinute: number | null;
+  readonly requestsPerDay: number | null;
+  readonly maxInFlight: number | null;
+  /** Field that carries the credential. */
+  readonly field: string;
+  /** Time from sending to the response's head. */
+  readonly headSeconds: number;
+  readonly bucketBy: readonly ('credential' | 'host' | 'model')[];
+}
+
+export type UpstreamKind = 'language-model' | 'commerce' | 'generic';
+
+/** Defaults of the upstream kinds. */
+export const defaultsOfKinds: Readonly<Record<UpstreamKind, KindDefaults>> = {
+  'language-model': {
+    requestsPerMinute: 500,
+    requestsPerDay: 10_000,
+    maxInFlight: null,
+    field: 'authorization',
+    headSeconds: 300,
+    bucketBy: ['credential', 'model'],
+  },
+  commerce: {
+    requestsPerMinute: 40,
+    requestsPerDay: null,
+    maxInFlight: 1,
+    field: 'x-shopify-access-token',
+    headSeconds: 60,
+    bucketBy: ['credential'],
+  },
+  generic: {
+    requestsPerMinute: null,
+    requestsPerDay: null,
+    maxInFlight: null,
+    field: 'authorization',
+    headSeconds: 300,
+    bucketBy: ['credential'],
+  },
+};

@@ -30,7 +30,7 @@ export function explain(issue: Issue, tree: unknown, base: Path = []): Finding[]
       return issue.keys.map((key) => ({
         path: [...path, key],
         reason: 'is not a known key',
-        fix: issue.message,
+        fix: `known here: ${issue.message}`,
       }));
     case 'invalid_union':
       return explainUnion(issue, tree, path);

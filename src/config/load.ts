@@ -6,12 +6,12 @@ import { createHash, randomBytes } from 'node:crypto';
 import { accessSync, constants, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import type { Slices } from '../slices.ts';
-import { buildRest, buildSettings, buildWorkspace, type BuildContext, type RestSettings } from './build.ts';
 import { checkText, type ConfigSource } from './check-text.ts';
 import { restOf, workspacesOf, type CheckedInput } from './checked-input.ts';
 import { defaultServer } from './defaults.ts';
 import { ConfigError, pathText } from './problem.ts';
 import type { Path, Problem } from './problem.ts';
+import { settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
 
 export { ConfigError } from './problem.ts';
@@ -23,7 +23,7 @@ export type { Env } from './document.ts';
 const processLabelKey = randomBytes(32).toString('hex');
 
 /** `SLUICE_ADMIN_HOST`: what the image sets, whose ports are reached from outside of its network only if they listen to it. */
-const contextOf = ({ path, env }: ConfigSource): BuildContext => ({
+const contextOf = ({ path, env }: ConfigSource): FileContext => ({
   processLabelKey,
   folder: dirname(path),
   adminHost: env['SLUICE_ADMIN_HOST'] || defaultServer.adminHost,
@@ -63,7 +63,13 @@ export function readText(path: string): string {
 
 /** Checks a configuration text; `path` only names it in messages. Touches no file. @throws ConfigError */
 export function parseSettings(text: string, source: ConfigSource): Settings {
-  return buildSettings(checkText(text, source), contextOf(source));
+  const { workspaces, ...rest } = checkText(text, source);
+  const settings = settleRest(rest, contextOf(source));
+  const context = { upstreams: settings.upstreams, folder: dirname(source.path) };
+  const all = Object.entries(workspaces).map(
+    ([id, written]) => [id, settledWorkspace(id, written, context)] as const,
+  );
+  return Object.freeze({ ...settings, workspaces: new Map(all) });
 }
 
 /**
@@ -77,10 +83,10 @@ export async function settingsOf(
 ): Promise<Settings> {
   const context = contextOf(source);
   const { folder } = context;
-  const rest = withFiles(buildRest(restOf(checked), context), source.path);
+  const rest = withFiles(settleRest(restOf(checked), context), source.path);
   const workspaces = new Map<string, WorkspaceSettings>();
   await slices.forEach(workspacesOf(checked), ([id, input]) =>
-    workspaces.set(id, buildWorkspace(id, input, { upstreams: rest.upstreams, folder })),
+    workspaces.set(id, settledWorkspace(id, input, { upstreams: rest.upstreams, folder })),
   );
   return Object.freeze({ ...rest, workspaces });
 }

@@ -1,25 +1,37 @@
 /**
- * Reads an origin of the configuration (`https://api.openai.com`, `https://*.myshopify.com`) into a pattern. Owns its
- * spelling; whether a call's target matches a pattern is decided in `target/`, and addresses found by name resolution
- * are judged when connecting. Only literals can be judged here.
+ * Origins of upstreams (`https://api.openai.com`, `https://*.myshopify.com`): how they are spelt, and which of them may be named. Whether a
+ * call's target matches a pattern is decided in `target/`, and addresses found by name resolution are judged when connecting: only
+ * literals can be judged here.
  */
 import ipaddr from 'ipaddr.js';
-import { addressCheck, isPublicAddress, type PrivateAddresses } from '../target/address.policy.ts';
-import type { Finding } from './problem.ts';
-import type { OriginPattern } from './settings.ts';
+import {
+  addressCheck,
+  allowsInside,
+  isPublicAddress,
+  type PrivateAddresses,
+} from '../target/address.policy.ts';
+import type { Fault } from './problem.ts';
+import { readText } from './values.ts';
 
-export type OriginReading =
-  | { readonly kind: 'origin'; readonly pattern: OriginPattern }
-  | { readonly kind: 'fault'; readonly reason: string; readonly fix: string };
+export interface OriginPattern {
+  readonly scheme: 'https' | 'http';
+  /** Host name, lower case; for a wildcard the part after `*.`. */
+  readonly host: string;
+  readonly wildcard: boolean;
+  /** Explicit port, or the scheme's default. */
+  readonly port: number;
+}
 
-const fault = (reason: string, fix: string): OriginReading => ({ kind: 'fault', reason, fix });
+type Reading = { readonly value: OriginPattern } | Fault;
+
+const fault = (reason: string, fix: string): Fault => ({ reason, fix });
 const example = 'write scheme and host only, such as https://api.example.com';
 
 /**
  * Parses one origin. A lone `/` at the end is accepted, any other path is not. The host comes back as WHATWG `URL`
  * spells it (lower case, IPv6 in brackets); for a wildcard it is the part after `*.`.
  */
-export function readOrigin(text: string): OriginReading {
+function readOrigin(text: string): Reading {
   const cut = /^([a-z][a-z0-9+.-]*):\/\/(.*)$/i.exec(text);
   if (cut === null) return fault('is not an absolute origin', example);
   const scheme = (cut[1] ?? '').toLowerCase();
@@ -38,7 +50,7 @@ export function readOrigin(text: string): OriginReading {
   return readHost(scheme, hostAndPort, wildcard);
 }
 
-function readHost(scheme: 'https' | 'http', hostAndPort: string, wildcard: boolean): OriginReading {
+function readHost(scheme: 'https' | 'http', hostAndPort: string, wildcard: boolean): Reading {
   const cut = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([1-9][0-9]{0,4}))?$/i.exec(hostAndPort);
   if (cut === null || !URL.canParse(`${scheme}://${hostAndPort}`)) {
     return fault('has a host or port that cannot be used', `${example}; write international names as xn--…`);
@@ -52,8 +64,13 @@ function readHost(scheme: 'https' | 'http', hostAndPort: string, wildcard: boole
     return fault('has a wildcard before an address', 'write the address without *.');
   }
   const port = cut[2] === undefined ? (scheme === 'https' ? 443 : 80) : Number(cut[2]);
-  return { kind: 'origin', pattern: { scheme, host: hostname, wildcard, port } };
+  return { value: { scheme, host: hostname, wildcard, port } };
 }
+
+/** An origin to which calls of an upstream may go. */
+export const origin = readText(readOrigin).describe(
+  'scheme://host[:port]; one leading "*." stands for exactly one label.',
+);
 
 /** The address a host spells out, without brackets, or `null` for a name. */
 function literalAddress(host: string): string | null {
@@ -78,10 +95,7 @@ export function isPrivateLiteral(host: string): boolean {
  * What is wrong with a host that is spelt as an address to which no connection would be made although addresses inside are
  * allowed; `null` for a name, and for an address that is connected to.
  */
-export function unreachableLiteral(
-  host: string,
-  allowed: PrivateAddresses,
-): Pick<Finding, 'reason' | 'fix'> | null {
+export function unreachableLiteral(host: string, allowed: PrivateAddresses): Fault | null {
   const address = literalAddress(host);
   if (address === null || addressCheck(allowed)(address)) return null;
   if (addressCheck(true)(address))
@@ -93,4 +107,42 @@ export function unreachableLiteral(
     reason: 'is an address that is never connected to',
     fix: 'name another: link-local addresses, those of metadata services and reserved ones stay closed, whatever allowPrivateAddresses says',
   };
+}
+
+/** What is wrong with an origin of an upstream of this server; `null`: calls may go there. */
+export function originFault(
+  pattern: OriginPattern,
+  allowed: PrivateAddresses,
+  server: Listening,
+): Fault | null {
+  if (isOwnAddress(pattern, server))
+    return fault('is Sluice itself', 'name the upstream’s own origin; a loop would wait for itself');
+  if (allowsInside(allowed)) return unreachableLiteral(pattern.host, allowed);
+  const allow = 'use https and a public name, or set allowPrivateAddresses: true on this upstream';
+  if (pattern.scheme === 'http') return fault('is not encrypted (http)', allow);
+  if (isPrivateLiteral(pattern.host)) return fault('is a private or loopback address', allow);
+  return pattern.wildcard && !pattern.host.includes('.')
+    ? fault('has a wildcard over a whole top-level domain', 'keep at least two labels after *.')
+    : null;
+}
+
+/** Where Sluice itself is reached. */
+interface Listening {
+  readonly host: string;
+  readonly port: number;
+  readonly adminPort: number;
+  readonly publicHosts: readonly string[];
+}
+
+/** True when the origin is one of `publicHosts`, or this machine at one of our own ports. */
+function isOwnAddress(pattern: OriginPattern, { host, port, adminPort, publicHosts }: Listening): boolean {
+  const covers = (name: string): boolean =>
+    pattern.wildcard ? name.split('.').slice(1).join('.') === pattern.host : name === pattern.host;
+  const isPublic = publicHosts.some((entry) => {
+    const [, name = '', at] = /^(.*?)(?::(\d+))?$/.exec(entry) ?? [];
+    return covers(name) && (at === undefined || Number(at) === pattern.port);
+  });
+  if (isPublic) return true;
+  const isHere = /^(0\.0\.0\.0|::)$/.test(host) || isLoopback(host);
+  return isHere && isLoopback(pattern.host) && !pattern.wildcard && [port, adminPort].includes(pattern.port);
 }

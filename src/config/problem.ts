@@ -1,6 +1,6 @@
 /**
  * What can be wrong with a configuration file, and how it is reported. Owns the one error type of this folder and its text;
- * finding problems is the work of `schema.ts` and `cross-checks.ts`. Invariant: no text here ever holds a value of the
+ * finding problems is the work of `schema.ts`. Invariant: no text here ever holds a value of the
  * file other than names and numbers, because values may be secrets.
  */
 
@@ -19,11 +19,12 @@ export interface Problem {
   readonly fix: string;
 }
 
+/** What is wrong with a value, and what to write instead. */
+export type Fault = Pick<Problem, 'reason' | 'fix'>;
+
 /** A problem before its path was turned into text and a line. */
-export interface Finding {
+export interface Finding extends Fault {
   readonly path: Path;
-  readonly reason: string;
-  readonly fix: string;
 }
 
 /** `['keys', 0, 'hash']` → `keys[0].hash`; keys with unusual characters are quoted. */

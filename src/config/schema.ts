@@ -1,59 +1,355 @@
 /**
- * The shape of the configuration file: every key, its default, its description; each section that is long has a file
- * `<section>-schema.ts`. What a value may be is in `values.ts`, rules between values in `cross-checks.ts`, the meaning
- * of absent keys in `build.ts`. The published JSON Schema is generated from here, so a description is documentation.
- * Invariant: unknown keys are refused everywhere.
+ * The shape of the configuration file: every key, its default, its description, and the rules between sections; each section that is
+ * long has a file of its own. The published JSON Schema is generated from here, so a description is documentation.
+ * Invariants: unknown keys are refused everywhere; a rule sees values of the right type only.
  */
+import { createHash } from 'node:crypto';
+import { normalize } from 'node:path';
 import { z } from 'zod';
-import { upstreamNamePattern } from './names.ts';
-import { idempotency } from './idempotency-schema.ts';
-import { redis } from './redis-schema.ts';
-import { server } from './server-schema.ts';
-import { upstream } from './upstream-schema.ts';
-import { secret, section } from './values.ts';
-import { workspace } from './workspace-schema.ts';
+import { tokenUrlFault, withKeys, type CredentialInput } from './credential.ts';
+import { upstreamNamePattern, workspaceIdFault } from './names.ts';
+import type { Fault, Path } from './problem.ts';
+import { redis, settleRedis, type RedisSettings } from './redis.ts';
+import { server, settleServer, type ServerInput, type ServerSettings } from './server.ts';
+import {
+  checkBesideServer,
+  settleUpstream,
+  upstream,
+  type UpstreamInput,
+  type UpstreamSettings,
+} from './upstream.ts';
+import {
+  atRestart,
+  freeze,
+  named,
+  orNull,
+  refuse,
+  secretLike,
+  section,
+  type Frozen,
+  type RuleContext,
+} from './values.ts';
+import { wildcardFault } from './wildcard-origins.ts';
+import {
+  checkUpstreamNames,
+  keyHashes,
+  settleWorkspace,
+  workspace,
+  type WorkspaceInput,
+  type WorkspaceSettings,
+} from './workspace.ts';
 
-const labelKey = secret()
-  .refine((text) => text.trim() === '' || text.length >= 16, {
-    message: 'is shorter than 16 characters',
-    params: { fix: 'use a random secret, for instance of: openssl rand -hex 32' },
-  })
-  .optional()
-  .describe(
-    'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
-  );
+const privacy = section(
+  atRestart({
+    labelKey: orNull(secretLike(/^.{16}/su, 'is shorter than 16 characters')).describe(
+      'Secret for workspace labels and keyed digests. Required with redis; else a random one per process.',
+    ),
+  }),
+);
+
+const log = section({
+  level: z
+    .enum(['debug', 'info', 'warn', 'error', 'silent'])
+    .default('info')
+    .describe('Least level that is written.'),
+  sampleSuccesses: z
+    .number()
+    .min(0)
+    .max(1)
+    .default(1)
+    .describe('Share of successful calls that get a log line.'),
+});
+
+const mebibyte = 1_048_576;
+
+const bytes = () => z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+
+const idempotency = section({
+  keepSeconds: z
+    .number()
+    .int()
+    .min(0)
+    .max(86_400)
+    .default(600)
+    .describe('How long the response to a call with an idempotency key is kept. 0: not at all.'),
+  maxBytes: bytes()
+    .max(64 * mebibyte)
+    .default(mebibyte)
+    .describe('Larger responses are not kept; a repeat gets 409 idempotency_conflict.'),
+  maxWorkspaceBytes: bytes()
+    .default(16 * mebibyte)
+    .describe('Bytes kept for one workspace at most; the oldest responses go first.'),
+  maxTotalBytes: bytes()
+    .default(64 * mebibyte)
+    .describe('Bytes kept in all at most, with redis over all replicas.'),
+});
+
+const workspaceFault = (id: string): Fault | null => {
+  const reason = workspaceIdFault(id);
+  return reason === null ? null : { reason: `id ${reason}`, fix: 'use 1 to 128 printable characters' };
+};
 
 /** The whole file. */
 export const fileSchema = section({
   server: server.prefault({}),
   redis: redis.optional().describe('Leave out for the embedded limiter of one process.'),
-  privacy: section({ labelKey }).prefault({}),
-  log: section({
-    level: z
-      .enum(['debug', 'info', 'warn', 'error', 'silent'])
-      .default('info')
-      .describe('Least level that is written.'),
-    sampleSuccesses: z
-      .number()
-      .min(0)
-      .max(1)
-      .default(1)
-      .describe('Share of successful calls that get a log line.'),
-  }).prefault({}),
+  privacy: privacy.prefault({}),
+  log: log.prefault({}),
   idempotency: idempotency.prefault({}),
-  upstreams: z
-    .record(z.string(), upstream)
+  upstreams: named(upstream)
     .meta({ minProperties: 1, propertyNames: { pattern: upstreamNamePattern.source } })
     .describe('APIs behind Sluice, by name.'),
-  workspaces: z
-    .record(z.string(), workspace)
+  workspaces: named(workspace, workspaceFault('__proto__') ?? undefined)
     .meta({ propertyNames: { minLength: 1, maxLength: 128 } })
     .describe('Callers, by id. {} lets nobody call.'),
+}).superRefine((file, context) => checkFile(readable(file, context), context), {
+  when: ({ value }) => typeof value === 'object' && value !== null,
 });
 
 /** The file after defaults of single keys; absent keys that depend on others are still absent. */
 export type FileInput = z.output<typeof fileSchema>;
-export type RedisInput = NonNullable<FileInput['redis']>;
-export type UpstreamInput = FileInput['upstreams'][string];
-export type WorkspaceInput = FileInput['workspaces'][string];
-export type CredentialInput = NonNullable<UpstreamInput['credential']>;
+
+/** What rules can rely on: parts of a file in which nothing has a wrong type. */
+interface Readable {
+  readonly server: ServerInput | null;
+  readonly upstreams: ReadonlyMap<string, UpstreamInput>;
+  /** Also of those that are not readable; `null`: not known. */
+  readonly upstreamNames: readonly string[] | null;
+  readonly workspaces: ReadonlyMap<string, WorkspaceInput>;
+  readonly needsLabelKey: boolean;
+}
+
+/** A mistake in one upstream, workspace or section hides those of no other. */
+function readable(file: FileInput, { issues }: RuleContext): Readable {
+  const wrong = issues.filter((issue) => issue.continue !== true).map(({ path = [] }) => path);
+  const sections = new Set(wrong.map(([section]) => section));
+  const parts = new Set(wrong.map((path) => JSON.stringify(path.slice(0, 2))));
+  const isRead = (...path: string[]): boolean => !parts.has(JSON.stringify(path));
+  // Where a section has a name that cannot be kept, nothing of it is read (`named`).
+  const hasNames = (section: string): boolean => isRead(section) && isRead(section, '__proto__');
+  const entries = <T>(section: string, values: Readonly<Record<string, T>>): Map<string, T> =>
+    new Map(hasNames(section) ? Object.entries(values).filter(([name]) => isRead(section, name)) : []);
+  return {
+    server: sections.has('server') ? null : file.server,
+    upstreams: entries('upstreams', file.upstreams),
+    upstreamNames: hasNames('upstreams') ? Object.keys(file.upstreams) : null,
+    workspaces: entries('workspaces', file.workspaces),
+    needsLabelKey: file.redis !== undefined && !sections.has('privacy') && file.privacy.labelKey === null,
+  };
+}
+
+/** Rules between sections: names that must exist, values that must differ, secrets that must be there. */
+function checkFile(file: Readable, context: RuleContext): void {
+  const { server, upstreams, upstreamNames, workspaces } = file;
+  if (upstreamNames?.length === 0)
+    refuse(context, { reason: 'is empty', fix: 'describe at least one upstream' }, ['upstreams']);
+  for (const name of upstreamNames ?? []) {
+    if (upstreamNamePattern.test(name)) continue;
+    const fix = 'use up to 63 lower-case letters, digits, - and _, a letter or digit first';
+    refuse(context, { reason: 'is not a usable upstream name', fix }, ['upstreams', name]);
+  }
+  if (server !== null)
+    for (const [name, upstream] of upstreams)
+      checkBesideServer(upstream, server, { context, path: ['upstreams', name] });
+  for (const [id, workspace] of workspaces) {
+    const at = { context, path: ['workspaces', id] };
+    const fault = workspaceFault(id);
+    if (fault !== null) refuse(context, fault, at.path);
+    if (upstreamNames !== null) checkUpstreamNames(workspace, upstreamNames, at);
+  }
+  const credentials = [...credentialsOf(file)];
+  checkTokenUrls(credentials, file, context);
+  checkWildcards(credentials, file, context);
+  checkRefreshTokenFiles(credentials, context);
+  checkKeys(credentials, file, context);
+  if (!file.needsLabelKey) return;
+  const fix = 'set it to a secret that all replicas share, for instance "${SLUICE_LABEL_KEY}"';
+  refuse(context, { reason: 'is missing, and redis needs it', fix }, ['privacy', 'labelKey']);
+}
+
+interface Located {
+  readonly path: Path;
+  readonly credential: CredentialInput;
+  /** Name of the upstream that it is for. */
+  readonly upstream: string;
+}
+
+/** Every credential of the file. */
+function* credentialsOf({ upstreams, workspaces }: Readable): Generator<Located> {
+  for (const [name, { credential }] of upstreams)
+    if (credential !== undefined)
+      yield { path: ['upstreams', name, 'credential'], credential, upstream: name };
+  for (const [id, { credentials = {} }] of workspaces)
+    for (const [name, credential] of Object.entries(credentials))
+      yield { path: ['workspaces', id, 'credentials', name], credential, upstream: name };
+}
+
+/** A token endpoint is asked from where its upstream may be. */
+function checkTokenUrls(
+  credentials: readonly Located[],
+  { upstreams }: Readable,
+  context: RuleContext,
+): void {
+  for (const { path, credential, upstream } of credentials) {
+    const owner = upstreams.get(upstream);
+    const fault = owner === undefined ? null : tokenUrlFault(credential, owner.allowPrivateAddresses);
+    if (fault !== null) refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
+  }
+}
+
+/** Refuses a credential for a wildcard under which anybody can have a host: any caller could have it sent to a host of its own. */
+function checkWildcards(
+  credentials: readonly Located[],
+  { upstreams }: Readable,
+  context: RuleContext,
+): void {
+  const injected = new Set(credentials.map(({ upstream }) => upstream));
+  for (const [name, { origins }] of upstreams)
+    origins.forEach((pattern, index) => {
+      const fault = injected.has(name) ? wildcardFault(pattern) : null;
+      if (fault !== null) refuse(context, fault, ['upstreams', name, 'origins', index]);
+    });
+}
+
+/**
+ * One refresh token belongs to one client, and is no credential itself. Paths are compared as they are written, without `.` and `..`;
+ * clients with all that they send, because a change of how they write their request would be a mistake as well.
+ */
+function checkRefreshTokenFiles(credentials: readonly Located[], context: RuleContext): void {
+  const owners = new Map<string, { readonly client: string; readonly at: string }>();
+  for (const { path, credential } of credentials) {
+    const { refreshTokenFile = null, shared: _, ...client } = withKeys(credential).oauth ?? {};
+    if (refreshTokenFile === null) continue;
+    const owner = owners.get(normalize(refreshTokenFile));
+    if (owner === undefined) {
+      owners.set(normalize(refreshTokenFile), { client: JSON.stringify(client), at: path.join('.') });
+    } else if (owner.client !== JSON.stringify(client)) {
+      const reason = `is the file of another client (${owner.at})`;
+      const fix = 'give each client a file of its own: two that use one refresh token lock each other out';
+      refuse(context, { reason, fix }, [...path, 'oauth', 'refreshTokenFile']);
+    }
+  }
+  for (const { path, credential } of credentials) {
+    const { file } = withKeys(credential);
+    if (file === undefined || !owners.has(normalize(file))) continue;
+    const fix =
+      'leave file out and use the same oauth section: a refresh token is never sent to the upstream';
+    refuse(context, { reason: 'is a refreshTokenFile, too', fix }, [...path, 'file']);
+  }
+}
+
+/** A key names exactly one workspace, once; and a client's API key is never sent upstream, so it cannot be a credential either. */
+function checkKeys(credentials: readonly Located[], { workspaces }: Readable, context: RuleContext): void {
+  const seen = new Set<string>();
+  for (const [id, workspace] of workspaces)
+    for (const { hash, path } of keyHashes(workspace)) {
+      if (seen.has(hash) && /^sha256:[0-9a-f]{64}$/.test(hash)) {
+        const fix = 'give each workspace its own key: a key must name exactly one workspace, once';
+        refuse(context, { reason: 'is a key that was already given above', fix }, [
+          'workspaces',
+          id,
+          ...path,
+        ]);
+      }
+      seen.add(hash);
+    }
+  for (const { path, credential } of credentials) {
+    const { value } = withKeys(credential);
+    if (value === undefined || !seen.has(sha256(value.replace(/^bearer\s+/i, '')))) continue;
+    const at = typeof credential === 'string' ? path : [...path, 'value'];
+    const fix = 'give the credential that the upstream knows';
+    refuse(context, { reason: 'is an API key of Sluice', fix }, at);
+  }
+}
+
+const sha256 = (text: string): string => `sha256:${createHash('sha256').update(text).digest('hex')}`;
+
+/** A file without its workspaces, which may be very many. */
+export type RestInput = Omit<FileInput, 'workspaces'>;
+
+/** Where a file is and what stands in for what it leaves out. */
+export interface FileContext {
+  /** Label key where the file has none. */
+  readonly processLabelKey: string;
+  /** Folder of the file, where relative paths start. */
+  readonly folder: string;
+  /** Address of the admin port where the file has none. */
+  readonly adminHost: string;
+}
+
+/** The sections from which ports, connections and names in Redis are made at the start. */
+const startedSections = { server, redis, privacy } as const;
+
+/** Settings without the workspaces: everything that the file leaves out is filled in. */
+export function settleRest(
+  file: RestInput,
+  { processLabelKey, folder, adminHost }: FileContext,
+): RestSettings {
+  const { labelKey } = file.privacy;
+  return freeze({
+    server: settleServer(file.server, adminHost),
+    redis: file.redis === undefined ? null : settleRedis(file.redis),
+    privacy: { labelKey: labelKey ?? processLabelKey, labelKeyGenerated: labelKey === null },
+    log: file.log,
+    idempotency: file.idempotency,
+    upstreams: new Map(
+      Object.entries(file.upstreams).map(([name, written]) => [
+        name,
+        settleUpstream(name, written, { server: file.server, folder }),
+      ]),
+    ),
+    written: { server: file.server, redis: file.redis, privacy: file.privacy },
+  });
+}
+
+export interface LogSettings extends Frozen<z.output<typeof log>> {}
+/** What is kept of responses, for repeats with the same idempotency key. */
+export interface IdempotencySettings extends Frozen<z.output<typeof idempotency>> {}
+
+/** The configuration after validation: every default filled in, frozen, units in the names. */
+export interface Settings extends RestSettings {
+  readonly workspaces: ReadonlyMap<string, WorkspaceSettings>;
+}
+export interface RestSettings {
+  readonly server: ServerSettings;
+  readonly redis: RedisSettings | null;
+  readonly privacy: PrivacySettings;
+  readonly log: LogSettings;
+  readonly idempotency: IdempotencySettings;
+  readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
+  /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
+  readonly written: Frozen<Pick<RestInput, keyof typeof startedSections>>;
+}
+
+export interface PrivacySettings {
+  /** HMAC key of the workspace labels. */
+  readonly labelKey: string;
+  /** True when none was configured and a random one of this process is used: labels change with every start. */
+  readonly labelKeyGenerated: boolean;
+}
+
+/** One workspace of the settings, frozen. */
+export const settledWorkspace = (
+  id: string,
+  written: WorkspaceInput,
+  context: Parameters<typeof settleWorkspace>[2],
+): WorkspaceSettings => freeze(settleWorkspace(id, written, context));
+
+/** Keys of the file whose new value waits for a restart; empty = everything takes effect now. Shows no value. */
+export function restartKeys(started: Settings, next: Settings): readonly string[] {
+  return Object.entries(startedSections).flatMap(([name, { shape }]) => {
+    const [before, after] = [started, next].map(({ written }) => new Map(Object.entries(written)).get(name));
+    if (before === undefined || after === undefined) return before === after ? [] : [name];
+    const textOf = (section: object, key: string): string =>
+      JSON.stringify(new Map(Object.entries(section)).get(key));
+    return Object.entries<z.ZodType>(shape)
+      .filter(
+        ([key, schema]) => schema.meta()?.['restart'] === true && textOf(before, key) !== textOf(after, key),
+      )
+      .map(([key]) => `${name}.${key}`);
+  });
+}
+
+/** The new settings, except that those which only a restart can change keep the values that the process was started with. */
+export const withStartedValues = (started: Settings, next: Settings): Settings =>
+  Object.freeze({ ...next, server: started.server, redis: started.redis, privacy: started.privacy });

@@ -4,13 +4,13 @@
  * which {@link hasNoValidKey} is true, and none of these words.
  */
 import { labelKeyWeakness } from './names.ts';
-import { wildcardWarnings } from './wildcard-origins.ts';
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
+import { isOpen } from './wildcard-origins.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function configurationWarnings(settings: Settings, now: number): string[] {
   const found: string[] = [];
-  if (settings.privacy.labelKeyGenerated === true) {
+  if (settings.privacy.labelKeyGenerated) {
     found.push('privacy.labelKey is not set: workspace labels change with every start');
   } else {
     found.push(...ofLabelKey(settings));
@@ -22,7 +22,7 @@ export function configurationWarnings(settings: Settings, now: number): string[]
 
 /** A label key that can be guessed: the warning fits a log, too, because it shows nothing of the key. */
 export function ofLabelKey({ privacy }: Pick<Settings, 'privacy'>): string[] {
-  const weakness = privacy.labelKeyGenerated === true ? null : labelKeyWeakness(privacy.labelKey);
+  const weakness = privacy.labelKeyGenerated ? null : labelKeyWeakness(privacy.labelKey);
   if (weakness === null) return [];
   return [
     `privacy.labelKey ${weakness}: whoever guesses it can read from labels who calls; use a random one, for instance of: openssl rand -hex 32`,
@@ -63,3 +63,20 @@ function schemeless({ upstreams, workspaces }: Settings): string[] {
 const namesNoScheme = (source: CredentialSource): boolean =>
   (source.kind === 'value' && !source.value.includes(' ')) ||
   (source.kind === 'oauth' && !source.prefix.includes(' '));
+
+/** Wildcards with a credential whose hosts are whoever the owner of the domain lets have them. */
+function wildcardWarnings({ upstreams, workspaces }: Settings): string[] {
+  const ofWorkspaces = new Set(
+    [...workspaces.values()].flatMap(({ credentials }) => [...credentials.keys()]),
+  );
+  return [...upstreams.values()]
+    .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
+    .flatMap(({ name, origins }) =>
+      origins
+        .filter((pattern) => isOpen(pattern, 'owner'))
+        .map(
+          ({ host }) =>
+            `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
+        ),
+    );
+}

@@ -3,10 +3,8 @@
  * a wildcard; which calls a wildcard covers is decided in `target/`.
  */
 import { parse } from 'tldts';
-import { readOrigin } from './origins.ts';
-import type { Finding } from './problem.ts';
-import type { OriginPattern, Settings } from './settings.ts';
-import { list, section, type Section } from './tree.ts';
+import type { OriginPattern } from './origins.ts';
+import type { Fault } from './problem.ts';
 
 /**
  * Platforms whose customers have a host each, under which the platform alone responds: a credential that is sent there reaches nobody
@@ -79,49 +77,15 @@ function isPublicSuffix(name: string): boolean {
   return publicSuffix === name && (isIcann === true || isPrivate === true);
 }
 
-/** Refuses a credential for a wildcard under which anybody can have a host: any caller could have it sent to a host of its own. */
-export function checkWildcards(file: Section): Finding[] {
-  const ofWorkspaces = new Set(
-    Object.values(section(file['workspaces'])).flatMap((workspace) =>
-      Object.keys(section(section(workspace)['credentials'])),
-    ),
-  );
-  return Object.entries(section(file['upstreams'])).flatMap(([name, value]) => {
-    const upstream = section(value);
-    if (upstream['credential'] === undefined && !ofWorkspaces.has(name)) return [];
-    return list(upstream['origins']).flatMap((text, index): Finding[] => {
-      const reading = typeof text === 'string' ? readOrigin(text) : null;
-      if (reading?.kind !== 'origin' || !isOpen(reading.pattern, 'public')) return [];
-      return [
-        {
-          path: ['upstreams', name, 'origins', index],
-          reason: `sends a credential to every host under ${reading.pattern.host}, where anybody can have one`,
-          fix: 'name the hosts that are meant, without *., or leave the credential out: clients then bring their own',
-        },
-      ];
-    });
-  });
-}
+/** What is wrong with an origin to which a credential is sent; `null`: nothing, or nothing that is certain. */
+export const wildcardFault = (pattern: OriginPattern): Fault | null =>
+  isOpen(pattern, 'public')
+    ? {
+        reason: `sends a credential to every host under ${pattern.host}, where anybody can have one`,
+        fix: 'name the hosts that are meant, without *., or leave the credential out: clients then bring their own',
+      }
+    : null;
 
-/** Warnings about the other wildcards with a credential, one clause each. */
-export function wildcardWarnings({
-  upstreams,
-  workspaces,
-}: Pick<Settings, 'upstreams' | 'workspaces'>): string[] {
-  const ofWorkspaces = new Set(
-    [...workspaces.values()].flatMap(({ credentials }) => [...credentials.keys()]),
-  );
-  return [...upstreams.values()]
-    .filter(({ name, credential }) => credential !== null || ofWorkspaces.has(name))
-    .flatMap(({ name, origins }) =>
-      origins
-        .filter((pattern) => isOpen(pattern, 'owner'))
-        .map(
-          ({ host }) =>
-            `upstream ${name}: a caller may have the credential sent to any host under ${host}; name the hosts, unless nobody else can have one there`,
-        ),
-    );
-}
-
-const isOpen = ({ wildcard, host }: OriginPattern, to: HostOwners): boolean =>
+/** True for a wildcard whose hosts belong to these. */
+export const isOpen = ({ wildcard, host }: OriginPattern, to: HostOwners): boolean =>
   wildcard && hostOwners(host) === to;

@@ -42,7 +42,9 @@ export interface TelemetryParts {
 }
 
 /** Parts of the settings that telemetry reads; the label key holds for the life of the process. */
-export type TelemetrySettings = Pick<Settings, 'privacy' | 'log' | 'upstreams'>;
+export interface TelemetrySettings extends Pick<Settings, 'log' | 'upstreams'> {
+  readonly privacy: Pick<Settings['privacy'], 'labelKey'>;
+}
 
 const nothingKnown: PressureSource = {
   process: () => idleProcess,

@@ -52,6 +52,14 @@ describe('a workspace that is named as a member of objects', () => {
     }
   });
 
+  test('is refused alone, before anything else of its section is read', () => {
+    for (const section of [
+      'upstreams: { __proto__: {}, api: {} }\nworkspaces: { a: { keys: [] } }',
+      `${upstreams}workspaces: { __proto__: {}, other: {} }`,
+    ])
+      expect(() => parse(section)).toThrow(/^test\.yaml: 1 problem\n[^\n]*__proto__: .*cannot name anything/);
+  });
+
   test.each([
     ['upstreams: { __proto__: { origins: ["https://a.example"] } }\nworkspaces: {}'],
     [`${upstreams}workspaces: { a: { keys: [], credentials: { __proto__: x } } }`],

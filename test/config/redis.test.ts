@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
-import { readRedisUrl } from '../../src/config/redis-url.ts';
+import { readRedisUrl } from '../../src/config/redis.ts';
 
 const hash = `sha256:${'1f'.repeat(32)}`;
 const base = `privacy: { labelKey: 0123456789abcdef-x }\nupstreams:\n  api: { origins: ['https://api.example.com'] }\nworkspaces:\n  acme: { keys: ['${hash}'] }\n`;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { endAll, start } from '../cli/started.ts';
 import { parseSettings } from '../../src/config/load.ts';
-import { withStartedValues, restartKeys } from '../../src/config/restart-keys.ts';
+import { withStartedValues, restartKeys } from '../../src/config/schema.ts';
 
 const settingsOf = (text: string, rest = 'upstreams: { up: { origins: ["https://up.example"] } }') =>
   parseSettings(`${text}\n${rest}\nworkspaces: {}`, { path: 'test.yaml', env: {} });

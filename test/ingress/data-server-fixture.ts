@@ -26,6 +26,7 @@ export const serverSettings: ServerSettings = {
   drainSeconds: 25,
   drainDelaySeconds: 5,
   keepAliveSeconds: 75,
+  publicHosts: [],
 };
 
 /** An outcome with nothing special about it. */

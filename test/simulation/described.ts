@@ -7,7 +7,7 @@
  * Owns: two bounds of what a window holds. What is counted for sure: where that is full, the call is refused. What may be held
  * against it at most by a gateway that errs on the safe side: where that has room, a call can go. Does not own: who calls.
  */
-import { buildWindows } from '../../src/config/speaks-build.ts';
+import { buildWindows } from '../../src/config/speaks.ts';
 import type { MeterSetting } from '../../src/limiter/limiter.ts';
 
 export interface WindowPlan {

@@ -2,7 +2,7 @@
  * Every preset behind the same replicas, each in front of a simulator that enforces it: a burst, a closing, a refusal for good.
  * Nothing in it is judged by time.
  */
-import { partsOf } from '../../src/config/speaks-build.ts';
+import { partsOf } from '../../src/config/speaks.ts';
 import { presetNames, type PresetName } from '../../src/config/presets.ts';
 import type { SpokenCondition } from '../../simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';

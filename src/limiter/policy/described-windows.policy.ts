@@ -1,7 +1,7 @@
 /**
  * Which meter goes on with which described window when configuration is loaded again.
  *
- * The names of windows follow from how many there are (`config/speaks-build.ts`): the window of a second is `requests` while it is
+ * The names of windows follow from how many there are (`config/speaks.ts`): the window of a second is `requests` while it is
  * alone, and `requests_burst` beside one of a minute. What was counted belongs to the window, so that a meter takes the name that
  * its window has from now on. Leases in flight go on under the name by which they took from it (`heldAs`).
  *

@@ -1,7 +1,7 @@
 /** Windows of more than an hour that a response shows by what is left of them, with and without a description of the upstream. */
 import { describe, expect, test } from '@jest/globals';
-import { buildDialect } from '../../../src/config/speaks-build.ts';
-import type { SpeaksInput } from '../../../src/config/speaks-schema.ts';
+import { buildDialect } from '../../../src/config/speaks.ts';
+import type { SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { learnFromDialect } from '../../../src/dispatch/feedback/dialect.policy.ts';
 

@@ -1,7 +1,7 @@
 /** Each preset reads the responses that its provider documents, or that were recorded of it (`test/fixtures/presets/`). */
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
-import { buildDialect } from '../../../src/config/speaks-build.ts';
+import { buildDialect } from '../../../src/config/speaks.ts';
 import { presetNames, type PresetName } from '../../../src/config/presets.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
