@@ -1,6 +1,7 @@
 /**
  * `npm run verify:package`: packs the project, installs the package into an empty folder without development dependencies, and uses it
- * as its user would: a key is made, the configuration checked, one call made through `serve`, and SIGTERM ends it. Needs `npm run build`.
+ * as its user would: a key is made, the configuration checked, one call made through `serve`, a description learned, the demonstration
+ * started, and SIGTERM ends what serves. Needs `npm run build`.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -51,25 +52,64 @@ async function use(main: string): Promise<void> {
   );
   const { stdout: checked } = await sluice('check', '--config', config);
   report.check('`sluice check` accepts the configuration', true, checked);
-  const serving = spawn(process.execPath, [main, 'serve', '--config', config], {
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  const ended = new Promise<number | null>((done) => serving.once('exit', done));
-  try {
-    const port = await firstLine(serving, [], (line) => {
-      const { message, port: at } = parsed(line);
-      return message === 'serving' ? Number(at) : null;
-    });
+  const portOf = (line: string): number | null => {
+    const { message, port } = parsed(line);
+    return message === 'serving' ? Number(port) : null;
+  };
+  await whileServing([main, 'serve', '--config', config], portOf, async (port) => {
     const response = await fetch(`http://127.0.0.1:${port}/via/api/orders`, {
       headers: { authorization: `Bearer ${key}` },
     });
     const text = await response.text();
     report.check('a call through `sluice serve` is answered by the upstream', text === 'made', text);
+  });
+  const recording = join(folder, 'recording.har');
+  await writeFile(recording, JSON.stringify({ log: { version: '1.2', entries: [recorded] } }));
+  const { stdout: learned } = await sluice('learn', recording);
+  report.check(
+    '`sluice learn` finds the fields of a quota',
+    learned.includes('x-ratelimit-remaining'),
+    learned,
+  );
+  const demo = [main, 'demo', '--serve', '--port', '0', '--admin-port', '0'];
+  await whileServing(
+    demo,
+    (line) => /live page +(\S+)/.exec(line)?.[1] ?? null,
+    async (page) => {
+      const { status } = await fetch(page);
+      report.check('`sluice demo --serve` shows the live page', status === 200, `status ${status}`);
+    },
+  );
+}
+
+const recorded = {
+  startedDateTime: '2026-01-01T00:00:00.000Z',
+  request: { method: 'GET', url: 'https://api.acme.example/v1/things', headers: [] },
+  response: {
+    status: 200,
+    headers: [
+      { name: 'x-ratelimit-limit', value: '60' },
+      { name: 'x-ratelimit-remaining', value: '59' },
+    ],
+    content: { text: '{}' },
+  },
+};
+
+/** Runs the program, calls `use` with what `read` takes from a line that it prints, and ends it as an operator does. */
+async function whileServing<T>(
+  args: readonly string[],
+  read: (line: string) => T | null,
+  use: (said: T) => Promise<void>,
+): Promise<void> {
+  const serving = spawn(process.execPath, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = new Promise<number | null>((done) => serving.once('exit', done));
+  try {
+    await use(await firstLine(serving, [], read));
   } finally {
     serving.kill('SIGTERM');
   }
   const code = await ended;
-  report.check('SIGTERM ends it with 0', code === 0, `it ended with ${String(code)}`);
+  report.check(`SIGTERM ends \`sluice ${args[1]}\` with 0`, code === 0, `it ended with ${String(code)}`);
 }
 
 try {

@@ -20,8 +20,6 @@ beforeAll(async () => {
     join(root, 'tsconfig.build.json'),
     '--outDir',
     join(folder, 'dist'),
-    '--sourceMap',
-    'false',
   ]);
 });
 
