@@ -13,6 +13,7 @@ export interface MeterSnapshot {
 export interface BucketSnapshot {
   readonly bucket: BucketKey;
   readonly closedMs: number;
+  /** Calls of this replica. */
   readonly waiting: number;
   readonly inFlight: number;
   readonly meters: readonly MeterSnapshot[];

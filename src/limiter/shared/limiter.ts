@@ -87,7 +87,7 @@ export class SharedLimiter implements Limiter {
   }
 
   snapshot(): readonly BucketSnapshot[] {
-    return [...this.#buckets].flatMap((bucket) => this.#known(bucket)?.snapshotOf(bucket) ?? []);
+    return [...this.#shards.values()].flatMap((shard) => shard.snapshot(this.#buckets));
   }
 
   async close(): Promise<void> {

@@ -235,10 +235,15 @@ export class Shard {
     return known === undefined ? null : forecast(known, ticket, log.now());
   }
 
-  snapshotOf(bucket: BucketKey): BucketSnapshot | null {
+  /** The state of those of these buckets that the log has. What waits and what is in flight are calls of this replica. */
+  snapshot(buckets: ReadonlySet<BucketKey>): readonly BucketSnapshot[] {
     const { state, log } = this.#copy;
-    const known = state.buckets.get(bucket);
-    return known === undefined ? null : snapshotOf(bucket, known, log.now());
+    const now = log.now();
+    const own = this.#countCalls();
+    return [...state.buckets].flatMap(([key, bucket]) => {
+      if (!buckets.has(key)) return [];
+      return { ...snapshotOf(key, bucket, now), ...(own.get(key) ?? { waiting: 0, inFlight: 0 }) };
+    });
   }
 
   /** Takes what waits out of its lanes, and leaves the log. Leases of calls under way end by themselves. */
@@ -579,6 +584,16 @@ export class Shard {
     this.#usedAt = this.#parts.clock.monotonic();
     if (this.#phase.kind !== 'closed')
       this.#cancelBeat ??= this.#parts.clock.after(beatMs, () => this.#beat());
+  }
+
+  #countCalls(): ReadonlyMap<BucketKey, { waiting: number; inFlight: number }> {
+    const counts = new Map<BucketKey, { waiting: number; inFlight: number }>();
+    for (const { admission, state } of [...this.#calls.values(), ...this.#left.values()]) {
+      const count = counts.get(admission.bucket) ?? { waiting: 0, inFlight: 0 };
+      count[state.kind === 'sent' || state.kind === 'guarding' ? 'inFlight' : 'waiting'] += 1;
+      counts.set(admission.bucket, count);
+    }
+    return counts;
   }
 
   #isHere(call: OwnCall): boolean {
