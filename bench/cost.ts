@@ -9,7 +9,8 @@
  * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis; beside it what as many
  *   round trips to the same Redis as a call takes need by themselves.
  *
- * With `--replicas=<numbers, by comma>` it measures replicas that share one upstream instead (`cost-replicas.ts`).
+ * With `--replicas=<numbers, by comma>` it measures replicas that share one upstream instead (`cost-replicas.ts`). With
+ * `--limiters=log,scripts` the two ways to share the limiter are measured in the same rounds (ADR 29).
  *
  * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
  */
@@ -20,7 +21,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createKey } from '../src/cli/keys.ts';
 import { record } from '../scripts/nightly/figures.ts';
-import { measureReplicas } from './cost-replicas.ts';
+import { measureReplicas, type Copy } from './cost-replicas.ts';
 import { cpuMs } from './gateway.ts';
 import { startMeasured, type MeasuredRedis } from './measured-redis.ts';
 import { median, pairedRatio } from './paired.ts';
@@ -31,8 +32,6 @@ const calls = Number(process.env['CALLS'] ?? 3_000);
 /** Each proxy's code is compiled by then, in the yardstick's process as in the gateways'. */
 const warmUpCalls = Number(process.env['WARMUP'] ?? 10_000);
 const folder = mkdtempSync(join(tmpdir(), 'sluice-cost-'));
-/** Folder of the copy to compare with; `undefined` = none. */
-const beforeFolder = process.env['BEFORE'];
 
 /** Configuration of `workspaces` workspaces, every tenth with a credential of its own (and so a bucket). */
 function configOf(name: string, origin: string, workspaces: number, redis: MeasuredRedis | null) {
@@ -150,11 +149,11 @@ const rowOf = (
 });
 
 /** What each copy is measured with. `cwd`: its folder. */
-async function rowsOf(origin: string, redis: MeasuredRedis, cwd = process.cwd()): Promise<readonly Row[]> {
+async function rowsOf(origin: string, redis: MeasuredRedis, copy: Copy): Promise<readonly Row[]> {
   const path = `/proxy?target=${encodeURIComponent(`${origin}/v1/things?a=b`)}`;
   const gateway = async (name: string, workspaces: number, its: MeasuredRedis | null) => {
     const config = configOf(name, origin, workspaces, its);
-    return { ...(await startGateway(config.path, { cwd })), path, keys: config.keys, redis: its };
+    return { ...(await startGateway(config.path, copy)), path, keys: config.keys, redis: its };
   };
   const shared = await gateway('shared', 1, redis);
   return [
@@ -169,20 +168,33 @@ async function rowsOf(origin: string, redis: MeasuredRedis, cwd = process.cwd())
   ];
 }
 
-const { values: flags } = parseArgs({ options: { replicas: { type: 'string' } } });
+const { values: flags } = parseArgs({
+  options: { replicas: { type: 'string' }, limiters: { type: 'string' } },
+});
 try {
-  if (flags.replicas === undefined) await measureOne();
-  else {
-    const copies = [{ name: beforeFolder === undefined ? '' : 'now', cwd: process.cwd(), env: {} }];
-    if (beforeFolder !== undefined) copies.push({ name: 'before', cwd: beforeFolder, env: {} });
-    await measureReplicas(folder, flags.replicas.split(',').map(Number), copies);
-  }
+  const copies = copiesToMeasure();
+  if (flags.replicas === undefined) await measureOne(copies);
+  else await measureReplicas(folder, flags.replicas.split(',').map(Number), copies);
 } finally {
   rmSync(folder, { recursive: true });
 }
 
+/** The first is the one that is measured, a second one is what it is compared with. */
+function copiesToMeasure(): [Copy, ...Copy[]] {
+  const cwd = process.cwd();
+  const before = process.env['BEFORE'];
+  const [limiter, ...others] = flags.limiters?.split(',') ?? [];
+  const run = (name: string): Copy => ({ name, cwd, env: { SLUICE_LIMITER: name } });
+  if (limiter !== undefined) return [run(limiter), ...others.map(run)];
+  if (before === undefined) return [{ name: '', cwd, env: {} }];
+  return [
+    { name: 'now', cwd, env: {} },
+    { name: 'before', cwd: before, env: {} },
+  ];
+}
+
 /** One replica of each kind. */
-async function measureOne(): Promise<void> {
+async function measureOne([copy, other]: readonly [Copy, ...Copy[]]): Promise<void> {
   const servers: MeasuredRedis[] = [];
   try {
     const redis = await startMeasured();
@@ -196,12 +208,12 @@ async function measureOne(): Promise<void> {
       redis: null,
     };
     const plain = rowOf('plain express + http-proxy-middleware, 64 connections', yardstick, 64);
-    const now = await rowsOf(origin, redis);
+    const now = await rowsOf(origin, redis, copy);
     const before: Row[] = [];
-    if (beforeFolder !== undefined) {
+    if (other !== undefined) {
       const its = await startMeasured();
       servers.push(its);
-      before.push(...(await rowsOf(origin, its, beforeFolder)));
+      before.push(...(await rowsOf(origin, its, other)));
     }
     const rows = [plain, ...now.flatMap((row, at) => [row, ...before.slice(at, at + 1)])];
     for (const row of rows) await round({ ...row, cpuUs: [], redisUs: [], rate: [] }, warmUpCalls, 0);
@@ -215,10 +227,10 @@ async function measureOne(): Promise<void> {
     console.log(
       `  Redis while nobody calls: ${((idle.get(redis) ?? 0) * 1000).toFixed(0)} µs of CPU a second, taken out above`,
     );
-    if (beforeFolder !== undefined) {
-      console.log('\nthe copy to compare with');
+    if (other !== undefined) {
+      console.log(`\nthe copy to compare with: ${other.name}`);
       print(before, plain);
-      console.log('\nnow, as a part of that copy: medians of the ratios of the rounds');
+      console.log(`\n${copy.name}, as a part of that copy: medians of the ratios of the rounds`);
       for (const [at, row] of now.entries()) compare(row, before[at]);
       console.log();
     }

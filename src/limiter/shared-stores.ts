@@ -13,18 +13,19 @@ import type { RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import type { Telemetry } from '../telemetry/events.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
-import { FailoverLimiter } from './failover/limiter.ts';
-import { defaultLeaseMs } from './limiter.ts';
+import { defaultLeaseMs, type Limiter } from './limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisEstimates } from './redis/estimates.ts';
-import { BucketSessions } from './redis/bucket-sessions.ts';
 import { Presence } from './redis/presence.ts';
 import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
+import type { LimiterOverRedis } from './limiter-over-redis.ts';
 import type { Found } from './redis/replica.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
+import { limiterByLog } from './log-limiter.ts';
+import { limiterByScripts } from './scripts-limiter.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
@@ -35,7 +36,7 @@ const readyPollMs = 10;
 export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
 
 export class SharedStores implements Stores {
-  readonly limiter: FailoverLimiter;
+  readonly limiter: Limiter;
   readonly ceilings: FailoverCeilings;
   readonly breakers: RedisBreakers;
   readonly quotas: RedisQuotas;
@@ -46,13 +47,14 @@ export class SharedStores implements Stores {
   readonly #connection: RedisConnection;
   readonly #troubles: RedisTroubles;
   readonly #replica: Presence;
+  readonly #shared: LimiterOverRedis;
   readonly #redis: RedisHealth;
   readonly #stopWatching: () => void;
   /** Messages of other replicas reach this one. */
   #isHeard = false;
 
   constructor(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect) {
-    const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
+    const { clock, random, telemetry, listener, limiter, leaseMs = defaultLeaseMs } = parts;
     const { whenDown, commandTimeoutMs } = settings;
     const troubles = new RedisTroubles(telemetry.log, { tls: settings.tls !== null });
     const connection = connect(settings, { clock, random }, (failure) => {
@@ -83,28 +85,23 @@ export class SharedStores implements Stores {
     this.estimates = new RedisEstimates({ redis, clock, replica });
     this.controls = new RedisControls(redis);
     this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
-    this.limiter = new FailoverLimiter({
-      redis,
-      clock,
-      telemetry,
-      listener,
-      whenDown,
-      leaseMs,
-      replicas: () => replica.count(),
-      beforeResume: () => this.ceilings.restore(),
-      createRemote: (onStranded) =>
-        new BucketSessions({ redis, replica, clock, telemetry, listener, leaseMs, onStranded }),
-    });
+    const beforeResume = (): Promise<unknown> => this.ceilings.restore();
+    const around = { redis, replica, clock, telemetry, listener, whenDown, leaseMs, beforeResume };
+    this.#shared =
+      limiter === 'log'
+        ? limiterByLog({ ...around, connection, random, settings })
+        : limiterByScripts(around);
+    this.limiter = this.#shared.limiter;
     replica.onLoss(() => this.#onLoss());
     replica.onDoubt(() => this.#findLost());
-    replica.onServerKnown(() => this.limiter.remote.catchUp());
+    replica.onServerKnown(() => this.#shared.catchUp());
     this.#subscribe();
     this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
   }
 
   async ready(): Promise<void> {
     await this.#firstContact();
-    this.limiter.remote.start();
+    this.#shared.start();
     this.#replica.start(async (beat) => void (await this.#redis.run('other', (open) => beat(open))));
     await this.#hearOfBreakers();
   }
@@ -164,7 +161,7 @@ export class SharedStores implements Stores {
       onMessage: (text) => this.#hear(text),
       onReady: () => {
         this.#isHeard = true;
-        this.limiter.remote.catchUp();
+        this.#shared.catchUp();
         void this.#hearOfBreakers();
       },
       onError: () => this.#telemetry.redisError('subscribe'),
@@ -178,7 +175,7 @@ export class SharedStores implements Stores {
         one.hears(text),
       );
       // Of a server of which it is not known what it has, no grant is used: when that is known, it is asked for what was missed.
-      if (!isOwn && this.#replica.isServerKnown) this.limiter.remote.hear(text);
+      if (!isOwn && this.#replica.isServerKnown) this.#shared.hear(text);
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);
     }
@@ -192,11 +189,11 @@ export class SharedStores implements Stores {
 
   /** Another server serves: puts back what can be, and checks the rest. */
   async #findLost(): Promise<Found | null> {
-    return (await this.ceilings.restore()) ? this.limiter.remote.check() : null;
+    return (await this.ceilings.restore()) ? this.#shared.check() : null;
   }
 
   #onLoss(): void {
-    this.limiter.remote.onLoss();
+    this.#shared.onLoss();
     // What cannot be put back now is put back when Redis is available again, before anybody is sent.
     this.ceilings.restore().catch((failure: unknown) => {
       this.#telemetry.log.bug('sends could not be put back', failure);

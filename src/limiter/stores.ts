@@ -13,6 +13,7 @@ import { SharedStores, type Connect } from './shared-stores.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 export { tryRedis } from './redis/trial.ts';
+export { sharedBy, type SharedBy } from './store-set.ts';
 export type { Connect, StoreParts, Stores };
 
 const connectAndDefine: Connect = (...wanted) => {

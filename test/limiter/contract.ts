@@ -12,8 +12,8 @@ import { startReplica, type ReplicaOptions, type TestReplica } from '../support/
 export interface StoreUnderTest {
   /** Content of `redis:`, or `null` for the embedded store. */
   begin(): Promise<string | null>;
-  /** Replaces how the stores are built. */
-  readonly create?: ReplicaOptions['create'];
+  /** How the stores are built. */
+  readonly options?: ReplicaOptions;
   end(): Promise<void>;
   clear(): Promise<void>;
 }
@@ -33,7 +33,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
 
     beforeAll(async () => {
       redis = await store.begin();
-      replica = await startReplica(redis, store.create === undefined ? {} : { create: store.create });
+      replica = await startReplica(redis, store.options);
     });
     afterEach(() => store.clear());
     afterAll(async () => {

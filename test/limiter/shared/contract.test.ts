@@ -40,5 +40,5 @@ storeContract('log in memory', {
   begin: async () => null,
   end: async () => {},
   clear: async () => {},
-  create,
+  options: { create },
 });
