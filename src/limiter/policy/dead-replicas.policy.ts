@@ -2,11 +2,11 @@
  * Replicas that are not heard of any more, and the calls that waited on them: they count as calls that go first until they are
  * forgotten. Part of the specification in `scheduler.policy.ts`; `lua/tick.lua` mirrors it.
  *
- * Bounds: one tick forgets `maxPerPump` replicas and as many tickets at most, and in Redis reads no more, however long the line is. The
- * next tick goes on behind them, and is due at once (`apply.policy.ts`). Here what waits is sorted for it: one process has no others.
+ * Bounds: one tick forgets `maxPerPump` replicas and as many tickets at most, and reads no more tickets, however long the line is. The
+ * next tick goes on behind them, and is due at once (`apply.policy.ts`).
  */
-import type { ReplicaId } from '../../ids.ts';
-import type { Bucket, Ticket } from './bucket-state.policy.ts';
+import type { ReplicaId, TicketId } from '../../ids.ts';
+import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
 import { dequeue } from './lanes.policy.ts';
 import { isAlive, maxPerPump, replicaLifeMs } from './pump.policy.ts';
 
@@ -26,7 +26,7 @@ export function forgetDeadReplicas(bucket: Bucket, now: number): void {
  */
 export function forgetTheirTickets(bucket: Bucket, now: number): void {
   if (bucket.searchedTo === null) return;
-  const tickets = waitingBehind(bucket, bucket.searchedTo).slice(0, maxPerPump);
+  const tickets = waitingBehind(bucket, bucket.searchedTo);
   for (const ticket of tickets) {
     const lane = bucket.lanes.get(ticket.lane);
     if (lane === undefined || isAlive(bucket, ticket.replica, now)) continue;
@@ -43,11 +43,32 @@ function hasWaiting(bucket: Bucket, replica: ReplicaId): boolean {
   return false;
 }
 
-/** Waiting tickets behind this name, in the order of their names. */
-const waitingBehind = ({ tickets }: Bucket, name: string): Ticket[] =>
-  [...tickets.values()]
-    .filter((ticket) => ticket.lease === null && nameOf(ticket) > name)
-    .sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
+/** The next waiting tickets behind this name, in the order of their names: by the names of lanes, then by position. */
+function waitingBehind({ lanes, tickets }: Bucket, name: string): Ticket[] {
+  const next: Ticket[] = [];
+  for (const lane of [...lanes.values()].sort((one, other) => (sectionOf(one) < sectionOf(other) ? -1 : 1))) {
+    if (next.length >= maxPerPump) break;
+    for (const id of behindIn(lane, name, maxPerPump - next.length)) {
+      const ticket = tickets.get(id);
+      if (ticket !== undefined) next.push(ticket);
+    }
+  }
+  return next;
+}
 
-/** A waiting ticket among all of its bucket, as text that sorts as they do: by the names of lanes, then by position. */
-const nameOf = ({ lane, order, id }: Ticket): string => `${lane}:${order.toFixed(0).padStart(16, '0')}:${id}`;
+function behindIn(lane: Lane, name: string, most: number): TicketId[] {
+  const section = sectionOf(lane);
+  if (!name.startsWith(section)) return name < section ? lane.line.firstNames(most) : [];
+  const place = name.slice(section.length);
+  return lane.line.behind(Number(place.slice(0, orderDigits)), place.slice(orderDigits + 1), most);
+}
+
+/** Digits of a position, which is a whole number below 2^53. */
+const orderDigits = 16;
+
+/** A waiting ticket among all of its bucket, as text that sorts as they do. */
+const nameOf = ({ lane, order, id }: Ticket): string =>
+  `${lane}:${order.toFixed(0).padStart(orderDigits, '0')}:${id}`;
+
+/** With what the names of all tickets of a lane begin. */
+const sectionOf = ({ key }: Lane): string => `${key}:`;

@@ -29,6 +29,7 @@ import { replicaLifeMs, type Effects as Due } from '../policy/pump.policy.ts';
 import { memoryMs } from '../policy/retention.policy.ts';
 import { pumpOnly, upkeep } from '../policy/scheduler.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
+import { DueTimes } from './due-times.ts';
 import type { Effects, Emptied, HeldCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
@@ -46,8 +47,8 @@ export const createState = (leaseMs: number): SharedState => ({
   term: null,
   replicas: new SortedNames(),
   buckets: new Map(),
-  grantsDue: new SortedNames(),
-  upkeepDue: new SortedNames(),
+  grantsDue: new DueTimes(),
+  upkeepDue: new DueTimes(),
 });
 
 /** Applies the next entry of the log. Replies are for `self` alone; everything else is the same at every replica. */
@@ -58,7 +59,6 @@ export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
   state.replicas.set(replica, now);
   forgetReplicas(state, now);
-  visitDue(run);
   const replies = entry.events.map((event) => applied(run, event));
   visitDue(run);
   const { grants, closed, emptied } = run;
@@ -136,7 +136,6 @@ function appliedIn(
 function putBack(run: Run, by: LogEvent, call: HeldCall): void {
   const { state, replica, now } = run;
   change(run, { key: call.bucket, by, setting: call.setting }, (bucket) => {
-    bucket.replicas.set(replica, now);
     applySettings(bucket, call.setting, now);
     const lane = laneFor(bucket, call.lane, call.laneSetting);
     const ticket = bucket.tickets.get(call.ticket) ?? ticketOf(call, replica, state.leaseMs);
@@ -181,7 +180,8 @@ function noteHere({ state, replica, now }: Run, number: number): void {
   state.term = { ...term, awaited: term.awaited.filter((one) => one !== replica) };
   if (state.term.awaited.length > 0) return;
   // Lanes may be asleep that would have waited for others.
-  for (const key of state.grantsDue.names()) state.grantsDue.set(key, now);
+  const waiting = state.grantsDue.entries().map(({ name }) => name);
+  for (const key of waiting) state.grantsDue.set(key, now);
 }
 
 /** What is withheld by now, as not all replicas have said which calls they have under way. */
@@ -205,14 +205,14 @@ function visitDue(run: Run): void {
 
 function firstDue({ state, now }: Run): BucketKey | null {
   const grant = withheldBy(state, now)?.what === 'all' ? undefined : state.grantsDue.first();
-  if (grant !== undefined && grant.score <= now) return grant.name;
+  if (grant !== undefined && grant.at <= now) return grant.name;
   const other = state.upkeepDue.first();
-  return other !== undefined && other.score <= now ? other.name : null;
+  return other !== undefined && other.at <= now ? other.name : null;
 }
 
 function visit(run: Run, key: BucketKey): void {
   const { state, now } = run;
-  const hasUpkeep = (state.upkeepDue.scoreOf(key) ?? now) <= now;
+  const hasUpkeep = (state.upkeepDue.timeOf(key) ?? now) <= now;
   const known = state.buckets.get(key);
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
@@ -303,7 +303,7 @@ function schedule(
   else state.grantsDue.set(key, grantAt);
   const upkeepAt = isUnused(bucket)
     ? now + memoryMs(bucket, now) + closedMs(bucket, now)
-    : Math.min(state.upkeepDue.scoreOf(key) ?? Infinity, now + upkeepMs);
+    : Math.min(state.upkeepDue.timeOf(key) ?? Infinity, now + upkeepMs);
   state.upkeepDue.set(key, upkeepAt);
 }
 
@@ -322,5 +322,5 @@ function nextGrantAt(state: SharedState, now: number): number | null {
   if (first === undefined) return null;
   const { term } = state;
   const isWithheld = term !== null && withheldBy(state, now)?.what === 'all';
-  return isWithheld ? Math.max(first.score, term.beganAt + holdMs) : first.score;
+  return isWithheld ? Math.max(first.at, term.beganAt + holdMs) : first.at;
 }

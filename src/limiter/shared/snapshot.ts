@@ -9,6 +9,7 @@ import { createHash } from 'node:crypto';
 import type { BucketKey, TicketId } from '../../ids.ts';
 import type { Bucket, Lease, Ticket } from '../policy/bucket-state.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
+import { DueTimes } from './due-times.ts';
 import type { SharedState } from './state.ts';
 
 /** Size of a part at most, bytes. */
@@ -101,6 +102,7 @@ function plain(value: unknown): unknown {
   if (value instanceof Map) return { $map: [...value].map(plain) };
   if (value instanceof SortedNames)
     return { $sorted: value.names().map((name) => [name, plain(value.scoreOf(name))]) };
+  if (value instanceof DueTimes) return { $due: value.entries().map(({ name, at }) => [name, plain(at)]) };
   return mapped(value, plain);
 }
 
@@ -112,14 +114,14 @@ function revived(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(revived);
   if ('$map' in value) return new Map(revived(value.$map) as [unknown, unknown][]);
-  if ('$sorted' in value) return sorted(revived(value.$sorted) as [string, number][]);
+  if ('$sorted' in value) return entered(new SortedNames(), value.$sorted);
+  if ('$due' in value) return entered(new DueTimes(), value.$due);
   if ('$number' in value) return Number(value.$number);
   return mapped(value, revived);
 }
 
-function sorted(entries: readonly [string, number][]): SortedNames {
-  const names = new SortedNames();
-  for (const [name, score] of entries) names.set(name, score);
+function entered<Names extends SortedNames | DueTimes<string>>(names: Names, entries: unknown): Names {
+  for (const [name, number] of revived(entries) as [string, number][]) names.set(name, number);
   return names;
 }
 

@@ -50,6 +50,21 @@ atOrigins('of a replica', (instant) => {
     expect(granted(foldOwn(state, entryOf(instant(diedAt) + leaseMs, 'r2', [tick])))).toEqual(['b']);
   });
 
+  test('that was last heard of before its call was granted, the lease lives as long as any', () => {
+    const state = createState(leaseMs);
+    foldOwn(state, entryOf(instant(0), 'r1', [admit('own', instant(0), { ...serial, lane: 'own' })]));
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r2', [admit('a', instant(0), serial)]));
+    foldOwn(state, entryOf(instant(1), 'r1', [admit('b', instant(1), serial)]));
+    const settled = entryOf(instant(4_000), 'r2', [
+      settle(grants[0]?.lease ?? ''),
+      admit('c', instant(2), serial),
+    ]);
+    expect(granted(foldOwn(state, settled))).toEqual(['b']);
+    for (let ms = 5_000; ms < 4_000 + leaseMs; ms += 500)
+      expect(granted(foldOwn(state, entryOf(instant(ms), 'r2', [tick])))).toEqual([]);
+    expect(granted(foldOwn(state, entryOf(instant(4_000) + leaseMs, 'r2', [tick])))).toEqual(['c']);
+  });
+
   test('that is not heard of any more, a lease is due though nothing else happens', () => {
     const state = createState(leaseMs);
     foldOwn(state, entryOf(instant(0), 'r1', [admit('a', instant(0), serial)]));

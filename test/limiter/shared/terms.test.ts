@@ -114,6 +114,12 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(2_000, 'r2', here(2)))).toEqual(['a', 'b']);
   });
 
+  test('a replica that was not heard of for one lease is not waited for', () => {
+    const { state, say } = secondTerm(instant, ['r1', 'r2']);
+    foldOwn(state, entryOf(instant(leaseMs + 1), 'r1', [tick]));
+    expect(granted(say(leaseMs + 2, 'r1', call('a'), here(2)))).toEqual(['a']);
+  });
+
   test('a term within a term begins the hold anew, and ends both', () => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('a', serial), here(2));
@@ -171,10 +177,26 @@ atOrigins('in a new term', (instant) => {
     expect([...(bucket?.leases.keys() ?? [])]).toEqual(grants.map(({ lease }) => lease));
   });
 
+  test('a call under way has taken its slot of the ceiling, so that it keeps no other from the last one', () => {
+    const { say } = secondTerm(instant, ['r1']);
+    const { grants } = say(10, 'r1', here(2), call('a'));
+    const lease = grants[0]?.lease ?? leaseToken('none');
+    const edge = { slots: 1, nextSlotMs: 1_000 };
+    const charge: LogEvent = {
+      kind: 'in',
+      bucket: bucketOf('bucket'),
+      event: { kind: 'charge', lease, edge },
+    };
+    say(20, 'r1', charge, here(2, [heldCall('b', { ...uncapped, ceilingTag: 'none.none' })]));
+    expect(granted(say(30, 'r1', call('c')))).toEqual(['c']);
+  });
+
   test('units of a call that has ended and is not known count', () => {
-    const { say } = secondTerm(instant, ['r1', 'r2']);
+    const { state, say } = secondTerm(instant, ['r1', 'r2']);
     const used = { bucket: bucketOf('bucket'), setting, costs: { requests: 3 } };
     say(10, 'r1', here(2, [], [used]));
+    const meter = state.buckets.get(bucketOf('bucket'))?.meters.get('requests');
+    expect([meter?.granted, meter?.answered]).toEqual([3, 3]);
     const { grants, replies } = say(20, 'r2', here(2), call('a'), call('b'));
     expect(grants.map(({ ticket }) => ticket)).toEqual(['a']);
     expect(replies[2]?.kind).toBe('queued');
@@ -184,10 +206,11 @@ atOrigins('in a new term', (instant) => {
 describe('after a loss of entries', () => {
   test('no lease has the token of a lost one', () => {
     const state = createState(leaseMs);
+    foldOwn(state, entryOf(0, 'r1', [admit('first', 0, { setting })]));
     const before = [...snapshot(state)];
     const call = admit('a', 0, { setting });
     const lost = foldOwn(state, entryOf(0, 'r1', [call]));
-    const again = foldOwn(restore(before), entryOf(5, 'r1', [call], 2));
+    const again = foldOwn(restore(before), entryOf(5, 'r1', [here(2), call], 2));
     expect([granted(lost), granted(again)]).toEqual([['a'], ['a']]);
     expect(again.grants[0]?.lease).not.toBe(lost.grants[0]?.lease);
   });
