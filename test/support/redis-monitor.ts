@@ -20,12 +20,25 @@ interface SentEvent {
   readonly lease?: string;
 }
 
-/** Events of buckets in the order in which Redis applied them. Of a batch that was sent again, twice. */
+/** An event of a log, as a replica appended it. */
+interface LoggedEvent {
+  readonly kind: string;
+  readonly admission?: { readonly ticket: string };
+  /** What happens in a bucket. */
+  readonly event?: SentEvent;
+}
+
+/** Events of buckets in the order in which Redis applied them, or put them into its log. Of a batch that was sent again, twice. */
 export function eventsIn(lines: readonly string[]): readonly SentEvent[] {
   return lines.flatMap((line) => {
     const [, batch] = /\] "(?:evalsha|fcall)" .* ("\{\\"bucket\\":.*\}")$/.exec(line) ?? [];
-    if (batch === undefined) return [];
-    return (JSON.parse(JSON.parse(batch) as string) as { readonly events: readonly SentEvent[] }).events;
+    if (batch !== undefined)
+      return (JSON.parse(JSON.parse(batch) as string) as { readonly events: readonly SentEvent[] }).events;
+    const [, logged] = /\] "evalsha" .* ("\[\{\\"kind\\":.*\}\]") "sluice:/.exec(line) ?? [];
+    if (logged === undefined) return [];
+    return (JSON.parse(JSON.parse(logged) as string) as readonly LoggedEvent[]).map(
+      ({ kind, admission, event }) => event ?? { kind, ...(admission && { ticket: admission.ticket }) },
+    );
   });
 }
 
