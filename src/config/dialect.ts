@@ -47,6 +47,14 @@ export interface ResponseCondition {
   readonly waitMs: number | null;
 }
 
+/** Where a refusal states its wait. */
+export type WaitPlace =
+  | { readonly kind: 'field'; readonly field: TimeField }
+  /** A JSON Pointer (RFC 6901), unescaped. */
+  | { readonly kind: 'member'; readonly pointer: readonly string[]; readonly as: TimeUnit }
+  /** Source of a regular expression whose one group is the time; case does not matter. */
+  | { readonly kind: 'sentence'; readonly pattern: string; readonly as: TimeUnit };
+
 /** The part of a call that distinguishes its quota from others of the upstream. */
 export type Separator =
   /** The path up to these segments; `null` = any one. */
@@ -65,6 +73,10 @@ export interface Dialect {
   readonly expiredBy: readonly ResponseCondition[];
   readonly separators: readonly Separator[];
   readonly penaltyMs: number | null;
-  /** Statuses below 400 whose bodies a condition reads. */
+  /** Places beside the usual ones; they go before those. */
+  readonly waitIn: readonly WaitPlace[];
+  /** Wait after a refusal that names none; `null`: a growing back-off. */
+  readonly hintlessMs: number | null;
+  /** Statuses below 400 whose bodies a condition or a wait reads. */
   readonly bodyStatuses: readonly number[];
 }

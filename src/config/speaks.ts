@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import type { ResponseCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
-import type { Separator, TimeField, TimeUnit, WindowMeter } from './dialect.ts';
+import type { Separator, TimeField, TimeUnit, WaitPlace, WindowMeter } from './dialect.ts';
 import { presetNames, presets, type PresetName } from './presets.ts';
 import type { Path } from './problem.ts';
 import {
@@ -104,6 +104,29 @@ const bucketPart = text((written) =>
     : null,
 );
 
+const waitPlace = section({
+  field: plainFieldName.optional().describe('Field with the wait.'),
+  member,
+  body: text((written) =>
+    readWaitText(written) === null
+      ? {
+          reason: 'is neither a JSON Pointer nor a pattern with one group',
+          fix: 'write /parameters/retry_after, or a pattern such as "try again in (\\d+) s"',
+        }
+      : null,
+  )
+    .optional()
+    .describe('JSON Pointer to the wait in the body, or a pattern whose one group it is.'),
+  as: unit,
+}).superRefine(({ field, member, body }, context) => {
+  if ((field === undefined) === (body === undefined))
+    refuse(context, { reason: 'names not one place', fix: 'give it either field or body' });
+  else if (field === undefined && member !== undefined)
+    refuse(context, { reason: 'belongs to no field', fix: 'name it in the pointer or pattern of body' }, [
+      'member',
+    ]);
+});
+
 const parts = section({
   preset: z.enum(presetNames).optional().describe('Preset that these parts replace parts of.'),
   windows: z.array(window).min(1).max(4).optional().describe('Windows of calls that hold at once, 1 to 4.'),
@@ -131,6 +154,14 @@ const parts = section({
       'What tells quotas apart: credential, host, "path:/v1/{*}", "header:x-org", "body:/model". Default: [credential].',
     ),
   maxInFlight: count.optional().describe('Calls in flight per workspace and bucket. Default: any number.'),
+  waitIn: z
+    .array(waitPlace)
+    .min(1)
+    .optional()
+    .describe('Where a refusal states its wait, beside the usual places. The first that does counts.'),
+  hintlessSeconds: seconds
+    .optional()
+    .describe('Wait after a refusal that states none. Default: 1, 2, 4 … 30.'),
   penaltySeconds: seconds
     .optional()
     .describe('Least time for which the upstream stays closed after it refused for want of quota.'),
@@ -197,7 +228,12 @@ export function buildDialect(speaks: PresetName | SpeaksInput): BuiltDialect {
   const permanentBy = (parts.permanentBy ?? []).map(conditionOf);
   const expiredBy = (parts.expiredBy ?? [{ status: 401 }]).map(conditionOf);
   const by = parts.bucketBy ?? null;
-  const reading = [...throttledBy, ...permanentBy, ...expiredBy].filter(({ body }) => body !== null);
+  const waitIn = (parts.waitIn ?? []).flatMap(waitPlaceOf);
+  const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
+  const reading = [
+    ...throttledBy.filter(({ body }) => isWaitInBody || body !== null),
+    ...[...permanentBy, ...expiredBy].filter(({ body }) => body !== null),
+  ];
   return {
     dialect: {
       windows: buildWindows(parts.windows ?? []),
@@ -207,6 +243,8 @@ export function buildDialect(speaks: PresetName | SpeaksInput): BuiltDialect {
       expiredBy,
       separators: (by ?? []).map(readSeparator).filter((one): one is Separator => typeof one === 'object'),
       penaltyMs: parts.penaltySeconds === undefined ? null : parts.penaltySeconds * 1000,
+      waitIn,
+      hintlessMs: parts.hintlessSeconds === undefined ? null : parts.hintlessSeconds * 1000,
       bodyStatuses: reading.flatMap(({ statuses }) => statuses.filter((status) => status < 400)),
     },
     bucketBy:
@@ -270,6 +308,17 @@ function timeField(field: InputField, unstated: TimeUnit): TimeField | null {
   return { ...counted, as: as ?? unstated };
 }
 
+type InputWait = NonNullable<SpeaksInput['waitIn']>[number];
+
+function waitPlaceOf({ field, member, body, as: unit }: InputWait): WaitPlace[] {
+  const as = unit ?? 'inferred';
+  const name = field?.toLowerCase();
+  if (name !== undefined)
+    return [{ kind: 'field', field: { name, member: member?.toLowerCase() ?? null, as } }];
+  const place = readWaitText(body ?? '');
+  return place === null ? [] : [{ ...place, as }];
+}
+
 type InputCondition = NonNullable<SpeaksInput['throttledBy']>[number];
 
 const conditionOf = ({ status, field, equals, body, waitSeconds }: InputCondition): ResponseCondition => ({
@@ -306,8 +355,35 @@ function pathSeparator(pattern: string): Separator | null {
   return { kind: 'path', segments: segments.map((segment) => (segment === '{*}' ? null : segment)) };
 }
 
-function bodySeparator(pointer: string): Separator | null {
-  if (!/^(?:\/(?:[^/~]|~[01])+)+$/.test(pointer) || pointer.length > 256) return null;
-  const names = pointer.slice(1).split('/');
-  return { kind: 'body', pointer: names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~')) };
+function bodySeparator(text: string): Separator | null {
+  const pointer = readPointer(text);
+  return pointer === null ? null : { kind: 'body', pointer };
+}
+
+/** The names of a JSON Pointer, unescaped; `null`: it is none, or names the whole document. */
+function readPointer(text: string): readonly string[] | null {
+  if (!/^(?:\/(?:[^/~]|~[01])+)+$/.test(text) || text.length > 256) return null;
+  const names = text.slice(1).split('/');
+  return names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'));
+}
+
+type WaitText =
+  | { readonly kind: 'member'; readonly pointer: readonly string[] }
+  | { readonly kind: 'sentence'; readonly pattern: string };
+
+/** Reads `body` of `waitIn`; `null`: it is neither a JSON Pointer nor a pattern with one group. */
+function readWaitText(text: string): WaitText | null {
+  if (!text.startsWith('/')) return groupsIn(text) === 1 ? { kind: 'sentence', pattern: text } : null;
+  const pointer = readPointer(text);
+  return pointer === null ? null : { kind: 'member', pointer };
+}
+
+/** How many groups a pattern has; `null`: it is none, or too long. One that may also be empty matches the empty text, and shows them. */
+function groupsIn(pattern: string): number | null {
+  if (pattern.length > 256) return null;
+  try {
+    return (new RegExp(`${pattern}|`, 'i').exec('')?.length ?? 1) - 1;
+  } catch {
+    return null;
+  }
 }

@@ -58,8 +58,8 @@ export interface ResendInput {
   readonly othersPass?: boolean;
   /** What is left of the call's own wait, milliseconds. */
   readonly remainingMs: number;
-  /** The wait after a refusal that names none, as the upstream's dialect has it, milliseconds. Absent: a growing back-off. */
-  readonly hintlessMs?: number;
+  /** The wait after a refusal that names none, as the upstream's dialect has it, milliseconds. Absent, `null`: a growing back-off. */
+  readonly hintlessMs?: number | null;
   /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
   readonly honouredMs?: number;
 }

@@ -107,7 +107,7 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
   // an order limit or the like, which lasts a minute.
   const isSlow = input.kind === 'commerce' && input.call.callClass !== 'graphql';
-  const { hintlessMs = isSlow ? minuteMs : null } = input;
+  const hintlessMs = input.hintlessMs ?? (isSlow ? minuteMs : null);
   return resendWithinBounds(input, {
     cause: 'hintless',
     maxResends: isSlow ? 2 : isAlone ? 3 : Infinity,

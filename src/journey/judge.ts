@@ -45,6 +45,7 @@ export function judge(
     history,
     othersPass,
     remainingMs,
+    hintlessMs: route.upstream.dialect?.hintlessMs ?? null,
     honouredMs: honouredWaitMs(call.rawFields),
   });
 }

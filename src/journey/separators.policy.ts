@@ -3,7 +3,7 @@
  * not have is an empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
  */
 import type { Separator } from '../config/dialect.ts';
-import { isRecord, parseJson } from '../dispatch/feedback/json.policy.ts';
+import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
 
 export interface SeparatedCall {
   /** Raw path with query. */
@@ -50,10 +50,6 @@ function fieldOf(name: string, rawFields: readonly string[]): string {
 
 function memberOf(pointer: readonly string[], body: Buffer): string {
   if (body.length === 0) return '';
-  let value = parseJson(body.toString('utf8'));
-  for (const name of pointer) {
-    if (Array.isArray(value)) value = value[Number(name)] as unknown;
-    else value = isRecord(value) && Object.hasOwn(value, name) ? value[name] : undefined;
-  }
+  const value = valueAt(parseJson(body.toString('utf8')), pointer);
   return typeof value === 'string' || typeof value === 'number' ? String(value) : '';
 }

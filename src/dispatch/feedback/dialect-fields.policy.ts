@@ -4,8 +4,11 @@
  * Owns: from a described field to a number of calls or milliseconds. Does not own: which window they describe
  * (`dialect.policy.ts`). Invariant: what cannot be read is `null`; a time in the past is 0.
  */
-import type { CountField, DialectFields, TimeField } from '../../config/dialect.ts';
-import type { ResponseTime } from '../stated-time.policy.ts';
+import type { CountField, DialectFields, TimeField, WaitPlace } from '../../config/dialect.ts';
+import { longestWaitMs } from '../retry-after.policy.ts';
+import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
+import type { ResponseFacts } from './facts.policy.ts';
+import { parseJson, valueAt } from './json.policy.ts';
 import { count, reset } from './reading.policy.ts';
 
 export type Fields = ReadonlyMap<string, string>;
@@ -39,6 +42,36 @@ export function readFields(described: DialectFields, fields: Fields, at: Respons
   const reported = [reading.limit, reading.used, reading.remaining, reading.resetInMs, reading.rate];
   return reported.every((value) => value === null) ? null : reading;
 }
+
+/** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
+export function describedWaitMs(
+  places: readonly WaitPlace[],
+  { fields, body, nowMs }: Pick<ResponseFacts, 'fields' | 'body' | 'nowMs'>,
+): number | null {
+  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
+  for (const place of places) {
+    const as = place.kind === 'field' ? place.field.as : place.as;
+    const waitMs = longestWaitMs(textAt(place, fields, body), (value) => timeLeftMs(value, as, at));
+    if (waitMs !== null) return waitMs;
+  }
+  return null;
+}
+
+function textAt(place: WaitPlace, fields: Fields, body: string | null): string | undefined {
+  switch (place.kind) {
+    case 'field':
+      return valueOf(place.field, fields);
+    case 'member': {
+      const value = body === null ? undefined : valueAt(parseJson(body), place.pointer);
+      return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
+    }
+    case 'sentence':
+      return new RegExp(place.pattern, 'i').exec((body ?? '').slice(0, maxText))?.[1];
+  }
+}
+
+/** How much of a body a described pattern is looked for in, characters. */
+const maxText = 2_000;
 
 function countIn(field: CountField | null, fields: Fields): number | null {
   return field === null ? null : count(valueOf(field, fields));

@@ -8,7 +8,8 @@ import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
 import type { ResponseCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
 import type { ResponseTime } from '../stated-time.policy.ts';
 import { retryAfterMs } from '../retry-after.policy.ts';
-import { readFields, type FieldReading } from './dialect-fields.policy.ts';
+import { bodyWaitMs } from './body-wait.policy.ts';
+import { describedWaitMs, readFields, type FieldReading } from './dialect-fields.policy.ts';
 import type { ResponseFacts } from './facts.policy.ts';
 import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
 import {
@@ -136,21 +137,22 @@ interface Reported {
 }
 
 function throttleOf(dialect: Dialect, facts: ResponseFacts, reported: Reported): Throttle | null {
-  const { status, fields, nowMs } = facts;
-  const statedMs = retryAfterMs(fields, nowMs);
+  const { status, fields, body, nowMs } = facts;
+  const statedMs = describedWaitMs(dialect.waitIn, facts) ?? retryAfterMs(fields, nowMs);
   if (dialect.permanentBy.some((one) => meetsCondition(one, facts)))
     return { kind: 'permanent', reason: 'quota', waitMs: statedMs };
   const by = dialect.throttledBy.find((one) => meetsCondition(one, facts));
   if (by === undefined && status !== 429) {
     return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
   }
-  const namedMs = statedMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
+  const inBodyMs = statedMs ?? bodyWaitMs(body, { date: fields.get('date'), now: nowMs });
+  const namedMs = inBodyMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
   return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, reported.meters) };
 }
 
-function waitOf({ penaltyMs, windows }: Dialect, namedMs: number | null): number | null {
+function waitOf({ penaltyMs, windows, hintlessMs }: Dialect, namedMs: number | null): number | null {
   if (penaltyMs !== null) return Math.max(namedMs ?? 0, penaltyMs);
-  const [shortest] = windows;
+  const [shortest] = hintlessMs === null ? windows : [];
   return namedMs ?? (shortest === undefined ? null : Math.min(shortest.windowMs, maxGuessMs));
 }
 

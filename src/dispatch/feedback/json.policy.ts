@@ -41,6 +41,16 @@ export function countAt(parent: unknown, name: string): number | null {
   return number === null || number < 0 ? null : number;
 }
 
+/** What a JSON Pointer, unescaped, points at; `undefined` = nothing. */
+export function valueAt(parent: unknown, pointer: readonly string[]): unknown {
+  let value = parent;
+  for (const name of pointer) {
+    if (Array.isArray(value)) value = value[Number(name)] as unknown;
+    else value = isRecord(value) && Object.hasOwn(value, name) ? value[name] : undefined;
+  }
+  return value;
+}
+
 /** Parsed text, or `undefined` when it is no JSON or too long. */
 export function parseJson(text: string): unknown {
   if (text.length > maxParsed) return undefined;

@@ -2,6 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { UpstreamKind } from '../../../src/call.ts';
+import { buildDialect, type SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 const nowMs = Date.UTC(2026, 8, 1, 12, 0, 0);
@@ -209,6 +210,54 @@ describe('the wait in the body of a refusal', () => {
 
   test('yields to Retry-After', () => {
     expect(waitOf({ fields: { 'retry-after': '3' }, body: { retry_after: 7 } })).toBe(3000);
+  });
+});
+
+describe('the wait of a described dialect', () => {
+  const described = (speaks: SpeaksInput, { fields = {}, body = null }: Refusal): number | null => {
+    const text = body === null || typeof body === 'string' ? body : JSON.stringify(body);
+    const facts = {
+      status: 429,
+      fields: new Map(Object.entries(fields)),
+      body: text,
+      callClass: 'default',
+      nowMs,
+    };
+    return learnFrom('generic', facts, buildDialect(speaks).dialect).throttle?.waitMs ?? null;
+  };
+  const waitIn: SpeaksInput['waitIn'] = [
+    { field: 'X-Acme-Retry', as: 'duration' },
+    { field: 'x-acme-quota', member: 'resets', as: 'milliseconds' },
+    { body: '/errors/0/wait', as: 'milliseconds' },
+    { body: 'come back in (\\d+) ticks', as: 'milliseconds' },
+    { body: '/until', as: 'epoch-seconds' },
+  ];
+
+  test.each<readonly [string, Refusal, number | null]>([
+    ['in a field', { fields: { 'x-acme-retry': '1m30s' } }, 90_000],
+    ['in a member of a field', { fields: { 'x-acme-quota': 'left=0; resets=700' } }, 700],
+    ['behind a pointer', { body: { errors: [{ wait: 1500 }] } }, 1500],
+    ['in a pattern', { body: 'Come back in 250 ticks.' }, 250],
+    ['as an epoch', { body: { until: nowMs / 1000 + 4 } }, 4000],
+    ['before Retry-After', { fields: { 'x-acme-retry': '2s', 'retry-after': '9' } }, 2000],
+    ['beside Retry-After', { fields: { 'x-acme-retry': 'never', 'retry-after': '9' } }, 9000],
+    ['beside a usual body', { body: { retry_after: 3 } }, 3000],
+    ['beside limits that are used up', { fields: limits('x-ratelimit', '5', '0', '6') }, 6000],
+    ['nowhere', { body: { errors: [{ wait: 'long' }] } }, null],
+  ])('is read %s', (_, refusal, expected) => {
+    expect(described({ waitIn }, refusal)).toBe(expected);
+  });
+
+  test('is not guessed from its windows where it says how long an unstated one is', () => {
+    const windows: SpeaksInput['windows'] = [{ requests: 5, seconds: 10, kind: 'rolling' }];
+    expect(described({ windows }, {})).toBe(10_000);
+    expect(described({ windows, hintlessSeconds: 2 }, {})).toBeNull();
+  });
+
+  test('makes bodies of successes worth reading where those refuse', () => {
+    const throttledBy: SpeaksInput['throttledBy'] = [{ status: [200, 400], field: 'x-refused' }];
+    expect(buildDialect({ throttledBy }).dialect.bodyStatuses).toEqual([]);
+    expect(buildDialect({ throttledBy, waitIn }).dialect.bodyStatuses).toEqual([200]);
   });
 });
 
