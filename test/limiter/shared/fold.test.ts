@@ -3,7 +3,11 @@ import { expect, jest, test } from '@jest/globals';
 import { createState, fold, maxWorkPerEntry, upkeepMs } from '../../../src/limiter/shared/fold.ts';
 import { digest } from '../../../src/limiter/shared/snapshot.ts';
 import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
-import { blankMemoryMs, unansweredMemoryMs } from '../../../src/limiter/policy/retention.policy.ts';
+import {
+  blankMemoryMs,
+  bucketMemoryMs,
+  unansweredMemoryMs,
+} from '../../../src/limiter/policy/retention.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, entryOf, foldOwn, granted, leaseMs, replica, settle, tick } from './folding.ts';
 
@@ -92,6 +96,18 @@ atOrigins('an entry of the log', (instant) => {
     for (let ms = unansweredMemoryMs; ms < blankMemoryMs; ms += 4_000)
       expect(left(ms)).toEqual(['answered', 'waiting']);
     expect(left(blankMemoryMs)).toEqual(['waiting']);
+  });
+
+  test('keeps a bucket that a response closed, for as long as it is closed and has to be kept', () => {
+    const state = createState(leaseMs);
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r1', [admit('a', instant(0))]));
+    const closeMs = 2 * bucketMemoryMs;
+    const throttled = { kind: 'throttled', closeMs, requeue: false, sleepMs: 0 } as const;
+    foldOwn(state, entryOf(instant(0), 'r1', [settle(grants[0]?.lease ?? '', throttled)]));
+    foldOwn(state, entryOf(instant(closeMs + bucketMemoryMs - 1), 'r1', [tick]));
+    expect(state.buckets.size).toBe(1);
+    foldOwn(state, entryOf(instant(closeMs + bucketMemoryMs + 1), 'r1', [tick]));
+    expect(state.buckets.size).toBe(0);
   });
 
   test('that fails in a bucket empties that bucket at every replica alike, and the others go on', () => {
