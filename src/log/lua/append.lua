@@ -29,7 +29,6 @@ end
 local sequence, term, at, before, base, bytes, termAt, termBegan, born, began, renewed, saved, savedBytes, saving = unpack(head, 6, 19)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
-
 if known > sequence then
   -- A life that began with nothing gives way to a copy while those who have one may not have noticed it.
   local givesWay = began == 0 and now - born < givesWayMs

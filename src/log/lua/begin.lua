@@ -7,26 +7,20 @@ ARGV  1 life that is replaced ('' = there is none)  2 new life  3 sequence, 4 ma
       8 parts of the snapshot  9 '1' = what is replaced cannot be read: also if it is longer
 Reply 'begun' | 'other'
 ]]
-local hourMs = 3600000
 local function text(value) return string.format('%.17g', value) end
 local head = redis.pcall('HMGET', KEYS[1], 'life', 'sequence', 'term')
-local life = head.err and '' or head[1] or ''
+local life, length, term = head[1] or '', tonumber(head[2] or nil) or 0, tonumber(head[3] or nil) or 0
 if life == ARGV[2] then return 'begun' end
-if life ~= '' then
-  if life ~= ARGV[1] then return 'other' end
-  if ARGV[9] ~= '1' and (tonumber(head[2] or nil) or 0) >= tonumber(ARGV[3]) then return 'other' end
-end
-local time = redis.call('TIME')
+if life ~= '' and (life ~= ARGV[1] or (ARGV[9] ~= '1' and length >= tonumber(ARGV[3]))) then return 'other' end
+local time, info = redis.call('TIME'), redis.pcall('INFO', 'server')
 local now = text(time[1] * 1000 + time[2] / 1000)
 local at = ARGV[5] == '' and now or ARGV[5]
-local term = math.max(tonumber(ARGV[6]), not head.err and tonumber(head[3] or nil) or 0) + 1
-local server = redis.pcall('INFO', 'server')
-local runId = type(server) == 'string' and string.match(server, 'run_id:(%w+)') or ''
+local runId = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+term = math.max(tonumber(ARGV[6]), term) + 1
 redis.call('DEL', KEYS[1], KEYS[2])
 redis.call('HSET', KEYS[1], 'life', ARGV[2], 'sequence', ARGV[3], 'mark', ARGV[4], 'term', term, 'at', at, 'clock', now,
   'base', ARGV[3], 'baseMark', ARGV[4], 'bytes', 0, 'termAt', at, 'termBegan', ARGV[3], 'born', now, 'began', ARGV[3], 'renewed', now,
-  'saved', ARGV[3], 'savedMark', ARGV[4], 'savedAt', at, 'savedTerm', term, 'parts', ARGV[8],
-  'savedBytes', 0, 'saving', 0, 'server', runId, 'previous', ARGV[7])
-redis.call('PEXPIRE', KEYS[1], hourMs)
-redis.call('PEXPIRE', KEYS[3] .. ARGV[2] .. '.' .. ARGV[3], hourMs)
+  'saved', ARGV[3], 'savedMark', ARGV[4], 'savedAt', at, 'savedTerm', term, 'parts', ARGV[8], 'savedBytes', 0, 'saving', 0,
+  'server', runId, 'previous', ARGV[7])
+for _, key in ipairs({ KEYS[1], KEYS[3] .. ARGV[2] .. '.' .. ARGV[3] }) do redis.call('PEXPIRE', key, 3600000) end
 return 'begun'

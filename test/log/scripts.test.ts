@@ -1,0 +1,184 @@
+/** What the scripts of a log promise, asked one by one of a real Redis. */
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { replicaId } from '../../src/ids.ts';
+import { firstMark } from '../../src/log/entry.ts';
+import {
+  append,
+  begin,
+  namesOf,
+  readHead,
+  saved,
+  type AppendReply,
+  type Batch,
+  type CopyEnd,
+} from '../../src/log/redis-commands.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { keys, testName } from './replicas.ts';
+
+const names = namesOf(testName);
+const start: CopyEnd = { life: 'one', sequence: 0, mark: firstMark, term: 1, at: 0 };
+
+let server: RedisServer;
+let redis: Redis<'legacy'>;
+beforeEach(async () => {
+  server = await startRedis();
+  redis = new Redis<'legacy'>(server.port, '127.0.0.1', { replyMapping: 'legacy' });
+});
+afterEach(async () => {
+  redis.disconnect();
+  await server.stop();
+});
+
+const beginOne = (): Promise<boolean> =>
+  begin(redis, names, { over: '', life: 'one', end: null, parts: 0, isForced: false });
+
+const ask = (end: CopyEnd, batch: Partial<Batch> = {}): Promise<AppendReply> =>
+  append(redis, names, {
+    end,
+    batch: {
+      replica: replicaId('r1'),
+      number: 1,
+      events: '[1]',
+      maxMs: 1_000,
+      returns: false,
+      maxBytes: 1e6,
+      ...batch,
+    },
+  });
+
+type Whole = Extract<AppendReply, { kind: 'whole' | 'more' }>;
+
+async function whole(end: CopyEnd, batch: Partial<Batch> = {}): Promise<Whole> {
+  const reply = await ask(end, batch);
+  if (reply.kind !== 'whole' && reply.kind !== 'more') throw new Error(`not whole: ${reply.kind}`);
+  return reply;
+}
+
+/** The end of a copy that has these entries. */
+function endOf(entries: readonly string[]): CopyEnd {
+  const [sequence = '', mark = '', term = '', at = ''] = (entries.at(-1) ?? '').split(' ');
+  return { life: 'one', sequence: Number(sequence), mark, term: Number(term), at: Number(at) };
+}
+
+test('a batch is appended once, however often it is sent', async () => {
+  await beginOne();
+  const first = await whole(start);
+  const again = await whole(start);
+  expect(first.appendedAt).not.toBeNull();
+  expect(again.appendedAt).toBeNull();
+  expect(again.entries).toEqual(first.entries);
+  expect(await redis.llen(keys.log)).toBe(1);
+});
+
+test('an attempt that arrives after a later batch of its replica appends nothing, and one of another replica does', async () => {
+  await beginOne();
+  await whole(start, { number: 7 });
+  await whole(start, { number: 6 });
+  expect(await redis.llen(keys.log)).toBe(1);
+  await whole(start, { number: 6, replica: replicaId('r2') });
+  expect(await redis.llen(keys.log)).toBe(2);
+});
+
+test('a copy that is far behind gets its entries in several replies before anything is appended', async () => {
+  await beginOne();
+  let end = start;
+  for (let number = 1; number <= 250; number += 1) end = endOf((await whole(end, { number })).entries);
+  let far = start;
+  const kinds: string[] = [];
+  for (let isBehind = true; isBehind;) {
+    const reply = await whole(far, { number: 1, replica: replicaId('r2') });
+    kinds.push(reply.kind);
+    far = endOf(reply.entries);
+    isBehind = reply.kind === 'more';
+  }
+  expect(kinds.length).toBeGreaterThan(1);
+  expect(far.sequence).toBe(251);
+});
+
+test('the time never goes back, and goes on by no more than the caller allows, whatever the clock of the server does', async () => {
+  await beginOne();
+  const hourMs = 3_600_000;
+  const first = endOf((await whole(start)).entries);
+  await redis.hset(keys.head, 'clock', Date.now() + hourMs);
+  const back = endOf((await whole(first, { number: 2 })).entries);
+  expect(back.at).toBe(first.at);
+  await redis.hset(keys.head, 'clock', Date.now() - hourMs);
+  const ahead = endOf((await whole(back, { number: 3, maxMs: 1_500 })).entries);
+  expect(ahead.at).toBe(back.at + 1_500);
+});
+
+test('another server begins a term, and so does a replica that was without Redis, once for all that return together', async () => {
+  await beginOne();
+  const first = await whole(start);
+  expect(first.term).toBe(1);
+  await redis.hset(keys.head, 'server', 'another', 'termAt', 0);
+  const second = await whole(endOf(first.entries), { number: 2 });
+  expect([second.term, second.termBegan]).toEqual([2, 1]);
+  expect(endOf(second.entries).term).toBe(2);
+  await redis.hset(keys.head, 'termAt', 0);
+  const third = await whole(endOf(second.entries), { number: 3, returns: true });
+  expect([third.term, third.termBegan]).toEqual([3, 2]);
+  // At the same time of the log, however long this process takes.
+  const together = { number: 1, returns: true, replica: replicaId('r2'), maxMs: 0 };
+  const fourth = await whole(endOf(third.entries), together);
+  expect([fourth.term, fourth.termBegan]).toEqual([3, 2]);
+});
+
+test('a copy that the log does not continue learns why', async () => {
+  expect((await ask(start)).kind).toBe('none');
+  await beginOne();
+  const end = endOf((await whole(start)).entries);
+  expect((await ask({ ...end, mark: '0123456789' })).kind).toBe('fork');
+  expect((await ask({ ...start, mark: '0123456789' })).kind).toBe('fork');
+  expect(await ask({ ...end, sequence: 9 })).toEqual({ kind: 'short', life: 'one' });
+  await redis.hset(keys.head, 'began', 1);
+  expect((await ask({ ...end, sequence: 9, life: 'two' })).kind).toBe('fork');
+});
+
+test('a life begins only in place of the one that was seen, and only from a longer copy', async () => {
+  expect(await beginOne()).toBe(true);
+  expect(await beginOne()).toBe(true);
+  const end = endOf((await whole(start)).entries);
+  const next = { over: 'one', life: 'two', parts: 0, isForced: false };
+  expect(await begin(redis, names, { ...next, end })).toBe(false);
+  expect(await begin(redis, names, { ...next, over: 'zero', end: { ...end, sequence: 5 } })).toBe(false);
+  expect(await begin(redis, names, { ...next, end: { ...end, sequence: 5 } })).toBe(true);
+  expect(await readHead(redis, names)).toMatchObject({ end: { life: 'two', sequence: 5, term: 2 } });
+  expect(await redis.exists(keys.log)).toBe(0);
+});
+
+test('a snapshot moves forward only, and the entries before the one before it go', async () => {
+  await beginOne();
+  const ends: CopyEnd[] = [start];
+  for (let number = 1; number <= 9; number += 1)
+    ends.push(endOf((await whole(ends.at(-1) ?? start, { number })).entries));
+  const save = (at: number): Promise<boolean> =>
+    saved(redis, names, { end: ends[at] ?? start, parts: 0, bytes: 10, logBytes: 10 });
+  expect(await save(4)).toBe(true);
+  expect(await redis.llen(keys.log)).toBe(9);
+  expect(await save(4)).toBe(true);
+  expect(await save(3)).toBe(false);
+  expect(await save(8)).toBe(true);
+  expect(await redis.llen(keys.log)).toBe(5);
+  expect((await ask(ends[3] ?? start)).kind).toBe('far');
+  const behind = await whole(ends[4] ?? start, { number: 10 });
+  expect(behind.entries).toHaveLength(6);
+});
+
+test('one replica at a time is asked for a snapshot', async () => {
+  await beginOne();
+  const first = await whole(start, { maxBytes: 1 });
+  const second = await whole(endOf(first.entries), { maxBytes: 1, number: 2 });
+  expect(first.dueBytes).toBeGreaterThan(1);
+  expect(second.dueBytes).toBeNull();
+});
+
+test('a Redis that takes no writes is not taken for a damaged log', async () => {
+  await beginOne();
+  await redis.config('SET', 'maxmemory', '1');
+  await expect(ask(start)).rejects.toThrow(/OOM/);
+  await redis.config('SET', 'maxmemory', '0');
+  await redis.config('SET', 'min-replicas-to-write', '1');
+  await expect(ask(start)).rejects.toThrow(/NOREPLICAS/);
+});
