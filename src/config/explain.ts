@@ -3,6 +3,7 @@
  * only numbers and kinds of values.
  */
 import type { z } from 'zod';
+import { didYouMean } from '../nearest.ts';
 import type { Finding, Path } from './problem.ts';
 
 type Issue = z.core.$ZodIssue;
@@ -30,17 +31,21 @@ export function explain(issue: Issue, tree: unknown, base: Path = []): Finding[]
       return issue.keys.map((key) => ({
         path: [...path, key],
         reason: 'is not a known key',
-        fix: `known here: ${issue.message}`,
+        fix: `${didYouMean(key, issue.message.split(', '))}known here: ${issue.message}`,
       }));
     case 'invalid_union':
       return explainUnion(issue, tree, path);
     case 'invalid_type':
       return one(...wrongType(issue.expected, valueAt(tree, path)));
-    case 'invalid_value':
+    case 'invalid_value': {
+      const words = issue.values.map(String);
+      const written = valueAt(tree, path);
+      const meant = typeof written === 'string' ? didYouMean(written, words) : '';
       return one(
-        `must be ${issue.values.length === 1 ? '' : 'one of '}${issue.values.map(String).join(', ')}`,
-        'use one of the words given, or leave the key out for the default',
+        `must be ${words.length === 1 ? '' : 'one of '}${words.join(', ')}`,
+        `${meant}use one of the words given, or leave the key out for the default`,
       );
+    }
     case 'too_small':
       if (issue.origin === 'array' || issue.origin === 'string') return one('is empty', 'give at least one');
       return one(

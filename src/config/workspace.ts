@@ -1,5 +1,6 @@
 /** `workspaces.<id>`: who may call, and how much. */
 import { z } from 'zod';
+import { didYouMean } from '../nearest.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds } from './defaults.ts';
 import type { Path } from './problem.ts';
@@ -60,7 +61,10 @@ export function checkUpstreamNames(
   const { upstreams: allowed = known, requestsPerMinute, requestsPerDay, credentials } = workspace;
   const check = (name: string, ...at: Path): void => {
     if (!known.includes(name)) {
-      const fix = known.length === 0 ? 'describe it in upstreams' : `use one of: ${known.join(', ')}`;
+      const fix =
+        known.length === 0
+          ? 'describe it in upstreams'
+          : `${didYouMean(name, known)}use one of: ${known.join(', ')}`;
       refuse(context, { reason: 'names an upstream that is not configured', fix }, [...path, ...at]);
     } else if (!allowed.includes(name)) {
       const fix = `add ${name} to the workspace’s upstreams, or remove this entry`;

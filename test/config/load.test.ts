@@ -217,6 +217,27 @@ describe('the messages about a configuration file', () => {
     );
   });
 
+  test.each([
+    ['an unknown key', 'kidn: generic', 'did you mean kind? known here: kind, '],
+    ['an unknown key with one character too many', 'origin: []', 'did you mean origins? known here: '],
+    ['an unknown kind', 'kind: comerce', 'did you mean commerce? use one of the words given'],
+    ['an unknown preset', 'speaks: gihub', 'did you mean github? use one of the words given'],
+    ['the unknown preset of a dialect', 'speaks: { preset: Stripe }', 'did you mean stripe? use one of'],
+    ['a key that is like none', 'sunshine: 1', 'known here: kind, '],
+    ['a preset that is like none', 'speaks: weather', 'use one of the words given'],
+  ])('say what was probably meant: %s', (_what, key, words) => {
+    const [problem] = problemsOf(base.replace('{ origins', `{ ${key}, origins`));
+    expect(problem?.fix.slice(0, words.length)).toBe(words);
+  });
+
+  test('say which upstream was probably meant', () => {
+    const text = base.replace('  api:', "  chat: { origins: ['https://chat.example.com'] }\n  api:");
+    const fixOf = (name: string) =>
+      problemsOf(text.replace('keys:', `requestsPerDay: { ${name}: 5 }, keys:`))[0]?.fix;
+    expect(fixOf('cahts')).toBe('did you mean chat? use one of: chat, api');
+    expect(fixOf('weather')).toBe('use one of: chat, api');
+  });
+
   test('never show a value that may be secret', () => {
     const canary = 'canary-5c1f';
     const wrong = [
