@@ -7,7 +7,7 @@ export function didYouMean(text: string, known: readonly string[]): string {
 }
 
 /** The known name that differs least from the text, in at most a third of its characters; of equals the first. */
-function nearest(text: string, known: readonly string[]): string | null {
+export function nearest(text: string, known: readonly string[]): string | null {
   let found: string | null = null;
   let least = Math.ceil(text.length / 3);
   for (const name of known) {

@@ -2,11 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { findPackageJSON } from 'node:module';
 import { systemClock } from '../clock.ts';
-import { parseArguments } from './arguments.ts';
-import { runCheck } from './check.ts';
+import { readCommand } from './commands.ts';
 import type { CliIo } from './io.ts';
-import { runKeysCreate } from './keys.ts';
-import { runKeysList, runLabels } from './labels.ts';
 import { Output } from './output.ts';
 
 const stderr = new Output(process.stderr);
@@ -35,7 +32,7 @@ export async function run(argv: readonly string[]): Promise<void> {
 }
 
 async function codeOf(argv: readonly string[]): Promise<number> {
-  const command = parseArguments(argv);
+  const command = readCommand(argv);
   switch (command.kind) {
     case 'help':
       io.out(command.text);
@@ -46,22 +43,8 @@ async function codeOf(argv: readonly string[]): Promise<number> {
     case 'usage-error':
       io.err(command.text);
       return 2;
-    case 'check':
-      return runCheck(command, io);
-    case 'learn':
-      return (await import('../../tools/learn/learn.ts')).runLearn(command, io);
-    case 'keys-create':
-      return runKeysCreate(command, io);
-    case 'keys-list':
-      return runKeysList(command, io);
-    case 'labels':
-      return runLabels(command, io);
-    case 'control':
-      return (await import('./control.ts')).runControl(command, io);
-    case 'serve':
-      return (await import('./serve.ts')).runServe(command, io);
-    case 'demo':
-      return (await import('../../demo/demo.ts')).runDemo(command, io);
+    case 'command':
+      return command.run(io);
   }
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
-import { parseArguments } from '../../src/cli/arguments.ts';
+import { readCommand } from '../../src/cli/commands.ts';
 import { runCheck } from '../../src/cli/check.ts';
 import type { CliIo } from '../../src/cli/io.ts';
 import { runKeysCreate } from '../../src/cli/keys.ts';
@@ -22,37 +22,63 @@ const fileOf = (name: string): string => new URL(`../config/${name}`, import.met
 
 describe('the command line', () => {
   test.each([
-    [['serve'], { kind: 'serve', config: 'sluice.yaml' }],
-    [['serve', '--config', 'a.yaml'], { kind: 'serve', config: 'a.yaml' }],
-    [['check', '-c', 'a.yaml'], { kind: 'check', config: 'a.yaml', connect: false, against: null }],
-    [['check', '--config=a.yaml'], { kind: 'check', config: 'a.yaml', connect: false, against: null }],
-    [['check', '--connect'], { kind: 'check', config: 'sluice.yaml', connect: true, against: null }],
-    [['keys', 'create', '--workspace', 'acme'], { kind: 'keys-create', workspace: 'acme', expires: null }],
+    [['serve'], 'serve', { config: 'sluice.yaml' }],
+    [['serve', '--config', 'a.yaml'], 'serve', { config: 'a.yaml' }],
+    [['check', '-c', 'a.yaml'], 'check', { config: 'a.yaml', connect: false, against: null }],
+    [['check', '--config=a.yaml'], 'check', { config: 'a.yaml', connect: false, against: null }],
+    [['check', '--connect'], 'check', { config: 'sluice.yaml', connect: true, against: null }],
+    [['keys', 'create', '--workspace', 'acme'], 'keys create', { workspace: 'acme', expires: null }],
     [
       ['keys', 'create', '--expires', '2027-01-01', '--workspace', 'a b'],
-      { kind: 'keys-create', workspace: 'a b', expires: '2027-01-01' },
+      'keys create',
+      { workspace: 'a b', expires: '2027-01-01' },
     ],
-    [['keys', 'list', '--find', 'ab'], { kind: 'keys-list', config: 'sluice.yaml', find: 'ab' }],
-    [['labels', '--config', 'a.yaml'], { kind: 'labels', config: 'a.yaml' }],
-    [['demo'], { kind: 'demo', serve: false, calls: 460, port: null, adminPort: null }],
-    [['demo', '--calls', '9'], { kind: 'demo', serve: false, calls: 9, port: null, adminPort: null }],
+    [['keys', 'list', '--find', 'ab'], 'keys list', { config: 'sluice.yaml', find: 'ab' }],
+    [['labels', '--config', 'a.yaml'], 'labels', { config: 'a.yaml' }],
+    [['demo'], 'demo', { serve: false, calls: 460, port: null, adminPort: null }],
+    [['demo', '--calls', '9'], 'demo', { serve: false, calls: 9, port: null, adminPort: null }],
     [
       ['demo', '--serve', '--port', '0', '--admin-port', '9191'],
-      { kind: 'demo', serve: true, calls: 460, port: 0, adminPort: 9191 },
+      'demo',
+      { serve: true, calls: 460, port: 0, adminPort: 9191 },
     ],
-    [['learn', 'a.har'], { kind: 'learn', file: 'a.har' }],
+    [['learn', 'a.har'], 'learn', { file: 'a.har' }],
+    [['check', '--against', 'a.har'], 'check', { config: 'sluice.yaml', connect: false, against: 'a.har' }],
     [
-      ['check', '--against', 'a.har'],
-      { kind: 'check', config: 'sluice.yaml', connect: false, against: 'a.har' },
+      ['open', '-u', 'a'],
+      'open',
+      { verb: 'open', upstream: 'a', seconds: null, admin: 'http://127.0.0.1:9090' },
     ],
-    [['--version'], { kind: 'version' }],
-  ])('accepts %j as a command', (argv, command) => {
-    expect(parseArguments(argv)).toEqual(command);
+    [
+      ['resume', '-u', 'a', '--admin', 'http://b'],
+      'resume',
+      { verb: 'resume', upstream: 'a', seconds: null, admin: 'http://b' },
+    ],
+    [
+      ['pause', '-u', 'a', '--seconds', '90'],
+      'pause',
+      { verb: 'pause', upstream: 'a', seconds: 90, admin: 'http://127.0.0.1:9090' },
+    ],
+  ])('accepts %j as %s', (argv, name, read) => {
+    expect(readCommand(argv)).toEqual({ kind: 'command', name, read, run: expect.any(Function) });
+  });
+
+  test('knows its version and lists every command with its purpose', () => {
+    expect(readCommand(['--version'])).toEqual({ kind: 'version' });
+    const overview = readCommand(['--help']);
+    const text = overview.kind === 'help' ? overview.text : '';
+    for (const name of ['serve', 'check', 'keys create', 'keys list', 'pause', 'demo'])
+      expect(text).toMatch(new RegExp(`^  ${name} +[a-z]`, 'm'));
   });
 
   test.each([
     [[], 'Usage: sluice <command>'],
     [['start'], 'Unknown command "start"'],
+    [['chekc'], 'Unknown command "chekc". Did you mean check?'],
+    [['pause', '-u', 'a', '--second', '9'], "Unknown option '--second'. Did you mean --seconds?"],
+    [['pause', '-u', 'a'], '--seconds is a number above 0'],
+    [['resume', '-u', 'a', '--seconds', '9'], "Unknown option '--seconds'"],
+    [['open', '-u', 'a', '--admin', 'b:1'], '--admin is a URL'],
     [['toString'], 'Unknown command "toString"'],
     [['serve', '--conf', 'x'], "Unknown option '--conf'"],
     [['serve', 'x.yaml'], 'Unexpected "x.yaml"'],
@@ -67,7 +93,7 @@ describe('the command line', () => {
     [['demo', '--calls', '0'], '--calls is a whole number'],
     [['demo', '--calls', 'many'], '--calls is a whole number'],
   ])('explains the usage error in %j', (argv, text) => {
-    const command = parseArguments(argv);
+    const command = readCommand(argv);
     expect(command.kind).toBe('usage-error');
     expect(command.kind === 'usage-error' ? command.text : '').toContain(text);
     expect(command.kind === 'usage-error' ? command.text : '').toContain('Usage: sluice');
@@ -76,7 +102,7 @@ describe('the command line', () => {
   test.each([[['--help']], [['serve', '--help']], [['check', '-h']], [['keys', '-h']], [['demo', '--help']]])(
     'shows the usage for %j',
     (argv) => {
-      const command = parseArguments(argv);
+      const command = readCommand(argv);
       expect(command.kind === 'help' ? command.text : '').toMatch(/^Usage: sluice/);
     },
   );

@@ -1,0 +1,264 @@
+/** The commands: what each is for, which options it takes, and what runs it. Nothing here runs anything by itself. */
+import { parseArgs, type ParseArgsConfig } from 'node:util';
+import { nearest } from '../nearest.ts';
+import type { CliIo } from './io.ts';
+
+type Options = NonNullable<ParseArgsConfig['options']>;
+type Values<O extends Options> = ReturnType<
+  typeof parseArgs<{ options: O & typeof help; allowPositionals: true; strict: true }>
+>['values'];
+
+/** One command as it is written down. */
+interface Definition<O extends Options, Read extends object> {
+  /** For the list of commands, a few words. */
+  readonly purpose: string;
+  /** Behind `Usage: `. */
+  readonly usage: string;
+  readonly options: O;
+  /** What the command is run with, or the sentence that says what is wrong. */
+  read(values: Values<O>, positionals: readonly string[]): Read | string;
+  /** Resolves with the exit code. Imports what only this command needs. */
+  run(read: Read, io: CliIo): Promise<number>;
+}
+
+/** Help that was asked for, or what was wrong with the options (exit code 2). */
+interface Words {
+  readonly kind: 'help' | 'usage-error';
+  readonly text: string;
+}
+/** A command whose options have been read. */
+interface Runnable {
+  readonly kind: 'command';
+  readonly read: object;
+  run(io: CliIo): Promise<number>;
+}
+
+const help = { help: { type: 'boolean', short: 'h' } } as const;
+const config = { config: { type: 'string', short: 'c', default: 'sluice.yaml' } } as const;
+
+function define<const O extends Options, Read extends object>(definition: Definition<O, Read>) {
+  const { purpose, usage, options } = definition;
+  const parse = (args: readonly string[]): Words | Runnable => {
+    try {
+      const all = { ...options, ...help };
+      const { values, positionals } = parseArgs({ args: [...args], options: all, allowPositionals: true });
+      if ('help' in values && values.help === true) return { kind: 'help', text: `Usage: ${usage}` };
+      const read = definition.read(values as Values<O>, positionals);
+      if (typeof read === 'string') return usageError(read, usage);
+      return { kind: 'command', read, run: (io) => definition.run(read, io) };
+    } catch (error) {
+      return usageError(optionFault(error, Object.keys(options)), usage);
+    }
+  };
+  return { purpose, usage, parse };
+}
+
+const usageError = (reason: string, usage: string) =>
+  ({ kind: 'usage-error', text: `${reason}\n\nUsage: ${usage}` }) as const;
+
+/** The first sentence of what Node says, because the rest is advice about positional arguments, and the option that was meant. */
+function optionFault(error: unknown, known: readonly string[]): string {
+  const [message = ''] = (error as Error).message.split('. ');
+  const [, option = ''] = /^Unknown option '--([\w-]+)'/.exec(message) ?? [];
+  const meant = nearest(option, known);
+  return `${message.replace(/\.?$/, '.')}${meant === null ? '' : ` Did you mean --${meant}?`}`;
+}
+
+const noMore = ([first]: readonly string[]): string | null =>
+  first === undefined ? null : `Unexpected "${first}".`;
+
+/** What is wrong with the name of the file, or with what stands beside it. */
+const fileFault = (file: string, positionals: readonly string[]): string | null =>
+  noMore(positionals) ?? (file === '' ? '--config needs a file name.' : null);
+
+const keysUsage = `sluice keys create --workspace NAME [--expires ISO-DATE]
+       sluice keys list [--config FILE] [--find HASH-OR-ID]
+
+create makes an API key, prints it once, with its hash and the lines for the configuration.
+list shows the keys of a configuration: workspace, id, hash, validity; with --find those
+whose hash begins so, or whose id is this.`;
+
+const control = {
+  upstream: { type: 'string', short: 'u' },
+  admin: { type: 'string', default: 'http://127.0.0.1:9090' },
+} as const;
+
+/** What is wrong with the options of a command at the admin port. */
+function controlFault(
+  { upstream, admin }: { readonly upstream: string; readonly admin: string },
+  positionals: readonly string[],
+): string | null {
+  if (positionals.length > 0) return noMore(positionals);
+  if (upstream === '') return '--upstream is missing.';
+  const isUrl = /^https?:$/.test(URL.parse(admin)?.protocol ?? '');
+  return isUrl ? null : '--admin is a URL such as http://127.0.0.1:9090.';
+}
+
+/** `open` and `resume`: a verb at an upstream. */
+const verbCommand = (verb: 'open' | 'resume', purpose: string, does: string) =>
+  define({
+    purpose,
+    usage: `sluice ${verb} --upstream NAME [--admin URL]\n\n${does}`,
+    options: control,
+    read: ({ upstream = '', admin }, positionals) =>
+      controlFault({ upstream, admin }, positionals) ?? { verb, upstream, seconds: null, admin },
+    run: async (read, io) => (await import('./control.ts')).runControl(read, io),
+  });
+
+/** Every command by its words. */
+const commands = {
+  serve: define({
+    purpose: 'run the gateway',
+    usage: 'sluice serve [--config FILE]\n\nRuns the gateway. FILE is sluice.yaml unless given.',
+    options: config,
+    read: ({ config }, positionals) => fileFault(config, positionals) ?? { config },
+    run: async (read, io) => (await import('./serve.ts')).runServe(read, io),
+  }),
+  check: define({
+    purpose: 'check a configuration',
+    usage: `sluice check [--config FILE] [--connect] [--against FILE.har]
+
+Checks a configuration and prints a summary without secrets. Exit code 1 and every
+problem with its line when it cannot be used.
+--connect also tries Redis, origins and credentials, and says what came of each: one GET
+per origin and credential. Exit code 1 when one failed.
+--against names every recorded response that the upstream's description does not explain.
+Exit code 1 when there is one.`,
+    options: { ...config, connect: { type: 'boolean' }, against: { type: 'string' } },
+    read: ({ config, connect = false, against = null }, positionals) =>
+      fileFault(config, positionals) ??
+      (against === '' ? '--against needs a file name.' : { config, connect, against }),
+    run: async (read, io) => (await import('./check.ts')).runCheck(read, io),
+  }),
+  learn: define({
+    purpose: 'propose a description of an API from recorded responses',
+    usage: `sluice learn FILE.har
+
+Proposes a speaks section for each origin, from recorded responses (HAR with content).`,
+    options: {},
+    read: (_values, [file = '', ...more]) =>
+      file === '' || more.length > 0 ? 'Give one HAR file.' : { file },
+    run: async (read, io) => (await import('../../tools/learn/learn.ts')).runLearn(read, io),
+  }),
+  'keys create': define({
+    purpose: 'make an API key',
+    usage: keysUsage,
+    options: { workspace: { type: 'string', short: 'w' }, expires: { type: 'string' } },
+    read: ({ workspace, expires = null }, positionals) =>
+      noMore(positionals) ?? (workspace === undefined ? '--workspace is missing.' : { workspace, expires }),
+    run: async (read, io) => (await import('./keys.ts')).runKeysCreate(read, io),
+  }),
+  'keys list': define({
+    purpose: 'show the keys of a configuration',
+    usage: keysUsage,
+    options: { ...config, find: { type: 'string' } },
+    read: ({ config, find = null }, positionals) => fileFault(config, positionals) ?? { config, find },
+    run: async (read, io) => (await import('./labels.ts')).runKeysList(read, io),
+  }),
+  labels: define({
+    purpose: 'show the labels of workspaces',
+    usage: `sluice labels [--config FILE]
+
+Shows which workspace is behind a label of metrics, logs and pages, and its key ids.`,
+    options: config,
+    read: ({ config }, positionals) => fileFault(config, positionals) ?? { config },
+    run: async (read, io) => (await import('./labels.ts')).runLabels(read, io),
+  }),
+  open: verbCommand(
+    'open',
+    'reopen an upstream on all replicas',
+    `Reopens what responses of an upstream have closed, on all replicas.
+The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
+  ),
+  pause: define({
+    purpose: 'pause an upstream on all replicas',
+    usage: `sluice pause --upstream NAME --seconds N [--admin URL]
+
+Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.
+The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
+    options: { ...control, seconds: { type: 'string' } },
+    read({ upstream = '', admin, seconds: written = '0' }, positionals) {
+      const seconds = Number(written);
+      const fault = controlFault({ upstream, admin }, positionals);
+      if (fault !== null) return fault;
+      return seconds > 0 && seconds <= 86_400
+        ? { verb: 'pause' as const, upstream, seconds, admin }
+        : '--seconds is a number above 0, at most 86400.';
+    },
+    run: async (read, io) => (await import('./control.ts')).runControl(read, io),
+  }),
+  resume: verbCommand(
+    'resume',
+    'end a pause',
+    'Ends a pause. The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.',
+  ),
+  demo: define({
+    purpose: 'see it work on this machine',
+    usage: `sluice demo [--calls N | --serve] [--port N] [--admin-port N]
+
+Runs the gateway, simulated upstreams and a burst of real SDK traffic on this machine:
+N calls (460), first straight to the upstreams, then through Sluice. The upstreams take about
+340 at once. Exit code 1 when a call through Sluice failed.
+--serve keeps the gateway running instead.`,
+    options: {
+      serve: { type: 'boolean' },
+      calls: { type: 'string' },
+      port: { type: 'string' },
+      'admin-port': { type: 'string' },
+    },
+    read({ serve = false, calls, ...ports }, positionals) {
+      const [port, adminPort] = [ports.port, ports['admin-port']].map(readPort);
+      if (positionals.length > 0) return noMore(positionals) ?? '';
+      if (port === undefined || adminPort === undefined) return 'A port is a whole number from 0 to 65535.';
+      if (serve && calls !== undefined)
+        return '--calls and --serve exclude each other: --serve sends no burst.';
+      const size = /^\d{1,5}$/.test(calls ?? '460') ? Number(calls ?? '460') : 0;
+      if (size === 0) return '--calls is a whole number from 1 to 99999.';
+      return { serve, calls: size, port, adminPort };
+    },
+    run: async (read, io) => (await import('../../demo/demo.ts')).runDemo(read, io),
+  }),
+} as const;
+
+/** `null`: the default one. `undefined`: not a port. */
+function readPort(text: string | undefined): number | null | undefined {
+  if (text === undefined) return null;
+  return /^\d{1,5}$/.test(text) && Number(text) <= 65_535 ? Number(text) : undefined;
+}
+
+const names = Object.keys(commands) as readonly (keyof typeof commands)[];
+const width = Math.max(...names.map((name) => name.length)) + 2;
+
+const overview = `<command>
+
+${names.map((name) => `  ${name.padEnd(width)}${commands[name].purpose}`).join('\n')}
+
+sluice <command> --help says more, sluice --version the version.`;
+
+export type Command =
+  Words | (Runnable & { readonly name: keyof typeof commands }) | { readonly kind: 'version' };
+
+/** Reads `argv` without the node and script paths. Never throws. */
+export function readCommand([first = '', ...rest]: readonly string[]): Command {
+  if (['--version', '-v', 'version'].includes(first)) return { kind: 'version' };
+  if (['--help', '-h', 'help'].includes(first)) return { kind: 'help', text: `Usage: sluice ${overview}` };
+  if (first === '') return { kind: 'usage-error', text: `Usage: sluice ${overview}` };
+  const name = names.find((name) => name === first || name === `${first} ${rest[0]}`);
+  if (name !== undefined) {
+    const parsed = commands[name].parse(name === first ? rest : rest.slice(1));
+    return parsed.kind === 'command' ? { ...parsed, name } : parsed;
+  }
+  const verbs = names
+    .filter((name) => name.startsWith(`${first} `))
+    .map((name) => name.slice(first.length + 1));
+  if (verbs.length === 0) {
+    const meant = nearest(first, names);
+    return usageError(
+      `Unknown command "${first}".${meant === null ? '' : ` Did you mean ${meant}?`}`,
+      `sluice ${overview}`,
+    );
+  }
+  return rest.some((arg) => arg === '--help' || arg === '-h')
+    ? { kind: 'help', text: `Usage: ${keysUsage}` }
+    : usageError(`The two things to do with ${first} are: ${verbs.join(' and ')}.`, keysUsage);
+}
