@@ -5,20 +5,33 @@ import { metricsOf, type Gateway } from '../cluster/fleet.ts';
 export interface Reading {
   /** Used part of V8's heap, bytes. */
   readonly heap: number;
-  readonly resident: number;
+  /** Buffers outside of it, bytes. */
+  readonly buffers: number;
+  /**
+   * Resident memory beyond what V8 has set aside for its heap, bytes. V8 gives memory that it does not use back when the process is
+   * idle, which may be never on a busy machine: that is no growth of ours.
+   */
+  readonly beyondHeap: number;
   readonly descriptors: number;
 }
 
 /** Growth that is none: caches and compiled code come to this. Bytes, and descriptors of idle connections. */
 const maxHeapGrowth = 24 * 1_048_576;
-const maxResidentGrowth = 64 * 1_048_576;
+const maxBuffersGrowth = 24 * 1_048_576;
+const maxBeyondHeapGrowth = 64 * 1_048_576;
 const maxDescriptorGrowth = 40;
 
 export async function read({ adminUrl, pid }: Gateway): Promise<Reading> {
   const text = await metricsOf(adminUrl);
-  const heap = Number(/^nodejs_heap_size_used_bytes (\S+)$/m.exec(text)?.[1]);
+  const bytes = (name: string): number =>
+    Number(new RegExp(`^nodejs_${name}_bytes (\\S+)$`, 'm').exec(text)?.[1]);
   const pages = Number((await readFile(`/proc/${pid}/statm`, 'utf8')).split(' ')[1]);
-  return { heap, resident: pages * 4_096, descriptors: (await readdir(`/proc/${pid}/fd`)).length };
+  return {
+    heap: bytes('heap_size_used'),
+    buffers: bytes('external_memory'),
+    beyondHeap: pages * 4_096 - bytes('heap_size_total'),
+    descriptors: (await readdir(`/proc/${pid}/fd`)).length,
+  };
 }
 
 /** The floor of a figure: what is left after collections of garbage, and between crowds. */
@@ -37,13 +50,14 @@ export function trendOf(readings: readonly Reading[]): Trend {
   const late = readings.slice(-quarter);
   if (quarter < 3) return { isFlat: false, words: 'too few readings' };
   const growth = (of: keyof Reading): number => floor(late, of) - floor(early, of);
-  const megabytes = (of: 'heap' | 'resident'): string =>
+  const megabytes = (of: 'heap' | 'buffers' | 'beyondHeap'): string =>
     `${of} ${(floor(early, of) / 1_048_576).toFixed(0)} to ${(floor(late, of) / 1_048_576).toFixed(0)} MB`;
   return {
     isFlat:
       growth('heap') < maxHeapGrowth &&
-      growth('resident') < maxResidentGrowth &&
+      growth('buffers') < maxBuffersGrowth &&
+      growth('beyondHeap') < maxBeyondHeapGrowth &&
       growth('descriptors') < maxDescriptorGrowth,
-    words: `${megabytes('heap')}, ${megabytes('resident')}, descriptors ${floor(early, 'descriptors')} to ${floor(late, 'descriptors')}`,
+    words: `${megabytes('heap')}, ${megabytes('buffers')}, ${megabytes('beyondHeap')}, descriptors ${floor(early, 'descriptors')} to ${floor(late, 'descriptors')}`,
   };
 }
