@@ -40,9 +40,8 @@ export class OrderedLog<Event> {
     for (const end of this.#ends) end.read();
   }
 
-  /** Loses the last entries; a term begins, and every replica joins again. */
-  lose(entries: number): void {
-    const kept = this.entries.length - entries;
+  /** Loses all entries but the first ones; a term begins, and every replica joins again. */
+  keepOnly(kept: number): void {
     this.entries.splice(kept);
     this.#term += 1;
     for (const end of this.#ends) end.rejoin(kept);

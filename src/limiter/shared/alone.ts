@@ -44,7 +44,9 @@ export class Alone {
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
     const state = restore([...snapshot(shared.state)]);
     const { sequence, mark } = shared.last ?? { sequence: 0, mark: firstMark };
-    const after = { sequence, mark, term: state.term?.number ?? 1, at: shared.log.now() };
+    // A log that was never seen has the time of a server's clock.
+    const at = state.term === null ? clock.now() : shared.log.now();
+    const after = { sequence, mark, term: state.term?.number ?? 1, at };
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
     this.guard = new MemoryLaneGuard(clock, clock.monotonic() + leaseMs);

@@ -18,8 +18,8 @@ export type Heard = EventReply | null | 'lost';
 
 /** Who uses a copy. */
 export interface CopyUser {
-  /** An entry was applied; the replies to own events were given before. */
-  onApplied(effects: Effects, entry: Entry<LogEvent>): void;
+  /** An entry was applied; the replies to own events were given before. It was heard `agoMs` milliseconds after its time. */
+  onApplied(effects: Effects, entry: Entry<LogEvent>, agoMs: number): void;
   /** The copy is up to date, and may have jumped. */
   onJoined(joined: Joined): void;
   onAway(): void;
@@ -126,6 +126,7 @@ export class Copy implements Follower<LogEvent> {
 
   onEntry(entry: Entry<LogEvent>): void {
     const { clock, replica, user } = this.#parts;
+    const agoMs = this.log.now() - entry.at;
     const effects = fold(this.#state, entry, replica);
     this.#last = entry;
     // What is read while the copy catches up is old. What it did to the calls here is found in the state when the copy has joined.
@@ -136,7 +137,7 @@ export class Copy implements Follower<LogEvent> {
       if (sentAt !== undefined) this.#noteRoundTrip(clock.monotonic() - sentAt);
       for (const [index, { hear }] of said.entries()) hear(effects.replies[index] ?? null);
     }
-    user.onApplied(effects, entry);
+    user.onApplied(effects, entry, agoMs);
     this.#noteDue(effects.nextAt);
   }
 

@@ -74,8 +74,10 @@ export class SharedLimiter implements Limiter {
   }
 
   async move(from: BucketKey, admission: Admission): Promise<void> {
-    const position = this.#known(from)?.take(from, admission.ticket) ?? admission.position;
-    this.#of(admission.bucket).reenter({ ...admission, position });
+    const position = this.#known(from)?.take(from, admission.ticket) ?? null;
+    // Orders of two logs, whose times may differ, do not compare: in another log the call stands by its arrival.
+    const isKept = position !== null && logOf(from) === logOf(admission.bucket);
+    this.#of(admission.bucket).reenter(isKept ? { ...admission, position } : admission);
   }
 
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {

@@ -44,7 +44,7 @@ export interface OwnCall {
   answer: ((reply: AdmissionReply) => void) | null;
 }
 
-/** A call whose lease ended. Kept for a while, because the log may lose what it was told. */
+/** How a lease ended. Kept for a while, because the log may lose what it was told. */
 export interface EndedCall {
   readonly call: OwnCall;
   readonly held: HeldGrant;

@@ -5,10 +5,9 @@
  * Keeps: a call that waits is in its lane again at its position (7); one that was sent holds its place, and is not sent again (8);
  * nothing stays in the state that no call here stands behind (9).
  */
-import type { BucketKey, ReplicaId, TicketId } from '../../ids.ts';
+import type { BucketKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Settlement } from '../limiter.ts';
 import type { Lease } from '../policy/bucket-state.policy.ts';
-import { withoutRequeue } from '../policy/settlement.policy.ts';
 import type { EndedCall, OwnCall, OwnCallState } from './own-call.ts';
 import type { SharedState } from './state.ts';
 
@@ -42,27 +41,28 @@ export type Remedy =
   | { readonly kind: 'go on'; readonly lease: Lease }
   /** It is under way, and the state lacks its grant. */
   | { readonly kind: 'hold' }
-  /** The settlement that puts it back to its position was lost. */
-  | { readonly kind: 'settle again' };
+  /** The settlement that put it back to its position was lost. */
+  | { readonly kind: 'settle again'; readonly lease: Lease };
 
 const none: Remedy = { kind: 'none' };
 const enter: Remedy = { kind: 'enter' };
 const wait: Remedy = { kind: 'wait' };
 
-export function remedyFor(state: OwnCallState, standing: Standing): Remedy {
+/** @param ended leases that ended here */
+export function remedyFor(
+  state: OwnCallState,
+  standing: Standing,
+  ended: ReadonlyMap<LeaseToken, unknown>,
+): Remedy {
   const isAbsent = standing.kind === 'absent';
   const lease = standing.kind === 'granted' ? standing.lease : null;
   switch (state.kind) {
     case 'entering':
-      if (lease !== null) return { kind: 'take', lease };
-      return isAbsent ? enter : wait;
     case 'waiting':
-      if (lease !== null) return { kind: 'take', lease };
-      return isAbsent ? enter : none;
     case 'returning':
-      if (lease?.token === state.settle.lease) return { kind: 'settle again' };
-      if (lease !== null) return { kind: 'take', lease };
-      return isAbsent ? enter : wait;
+      if (lease !== null) return { kind: ended.has(lease.token) ? 'settle again' : 'take', lease };
+      if (isAbsent) return enter;
+      return state.kind === 'waiting' ? none : wait;
     case 'guarding':
       if (lease !== null) return lease.token === state.held.lease ? none : { kind: 'go on', lease };
       return isAbsent ? enter : wait;
@@ -76,7 +76,7 @@ export function remedyFor(state: OwnCallState, standing: Standing): Remedy {
 export interface StoredTicket {
   readonly bucket: BucketKey;
   readonly ticket: TicketId;
-  readonly lease: Lease['token'] | null;
+  readonly lease: LeaseToken | null;
 }
 
 /** All tickets that the state has for the replica. */
@@ -88,16 +88,21 @@ export const ticketsOf = ({ buckets }: SharedState, replica: ReplicaId): StoredT
   );
 
 /**
- * How a lease ends for which the replica has no call any more: as its call ended (`undefined`: the replica does not know that
- * either, and the call may have been sent).
+ * A settlement that is said again: what is left of the delays that it named.
  * @param now monotonic milliseconds
  */
-export function lateSettlement(ended: EndedCall | undefined, now: number): Settlement {
-  if (ended === undefined) return { kind: 'succeeded', spent: null };
-  const settlement = withoutRequeue(ended.settlement);
-  if (settlement.kind !== 'throttled') return settlement;
-  const left = (ms: number): number => Math.max(0, ms - (now - ended.at));
-  return { ...settlement, closeMs: left(settlement.closeMs), sleepMs: left(settlement.sleepMs) };
+export function saidAgain({ settlement, at }: EndedCall, now: number): Settlement {
+  const left = (ms: number): number => Math.max(0, ms - (now - at));
+  switch (settlement.kind) {
+    case 'throttled':
+      return { ...settlement, closeMs: left(settlement.closeMs), sleepMs: left(settlement.sleepMs) };
+    case 'returned':
+      return { ...settlement, sleepMs: left(settlement.sleepMs) };
+    case 'succeeded':
+    case 'dropped':
+    case 'unknown':
+      return settlement;
+  }
 }
 
 /** True when the entry that granted the call may have been lost. */

@@ -22,6 +22,7 @@ import {
   type Grant,
   type Lesson,
   type LimiterListener,
+  type Position,
   type Reconfiguration,
   type Settlement,
   type WaitForecast,
@@ -44,8 +45,8 @@ import {
   type OwnCall,
   type SettleEvent,
 } from './own-call.ts';
-import { isGrantLost, lateSettlement, remedyFor, standingOf, ticketsOf } from './reconcile.ts';
-import type { Effects, HeldCall, LogEvent, SharedGrant, UsedUnits } from './state.ts';
+import { isGrantLost, remedyFor, saidAgain, standingOf, ticketsOf } from './reconcile.ts';
+import type { Effects, HeldCall, LogEvent, UsedUnits } from './state.ts';
 
 /** A refusal out of the copy needs one that was the whole log no longer ago than this. Milliseconds. */
 const freshMs = 250;
@@ -84,6 +85,15 @@ type Phase =
   /** The log is away: the calls are in a log of this replica. */
   | { readonly kind: 'alone'; readonly alone: Alone }
   | { readonly kind: 'closed' };
+
+/** A grant as this replica hears of it. */
+interface HeardGrant extends Grant {
+  /** Of the lease, on the log's time. */
+  readonly expiresAt: number;
+  readonly origin: Origin;
+  /** It was made so long ago that this replica must have been kept from running. */
+  readonly isLate: boolean;
+}
 
 /** What is said again if it is lost: it concerns no call's own place. */
 type Repeatable = Extract<BucketEvent, { kind: 'learn' | 'reconfigure' | 'wake' | 'open' }>;
@@ -137,21 +147,18 @@ export class Shard {
     return new Promise((answer) => this.#enter(this.#keep(admission, answer)));
   }
 
-  /** Enters a call at a position that it had elsewhere. Its grant is reported. */
+  /** Enters a call that comes from another bucket. It is never refused, and its grant is reported. */
   reenter(admission: Admission): void {
     this.#touch();
     this.#enter(this.#keep(admission, null));
   }
 
   /** Takes a call out, because it moves to another bucket. Returns its position; `null` = it is not here. */
-  take(bucket: BucketKey, ticket: TicketId): Extract<Admission['position'], { kind: 'kept' }> | null {
+  take(bucket: BucketKey, ticket: TicketId): Position | null {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket) return null;
-    const { position, urgency } = call.admission;
     void this.cancel(bucket, ticket);
-    if (position.kind === 'kept') return position;
-    const at = Math.max(0, this.#copy.arrivalAt(position.at));
-    return { kind: 'kept', order: urgency * orderUnit + Math.floor(at * sequencePerMs) };
+    return call.admission.position;
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
@@ -166,10 +173,10 @@ export class Shard {
       lesson: lesson === null ? null : this.#timed(lesson),
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
+    this.#noteEnded({ call, held, settlement: settle.settlement });
     if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle);
     if (hasLeft) this.#left.delete(grant.lease);
     else this.#calls.delete(grant.ticket);
-    this.#noteEnded({ call, held, settlement: settle.settlement });
     return this.#say(grant.bucket, settle);
   }
 
@@ -269,8 +276,8 @@ export class Shard {
 
   #userOfShared(): CopyUser {
     return {
-      onApplied: (effects, entry) =>
-        this.#onApplied(effects, entry, { kind: 'log', sequence: entry.sequence }),
+      onApplied: (effects, entry, agoMs) =>
+        this.#onApplied(effects, entry, { agoMs, origin: { kind: 'log', sequence: entry.sequence } }),
       onJoined: (joined) => this.#onJoined(joined),
       onAway: () => this.#onAway(),
     };
@@ -278,7 +285,8 @@ export class Shard {
 
   #userOfAlone(): CopyUser {
     return {
-      onApplied: (effects, entry) => this.#onApplied(effects, entry, { kind: 'alone' }),
+      onApplied: (effects, entry, agoMs) =>
+        this.#onApplied(effects, entry, { agoMs, origin: { kind: 'alone' } }),
       onJoined: (joined) => this.#reconcile(joined, []),
       onAway: () => {},
     };
@@ -296,7 +304,11 @@ export class Shard {
     call.state = { kind: 'entering' };
     if (!this.#copy.isJoined) return;
     const { bucket } = call.admission;
-    const event: LogEvent = { kind: 'admit', bucket, admission: this.#stored(call.admission) };
+    const event: LogEvent = {
+      kind: 'admit',
+      bucket,
+      admission: this.#stored(call.admission, call.answer !== null),
+    };
     this.#copy.say(event, (heard) => this.#onAdmitHeard(call, heard));
   }
 
@@ -327,25 +339,27 @@ export class Shard {
     const { log, state, isJoined } = this.#copy;
     const bucket = state.buckets.get(admission.bucket);
     if (bucket === undefined || !isJoined || log.staleMs() > freshMs) return null;
-    const { position, ...stored } = this.#stored(admission);
+    const { position, ...stored } = this.#stored(admission, true);
     const at = position.kind === 'kept' ? position : { ...position, at: position.at ?? log.now() };
     return refusalShown(bucket, { ...stored, position: at }, log.now());
   }
 
-  /** The admission as the log takes it. */
-  #stored({ bucket, ...admission }: Admission): StoredAdmission {
+  /** The admission as the log takes it. A call that must not be refused any more comes with its order. */
+  #stored({ bucket, ...admission }: Admission, mayBeRefused: boolean): StoredAdmission {
     const { leaseMs } = this.#parts;
-    const { position } = admission;
+    const { position, urgency } = admission;
     const setting =
       this.#phase.kind === 'alone'
         ? this.#phase.alone.settingOf(bucket, admission.setting)
         : admission.setting;
     if (position.kind === 'kept') return { ...admission, setting, leaseMs, position };
+    const at = this.#copy.arrivalAt(position.at);
+    const order = urgency * orderUnit + Math.floor(Math.max(0, at) * sequencePerMs);
     return {
       ...admission,
       setting,
       leaseMs,
-      position: { ...position, at: this.#copy.arrivalAt(position.at) },
+      position: mayBeRefused ? { kind: 'arrival', at } : { kind: 'kept', order },
     };
   }
 
@@ -353,26 +367,32 @@ export class Shard {
 
   #onApplied(
     { grants, closed, beginsTerm, emptied }: Effects,
-    { term }: Entry<LogEvent>,
-    origin: Origin,
+    { term, replica }: Entry<LogEvent>,
+    { agoMs, origin }: { readonly agoMs: number; readonly origin: Origin },
   ): void {
-    for (const { error } of emptied) this.#parts.onFailure(error);
-    for (const { bucket, closedMs } of closed) this.#parts.listener.onClosed(bucket, closedMs);
-    for (const granted of grants) if (granted.replica === this.#parts.replica) this.#onGrant(granted, origin);
+    const { listener, onFailure, leaseMs } = this.#parts;
+    for (const { error } of emptied) onFailure(error);
+    for (const { bucket, closedMs } of closed) listener.onClosed(bucket, closedMs);
+    // For its own entries this replica waits, however long they take, as long as most of a lease is left.
+    const isOwn = replica === this.#parts.replica;
+    const isLate = isOwn ? agoMs > leaseMs / 3 : this.#isLate(agoMs);
+    for (const granted of grants) {
+      if (granted.replica === this.#parts.replica) this.#onGrant({ ...granted, origin, isLate });
+    }
     if (beginsTerm) this.#copy.say({ kind: 'here', term, held: [], used: [] });
   }
 
-  #onGrant(
-    { ticket, bucket, lane, lease, at, expiresAt }: Omit<SharedGrant, 'replica'>,
-    origin: Origin,
-  ): void {
+  #isLate(agoMs: number): boolean {
+    return agoMs > lateMs + 2 * this.#copy.roundTripMs;
+  }
+
+  #onGrant({ ticket, bucket, lane, lease, expiresAt, origin, isLate }: HeardGrant): void {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket) return void this.#say(bucket, drop(lease));
     if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
-    const copy = this.#copy;
-    if (copy.log.now() - at > lateMs + 2 * copy.roundTripMs) return this.#putBack(call, lease, 0);
+    if (isLate) return this.#putBack(call, lease, 0);
     const guard = call.admission.maxInFlight === 1 ? this.#guard : null;
-    const grant = { ticket, bucket, lane, lease, expiresAt: copy.monotonicAt(expiresAt) };
+    const grant = { ticket, bucket, lane, lease, expiresAt: this.#copy.monotonicAt(expiresAt) };
     const held: HeldGrant = { grant, lease, origin, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };
@@ -425,8 +445,9 @@ export class Shard {
   #noteEnded({ call, held, settlement }: Omit<EndedCall, 'at' | 'used'>): void {
     const { bucket, setting, costs } = call.admission;
     const used = usedBy(costs, settlement);
+    // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
     if (this.#phase.kind === 'alone' && held.origin.kind === 'alone') {
-      this.#phase.alone.noteUsed(bucket, setting, used);
+      return this.#phase.alone.noteUsed(bucket, setting, used);
     }
     this.#ended.set(held.lease, { call, held, settlement, used, at: this.#parts.clock.monotonic() });
   }
@@ -515,14 +536,13 @@ export class Shard {
     for (const call of [...this.#calls.values(), ...this.#left.values()]) {
       const standing = standingOf(state, call);
       if (standing.kind !== 'absent') keepPosition(call, standing.order);
-      const remedy = remedyFor(call.state, standing);
+      const remedy = remedyFor(call.state, standing, this.#ended);
       if (remedy.kind === 'enter') enters.push(call);
       else if (remedy.kind === 'take') grants.push({ call, lease: remedy.lease });
       else if (remedy.kind === 'hold') holds.push(call);
       else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
-      else if (remedy.kind === 'settle again' && call.state.kind === 'returning') {
-        void this.#sayReturning(call, call.state.settle);
-      } else if (remedy.kind === 'wait') {
+      else if (remedy.kind === 'settle again') this.#settleAgain(call, remedy.lease.token);
+      else if (remedy.kind === 'wait') {
         call.state = { kind: 'waiting' };
         answer(call, this.#replyAgain(call));
       }
@@ -550,7 +570,7 @@ export class Shard {
 
   /** Takes out of the state what it has for this replica and no call here stands behind. */
   #endStrangers(): void {
-    const { clock, replica } = this.#parts;
+    const { replica } = this.#parts;
     const held = new Set(
       [...this.#left.values()].flatMap(({ state }) => (state.kind === 'sent' ? [state.held.lease] : [])),
     );
@@ -561,15 +581,30 @@ export class Shard {
         void this.#say(bucket, { kind: 'cancel', ticket });
         continue;
       }
-      const settlement = lateSettlement(this.#ended.get(lease), clock.monotonic());
-      void this.#say(bucket, { kind: 'settle', lease, settlement, lesson: null });
+      void this.#say(bucket, { kind: 'settle', lease, settlement: this.#endOf(lease), lesson: null });
     }
+  }
+
+  /** How a lease ends behind which no call stands here any more. */
+  #endOf(lease: LeaseToken): Settlement {
+    const ended = this.#ended.get(lease);
+    // It is not known any more how: its call may have been sent.
+    if (ended === undefined) return { kind: 'succeeded', spent: null };
+    return withoutRequeue(saidAgain(ended, this.#parts.clock.monotonic()));
+  }
+
+  #settleAgain(call: OwnCall, lease: LeaseToken): void {
+    const ended = this.#ended.get(lease);
+    if (ended === undefined) return;
+    const settlement = saidAgain(ended, this.#parts.clock.monotonic());
+    void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
   }
 
   #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
     const { ticket, bucket, lane } = admission;
-    const { token, grantedAt: at, expiresAt } = lease;
-    this.#onGrant({ ticket, bucket, lane, lease: token, at, expiresAt }, origin);
+    const { token, grantedAt, expiresAt } = lease;
+    const isLate = this.#isLate(this.#copy.log.now() - grantedAt);
+    this.#onGrant({ ticket, bucket, lane, lease: token, expiresAt, origin, isLate });
   }
 
   /** The last entry that the copy has applied: what it has found in the state came no later. */
@@ -613,13 +648,14 @@ export class Shard {
       const { state } = call;
       if (state.kind === 'sent') void state.held.guard?.take(state.held.grant, this.#parts.leaseMs);
       if (state.kind !== 'waiting') continue;
-      const remedy = remedyFor(state, standingOf(copy.state, call));
+      const remedy = remedyFor(state, standingOf(copy.state, call), this.#ended);
       if (remedy.kind === 'enter') this.#enter(call);
       else if (remedy.kind === 'take') this.#takeGrant(call, remedy.lease, this.#originOfLast());
     }
   }
 
   #forgetEnded(): void {
+    if (this.#phase.kind !== 'joined') return;
     const since = this.#parts.clock.monotonic() - endedMemoryMs;
     for (const [lease, { at }] of this.#ended) {
       if (at > since) return;

@@ -18,22 +18,14 @@ const bucket = bucketKey('bucket');
 /** Longer than a new term holds grants back. */
 const termMs = 3_000;
 
-/** Entries that come while `during` runs. */
-async function entriesOf(during: () => Promise<unknown>): Promise<number> {
-  const before = world.log.entries.length;
-  await during();
-  return world.log.entries.length - before;
-}
-
 describe('when the log has lost what came last', () => {
   test('calls that waited wait again, in the same order', async () => {
     await a.admit('first', serial);
-    const lost = await entriesOf(async () => {
-      await b.admit('second', serial);
-      await world.pass(5);
-      await a.admit('third', serial);
-    });
-    world.log.lose(lost);
+    const kept = world.log.entries.length;
+    await b.admit('second', serial);
+    await world.pass(5);
+    await a.admit('third', serial);
+    world.log.keepOnly(kept);
     await world.pass(termMs);
     await a.settle('first');
     await world.pass(50);
@@ -44,8 +36,9 @@ describe('when the log has lost what came last', () => {
   });
 
   test('a call under way holds its lane, and is not sent again', async () => {
-    const lost = await entriesOf(() => a.admit('first', serial));
-    world.log.lose(lost);
+    const kept = world.log.entries.length;
+    await a.admit('first', serial);
+    world.log.keepOnly(kept);
     await world.pass(termMs);
     expect((await b.admit('second', serial)).kind).toBe('queued');
     await world.pass(2 * leaseMs);
@@ -58,13 +51,12 @@ describe('when the log has lost what came last', () => {
   test('what ended calls used is counted', async () => {
     const limit = { limit: 2, windowMs: 60_000 };
     await a.admit('before', { ...limit, bucket: 'bucket.other' });
-    const lost = await entriesOf(async () => {
-      await a.admit('one', limit);
-      await a.settle('one');
-      await a.admit('two', limit);
-      await a.settle('two');
-    });
-    world.log.lose(lost);
+    const kept = world.log.entries.length;
+    await a.admit('one', limit);
+    await a.settle('one');
+    await a.admit('two', limit);
+    await a.settle('two');
+    world.log.keepOnly(kept);
     await world.pass(termMs);
     expect(await b.admit('three', { ...limit, maxWaitMs: 10_000 })).toMatchObject({
       kind: 'refused',
@@ -75,12 +67,11 @@ describe('when the log has lost what came last', () => {
   test('a settlement is said again, and the call that it made room for is sent once', async () => {
     await a.admit('first', serial);
     await b.admit('second', serial);
-    const lost = await entriesOf(async () => {
-      await a.settle('first');
-      await world.pass(20);
-    });
+    const kept = world.log.entries.length;
+    await a.settle('first');
+    await world.pass(20);
     expect(b.granted()).toEqual(['second']);
-    world.log.lose(lost);
+    world.log.keepOnly(kept);
     await world.pass(termMs);
     expect(b.granted()).toEqual(['second']);
     expect(b.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
@@ -91,19 +82,33 @@ describe('when the log has lost what came last', () => {
   test('a call that was put back to its position waits there', async () => {
     await a.admit('first', serial);
     await b.admit('second', serial);
-    const lost = await entriesOf(() =>
-      a.settle('first', { kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 }),
-    );
-    world.log.lose(lost);
+    const kept = world.log.entries.length;
+    await a.settle('first', { kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 });
+    world.log.keepOnly(kept);
     await world.pass(termMs);
     expect([a.granted(), b.granted()]).toEqual([['first', 'first'], []]);
+  });
+
+  test('a bucket that a response closed is closed for the rest of its time', async () => {
+    await a.admit('first', serial);
+    const kept = world.log.entries.length;
+    await a.settle('first', { kind: 'throttled', closeMs: 10_000, requeue: true, sleepMs: 0 });
+    await world.pass(1_000);
+    world.log.keepOnly(kept);
+    await world.pass(termMs);
+    await b.admit('second', { lane: 'other' });
+    await world.pass(8_900 - termMs);
+    expect([a.granted(), b.granted()]).toEqual([['first'], []]);
+    await world.pass(200);
+    expect([a.granted(), b.granted()]).toEqual([['first', 'first'], ['second']]);
   });
 
   test('a call that was cancelled stays cancelled', async () => {
     await a.admit('first', serial);
     await b.admit('gone', serial);
-    const lost = await entriesOf(() => b.limiter.cancel(bucket, ticketId('gone')));
-    world.log.lose(lost);
+    const kept = world.log.entries.length;
+    await b.limiter.cancel(bucket, ticketId('gone'));
+    world.log.keepOnly(kept);
     await a.settle('first');
     await world.pass(termMs);
     expect(b.granted()).toEqual([]);
@@ -132,6 +137,17 @@ describe('a serialized lane', () => {
     void a.settle('first');
     await world.pass(500);
     expect(b.granted()).toEqual(['second']);
+  });
+
+  test('is not passed on to another version of the fold before the lease of a call whose fate is unknown is over', async () => {
+    const other = world.replica('c', { version: 'other.' });
+    await a.admit('first', serial);
+    await other.admit('second', serial);
+    await a.settle('first', { kind: 'unknown' });
+    await world.pass(leaseMs - 1_000);
+    expect(other.granted()).toEqual([]);
+    await world.pass(2_000);
+    expect(other.granted()).toEqual(['second']);
   });
 
   test('goes on when a call whose fate is unknown has had its lease', async () => {

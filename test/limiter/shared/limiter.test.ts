@@ -63,12 +63,24 @@ test('a waiting call is granted when its meter has room again, by a tick of one 
   expect(a.grantOf('two').expiresAt - world.clock.monotonic()).toBeLessThanOrEqual(leaseMs);
 });
 
-test('a waiting call is granted also when the replica whose turn it is to tick is stopped', async () => {
-  const limit = { limit: 1, windowMs: 1_000 };
+test('of several replicas one ticks when a grant is due', async () => {
+  const limit = { limit: 2, windowMs: 1_000 };
+  await a.admit('one', limit);
+  await a.admit('two', limit);
+  await b.admit('three', limit);
+  const before = world.log.entries.length;
+  await world.pass(700);
+  expect(b.granted()).toEqual(['three']);
+  const ticks = world.log.entries.slice(before).filter(({ events }) => events[0]?.kind === 'tick');
+  expect(ticks.map(({ replica }) => replica)).toEqual(['a']);
+});
+
+test('a waiting call is granted in time also when the replica whose turn it is to tick is stopped', async () => {
+  const limit = { limit: 1, windowMs: 500 };
   await a.admit('one', limit);
   await b.admit('two', limit);
   a.end().stop();
-  await world.pass(3_000);
+  await world.pass(700);
   expect(b.granted()).toEqual(['two']);
 });
 
@@ -172,17 +184,45 @@ test('a lease is settled once', async () => {
   expect(b.granted()).toEqual(['second']);
 });
 
-test('a call moves into another bucket, where it keeps its position', async () => {
-  await a.admit('from.busy', { bucket: 'from', ...serial });
-  await a.admit('to.busy', { bucket: 'to', ...serial });
-  await a.admit('moves', { bucket: 'from', ...serial });
+test.each([
+  { of: 'the same log', from: 'bucket.from', to: 'bucket.to' },
+  { of: 'another log', from: 'from', to: 'to' },
+])('a call moves into a bucket of $of, where it keeps its position', async ({ from, to }) => {
+  await a.admit('from.busy', { bucket: from, ...serial });
+  await a.admit('to.busy', { bucket: to, ...serial });
+  await a.admit('earlier', { bucket: to, ...serial });
   await world.pass(5);
-  await a.admit('later', { bucket: 'to', ...serial });
-  await a.limiter.move(bucketKey('from'), admission('moves', { bucket: 'to', ...serial }));
+  const arrivedAt = world.clock.monotonic();
+  await a.admit('moves', { bucket: from, arrivedAt, ...serial });
+  await world.pass(5);
+  await a.admit('later', { bucket: to, ...serial });
+  // Where it stood it keeps its order, whatever is said of its arrival.
+  const said = from.includes('.') ? arrivedAt + 1_000 : arrivedAt;
+  await a.limiter.move(bucketKey(from), admission('moves', { bucket: to, arrivedAt: said, ...serial }));
+  for (const ticket of ['to.busy', 'earlier', 'moves', 'later']) {
+    await world.pass(20);
+    await a.settle(ticket);
+  }
+  await world.pass(20);
+  expect(a.granted()).toEqual(['from.busy', 'to.busy', 'earlier', 'moves', 'later']);
+});
+
+test('a call that moves is not refused where it comes to', async () => {
+  const full = { ...serial, maxQueued: 1 };
+  await a.admit('from.busy', { bucket: 'from', ...serial });
+  await a.admit('to.busy', { bucket: 'to', ...full });
+  await a.admit('moves', { bucket: 'from', ...serial });
+  await a.admit('waits', { bucket: 'to', ...full });
+  await a.limiter.move(
+    bucketKey('from'),
+    admission('moves', { bucket: 'to', arrivedAt: world.clock.monotonic(), ...full }),
+  );
   await world.pass(20);
   await a.settle('to.busy');
   await world.pass(20);
-  expect(a.granted()).toEqual(['from.busy', 'to.busy', 'moves']);
+  await a.settle(a.granted().at(-1) ?? '');
+  await world.pass(20);
+  expect(a.granted().toSorted()).toEqual(['from.busy', 'moves', 'to.busy', 'waits']);
 });
 
 test('a log that nobody uses is left, and joined again with what it knows', async () => {
