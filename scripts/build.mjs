@@ -1,14 +1,21 @@
-/** Builds dist/: compiles the sources, then copies what they read at run time (Lua scripts, the page's files). */
+/**
+ * Builds dist/, or the folder that is named: compiles the sources, then copies what they read at run time (Lua scripts, the page's files,
+ * presets) to the same places.
+ */
 import { execFileSync } from 'node:child_process';
 import { cpSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 
-rmSync('dist', { recursive: true, force: true });
-execFileSync(process.execPath, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json'], {
+const [, , folder = 'dist'] = process.argv;
+const compiler = 'node_modules/typescript/bin/tsc';
+
+rmSync(folder, { recursive: true, force: true });
+execFileSync(process.execPath, [compiler, '-p', 'tsconfig.build.json', '--outDir', folder], {
   stdio: 'inherit',
 });
 for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
   if (/\.(lua|html|css|svg|json)$/.test(file) || /^page\/static\/.+\.js$/.test(file)) {
-    cpSync(join('src', file), join('dist/src', file));
+    cpSync(join('src', file), join(folder, 'src', file));
   }
 }
+cpSync('presets', join(folder, 'presets'), { recursive: true });

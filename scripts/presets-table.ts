@@ -1,7 +1,7 @@
 /** Writes the table of presets into docs/upstreams/apis.md; `test/docs/presets.test.ts` holds the page to it. */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { partsOf } from '../src/config/speaks.ts';
-import { presetNames, presets } from '../src/config/presets.ts';
+import { presetNames } from '../src/config/presets.ts';
+import { presetOf, type Preset } from '../src/config/speaks.ts';
 
 const page = new URL('../docs/upstreams/apis.md', import.meta.url);
 const begin = '<!-- presets: written by scripts/presets-table.ts -->';
@@ -10,16 +10,15 @@ const end = '<!-- end of presets -->';
 /** The table, a row for each preset. */
 export function presetsTable(): string {
   const rows = presetNames.map((name) => {
-    const { title, source, counts, missing } = presets[name];
-    return `| \`${name}\` | [${title}](${source}) | ${counts} | ${windowsText(name)} | ${missing ?? ''} |`;
+    const { title, source, counts, missing, speaks } = presetOf(name);
+    return `| \`${name}\` | [${title}](${source}) | ${counts} | ${windowsText(speaks)} | ${missing ?? ''} |`;
   });
   return ['| preset | API | counts | stated windows | not covered |', '|---|---|---|---|---|', ...rows].join(
     '\n',
   );
 }
 
-function windowsText(name: (typeof presetNames)[number]): string {
-  const { windows = [], maxInFlight, penaltySeconds } = partsOf(name);
+function windowsText({ windows = [], maxInFlight, penaltySeconds }: Preset['speaks']): string {
   return [
     ...windows.map(({ requests, seconds }) => `${requests} in ${seconds} s`),
     ...(maxInFlight === undefined ? [] : [`${maxInFlight} at once`]),

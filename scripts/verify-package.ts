@@ -46,7 +46,7 @@ async function use(main: string): Promise<void> {
     [
       'server: { host: 127.0.0.1, port: 0, adminPort: 0 }',
       'upstreams:',
-      `  api: { origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream" }`,
+      `  api: { origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream", speaks: stripe }`,
       `workspaces: { acme: { keys: ["${hash}"] } }`,
     ].join('\n'),
   );

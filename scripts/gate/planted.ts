@@ -121,6 +121,7 @@ const planted: readonly Planted[] = [
 const root = resolve(import.meta.dirname, '../..');
 const copied = [
   'src',
+  'presets',
   'simulators',
   'scripts',
   'test/support',

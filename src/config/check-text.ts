@@ -1,14 +1,13 @@
 /**
- * From the text of a configuration file to checked plain values, or one {@link ConfigError} with every problem. Touches
+ * From the text of a configuration file, or of a preset, to checked plain values, or one {@link ConfigError} with every problem. Touches
  * no file and fills in no keys that depend on others: it may run in a thread of its own.
  */
+import type { z } from 'zod';
 import type { ConfigDocument, Env } from './document.ts';
 import { readDocument } from './document.ts';
 import { explain, valueAt } from './explain.ts';
 import { ConfigError, pathText } from './problem.ts';
 import type { Finding } from './problem.ts';
-import { fileSchema } from './schema.ts';
-import type { FileInput } from './schema.ts';
 
 /** Where the configuration comes from. */
 export interface ConfigSource {
@@ -17,8 +16,12 @@ export interface ConfigSource {
   readonly env: Env;
 }
 
-/** Checks a configuration text; `path` only names it in messages. @throws ConfigError */
-export function checkText(text: string, { path, env }: ConfigSource): FileInput {
+/** Checks a text by the schema of its kind of file; `path` only names it in messages. @throws ConfigError */
+export function checkText<Schema extends z.ZodType>(
+  schema: Schema,
+  text: string,
+  { path, env }: ConfigSource,
+): z.output<Schema> {
   const document = readDocument(text, env);
   if (document.faults.length > 0) {
     const fix = 'correct the YAML; texts with special characters belong in quotes';
@@ -27,24 +30,27 @@ export function checkText(text: string, { path, env }: ConfigSource): FileInput 
       document.faults.map(({ line, reason }) => ({ path: '', line, reason, fix })),
     );
   }
-  const { file, findings } = check(document);
-  if (file === null || findings.length > 0) throw configError(path, document, findings);
-  return file;
+  const { result, findings } = check(schema, document);
+  if (!result.success || findings.length > 0) throw configError(path, document, findings);
+  return result.data;
 }
 
-function check(document: ConfigDocument): { file: FileInput | null; findings: Finding[] } {
-  const first = fileSchema.safeParse(document.tree);
+function check<Schema extends z.ZodType>(
+  schema: Schema,
+  document: ConfigDocument,
+): { readonly result: z.ZodSafeParseResult<z.output<Schema>>; readonly findings: readonly Finding[] } {
+  const first = schema.safeParse(document.tree);
   const retyped = first.success
     ? 0
     : retypeReferences(
         document,
         first.error.issues.flatMap((i) => explain(i, null)),
       );
-  const result = retyped === 0 ? first : fileSchema.safeParse(document.tree);
+  const result = retyped === 0 ? first : schema.safeParse(document.tree);
   const found = result.success ? [] : result.error.issues.flatMap((issue) => explain(issue, document.tree));
   const unfilled = new Set(document.missing.map(({ path }) => pathText(path)));
   const others = found.filter(({ path }) => !unfilled.has(pathText(path)));
-  return { file: result.success ? result.data : null, findings: [...document.missing, ...others] };
+  return { result, findings: [...document.missing, ...others] };
 }
 
 /**

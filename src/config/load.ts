@@ -11,7 +11,7 @@ import { restOf, workspacesOf, type CheckedInput } from './checked-input.ts';
 import { defaultServer } from './defaults.ts';
 import { ConfigError, pathText } from './problem.ts';
 import type { Path, Problem } from './problem.ts';
-import { settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
+import { fileSchema, settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
 
 export { ConfigError } from './problem.ts';
@@ -61,9 +61,9 @@ export function readText(path: string): string {
   }
 }
 
-/** Checks a configuration text; `path` only names it in messages. Touches no file. @throws ConfigError */
+/** Checks a configuration text; `path` only names it in messages. Touches no files but those of presets. @throws ConfigError */
 export function parseSettings(text: string, source: ConfigSource): Settings {
-  const { workspaces, ...rest } = checkText(text, source);
+  const { workspaces, ...rest } = checkText(fileSchema, text, source);
   const settings = settleRest(rest, contextOf(source));
   const context = { upstreams: settings.upstreams, folder: dirname(source.path) };
   const all = Object.entries(workspaces).map(

@@ -7,6 +7,7 @@ import { checkText } from './check-text.ts';
 import { checkInThread, type StartThread } from './check-thread.ts';
 import { checkedInput } from './checked-input.ts';
 import { readSettings, readText, settingsOf, textDigest, type ConfigSource } from './load.ts';
+import { fileSchema } from './schema.ts';
 import type { Settings } from './settings.ts';
 
 export interface ApartOptions {
@@ -34,7 +35,7 @@ export async function settingsApart(
 ): Promise<Settings> {
   const isShort = startThread === undefined && text.length <= maxReloadLengthHere;
   const checked = isShort
-    ? checkedInput(checkText(text, source))
+    ? checkedInput(checkText(fileSchema, text, source))
     : await checkInThread({ text, ...source }, signal, startThread);
   const settings = await settingsOf(checked, source, slices);
   signal.throwIfAborted();

@@ -2,10 +2,12 @@
  * `speaks` of an upstream: how it counts, reports and refuses, as a preset's name or as its parts, and the {@link Dialect} that these come
  * to.
  */
+import { readFileSync } from 'node:fs';
 import { z } from 'zod';
+import { checkText } from './check-text.ts';
 import type { ResponseCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
 import type { Separator, TimeField, TimeUnit, WaitPlace, WindowMeter } from './dialect.ts';
-import { presetNames, presets, type PresetName } from './presets.ts';
+import { presetNames, presetPath } from './presets.ts';
 import type { Path } from './problem.ts';
 import {
   bodyText,
@@ -15,7 +17,6 @@ import {
   seconds,
   section,
   text,
-  type Frozen,
   type RuleContext,
 } from './values.ts';
 
@@ -127,8 +128,7 @@ const waitPlace = section({
     ]);
 });
 
-const parts = section({
-  preset: z.enum(presetNames).optional().describe('Preset that these parts replace parts of.'),
+const dialectShape = {
   windows: z.array(window).min(1).max(4).optional().describe('Windows of calls that hold at once, 1 to 4.'),
   fields: z
     .union([fields, z.array(fields).min(1)])
@@ -165,7 +165,11 @@ const parts = section({
   penaltySeconds: seconds
     .optional()
     .describe('Least time for which the upstream stays closed after it refused for want of quota.'),
-}).superRefine(({ windows = [], bucketBy }, context) => {
+};
+
+type DialectParts = z.output<z.ZodObject<typeof dialectShape>>;
+
+function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleContext): void {
   windows.forEach(({ seconds }, index) => {
     if (windows.findIndex((other) => other.seconds === seconds) === index) return;
     const fix = 'keep the smaller one: both count the same calls';
@@ -176,7 +180,12 @@ const parts = section({
     refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
   }
   if (bucketBy !== undefined) checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
-});
+}
+
+const parts = section({
+  preset: z.enum(presetNames).optional().describe('Preset that these parts replace parts of.'),
+  ...dialectShape,
+}).superRefine(checkParts);
 
 /** A preset’s name, or the parts of a dialect. */
 export const speaks = z
@@ -196,10 +205,33 @@ export function checkBucketBy(
 /** Parts of a dialect as the file has them. */
 export type SpeaksInput = z.output<typeof parts>;
 
-/** The parts that a preset states, with their defaults. */
-function presetParts(name: PresetName): SpeaksInput {
-  const { speaks }: { readonly speaks: Frozen<z.input<typeof parts>> } = presets[name];
-  return parts.parse(speaks);
+/** A file of `presets/`. An operator could write its dialect, and both are held to the same rules. */
+const presetSchema = section({
+  title: z.string(),
+  source: z.url().describe('Page of the provider’s documentation from which the dialect is taken.'),
+  counts: z.string().describe('What the API counts, in a sentence.'),
+  missing: z.string().nullable().describe('Limits that no dialect can describe; null: none is known.'),
+  speaks: section(dialectShape).superRefine(checkParts),
+});
+
+/** What is known of an API, and its dialect with the defaults. */
+export type Preset = z.output<typeof presetSchema>;
+
+/** Reads the text of a preset; `path` only names it in messages. @throws ConfigError */
+export const readPreset = (text: string, path: string): Preset =>
+  checkText(presetSchema, text, { path, env: {} });
+
+const presetsRead = new Map<string, Preset>();
+
+/** The preset of a name, whose file is read once. @throws ConfigError */
+export function presetOf(name: string): Preset {
+  let preset = presetsRead.get(name);
+  if (preset === undefined) {
+    const path = presetPath(name);
+    preset = readPreset(readFileSync(path, 'utf8'), path);
+    presetsRead.set(name, preset);
+  }
+  return preset;
 }
 
 /** A dialect, and the keys of an upstream that it gives defaults for. */
@@ -213,16 +245,16 @@ export interface BuiltDialect {
 /** A window of this length or more counts beside a shorter one as the hourly one. */
 const hourlySeconds = 1_800;
 
-/** The parts, with those of the preset that they leave out. */
-export function partsOf(speaks: PresetName | SpeaksInput): SpeaksInput {
-  if (typeof speaks === 'string') return presetParts(speaks);
+/** The parts, with those of the preset that they leave out. @throws ConfigError where the file of a preset cannot be used */
+export function partsOf(speaks: string | SpeaksInput): SpeaksInput {
+  if (typeof speaks === 'string') return presetOf(speaks).speaks;
   if (speaks.preset === undefined) return speaks;
   const stated = Object.entries(speaks).filter(([, value]) => value !== undefined);
-  return { ...presetParts(speaks.preset), ...Object.fromEntries(stated) };
+  return { ...presetOf(speaks.preset).speaks, ...Object.fromEntries(stated) };
 }
 
-/** The dialect as responses are read with it. */
-export function buildDialect(speaks: PresetName | SpeaksInput): BuiltDialect {
+/** The dialect as responses are read with it. @throws ConfigError as `partsOf` */
+export function buildDialect(speaks: string | SpeaksInput): BuiltDialect {
   const parts = partsOf(speaks);
   const throttledBy = (parts.throttledBy ?? []).map(conditionOf);
   const permanentBy = (parts.permanentBy ?? []).map(conditionOf);

@@ -1,6 +1,6 @@
 /** What the image runs is compiled; what is not reached by an import there is still found. */
 import { execFile } from 'node:child_process';
-import { cpSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -13,17 +13,28 @@ const folder = mkdtempSync(join(tmpdir(), 'sluice-compiled-'));
 beforeAll(async () => {
   cpSync(join(root, 'package.json'), join(folder, 'package.json'));
   symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'));
-  const compiler = join(root, 'node_modules/typescript/bin/tsc');
-  await run(process.execPath, [
-    compiler,
-    '-p',
-    join(root, 'tsconfig.build.json'),
-    '--outDir',
-    join(folder, 'dist'),
-  ]);
+  await run(process.execPath, ['scripts/build.mjs', join(folder, 'dist')], { cwd: root });
 });
 
 afterAll(() => rmSync(folder, { recursive: true }));
+
+test('the compiled sources have the presets', async () => {
+  const file = join(folder, 'preset.yaml');
+  writeFileSync(
+    file,
+    JSON.stringify({
+      upstreams: { hub: { origins: ['https://api.github.com'], credential: 'Bearer one', speaks: 'github' } },
+      workspaces: { acme: { keys: [`sha256:${'ab'.repeat(32)}`] } },
+    }),
+  );
+  const { stdout } = await run(process.execPath, [
+    join(folder, 'dist/src/main.js'),
+    'check',
+    '--config',
+    file,
+  ]);
+  expect(stdout).toContain(`${file}: usable`);
+});
 
 test('the thread that checks a configuration also starts from the compiled sources', async () => {
   const task = { text: 'upstreams: {}', path: 'compiled.yaml', env: {} };

@@ -19,7 +19,7 @@ import { replicaMutations } from './replicas/mutations.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
-const copied = ['src', 'simulators', 'test', 'jest.config.mjs'];
+const copied = ['src', 'presets', 'simulators', 'test', 'jest.config.mjs'];
 /** Copies that are tried at the same time. */
 const workers = 2;
 /** A run that needs more processor time than this does not end. Wall time would say how busy the machine is. Seconds. */

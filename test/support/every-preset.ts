@@ -3,7 +3,7 @@
  * Nothing in it is judged by time.
  */
 import { partsOf } from '../../src/config/speaks.ts';
-import { presetNames, type PresetName } from '../../src/config/presets.ts';
+import { presetNames } from '../../src/config/presets.ts';
 import type { SpokenCondition } from '../../simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';
 import { until } from './until.ts';
@@ -14,10 +14,10 @@ const burstCalls = 7;
 /** Where a preset has no refusal for good, an operator describes one beside it. */
 const planEnded: SpokenCondition = { status: 403, body: 'your plan has ended' };
 
-const permanentOf = (preset: PresetName): readonly SpokenCondition[] =>
+const permanentOf = (preset: string): readonly SpokenCondition[] =>
   partsOf(preset).permanentBy ?? [planEnded];
 
-function upstreamOf(preset: PresetName): SpokenUpstream {
+function upstreamOf(preset: string): SpokenUpstream {
   const parts = partsOf(preset);
   const changes = {
     windows,
@@ -44,7 +44,7 @@ export interface PresetSeen {
   readonly next: { readonly errors: readonly (string | null)[]; readonly sent: number };
 }
 
-async function tried(fleet: SpokenFleet, preset: PresetName): Promise<PresetSeen> {
+async function tried(fleet: SpokenFleet, preset: string): Promise<PresetSeen> {
   const { services } = fleet;
   const { simulator, call, burst, throttles } = fleet.upstream(preset);
   await call();
@@ -76,7 +76,7 @@ async function tried(fleet: SpokenFleet, preset: PresetName): Promise<PresetSeen
 
 export async function everyPresetSeen(
   shared: SpokenReplicas,
-): Promise<readonly (readonly [PresetName, PresetSeen])[]> {
+): Promise<readonly (readonly [string, PresetSeen])[]> {
   const upstreams = Object.fromEntries(presetNames.map((name) => [name, upstreamOf(name)]));
   const fleet = await spokenFleet(upstreams, shared);
   try {
@@ -87,7 +87,7 @@ export async function everyPresetSeen(
 }
 
 /** What `everyPresetSeen` has to show. */
-export const everyPresetExpected = (replicas: number): readonly (readonly [PresetName, PresetSeen])[] =>
+export const everyPresetExpected = (replicas: number): readonly (readonly [string, PresetSeen])[] =>
   presetNames.map((name) => {
     const status = permanentOf(name).flatMap((condition) => [condition.status].flat())[0] ?? 0;
     const errors = Array.from({ length: replicas }, () => 'upstream_refused');

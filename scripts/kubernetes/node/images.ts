@@ -43,7 +43,7 @@ function contentHash(): string {
   };
   for (const path of ['Dockerfile', '.dockerignore', 'package.json', 'package-lock.json']) add(path);
   for (const path of ['tsconfig.json', 'tsconfig.build.json', 'scripts/build.mjs']) add(path);
-  for (const folder of ['src', 'demo', 'simulators', 'tools'])
+  for (const folder of ['src', 'demo', 'presets', 'simulators', 'tools'])
     for (const entry of readdirSync(join(root, folder), { recursive: true, withFileTypes: true }))
       if (entry.isFile()) add(join(entry.parentPath, entry.name).slice(root.length));
   return hash.digest('hex').slice(0, 16);

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { buildDialect } from '../../../src/config/speaks.ts';
-import { presetNames, type PresetName } from '../../../src/config/presets.ts';
+import { presetNames } from '../../../src/config/presets.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 interface Sample {
@@ -19,7 +19,7 @@ interface Sample {
 
 const nowMs = 1_800_000_000_000;
 
-const samplesOf = (name: PresetName): readonly Sample[] =>
+const samplesOf = (name: string): readonly Sample[] =>
   JSON.parse(
     readFileSync(new URL(`../../fixtures/presets/${name}.json`, import.meta.url), 'utf8'),
   ) as readonly Sample[];
