@@ -17,6 +17,8 @@ import { readMessage, type LimiterMessage } from './message.policy.ts';
 import {
   errorIn,
   isErrorText,
+  lastingVerdict,
+  mayBeRate,
   sentenceIn,
   statusInside,
   verdictOf,
@@ -87,14 +89,17 @@ export function refusedIn(body: unknown, status: number, bare = ''): Refused {
 
 /** The verdict: what lies in the call itself goes before what codes and types say, and those before the status. */
 function verdictFor(known: Verdict | null, words: RefusalWords, message: LimiterMessage): Verdict | null {
-  const verdict = known ?? byStatus(words, message);
+  const stated = known ?? byStatus(words, message);
+  const verdict = (stated === 'rate' ? lastingVerdict(words.text) : null) ?? stated;
   const isCallAlone = verdict !== null && verdict !== 'overload' && concernsCallAlone(words);
   return isCallAlone ? 'too_large' : verdict;
 }
 
-/** A 402 that states a time asks for a wait, and condemns nobody. */
-const waitsOut = (verdict: Verdict | null, status: number, namedMs: number | null): boolean =>
-  status === 402 && (verdict === 'quota' || verdict === 'unclear') && namedMs !== null;
+/** A 402 that states a time asks for a wait, and condemns nobody. So does what others say of a quota of minutes. */
+const waitsOut = ({ verdict, error }: Refused, status: number, namedMs: number | null): boolean =>
+  namedMs !== null &&
+  (status === 402 || (error !== null && mayBeRate(error))) &&
+  (verdict === 'quota' || verdict === 'unclear');
 
 function throttleOf(
   facts: ResponseFacts,
@@ -106,8 +111,9 @@ function throttleOf(
   if (refused.verdict === null) return null;
   const stated = retryAfterMs(facts.fields, facts.nowMs);
   const inBody = bodyWaitMs(facts.body, { date: facts.fields.get('date'), now: facts.nowMs });
-  const verdict = waitsOut(refused.verdict, status, stated ?? inBody) ? 'rate' : refused.verdict;
-  const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : stated;
+  const verdict = waitsOut(refused, status, stated ?? inBody) ? 'rate' : refused.verdict;
+  const otherMs = verdict === 'quota' ? (stated ?? inBody) : stated;
+  const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : otherMs;
   return asThrottle(verdict, waitMs, meterAtFault(facts.fields, refused, reports));
 }
 

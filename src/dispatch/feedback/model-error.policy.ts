@@ -144,6 +144,24 @@ const byName = new Map<string, Verdict>([
   ['billing_not_active', 'quota'],
   ['billing_hard_limit_reached', 'quota'],
   ['billing_error', 'quota'], // Anthropic, with 402
+  ['exceeded_current_quota_error', 'quota'], // Moonshot
+  ['1113', 'quota'], // Zhipu: no balance; then the hours, the week and the month of a plan
+  ['1308', 'quota'],
+  ['1309', 'quota'],
+  ['1310', 'quota'],
+  ['usage_limit_reached', 'quota'], // a subscription
+  ['usage_not_included', 'quota'],
+  ['quota_exceeded', 'quota'], // Copilot, ElevenLabs; `mayBeRate` below
+  ['accountoverdueerror', 'quota'], // Ark
+  ['setlimitexceeded', 'daily'], // Ark: the model is paused, others go on
+  ['arrearage', 'quota'], // Alibaba
+  ['allocationquota.freetieronly', 'quota'],
+  ['insufficientbalance', 'quota'],
+  ['insufficient_balance', 'quota'],
+  ['insufficient_balance_error', 'quota'],
+  ['insufficient_credits', 'quota'],
+  ['insufficient_funds', 'quota'],
+  ['credits_exhausted', 'quota'],
   ['slow_down', 'overload'],
   ['server_is_overloaded', 'overload'],
   ['model_capacity_exhausted', 'overload'],
@@ -167,6 +185,23 @@ export function verdictOf(error: ModelError, tooLarge: boolean): Verdict | null 
   if (tooLarge) return 'too_large';
   return error.quotaIds.some((id) => id.includes('PerDay')) ? 'daily' : 'rate';
 }
+
+/** Sentences of a 429 whose code or type, if there is one, is that of any rate limit. */
+const lastingSentences: readonly (readonly [RegExp, Verdict])[] = [
+  [/\btoo many tokens per day\b/i, 'daily'], // Bedrock
+  [/\blimit: 0(?![\d.,]*\d)/i, 'daily'], // Gemini: the plan has nothing of this model
+  [/\bused up your daily (?:free )?allocation\b/i, 'quota'], // Cloudflare Workers AI
+];
+
+/** The verdict on a refusal that only its sentence shows to last; `null`: it does not. */
+export const lastingVerdict = (sentence: string): Verdict | null =>
+  lastingSentences.find(([pattern]) => pattern.test(sentence.slice(0, maxSentence)))?.[1] ?? null;
+
+const maxSentence = 2_000;
+
+/** Some providers say the same of a quota of minutes: then they state its end. */
+export const mayBeRate = ({ codes, type }: ModelError): boolean =>
+  [...codes, type].includes('quota_exceeded');
 
 /** The status with which providers send an error of this code or type, where its verdict does not show it. */
 const statusByName = new Map<string, number>([
