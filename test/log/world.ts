@@ -27,7 +27,10 @@ export function operator({ port }: { readonly port: number }): Redis<'legacy'> {
 /** Replicas of one installation. */
 export function installation(
   { port }: { readonly port: number },
-  options: { readonly maxLogBytes?: number } = {},
+  {
+    mode = 'single',
+    ...options
+  }: { readonly maxLogBytes?: number; readonly mode?: 'single' | 'cluster' } = {},
 ) {
   const digests: Digests = new Map();
   const replicas: Replica[] = [];
@@ -35,7 +38,7 @@ export function installation(
     replicas,
     /** `over`: another way to the same Redis. */
     add: async (over: { readonly port: number } = { port }): Promise<Replica> => {
-      const settings = { nodes: [{ host: '127.0.0.1', port: over.port }] };
+      const settings = { mode, nodes: [{ host: '127.0.0.1', port: over.port }] };
       const replica = new Replica(`${systemRandom.hex(4)}.${replicas.length + 1}`, {
         settings,
         digests,
