@@ -98,7 +98,7 @@ export class RedisLog<Event> implements Log<Event> {
   #wholeAt = 0;
   /** Events as text, not yet sent. */
   #pending: string[] = [];
-  /** Number of the latest batch of this replica, and of the latest one that was told. */
+  /** Number of the latest batch, and of the latest one of this replica that was told. */
   #batch = 0;
   #toldBatch = 0;
   /** Highest sequence of a published entry that did not follow. */
@@ -214,7 +214,7 @@ export class RedisLog<Event> implements Log<Event> {
       characters += this.#pending[count]?.length ?? 0;
       if (count > 0 && characters > maxCharacters) break;
     }
-    this.#batch += 1;
+    this.#batch = nextBatchNumber();
     return eventsText(this.#pending.splice(0, count));
   }
 
@@ -329,7 +329,7 @@ export class RedisLog<Event> implements Log<Event> {
   /** One step towards the log. */
   async #join(state: Joining): Promise<void> {
     if (this.#end === null) return this.#restore(state);
-    this.#batch += 1;
+    this.#batch = nextBatchNumber();
     const reply = await this.#ask(fence, state.returns);
     if (reply === null || this.#state !== state) return;
     const applied = this.#apply(reply);
@@ -500,6 +500,10 @@ export class RedisLog<Event> implements Log<Event> {
     return new Promise((resolve) => void this.#parts.clock.after(ms, resolve));
   }
 }
+
+/** Over all logs of the process: a replica that leaves a log and follows it again later goes on behind its earlier batches. */
+let batches = 0;
+const nextBatchNumber = (): number => (batches += 1);
 
 /** Events of the entry that a copy joins with. */
 const fence = eventsText([]);

@@ -35,6 +35,23 @@ test('a replica that joins later has the state of the others', async () => {
   expect(a.events).toEqual(['restored', 'joined']);
 });
 
+test('a replica that leaves the log and follows it again says nothing in vain', async () => {
+  const redis = await server();
+  const all = installation(redis);
+  const stays = await all.add();
+  const ids = ['comes-and-goes', 'comes-and-goes'];
+  for (const [round, id] of ids.entries()) {
+    const replica = await all.add(undefined, id);
+    await until(() => replica.isJoined);
+    for (let n = 0; n < 20; n += 1) {
+      const word = `${round}.${n}`;
+      replica.say(word);
+      await until(() => replica.hasOwn && stays.said.includes(word));
+    }
+    await replica.log.close();
+  }
+});
+
 test('connections that are killed while entries are appended lose and repeat nothing', async () => {
   const redis = await server();
   const { replicas } = await three(redis);

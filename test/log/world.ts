@@ -37,9 +37,12 @@ export function installation(
   return {
     replicas,
     /** `over`: another way to the same Redis. */
-    add: async (over: { readonly port: number } = { port }): Promise<Replica> => {
+    add: async (
+      over: { readonly port: number } = { port },
+      id = `${systemRandom.hex(4)}.${replicas.length + 1}`,
+    ): Promise<Replica> => {
       const settings = { mode, nodes: [{ host: '127.0.0.1', port: over.port }] };
-      const replica = new Replica(`${systemRandom.hex(4)}.${replicas.length + 1}`, {
+      const replica = new Replica(id, {
         settings,
         digests,
         ...options,
