@@ -34,6 +34,7 @@ export function limiterByLog(parts: LogLimiterParts): LimiterOverRedis {
     replicas: () => replica.count(),
     guard: new RedisLaneGuard(parts.redis),
     onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
+    onOverlap: () => telemetry.leaseLost('unavailable'),
     openLog: (key) =>
       new RedisLog<LogEvent>({
         redis,

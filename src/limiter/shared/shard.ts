@@ -74,6 +74,8 @@ export interface ShardParts {
   readonly replicas: () => number;
   /** An event emptied a bucket, because the scheduler failed. */
   readonly onFailure: (failure: unknown) => void;
+  /** A call of a serialized lane is sent by a replica that is alone, while others that are alone may send one, too. */
+  readonly onOverlap: () => void;
 }
 
 type Phase =
@@ -414,6 +416,8 @@ export class Shard {
   }
 
   #send(call: OwnCall, held: HeldGrant): void {
+    const { replicas, onOverlap } = this.#parts;
+    if (held.origin.kind === 'alone' && held.guard !== null && replicas() > 1) onOverlap();
     call.state = { kind: 'sent', held };
     if (call.answer === null) this.#parts.listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });

@@ -20,6 +20,7 @@ function create(parts: StoreParts): Stores {
     guard: new MemoryLaneGuard(clock),
     whenDown: 'deny',
     replicas: () => 1,
+    onOverlap() {},
     onFailure: (failure) => {
       throw failure;
     },

@@ -23,6 +23,8 @@ export interface Replica {
   readonly grants: Grant[];
   readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
   readonly failures: unknown[];
+  /** Serialized calls that were sent although another replica that is alone may send one. */
+  readonly overlaps: () => number;
   admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
   /** Tickets granted so far. */
   granted(): string[];
@@ -57,6 +59,7 @@ export class World {
     const grants: Grant[] = [];
     const closed: Replica['closed'] = [];
     const failures: unknown[] = [];
+    let overlaps = 0;
     const ends: LogEnd<LogEvent>[] = [];
     const end = (): LogEnd<LogEvent> => {
       const last = ends.at(-1);
@@ -76,6 +79,7 @@ export class World {
       idleMs,
       replicas: () => 2,
       onFailure: (failure) => void failures.push(failure),
+      onOverlap: () => void (overlaps += 1),
       openLog: (key) => {
         ends.push(this.#logOf(logKey(`${version}${key}`)).open(id));
         return end();
@@ -93,6 +97,7 @@ export class World {
       grants,
       closed,
       failures,
+      overlaps: () => overlaps,
       async admit(ticket, options) {
         const asked: Admission = admission(ticket, { arrivedAt: clock.monotonic(), ...options });
         const reply = await limiter.admit(asked);
