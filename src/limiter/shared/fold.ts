@@ -55,10 +55,10 @@ export const createState = (leaseMs: number): SharedState => ({
 export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): Effects {
   const { at: now, replica } = entry;
   const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], emptied: [] };
+  forgetReplicas(state, now);
   const beginsTerm = entry.term !== state.term?.number;
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
   state.replicas.set(replica, now);
-  forgetReplicas(state, now);
   const replies = entry.events.map((event) => applied(run, event));
   visitDue(run);
   const { grants, closed, emptied } = run;
