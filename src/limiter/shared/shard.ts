@@ -114,6 +114,8 @@ export class Shard {
   readonly #left = new Map<LeaseToken, OwnCall>();
   readonly #ended = new Map<LeaseToken, EndedCall>();
   readonly #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
+  /** Usage that the log may not have counted: it went away again before that was heard. */
+  readonly #unreported: UsedUnits[] = [];
   #phase: Phase = { kind: 'joining' };
   #cancelBeat: CancelTimer | null = null;
   #usedAt: number;
@@ -535,7 +537,10 @@ export class Shard {
     const grants: { readonly call: OwnCall; readonly lease: Lease }[] = [];
     const enters: OwnCall[] = [];
     const holds: OwnCall[] = [];
-    const used = [...usedAlone, ...this.#lostUsage(termBegan)];
+    const used =
+      this.#phase.kind === 'alone'
+        ? []
+        : [...this.#unreported.splice(0), ...usedAlone, ...this.#lostUsage(termBegan)];
     this.#endStrangers();
     for (const call of [...this.#calls.values(), ...this.#left.values()]) {
       const standing = standingOf(state, call);
@@ -552,7 +557,8 @@ export class Shard {
       }
     }
     this.#copy.say({ kind: 'here', term, held: holds.flatMap(heldCalls), used }, (heard) => {
-      if (heard !== 'lost') for (const call of holds) renewOrigin(call, this.#originOfLast());
+      if (heard === 'lost') this.#unreported.push(...used);
+      else for (const call of holds) renewOrigin(call, this.#originOfLast());
     });
     for (const call of enters) this.#enter(call);
     for (const { call, lease } of grants) this.#takeGrant(call, lease, origin);
@@ -560,7 +566,6 @@ export class Shard {
 
   /** What ended here while its grant, or its end, was lost: units that the state does not count. */
   #lostUsage(keptUpTo: number): UsedUnits[] {
-    if (this.#phase.kind === 'alone') return [];
     const { buckets } = this.#copy.state;
     const used: UsedUnits[] = [];
     for (const [lease, ended] of this.#ended) {

@@ -292,17 +292,23 @@ describe('while the log is away, with whenDown: local', () => {
     expect(a.granted()).toEqual(['third']);
   });
 
-  test('afterwards others count what it has used', async () => {
-    const limit = { limit: 2, windowMs: 600_000, maxWaitMs: 10_000 };
-    await c.admit('before', { limit: 1, bucket: 'bucket.other' });
-    c.end().goAway();
-    await c.admit('one', limit);
-    await c.settle('one');
-    c.end().comeBack();
-    await world.pass(100);
-    expect((await a.admit('two', limit)).kind).toBe('granted');
-    expect((await a.admit('three', limit)).kind).toBe('refused');
-  });
+  test.each([1, 2])(
+    'afterwards others count what it has used, when it has come back %i times',
+    async (times) => {
+      const limit = { limit: 2, windowMs: 600_000, maxWaitMs: 10_000 };
+      await c.admit('before', { limit: 1, bucket: 'bucket.other' });
+      c.end().goAway();
+      await c.admit('one', limit);
+      await c.settle('one');
+      for (let n = 1; n <= times; n += 1) {
+        c.end().comeBack();
+        if (n < times) c.end().goAway();
+      }
+      await world.pass(100);
+      expect((await a.admit('two', limit)).kind).toBe('granted');
+      expect((await a.admit('three', limit)).kind).toBe('refused');
+    },
+  );
 
   test('a replica that never saw the log serves calls', async () => {
     const d = world.replica('d', { whenDown: 'local' });
