@@ -39,15 +39,11 @@ test('a replica that leaves the log and follows it again says nothing in vain', 
   const redis = await server();
   const all = installation(redis);
   const stays = await all.add();
-  const ids = ['comes-and-goes', 'comes-and-goes'];
-  for (const [round, id] of ids.entries()) {
-    const replica = await all.add(undefined, id);
+  for (const word of ['first', 'second', 'third']) {
+    const replica = await all.add(undefined, 'comes-and-goes');
     await until(() => replica.isJoined);
-    for (let n = 0; n < 20; n += 1) {
-      const word = `${round}.${n}`;
-      replica.say(word);
-      await until(() => replica.hasOwn && stays.said.includes(word));
-    }
+    replica.say(word);
+    await until(() => replica.hasOwn && stays.said.includes(word));
     await replica.log.close();
   }
 });
