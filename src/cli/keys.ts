@@ -1,7 +1,6 @@
 /** `sluice keys create`: makes an API key and shows it once. Nothing is stored; the configuration gets the hash. */
 import { createHash, randomBytes } from 'node:crypto';
-import { workspaceIdFault } from '../config/names.ts';
-import { readInstant } from '../config/instant.ts';
+import { readInstant, workspaceIdFault } from '../config/names.ts';
 import type { CliIo } from './io.ts';
 
 /** A fresh API key and what the configuration holds of it. */

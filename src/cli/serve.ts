@@ -5,8 +5,7 @@
 import { systemClock, systemRandom } from '../clock.ts';
 import { hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { CheckThreadError } from '../config/check-thread.ts';
-import { ConfigError } from '../config/load.ts';
-import { firstSettings } from '../config/read-apart.ts';
+import { ConfigError, firstSettings } from '../config/load.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';

@@ -1,12 +1,12 @@
 /**
  * Checks a configuration text in a thread of its own: seconds of work for ten thousand workspaces, in which calls go on.
- * Owns the thread's life: the thread ends with its result, with `signal`, or when it fails, and leaves nothing behind. The work
- * of the thread is in `check-thread-entry.ts`.
+ * The thread ends with its result, with `signal`, or when it fails, and leaves nothing behind.
  */
 import { Worker } from 'node:worker_threads';
-import type { ConfigSource } from './check-text.ts';
-import type { CheckedInput } from './checked-input.ts';
+import { checkText, type ConfigSource } from './check-text.ts';
 import { ConfigError, type Problem } from './problem.ts';
+import { fileSchema, type FileInput, type RestInput } from './schema.ts';
+import type { WorkspaceInput } from './workspace.ts';
 
 /** The message that the thread is given. */
 export interface CheckTask extends ConfigSource {
@@ -17,6 +17,47 @@ export interface CheckTask extends ConfigSource {
 export type CheckResult =
   | { readonly kind: 'usable'; readonly input: CheckedInput }
   | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
+
+/** Workspaces in one text, so few that parsing it takes a fraction of a millisecond. */
+const perText = 50;
+
+/**
+ * A checked file on its way from one thread to another: texts, because a text is copied as it is, while objects would be made again all at
+ * once by the thread that receives them.
+ */
+export interface CheckedInput {
+  /** The file without its workspaces. */
+  readonly rest: string;
+  /** Some workspaces each, in the order of the file. */
+  readonly workspaces: readonly string[];
+}
+
+export function checkedInput({ workspaces, ...rest }: FileInput): CheckedInput {
+  const entries = Object.entries(workspaces);
+  const texts: string[] = [];
+  for (let from = 0; from < entries.length; from += perText) {
+    texts.push(JSON.stringify(entries.slice(from, from + perText)));
+  }
+  return { rest: JSON.stringify(rest), workspaces: texts };
+}
+
+/** Reads back the file without its workspaces. The type is safe: the schema had checked the values before they were written. */
+export const restOf = ({ rest }: CheckedInput): RestInput => JSON.parse(rest) as RestInput;
+
+/** Reads back the workspaces, one text at a time: each when its first workspace is asked for. */
+export function* workspacesOf({ workspaces }: CheckedInput): Generator<readonly [string, WorkspaceInput]> {
+  for (const text of workspaces) yield* JSON.parse(text) as [string, WorkspaceInput][];
+}
+
+/** What the thread does (`check-thread-entry.ts`). */
+export function checkResult({ text, path, env }: CheckTask): CheckResult {
+  try {
+    return { kind: 'usable', input: checkedInput(checkText(fileSchema, text, { path, env })) };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { kind: 'refused', problems: error.problems };
+  }
+}
 
 /** The thread gave no result: it could not start, or ended before it had one. Says nothing about the text. */
 export class CheckThreadError extends Error {

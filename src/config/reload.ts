@@ -13,11 +13,8 @@ import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
 import type { Slices } from '../slices.ts';
 import type { StartThread } from './check-thread.ts';
-import { readText, textDigest } from './load.ts';
-import type { ConfigSource } from './load.ts';
+import { readText, settingsApart, textDigest, type ConfigSource } from './load.ts';
 import { ConfigError } from './problem.ts';
-import { settingsApart } from './read-apart.ts';
-import { ReloadQueue, type Candidate } from './reload-queue.ts';
 import type { Settings } from './settings.ts';
 
 /** The file is compared this often in any case, milliseconds: half of the time in which a removed key must be refused. */
@@ -182,3 +179,61 @@ class FileWatch implements SettingsWatch {
 /** Problems of the text itself have a line; another file that is missing may be there at the next check. */
 const isFinal = (error: unknown): boolean =>
   error instanceof ConfigError && error.problems.every(({ line }) => line !== null);
+
+/** A text that is to be used, and how it is recognized. */
+interface Candidate {
+  readonly text: string;
+  readonly digest: string;
+}
+
+interface Waiting extends Candidate {
+  /** All that asked since the last one began: the newest text answers for those before it. */
+  readonly waiting: ((isUsed: boolean) => void)[];
+}
+
+/**
+ * Takes one text of the configuration after the other into use: one at a time, of those that come meanwhile only the newest, so that an
+ * older text never replaces a newer one, and a file that changes all the time is still taken over now and then.
+ */
+class ReloadQueue {
+  readonly #use: (candidate: Candidate, signal: AbortSignal) => Promise<boolean>;
+  readonly #stop = new AbortController();
+  #running: { readonly digest: string; readonly ended: Promise<void> } | null = null;
+  #next: Waiting | null = null;
+
+  /** `use` takes a text into use and says whether it could; it does not reject, and ends soon when `signal` is aborted. */
+  constructor(use: (candidate: Candidate, signal: AbortSignal) => Promise<boolean>) {
+    this.#use = use;
+  }
+
+  /** Digest of the text that will be the last one taken into use, or `null` while none is on its way. */
+  get newest(): string | null {
+    return this.#next?.digest ?? this.#running?.digest ?? null;
+  }
+
+  /** Takes a text into use, now or after the one that is on its way. Resolves with whether it, or a newer one instead, could be used. */
+  add(candidate: Candidate): Promise<boolean> {
+    return new Promise((resolve) => {
+      this.#next = { ...candidate, waiting: [...(this.#next?.waiting ?? []), resolve] };
+      if (this.#running === null) this.#start();
+    });
+  }
+
+  /** Takes no further text into use. Resolves when the one on its way has ended. */
+  async close(): Promise<void> {
+    this.#stop.abort();
+    await this.#running?.ended;
+  }
+
+  #start(): void {
+    const candidate = this.#next;
+    this.#next = null;
+    if (candidate === null) return;
+    const ended = this.#use(candidate, this.#stop.signal).then((isUsed) => {
+      this.#running = null;
+      for (const report of candidate.waiting) report(isUsed);
+      this.#start();
+    });
+    this.#running = { digest: candidate.digest, ended };
+  }
+}

@@ -1,6 +1,7 @@
 /** `server`: ports, sizes, the drain, and the waits of upstreams that state none. */
 import { z } from 'zod';
 import { defaultServer, defaultWaits } from './defaults.ts';
+import type { Fault } from './problem.ts';
 import {
   atRestart,
   count,
@@ -13,7 +14,40 @@ import {
   section,
   type Frozen,
 } from './values.ts';
-import { waitFault, waitShape } from './waits.ts';
+
+/** How long and how many calls wait: also an upstream and its limits may state it, the last one before the others. */
+export const waitShape = {
+  maxQueued: z
+    .exactOptional(count)
+    .describe(`Calls waiting per workspace and upstream. Default ${defaultWaits.maxQueued}.`),
+  maxWaitSeconds: z
+    .exactOptional(seconds)
+    .describe(`How long a call waits unless it asks otherwise. Default ${defaultWaits.maxWaitSeconds}.`),
+  maxWaitCeilingSeconds: z
+    .exactOptional(seconds)
+    .describe(
+      `Longest wait that a call may ask for with "Prefer: wait=<seconds>". Default ${defaultWaits.maxWaitCeilingSeconds}.`,
+    ),
+};
+
+export const waitKeys = ['maxQueued', 'maxWaitSeconds', 'maxWaitCeilingSeconds'] as const;
+
+/** Those of a section. */
+export interface Waits {
+  readonly maxQueued?: number;
+  readonly maxWaitSeconds?: number;
+  readonly maxWaitCeilingSeconds?: number;
+}
+
+/** What is wrong with `maxWaitSeconds` of a section: a default wait above the longest wait would never be reached. */
+export function waitFault({ maxWaitSeconds, maxWaitCeilingSeconds }: Waits, inherited: number): Fault | null {
+  const ceiling = maxWaitCeilingSeconds ?? inherited;
+  if (maxWaitSeconds === undefined || maxWaitSeconds <= ceiling) return null;
+  return {
+    reason: `is above maxWaitCeilingSeconds (${ceiling})`,
+    fix: `lower it, or raise maxWaitCeilingSeconds to at least ${maxWaitSeconds}`,
+  };
+}
 
 /** The section as it is written. */
 export const server = section({

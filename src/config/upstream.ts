@@ -6,7 +6,7 @@ import { defaultsOfKinds, defaultWaits } from './defaults.ts';
 import type { Dialect } from './dialect.ts';
 import { origin, originFault } from './origins.ts';
 import type { Path } from './problem.ts';
-import type { ServerInput } from './server.ts';
+import { waitFault, waitKeys, waitShape, type ServerInput, type Waits } from './server.ts';
 import { buildDialect, checkBucketBy, speaks, type BuiltDialect } from './speaks.ts';
 import {
   addressRange,
@@ -24,7 +24,6 @@ import {
   type Frozen,
   type RuleContext,
 } from './values.ts';
-import { waitFault, waitKeys, waitShape, type Waits } from './waits.ts';
 
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
 const paceShape = {

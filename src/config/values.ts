@@ -6,8 +6,7 @@
 import { z } from 'zod';
 import { rangeFault } from '../target/address.policy.ts';
 import { carrierWordFault } from '../credential-carriers.policy.ts';
-import { readInstant } from './instant.ts';
-import { credentialFieldFault, fieldValueFault, isPlaceholder } from './names.ts';
+import { credentialFieldFault, fieldValueFault, isPlaceholder, readInstant } from './names.ts';
 import type { Fault, Path } from './problem.ts';
 
 /** What zod gives to a rule, to report mistakes with. */

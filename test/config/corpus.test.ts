@@ -3,7 +3,7 @@ import { readFileSync, readdirSync } from 'node:fs';
 import { z } from 'zod';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
-import { checkResult } from '../../src/config/check-result.ts';
+import { checkResult } from '../../src/config/check-thread.ts';
 import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';

@@ -2,7 +2,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
-import { maxReloadLengthHere, settingsApart } from '../../src/config/read-apart.ts';
+import { maxReloadLengthHere, settingsApart } from '../../src/config/load.ts';
 import { createSlices } from '../../src/slices.ts';
 
 let threads = 0;

@@ -8,8 +8,12 @@ import { Worker } from 'node:worker_threads';
 import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
 import type { Clock } from '../../src/clock.ts';
 import { systemClock } from '../../src/clock.ts';
-import { checkResult } from '../../src/config/check-result.ts';
-import { startCheckThread, type CheckTask, type StartThread } from '../../src/config/check-thread.ts';
+import {
+  checkResult,
+  startCheckThread,
+  type CheckTask,
+  type StartThread,
+} from '../../src/config/check-thread.ts';
 import { readSettings } from '../../src/config/load.ts';
 import { pollMs, settleMs, watchSettings } from '../../src/config/reload.ts';
 import type { SettingsWatch, WatchFolder } from '../../src/config/reload.ts';
