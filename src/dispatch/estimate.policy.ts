@@ -12,7 +12,7 @@ import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeGraphql } from './graphql-document.policy.ts';
 import { methodOverrides } from './method-override.policy.ts';
 import { tierOf } from './model-class.policy.ts';
-import { createsWhatStays, operationOf } from './model-operation.policy.ts';
+import { countsTokens, createsWhatStays, operationOf } from './model-operation.policy.ts';
 import { boundaryOf, formFields } from './multipart.policy.ts';
 import { beginningOf } from './prompt-beginning.policy.ts';
 import type { TokenGuess } from './token-estimate.policy.ts';
@@ -116,6 +116,12 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
 
 function describeModelPost(plain: CallDescription, request: CallRequest): CallDescription {
   const path = pathOf(request.path);
+  const described = describeGeneration(plain, request, path);
+  if (!countsTokens(path)) return described;
+  return { ...described, tier: 'counting', costs: oneRequest, guess: null, safe: true, idempotent: true };
+}
+
+function describeGeneration(plain: CallDescription, request: CallRequest, path: string): CallDescription {
   const operation = operationOf(path);
   const asked = {
     ...plain,

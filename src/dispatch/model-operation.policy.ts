@@ -15,6 +15,10 @@ export function operationOf(path: string): Operation {
   return /:(?:stream)?[gG]enerateContent$/.test(path) ? 'conversation' : 'other';
 }
 
+/** True for a POST that only counts tokens: it generates nothing, and providers give it a limit of its own. */
+export const countsTokens = (path: string): boolean =>
+  /(?:[:/]count[-_]?tokens|\/responses\/input_tokens|\/(?:de)?tokenize)$/i.test(path);
+
 /**
  * Collections whose POST creates what stays: a job, a file, a thread. Lower case. Everything else that is posted to a language model
  * (chat, completions, embeddings, images, audio, rerank, moderations, `invoke`, `predict`, unknown paths) only costs money once more.

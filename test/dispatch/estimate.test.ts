@@ -86,6 +86,22 @@ describe('the estimate of a conversation', () => {
   });
 });
 
+describe('a call that counts tokens', () => {
+  const body = JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'x'.repeat(4000) }] });
+  test.each([
+    '/v1/messages/count_tokens?beta=true',
+    '/v1beta/models/m:countTokens',
+    '/v1/responses/input_tokens',
+    '/model/m/count-tokens',
+    '/tokenize',
+  ])('spends none, and shares no quota with the calls that generate: %s', (path) => {
+    const described = post(path, body);
+    expect(described).toMatchObject({ model: 'm', costs: { requests: 1 }, guess: null, safe: true });
+    expect(described.costs).toEqual({ requests: 1 });
+    expect(described.tier).not.toBe(post('/v1/messages', body).tier);
+  });
+});
+
 describe('the estimate of an embeddings call', () => {
   test.each([
     ['one text', 'x'.repeat(26), 7],
