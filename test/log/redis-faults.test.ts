@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { redisWire } from '../support/redis-wire.ts';
+import { holdMs } from '../../src/limiter/shared/fold.ts';
 import { until } from '../support/until.ts';
 import { agree, keys } from './replicas.ts';
 import { closers, goOn, installation, operator, server, talk, three } from './world.ts';
@@ -157,6 +158,9 @@ test('a Redis that hangs for a while is left once and joined again, in a new ter
   const terms = Math.max(...replicas.map(({ term }) => term));
   const stop = talk(replicas);
   await goOn(replicas);
+  // One term serves for all who come back within the time for which it withholds grants.
+  const began = Math.max(...replicas.map(({ log }) => log.now()));
+  await until(() => replicas.every(({ log }) => log.now() > began + 2 * holdMs));
   process.kill(redis.pid, 'SIGSTOP');
   await until(() => replicas.every(({ events }) => events.includes('away')));
   process.kill(redis.pid, 'SIGCONT');
