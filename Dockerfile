@@ -42,4 +42,4 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --start-period=20s CMD ["node", "-e", "fetch('http://127.0.0.1:9090/livez').then((a) => process.exit(a.ok ? 0 : 1), () => process.exit(1))"]
 # A limit of V8 that cannot be set once it runs (docs/performance/README.md, "Memory of a held call").
 ENTRYPOINT ["node", "--max-semi-space-size=16"]
-CMD ["dist/src/main.js", "serve", "--config", "/etc/sluice/sluice.yaml"]
+CMD ["dist/main.js", "serve", "--config", "/etc/sluice/sluice.yaml"]

@@ -1,9 +1,9 @@
 /**
  * Builds dist/, or the folder that is named: compiles the sources, then copies what they read at run time (Lua scripts, the page's files,
- * presets) to the same places.
+ * presets) to the same places. `main.js` is the entry that commands, the image and the chart name.
  */
 import { execFileSync } from 'node:child_process';
-import { cpSync, readdirSync, rmSync } from 'node:fs';
+import { cpSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 const [, , folder = 'dist'] = process.argv;
@@ -19,3 +19,6 @@ for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
   }
 }
 cpSync('presets', join(folder, 'presets'), { recursive: true });
+writeFileSync(join(folder, 'main.js'), "#!/usr/bin/env node\nawait import('./src/main.js');\n", {
+  mode: 0o755,
+});

@@ -29,7 +29,7 @@ async function install(): Promise<string> {
   await writeFile(join(folder, 'package.json'), '{"private":true}');
   const quiet = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
   await run('npm', ['install', ...quiet, join(folder, packed.filename)], { cwd: folder });
-  return join(folder, 'node_modules/sluice/dist/src/main.js');
+  return join(folder, 'node_modules/sluice/dist/main.js');
 }
 
 async function use(main: string): Promise<void> {

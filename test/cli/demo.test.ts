@@ -85,11 +85,14 @@ describe('sluice demo', () => {
         .split(/\s{2,}/)
         .map(Number);
     expect(row('calls')).toEqual([360, 360]);
+    // On a machine that takes minutes to send them 360 calls are no burst, and the upstreams may take them all.
+    const [, straightSeconds = 0] = /^ +time +([\d.]+) s/m.exec(printed()) ?? [];
+    const isBurst = Number(straightSeconds) < 60;
     const [straight = 0, through] = row('failed for the client');
-    expect(straight).toBeGreaterThan(0);
+    if (isBurst) expect(straight).toBeGreaterThan(0);
     expect(through).toBe(0);
     const [throttles = 0, absorbed] = row('upstream 429s');
-    expect(throttles).toBeGreaterThan(0);
+    if (isBurst) expect(throttles).toBeGreaterThan(0);
     expect(absorbed).toBe(0);
     expect(code).toBe(0);
   });

@@ -28,7 +28,7 @@ test('the compiled sources have the presets', async () => {
     }),
   );
   const { stdout } = await run(process.execPath, [
-    join(folder, 'dist/src/main.js'),
+    join(folder, 'dist/main.js'),
     'check',
     '--config',
     file,

@@ -13,7 +13,7 @@ function processOf(container: string): number {
       try {
         return (
           readFileSync(`/proc/${name}/cgroup`, 'utf8').includes(container) &&
-          readFileSync(`/proc/${name}/cmdline`, 'utf8').includes('dist/src/main.js')
+          readFileSync(`/proc/${name}/cmdline`, 'utf8').includes('dist/main.js')
         );
       } catch {
         // It ended between the two questions.
