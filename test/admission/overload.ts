@@ -121,6 +121,7 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     uptimesMs: [],
     replicas: load.replicas,
     whenDown: 'local',
+    limiter: 'scripts',
     leaseMs: 15_000,
     network: {
       meanMs: 0.4,

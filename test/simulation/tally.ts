@@ -62,9 +62,9 @@ export async function tallyOf(
   return tally;
 }
 
-/** @param form one process for each history, or several replicas. */
+/** @param form one process for each history, or several replicas, over scripts or over a log. */
 export async function inProcesses(
-  form: 'one-process' | 'replicas',
+  form: 'one-process' | 'replicas' | 'log',
   { first, count }: { readonly first: number; readonly count: number },
 ): Promise<Tally> {
   const share = Math.ceil(count / processes);

@@ -24,8 +24,11 @@ export interface Leftovers {
 /** After this a replica is back on Redis: each attempt takes up to 0.4 s, and most fail where commands get lost. */
 const backWithinMs = 2_000;
 const lossyBackWithinMs = 6_000;
-/** Timers of an idle replica: heartbeat, tick, the look at Redis each minute, and a command under way, perhaps repeated. */
-const idleTimers = 5;
+/**
+ * Timers of an idle replica: heartbeat, tick, the look at Redis each minute (over a log: for logs that nobody uses, too), and a command
+ * under way, perhaps repeated.
+ */
+const idleTimers = 6;
 
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
@@ -60,7 +63,8 @@ export function balance({ ledger, clock, server, replicas, upstreams }: Leftover
     // Whoever comes a lease later sweeps what others left behind, as soon as the bucket is open and the lane awake.
     const asleep = [...model.bucket.lanes.values()].map((lane) => asleepUntil(lane) ?? 0);
     const then =
-      Math.max(model.seen, server.now(), model.bucket.closedUntil ?? 0, ...asleep) + ledger.plan.leaseMs;
+      Math.max(model.seen, server.timeOf(model.key), model.bucket.closedUntil ?? 0, ...asleep) +
+      ledger.plan.leaseMs;
     for (let time = 0; time < 3; time += 1)
       tick(model.bucket, { replica: replicaId('next'), leases: [] }, then);
     const { tickets, leases, waiting } = model.bucket;

@@ -5,6 +5,7 @@
  * Owns: the way to the server and back. Does not own: when something breaks (`plan.ts`), repetition (the product's).
  */
 import type { RedisClient, RedisConnection } from '../../../src/redis/connection.ts';
+import type { SubscriptionListener } from '../../../src/redis/subscription.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import { quiet, type NetworkPlan } from './plan.ts';
@@ -30,7 +31,7 @@ export class Connection {
   readonly #server: Server;
   readonly #listeners: { readonly event: string; readonly run: () => void }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
-  readonly #subscriptions: Subscription[] = [];
+  readonly #subscriptions = new Set<Subscription>();
   readonly #joined = new Set<string>();
   #status: 'ready' | 'close' = 'ready';
   /** Packets neither come nor go, and neither side sees an error. */
@@ -80,10 +81,11 @@ export class Connection {
       primaries: () => '',
       subscribe: (channel, { onMessage, onReady }) => {
         const subscription = { channel, onMessage, onReady, open: false };
-        this.#subscriptions.push(subscription);
+        this.#subscriptions.add(subscription);
         this.#resubscribe(subscription);
       },
-      join: (channel) => {
+      join: (channel, listener) => {
+        if (listener !== undefined) return this.#follow(channel, listener);
         this.#process.arrives(this.#now() + 2 * this.#network.meanMs, () => void this.#joined.add(channel));
         return () => this.#joined.delete(channel);
       },
@@ -112,7 +114,7 @@ export class Connection {
 
   /** The server counts it among the subscribers of a channel that it joined: also while packets vanish. */
   isOn(channel: string): boolean {
-    const isOpen = this.#subscriptions.some(
+    const isOpen = [...this.#subscriptions].some(
       ({ open, channel: own }) => open && (own === channel || this.#joined.has(channel)),
     );
     return this.#status === 'ready' && isOpen;
@@ -179,23 +181,52 @@ export class Connection {
     });
   }
 
+  #follow(channel: string, { onMessage, onReady }: SubscriptionListener): () => void {
+    const subscription = { channel, onMessage, onReady, open: false };
+    this.#subscriptions.add(subscription);
+    this.#resubscribe(subscription);
+    return () => this.#subscriptions.delete(subscription);
+  }
+
   #client(): object {
     const client = {
       status: 'ready',
       on: (event: string, run: () => void): void => void this.#listeners.push({ event, run }),
       get: (key: string) => this.#ask('get', [key]),
       pttl: (key: string) => this.#ask('pttl', [key]),
+      hmget: (...words: readonly string[]) => this.#ask('hmget', words),
+      unlink: (key: string) => this.#ask('unlink', [key]),
+      publish: (channel: string, text: string) => this.#ask('publish', [channel, text]),
+      call: (...words: readonly string[]) => this.#ask('call', words),
+      multi: () => this.#multi(),
     };
     return new Proxy(client, {
       get: (target, name): unknown => {
         if (name === 'status') return this.#status;
         if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^sluice\w+V\d+$/.test(name)) return undefined;
+        if (typeof name !== 'string' || !/^sluice(\w+V\d+|Log\w+)$/.test(name)) return undefined;
         // No upstream of the simulation refuses for good: the question after breakers takes no part in the history.
         if (name === ownCommand('Breaker')) return () => Promise.resolve([]);
-        return (...words: readonly string[]) => this.#ask(name, words);
+        return (...words: readonly (string | number)[]) => this.#ask(name, words.map(String));
       },
     });
+  }
+
+  /** Fields of a hash and when it expires: the only transaction that the product asks for. */
+  #multi(): object {
+    let words: readonly string[] = [];
+    const multi = {
+      hset: (key: string, fields: readonly (string | number)[]) => {
+        words = [key, ...fields.map(String)];
+        return multi;
+      },
+      pexpire: () => multi,
+      exec: async () => [
+        [null, await this.#ask('hset', words)],
+        [null, 1],
+      ],
+    };
+    return multi;
   }
 
   #ask(command: string, words: readonly string[]): Promise<unknown> {

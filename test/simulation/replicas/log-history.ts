@@ -1,10 +1,12 @@
 /** One history of a log alone: what `log.test.ts` judges. */
 import type { Entry, Follower, Log } from '../../../src/log/log.ts';
-import { replicaId } from '../../../src/ids.ts';
+import { logKey, replicaId } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
+import type { Telemetry } from '../../../src/telemetry/events.ts';
+import { noTelemetry } from '../../support/no-telemetry.ts';
 import { Chance } from '../chance.ts';
 import { Connection } from './connection.ts';
-import { openLog } from './log-link.ts';
+import { healthOf, openLog } from './own-log.ts';
 import { steadyPlanOf, type Fault } from './plan.ts';
 import { Process } from './process.ts';
 import { Server } from './server.ts';
@@ -20,7 +22,14 @@ export async function livedLog(seed: number): Promise<string[]> {
   const plan = steadyPlanOf(seed);
   const writers: Writer[] = [];
   const states = new Map<string, string>();
-  const watch = { applied() {}, slotTaken() {}, slotReturned() {}, lost() {}, epochBegan() {}, reach() {} };
+  const watch = {
+    applied() {},
+    slotTaken() {},
+    slotReturned() {},
+    lost() {},
+    epochBegan() {},
+    reach() {},
+  };
   const channels = {
     publish: (channel: string, text: string) =>
       writers.forEach(({ connection }) => connection.hear(channel, text)),
@@ -36,19 +45,30 @@ export async function livedLog(seed: number): Promise<string[]> {
     if (known === undefined) states.set(at, state);
     else if (known !== state) wrong.push(`${at}: ${state} is not ${known}`);
   };
+  const bug = (text: string, cause: unknown): void => void wrong.push(`${text}: ${String(cause)}`);
+  const telemetry: Telemetry = { ...noTelemetry, log: { ...noTelemetry.log, bug } };
   const start = (): void => {
     const name = `w${writers.length}`;
     const process = new Process(name, clock, { lateMs: () => 0, uptimeMs: 0 });
     const { network } = plan;
     const connection = new Connection({ process, clock, chance, network, quietFrom, server });
-    writers.push(new Writer(name, { process, connection, compare }));
+    writers.push(
+      new Writer(name, {
+        process,
+        connection,
+        compare,
+        chance,
+        telemetry,
+        commandTimeoutMs: network.commandTimeoutMs,
+      }),
+    );
     if (server.isDown) connection.break();
   };
   for (let slot = 0; slot < plan.replicas; slot += 1) start();
   for (const fault of plan.faults) {
     clock.outside(fault.at, () => befall(fault, { clock, server, writers, start }));
   }
-  for (let number = 0; number < 120; number += 1) {
+  for (let number = 0; number < 200; number += 1) {
     const at = chance.between(0, quietFrom / 2);
     const slot = chance.whole(0, plan.replicas - 1);
     clock.outside(at, () =>
@@ -74,6 +94,9 @@ interface Parts {
   readonly process: Process;
   readonly connection: Connection;
   readonly compare: (entry: Entry<string>, state: string) => void;
+  readonly chance: Chance;
+  readonly commandTimeoutMs: number;
+  readonly telemetry: Telemetry;
 }
 
 class Writer implements Follower<string> {
@@ -86,19 +109,21 @@ class Writer implements Follower<string> {
   readonly #log: Log<string>;
   #isJoined = false;
 
-  constructor(name: string, { process, connection, compare }: Parts) {
+  constructor(name: string, { process, connection, compare, chance, commandTimeoutMs, telemetry }: Parts) {
     this.name = name;
     this.process = process;
     this.connection = connection;
     this.#compare = compare;
     const product = connection.asProduct();
-    this.#log = openLog({
-      name: 'log',
+    this.#log = openLog(logKey('log'), {
+      process,
       connection: product,
-      clock: process,
+      chance,
       replica: replicaId(name),
-      follower: this,
+      redis: healthOf(product, process, commandTimeoutMs),
+      telemetry,
     });
+    this.#log.follow(this);
     this.#beat();
   }
 

@@ -57,6 +57,8 @@ export interface ReplicasPlan extends Reloaded {
   readonly uptimesMs: readonly number[];
   readonly replicas: number;
   readonly whenDown: 'local' | 'deny';
+  /** What decides: the scripts in Redis, or all replicas by a log. */
+  readonly limiter: 'scripts' | 'log';
   readonly leaseMs: number;
   readonly network: NetworkPlan;
   readonly faults: readonly Fault[];
@@ -96,6 +98,22 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
   const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+/** The same history over a log. In some of those in which something breaks, an old copy of all data is restored besides. */
+export function overLog(plan: ReplicasPlan): ReplicasPlan {
+  const chance = new Chance(plan.seed ^ 0x10c5);
+  const over: ReplicasPlan = { ...plan, limiter: 'log' };
+  if (plan.faults.length === 0 || !chance.happens(0.3)) return over;
+  const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
+  const restored: Fault = {
+    at: startMs + chance.between(0, lastAt - startMs + 6_000),
+    kind: 'failover',
+    ms: chance.pick([30, 400, 2_000]),
+    lostMs: chance.pick([1_000, 4_000, 10_000]),
+    skewMs: chance.between(-50, 50),
+  };
+  return { ...over, faults: [...plan.faults, restored].toSorted((a, b) => a.at - b.at) };
 }
 
 /** Upstreams that are described by their windows. In half of the histories nothing breaks: there they are judged to the last call. */
@@ -173,6 +191,7 @@ function specialPlanOf(seed: number, chance: Chance): ReplicasPlan {
     ...clocksOf(seed, replicas),
     replicas,
     whenDown: 'local',
+    limiter: 'scripts',
     leaseMs: 15_000,
     network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) },
     faults: [],
@@ -222,6 +241,7 @@ export function steadyPlanOf(seed: number): ReplicasPlan {
     ...clocksOf(seed, replicas),
     replicas,
     whenDown: chance.pick(['local', 'deny']),
+    limiter: 'scripts',
     leaseMs,
     network,
     faults,

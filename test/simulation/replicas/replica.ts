@@ -63,7 +63,8 @@ export class Replica {
         // Nothing else of the settings concerns the stores.
         settings: settings as unknown as Settings,
         clock: this.process,
-        random: { next: () => chance.next(), hex: () => name },
+        random: { next: () => chance.next(), hex: nameEach(name) },
+        limiter: ledger.plan.limiter,
         telemetry,
         leaseMs: ledger.plan.leaseMs,
         listener: {
@@ -142,6 +143,12 @@ export interface World {
   readonly server: Server;
   /** Of the process, at the beginning of the history. Milliseconds. */
   readonly uptimeMs: number;
+}
+
+/** Names itself first, and lives of logs that it begins afterwards. */
+function nameEach(name: string): () => string {
+  let names = 0;
+  return () => ((names += 1) === 1 ? name : `${name}.${names}`);
 }
 
 const describe = (failure: unknown): string =>

@@ -108,7 +108,7 @@ export class Room {
       return ledger.stated.get(key)?.hasRoom(1, ledger.statedOf(key, now), now) === true;
     }
     const meters = [...(bucket?.meters.values() ?? [])].filter(({ name }) => name === 'requests');
-    const time = this.#server.now();
+    const time = this.#server.timeOf(key);
     return meters.every(({ limit, level, at, windowMs }) => {
       if (limit === null) return true;
       const left = Math.max(0, level - (Math.max(0, time - at) * limit) / windowMs);

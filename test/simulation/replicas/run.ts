@@ -1,28 +1,29 @@
 /**
- * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log | all | plain | refused]`. Stops at
- * the first that is wrong and prints it as `seed N, by CLOCK: what`; `log` prints every history's log, `all` goes on; `plain`
- * follows up no refusal, `refused` all of them instead of two in each history.
+ * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [over-log] [log] [all] [plain | refused]`. Stops
+ * at the first that is wrong and prints it as `seed N, by CLOCK: what`; `all` goes on; `log` prints every history's log. `over-log`: the
+ * replicas decide by a log. `plain` follows up no refusal, `refused` all of them instead of two in each history.
  */
 import { argv, stdout } from 'node:process';
 import { Chance } from '../chance.ts';
 import { followUp } from '../follow-up.ts';
 import { sampleOf } from '../oracle.ts';
 import { livesOf } from './lives.ts';
-import { replicasPlanOf } from './plan.ts';
+import { overLog, replicasPlanOf } from './plan.ts';
 import { run } from './simulate.ts';
 
 const first = Number(argv[2] ?? 1);
 const count = Number(argv[3] ?? 1);
-const mode = argv[4] ?? '';
+const modes = new Set(argv.slice(4));
 for (let seed = first; seed < first + count; seed += 1) {
-  const plan = replicasPlanOf(seed);
-  const { log, violations, refused, origin } = await run(plan, mode === 'log');
-  if (mode === 'log') stdout.write(`${log.join('\n')}\n`);
+  const planned = replicasPlanOf(seed);
+  const plan = modes.has('over-log') ? overLog(planned) : planned;
+  const { log, violations, refused, origin } = await run(plan, modes.has('log'));
+  if (modes.has('log')) stdout.write(`${log.join('\n')}\n`);
   const lives = livesOf(plan);
-  const followed = mode === 'refused' ? refused : sampleOf(lives, refused, new Chance(seed));
-  const wrong = mode === 'plain' ? [] : (await followUp(lives, followed)).wrong;
+  const followed = modes.has('refused') ? refused : sampleOf(lives, refused, new Chance(seed));
+  const wrong = modes.has('plain') ? [] : (await followUp(lives, followed)).wrong;
   const found = [...violations, ...wrong];
   if (found.length === 0) continue;
   stdout.write(`seed ${seed}, by ${origin}: ${found[0]} (${found.length} in all)\n`);
-  if (mode !== 'all') break;
+  if (!modes.has('all')) break;
 }

@@ -6,10 +6,14 @@
  *
  * Owns: data and its loss. Does not own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
  */
+import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
 import type { StoredBucket } from './stored-bucket.ts';
-import { LogServer, type Append, type Begin, type Saved } from '../log-server.ts';
+import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import { readEntry } from '../../../src/log/entry.ts';
+import { LogStore } from './log-store.ts';
+import { LogCopies, type LogCopiesParts } from './log-copies.ts';
 import { batchOf, messageText, replyText } from './batch-text.ts';
 
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
@@ -56,6 +60,14 @@ const settlingMs = 1_300;
 /** The client's name for one of the product's own scripts. */
 export const ownCommand = (name: string): string => `sluice${name}V1`;
 
+export interface ServerParts {
+  readonly monotonic: () => number;
+  /** What its clock shows at the beginning of the history. Milliseconds. */
+  readonly originMs: number;
+  /** The replicas decide by a log; absent: the scripts decide. */
+  readonly log?: LogCopiesParts;
+}
+
 export class Server {
   readonly #watch: ServerWatch;
   readonly #channels: Channels;
@@ -63,7 +75,9 @@ export class Server {
   /** Virtual time. */
   readonly monotonic: () => number;
   readonly #models = new Map<string, ScriptModel>();
-  readonly #logs: LogServer;
+  readonly #logs: LogStore;
+  readonly #copies: LogCopies | null;
+  readonly #lanes = new Map<string, { readonly owner: string; readonly until: number }>();
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
   #record: PresenceRecord | null = null;
@@ -85,14 +99,16 @@ export class Server {
   hangsUntil = 0;
   isDown = false;
 
-  /** @param time `originMs`: what its clock shows at the beginning of the history. Milliseconds. */
-  constructor(watch: ServerWatch, channels: Channels, time: { monotonic: () => number; originMs: number }) {
+  constructor(watch: ServerWatch, channels: Channels, parts: ServerParts) {
     this.#watch = watch;
     this.#channels = channels;
-    this.monotonic = time.monotonic;
-    this.#originMs = time.originMs;
-    this.#logs = new LogServer((name, entry) => {
-      if (!this.#silent) this.#channels.publish(logChannel(name), JSON.stringify(entry));
+    this.monotonic = parts.monotonic;
+    this.#originMs = parts.originMs;
+    this.#copies = parts.log === undefined ? null : new LogCopies(parts.log, watch);
+    this.#logs = new LogStore({
+      onBegin: (log, copy) => this.#copies?.begin(log, copy),
+      onSaved: (log, copy) => this.#copies?.compare(log, copy),
+      onEntry: (log, entry) => this.#onEntry(log, entry),
     });
   }
 
@@ -102,10 +118,19 @@ export class Server {
   }
 
   get models(): Iterable<StoredBucket> {
-    return this.#models.values();
+    return this.#copies?.buckets ?? this.#models.values();
   }
 
-  model(bucket: string): ScriptModel {
+  model(bucket: string): StoredBucket {
+    return this.#copies?.bucket(bucket) ?? this.#script(bucket);
+  }
+
+  /** The time by which the bucket goes: the log has its own. */
+  timeOf(bucket: string): number {
+    return this.#logs.now(logOf(bucketKey(bucket)), this.now()) ?? this.now();
+  }
+
+  #script(bucket: string): ScriptModel {
     let model = this.#models.get(bucket);
     if (model === undefined) {
       model = new ScriptModel(bucket, (message) => this.#send(message));
@@ -187,6 +212,8 @@ export class Server {
     for (const model of this.#models.values()) model.lose();
     this.#models.clear();
     this.#logs.lose();
+    this.#copies?.lose();
+    this.#lanes.clear();
     this.#sends.clear();
     this.#days.clear();
     this.#replicas.clear();
@@ -213,8 +240,10 @@ export class Server {
         return this.#restore(key, argv, clock);
       case ownCommand('Presence'):
         return this.#presence(argv.slice(3), { now: clock, living, server });
-      case ownCommand('Log'):
-        return this.#logCommand(key, argv, clock);
+      case ownCommand('Takelane'):
+        return this.#takeLane(key, argv, clock);
+      case ownCommand('Freelane'):
+        return this.#lanes.get(key)?.owner === argv[0] && this.#lanes.delete(key) ? 1 : 0;
       // No upstream of the simulation refuses for good.
       case ownCommand('Breaker'):
         return [];
@@ -228,15 +257,20 @@ export class Server {
         const day = this.#day(key, clock);
         return day === undefined ? -2 : day.until - clock;
       }
+      case 'publish':
+        if (!this.#silent) this.#channels.publish(key, argv[0] ?? '');
+        return 1;
+      case 'call':
+        return [argv[1], this.#channels.subscribers(argv[1] ?? '')];
       default:
-        throw new Error(`the simulated Redis has no ${command}`);
+        return this.#logs.execute(command, words, { clock, server });
     }
   }
 
   #apply(batch: string, clock: number): string {
     const { bucket, replica, events } = batchOf(batch);
     const asked: Asked = { replica, clock };
-    const model = this.model(bucket);
+    const model = this.#script(bucket);
     const watch = (done: Done): void => {
       if (!this.#silent) this.#watch.applied(done, model, asked);
     };
@@ -247,21 +281,24 @@ export class Server {
     return replyText(reply, events);
   }
 
-  /** Requests and replies are texts, as on the way to Redis and back: nobody gets an object that others have. */
-  #logCommand(name: string, [operation = '', request = 'null']: string[], clock: number): string {
-    const asked: unknown = JSON.parse(request);
-    switch (operation) {
-      case 'append':
-        return JSON.stringify(this.#logs.append(name, asked as Append, clock));
-      case 'begin':
-        return JSON.stringify(this.#logs.begin(name, asked as Begin, clock));
-      case 'saved':
-        return JSON.stringify(this.#logs.saved(name, asked as Saved));
-      case 'read':
-        return JSON.stringify(this.#logs.read(name));
-      default:
-        return JSON.stringify(this.#channels.subscribers(logChannel(name)));
-    }
+  /** takelane.lua */
+  #takeLane(key: string, [owner = '', keepMs]: string[], clock: number): number | null {
+    const known = this.#lanes.get(key);
+    if (known !== undefined && known.until > clock && known.owner !== owner) return known.until - clock;
+    this.#lanes.set(key, { owner, until: clock + Number(keepMs) });
+    return null;
+  }
+
+  /** Tells the copies of a new entry, and the replicas. */
+  #onEntry(log: string, { channel, text }: { readonly channel: string; readonly text: string }): void {
+    this.#copies?.append(
+      log,
+      readEntry(text, (event) => event as LogEvent),
+      !this.#silent,
+    );
+    if (this.#silent) return;
+    this.bucketCommands += 1;
+    this.#channels.publish(channel, text);
   }
 
   // ---- ceilings: consume.lua, giveback.lua, slots.lua, restore.lua ------------------------------------------------
@@ -450,8 +487,6 @@ export class Server {
     ];
   }
 }
-
-export const logChannel = (name: string): string => `sluice:log:${name}`;
 
 const nameOf = (sendsKey: string): string => sendsKey.slice('sluice:sends:{'.length, -1);
 

@@ -87,7 +87,12 @@ class Run {
       publish: (channel, text) => this.#publish(channel, text),
       subscribers: (channel) => this.#all.filter(({ connection }) => connection.isOn(channel)).length,
     };
-    this.#server = new Server(this.#ledger, channels, { monotonic, originMs: plan.origin.ms });
+    const onDifference = (text: string): void => this.#ledger.broken(monotonic(), '15', text);
+    this.#server = new Server(this.#ledger, channels, {
+      monotonic,
+      originMs: plan.origin.ms,
+      ...(plan.limiter === 'log' ? { log: { leaseMs: plan.leaseMs, onDifference } } : {}),
+    });
     this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
     this.#upstreams = new Map(

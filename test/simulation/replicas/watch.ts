@@ -52,7 +52,7 @@ export class Watch {
   #looksIdle(model: StoredBucket, now: number): void {
     const { bucket, effects } = model;
     const dueIn = bucket === null || bucket.waiting === 0 || effects.nextAt === null ? null : effects.nextAt;
-    const helpers = dueIn === null || this.#server.now() < dueIn ? [] : this.#helpers(model);
+    const helpers = dueIn === null || this.#server.timeOf(model.key) < dueIn ? [] : this.#helpers(model);
     if (dueIn === null || helpers.length === 0) {
       this.#idleSince.delete(model.key);
       return;

@@ -1,0 +1,126 @@
+/**
+ * What the logs say, for whoever judges: a copy of the state of each log that has every entry as soon as it is appended. It folds as
+ * the replicas do; what it was right to grant, the judges say.
+ */
+import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
+import type { Entry } from '../../../src/log/log.ts';
+import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
+import { createState, fold } from '../../../src/limiter/shared/fold.ts';
+import { digest, restore } from '../../../src/limiter/shared/snapshot.ts';
+import type { LogEvent, SharedState } from '../../../src/limiter/shared/state.ts';
+import type { Asked, Done } from '../../limiter/script-model.ts';
+import type { Snapshot } from './log-store.ts';
+import type { StoredBucket } from './stored-bucket.ts';
+
+export interface LogCopiesParts {
+  readonly leaseMs: number;
+  /** A replica has another state than the log says. */
+  readonly onDifference: (text: string) => void;
+}
+
+export interface CopyWatch {
+  applied(done: Done, bucket: StoredBucket, asked: Asked): void;
+}
+
+type Copied = { -readonly [Property in keyof StoredBucket]: StoredBucket[Property] };
+
+export class LogCopies {
+  readonly #parts: LogCopiesParts;
+  readonly #watch: CopyWatch;
+  readonly #states = new Map<string, SharedState>();
+  readonly #buckets = new Map<string, Copied>();
+  /** What the state was at each entry, also at those that were lost. */
+  readonly #digests = new Map<string, string>();
+
+  constructor(parts: LogCopiesParts, watch: CopyWatch) {
+    this.#parts = parts;
+    this.#watch = watch;
+  }
+
+  get buckets(): Iterable<StoredBucket> {
+    return this.#buckets.values();
+  }
+
+  bucket(key: string): StoredBucket {
+    return this.#copied(bucketKey(key));
+  }
+
+  lose(): void {
+    this.#states.clear();
+    for (const bucket of this.#buckets.values()) bucket.bucket = null;
+  }
+
+  /** A life of the log begins from a copy. */
+  begin(log: string, saved: Snapshot): void {
+    this.compare(log, saved);
+    const state = saved.parts.length === 0 ? createState(this.#parts.leaseMs) : restore(saved.parts);
+    this.#states.set(log, state);
+    this.#refresh(log, state);
+  }
+
+  /** @param isJudged false: it was appended before, and is again after a loss of what came later. */
+  append(log: string, entry: Entry<LogEvent>, isJudged: boolean): void {
+    const state = this.#states.get(log) ?? createState(this.#parts.leaseMs);
+    const { replies, grants, nextAt } = fold(state, entry, entry.replica);
+    this.#digests.set(`${log} ${entry.sequence} ${entry.mark}`, digest(state));
+    this.#refresh(log, state);
+    const events = entry.events.flatMap((event, at) => judgedOf(event).map((each) => ({ ...each, at })));
+    for (const key of state.buckets.keys()) {
+      const copied = this.#copied(key);
+      const own = grants.filter(({ bucket }) => bucket === key);
+      const dueAt = state.grantsDue.timeOf(key);
+      const pumped = { grants: own, nextAt: dueAt === null ? null : Math.max(dueAt, nextAt ?? dueAt) };
+      copied.seen = entry.at;
+      copied.effects = { grants: [], nextAt: pumped.nextAt };
+      if (!isJudged) continue;
+      const asked: Asked = { replica: entry.replica, clock: entry.at };
+      for (const { event, at, bucket } of events) {
+        const reply = replies[at] ?? null;
+        if (bucket === key && reply !== null)
+          this.#watch.applied({ event, reply, grants: [] }, copied, asked);
+      }
+      // What the events of one entry grant in a bucket is judged together, as what a pump grants.
+      copied.effects = pumped;
+      const tick = { kind: 'tick', leases: [] } as const;
+      const reply = { kind: 'tick', waitingHere: 0, meters: [], missing: [] } as const;
+      this.#watch.applied({ event: tick, reply, grants: own }, copied, asked);
+    }
+  }
+
+  /** A replica has written its state down: it is the same as here. */
+  compare(log: string, { sequence, mark, parts }: Snapshot): void {
+    if (parts.length === 0) return;
+    const known = this.#digests.get(`${log} ${sequence} ${mark}`);
+    if (known === undefined) return this.#parts.onDifference(`nobody had ${log} ${sequence} ${mark}`);
+    if (!parts.join('').endsWith(known))
+      this.#parts.onDifference(`another state at ${log} ${sequence} ${mark}`);
+  }
+
+  #refresh(log: string, state: SharedState): void {
+    for (const key of state.buckets.keys()) this.#copied(key);
+    for (const [key, copied] of this.#buckets) {
+      if (logOf(bucketKey(key)) === log) copied.bucket = state.buckets.get(bucketKey(key)) ?? null;
+    }
+  }
+
+  #copied(key: BucketKey): Copied {
+    let copied = this.#buckets.get(key);
+    if (copied === undefined) {
+      copied = { key, bucket: null, seen: 0, effects: { grants: [], nextAt: null } };
+      this.#buckets.set(key, copied);
+    }
+    return copied;
+  }
+}
+
+function judgedOf(event: LogEvent): { readonly bucket: BucketKey; readonly event: BucketEvent }[] {
+  switch (event.kind) {
+    case 'admit':
+      return [{ bucket: event.bucket, event: { kind: 'admit', admission: event.admission } }];
+    case 'in':
+      return [{ bucket: event.bucket, event: event.event }];
+    case 'tick':
+    case 'here':
+      return [];
+  }
+}

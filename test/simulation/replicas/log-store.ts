@@ -1,0 +1,219 @@
+/**
+ * Logs in the Redis of a history: what the scripts of `src/log/lua/` do, an array of entries and a head for each log, and snapshots.
+ *
+ * Owns: the data. Does not own: their loss and the server's clock (`server.ts`), the way to them (`connection.ts`).
+ */
+import { markOf } from '../../../src/log/entry.ts';
+
+/** A state as a replica has written it down, after the entry with this sequence and mark. */
+export interface Snapshot extends Place {
+  readonly parts: readonly string[];
+}
+
+/** Hears what happens to logs, in order. */
+export interface LogListener {
+  /** A life of the log begins from a copy. */
+  onBegin(log: string, copy: Snapshot): void;
+  onSaved(log: string, copy: Snapshot): void;
+  /** An entry, as text. */
+  onEntry(log: string, entry: { readonly channel: string; readonly text: string }): void;
+}
+
+/** The server that runs a command, and its clock. Milliseconds. */
+export interface Ran {
+  readonly clock: number;
+  readonly server: string;
+}
+
+/** Where a copy of the log stands. */
+interface Place {
+  readonly sequence: number;
+  readonly mark: string;
+}
+
+interface Head {
+  readonly life: string;
+  readonly previous: string;
+  readonly born: number;
+  readonly began: number;
+  sequence: number;
+  mark: string;
+  term: number;
+  termAt: number;
+  termBegan: number;
+  at: number;
+  clock: number;
+  server: string;
+  /** The entries after `base`: as of the snapshot before the latest, so that whoever is a little behind can catch up. */
+  entries: { readonly sequence: number; readonly mark: string; readonly text: string }[];
+  base: Place;
+  saved: Place & { readonly at: string; readonly term: string; readonly parts: string };
+  savingAt: number;
+}
+
+const settlingMs = 1_300;
+const givesWayMs = 10_000;
+const maxEntries = 100;
+/** A snapshot is due after so many entries, and no sooner than after this time: rare in Redis, frequent where joining is to be tried. */
+const saveAfter = 40;
+const saveEveryMs = 500;
+
+export class LogStore {
+  readonly #listener: LogListener;
+  readonly #heads = new Map<string, Head>();
+  readonly #hashes = new Map<string, Map<string, string>>();
+
+  constructor(listener: LogListener) {
+    this.#listener = listener;
+  }
+
+  /** Everything is lost. */
+  lose(): void {
+    this.#heads.clear();
+    this.#hashes.clear();
+  }
+
+  /** The log's time; `null` = there is no such log. */
+  now(log: string, clock: number): number | null {
+    const head = [...this.#heads].find(([key]) => key.startsWith(`sluice:{${log}}:`))?.[1];
+    return head === undefined ? null : head.at + Math.max(0, clock - head.clock);
+  }
+
+  execute(command: string, words: readonly string[], ran: Ran): unknown {
+    const [key = '', ...fields] = words;
+    switch (command) {
+      case 'sluiceLogappend':
+        return this.#append(words, ran);
+      case 'sluiceLogbegin':
+        return this.#begin(words, ran);
+      case 'sluiceLogsaved':
+        return this.#saved(words);
+      case 'unlink':
+        return this.#hashes.delete(key) ? 1 : 0;
+      case 'hset':
+        return this.#hset(key, fields);
+      case 'hmget':
+        return this.#hmget(key, fields);
+      default:
+        throw new Error(`the simulated Redis has no ${command}`);
+    }
+  }
+
+  #append([key = '', , , ...argv]: readonly string[], { clock, server }: Ran): unknown[] {
+    const [life = '', sequence, mark, replica, batch = '', events, channel = '', maxMs, returns] = argv;
+    const known = Number(sequence);
+    const head = this.#heads.get(key);
+    if (head === undefined) return ['none', ''];
+    if (known > head.sequence) {
+      const givesWay = head.began === 0 && clock - head.born < givesWayMs;
+      return [head.life === life || givesWay ? 'short' : 'fork', head.life];
+    }
+    const { base, previous } = head;
+    if (known < base.sequence) return ['far', head.life];
+    const last = known === base.sequence ? base.mark : head.entries[known - base.sequence - 1]?.mark;
+    if (last !== mark) return ['fork', head.life];
+    const missed = head.entries.slice(known - base.sequence, known - base.sequence + maxEntries);
+    const texts = missed.map(({ text }) => text);
+    const reply = (kind: string, stamped = '', due = ''): unknown[] => {
+      return [kind, head.life, texts, previous, head.term, head.termBegan, stamped, due];
+    };
+    if (known + missed.length < head.sequence) return reply('more');
+    const isThere = texts.some((text) => {
+      const [, , , , by, number] = text.split(' ');
+      return by === replica && Number(number) >= Number(batch);
+    });
+    if (events === '' || isThere) return reply('whole');
+    head.at += Math.max(0, Math.min(clock - head.clock, Number(maxMs)));
+    head.clock = clock;
+    if (server !== head.server || (returns === '1' && head.at - head.termAt > settlingMs)) {
+      Object.assign(head, { server, term: head.term + 1, termAt: head.at, termBegan: head.sequence });
+    }
+    const stamp = `${head.at} ${replica} ${batch}`;
+    head.sequence += 1;
+    head.mark = markOf(head.mark, stamp);
+    const stamped = `${head.sequence} ${head.mark} ${head.term} ${stamp}`;
+    const text = `${stamped} ${events}`;
+    head.entries.push({ sequence: head.sequence, mark: head.mark, text });
+    this.#listener.onEntry(logOfKey(key), { channel, text });
+    const isDue = head.sequence - head.saved.sequence > saveAfter && clock - head.savingAt > saveEveryMs;
+    if (isDue) head.savingAt = clock;
+    return reply('whole', stamped, isDue ? '1' : '');
+  }
+
+  #begin([key = '', , stem, ...argv]: readonly string[], { clock, server }: Ran): string {
+    const [over, life = '', sequence, mark = '', at, term, previous = '', parts = '', forced] = argv;
+    const head = this.#heads.get(key);
+    const began = Number(sequence);
+    if (head?.life === life) return 'begun';
+    if (head !== undefined && (head.life !== over || (forced !== '1' && head.sequence >= began)))
+      return 'other';
+    const place = { sequence: began, mark };
+    const from = at === '' ? clock : Number(at);
+    const next = Math.max(Number(term), head?.term ?? 0) + 1;
+    this.#heads.set(key, {
+      ...place,
+      life,
+      previous,
+      began,
+      born: clock,
+      term: next,
+      termAt: from,
+      termBegan: began,
+      at: from,
+      clock,
+      server,
+      entries: [],
+      base: place,
+      saved: { ...place, at: String(from), term: String(next), parts },
+      savingAt: clock,
+    });
+    this.#listener.onBegin(logOfKey(key), { ...place, parts: this.#parts(`${stem}${life}.${began}`) });
+    return 'begun';
+  }
+
+  #saved([key = '', , stem, ...argv]: readonly string[]): string {
+    const [life, text, mark = '', at = '', term = '', parts = ''] = argv;
+    const head = this.#heads.get(key);
+    const sequence = Number(text);
+    if (head === undefined || head.life !== life || head.saved.sequence > sequence) return 'other';
+    if (head.saved.sequence === sequence) return 'saved';
+    const { saved } = head;
+    head.base = { sequence: saved.sequence, mark: saved.mark };
+    head.entries = head.entries.filter((entry) => entry.sequence > saved.sequence);
+    head.saved = { sequence, mark, at, term, parts };
+    this.#listener.onSaved(logOfKey(key), {
+      sequence,
+      mark,
+      parts: this.#parts(`${stem}${life}.${sequence}`),
+    });
+    return 'saved';
+  }
+
+  #parts(key: string): string[] {
+    return [...(this.#hashes.get(key)?.values() ?? [])];
+  }
+
+  #hset(key: string, pairs: readonly string[]): number {
+    const hash = this.#hashes.get(key) ?? new Map<string, string>();
+    this.#hashes.set(key, hash);
+    for (let at = 0; at + 1 < pairs.length; at += 2) hash.set(pairs[at] ?? '', pairs[at + 1] ?? '');
+    return pairs.length / 2;
+  }
+
+  #hmget(key: string, fields: readonly string[]): (string | null)[] {
+    const head = this.#heads.get(key);
+    if (head === undefined) return fields.map((field) => this.#hashes.get(key)?.get(field) ?? null);
+    const { life, saved } = head;
+    const values: Record<string, string> = {
+      life,
+      saved: String(saved.sequence),
+      savedMark: saved.mark,
+      savedTerm: saved.term,
+      savedAt: saved.at,
+      parts: saved.parts,
+    };
+    return fields.map((field) => values[field] ?? null);
+  }
+}
+
+const logOfKey = (key: string): string => key.slice('sluice:{'.length, key.indexOf('}'));

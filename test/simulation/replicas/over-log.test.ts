@@ -1,0 +1,66 @@
+/**
+ * Histories of several replicas that decide by a log (`log-store.ts` is its Redis), with the faults and the judges of those over scripts
+ * (`replicas.test.ts`): the same calls, ceilings and upstreams. What it lacks of theirs is what the scripts in Redis know.
+ * `SEED=123` runs one history again and prints it; `SEEDS=20000` runs more than 60 of them.
+ */
+import { env, stdout } from 'node:process';
+import { describe, expect, test } from '@jest/globals';
+import { inProcesses, type Wrong } from '../tally.ts';
+import { liveOverLog } from './live.ts';
+import { replicatedFrom } from './plan.ts';
+
+const only = env['SEED'] === undefined ? null : Number(env['SEED']);
+const count = Number(env['SEEDS'] ?? 60);
+
+/** Situations that the histories must have been in, or the checks above them mean nothing. */
+const interesting = [
+  'bucket closed',
+  'ceiling used up',
+  'entered again',
+  'fault cut',
+  'fault failover',
+  'fault flush',
+  'fault hang',
+  'fault kill',
+  'fault pause',
+  'mode local',
+  'place given back',
+  'reconfigured while calls wait',
+];
+
+describe('several replicas that decide by a log', () => {
+  test(
+    `keep every invariant over ${count} histories with faults and reloads, and state true waits`,
+    async () => {
+      if (only !== null) return expect(await whole(only)).toEqual([]);
+      const tally = await inProcesses('log', { first: 1, count });
+      expect(tally.wrong.map(inWords)).toEqual([]);
+      expect(tally.histories).toBe(count);
+      if (count >= 80) expect(interesting.filter((state) => !tally.reached.includes(state))).toEqual([]);
+      expect(tally.reloaded).toBeGreaterThan(count / 4);
+    },
+    Math.max(400_000, count * 800),
+  );
+
+  test(
+    'keep every invariant while Redis is backed up, replicated and promoted',
+    async () => {
+      const tally = await inProcesses('log', { first: replicatedFrom, count: count / 4 });
+      expect(tally.wrong.map(inWords)).toEqual([]);
+    },
+    Math.max(400_000, count * 400),
+  );
+});
+
+/** With its story, and all its refusals followed up. */
+async function whole(seed: number): Promise<string[]> {
+  const { history, followed } = await liveOverLog(seed, true);
+  stdout.write(`${history.log.join('\n')}\n`);
+  return [...history.violations, ...followed.wrong];
+}
+
+const inWords = ({ seed, origin, violations }: Wrong): string =>
+  [
+    `SEED=${seed} npm test test/simulation/replicas/over-log.test.ts, by ${origin}`,
+    ...violations.slice(0, 5),
+  ].join('\n');
