@@ -27,12 +27,7 @@ test('the compiled sources have the presets', async () => {
       workspaces: { acme: { keys: [`sha256:${'ab'.repeat(32)}`] } },
     }),
   );
-  const { stdout } = await run(process.execPath, [
-    join(folder, 'dist/main.js'),
-    'check',
-    '--config',
-    file,
-  ]);
+  const { stdout } = await run(process.execPath, [join(folder, 'dist/main.js'), 'check', '--config', file]);
   expect(stdout).toContain(`${file}: usable`);
 });
 
