@@ -5,7 +5,7 @@
  * judges what it promises. Parts that take hours run on Sundays (UTC), with `--weekly`, or where they are named.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { cpus, loadavg } from 'node:os';
+import { cpus } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { format } from 'prettier';
@@ -27,7 +27,6 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 
-const [load = 0] = loadavg();
 const outcomes = new Map<string, Outcome>();
 for (const part of parts) {
   if (only !== null ? !only.includes(part.name) : part.isWeekly === true && !values.weekly) continue;
@@ -51,16 +50,16 @@ const origin = {
   machine: `${processors.length} × ${processors[0]?.model.trim() ?? 'unknown'}`,
   node: process.versions.node,
   day: new Date().toISOString().slice(0, 10),
-  load: Number(load.toFixed(1)),
 };
 const now: Measurements = Object.fromEntries(
-  [...outcomes].map(([name, { figures }]) => [name, { ...origin, figures }]),
+  [...outcomes].map(([name, { load, figures }]) => [name, { ...origin, load, figures }]),
 );
-console.log(`\nfigures, less is better; now: ${originOf({ ...origin, figures: [] })}`);
-for (const name of Object.keys(now))
-  console.log(
-    `${name} before: ${committed[name] === undefined ? 'none committed' : originOf(committed[name])}`,
-  );
+console.log('\nfigures, less is better');
+for (const [name, measured] of Object.entries(now)) {
+  const before = committed[name];
+  console.log(`${name} now: ${originOf(measured)}`);
+  console.log(`${name} before: ${before === undefined ? 'none committed' : originOf(before)}`);
+}
 console.log(tableHead);
 for (const [name, measured] of Object.entries(now))
   for (const row of rowsOf(name, compare(measured, committed[name] ?? null))) console.log(row);

@@ -15,6 +15,7 @@ import { addPriorityClass } from './cluster/namespace.ts';
 import { build, buildKwok, type Release, versionOf } from './programs.ts';
 import type { Report, SetUpFailure } from './report.ts';
 import { addSimulatedNodes } from './simulated/nodes.ts';
+import { addVolumes } from './simulated/volumes.ts';
 import { valueSets } from './value-sets.ts';
 
 /** Most of a task is waiting for pods: more tasks than cores. */
@@ -52,6 +53,7 @@ export async function runControlPlane(
     await buildKwok();
     plane = await startControlPlane(release, tools);
     await addSimulatedNodes(plane);
+    await addVolumes(plane.client);
     await addCustomResources(plane.client);
     await addPriorityClass(plane.client);
     return plane.client.serverVersion();

@@ -20,7 +20,7 @@ export interface Measured {
   readonly node: string;
   /** As `2026-01-31`. */
   readonly day: string;
-  /** Processes that wanted to run when the run began, on average over a minute: a machine with more than processors is busy. */
+  /** Processes that wanted to run when the part began, on average over a minute: a machine with more than processors is busy. */
   readonly load: number;
   readonly figures: readonly Figure[];
 }

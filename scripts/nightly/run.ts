@@ -4,7 +4,7 @@
  */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { systemClock } from '../../src/clock.ts';
@@ -23,6 +23,8 @@ export interface Outcome {
   /** `not run`: nothing of it could be done here. */
   readonly result: 'passed' | 'FAILED' | 'not run';
   readonly minutes: number;
+  /** Processes that wanted to run when it began, on average over a minute. */
+  readonly load: number;
   /** Its totals in its own words, and why it left something out. */
   readonly words: string;
   readonly figures: readonly Figure[];
@@ -36,6 +38,7 @@ export async function runPart({ command: [program, ...args] }: Part): Promise<Ou
   const folder = mkdtempSync(join(tmpdir(), 'sluice-nightly-'));
   const file = join(folder, 'figures');
   writeFileSync(file, '');
+  const [load = 0] = loadavg();
   const startedAt = systemClock.monotonic();
   const lines: string[] = [];
   const process_ = spawn(program, args, {
@@ -55,7 +58,7 @@ export async function runPart({ command: [program, ...args] }: Part): Promise<Ou
   const minutes = (systemClock.monotonic() - startedAt) / 60_000;
   const figures = figuresIn(readFileSync(file, 'utf8'));
   rmSync(folder, { recursive: true });
-  return { ...summedUp(ended, lines), minutes, figures };
+  return { ...summedUp(ended, lines), minutes, load: Number(load.toFixed(1)), figures };
 }
 
 /** @param ended the exit code, or what ended or kept the process in words */
