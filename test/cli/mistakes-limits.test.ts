@@ -119,7 +119,7 @@ test('an upstream closed for a day, with Redis also over a restart, is opened by
       connection.send(count === 1 ? throttled(86_400) : ok);
     }
   });
-  const yaml = `${server}\nredis: { url: "${redis.url}" }\n${privacy}\nupstreams: { up: { origins: ["${origin}"], allowPrivateAddresses: true } }\nworkspaces: { acme: { keys: ["${hash}"] } }\n`;
+  const yaml = `${server}\nredis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${privacy}\nupstreams: { up: { origins: ["${origin}"], allowPrivateAddresses: true } }\nworkspaces: { acme: { keys: ["${hash}"] } }\n`;
   const before = await serve(yaml);
   expect((await call(`${before.url}/via/up/x`)).status).toBe(429);
   before.process.signal('SIGTERM', 'group');

@@ -23,7 +23,7 @@ beforeAll(async () => {
   redis = await startRedis();
   await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
   const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  const upstreams = `  model: { kind: language-model, origins: ["${origin}"], allowPrivateAddresses: true }\nredis: { url: "${redis.url}" }`;
+  const upstreams = `  model: { kind: language-model, origins: ["${origin}"], allowPrivateAddresses: true }\nredis: { url: "${redis.url}", commandTimeoutMs: 2000 }`;
   const yaml = gatewayYaml({ upstreams, workspaces: { acme: '' } }, { acme: hash });
   replicas.push(await serviceOf(yaml), await serviceOf(yaml));
 });

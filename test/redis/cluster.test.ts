@@ -38,7 +38,11 @@ test('a Redis Cluster counts as reached while all its primaries answer, and a pr
   await first.operator.call('CLUSTER', 'MEET', '127.0.0.1', second.port);
   const all = [first.port, second.port].map((port) => `127.0.0.1:${port}`).toSorted();
   const connection = connectRedis(
-    plainRedis({ mode: 'cluster', nodes: [{ host: '127.0.0.1', port: first.port }] }),
+    plainRedis({
+      mode: 'cluster',
+      nodes: [{ host: '127.0.0.1', port: first.port }],
+      commandTimeoutMs: 2_000,
+    }),
     { clock: systemClock, random: systemRandom },
     () => {},
   );
@@ -62,7 +66,11 @@ test('in a Redis Cluster replicas are counted where their heartbeats run', async
   await until(() => isWhole(second.operator));
   for (let replicas = 1; replicas <= 8; replicas += 1) {
     const connection = connectRedis(
-      plainRedis({ mode: 'cluster', nodes: [{ host: '127.0.0.1', port: first.port }] }),
+      plainRedis({
+        mode: 'cluster',
+        nodes: [{ host: '127.0.0.1', port: first.port }],
+        commandTimeoutMs: 2_000,
+      }),
       { clock: systemClock, random: systemRandom },
       () => {},
     );

@@ -51,7 +51,7 @@ afterEach(() => open.splice(0).forEach((replica) => replica.close()));
 function replica(name: string, labelKey = 'a label key') {
   const clock = manualClock();
   const counts = { madeAgain: 0, unreadable: 0 };
-  const yaml = `redis: { url: "${server.url}" }
+  const yaml = `redis: { url: "${server.url}", commandTimeoutMs: 2000 }
 privacy: { labelKey: "a label key for tests only" }
 upstreams: { api: { origins: ["https://api.example"] } }
 workspaces: {}`;

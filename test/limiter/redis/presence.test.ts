@@ -70,7 +70,7 @@ test('a loss within the hold of serialized calls does not begin a new one, and a
 test('a replica that is the first on an emptied Redis does not count as the only one', async () => {
   const clock = new FakeClock();
   const connection = connectRedis(
-    plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }] }),
+    plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }], commandTimeoutMs: 2_000 }),
     { clock: systemClock, random: systemRandom },
     () => {},
   );
