@@ -1,6 +1,7 @@
 /** What a load left behind in Redis. */
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
+import { logStates } from './log-states.ts';
 import { until } from './processes.ts';
 
 export interface Remains {
@@ -35,11 +36,20 @@ export async function left(port: number, options: Access = {}): Promise<Remains>
   const redis = new Redis(port, '127.0.0.1', options);
   const remains = { keys: 0, eternal: 0, maxMs: 0, tickets: 0, leases: 0, others: 0 };
   try {
-    for (const key of await redis.keys('*')) {
+    const keys = await redis.keys('*');
+    for (const { buckets } of await logStates(redis, keys)) {
+      for (const { tickets, leases } of buckets.values()) {
+        remains.tickets += tickets.size;
+        remains.leases += leases.size;
+      }
+    }
+    for (const key of keys) {
       remains.keys += 1;
       const lifeMs = await redis.pttl(key);
       if (lifeMs === -1) remains.eternal += 1;
       remains.maxMs = Math.max(remains.maxMs, lifeMs);
+      // A serialized lane that a call has.
+      if (key.startsWith('sluice:lane:')) remains.others += 1;
       if (!key.endsWith(':records')) continue;
       for (const field of await redis.hkeys(key)) {
         if (field.startsWith('t:')) remains.tickets += 1;

@@ -7,6 +7,7 @@ import { Redis } from 'ioredis';
 import { pause } from '../../test/support/redis-fleet.ts';
 import type { RedisServer } from '../../test/support/redis.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
+import { logStates } from '../cluster/log-states.ts';
 import { cli, freePort, newFolder, startServer, stopServer } from '../cluster/processes.ts';
 import { clusterNodes, startWatched } from '../cluster/topologies.ts';
 import type { Credential, Row, Store, Struck } from './row.ts';
@@ -126,6 +127,22 @@ const sentinel: Row = {
   },
 };
 
+/** A call waits in a bucket of this server: of the two upstreams, the one with the serialized lane. */
+async function hasWaitingCall(port: number): Promise<boolean> {
+  const redis = new Redis(port, '127.0.0.1');
+  try {
+    const keys = await redis.keys('*');
+    const buckets = (await logStates(redis, keys)).flatMap((state) => [...state.buckets.values()]);
+    if (buckets.some(({ waiting }) => waiting > 0)) return true;
+    for (const key of keys.filter((name) => name.endsWith(':records'))) {
+      if ((await redis.hkeys(key)).some((field) => field.startsWith('t:'))) return true;
+    }
+    return false;
+  } finally {
+    redis.disconnect();
+  }
+}
+
 const cluster: Row = {
   name: 'Cluster: the primary of the serialized lane is killed',
   async store() {
@@ -149,14 +166,10 @@ const cluster: Row = {
     const { alive } = store as Store & { readonly alive: Set<RedisServer> };
     for (let tries = 0; tries < 100; tries += 1) {
       for (const server of [...alive].slice(0, 3)) {
-        const keys = (await cli(server.port, 'keys', 'sluice:{*}:*:records')).split('\n');
-        for (const key of keys.filter((name) => name !== '')) {
-          // A waiting ticket: the bucket of the serialized lane.
-          if (!/^t:/m.test(await cli(server.port, 'hkeys', key))) continue;
-          alive.delete(server);
-          await stopServer(server);
-          return nothing;
-        }
+        if (!(await hasWaitingCall(server.port))) continue;
+        alive.delete(server);
+        await stopServer(server);
+        return nothing;
       }
       await pause(20);
     }

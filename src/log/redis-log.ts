@@ -50,6 +50,8 @@ const othersMs = 1_000;
 const lookMs = 50;
 /** After an error that sending again does not mend, and before a log that cannot be read is replaced. Milliseconds. */
 const repairMs = 1_000;
+/** A copy that has not joined for so long is without its log, although Redis answers. Milliseconds. */
+const joinLimitMs = 2_000;
 /** Published by a replica without a copy that finds no log: who has a copy looks, and begins from it. */
 const who = 'who';
 
@@ -68,7 +70,7 @@ export interface RedisLogParts<Event> {
 
 interface Joining {
   readonly kind: 'joining';
-  /** The replica was without Redis until now. */
+  /** The follower was told that the log is away, and has gone on without it. */
   readonly returns: boolean;
   /** End of the copy when it began to join. */
   readonly before: CopyEnd | null;
@@ -109,7 +111,8 @@ export class RedisLog<Event> implements Log<Event> {
   #isSaving = false;
   #leave: (() => void) | null = null;
   #unwatch = (): void => {};
-  #cancelRetry = (): void => {};
+  /** Of the next attempt while the log is away, or of the limit of joining. */
+  #cancelTimer = (): void => {};
 
   constructor(parts: RedisLogParts<Event>) {
     this.#parts = parts;
@@ -146,7 +149,7 @@ export class RedisLog<Event> implements Log<Event> {
     this.#state = { kind: 'closed' };
     this.#leave?.();
     this.#unwatch();
-    this.#cancelRetry();
+    this.#cancelTimer();
     this.#wake();
     await this.#working;
   }
@@ -323,7 +326,16 @@ export class RedisLog<Event> implements Log<Event> {
   #startJoining(returns: boolean): void {
     this.#pending = [];
     this.#state = { kind: 'joining', returns, before: this.#end, isReplaced: false };
+    this.#cancelTimer();
+    if (!returns) this.#cancelTimer = this.#parts.clock.after(joinLimitMs, () => this.#doesNotJoin());
     this.#wake();
+  }
+
+  /** The follower goes on without the log, until it has joined. */
+  #doesNotJoin(): void {
+    if (this.#state.kind !== 'joining') return;
+    this.#state = { ...this.#state, returns: true };
+    this.#follower?.onAway();
   }
 
   /** One step towards the log. */
@@ -349,6 +361,7 @@ export class RedisLog<Event> implements Log<Event> {
   }
 
   #joined({ before, isReplaced }: Joining, log: Whole): void {
+    this.#cancelTimer();
     this.#state = { kind: 'joined' };
     this.#leave ??= this.#parts.connection.join(this.#names.channel, {
       onMessage: (text) => this.#hear(text),
@@ -485,14 +498,15 @@ export class RedisLog<Event> implements Log<Event> {
     const { redis, clock } = this.#parts;
     this.#pending = [];
     if (this.#state.kind === 'away' || this.#state.kind === 'closed') return;
+    const isTold = this.#state.kind === 'joining' && this.#state.returns;
     this.#state = { kind: 'away' };
+    this.#cancelTimer();
     // Redis answers others: an error of this log only, which sending again did not mend.
-    if (redis.isUp) this.#cancelRetry = clock.after(repairMs, () => this.#comeBack());
-    this.#follower?.onAway();
+    if (redis.isUp) this.#cancelTimer = clock.after(repairMs, () => this.#comeBack());
+    if (!isTold) this.#follower?.onAway();
   }
 
   #comeBack(): void {
-    this.#cancelRetry();
     if (this.#state.kind === 'away') this.#startJoining(true);
   }
 
