@@ -16,7 +16,7 @@ import type { BucketSetting, MeterSetting } from '../limiter.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
-import { MemoryLaneGuard } from './lane-guard.ts';
+import type { Guarded, LaneGuard, LaneReply } from './lane-guard.ts';
 import { restore, snapshot } from './snapshot.ts';
 import type { LogEvent, UsedUnits } from './state.ts';
 
@@ -32,7 +32,8 @@ export interface AloneParts {
 
 export class Alone {
   readonly copy: Copy;
-  readonly guard: MemoryLaneGuard;
+  /** Of capped lanes. */
+  readonly guard: LaneGuard;
   readonly #replicas: number;
   /** What holds for buckets that were known when this time began, or were reconfigured since. */
   readonly #settings = new Map<BucketKey, BucketSetting>();
@@ -49,7 +50,7 @@ export class Alone {
     const after = { sequence, mark, term: state.term?.number ?? 1, at };
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
-    this.guard = new MemoryLaneGuard(clock, clock.monotonic() + leaseMs);
+    this.guard = new OpeningGuard(clock, clock.monotonic() + leaseMs);
     this.copy = new Copy({ clock, replica, leaseMs, log, user, state });
     for (const [bucket, { meters }] of state.buckets) {
       const inForce: MeterSetting[] = [];
@@ -110,4 +111,22 @@ export class Alone {
     const share = meters.map((meter) => ({ ...meter, limit: quotaShare(meter.limit, this.#replicas) }));
     return { meters: share, learn: false, probe };
   }
+}
+
+/** Lets nobody pass before `opensAt` (monotonic milliseconds), and everybody afterwards: there is one copy, which keeps the cap. */
+class OpeningGuard implements LaneGuard {
+  readonly #clock: Clock;
+  readonly #opensAt: number;
+
+  constructor(clock: Clock, opensAt: number) {
+    this.#clock = clock;
+    this.#opensAt = opensAt;
+  }
+
+  async take(_call: Guarded, _keepMs: number): Promise<LaneReply> {
+    const retryInMs = this.#opensAt - this.#clock.monotonic();
+    return retryInMs > 0 ? { kind: 'taken by another', retryInMs } : { kind: 'taken' };
+  }
+
+  async free(): Promise<void> {}
 }

@@ -5,8 +5,6 @@
  * lane. Keeps: only one call of a lane passes at a time, whatever the copies say, until it is freed or its time is over. Knows
  * nothing of order.
  */
-import type { Clock } from '../../clock.ts';
-import type { LeaseToken } from '../../ids.ts';
 import { amountOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import type { Grant } from '../limiter.ts';
@@ -38,36 +36,6 @@ const busy = (leftMs: number): LaneReply => ({
   kind: 'taken by another',
   retryInMs: Math.min(leftMs, maxRetryMs),
 });
-
-/** For one process. Before `opensAt` (monotonic milliseconds) no lane is free: calls that nobody here knows may be under way. */
-export class MemoryLaneGuard implements LaneGuard {
-  readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #opensAt: number | null;
-  readonly #owners = new Map<string, { readonly lease: LeaseToken; readonly until: number }>();
-
-  constructor(clock: Pick<Clock, 'monotonic'>, opensAt: number | null = null) {
-    this.#clock = clock;
-    this.#opensAt = opensAt;
-  }
-
-  async take(call: Guarded, keepMs: number): Promise<LaneReply> {
-    const now = this.#clock.monotonic();
-    if (this.#opensAt !== null && now < this.#opensAt) {
-      return { kind: 'taken by another', retryInMs: this.#opensAt - now };
-    }
-    const key = keyOf(call);
-    const owner = this.#owners.get(key);
-    if (owner !== undefined && owner.lease !== call.lease && owner.until > now) {
-      return busy(owner.until - now);
-    }
-    this.#owners.set(key, { lease: call.lease, until: now + keepMs });
-    return taken;
-  }
-
-  async free(call: Guarded): Promise<void> {
-    if (this.#owners.get(keyOf(call))?.lease === call.lease) this.#owners.delete(keyOf(call));
-  }
-}
 
 /** For all replicas: a key per lane, whose value is the lease of the call that has it. */
 export class RedisLaneGuard implements LaneGuard {

@@ -74,7 +74,7 @@ export interface ShardParts {
   readonly replicas: () => number;
   /** An event emptied a bucket, because the scheduler failed. */
   readonly onFailure: (failure: unknown) => void;
-  /** A call of a serialized lane is sent by a replica that is alone, while others that are alone may send one, too. */
+  /** A call of a capped lane is sent by a replica that is alone, while others that are alone may send one, too. */
   readonly onOverlap: () => void;
 }
 
@@ -274,8 +274,11 @@ export class Shard {
     return this.#phase.kind === 'alone' ? this.#phase.alone.copy : this.#shared;
   }
 
-  get #guard(): LaneGuard {
-    return this.#phase.kind === 'alone' ? this.#phase.alone.guard : this.#parts.guard;
+  /** What is asked before a call of the lane is sent; `null` = nothing is. */
+  #guardOf({ admission: { maxInFlight } }: OwnCall): LaneGuard | null {
+    if (maxInFlight === null) return null;
+    if (this.#phase.kind === 'alone') return this.#phase.alone.guard;
+    return maxInFlight === 1 ? this.#parts.guard : null;
   }
 
   #userOfShared(): CopyUser {
@@ -395,7 +398,7 @@ export class Shard {
     if (call === undefined || call.admission.bucket !== bucket) return void this.#say(bucket, drop(lease));
     if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
     if (isLate) return this.#putBack(call, lease, 0);
-    const guard = call.admission.maxInFlight === 1 ? this.#guard : null;
+    const guard = this.#guardOf(call);
     const grant = { ticket, bucket, lane, lease, expiresAt: this.#copy.monotonicAt(expiresAt) };
     const held: HeldGrant = { grant, lease, origin, guard };
     if (guard === null) return this.#send(call, held);

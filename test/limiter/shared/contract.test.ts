@@ -1,11 +1,11 @@
 /** The limiter over a log in memory keeps what every store promises. */
 import { replicaId } from '../../../src/ids.ts';
 import { defaultLeaseMs } from '../../../src/limiter/limiter.ts';
-import { MemoryLaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/shared/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/shared/state.ts';
 import { createStores, type StoreParts, type Stores } from '../../../src/limiter/stores.ts';
 import { MemoryLog } from '../../../src/log/memory-log.ts';
+import { MemoryLaneGuard } from '../../support/memory-lane-guard.ts';
 import { storeContract } from '../contract.ts';
 
 const replica = replicaId('alone');

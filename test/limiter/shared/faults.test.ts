@@ -271,6 +271,18 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.overlaps()).toBe(2);
   });
 
+  test('a lane with a cap of two waits one lease first, and what it sends then is counted as an overlap', async () => {
+    const two = { maxInFlight: 2 };
+    await c.admit('elsewhere', { lane: 'other' });
+    c.end().goAway();
+    await c.admit('first', two);
+    await world.pass(leaseMs - 100);
+    expect(c.granted()).toEqual(['elsewhere']);
+    await world.pass(200);
+    expect(c.granted()).toEqual(['elsewhere', 'first']);
+    expect(c.overlaps()).toBe(1);
+  });
+
   test('afterwards its calls stand in the log: those under way hold their lanes, those that wait keep their order', async () => {
     await c.admit('before', serial);
     await c.settle('before');

@@ -4,16 +4,11 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { bucketKey, laneKey, leaseToken } from '../../../src/ids.ts';
 import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
-import {
-  MemoryLaneGuard,
-  RedisLaneGuard,
-  type LaneGuard,
-  type Guarded,
-} from '../../../src/limiter/shared/lane-guard.ts';
+import { RedisLaneGuard, type LaneGuard, type Guarded } from '../../../src/limiter/shared/lane-guard.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { createRedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
-import { manualClock } from '../../support/manual-clock.ts';
+import { MemoryLaneGuard } from '../../support/memory-lane-guard.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { redisSettings } from '../../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
@@ -77,15 +72,6 @@ function promises(name: string, guard: () => LaneGuard): void {
 
 const inMemory = new MemoryLaneGuard(systemClock);
 promises('memory', () => inMemory);
-
-test('a guard in memory that opens later lets nobody pass before', async () => {
-  const clock = manualClock(1_000);
-  const guard = new MemoryLaneGuard(clock, 1_500);
-  const [a] = twoCalls();
-  expect(await guard.take(a, longMs)).toEqual({ kind: 'taken by another', retryInMs: 500 });
-  clock.advance(500);
-  expect(await guard.take(a, longMs)).toEqual({ kind: 'taken' });
-});
 
 describe('with a Redis', () => {
   let server: RedisServer;

@@ -4,11 +4,12 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/failover/when-down.ts';
 import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/limiter/limiter.ts';
-import { MemoryLaneGuard, type LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
+import type { LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/shared/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/shared/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { manualClock, type ManualClock } from '../../support/manual-clock.ts';
+import { MemoryLaneGuard } from '../../support/memory-lane-guard.ts';
 import { OrderedLog, type LogEnd } from '../../support/ordered-log.ts';
 
 export const leaseMs = 15_000;
@@ -23,7 +24,7 @@ export interface Replica {
   readonly grants: Grant[];
   readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
   readonly failures: unknown[];
-  /** Serialized calls that were sent although another replica that is alone may send one. */
+  /** Calls of capped lanes that were sent although another replica that is alone may send one. */
   readonly overlaps: () => number;
   admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
   /** Tickets granted so far. */
