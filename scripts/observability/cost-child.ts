@@ -21,7 +21,7 @@ const observation = new Observation(settings, {
   random,
   tracing: await startTracing(process.env, 'cost', silentLog),
   destination: { write: () => {} },
-  metrics: { processMetrics: true, exemplars: true },
+  metrics: { processMetrics: true },
 });
 let on = true;
 const { telemetry } = observation;

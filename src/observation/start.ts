@@ -30,7 +30,7 @@ export async function startObservation(parts: ObservationParts): Promise<Observa
     replica,
     lateLog(() => log),
   );
-  const metrics = { processMetrics: true, exemplars: tracing !== null };
+  const metrics = { processMetrics: true };
   const { redis } = settings;
   const shared: RedisActivity | null =
     redis === null

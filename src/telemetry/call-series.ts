@@ -7,8 +7,7 @@
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { EndedFact, FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
-import type { Metrics } from './metrics.ts';
-import type { UpstreamSeries } from './prepared-series.ts';
+import type { Metrics, WorkspaceLabels } from './metrics.ts';
 
 /** Where all calls are counted. */
 export interface SeriesOwners {
@@ -22,7 +21,6 @@ export class CallSeries {
   #workspaceId: string | null = null;
   #upstream: string = noneLabel;
   #isRouted = false;
-  #histograms: UpstreamSeries | null = null;
 
   constructor(to: SeriesOwners) {
     this.#to = to;
@@ -40,14 +38,11 @@ export class CallSeries {
     return this.#workspaceId === null ? noneLabel : this.#to.labels.of(this.#workspaceId);
   }
 
-  /** Histograms of an upstream are never removed, so this reference may be kept. */
-  get histograms(): UpstreamSeries {
-    return this.#histograms ?? this.#to.metrics.upstream(this.#upstream);
-  }
-
-  /** Looked up per fact, not kept: a label may have been taken back while the call waited. */
-  get counters(): ReturnType<Metrics['workspace']> {
-    return this.#to.metrics.workspace(this.label, this.#upstream);
+  /** Labels of the counters that name a workspace. Made for each fact, not kept: a label may have been taken back while the call waited. */
+  get by(): WorkspaceLabels {
+    const by = { workspace: this.label, upstream: this.#upstream };
+    this.#to.metrics.beginWorkspace(by);
+    return by;
   }
 
   identified(workspaceId: string): void {
@@ -57,7 +52,7 @@ export class CallSeries {
   routed({ name }: UpstreamSettings): void {
     this.#upstream = name;
     this.#isRouted = true;
-    this.#histograms = this.#to.metrics.upstream(name);
+    this.#to.metrics.beginUpstream(name);
   }
 
   arrived(now: number): void {
@@ -66,13 +61,13 @@ export class CallSeries {
   }
 
   throttled(kind: 'rate' | 'permanent'): void {
-    this.counters.throttled(kind);
+    this.#to.metrics.instruments.throttles.inc({ ...this.by, kind });
     const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.throttled(heard, this.#upstream, kind);
   }
 
   absorbed(): void {
-    this.counters.absorbed();
+    this.#to.metrics.instruments.absorbed.inc(this.by);
     const heard = this.#reportedAs();
     if (heard !== null) for (const sink of this.#to.sinks) sink.absorbed(heard, this.#upstream);
   }

@@ -1,9 +1,8 @@
 /**
- * The instruments: names, types, labels, units and bucket boundaries of every `sluice_*` metric, in one place. Owns
- * nothing that counts; `metrics.ts` prepares the series. Names and labels are an interface: dashboards depend on them.
+ * The instruments: names, types, labels, units and bucket boundaries of every `sluice_*` metric, in one place. Names and labels are an
+ * interface: dashboards depend on them. Histograms carry no workspace.
  */
-import { Gauge, type Metric, type OpenMetricsContentType, type Registry } from 'prom-client';
-import { SeriesCounter, SeriesHistogram } from './series.ts';
+import { Counter, Gauge, Histogram, type OpenMetricsContentType, type Registry } from 'prom-client';
 
 /** A millisecond (not held) to ten minutes (longest wait a call may ask for), fine around the default wait of 75 s. */
 export const waitBuckets = [
@@ -16,20 +15,15 @@ const overheadBuckets = [0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05
 /** One script call: 0.1 ms beside Redis, 250 ms is the command timeout. */
 const redisBuckets = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
 
-/** Creates all instruments in `registry`. */
+/** Creates all instruments in `registry`. Histograms take a `trace_id` as exemplar, which is written as OpenMetrics only. */
 export function createInstruments(registry: Registry<OpenMetricsContentType>) {
   const registers = [registry];
-  const registered = <M extends object>(metric: M): M => {
-    // Ours have the shape that the registry reads, not prom-client's class.
-    registry.registerMetric(metric as unknown as Metric);
-    return metric;
-  };
-  const gauge = <L extends string>(name: string, help: string, labelNames: readonly L[]) =>
-    new Gauge<L>({ name, help, labelNames: [...labelNames], registers });
-  const counter = (name: string, help: string, labelNames: readonly string[]) =>
-    registered(new SeriesCounter(name, help, labelNames));
-  const histogram = (name: string, help: string, labelNames: readonly string[], buckets: readonly number[]) =>
-    registered(new SeriesHistogram(name, help, labelNames, buckets));
+  const counter = <L extends string>(name: string, help: string, labelNames: L[] = []) =>
+    new Counter({ name, help, labelNames, registers });
+  const gauge = <L extends string>(name: string, help: string, labelNames: L[] = []) =>
+    new Gauge({ name, help, labelNames, registers });
+  const histogram = <L extends string>(name: string, help: string, labelNames: L[], buckets: number[]) =>
+    new Histogram<L | 'trace_id'>({ name, help, labelNames, buckets, registers, enableExemplars: true });
 
   return {
     requests: counter('sluice_requests_total', 'Calls ended, by how they ended.', [
@@ -50,38 +44,32 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     queueBytes: gauge(
       'sluice_queue_bytes',
       'Bytes held in memory for calls under way: request bodies, and responses that a repeat may join.',
-      [],
     ),
     keptBytes: gauge(
       'sluice_kept_response_bytes',
       'Bytes of ended responses that are kept in memory for repeats.',
-      [],
     ),
     headBytes: gauge(
       'sluice_head_bytes',
       'Bytes of the heads of open calls, and of heads that are not complete.',
-      [],
     ),
-    connections: gauge('sluice_connections', 'Client connections open on this replica.', []),
-    openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.', []),
+    connections: gauge('sluice_connections', 'Client connections open on this replica.'),
+    openCalls: gauge('sluice_open_calls', 'Calls held and in flight on this replica.'),
     eventLoopDelay: gauge(
       'sluice_event_loop_delay_seconds',
       'Delay of the event loop that stood over the last half second.',
-      [],
     ),
     memoryUsed: gauge(
       'sluice_memory_used_ratio',
       'Used share of the heap or of the container, whichever is fuller, over the last half second.',
-      [],
     ),
-    shedding: gauge('sluice_shedding_ratio', 'Share of new calls refused because of load, 0 to 1.', []),
+    shedding: gauge('sluice_shedding_ratio', 'Share of new calls refused because of load, 0 to 1.'),
     overloads: counter('sluice_overload_total', 'Calls and connections refused as too many, by bound.', [
       'bound',
     ]),
     logLinesLeftOut: counter(
       'sluice_log_lines_left_out_total',
       'Calls without a valid API key that got no log line, because few of them are written each minute.',
-      [],
     ),
     inFlight: gauge('sluice_in_flight', 'Calls sent by this replica whose response has not ended.', [
       'upstream',
@@ -184,7 +172,6 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     sentAfterGone: counter(
       'sluice_dispatched_after_client_gone_total',
       'Calls sent although their client had left. Must stay 0.',
-      [],
     ),
   };
 }

@@ -1,61 +1,50 @@
 /**
- * The metrics that count facts. Owns: the registry and the prepared series. The series that the path of a call touches are looked up
- * once per workspace and upstream, created at 0 (so that their first increase is seen) and then only incremented.
+ * What is counted and timed: series that begin at 0 (so that their first increase is seen), gauges that are read when they are
+ * scraped, and the text of a scrape.
  *
- * Invariants: at most one series set per label and upstream; no label value comes from outside (labels are ours,
- * upstreams are configured names, the rest are closed sets); histograms carry no workspace.
+ * Invariants: no label value comes from outside (labels of workspaces are ours, upstreams are configured names, the rest are
+ * closed sets); the series of a label end when the label is taken back.
  */
-import { collectDefaultMetrics } from 'prom-client';
-import { overloadBounds, type OverloadBound } from '../errors.ts';
+import {
+  collectDefaultMetrics,
+  Registry,
+  type Metric,
+  type OpenMetricsContentType,
+  type RegistryContentType,
+} from 'prom-client';
+import type { MeterName } from '../call.ts';
+import { failureReasons, heldByReasons, overloadBounds, refusals, type RefusalCode } from '../errors.ts';
 import {
   leaseLostReasons,
   limiterModes,
   redisErrorKinds,
   renewalOutcomes,
-  type LeaseLostReason,
   type LimiterMode,
-  type RedisCommand,
-  type RedisErrorKind,
+  type LivePressure,
+  type PressureSource,
+  type ProcessPressure,
   type RenewalOutcome,
 } from './events.ts';
-import { createRegistry, writeMetrics, type MetricsFormat, type MetricsPage } from './exposition.ts';
-import { readGauges, type GaugeReadings } from './gauges.ts';
-import { createInstruments } from './instruments.ts';
-import {
-  createUpstreamSeries,
-  createWorkspaceSeries,
-  removeSeries,
-  type UpstreamSeries,
-  type WorkspaceSeries,
-} from './prepared-series.ts';
+import { createInstruments, type Instruments } from './instruments.ts';
+import { outcomes, type CallOutcome } from './outcome.policy.ts';
 
-export interface Metrics {
-  workspace(label: string, upstream: string): WorkspaceSeries;
-  upstream(name: string): UpstreamSeries;
-  /** Removes every series of a label that was taken back. */
-  release(label: string): void;
-  overloaded(bound: OverloadBound): void;
-  limiterMode(mode: LimiterMode): void;
-  redisCommand(command: RedisCommand, seconds: number): void;
-  redisError(kind: RedisErrorKind): void;
-  leaseLost(reason: LeaseLostReason): void;
-  credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
-  replayed(upstream: string): void;
-  joined(upstream: string): void;
-  madeAgain(upstream: string): void;
-  refusedAgain(upstream: string): void;
-  sentAfterClientGone(): void;
-  /** A call without a valid API key got no log line. */
-  logLineLeftOut(): void;
-  /** Text of a scrape, gauges read at this moment. */
-  page(format: MetricsFormat): Promise<MetricsPage>;
+/** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, where exemplars are shown. */
+export type MetricsFormat = 'prometheus' | 'openmetrics';
+
+/** Text of a scrape and its content type. */
+export interface MetricsPage {
+  readonly contentType: string;
+  readonly body: string;
 }
 
 export interface MetricsOptions {
   /** Process and Node metrics too. Off in tests. */
   readonly processMetrics?: boolean;
-  /** Trace ids on histograms, shown only to scrapers that ask for OpenMetrics. */
-  readonly exemplars?: boolean;
+}
+
+/** What gauges read when they are scraped. */
+export interface GaugeReadings extends PressureSource {
+  live(): readonly LivePressure[];
 }
 
 /** prom-client's gauges that are named like counters; `promtool check metrics` refuses them. */
@@ -65,89 +54,177 @@ const misnamed = [
   'nodejs_active_resources_total',
 ];
 
-/** Creates the registry and everything in it. */
-export function createMetrics(readings: GaugeReadings, options: MetricsOptions = {}): Metrics {
-  const registry = createRegistry();
-  const wallClock = options.exemplars === true ? readings.now : null;
-  const instruments = createInstruments(registry);
-  if (options.processMetrics ?? false) {
-    collectDefaultMetrics({ register: registry });
-    for (const name of misnamed) registry.removeSingleMetric(name);
+/** Reasons of `sluice_shed_total`: every refusal of the shed family. */
+const shedReasons = (Object.keys(refusals) as RefusalCode[]).filter(
+  (code) => refusals[code].family === 'shed',
+);
+const throttleKinds = ['rate', 'permanent'] as const;
+
+/** The counters that name a workspace, under one label and upstream. */
+export interface WorkspaceLabels {
+  readonly workspace: string;
+  readonly upstream: string;
+}
+
+export class Metrics {
+  readonly instruments: Instruments;
+  readonly #registry = createRegistry();
+  readonly #readings: GaugeReadings;
+  /** Labels, and the upstreams on which the series of each have begun. */
+  readonly #workspaces = new Map<string, Set<string>>();
+  readonly #upstreams = new Set<string>();
+
+  constructor(readings: GaugeReadings, { processMetrics = false }: MetricsOptions = {}) {
+    this.#readings = readings;
+    this.instruments = createInstruments(this.#registry);
+    const { limiterMode, redisErrors, overloads, leasesLost } = this.instruments;
+    for (const mode of limiterModes) limiterMode.set({ mode }, 0);
+    for (const kind of redisErrorKinds) redisErrors.inc({ kind }, 0);
+    for (const bound of overloadBounds) overloads.inc({ bound }, 0);
+    for (const reason of leaseLostReasons) leasesLost.inc({ reason }, 0);
+    if (!processMetrics) return;
+    collectDefaultMetrics({ register: this.#registry });
+    for (const name of misnamed) this.#registry.removeSingleMetric(name);
   }
-  for (const mode of limiterModes) instruments.limiterMode.set({ mode }, 0);
-  for (const kind of redisErrorKinds) instruments.redisErrors.of({ kind });
-  for (const bound of overloadBounds) instruments.overloads.of({ bound });
-  for (const reason of leaseLostReasons) instruments.leasesLost.of({ reason });
-  const sentAfterGone = instruments.sentAfterGone.of({});
-  const logLinesLeftOut = instruments.logLinesLeftOut.of({});
 
-  const workspaces = new Map<string, Map<string, WorkspaceSeries>>();
-  const upstreams = new Map<string, UpstreamSeries>();
-  const redisTimers = new Map<RedisCommand, { observe(seconds: number): void }>();
+  /** Begins the series of a workspace on an upstream. Called before each count, because a label may have been taken back meanwhile. */
+  beginWorkspace(by: WorkspaceLabels): void {
+    const { workspace, upstream } = by;
+    let begun = this.#workspaces.get(workspace);
+    if (begun === undefined) this.#workspaces.set(workspace, (begun = new Set()));
+    if (begun.has(upstream)) return;
+    begun.add(upstream);
+    const { requests, shed, throttles, absorbed } = this.instruments;
+    for (const outcome of outcomes) requests.inc({ workspace, upstream, outcome }, 0);
+    for (const reason of shedReasons) shed.inc({ workspace, upstream, reason }, 0);
+    for (const kind of throttleKinds) throttles.inc({ workspace, upstream, kind }, 0);
+    absorbed.inc({ workspace, upstream }, 0);
+  }
 
-  return {
-    workspace(label, upstream) {
-      let byUpstream = workspaces.get(label);
-      if (byUpstream === undefined) workspaces.set(label, (byUpstream = new Map()));
-      let series = byUpstream.get(upstream);
-      if (series === undefined) {
-        byUpstream.set(upstream, (series = createWorkspaceSeries(instruments, label, upstream)));
-      }
-      return series;
-    },
-    upstream(name) {
-      let series = upstreams.get(name);
-      if (series === undefined)
-        upstreams.set(name, (series = createUpstreamSeries(instruments, name, wallClock)));
-      return series;
-    },
-    release(label) {
-      for (const upstream of workspaces.get(label)?.keys() ?? []) removeSeries(instruments, label, upstream);
-      workspaces.delete(label);
-    },
-    overloaded(bound) {
-      instruments.overloads.of({ bound }).value += 1;
-    },
-    limiterMode(mode) {
-      for (const each of limiterModes) instruments.limiterMode.set({ mode: each }, each === mode ? 1 : 0);
-    },
-    redisCommand(command, seconds) {
-      let timer = redisTimers.get(command);
-      if (timer === undefined) redisTimers.set(command, (timer = instruments.redisTime.of({ command })));
-      timer.observe(seconds);
-    },
-    redisError(kind) {
-      instruments.redisErrors.of({ kind }).value += 1;
-    },
-    leaseLost(reason) {
-      instruments.leasesLost.of({ reason }).value += 1;
-    },
-    madeAgain(upstream) {
-      instruments.madeAgain.of({ upstream }).value += 1;
-    },
-    refusedAgain(upstream) {
-      instruments.refusedAgain.of({ upstream }).value += 1;
-    },
-    replayed(upstream) {
-      instruments.replays.of({ upstream }).value += 1;
-    },
-    joined(upstream) {
-      instruments.joins.of({ upstream }).value += 1;
-    },
-    credentialRenewal(upstream, outcome) {
-      // All series are created at once, so that the first failure is seen as an increase.
-      for (const each of renewalOutcomes) instruments.credentialRenewals.of({ upstream, outcome: each });
-      instruments.credentialRenewals.of({ upstream, outcome }).value += 1;
-    },
-    sentAfterClientGone() {
-      sentAfterGone.value += 1;
-    },
-    logLineLeftOut() {
-      logLinesLeftOut.value += 1;
-    },
-    page(format) {
-      readGauges(instruments, readings);
-      return writeMetrics(registry, format);
-    },
-  };
+  /** Removes every series of a label that was taken back. */
+  release(workspace: string): void {
+    const { requests, shed, throttles, absorbed } = this.instruments;
+    for (const upstream of this.#workspaces.get(workspace) ?? []) {
+      for (const outcome of outcomes) requests.remove({ workspace, upstream, outcome });
+      for (const reason of shedReasons) shed.remove({ workspace, upstream, reason });
+      for (const kind of throttleKinds) throttles.remove({ workspace, upstream, kind });
+      absorbed.remove({ workspace, upstream });
+    }
+    this.#workspaces.delete(workspace);
+  }
+
+  /** Begins the series of an upstream. */
+  beginUpstream(upstream: string): void {
+    if (this.#upstreams.has(upstream)) return;
+    this.#upstreams.add(upstream);
+    const { queueWait, upstreamTime, overhead, failures, heldRefusals } = this.instruments;
+    const { replays, joins, madeAgain, refusedAgain } = this.instruments;
+    for (const counter of [replays, joins, madeAgain, refusedAgain]) counter.inc({ upstream }, 0);
+    for (const heldBy of heldByReasons) heldRefusals.inc({ upstream, held_by: heldBy }, 0);
+    for (const reason of failureReasons) failures.inc({ upstream, reason }, 0);
+    for (const outcome of outcomes) queueWait.zero({ upstream, outcome });
+    upstreamTime.zero({ upstream });
+    overhead.zero({ upstream });
+  }
+
+  /** Counts the end of a call; `code`: of our own refusal. */
+  callEnded(by: WorkspaceLabels, outcome: CallOutcome, code: RefusalCode | null): void {
+    this.beginWorkspace(by);
+    this.instruments.requests.inc({ ...by, outcome });
+    if (outcome === 'shed' && code !== null) this.instruments.shed.inc({ ...by, reason: code });
+  }
+
+  limiterMode(mode: LimiterMode): void {
+    for (const each of limiterModes) this.instruments.limiterMode.set({ mode: each }, each === mode ? 1 : 0);
+  }
+
+  credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
+    // All series begin at once, so that the first failure is seen as an increase.
+    const { credentialRenewals } = this.instruments;
+    for (const each of renewalOutcomes) credentialRenewals.inc({ upstream, outcome: each }, 0);
+    credentialRenewals.inc({ upstream, outcome });
+  }
+
+  /** Text of a scrape, gauges read at this moment. */
+  page(format: MetricsFormat): Promise<MetricsPage> {
+    readGauges(this.instruments, this.#readings);
+    return writePage(this.#registry, format);
+  }
+}
+
+/**
+ * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens. The image meter is shown by
+ * activity only.
+ */
+const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
+
+/** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */
+function readGauges(instruments: Instruments, readings: GaugeReadings): void {
+  readProcess(instruments, readings.process());
+  const { queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed } = instruments;
+  const { credentialExpires } = instruments;
+  for (const gauge of [queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed])
+    gauge.reset();
+  credentialExpires.reset();
+  const closed = new Map<string, number>();
+  const used = new Map<string, Map<MeterName, number>>();
+  for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of readings.live()) {
+    queueDepth.set({ upstream }, waiting);
+    queueOldest.set({ upstream }, oldestMs / 1000);
+    inFlight.set({ upstream }, sent);
+    breakerOpen.set({ upstream }, readings.breakers(upstream).length > 0 ? 1 : 0);
+    closed.set(upstream, 0);
+    used.set(upstream, new Map(expected.map((dimension) => [dimension, 0])));
+  }
+  for (const { upstream, snapshot } of readings.buckets()) {
+    const ratios = used.get(upstream);
+    if (ratios === undefined) continue;
+    closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
+    for (const { meter, level, limit } of snapshot.meters) {
+      const dimension = meter.endsWith('_tokens') ? 'tokens' : meter;
+      if (!dimensions.includes(dimension)) continue;
+      ratios.set(dimension, Math.max(ratios.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
+    }
+  }
+  for (const [upstream, closedMs] of closed) bucketClosed.set({ upstream }, closedMs / 1000);
+  for (const [upstream, ratios] of used)
+    for (const [dimension, ratio] of ratios) bucketUsed.set({ upstream, dimension }, ratio);
+  // Of several credentials of an upstream, the one that ends first.
+  const endsFirst = readings.credentials().toSorted((a, b) => b.expiresInMs - a.expiresInMs);
+  for (const { upstream, expiresInMs } of endsFirst) credentialExpires.set({ upstream }, expiresInMs / 1000);
+}
+
+function readProcess(instruments: Instruments, process: ProcessPressure): void {
+  instruments.queueBytes.set(process.heldBytes);
+  instruments.keptBytes.set(process.keptBytes);
+  instruments.headBytes.set(process.headBytes);
+  instruments.connections.set(process.connections);
+  instruments.openCalls.set(process.openCalls);
+  instruments.eventLoopDelay.set(process.eventLoopDelayMs / 1000);
+  instruments.memoryUsed.set(process.memoryRatio);
+  instruments.shedding.set(process.sheddingShare);
+}
+
+/** A registry to create metrics in: of OpenMetrics, because prom-client ties exemplars to that. */
+export function createRegistry(): Registry<OpenMetricsContentType> {
+  const registry = new Registry<OpenMetricsContentType>();
+  registry.setContentType(Registry.OPENMETRICS_CONTENT_TYPE);
+  return registry;
+}
+
+/** Text of all metrics of `registry`. */
+async function writePage(
+  registry: Registry<OpenMetricsContentType>,
+  format: MetricsFormat,
+): Promise<MetricsPage> {
+  const contentType =
+    format === 'openmetrics' ? Registry.OPENMETRICS_CONTENT_TYPE : Registry.PROMETHEUS_CONTENT_TYPE;
+  const writer = new Registry<RegistryContentType>();
+  writer.setContentType(contentType);
+  const names = new Map(registry.getMetricsAsArray().map((metric) => [metric, metric.name]));
+  for (const metric of names.keys()) writer.registerMetric(metric as unknown as Metric);
+  const body = writer.metrics();
+  // For OpenMetrics prom-client strips `_total` off the names of counters for good. It has read all names before it waits for anything.
+  for (const [metric, name] of names) metric.name = name;
+  return { contentType, body: await body };
 }

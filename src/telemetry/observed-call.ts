@@ -119,7 +119,7 @@ export class ObservedCall implements CallTelemetry {
       if (this.#over) return;
       this.#leaveLine();
       this.#attemptEnded();
-      if (this.#call.clientGone.aborted) this.#to.metrics.sentAfterClientGone();
+      if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
       this.#attempts += 1;
       this.#times.sent(this.#now());
       this.#live.attemptStarted();
@@ -168,7 +168,7 @@ export class ObservedCall implements CallTelemetry {
       this.#headTime();
       if (reason !== null) {
         this.#reason = reason;
-        this.#series.histograms.failed(reason);
+        this.#to.metrics.instruments.failures.inc({ upstream: this.#series.upstream, reason });
       }
       this.#spans?.attemptFailed(error, reason);
       this.#attemptEnded();
@@ -197,14 +197,18 @@ export class ObservedCall implements CallTelemetry {
     const durationMs = now - this.#times.receivedAt;
     const waitedMs = end.admission?.waitedMs ?? this.#times.heldMs;
     const overheadMs = this.#times.overhead(now);
-    const { counters } = this.#series;
-    counters.ended(end.outcome);
-    if (end.outcome === 'shed' && end.code !== null) counters.shed(end.code);
+    const { upstream } = this.#series;
+    const { heldRefusals, queueWait, overhead } = this.#to.metrics.instruments;
+    this.#to.metrics.callEnded(this.#series.by, end.outcome, end.code);
     const heldBy = end.heldBy ?? null;
-    if (heldBy !== null) this.#series.histograms.refusedFor(heldBy);
+    if (heldBy !== null) heldRefusals.inc({ upstream, held_by: heldBy });
     if (this.#times.admitting) {
-      this.#series.histograms.waited(end.outcome, waitedMs / 1000, this.traceId);
-      this.#series.histograms.overhead(overheadMs / 1000, this.traceId);
+      queueWait.observe({
+        labels: { upstream, outcome: end.outcome },
+        value: waitedMs / 1000,
+        ...this.#exemplar(),
+      });
+      overhead.observe({ labels: { upstream }, value: overheadMs / 1000, ...this.#exemplar() });
     }
     const attempts = end.admission?.attempts ?? this.#attempts;
     const absorbed = end.admission?.absorbed ?? this.#absorbed;
@@ -212,7 +216,7 @@ export class ObservedCall implements CallTelemetry {
     const { outcome, status, code } = end;
     if (this.#to.logger.wants(outcome)) {
       const line = this.#isAuthenticated ? { leftOut: 0 } : this.#to.logger.lineOfStranger();
-      if (line === null) this.#to.metrics.logLineLeftOut();
+      if (line === null) this.#to.metrics.instruments.logLinesLeftOut.inc();
       else
         this.#to.logger.call({
           leftOut: line.leftOut,
@@ -238,6 +242,10 @@ export class ObservedCall implements CallTelemetry {
     this.#series.ended({ outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs });
   }
 
+  #exemplar(): { readonly exemplarLabels?: { readonly trace_id: string } } {
+    return this.traceId === null ? {} : { exemplarLabels: { trace_id: this.traceId } };
+  }
+
   #beginSpans(): void {
     const { tracing, clock } = this.#to;
     if (tracing === null) return;
@@ -253,7 +261,13 @@ export class ObservedCall implements CallTelemetry {
   #headTime(): void {
     if (!this.#times.sending) return;
     const ms = this.#times.head(this.#now());
-    if (ms !== null) this.#series.histograms.upstream(ms / 1000, this.traceId);
+    if (ms === null) return;
+    const { upstream } = this.#series;
+    this.#to.metrics.instruments.upstreamTime.observe({
+      labels: { upstream },
+      value: ms / 1000,
+      ...this.#exemplar(),
+    });
   }
 
   #leaveLine(): void {

@@ -20,11 +20,10 @@ import {
   type RenewalOutcome,
   type Telemetry,
 } from './events.ts';
-import type { MetricsFormat, MetricsPage } from './exposition.ts';
 import { createLabels, noneLabel, type Labels } from './labels.ts';
 import { Live, type FollowedLane } from './live.ts';
 import { createLogger, type CallLogger } from './logger.ts';
-import { createMetrics, type Metrics, type MetricsOptions } from './metrics.ts';
+import { Metrics, type MetricsFormat, type MetricsOptions, type MetricsPage } from './metrics.ts';
 import { ObservedCall, type CallReporters } from './observed-call.ts';
 import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
@@ -74,9 +73,8 @@ export class RunningTelemetry implements Telemetry {
   constructor(settings: TelemetrySettings, parts: TelemetryParts) {
     const { clock } = parts;
     this.#clock = clock;
-    this.#metrics = createMetrics(
+    this.#metrics = new Metrics(
       {
-        now: () => clock.now(),
         process: () => this.#source.process(),
         buckets: () => this.#source.buckets(),
         breakers: (upstream) => this.#source.breakers(upstream),
@@ -113,14 +111,13 @@ export class RunningTelemetry implements Telemetry {
 
   requestRefused(code: RefusalCode): void {
     this.#guard(() => {
-      const series = this.#metrics.workspace(noneLabel, noneLabel);
-      series.ended(outcomeOfRefusal(code));
-      series.shed(code);
+      const by = { workspace: noneLabel, upstream: noneLabel };
+      this.#metrics.callEnded(by, outcomeOfRefusal(code), code);
     });
   }
 
   overloaded(bound: OverloadBound): void {
-    this.#guard(() => this.#metrics.overloaded(bound));
+    this.#guard(() => this.#metrics.instruments.overloads.inc({ bound }));
   }
 
   shedding(cause: OverloadBound | null): void {
@@ -136,33 +133,35 @@ export class RunningTelemetry implements Telemetry {
   redisCommand(command: RedisCommand, durationMs: number): void {
     const { redisMs } = this.#health;
     this.#health.redisMs = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
-    this.#guard(() => this.#metrics.redisCommand(command, durationMs / 1000));
+    this.#guard(() =>
+      this.#metrics.instruments.redisTime.observe({ labels: { command }, value: durationMs / 1000 }),
+    );
   }
 
   redisError(kind: RedisErrorKind): void {
     this.#health.redisErrors += 1;
-    this.#guard(() => this.#metrics.redisError(kind));
+    this.#guard(() => this.#metrics.instruments.redisErrors.inc({ kind }));
   }
 
   leaseLost(reason: LeaseLostReason): void {
     this.#health.leasesLost += 1;
-    this.#guard(() => this.#metrics.leaseLost(reason));
+    this.#guard(() => this.#metrics.instruments.leasesLost.inc({ reason }));
   }
 
   refusedAgain(upstream: string): void {
-    this.#guard(() => this.#metrics.refusedAgain(upstream));
+    this.#guard(() => this.#metrics.instruments.refusedAgain.inc({ upstream }));
   }
 
   madeAgain(upstream: string): void {
-    this.#guard(() => this.#metrics.madeAgain(upstream));
+    this.#guard(() => this.#metrics.instruments.madeAgain.inc({ upstream }));
   }
 
   joined(upstream: string): void {
-    this.#guard(() => this.#metrics.joined(upstream));
+    this.#guard(() => this.#metrics.instruments.joins.inc({ upstream }));
   }
 
   replayed(upstream: string): void {
-    this.#guard(() => this.#metrics.replayed(upstream));
+    this.#guard(() => this.#metrics.instruments.replays.inc({ upstream }));
   }
 
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void {

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { configJsonSchema } from '../../src/config/json-schema.ts';
 import { failureReasons, heldByReasons, refusals } from '../../src/errors.ts';
-import { createRegistry } from '../../src/telemetry/exposition.ts';
 import { createInstruments } from '../../src/telemetry/instruments.ts';
+import { createRegistry } from '../../src/telemetry/metrics.ts';
 
 const page = readFileSync(new URL('../../docs/reference.md', import.meta.url), 'utf8');
 

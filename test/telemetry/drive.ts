@@ -5,7 +5,7 @@ import type { Call, Caller } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
-import type { MetricsFormat } from '../../src/telemetry/exposition.ts';
+import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
 import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
 import {
   fixedCredential,

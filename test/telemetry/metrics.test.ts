@@ -230,7 +230,7 @@ describe('OpenMetrics', () => {
       ended: nothing,
     };
     const tracing = { begin: () => spans, close: () => Promise.resolve() };
-    const given = driven({ tracing, metrics: { exemplars: true } });
+    const given = driven({ tracing });
     oneCall(given, 'acme');
     const open = await given.scrape('openmetrics');
     expect(open).toMatch(
