@@ -9,7 +9,7 @@
 import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { InjectedField, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
-import { isHopByHop } from './hop-by-hop.policy.ts';
+import { isHopByHop } from './field-names.policy.ts';
 import { isOfTheWayHere } from './way-here.policy.ts';
 
 /** Lower-case names; an array for a repeated field. No prototype, so that no name can mean anything but itself. */

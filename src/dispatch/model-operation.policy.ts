@@ -4,6 +4,7 @@
  * Owns: the table of operations that charges differ by, and of those that create something that stays. Does not own: what an operation
  * is charged (`charge.policy.ts`). Pure, linear.
  */
+import { wordsOf } from '../words.policy.ts';
 import type { Operation } from './charge.policy.ts';
 
 /** The operation behind a path without its query, as far as it changes the charge. */
@@ -23,64 +24,23 @@ export const countsTokens = (path: string): boolean =>
  * Collections whose POST creates what stays: a job, a file, a thread. Lower case. Everything else that is posted to a language model
  * (chat, completions, embeddings, images, audio, rerank, moderations, `invoke`, `predict`, unknown paths) only costs money once more.
  */
-const creating = new Set([
-  // OpenAI, Azure, Groq, Mistral, Together
-  'fine_tuning',
-  'fine-tuning',
-  'fine-tunes',
-  'fine_tunes',
-  'fine_tune',
-  'batch',
-  'batches',
-  'files',
-  'uploads',
-  'assistants',
-  'threads',
-  'vector_stores',
-  'containers',
-  'conversations',
-  'evals',
-  'chatkit',
-  'webhooks',
-  'skills',
-  'agents',
-  'libraries',
-  'datasets',
-  'jobs',
-  'organization',
-  'organizations',
-  // Fireworks
-  'supervisedfinetuningjobs',
-  'batchinferencejobs',
-  // Gemini and Vertex AI
-  'upload',
-  'cachedcontents',
-  'tunedmodels',
-  'tuningjobs',
-  'corpora',
-  'filesearchstores',
-  'batchpredictionjobs',
-  // Bedrock
-  'model-customization-jobs',
-  'model-invocation-job',
-  'model-invocation-jobs',
-  'evaluation-jobs',
-  'async-invoke',
-]);
+const creating = new Set(
+  wordsOf(
+    // OpenAI, Azure, Groq, Mistral, Together
+    'fine_tuning fine-tuning fine-tunes fine_tunes fine_tune batch batches files uploads assistants threads vector_stores',
+    'containers conversations evals chatkit webhooks skills agents libraries datasets jobs organization organizations',
+    'supervisedfinetuningjobs batchinferencejobs', // Fireworks
+    'upload cachedcontents tunedmodels tuningjobs corpora filesearchstores batchpredictionjobs', // Gemini, Vertex AI
+    // Bedrock
+    'model-customization-jobs model-invocation-job model-invocation-jobs evaluation-jobs async-invoke',
+  ),
+);
 
 /** Actions behind a colon (`models/gemini:batchGenerateContent`) that create a job. Lower case. Others sample. */
 const creatingActions = new Set(['batchgeneratecontent', 'asyncbatchembedcontent']);
 
 /** Segments that are followed by a name, which may be any word: a deployment may be called `files`. Lower case. */
-const beforeName = new Set([
-  'deployments',
-  'models',
-  'model',
-  'engines',
-  'projects',
-  'accounts',
-  'locations',
-]);
+const beforeName = new Set(wordsOf('deployments models model engines projects accounts locations'));
 
 /**
  * True where the path names a collection in which a POST creates something that stays, so that repeating one whose fate is unknown

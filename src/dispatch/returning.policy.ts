@@ -5,7 +5,7 @@
  * the fields that Sluice adds. Keeps: repeats and order; an upstream can neither speak for Sluice nor change framing.
  */
 import { returnedCookie, type CookieScope } from './cookies.policy.ts';
-import { isHopByHop } from './hop-by-hop.policy.ts';
+import { isHopByHop } from './field-names.policy.ts';
 import { privateCacheControl, varyWith } from './shared-caches.policy.ts';
 import { isWithheld } from './withheld-fields.policy.ts';
 

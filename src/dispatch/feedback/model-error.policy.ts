@@ -4,6 +4,7 @@
  * Owns: the error catalogue of the providers. Does not own: waits and fields. Invariant: `error.code` decides, then
  * `error.type`, never wording such as "billing" (texts of retryable refusals mention it) and never the status alone.
  */
+import { meaningOfWords, wordsOf } from '../../words.policy.ts';
 import { isRecord, recordAt, stringAt, type JsonRecord } from './json.policy.ts';
 import { providerError, type ProviderError } from '../../provider-error.policy.ts';
 
@@ -48,20 +49,12 @@ export const isErrorText = (text: string): boolean =>
   /"error"(?!\s*:\s*null\b)|"base_resp"\s*:\s*\{[^{}]{0,500}?"status_code"\s*:\s*"?[1-9]/.test(text);
 
 /** The HTTP statuses that MiniMax's codes mean. It writes them into a 200. */
-const statusOfBase = new Map<string, number>([
-  ['1001', 504],
-  ['1002', 429],
-  ['1004', 401],
-  ['1008', 402],
-  ['1026', 400],
-  ['1027', 400],
-  ['1039', 429],
-  ['1041', 429],
-  ['1042', 400],
-  ['2013', 400],
-  ['2045', 429],
-  ['2049', 401],
-  ['2056', 429],
+const statusOfBase = meaningOfWords<number>([
+  [400, '1026 1027 1042 2013'],
+  [401, '1004 2049'],
+  [402, '1008'],
+  [429, '1002 1039 1041 2045 2056'],
+  [504, '1001'],
 ]);
 
 /** MiniMax: `base_resp` stands in every response, and its code is 0 in a success. */
@@ -96,16 +89,7 @@ function flatten(error: JsonRecord): ModelError {
   };
 }
 
-const statusMembers = [
-  'code',
-  'status',
-  'status_code',
-  'statusCode',
-  'http_status',
-  'httpStatus',
-  'http_code',
-  'httpCode',
-] as const;
+const statusMembers = wordsOf('code status status_code statusCode http_status httpStatus http_code httpCode');
 
 /** Numbers, and texts that begin with one: `"429"`, `"429 Too Many Requests"`. */
 function statusAmong(error: JsonRecord): number | null {
@@ -134,44 +118,29 @@ function repeatedFields(error: JsonRecord): ReadonlyMap<string, string> {
   return fields;
 }
 
-const byName = new Map<string, Verdict>([
-  ['insufficient_quota', 'quota'],
-  ['credit_balance_exhausted', 'quota'],
-  ['organization_spend_limit_exceeded', 'quota'],
-  ['project_spend_limit_exceeded', 'quota'],
-  ['organization_usage_limit_exceeded', 'quota'],
-  ['enforced_spend_limit_reached', 'quota'],
-  ['billing_not_active', 'quota'],
-  ['billing_hard_limit_reached', 'quota'],
-  ['billing_error', 'quota'], // Anthropic, with 402
-  ['exceeded_current_quota_error', 'quota'], // Moonshot
-  ['1113', 'quota'], // Zhipu: no balance; then the hours, the week and the month of a plan
-  ['1308', 'quota'],
-  ['1309', 'quota'],
-  ['1310', 'quota'],
-  ['usage_limit_reached', 'quota'], // a subscription
-  ['usage_not_included', 'quota'],
-  ['quota_exceeded', 'quota'], // Copilot, ElevenLabs; `mayBeRate` below
-  ['accountoverdueerror', 'quota'], // Ark
-  ['setlimitexceeded', 'daily'], // Ark: the model is paused, others go on
-  ['arrearage', 'quota'], // Alibaba
-  ['allocationquota.freetieronly', 'quota'],
-  ['insufficientbalance', 'quota'],
-  ['insufficient_balance', 'quota'],
-  ['insufficient_balance_error', 'quota'],
-  ['insufficient_credits', 'quota'],
-  ['insufficient_funds', 'quota'],
-  ['credits_exhausted', 'quota'],
-  ['slow_down', 'overload'],
-  ['server_is_overloaded', 'overload'],
-  ['model_capacity_exhausted', 'overload'],
-  ['overloaded_error', 'overload'],
-  ['service_unavailable_error', 'overload'],
-  ['unavailable', 'overload'],
-  ['rate_limit_exceeded', 'rate'],
-  ['rate_limit_error', 'rate'],
-  ['rate_limited', 'rate'],
-  ['resource_exhausted', 'rate'],
+/** Verdicts by code or type. */
+const byName = meaningOfWords<Verdict>([
+  ['quota', 'insufficient_quota credit_balance_exhausted billing_not_active billing_hard_limit_reached'],
+  [
+    'quota',
+    'organization_spend_limit_exceeded project_spend_limit_exceeded organization_usage_limit_exceeded',
+  ],
+  [
+    'quota',
+    'enforced_spend_limit_reached insufficientbalance insufficient_balance insufficient_balance_error',
+  ],
+  ['quota', 'insufficient_credits insufficient_funds credits_exhausted'],
+  ['quota', 'billing_error'], // Anthropic, with 402
+  ['quota', 'exceeded_current_quota_error'], // Moonshot
+  ['quota', '1113 1308 1309 1310'], // Zhipu: no balance; then the hours, the week and the month of a plan
+  ['quota', 'usage_limit_reached usage_not_included'], // of a subscription
+  ['quota', 'quota_exceeded'], // Copilot, ElevenLabs; `mayBeRate` below
+  ['quota', 'accountoverdueerror'], // Ark
+  ['quota', 'arrearage allocationquota.freetieronly'], // Alibaba
+  ['daily', 'setlimitexceeded'], // Ark: the model is paused, others go on
+  ['overload', 'slow_down server_is_overloaded model_capacity_exhausted overloaded_error'],
+  ['overload', 'service_unavailable_error unavailable'],
+  ['rate', 'rate_limit_exceeded rate_limit_error rate_limited resource_exhausted'],
 ]);
 
 /**
@@ -204,27 +173,16 @@ export const mayBeRate = ({ codes, type }: ModelError): boolean =>
   [...codes, type].includes('quota_exceeded');
 
 /** The status with which providers send an error of this code or type, where its verdict does not show it. */
-const statusByName = new Map<string, number>([
-  ['invalid_request_error', 400],
-  ['invalid_argument', 400],
-  ['failed_precondition', 400],
-  ['context_length_exceeded', 400],
-  ['string_above_max_length', 400],
-  ['content_policy_violation', 400],
-  ['content_filter', 400],
-  ['authentication_error', 401],
-  ['unauthenticated', 401],
-  ['invalid_api_key', 401],
-  ['billing_error', 402],
-  ['permission_error', 403],
-  ['permission_denied', 403],
-  ['not_found_error', 404],
-  ['not_found', 404],
-  ['model_not_found', 404],
-  ['request_too_large', 413],
-  ['overloaded_error', 529],
-  ['timeout_error', 504],
-  ['deadline_exceeded', 504],
+const statusByName = meaningOfWords<number>([
+  [400, 'invalid_request_error invalid_argument failed_precondition context_length_exceeded'],
+  [400, 'string_above_max_length content_policy_violation content_filter'],
+  [401, 'authentication_error unauthenticated invalid_api_key'],
+  [402, 'billing_error'],
+  [403, 'permission_error permission_denied'],
+  [404, 'not_found_error not_found model_not_found'],
+  [413, 'request_too_large'],
+  [504, 'timeout_error deadline_exceeded'],
+  [529, 'overloaded_error'],
 ]);
 const statusByVerdict: Readonly<Record<Verdict, number>> = {
   rate: 429,
@@ -276,7 +234,7 @@ function hasText(choice: unknown): boolean {
   );
 }
 
-const sentences = ['message', 'detail', 'title', 'error_description', 'error_message', 'msg'] as const;
+const sentences = wordsOf('message detail title error_description error_message msg');
 
 /** What a body says, also where its error is in no known form: the first sentence of it, and of its first error. */
 export function sentenceIn(body: unknown): string {

@@ -7,6 +7,7 @@
  * count is not stated; nothing is ever read as 0 that was not 0.
  */
 import type { TokenUsage } from '../../call.ts';
+import { wordsOf } from '../../words.policy.ts';
 import { countAt, isRecord, lastObject, parseJson, recordAt, type JsonRecord } from './json.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
@@ -41,16 +42,9 @@ function wholeUsage(text: string): JsonRecord | null {
   return isRecord(found) && isUsage(found) ? found : null;
 }
 
-const countNames = [
-  'total_tokens',
-  'prompt_tokens',
-  'input_tokens',
-  'output_tokens',
-  'promptTokenCount',
-  'totalTokenCount',
-  'inputTokens',
-  'outputTokens',
-] as const;
+const countNames = wordsOf(
+  'total_tokens prompt_tokens input_tokens output_tokens promptTokenCount totalTokenCount inputTokens outputTokens',
+);
 
 const isUsage = (found: JsonRecord): boolean => countNames.some((name) => countAt(found, name) !== null);
 
