@@ -1,6 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
 import { idleProcess } from '../../src/telemetry/events.ts';
-import type { CallSpans } from '../../src/telemetry/spans.ts';
 import { bucketSnapshot as snapshot, callAt, callerNamed, driven, lm, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
@@ -211,31 +210,5 @@ describe('OpenMetrics', () => {
     expect(open.body).toContain('# TYPE sluice_requests counter\nsluice_requests_total{');
     expect(open.body.endsWith('# EOF\n')).toBe(true);
     expect(await given.scrape()).toBe(plain);
-  });
-
-  test('carries the trace id of a sampled call', async () => {
-    const nothing = (): void => {};
-    const spans: CallSpans = {
-      traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
-      identified: nothing,
-      routed: nothing,
-      entered: nothing,
-      waiting: nothing,
-      waitEnded: nothing,
-      sent: nothing,
-      traceparent: () => null,
-      answered: nothing,
-      attemptFailed: nothing,
-      attemptEnded: nothing,
-      ended: nothing,
-    };
-    const tracing = { begin: () => spans, close: () => Promise.resolve() };
-    const given = driven({ tracing });
-    oneCall(given, 'acme');
-    const open = await given.scrape('openmetrics');
-    expect(open).toMatch(
-      /sluice_upstream_seconds_bucket\{.*\} 1 # \{trace_id="4bf92f3577b34da6a3ce929d0e0e4736"\}/,
-    );
-    expect(await given.scrape()).not.toContain('trace_id');
   });
 });

@@ -1,11 +1,9 @@
 import { spawnSync } from 'node:child_process';
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { trace, TraceFlags } from '@opentelemetry/api';
 import { laneKey } from '../../src/ids.ts';
-import { createOtelTracing } from '../../src/telemetry/otel-spans.ts';
-import { parentOf } from '../../src/telemetry/traceparent.ts';
-import { isSampled, samplingOf } from '../../src/telemetry/sampling.policy.ts';
-import { resourceAttributes, startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
+import { parentOf } from '../../src/telemetry/spans.ts';
+import { startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
 import { silentLog } from '../../src/telemetry/noop.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
@@ -21,6 +19,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
   let resource: Record<string, unknown> = {};
   const upstreamSaw: (string | null)[] = [];
   let traceIdInLog: unknown;
+  let scrapes = { openmetrics: '', prometheus: '' };
   const before = { ...process.env };
 
   beforeAll(async () => {
@@ -70,6 +69,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     wild.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
 
     traceIdInLog = given.lines().find((line) => line['absorbed'] === 2)?.['traceId'];
+    scrapes = { openmetrics: await given.scrape('openmetrics'), prometheus: await given.scrape() };
     await given.telemetry.close();
     spans = sink.spans;
     exported = sink.bodies.join('\n');
@@ -102,6 +102,13 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
       'sluice.absorbed': 2,
     });
     expect(traceIdInLog).toBe('4bf92f3577b34da6a3ce929d0e0e4736');
+  });
+
+  test('are named by the exemplars of the metrics, in OpenMetrics only', () => {
+    expect(scrapes.openmetrics).toMatch(
+      /sluice_upstream_seconds_bucket\{.*\} \d+ # \{trace_id="4bf92f3577b34da6a3ce929d0e0e4736"\}/,
+    );
+    expect(scrapes.prometheus).not.toContain('trace_id');
   });
 
   test('have one client span per attempt with its resend count, status and server', () => {
@@ -141,7 +148,11 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
 
   test('contain no canary, and the resource names service and replica only', () => {
     expect(exported).not.toMatch(/canary/i);
-    expect(resource).toMatchObject({ 'service.name': 'sluice', 'service.instance.id': 'replica-1' });
+    expect(resource).toMatchObject({
+      'service.name': 'sluice',
+      'service.instance.id': 'replica-1',
+      'deployment.environment.name': 'test',
+    });
     expect(Object.keys(resource).filter((key) => /^(host|process)\./.test(key))).toEqual([]);
   });
 });
@@ -200,73 +211,78 @@ describe('tracing', () => {
     expect(parentOf(['traceparent', flags])?.traceFlags).toBe(TraceFlags.NONE);
     expect(parentOf(['traceparent', caller, 'traceparent', caller])).toBeNull();
   });
+});
+
+describe('the sampler that the standard variables name', () => {
+  let sink: Awaited<ReturnType<typeof otlpSink>>;
+  const before = { ...process.env };
+
+  /** Telemetry whose spans go to the sink, by this sampler. */
+  async function sampled(name: string, argument: string) {
+    Object.assign(process.env, { OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: argument });
+    return driven({ tracing: await startTracing(process.env, 'replica-1', silentLog) });
+  }
+
+  beforeEach(async () => {
+    sink = await otlpSink();
+    Object.assign(process.env, {
+      OTEL_EXPORTER_OTLP_ENDPOINT: sink.endpoint,
+      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
+    });
+  });
+
+  afterEach(async () => {
+    for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+    trace.disable();
+    await sink.close();
+  });
 
   test.each([
-    [undefined, undefined, { parent: true, ratio: 1 }],
-    ['always_off', undefined, { parent: false, ratio: 0 }],
-    ['parentbased_traceidratio', '0.01', { parent: true, ratio: 0.01 }],
-    ['traceidratio', '7', { parent: false, ratio: 1 }],
-    ['unheard_of', '0.1', { parent: true, ratio: 1 }],
-  ])('reads the sampler %p with %p', (name, argument, expected) => {
-    expect(samplingOf(name, argument)).toEqual(expected);
-  });
-
-  test('samples a share of new traces, follows the client’s sampling where it may, and is the same for all services of a trace', () => {
-    const tenth = samplingOf('parentbased_traceidratio', '0.1');
-    expect(isSampled(tenth, null, () => 0.09)).toBe(true);
-    expect(isSampled(tenth, null, () => 0.11)).toBe(false);
-    const parent = { traceId: `${'a'.repeat(18)}f${'0'.repeat(13)}`, sampled: false };
-    const never = () => expect(true).toBe(false) as never;
-    expect(isSampled(tenth, parent, never)).toBe(false);
-    expect(isSampled(tenth, { ...parent, sampled: true }, never)).toBe(true);
-    const own = samplingOf('traceidratio', '0.1');
-    expect(isSampled(own, parent, never)).toBe(true);
-    expect(isSampled(own, { ...parent, traceId: `${'f'.repeat(18)}${'0'.repeat(14)}` }, never)).toBe(false);
-  });
-
-  test('hands an unsampled trace on as unsampled, and creates nothing for it', async () => {
-    const tracing = createOtelTracing({
-      sampling: samplingOf('parentbased_always_off', undefined),
-      draw: () => 0,
-      close: () => Promise.resolve(),
-    });
-    const given = driven({ tracing });
-    expect(tracing.begin(callAt(given.clock), { isAuthenticated: true, startedAt: 0 })).toBeNull();
-    const call = given.telemetry.begin(
-      callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`] }),
-    );
-    call.identified(callerNamed('acme'));
-    call.sent();
-    expect([call.traceId, call.traceparent()]).toEqual([null, `${caller.slice(0, -2)}00`]);
-    await tracing.close();
-  });
+    ['parentbased_always_off', ''],
+    ['traceidratio', '0'],
+  ])(
+    'hands an unsampled trace on as unsampled, and exports nothing of it (%s %s)',
+    async (name, argument) => {
+      const given = await sampled(name, argument);
+      const withoutParent = given.telemetry.begin(callAt(given.clock));
+      const withParent = given.telemetry.begin(
+        callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'] }),
+      );
+      for (const call of [withoutParent, withParent]) {
+        call.identified(callerNamed('acme'));
+        call.routed(lm);
+        call.admitting(laneKey('lane-1'));
+        call.queued(laneKey('lane-1'));
+        call.sent();
+      }
+      expect([withoutParent.traceId, withoutParent.traceparent()]).toEqual([null, null]);
+      expect([withParent.traceId, withParent.traceparent()]).toEqual([null, `${caller.slice(0, -2)}00`]);
+      for (const call of [withoutParent, withParent]) call.ended({ outcome: 'ok', status: 200, code: null });
+      await given.telemetry.close();
+      expect(sink.spans).toEqual([]);
+      expect(await given.scrape('openmetrics')).not.toContain('trace_id');
+    },
+  );
 
   test.each([
     ['parentbased_traceidratio', '0', 0],
-    ['traceidratio', '0.5', 0],
-    ['parentbased_always_off', undefined, 0],
+    ['traceidratio', '0', 0],
+    ['parentbased_always_off', '', 0],
     ['parentbased_traceidratio', '1', 1],
   ])('lets no call without a valid key choose or force a trace (%s %s)', async (name, argument, drawn) => {
-    const tracing = createOtelTracing({
-      sampling: samplingOf(name, argument),
-      draw: () => 0.9,
-      close: () => Promise.resolve(),
-    });
-    // By the last digits of its trace id, too, the client's trace would be recorded.
+    const given = await sampled(name, argument);
+    const chosen = '4bf92f3577b34da6ffffffffffffffff';
     for (const flags of ['00', '01', 'ff']) {
-      const forced = `00-4bf92f3577b34da6ffffffffffffffff-00f067aa0ba902b7-${flags}`;
-      const given = driven({ tracing });
-      const call = given.telemetry.begin(callAt(given.clock, { rawFields: ['traceparent', forced] }));
+      const rawFields = ['traceparent', `00-${chosen}-00f067aa0ba902b7-${flags}`];
+      const call = given.telemetry.begin(callAt(given.clock, { rawFields }));
       expect(call.traceparent()).toBeNull();
       call.ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
-      expect(call.traceId === null ? 0 : 1).toBe(drawn);
-      expect(call.traceId).not.toBe('4bf92f3577b34da6ffffffffffffffff');
-      expect(given.lines()[0]?.['traceId']).toBe(call.traceId);
     }
-    await tracing.close();
-  });
-
-  test('reads resource attributes as the specification says', () => {
-    expect(resourceAttributes('a=1, b = x%20y,broken,=none,c=%ZZ')).toEqual({ a: '1', b: 'x y' });
+    await given.telemetry.close();
+    expect(sink.spans).toHaveLength(3 * drawn);
+    expect(sink.spans.map(({ traceId }) => traceId)).not.toContain(chosen);
+    expect(given.lines().map((line) => line['traceId'])).toEqual(
+      drawn === 0 ? [null, null, null] : sink.spans.map(({ traceId }) => traceId),
+    );
   });
 });
