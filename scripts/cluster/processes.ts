@@ -146,7 +146,21 @@ export const cli = async (port: number, ...args: string[]): Promise<string> =>
 
 /** A Sentinel on its own port that watches `primary` under the name `main`. */
 export async function startSentinel(primary: number, quorum: number): Promise<number> {
-  const port = await freePort();
+  // Another process may take the port before the Sentinel does.
+  for (let attempt = 1; ; attempt += 1) {
+    const port = await freePort();
+    const hasStarted = await startSentinelAt(port, primary, quorum).then(
+      () => true,
+      (failure: unknown) => {
+        if (attempt === 8) throw failure;
+        return false;
+      },
+    );
+    if (hasStarted) return port;
+  }
+}
+
+async function startSentinelAt(port: number, primary: number, quorum: number): Promise<void> {
   const folder = await newFolder();
   const file = join(folder, 'sentinel.conf');
   await writeFile(
@@ -162,7 +176,6 @@ export async function startSentinel(primary: number, quorum: number): Promise<nu
   );
   const process_ = child(await redisBinary(), [file, '--sentinel']);
   await firstLine(process_, [], (line) => (/\+monitor/.test(line) ? true : null));
-  return port;
 }
 
 export function freePort(): Promise<number> {

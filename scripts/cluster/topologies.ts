@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { pause } from '../../test/support/redis-fleet.ts';
 import type { RedisServer } from '../../test/support/redis.ts';
-import { cli, freePort, startSentinel, startServer, stopServer, until } from './processes.ts';
+import { cli, startSentinel, startServer, stopServer, until } from './processes.ts';
 import { leftAtLast, nothingLeft, remainsInWords } from './remains.ts';
 import { allSucceeded, noneLost, type Row, type Scenario } from './row.ts';
 import { aftermath, backOnRedis, chat, chatWorld, fill, see, took, type World } from './worlds.ts';
@@ -85,7 +85,7 @@ const cluster: Scenario = {
 /** The nodes of a Cluster that is ready: three primaries, then a replica of each. */
 export async function clusterNodes(): Promise<readonly RedisServer[]> {
   const servers: RedisServer[] = [];
-  for (let n = 0; n < 6; n += 1) servers.push(await startClusterNode());
+  for (let n = 0; n < 6; n += 1) servers.push(await startServer({ isClusterNode: true, args: clusterArgs }));
   const addresses = servers.map(({ port }) => `127.0.0.1:${port}`);
   const first = servers[0]?.port ?? 0;
   await cli(first, '--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes');
@@ -94,14 +94,6 @@ export async function clusterNodes(): Promise<readonly RedisServer[]> {
     return infos.every((info) => info.includes('cluster_state:ok'));
   }, 120_000);
   return servers;
-}
-
-/** Below 55,000, so that the bus port (10,000 higher) is a port. */
-async function startClusterNode() {
-  for (;;) {
-    const port = await freePort();
-    if (port < 55_000) return startServer({ port, args: clusterArgs });
-  }
 }
 
 const certificate = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.crt', import.meta.url));
@@ -113,10 +105,8 @@ const admin = '--user default on >key-of-admin ~* &* +@all';
 const secured: Scenario = {
   name: 'TLS and an ACL user; every connection cut under load',
   async run(): Promise<Row> {
-    const port = await freePort();
     const server = await startServer({
-      port,
-      args: [
+      args: (port) => [
         ...words(`--port 0 --tls-port ${port} --tls-auth-clients no ${user} ${admin}`),
         '--tls-cert-file',
         certificate,
@@ -126,6 +116,7 @@ const secured: Scenario = {
         certificate,
       ],
     });
+    const { port } = server;
     const as = { tls: { ca: readFileSync(certificate) }, password: 'key-of-admin' };
     const redis = `url: "rediss://sluice:key-of-sluice@127.0.0.1:${port}", tls: { caFile: "${certificate}" }`;
     const world = await chatWorld(redis, 600);

@@ -8,7 +8,7 @@ import { pause } from '../../test/support/redis-fleet.ts';
 import type { RedisServer } from '../../test/support/redis.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
 import { logStates } from '../cluster/log-states.ts';
-import { cli, freePort, newFolder, startServer, stopServer } from '../cluster/processes.ts';
+import { cli, newFolder, startServer, stopServer } from '../cluster/processes.ts';
 import { clusterNodes, startWatched } from '../cluster/topologies.ts';
 import type { Credential, Row, Store, Struck } from './row.ts';
 import type { GateUpstream } from './upstream.ts';
@@ -183,15 +183,15 @@ const certificateKey = fileURLToPath(new URL('../../test/fixtures/tls/upstream.t
 const tlsCut: Row = {
   name: 'TLS and an ACL user: every connection is cut, twice',
   async store() {
-    const port = await freePort();
-    const options = [
+    const options = (port: number): readonly string[] => [
       `--port 0 --tls-port ${port} --tls-auth-clients no`,
       `--tls-cert-file ${certificate} --tls-key-file ${certificateKey} --tls-ca-cert-file ${certificate}`,
       // The user of docs/operations/redis.md.
       '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info',
       '--user default on >key-of-admin ~* &* +@all',
     ];
-    const server = await startServer({ port, args: options.join(' ').split(' ') });
+    const server = await startServer({ args: (port) => options(port).join(' ').split(' ') });
+    const { port } = server;
     return {
       yaml: `url: "rediss://sluice:key-of-sluice@127.0.0.1:${port}", whenDown: deny, tls: { caFile: "${certificate}" }`,
       access: { tls: { ca: readFileSync(certificate) }, password: 'key-of-admin' },

@@ -17,19 +17,16 @@ afterEach(async () => {
 const slotsTimerMs = 2_000;
 afterAll(() => later(slotsTimerMs));
 
-/** A node that has these slots. The bus port is 10,000 above the port, so the port has to be low enough. */
+/** A node that has these slots. */
 async function startNode(from: number, to: number) {
   const args = ['--cluster-enabled', 'yes', '--cluster-require-full-coverage', 'no'];
-  for (;;) {
-    const server = await startRedis({ args });
-    closers.push(() => server.stop());
-    if (server.port >= 55_000) continue;
-    const operator = new Redis(server.port, '127.0.0.1', { retryStrategy: () => null });
-    operator.on('error', () => {});
-    closers.push(() => operator.disconnect());
-    await operator.call('CLUSTER', 'ADDSLOTSRANGE', from, to);
-    return { ...server, operator };
-  }
+  const server = await startRedis({ isClusterNode: true, args });
+  closers.push(() => server.stop());
+  const operator = new Redis(server.port, '127.0.0.1', { retryStrategy: () => null });
+  operator.on('error', () => {});
+  closers.push(() => operator.disconnect());
+  await operator.call('CLUSTER', 'ADDSLOTSRANGE', from, to);
+  return { ...server, operator };
 }
 
 test('a Redis Cluster counts as reached while all its primaries answer, and a primary that is gone stays known', async () => {

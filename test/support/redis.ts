@@ -28,20 +28,35 @@ export interface RedisServer {
   stop(): Promise<void>;
 }
 
-/** Further arguments come after the private ones, as on the command line. */
-export async function startRedis(
-  options: { readonly port?: number; readonly args?: readonly string[] } = {},
-): Promise<RedisServer> {
+export interface RedisOptions {
+  /** Left out: a free one. */
+  readonly port?: number;
+  /** A node of a Cluster: its bus port, 10,000 above its port, has to be a free port, too. */
+  readonly isClusterNode?: boolean;
+  /** Come after the private ones, as on the command line. Made anew for each port that is tried. */
+  readonly args?: readonly string[] | ((port: number) => readonly string[]);
+}
+
+/** Another process may take a port between the search for a free one and the start: further ports are tried then. */
+export async function startRedis({
+  port: wanted,
+  isClusterNode = false,
+  args = [],
+}: RedisOptions = {}): Promise<RedisServer> {
   const binary = await redisBinary();
   let failure = new Error('redis-server did not start');
-  for (let attempt = 0; attempt < 5; attempt += 1) {
-    const port = options.port ?? (await freePort());
+  for (let attempt = 0; attempt < 8; attempt += 1) {
+    const port = wanted ?? (await freePort(isClusterNode ? 55_536 : 65_536));
     const directory = await mkdtemp(join(tmpdir(), 'sluice-redis-'));
     const private_ = ['--port', String(port), '--bind', '127.0.0.1', '--dir', directory];
     const forgetful = ['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction'];
-    const child = spawn(binary, [...private_, ...forgetful, ...(options.args ?? [])], {
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
+    const child = spawn(
+      binary,
+      [...private_, ...forgetful, ...(typeof args === 'function' ? args(port) : args)],
+      {
+        stdio: ['ignore', 'pipe', 'pipe'],
+      },
+    );
     try {
       await ready(child);
       return server(child, port, directory);
@@ -83,16 +98,19 @@ function ready(child: ChildProcess): Promise<void> {
   });
 }
 
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address();
-      const port = typeof address === 'object' && address !== null ? address.port : 0;
-      probe.close(() => resolve(port));
+/** A port below this one that was free a moment ago. */
+async function freePort(below: number): Promise<number> {
+  for (;;) {
+    const port = await new Promise<number>((resolve, reject) => {
+      const probe = createServer();
+      probe.once('error', reject);
+      probe.listen(0, '127.0.0.1', () => {
+        const address = probe.address();
+        probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
+      });
     });
-  });
+    if (port < below) return port;
+  }
 }
 
 /**
