@@ -16,7 +16,7 @@ interface Estimate {
 
 export class LogClock {
   #estimate: Estimate | null = null;
-  /** The latest time that an entry had or that was given out, milliseconds. */
+  /** The latest time that an entry had, milliseconds. */
   #latest = 0;
 
   /** An own entry of the time `at` was sent at `sentAt`, and its reply read at `readAt` (monotonic). */
@@ -47,10 +47,14 @@ export class LogClock {
     return this.#estimate !== null;
   }
 
-  /** The log's time at this monotonic time, milliseconds. Never less than an entry's, or than was given before. */
+  /**
+   * The log's time at this monotonic time, milliseconds. Never less than an entry's; less than was given before where the log's time
+   * has gone on by less than this process'.
+   */
   at(monotonic: number): number {
-    if (this.#estimate !== null) this.#latest = Math.max(this.#latest, monotonic + this.#estimate.offsetMs);
-    return this.#latest;
+    return this.#estimate === null
+      ? this.#latest
+      : Math.max(this.#latest, monotonic + this.#estimate.offsetMs);
   }
 }
 

@@ -36,18 +36,8 @@ export interface CopyParts {
   readonly state?: SharedState;
 }
 
-interface Said {
-  readonly hear: (heard: Heard) => void;
-  /** Monotonic milliseconds. */
-  readonly at: number;
-}
-
 /** The smallest difference between two arrivals that still makes an order. Milliseconds. */
 const arrivalStepMs = 1 / 64;
-/** A new round trip counts this much in the mean. */
-const newest = 1 / 8;
-/** A longer round trip was this process being kept from running. Milliseconds. */
-const maxRoundTripMs = 500;
 
 export class Copy implements Follower<LogEvent> {
   readonly log: Log<LogEvent>;
@@ -55,8 +45,7 @@ export class Copy implements Follower<LogEvent> {
   readonly #dueTick: DueTick;
   #state: SharedState;
   #isJoined = false;
-  #said: Said[] = [];
-  #roundTripMs = 0;
+  #said: ((heard: Heard) => void)[] = [];
   #last: Entry<LogEvent> | null = null;
   #lastArrival = { at: -Infinity, reading: -Infinity };
 
@@ -79,11 +68,6 @@ export class Copy implements Follower<LogEvent> {
   /** The last entry of the copy; `null` = none since it was restored. */
   get last(): Entry<LogEvent> | null {
     return this.#last;
-  }
-
-  /** How long an event takes to come back as an entry: the mean of late, milliseconds. */
-  get roundTripMs(): number {
-    return this.#roundTripMs;
   }
 
   /** The log's time of a monotonic time of this process. */
@@ -109,7 +93,7 @@ export class Copy implements Follower<LogEvent> {
   /** Appends an event. `hear` is called once: with the reply to it, or when it was lost. */
   say(event: LogEvent, hear: (heard: Heard) => void = () => {}): void {
     if (!this.#isJoined) return hear('lost');
-    this.#said.push({ hear, at: this.#parts.clock.monotonic() });
+    this.#said.push(hear);
     this.log.append(event);
   }
 
@@ -125,7 +109,7 @@ export class Copy implements Follower<LogEvent> {
   }
 
   onEntry(entry: Entry<LogEvent>): void {
-    const { clock, replica, user } = this.#parts;
+    const { replica, user } = this.#parts;
     const agoMs = this.log.now() - entry.at;
     const effects = fold(this.#state, entry, replica);
     this.#last = entry;
@@ -133,9 +117,7 @@ export class Copy implements Follower<LogEvent> {
     if (!this.#isJoined) return;
     if (entry.replica === replica) {
       const said = this.#said.splice(0, entry.events.length);
-      const sentAt = said[0]?.at;
-      if (sentAt !== undefined) this.#noteRoundTrip(clock.monotonic() - sentAt);
-      for (const [index, { hear }] of said.entries()) hear(effects.replies[index] ?? null);
+      for (const [index, hear] of said.entries()) hear(effects.replies[index] ?? null);
     }
     user.onApplied(effects, entry, agoMs);
     this.#noteDue(effects.nextAt);
@@ -165,11 +147,7 @@ export class Copy implements Follower<LogEvent> {
   #leave(): void {
     this.#dueTick.cancel();
     this.#isJoined = false;
-    for (const { hear } of this.#said.splice(0)) hear('lost');
-  }
-
-  #noteRoundTrip(tookMs: number): void {
-    this.#roundTripMs += (Math.min(tookMs, maxRoundTripMs) - this.#roundTripMs) * newest;
+    for (const hear of this.#said.splice(0)) hear('lost');
   }
 
   #noteDue(nextAt: number | null): void {

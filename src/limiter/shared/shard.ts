@@ -32,6 +32,7 @@ import { refusalShown } from '../policy/admit.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
 import { orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
+import { maxLatenessMs } from '../policy/meter.policy.ts';
 import { forecast } from '../policy/scheduler.policy.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { Alone } from './alone.ts';
@@ -52,8 +53,6 @@ import type { Effects, HeldCall, LogEvent, UsedUnits } from './state.ts';
 const freshMs = 250;
 /** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
 const beatMs = 1_000;
-/** A grant that is older than this and two round trips was made for a replica that was kept from running: it goes back. Milliseconds. */
-const lateMs = 100;
 /** How long it is remembered how a call ended: longer than the tail that a failover loses. Milliseconds. */
 const endedMemoryMs = 10_000;
 /** A lane whose guard does not answer is asked for again after this time. Milliseconds. */
@@ -93,7 +92,7 @@ interface HeardGrant extends Grant {
   /** Of the lease, on the log's time. */
   readonly expiresAt: number;
   readonly origin: Origin;
-  /** It was made so long ago that this replica must have been kept from running. */
+  /** It was made too long ago to be used. */
   readonly isLate: boolean;
 }
 
@@ -380,17 +379,14 @@ export class Shard {
     const { listener, onFailure, leaseMs } = this.#parts;
     for (const { error } of emptied) onFailure(error);
     for (const { bucket, closedMs } of closed) listener.onClosed(bucket, closedMs);
-    // For its own entries this replica waits, however long they take, as long as most of a lease is left.
+    // For its own entries this replica waits, however long they take, as long as most of a lease is left: a grant that goes back is
+    // made again by the entry that says so, and so it is used at last.
     const isOwn = replica === this.#parts.replica;
-    const isLate = isOwn ? agoMs > leaseMs / 3 : this.#isLate(agoMs);
+    const isLate = isOwn ? agoMs > leaseMs / 3 : isTooLate(agoMs);
     for (const granted of grants) {
       if (granted.replica === this.#parts.replica) this.#onGrant({ ...granted, origin, isLate });
     }
     if (beginsTerm) this.#copy.say({ kind: 'here', term, held: [], used: [] });
-  }
-
-  #isLate(agoMs: number): boolean {
-    return agoMs > lateMs + 2 * this.#copy.roundTripMs;
   }
 
   #onGrant({ ticket, bucket, lane, lease, expiresAt, origin, isLate }: HeardGrant): void {
@@ -615,7 +611,7 @@ export class Shard {
   #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
     const { ticket, bucket, lane } = admission;
     const { token, grantedAt, expiresAt } = lease;
-    const isLate = this.#isLate(this.#copy.log.now() - grantedAt);
+    const isLate = isTooLate(this.#copy.log.now() - grantedAt);
     this.#onGrant({ ticket, bucket, lane, lease: token, expiresAt, origin, isLate });
   }
 
@@ -675,6 +671,12 @@ export class Shard {
     }
   }
 }
+
+/**
+ * The replica was kept from running since the grant was made, for longer than pacing leaves a call for its way to the upstream. Until
+ * then nobody else has been given the grant: that happens after `replicaLifeMs` at the earliest.
+ */
+const isTooLate = (agoMs: number): boolean => agoMs > maxLatenessMs;
 
 const drop = (lease: LeaseToken): SettleEvent => ({
   kind: 'settle',
