@@ -11,7 +11,7 @@ import { readEvent } from './shared/read-event.ts';
 import type { LogEvent } from './shared/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '1';
+const foldVersion = '2';
 
 export interface LogLimiterParts extends LimiterParts {
   readonly connection: RedisConnection;
@@ -22,7 +22,11 @@ export interface LogLimiterParts extends LimiterParts {
 export function limiterByLog(parts: LogLimiterParts): LimiterOverRedis {
   const { clock, connection, leaseMs, listener, random, replica, settings, telemetry, whenDown } = parts;
   const { database, keyPrefix } = settings;
-  const redis = new RestoredRedis(parts.redis, parts.beforeResume, (isUp) =>
+  const restore = (): Promise<unknown> =>
+    parts
+      .beforeResume()
+      .catch((failure: unknown) => telemetry.log.bug('sends could not be put back', failure));
+  const redis = new RestoredRedis(parts.redis, restore, (isUp) =>
     telemetry.limiterMode(isUp ? 'redis' : whenDown),
   );
   const limiter = new SharedLimiter({
@@ -33,8 +37,9 @@ export function limiterByLog(parts: LogLimiterParts): LimiterOverRedis {
     replica: replica.id,
     replicas: () => replica.count(),
     guard: new RedisLaneGuard(parts.redis),
+    restoreSends: () => redis.restoreSends(),
     onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
-    onOverlap: () => telemetry.leaseLost('unavailable'),
+    onLeaseLost: (reason) => telemetry.leaseLost(reason),
     openLog: (key) =>
       new RedisLog<LogEvent>({
         redis,

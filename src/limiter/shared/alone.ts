@@ -37,9 +37,10 @@ export class Alone {
   readonly #replicas: number;
   /** What holds for buckets that were known when this time began, or were reconfigured since. */
   readonly #settings = new Map<BucketKey, BucketSetting>();
+  /** What ended calls did to each bucket. `closedUntil`: on the time of this log, milliseconds; 0 = they did not close it. */
   readonly #used = new Map<
     BucketKey,
-    { setting: BucketSetting; costs: Partial<Record<MeterName, number>> }
+    { readonly setting: BucketSetting; readonly costs: Costs; readonly closedUntil: number }
   >();
 
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
@@ -83,18 +84,24 @@ export class Alone {
     return setting;
   }
 
-  /** A call that was granted in this time has used so much. */
-  noteUsed(bucket: BucketKey, setting: BucketSetting, costs: Costs): void {
-    const sum = this.#used.get(bucket)?.costs ?? {};
+  /** A call that was granted in this time has ended. */
+  noteUsed({ bucket, setting, costs, closedMs }: UsedUnits): void {
+    const known = this.#used.get(bucket);
+    const sum: Partial<Record<MeterName, number>> = { ...known?.costs };
     for (const [name, units] of costEntries(costs)) sum[name] = (sum[name] ?? 0) + units;
-    this.#used.set(bucket, { setting, costs: sum });
+    const closedUntil = closedMs > 0 ? this.copy.log.now() + closedMs : 0;
+    this.#used.set(bucket, {
+      setting,
+      costs: sum,
+      closedUntil: Math.max(known?.closedUntil ?? 0, closedUntil),
+    });
   }
 
-  /** What other replicas have to count of that: no more than has not drained by now. */
+  /** What other replicas have to know of that: no more than has not drained by now. */
   used(): UsedUnits[] {
     const now = this.copy.log.now();
     const all: UsedUnits[] = [];
-    for (const [bucket, { setting, costs: sum }] of this.#used) {
+    for (const [bucket, { setting, costs: sum, closedUntil }] of this.#used) {
       const meters = this.copy.state.buckets.get(bucket)?.meters;
       const costs: Partial<Record<MeterName, number>> = {};
       for (const [name, units] of costEntries(sum)) {
@@ -102,7 +109,8 @@ export class Alone {
         const left = meter === undefined ? 0 : Math.min(units, levelAt(meter, now));
         if (left > 0) costs[name] = left;
       }
-      if (Object.keys(costs).length > 0) all.push({ bucket, setting, costs });
+      const closedMs = Math.max(0, closedUntil - now);
+      if (Object.keys(costs).length > 0 || closedMs > 0) all.push({ bucket, setting, costs, closedMs });
     }
     return all;
   }

@@ -103,9 +103,11 @@ function applied(run: Run, event: LogEvent): EventReply | null {
       return appliedIn(run, event, event.event);
     case 'tick':
       return null;
-    case 'here':
+    case 'report':
       for (const held of event.held) putBack(run, event, held);
       for (const used of event.used) charge(run, event, used);
+      return null;
+    case 'here':
       noteHere(run, event.term);
       return null;
   }
@@ -154,14 +156,19 @@ const ticketOf = (
   leaseMs: number,
 ): Ticket => ({ id: ticket, lane, replica, order, callClass, costs, document: null, leaseMs, lease: null });
 
-/** Units of ended calls count as taken now: later than they were, so for rather too long. */
-function charge(run: Run, by: LogEvent, { bucket: key, setting, costs }: UsedUnits): void {
+/** Units of ended calls count as taken now, and what they closed is closed from now on: later than they were, so for rather too long. */
+function charge(run: Run, by: LogEvent, { bucket: key, setting, costs, closedMs: ms }: UsedUnits): void {
   const { now } = run;
   change(run, { key, by, setting }, (bucket) => {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
       const meter = meterOf(bucket, name, now);
       markAnswered(meter, take(meter, { units, inTransit: [] }, now));
+    }
+    if (ms > 0) {
+      bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + ms);
+      bucket.closedAt = now;
+      run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
     }
     return pumpLater(bucket, now);
   });

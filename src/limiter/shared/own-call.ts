@@ -55,6 +55,10 @@ export interface EndedCall {
   readonly at: number;
 }
 
+/** For how long the end of a call closed its bucket, milliseconds; 0 = it did not. */
+export const closedMsBy = (settlement: Settlement): number =>
+  settlement.kind === 'throttled' ? settlement.closeMs : 0;
+
 /** What a call used that ended like this: nothing, if it was not sent or not run. */
 export function usedBy(costs: Costs, settlement: Settlement): Costs {
   if (settlement.kind === 'succeeded') return { ...costs, ...settlement.spent };

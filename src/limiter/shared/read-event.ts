@@ -19,10 +19,10 @@ function isEvent(value: unknown): value is LogEvent {
       return typeof value['bucket'] === 'string' && isRecord(value['event']);
     case 'admit':
       return typeof value['bucket'] === 'string' && isRecord(value['admission']);
+    case 'report':
+      return Array.isArray(value['held']) && Array.isArray(value['used']);
     case 'here':
-      return (
-        typeof value['term'] === 'number' && Array.isArray(value['held']) && Array.isArray(value['used'])
-      );
+      return typeof value['term'] === 'number';
     default:
       return false;
   }

@@ -10,6 +10,7 @@
  * Keeps: a call is sent after this replica has applied the entry that grants it; a refusal out of the copy writes nothing (11).
  */
 import type { CancelTimer, Clock } from '../../clock.ts';
+import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Entry, Joined, Log } from '../../log/log.ts';
 import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
@@ -39,6 +40,7 @@ import { Alone } from './alone.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
+  closedMsBy,
   usedBy,
   type EndedCall,
   type HeldGrant,
@@ -71,10 +73,15 @@ export interface ShardParts {
   readonly leaseMs: number;
   /** Living replicas, this one among them. */
   readonly replicas: () => number;
+  /** Puts this replica's sends of the last minute back under their ceilings, where Redis has lost them. Never rejects. */
+  readonly restoreSends: () => Promise<unknown>;
   /** An event emptied a bucket, because the scheduler failed. */
   readonly onFailure: (failure: unknown) => void;
-  /** A call of a capped lane is sent by a replica that is alone, while others that are alone may send one, too. */
-  readonly onOverlap: () => void;
+  /**
+   * A call of a capped lane is under way, and another one may be as well: its lease has run out, is lost with entries of the log, or was
+   * granted by a replica that is alone, while others live.
+   */
+  readonly onLeaseLost: (reason: LeaseLostReason) => void;
 }
 
 type Phase =
@@ -177,10 +184,14 @@ export class Shard {
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
     this.#noteEnded({ call, held, settlement: settle.settlement });
-    if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle);
+    const hear = (heard: Heard): void => {
+      const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
+      if (isGone && call.admission.maxInFlight !== null) this.#parts.onLeaseLost('expired');
+    };
+    if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle, hear);
     if (hasLeft) this.#left.delete(grant.lease);
     else this.#calls.delete(grant.ticket);
-    return this.#say(grant.bucket, settle);
+    return this.#say(grant.bucket, settle, hear);
   }
 
   learn(grant: Grant, lesson: Lesson): Promise<void> {
@@ -386,7 +397,7 @@ export class Shard {
     for (const granted of grants) {
       if (granted.replica === this.#parts.replica) this.#onGrant({ ...granted, origin, isLate });
     }
-    if (beginsTerm) this.#copy.say({ kind: 'here', term, held: [], used: [] });
+    if (beginsTerm) void this.#sayHere(term);
   }
 
   #onGrant({ ticket, bucket, lane, lease, expiresAt, origin, isLate }: HeardGrant): void {
@@ -417,8 +428,8 @@ export class Shard {
   }
 
   #send(call: OwnCall, held: HeldGrant): void {
-    const { replicas, onOverlap } = this.#parts;
-    if (held.origin.kind === 'alone' && held.guard !== null && replicas() > 1) onOverlap();
+    const { replicas, onLeaseLost } = this.#parts;
+    if (held.origin.kind === 'alone' && held.guard !== null && replicas() > 1) onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
     if (call.answer === null) this.#parts.listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
@@ -431,9 +442,10 @@ export class Shard {
   }
 
   /** Says a settlement after which the call waits again. */
-  #sayReturning(call: OwnCall, settle: SettleEvent): Promise<void> {
+  #sayReturning(call: OwnCall, settle: SettleEvent, hear: (heard: Heard) => void = () => {}): Promise<void> {
     call.state = { kind: 'returning', settle };
     return this.#say(call.admission.bucket, settle, (heard) => {
+      hear(heard);
       const isReturning = call.state.kind === 'returning' && call.state.settle === settle;
       if (heard !== 'lost' && isReturning) call.state = { kind: 'waiting' };
     });
@@ -452,7 +464,7 @@ export class Shard {
     const used = usedBy(costs, settlement);
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
     if (this.#phase.kind === 'alone' && held.origin.kind === 'alone') {
-      return this.#phase.alone.noteUsed(bucket, setting, used);
+      return this.#phase.alone.noteUsed({ bucket, setting, costs: used, closedMs: closedMsBy(settlement) });
     }
     this.#ended.set(held.lease, { call, held, settlement, used, at: this.#parts.clock.monotonic() });
   }
@@ -547,31 +559,52 @@ export class Shard {
       const remedy = remedyFor(call.state, standing, this.#ended);
       if (remedy.kind === 'enter') enters.push(call);
       else if (remedy.kind === 'take') grants.push({ call, lease: remedy.lease });
-      else if (remedy.kind === 'hold') holds.push(call);
-      else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
+      else if (remedy.kind === 'hold') {
+        holds.push(call);
+        if (call.admission.maxInFlight !== null && isGrantedByLog(call)) this.#parts.onLeaseLost('epoch');
+      } else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
       else if (remedy.kind === 'settle again') this.#settleAgain(call, remedy.lease.token);
       else if (remedy.kind === 'wait') {
         call.state = { kind: 'waiting' };
         answer(call, this.#replyAgain(call));
       }
     }
-    this.#copy.say({ kind: 'here', term, held: holds.flatMap(heldCalls), used }, (heard) => {
-      if (heard === 'lost') this.#unreported.push(...used);
-      else for (const call of holds) renewOrigin(call, this.#originOfLast());
-    });
+    this.#report(holds, used);
+    void this.#sayHere(term);
     for (const call of enters) this.#enter(call);
     for (const { call, lease } of grants) this.#takeGrant(call, lease, origin);
   }
 
-  /** What ended here while its grant, or its end, was lost: units that the state does not count. */
+  #report(holds: readonly OwnCall[], used: readonly UsedUnits[]): void {
+    const held = holds.flatMap(heldCalls);
+    if (held.length + used.length === 0) return;
+    this.#copy.say({ kind: 'report', held, used }, (heard) => {
+      if (heard === 'lost') this.#unreported.push(...used);
+      else for (const call of holds) renewOrigin(call, this.#originOfLast());
+    });
+  }
+
+  /** Where entries were lost, sends under the ceilings may be lost, too: they are put back before others go on. */
+  async #sayHere(term: number): Promise<void> {
+    const { replica, restoreSends } = this.#parts;
+    const copy = this.#copy;
+    const known = copy.state.term;
+    if (known?.number === term && !known.awaited.includes(replica)) return;
+    await restoreSends();
+    copy.say({ kind: 'here', term });
+  }
+
+  /** What ended here while its grant, or its end, was lost: units that the state does not count, and for how long it closed. */
   #lostUsage(keptUpTo: number): UsedUnits[] {
     const { buckets } = this.#copy.state;
+    const now = this.#parts.clock.monotonic();
     const used: UsedUnits[] = [];
     for (const [lease, ended] of this.#ended) {
       const { bucket, setting } = ended.call.admission;
       if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
       this.#ended.delete(lease);
-      if (Object.keys(ended.used).length > 0) used.push({ bucket, setting, costs: ended.used });
+      const { costs, closedMs } = { costs: ended.used, closedMs: closedMsBy(saidAgain(ended, now)) };
+      if (Object.keys(costs).length > 0 || closedMs > 0) used.push({ bucket, setting, costs, closedMs });
     }
     return used;
   }
@@ -703,6 +736,9 @@ function goOn(call: OwnCall, lease: LeaseToken, origin: Origin): void {
     call.state = { kind: state.kind, held: { ...state.held, lease, origin } };
   }
 }
+
+const isGrantedByLog = ({ state }: OwnCall): boolean =>
+  state.kind === 'sent' && state.held.origin.kind === 'log';
 
 function renewOrigin(call: OwnCall, origin: Origin): void {
   if (call.state.kind === 'sent') goOn(call, call.state.held.lease, origin);

@@ -48,11 +48,13 @@ export interface HeldCall {
   readonly laneSetting: LaneSetting;
 }
 
-/** Units of calls that ended, granted by entries that may have been lost. */
+/** What ended calls did to a bucket that may have been lost with the entries that granted them. */
 export interface UsedUnits {
   readonly bucket: BucketKey;
   readonly setting: BucketSetting;
   readonly costs: Costs;
+  /** For how long the bucket is closed yet, milliseconds; 0 = it is not. */
+  readonly closedMs: number;
 }
 
 /** What a replica appends. */
@@ -66,13 +68,10 @@ export type LogEvent =
   | { readonly kind: 'admit'; readonly bucket: BucketKey; readonly admission: StoredAdmission }
   /** Time goes on: whatever is due happens. Also says that the replica lives. */
   | { readonly kind: 'tick' }
-  /** In this term the replica has these calls under way, and these that have ended: it has nothing else to say of what was lost. */
-  | {
-      readonly kind: 'here';
-      readonly term: number;
-      readonly held: readonly HeldCall[];
-      readonly used: readonly UsedUnits[];
-    };
+  /** What the state lacks: the replica has these calls under way, and these have ended. */
+  | { readonly kind: 'report'; readonly held: readonly HeldCall[]; readonly used: readonly UsedUnits[] }
+  /** In this term the replica has reported whatever of its own was lost, in the log and under the ceilings. */
+  | { readonly kind: 'here'; readonly term: number };
 
 /** A grant, and in which bucket. */
 export interface SharedGrant extends Granted {
@@ -93,7 +92,7 @@ export interface Emptied {
 export interface Effects {
   /**
    * One for each event of an entry of the replica that folds it; empty for entries of others. `null` = no bucket knew of it, the event
-   * is answered by nothing (`tick`, `here`), or it failed (`emptied`).
+   * is answered by nothing (`tick`, `report`, `here`), or it failed (`emptied`).
    */
   readonly replies: readonly (EventReply | null)[];
   /** Of all replicas, in the order in which they were made. */
@@ -102,7 +101,7 @@ export interface Effects {
   readonly closed: readonly { readonly bucket: BucketKey; readonly closedMs: number }[];
   /**
    * Buckets that were emptied because something in them failed, which is a defect. Whoever has a call in one enters it again, or reports
-   * it in a `here` if it was sent.
+   * it in a `report` if it was sent.
    */
   readonly emptied: readonly Emptied[];
   /** When a waiting call may have room, so that an entry is needed; `null` = none before the next event. At once where it is past. */

@@ -18,9 +18,10 @@ function create(parts: StoreParts): Stores {
     leaseMs,
     replica,
     guard: new MemoryLaneGuard(clock),
+    restoreSends: async () => {},
     whenDown: 'deny',
     replicas: () => 1,
-    onOverlap() {},
+    onLeaseLost() {},
     onFailure: (failure) => {
       throw failure;
     },

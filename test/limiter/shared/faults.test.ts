@@ -40,6 +40,7 @@ describe('when the log has lost what came last', () => {
     await a.admit('first', serial);
     world.log.keepOnly(kept);
     await world.pass(termMs);
+    expect(a.leasesLost).toEqual(['epoch']);
     expect((await b.admit('second', serial)).kind).toBe('queued');
     await world.pass(2 * leaseMs);
     expect([a.granted(), b.granted()]).toEqual([['first'], []]);
@@ -103,6 +104,37 @@ describe('when the log has lost what came last', () => {
     expect([a.granted(), b.granted()]).toEqual([['first', 'first'], ['second']]);
   });
 
+  test('a bucket that was closed by a call whose grant was lost, too, is closed for the rest of its time', async () => {
+    await b.admit('before', { bucket: 'bucket.other' });
+    const kept = world.log.entries.length;
+    await a.admit('first', { lane: 'other' });
+    await a.settle('first', { kind: 'throttled', closeMs: 10_000, requeue: false, sleepMs: 0 });
+    await world.pass(1_000);
+    world.log.keepOnly(kept);
+    await world.pass(termMs);
+    expect((await b.admit('second')).kind).toBe('queued');
+    await world.pass(8_900 - termMs);
+    expect(b.granted()).toEqual(['before']);
+    await world.pass(200);
+    expect(b.granted()).toEqual(['before', 'second']);
+  });
+
+  test('others go on when a replica has put its sends back under their ceilings', async () => {
+    let putBack = (): void => {};
+    const restored = new Promise<void>((done) => (putBack = done));
+    const c = world.replica('c', { restoreSends: () => restored });
+    await c.admit('before', { bucket: 'bucket.other' });
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    world.log.keepOnly(world.log.entries.length);
+    await a.settle('first');
+    await world.pass(200);
+    expect(b.granted()).toEqual([]);
+    putBack();
+    await world.pass(50);
+    expect(b.granted()).toEqual(['second']);
+  });
+
   test('a call that was cancelled stays cancelled', async () => {
     await a.admit('first', serial);
     await b.admit('gone', serial);
@@ -148,6 +180,18 @@ describe('a serialized lane', () => {
     expect(other.granted()).toEqual([]);
     await world.pass(2_000);
     expect(other.granted()).toEqual(['second']);
+  });
+
+  test('counts a lease as lost that ran out while its replica stood still with a call under way', async () => {
+    await a.admit('first', { maxInFlight: 2 });
+    await b.admit('second', { maxInFlight: 2 });
+    a.end().stop();
+    await world.pass(2 * leaseMs);
+    a.end().goOn();
+    await a.settle('first');
+    await b.settle('second');
+    await world.pass(50);
+    expect([a.leasesLost, b.leasesLost]).toEqual([['expired'], []]);
   });
 
   test('goes on when a call whose fate is unknown has had its lease', async () => {
@@ -268,7 +312,7 @@ describe('while the log is away, with whenDown: local', () => {
     await world.pass(50);
     expect(c.granted()).toEqual(['first', 'elsewhere', 'second', 'third']);
     // Another replica may be alone as well, and send a call of the lane.
-    expect(c.overlaps()).toBe(2);
+    expect(c.leasesLost).toEqual(['unavailable', 'unavailable']);
   });
 
   test('a lane with a cap of two waits one lease first, and what it sends then is counted as an overlap', async () => {
@@ -280,7 +324,7 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.granted()).toEqual(['elsewhere']);
     await world.pass(200);
     expect(c.granted()).toEqual(['elsewhere', 'first']);
-    expect(c.overlaps()).toBe(1);
+    expect(c.leasesLost).toEqual(['unavailable']);
   });
 
   test('afterwards its calls stand in the log: those under way hold their lanes, those that wait keep their order', async () => {
@@ -321,6 +365,21 @@ describe('while the log is away, with whenDown: local', () => {
       expect((await a.admit('three', limit)).kind).toBe('refused');
     },
   );
+
+  test('afterwards a bucket that it was refused by is closed for the rest of its time', async () => {
+    await c.admit('before', { bucket: 'bucket.other' });
+    c.end().goAway();
+    await c.admit('first');
+    await c.settle('first', { kind: 'throttled', closeMs: 10_000, requeue: false, sleepMs: 0 });
+    await world.pass(1_000);
+    c.end().comeBack();
+    await world.pass(50);
+    expect((await a.admit('second')).kind).toBe('queued');
+    await world.pass(8_900);
+    expect(a.granted()).toEqual([]);
+    await world.pass(100);
+    expect(a.granted()).toEqual(['second']);
+  });
 
   test('a replica that never saw the log serves calls', async () => {
     const d = world.replica('d', { whenDown: 'local' });

@@ -100,19 +100,20 @@ class History {
     for (const replica of ['r1', 'r2', 'r3']) {
       if (this.#draw.chance(0.3)) continue;
       this.#pass(this.#draw.one(0, 5, 400, 1_400), replica);
-      this.#append(replica, [this.#hereOf(replica)]);
+      this.#append(replica, [this.#reportOf(replica), { kind: 'here', term: this.#term }]);
     }
   }
 
-  #hereOf(replica: string): LogEvent {
+  #reportOf(replica: string): LogEvent {
     const own = this.#grants.filter((grant) => grant.replica === replica);
     const gone = own.filter(
       ({ bucket, lease }) => this.#state.buckets.get(bucket)?.leases.has(lease) !== true,
     );
     const some = gone.slice(0, this.#draw.whole(0, 4));
     const held = some.flatMap((grant) => this.#heldBy(grant) ?? []);
-    const used = held.slice(2).map(({ bucket, setting, costs }) => ({ bucket, setting, costs }));
-    return { kind: 'here', term: this.#term, held: held.slice(0, 2), used };
+    const closedMs = this.#draw.one(0, 0, 900);
+    const used = held.slice(2).map(({ bucket, setting, costs }) => ({ bucket, setting, costs, closedMs }));
+    return { kind: 'report', held: held.slice(0, 2), used };
   }
 
   #heldBy({ bucket, lane, ticket, lease }: SharedGrant): HeldCall | null {

@@ -7,6 +7,7 @@ import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/
 import type { LaneGuard } from '../../../src/limiter/shared/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/shared/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import type { LeaseLostReason } from '../../../src/telemetry/events.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 import { manualClock, type ManualClock } from '../../support/manual-clock.ts';
 import { MemoryLaneGuard } from '../../support/memory-lane-guard.ts';
@@ -24,8 +25,8 @@ export interface Replica {
   readonly grants: Grant[];
   readonly closed: { readonly bucket: BucketKey; readonly closedMs: number }[];
   readonly failures: unknown[];
-  /** Calls of capped lanes that were sent although another replica that is alone may send one. */
-  readonly overlaps: () => number;
+  /** Why leases of capped lanes were lost while their calls were under way. */
+  readonly leasesLost: LeaseLostReason[];
   admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
   /** Tickets granted so far. */
   granted(): string[];
@@ -36,6 +37,7 @@ export interface Replica {
 interface ReplicaOptions {
   readonly whenDown?: WhenDown;
   readonly guard?: LaneGuard;
+  readonly restoreSends?: () => Promise<unknown>;
   readonly idleMs?: number;
   /** Replicas of another version have logs of their own. */
   readonly version?: string;
@@ -54,13 +56,19 @@ export class World {
 
   replica(
     id: string,
-    { whenDown = 'deny', guard = this.guard, idleMs = 60_000, version = '' }: ReplicaOptions = {},
+    {
+      whenDown = 'deny',
+      guard = this.guard,
+      restoreSends = async () => {},
+      idleMs = 60_000,
+      version = '',
+    }: ReplicaOptions = {},
   ): Replica {
     const { clock } = this;
     const grants: Grant[] = [];
     const closed: Replica['closed'] = [];
     const failures: unknown[] = [];
-    let overlaps = 0;
+    const leasesLost: LeaseLostReason[] = [];
     const ends: LogEnd<LogEvent>[] = [];
     const end = (): LogEnd<LogEvent> => {
       const last = ends.at(-1);
@@ -75,12 +83,13 @@ export class World {
         onClosed: (bucket, closedMs) => void closed.push({ bucket, closedMs }),
       },
       guard,
+      restoreSends,
       whenDown,
       leaseMs,
       idleMs,
       replicas: () => 2,
       onFailure: (failure) => void failures.push(failure),
-      onOverlap: () => void (overlaps += 1),
+      onLeaseLost: (reason) => void leasesLost.push(reason),
       openLog: (key) => {
         ends.push(this.#logOf(logKey(`${version}${key}`)).open(id));
         return end();
@@ -98,7 +107,7 @@ export class World {
       grants,
       closed,
       failures,
-      overlaps: () => overlaps,
+      leasesLost,
       async admit(ticket, options) {
         const asked: Admission = admission(ticket, { arrivedAt: clock.monotonic(), ...options });
         const reply = await limiter.admit(asked);

@@ -21,9 +21,9 @@ const setting = {
 const uncapped = { weight: 1, maxInFlight: null, perMinute: null, ceilingTag: '' } as const;
 const capped = { ...uncapped, maxInFlight: 1 } as const;
 
-const here = (term: number, held: readonly HeldCall[] = [], used: readonly UsedUnits[] = []): LogEvent => ({
-  kind: 'here',
-  term,
+const here = (term: number): LogEvent => ({ kind: 'here', term });
+const report = (held: readonly HeldCall[], used: readonly UsedUnits[] = []): LogEvent => ({
+  kind: 'report',
   held,
   used,
 });
@@ -153,7 +153,7 @@ atOrigins('in a new term', (instant) => {
   test('a call under way that the state does not know takes its place in the lane until it is settled', () => {
     const { say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('waiting', { maxInFlight: 1 }), here(2));
-    expect(granted(say(20, 'r2', here(2, [heldCall('under way')])))).toEqual([]);
+    expect(granted(say(20, 'r2', report([heldCall('under way')]), here(2)))).toEqual([]);
     const { replies, grants } = say(500, 'r2', settle('under way.lost'));
     expect(replies).toEqual([{ kind: 'lease', known: true }]);
     expect(grants.map(({ ticket }) => ticket)).toEqual(['waiting']);
@@ -161,7 +161,7 @@ atOrigins('in a new term', (instant) => {
 
   test('a call under way that the state has as waiting is not granted again', () => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
-    say(10, 'r1', call('a', { maxInFlight: 1 }), here(2, [heldCall('a')]));
+    say(10, 'r1', call('a', { maxInFlight: 1 }), report([heldCall('a')]), here(2));
     const end = say(20, 'r2', call('b', { maxInFlight: 1 }), here(2));
     expect(granted(end)).toEqual([]);
     expect(state.buckets.get(bucketOf('bucket'))?.tickets.get(ticketId('a'))?.lease).toBe('a.lost');
@@ -171,7 +171,7 @@ atOrigins('in a new term', (instant) => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('a', { maxInFlight: null }));
     const { grants } = say(10 + holdMs, 'r2', tick);
-    say(20 + holdMs, 'r1', here(2, [heldCall('a', uncapped)]));
+    say(20 + holdMs, 'r1', report([heldCall('a', uncapped)]), here(2));
     const bucket = state.buckets.get(bucketOf('bucket'));
     expect([...(bucket?.leases.keys() ?? [])]).toEqual(grants.map(({ lease }) => lease));
   });
@@ -186,14 +186,14 @@ atOrigins('in a new term', (instant) => {
       bucket: bucketOf('bucket'),
       event: { kind: 'charge', lease, edge },
     };
-    say(20, 'r1', charge, here(2, [heldCall('b', { ...uncapped, ceilingTag: 'none.none' })]));
+    say(20, 'r1', charge, report([heldCall('b', { ...uncapped, ceilingTag: 'none.none' })]), here(2));
     expect(granted(say(30, 'r1', call('c')))).toEqual(['c']);
   });
 
   test('units of a call that has ended and is not known count', () => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
-    const used = { bucket: bucketOf('bucket'), setting, costs: { requests: 3 } };
-    say(10, 'r1', here(2, [], [used]));
+    const used = { bucket: bucketOf('bucket'), setting, costs: { requests: 3 }, closedMs: 0 };
+    say(10, 'r1', report([], [used]), here(2));
     const meter = state.buckets.get(bucketOf('bucket'))?.meters.get('requests');
     expect([meter?.granted, meter?.answered]).toEqual([3, 3]);
     const { grants, replies } = say(20, 'r2', here(2), call('a'), call('b'));

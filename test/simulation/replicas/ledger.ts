@@ -258,6 +258,14 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
+  /**
+   * A shorter life of the log gives way to a longer copy. What responses closed in it is closed again when their replicas have reported
+   * it, for which the others wait. A replica that is idle and misses all messages hears of it too late.
+   */
+  replaced(bucket: string): void {
+    if (this.plan.network.lostMessages > 0) this.closings.delete(bucket);
+  }
+
   #noteEvent(event: BucketEvent, model: StoredBucket, asked: Asked): void {
     const { nextAt } = model.effects;
     const next = nextAt === null ? '' : `, next in ${(nextAt - model.seen).toFixed(1)}`;

@@ -20,6 +20,8 @@ export interface LogCopiesParts {
 
 export interface CopyWatch {
   applied(done: Done, bucket: StoredBucket, asked: Asked): void;
+  /** The state of the bucket gives way to that of a longer copy of its log. */
+  replaced?(bucket: string): void;
 }
 
 type Copied = { -readonly [Property in keyof StoredBucket]: StoredBucket[Property] };
@@ -53,8 +55,10 @@ export class LogCopies {
   /** A life of the log begins from a copy. */
   begin(log: string, saved: Snapshot): void {
     this.compare(log, saved);
+    for (const key of this.#states.get(log)?.buckets.keys() ?? []) this.#watch.replaced?.(key);
     const state = saved.parts.length === 0 ? createState(this.#parts.leaseMs) : restore(saved.parts);
     this.#states.set(log, state);
+    this.#digests.set(`${log} ${saved.sequence} ${saved.mark}`, digest(state));
     this.#refresh(log, state);
   }
 
@@ -120,6 +124,7 @@ function judgedOf(event: LogEvent): { readonly bucket: BucketKey; readonly event
     case 'in':
       return [{ bucket: event.bucket, event: event.event }];
     case 'tick':
+    case 'report':
     case 'here':
       return [];
   }

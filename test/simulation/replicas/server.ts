@@ -19,6 +19,8 @@ import { batchOf, messageText, replyText } from './batch-text.ts';
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
 export interface ServerWatch {
   applied(done: Done, model: StoredBucket, asked: Asked): void;
+  /** Only over a log (`CopyWatch`). */
+  replaced?(bucket: string): void;
   slotTaken(key: string, id: string): void;
   slotReturned(key: string, id: string): void;
   lost(what: string): void;
