@@ -23,13 +23,9 @@ import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { SettingsInUse } from './settings-in-use.ts';
 import { createSlices, type Slices } from './slices.ts';
 import { takeOver } from './take-over.ts';
-import type {
-  CallTelemetry,
-  ObservedBreaker,
-  ObservedBucket,
-  ObservedCredential,
-  Telemetry,
-} from './telemetry/events.ts';
+import type { CallRecord } from './telemetry/call-record.ts';
+import type { ObservedBreaker, ObservedBucket, ObservedCredential } from './telemetry/events.ts';
+import type { Telemetry } from './telemetry/telemetry.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
@@ -72,12 +68,12 @@ export class Gateway {
 
   /** The journey of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
   async handle(call: Call): Promise<Outcome> {
-    const followed = this.#telemetry.begin(call);
+    const callRecord = this.#telemetry.begin(call);
     try {
-      const prepared = await this.#ready(call, followed);
-      return followedToItsEnd(await this.#respond(prepared, followed), followed);
+      const prepared = await this.#ready(call, callRecord);
+      return followedToItsEnd(await this.#respond(prepared, callRecord), callRecord);
     } catch (failure) {
-      reportFailure(call, followed, failure);
+      reportFailure(call, callRecord, failure);
       throw failure;
     }
   }
@@ -189,11 +185,11 @@ export class Gateway {
   }
 
   /** The journey up to admission, apart from the rest: what only it needs is let go while the call is held. */
-  async #ready(call: Call, followed: CallTelemetry): Promise<Prepared> {
+  async #ready(call: Call, callRecord: CallRecord): Promise<Prepared> {
     const caller = await this.identify(call);
-    followed.identified(caller);
+    callRecord.caller = caller;
     const route = this.#inUse.routes.find(call, caller);
-    followed.routed(route.upstream);
+    callRecord.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
     const { estimates, responseTimes, quotas, chosenBuckets } = this.#parts;
     const { labelKey, labelKeyGenerated } = this.#inUse.settings.privacy;
@@ -212,15 +208,15 @@ export class Gateway {
       chosenBuckets,
       now,
     });
-    followed.admitting(prepared.request.admission.lane);
+    callRecord.admitting(prepared.request.admission.lane);
     return prepared;
   }
 
   /** The journey from admission on: for the call itself, or for all clients that make the same call. */
-  #respond(prepared: Prepared, followed: CallTelemetry): Promise<Outcome> {
+  #respond(prepared: Prepared, callRecord: CallRecord): Promise<Outcome> {
     const { repeats, forwarder } = this.#parts;
     const { repeatKey: key, request, call } = prepared;
-    if (key === null) return forwarder.forward(prepared, call.clientGone, followed);
+    if (key === null) return forwarder.forward(prepared, call.clientGone, callRecord);
     const incoming: IncomingCall = {
       key,
       clientGone: call.clientGone,
@@ -230,7 +226,7 @@ export class Gateway {
       retain: () => call.retain(),
     };
     return repeats.run(incoming, (audience, arrivedAt) =>
-      forwarder.forward(shared(prepared, audience, arrivedAt), audience, followed),
+      forwarder.forward(shared(prepared, audience, arrivedAt), audience, callRecord),
     );
   }
 

@@ -29,7 +29,7 @@ import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
 import { startRepeats } from './repeats/start.ts';
 import type { SettingsInUse } from './settings-in-use.ts';
-import type { Telemetry } from './telemetry/events.ts';
+import type { Telemetry } from './telemetry/telemetry.ts';
 
 /** What the parts need from outside. */
 export interface PartsOptions {

@@ -11,7 +11,7 @@ import { SourceNames } from './credentials/credentials.ts';
 import type { Parts } from './parts.ts';
 import type { SettingsInUse } from './settings-in-use.ts';
 import type { Slices } from './slices.ts';
-import type { Telemetry } from './telemetry/events.ts';
+import type { Telemetry } from './telemetry/telemetry.ts';
 
 /** Calls go on under the old settings while the slices run. @throws What a part finds wrong with them: the old ones then stay. */
 export async function takeOver(

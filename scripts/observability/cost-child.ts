@@ -9,7 +9,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import { Gateway } from '../../src/gateway.ts';
 import { DataServer } from '../../src/ingress/data-server.ts';
 import { Observation } from '../../src/observation/observation.ts';
-import { silentLog } from '../../src/telemetry/noop.ts';
+import { silentLog } from '../../src/telemetry/events.ts';
 import { startTracing } from '../../src/telemetry/traces.ts';
 import { noTelemetry } from '../../test/support/no-telemetry.ts';
 

@@ -14,7 +14,8 @@ import type {
   UpstreamSettings,
   WorkspaceSettings,
 } from '../config/settings.ts';
-import type { ObservedCredential, RenewalOutcome, Telemetry } from '../telemetry/events.ts';
+import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
 import { FileWatch } from './file-watch.ts';

@@ -10,7 +10,7 @@ import { RefreshGrants } from './refresh/refresh-grants.ts';
 import { RedisTokens } from './redis-tokens.ts';
 import { SharedTokens } from './shared-tokens.ts';
 import { createTokenFetcher, type SendTokenRequest } from './token-fetcher.ts';
-import type { Telemetry } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 
 export interface StartParts extends Pick<CredentialParts, 'clock' | 'random'> {
   readonly settings: Settings;

@@ -18,7 +18,7 @@ import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { RouteFinder } from '../target/route.ts';
-import type { CallTelemetry } from '../telemetry/events.ts';
+import type { CallRecord } from '../telemetry/call-record.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
 import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
@@ -40,7 +40,7 @@ export interface AttemptsParts {
 export interface Attempt extends Sending {
   readonly prepared: Prepared;
   readonly lease: Lease;
-  readonly followed: CallTelemetry;
+  readonly callRecord: CallRecord;
 }
 
 export class Attempts {
@@ -52,7 +52,7 @@ export class Attempts {
 
   /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
   async send(attempt: Attempt): Promise<AttemptResult> {
-    const { prepared, lease, followed } = attempt;
+    const { prepared, lease, callRecord } = attempt;
     const sentAt = this.#parts.clock.monotonic();
     const result = await this.#parts.dispatcher.send(attempt).catch((bug: unknown) => {
       lease.settle({ kind: 'unknown' }, null);
@@ -62,7 +62,7 @@ export class Attempts {
       const { throttle } = result.feedback;
       this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
-      followed.answered(result.head.status, throttle, upstreamId);
+      callRecord.answered(result.head.status, throttle, upstreamId);
       if (throttle === null && statusOf(result) < 500) {
         const { bucket } = prepared.request.admission;
         this.#parts.responseTimes.note(bucket, sentAt, this.#parts.clock.monotonic());
@@ -130,7 +130,7 @@ function saysWhetherToRetry(rawFields: readonly string[]): boolean {
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
 export function giveUp(
-  { prepared, lease, followed }: Attempt,
+  { prepared, lease, callRecord }: Attempt,
   error: TransportError,
   decision: PassDecision,
 ): Refusal {
@@ -138,7 +138,7 @@ export function giveUp(
   const capped = request.admission.maxInFlight !== null;
   endBroken(lease, error, { safe: description.safe, capped });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
-  followed.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
+  callRecord.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
   return refusal;
 }
 
@@ -146,16 +146,16 @@ export function giveUp(
 export function endResent(
   result: AttemptResult,
   { cause }: SendAgainDecision,
-  followed: CallTelemetry,
+  callRecord: CallRecord,
 ): boolean {
   if (result.kind === 'answered') {
     if (!Buffer.isBuffer(result.body)) result.body.destroy();
     if (result.feedback.throttle !== null) {
-      followed.absorbed();
+      callRecord.absorbed();
       return true;
     }
   }
   const broken = cause === 'credential' ? 'credential_unavailable' : 'reset';
-  followed.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
+  callRecord.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
   return false;
 }

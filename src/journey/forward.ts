@@ -17,7 +17,8 @@ import type { AttemptResult } from '../dispatch/attempt.ts';
 import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
-import type { CallTelemetry, Telemetry } from '../telemetry/events.ts';
+import type { CallRecord } from '../telemetry/call-record.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import { rateLimitOf } from './response.ts';
 import { Attempts, giveUp, endResent, type Attempt, type AttemptsParts } from './attempts.ts';
 import { CallCredential, type Readiness } from './call-credential.ts';
@@ -61,7 +62,7 @@ export class Forwarder {
   }
 
   /** The journey ends when `audience` aborts: no client waits for the response any more. */
-  async forward(prepared: Prepared, audience: Audience, followed: CallTelemetry): Promise<Outcome> {
+  async forward(prepared: Prepared, audience: Audience, callRecord: CallRecord): Promise<Outcome> {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory, refusedAt: null };
     const { credentials, settings, controls } = this.#parts;
     const credential = new CallCredential(credentials, settings, prepared);
@@ -75,7 +76,7 @@ export class Forwarder {
       if (!controls.isQuiet) await beginUnder(controls, prepared.request);
       ticket = await this.#enter(prepared, audience);
       for (;;) {
-        followed.queued(prepared.request.admission.lane);
+        callRecord.queued();
         const lease = await ticket.whenGranted();
         const readiness = readyOrReturned(credential, lease, ticket.remainingMs());
         if (readiness.kind === 'pause') continue;
@@ -87,15 +88,14 @@ export class Forwarder {
           returnGrant(lease);
           continue;
         }
-        followed.granted();
         progress.attempts += 1;
         audience.moved?.('upstream');
-        followed.sent();
+        const traceparent = callRecord.sent();
         const attempt: Attempt = {
           prepared,
           lease,
-          followed,
-          traceparent: followed.traceparent(),
+          callRecord,
+          traceparent,
           credential: readiness.field,
           lane: lease.grant.lane,
           signal: audience,
@@ -130,7 +130,7 @@ export class Forwarder {
         requeue(lease, result, decision);
         audience.moved?.('lane');
         if (result.kind === 'answered') this.#attempts.learnCharge(prepared, result);
-        if (endResent(result, decision, followed)) progress.absorbed += 1;
+        if (endResent(result, decision, callRecord)) progress.absorbed += 1;
       }
     } catch (thrown) {
       const failure = credential.reasonOf(thrown);

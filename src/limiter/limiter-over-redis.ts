@@ -1,7 +1,7 @@
 /** The limiter that replicas share over Redis, and what is to be told to it beside what it asks Redis itself. Types only. */
 import type { Clock } from '../clock.ts';
 import type { RedisHealth } from '../redis/health.ts';
-import type { Telemetry } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { WhenDown } from './failover/when-down.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
 import type { Presence } from './redis/presence.ts';

@@ -11,7 +11,7 @@ import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
 import { RedisUnusable } from '../redis/redis-unusable.ts';
 import type { RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
-import type { Telemetry } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import { defaultLeaseMs, type Limiter } from './limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';

@@ -2,7 +2,7 @@
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { RedisTrouble } from '../redis/trouble.policy.ts';
-import type { Telemetry } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { BreakerStore } from './breaker-store.ts';
 import type { Ceilings } from './ceilings.ts';
 import type { ControlsStore } from './controls-store.ts';

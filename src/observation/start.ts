@@ -6,7 +6,7 @@ import { RedisActivity } from '../activity/redis-activity.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Log } from '../telemetry/events.ts';
-import { silentLog } from '../telemetry/noop.ts';
+import { silentLog } from '../telemetry/events.ts';
 import type { TelemetryParts } from '../telemetry/telemetry.ts';
 import { startTracing } from '../telemetry/traces.ts';
 import { Observation } from './observation.ts';

@@ -10,7 +10,8 @@
  */
 import type { Clock } from '../clock.ts';
 import type { LaneKey } from '../ids.ts';
-import type { RedisCommand, Telemetry } from '../telemetry/events.ts';
+import type { RedisCommand } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import { CommandWindow } from './command-window.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';

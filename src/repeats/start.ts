@@ -5,7 +5,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import type { Telemetry } from '../telemetry/events.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import { RedisRepeats } from './redis-repeats.ts';
 import { Repeats } from './repeats.ts';
 import { SharedRepeats } from './shared-repeats.ts';

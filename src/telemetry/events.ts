@@ -1,22 +1,7 @@
-/**
- * What the journey reports about itself: one function per business fact. Types only; `telemetry.ts` fans every fact out
- * to metric, log line, span and activity. No function here throws, none blocks, none takes a value that must not be
- * seen outside (it takes the call and the workspace, and shows only their label).
- *
- * A call is followed by one object: `begin` → `identified` → `routed` → `admitting` → (`queued` → `granted` → `sent` →
- * `answered` → `absorbed`)* → `ended`. Skipped steps are allowed at any point; `ended` closes whatever is open.
- */
-import type { AdmissionRecord, Call, Caller, MeterName, Throttle } from '../call.ts';
-import {
-  credentialFaults,
-  type FailureReason,
-  type HeldBy,
-  type OverloadBound,
-  type RefusalCode,
-} from '../errors.ts';
+/** What the parts report and read, in closed sets and plain values. Types and constants only. */
+import type { AdmissionRecord, MeterName } from '../call.ts';
+import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
-import type { LaneKey } from '../ids.ts';
-import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
@@ -45,6 +30,9 @@ export type RedisCommand =
   | 'publish'
   | 'other';
 
+/** Methods shown as they are; anything else that a client invents is shown as one. */
+export const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
+
 /** How a call ended. */
 export interface CallEnd {
   readonly outcome: CallOutcome;
@@ -56,40 +44,6 @@ export interface CallEnd {
   readonly heldBy?: HeldBy;
   /** What `Sluice-Admission` said; absent when the call never reached admission. */
   readonly admission?: AdmissionRecord;
-}
-
-/** Follows one call. Created by {@link Telemetry.begin}; every method is safe to call at any time. */
-export interface CallTelemetry {
-  /** Trace of this call as 32 hex digits, or `null` when it is not traced. */
-  readonly traceId: string | null;
-  /** The API key named a workspace. */
-  identified(caller: Caller): void;
-  /** The target belongs to this upstream. */
-  routed(upstream: UpstreamSettings): void;
-  /** The body is complete; admission starts. What came before counts as overhead, reading the body does not. `lane` lets a later wait link to this call. */
-  admitting(lane?: LaneKey): void;
-  /** The call waits in its lane. Repeated for a call that goes back to its lane. */
-  queued(lane: LaneKey): void;
-  /** The call leaves its lane, about to be sent. A second call, or one without `queued` before it, does nothing. */
-  granted(): void;
-  /** The attempt's bytes go to the transport. Also counts `sluice_dispatched_after_client_gone_total` where the client has left. */
-  sent(): void;
-  /** Value for `traceparent` of the attempt in flight, or `null` when tracing is off. */
-  traceparent(): string | null;
-  /**
-   * The head of the attempt's response arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
-   * the attempt; shown for throttled ones.
-   */
-  answered(status: number, throttle: Throttle | null, upstreamId?: string | null): void;
-  /** The throttled response is kept from the client; the call is admitted again. Ends the attempt. */
-  absorbed(): void;
-  /**
-   * The attempt broke without a usable response. `error` is a code of ours, never a message; `reason` why it broke, `null`
-   * where nothing is wrong on the way to the upstream. Ends the attempt.
-   */
-  attemptFailed(error: RefusalCode | 'client_gone' | 'reset', reason: FailureReason | null): void;
-  /** The call is over: its response is written, or its client is gone. Only the first one counts. */
-  ended(end: CallEnd): void;
 }
 
 /** State that gauges read when they are scraped. */
@@ -190,40 +144,10 @@ export interface Log {
   bug(message: string, cause: unknown, fields?: Readonly<Record<string, LogValue>>): void;
 }
 
-/** Everything the rest of the product knows about telemetry. */
-export interface Telemetry {
-  begin(call: Call): CallTelemetry;
-  /** A request was refused before it became a call: its form, its route, or too many at once. */
-  requestRefused(code: RefusalCode): void;
-  /** A call, or a connection, was refused because of this bound. */
-  overloaded(bound: OverloadBound): void;
-  /** Calls are refused for this load from now on; `null`: no longer. */
-  shedding(cause: OverloadBound | null): void;
-  limiterMode(mode: LimiterMode): void;
-  redisCommand(command: RedisCommand, durationMs: number): void;
-  redisError(kind: RedisErrorKind): void;
-  leaseLost(reason: LeaseLostReason): void;
-  /** A credential of the upstream that can change was renewed, or could not be. */
-  credentialRenewal(upstream: string, outcome: RenewalOutcome): void;
-  /** A client got a response that had been kept from an earlier call with the same key. */
-  replayed(upstream: string): void;
-  /** A client waits for the response of an equal call under way, or has got it from another replica. */
-  joined(upstream: string): void;
-  /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
-  refusedAgain(upstream: string): void;
-  /** A call was made again for its repeat: the replica that had made it is gone, or Redis had lost its claim. */
-  madeAgain(upstream: string): void;
-  /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
-  configured(upstreams: Iterable<UpstreamSettings>): void;
-  /** Where gauges read from; the last one given counts. */
-  observe(source: PressureSource): void;
-  /** Pressure per configured upstream, this replica. */
-  live(): readonly LivePressure[];
-  limiterHealth(): LimiterHealth;
-  /** Label under which a workspace may be shown: its own or `other`. */
-  labelOf(workspaceId: string): string;
-  readonly log: Log;
-}
+const nothing = (): void => {};
+
+/** A log that nobody reads: for parts that run before the real one exists. */
+export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing };
 
 /** Listens to facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
 export interface FactSink {

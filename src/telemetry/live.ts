@@ -1,16 +1,29 @@
 /**
- * How many calls wait and how many attempts are in flight on this replica, per configured upstream and per workspace there.
- * Owns: these counts; gauges and the activity page read them. Invariant: every `+1` has its `-1`, however a call ends.
+ * The calls that wait or are in flight on this replica, by workspace and upstream. Gauges, `/activity` and the page read them.
  */
 import type { MeterName } from '../call.ts';
 import type { UpstreamKind, UpstreamSettings } from '../config/settings.ts';
 import type { LivePressure } from './events.ts';
 
-/** Pressure of one upstream, changed by calls. */
-export interface LiveUpstream {
-  /** Waiting calls by id (an outgrown table of a `Map` would keep the calls themselves alive), and when each was received. */
-  readonly waiting: Map<string, number>;
-  inFlight: number;
+/** A call as it is counted; no more is kept of it here. Ids stay in memory. */
+export interface LiveCall {
+  readonly workspaceId: string;
+  readonly upstream: string;
+  /** Monotonic milliseconds. */
+  readonly receivedAt: number;
+}
+
+/** How many calls of one workspace wait and are in flight on one upstream, this replica. */
+export interface LiveLane {
+  readonly workspaceId: string;
+  readonly upstream: string;
+  readonly waiting: number;
+  readonly inFlight: number;
+}
+
+interface LaneOfCalls {
+  readonly waiting: Set<LiveCall>;
+  readonly inFlight: Set<LiveCall>;
 }
 
 const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
@@ -19,68 +32,62 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
   generic: ['requests', 'requests_day'],
 };
 
-/** Pressure of one workspace on one upstream, this replica: found once per call, then only added to. */
-export interface FollowedLane {
-  readonly workspaceId: string;
-  readonly upstream: string;
-  /** Calls that hold it; the last one takes it away. */
-  calls: number;
-  waiting: number;
-  inFlight: number;
-}
-
 export class Live {
-  readonly #all = new Map<string, LiveUpstream>();
-  /** By upstream, then workspace, so that no combined key has to be built to find a lane. */
-  readonly #lanes = new Map<string, Map<string, FollowedLane>>();
-  #shown: readonly { readonly name: string; readonly kind: UpstreamKind }[] = [];
+  /** By upstream, then workspace; a lane without calls is not kept. */
+  readonly #lanes = new Map<string, Map<string, LaneOfCalls>>();
+  #shown: readonly UpstreamSettings[] = [];
 
-  /** Counters of an upstream; a call in flight keeps them over a reload that removes the upstream. */
-  of(upstream: string): LiveUpstream {
-    let live = this.#all.get(upstream);
-    if (live === undefined) this.#all.set(upstream, (live = { waiting: new Map(), inFlight: 0 }));
-    return live;
+  /** Upstreams whose pressure is shown from now on; calls on others go on. */
+  configured(upstreams: Iterable<UpstreamSettings>): void {
+    this.#shown = [...upstreams];
   }
 
-  /** Counters of a workspace on an upstream, for a call until it {@link leave}s. Ids stay in memory. */
-  enter(workspaceId: string, upstream: string): FollowedLane {
-    let own = this.#lanes.get(upstream);
-    if (own === undefined) this.#lanes.set(upstream, (own = new Map()));
-    let lane = own.get(workspaceId);
-    if (lane === undefined) {
-      own.set(workspaceId, (lane = { workspaceId, upstream, calls: 0, waiting: 0, inFlight: 0 }));
-    }
-    lane.calls += 1;
-    return lane;
+  waits(call: LiveCall): void {
+    this.#laneOf(call).waiting.add(call);
   }
 
-  leave(lane: FollowedLane): void {
-    lane.calls -= 1;
-    if (lane.calls === 0) this.#lanes.get(lane.upstream)?.delete(lane.workspaceId);
+  sent(call: LiveCall): void {
+    const lane = this.#laneOf(call);
+    lane.waiting.delete(call);
+    lane.inFlight.add(call);
+  }
+
+  /** The call neither waits nor is in flight, whatever it was before. */
+  left(call: LiveCall): void {
+    const own = this.#lanes.get(call.upstream);
+    const lane = own?.get(call.workspaceId);
+    if (own === undefined || lane === undefined) return;
+    lane.waiting.delete(call);
+    lane.inFlight.delete(call);
+    if (lane.waiting.size + lane.inFlight.size === 0) own.delete(call.workspaceId);
   }
 
   /** The lanes that have calls now. */
-  *lanes(): Iterable<FollowedLane> {
-    for (const own of this.#lanes.values()) yield* own.values();
+  *lanes(): Iterable<LiveLane> {
+    for (const [upstream, own] of this.#lanes)
+      for (const [workspaceId, { waiting, inFlight }] of own)
+        yield { workspaceId, upstream, waiting: waiting.size, inFlight: inFlight.size };
   }
 
-  configured(upstreams: Iterable<UpstreamSettings>): void {
-    this.#shown = [...upstreams].map(({ name, kind }) => ({ name, kind }));
-  }
-
+  /** Pressure of each shown upstream. */
   read(now: number): readonly LivePressure[] {
     return this.#shown.map(({ name, kind }) => {
-      const { waiting, inFlight } = this.of(name);
-      // A call that returns to its lane is last in the map but not the youngest, so all of them are compared.
+      const pressure = { upstream: name, dimensions: dimensionsOfKind[kind], waiting: 0, inFlight: 0 };
       let oldest = now;
-      for (const receivedAt of waiting.values()) oldest = Math.min(oldest, receivedAt);
-      return {
-        upstream: name,
-        dimensions: dimensionsOfKind[kind],
-        waiting: waiting.size,
-        oldestMs: now - oldest,
-        inFlight,
-      };
+      for (const { waiting, inFlight } of this.#lanes.get(name)?.values() ?? []) {
+        pressure.waiting += waiting.size;
+        pressure.inFlight += inFlight.size;
+        for (const { receivedAt } of waiting) oldest = Math.min(oldest, receivedAt);
+      }
+      return { ...pressure, oldestMs: now - oldest };
     });
+  }
+
+  #laneOf({ upstream, workspaceId }: LiveCall): LaneOfCalls {
+    let own = this.#lanes.get(upstream);
+    if (own === undefined) this.#lanes.set(upstream, (own = new Map<string, LaneOfCalls>()));
+    let lane = own.get(workspaceId);
+    if (lane === undefined) own.set(workspaceId, (lane = { waiting: new Set(), inFlight: new Set() }));
+    return lane;
   }
 }

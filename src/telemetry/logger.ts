@@ -1,6 +1,6 @@
 /**
  * Log lines: one per ended call, and a few about the process. Owns levels, sampling and redaction; does not own where
- * lines go (the destination is given) and what happened (facts come in).
+ * lines go (the destination is given) and which fields a call's line has (`call-record.ts`).
  *
  * Privacy is by construction: a call's line has a closed set of fields, none of which can hold a URL, host, header,
  * key, body or workspace id; a thrown error is logged by name, code and stack frames, because its message may quote any
@@ -8,51 +8,10 @@
  */
 import { isNativeError } from 'node:util/types';
 import { pino, type DestinationStream, type Logger } from 'pino';
-import type { FailureReason, HeldBy, RefusalCode } from '../errors.ts';
 import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Log, LogValue } from './events.ts';
 import type { CallOutcome } from './outcome.policy.ts';
-
-/** Fields of a call's line. Times in milliseconds, rounded to a tenth. */
-export interface CallLine {
-  readonly requestId: string;
-  readonly workspace: string;
-  readonly upstream: string;
-  readonly method: string;
-  readonly outcome: CallOutcome;
-  readonly status: number;
-  readonly code: RefusalCode | null;
-  /** What held the call back, where a refusal names it; `null` = nothing did. */
-  readonly heldBy: HeldBy | null;
-  /** Why the last failed attempt failed, also where a later attempt succeeded; `null` = none failed. */
-  readonly reason: FailureReason | null;
-  readonly waitedMs: number;
-  readonly attempts: number;
-  readonly absorbed: number;
-  /** Ids that the upstream gave to the absorbed attempts, in order; left out when it named none. */
-  readonly absorbedIds: readonly string[];
-  readonly upstreamMs: number;
-  readonly overheadMs: number;
-  readonly durationMs: number;
-  readonly traceId: string | null;
-  /** Lines of strangers that were left out since the last one of theirs; shown where there are any. */
-  readonly leftOut: number;
-}
-
-export interface CallLogger {
-  readonly log: Log;
-  /** Draws whether a call that ended so gets a line; asked once per call, before its line is put together. */
-  wants(outcome: CallOutcome): boolean;
-  /**
-   * Asks for a line of a call without a valid API key, of which a few are written each minute: anybody can send such calls, as many as
-   * there is room for. `null` = this one is left out. `leftOut`: how many were, since the last line.
-   */
-  lineOfStranger(): { readonly leftOut: number } | null;
-  call(line: CallLine): void;
-  /** Takes over level and sampling at once, for lines of calls that run already too. */
-  configure(settings: LogSettings): void;
-}
 
 /** A field with one of these names never shows its value. */
 const secretFields = [
@@ -73,9 +32,6 @@ const secretFields = [
   'workspaceId',
 ];
 
-/** Methods shown as they are; anything else a client invents becomes `other`. */
-const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
-
 /**
  * `info`: the call went as asked, or only its client can change the result. `warn`: pressure, or an upstream in trouble, which an
  * operator who raises traffic wants to count. `error` is kept for bugs.
@@ -94,22 +50,21 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
 const maxLinesOfStrangers = 10;
 const minuteMs = 60_000;
 
-const tenth = (ms: number): number => Math.round(ms * 10) / 10;
-
 export interface LoggerParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly destination: DestinationStream;
 }
 
-/**
- * Creates the logger. Successes are written with probability `sampleSuccesses`, calls without a valid API key a few times a minute,
- * everything else always.
- */
-export const createLogger = (settings: LogSettings, parts: LoggerParts): CallLogger =>
-  new PinoCallLogger(settings, parts);
+/** Fields of a call's line; `undefined` leaves one out. */
+export type CallFields = Readonly<Record<string, LogValue | readonly string[] | undefined>>;
 
-class PinoCallLogger implements CallLogger {
+/**
+ * Writes log lines. Of ended calls, successes are written with probability `sampleSuccesses`, calls without a valid API key a few times
+ * a minute, because anybody can send as many of those as there is room for, everything else always.
+ */
+export class CallLogger {
+  /** Lines that are not about a call. */
   readonly log: Log;
   readonly #logger: Logger;
   readonly #random: Random;
@@ -139,47 +94,39 @@ class PinoCallLogger implements CallLogger {
     this.log = processLog(logger);
   }
 
-  wants(outcome: CallOutcome): boolean {
+  /** Writes the line of a call that ended so. False: it is left out, because its caller is a stranger and many such calls have ended. */
+  callEnded(outcome: CallOutcome, isAuthenticated: boolean, fields: CallFields): boolean {
+    if (!this.#wants(outcome)) return true;
+    if (!isAuthenticated && !this.#hasRoomForStranger()) {
+      this.#leftOut += 1;
+      return false;
+    }
+    const leftOut = isAuthenticated || this.#leftOut === 0 ? undefined : this.#leftOut;
+    if (!isAuthenticated) this.#leftOut = 0;
+    this.#logger[levelOf[outcome]]({ leftOut, ...fields }, 'call ended');
+    return true;
+  }
+
+  /** Takes over level and sampling at once, for lines of calls that run already too. */
+  configure({ level, sampleSuccesses }: LogSettings): void {
+    this.#logger.level = level;
+    this.#sampleSuccesses = sampleSuccesses;
+  }
+
+  #wants(outcome: CallOutcome): boolean {
     if (!this.#logger.isLevelEnabled(levelOf[outcome])) return false;
     const share = this.#sampleSuccesses;
     return outcome !== 'ok' || share >= 1 || (share > 0 && this.#random.next() < share);
   }
 
-  lineOfStranger(): { readonly leftOut: number } | null {
+  #hasRoomForStranger(): boolean {
     const now = this.#clock.monotonic();
     if (now >= this.#minuteBegan + minuteMs) {
       this.#minuteBegan = now;
       this.#linesOfStrangers = 0;
     }
-    if (this.#linesOfStrangers >= maxLinesOfStrangers) {
-      this.#leftOut += 1;
-      return null;
-    }
     this.#linesOfStrangers += 1;
-    const leftOut = this.#leftOut;
-    this.#leftOut = 0;
-    return { leftOut };
-  }
-
-  call(line: CallLine): void {
-    this.#logger[levelOf[line.outcome]](
-      {
-        ...line,
-        leftOut: line.leftOut === 0 ? undefined : line.leftOut,
-        absorbedIds: line.absorbedIds.length === 0 ? undefined : line.absorbedIds,
-        method: knownMethods.has(line.method) ? line.method : 'other',
-        waitedMs: tenth(line.waitedMs),
-        upstreamMs: tenth(line.upstreamMs),
-        overheadMs: tenth(line.overheadMs),
-        durationMs: tenth(line.durationMs),
-      },
-      'call ended',
-    );
-  }
-
-  configure({ level, sampleSuccesses }: LogSettings): void {
-    this.#logger.level = level;
-    this.#sampleSuccesses = sampleSuccesses;
+    return this.#linesOfStrangers <= maxLinesOfStrangers;
   }
 }
 

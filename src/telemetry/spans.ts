@@ -1,6 +1,6 @@
 /**
  * The spans of a call: SERVER for the call, INTERNAL for each wait, CLIENT for each attempt, in stable HTTP semantic-convention names.
- * Loaded only when traces are exported (`traces.ts`).
+ * Without an exporter there are none (`traces.ts`).
  *
  * Never in a span: the target's URL, path or query, a host under a wildcard origin, field values, bodies, workspace
  * ids, baggage. Nothing is read from a call but its method, form and `traceparent`.
@@ -17,35 +17,30 @@ import {
   type SpanContext,
   type Tracer,
 } from '@opentelemetry/api';
-import {
-  ATTR_ERROR_TYPE,
-  ATTR_HTTP_REQUEST_METHOD,
-  ATTR_HTTP_REQUEST_RESEND_COUNT,
-  ATTR_HTTP_RESPONSE_STATUS_CODE,
-  ATTR_HTTP_ROUTE,
-  ATTR_SERVER_ADDRESS,
-  ATTR_SERVER_PORT,
-} from '@opentelemetry/semantic-conventions';
 import { LRUCache } from 'lru-cache';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason } from '../errors.ts';
 import type { LaneKey } from '../ids.ts';
-import type { CallEnd } from './events.ts';
+import { knownMethods, type CallEnd } from './events.ts';
 
-const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
 const routes: Record<Call['form'], string> = {
   proxy: '/proxy',
   via: '/via/{upstream}/{path}',
   activity: '/activity',
 };
 
-/** What decides with the call how it is traced. */
-export interface TracedCaller {
-  /** The call has a valid API key. The `traceparent` of any other counts for nothing: a stranger chooses no trace and forces none. */
-  readonly isAuthenticated: boolean;
+/** What is known of a call when its spans begin. */
+export interface TracedCall {
   /** When the call came, milliseconds since the epoch. */
   readonly startedAt: number;
+  /**
+   * Label of its workspace; `null` for a call without a valid API key, whose `traceparent` counts for nothing: a stranger chooses no
+   * trace and forces none.
+   */
+  readonly workspace: string | null;
+  readonly upstream: UpstreamSettings | null;
+  readonly lane: LaneKey | null;
 }
 
 /** Makes the spans of calls with the registered tracer provider, whose sampler decides which of them are recorded. */
@@ -59,87 +54,66 @@ export class Tracing {
     this.close = close;
   }
 
-  begin(call: Call, { isAuthenticated, startedAt }: TracedCaller): CallSpans {
-    const parent = isAuthenticated ? parentOf(call.rawFields) : null;
-    const known = knownMethods.has(call.method);
-    const method = known ? call.method : '_OTHER';
-    const route = routes[call.form];
-    const server = this.#tracer.startSpan(
-      `${known ? method : 'HTTP'} ${route}`,
-      {
-        kind: SpanKind.SERVER,
-        startTime: startedAt,
-        attributes: {
-          [ATTR_HTTP_REQUEST_METHOD]: method,
-          [ATTR_HTTP_ROUTE]: route,
-          'sluice.request_id': call.id,
-        },
-      },
-      parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent),
-    );
-    return new CallSpans({ tracer: this.#tracer, server, parent, method, latest: this.#latest });
+  begin(call: Call, traced: TracedCall): CallSpans {
+    return new CallSpans(this.#tracer, this.#latest, call, traced);
   }
-}
-
-interface CallSpansParts {
-  readonly tracer: Tracer;
-  readonly server: Span;
-  /** The client's span; `null` = this call begins its trace. */
-  readonly parent: SpanContext | null;
-  readonly method: string;
-  readonly latest: LatestAttempts;
 }
 
 /** Spans of one call, one method for each step. A step whose predecessor was not reported is ignored. */
 export class CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
   readonly traceId: string | null;
-  readonly #parts: CallSpansParts;
+  readonly #tracer: Tracer;
+  readonly #latest: LatestAttempts;
+  /** The client's span; `null` = this call begins its trace. */
+  readonly #parent: SpanContext | null;
+  readonly #server: Span;
   readonly #inServer: Context;
-  #address: Attributes = {};
-  #lane: LaneKey | null = null;
+  readonly #method: string;
+  readonly #upstream: UpstreamSettings | null;
+  readonly #lane: LaneKey | null;
   #wait: Span | null = null;
   #waitingSince = 0;
   #attempt: Span | null = null;
   #latestAttempt: LatestAttempt | null = null;
 
-  constructor(parts: CallSpansParts) {
-    const { server } = parts;
-    this.#parts = parts;
-    this.#inServer = trace.setSpan(ROOT_CONTEXT, server);
-    this.traceId = server.isRecording() ? server.spanContext().traceId : null;
-  }
-
-  identified(label: string): void {
-    this.#parts.server.setAttribute('sluice.workspace', label);
-  }
-
-  routed(upstream: UpstreamSettings): void {
-    this.#parts.server.setAttribute('sluice.upstream', upstream.name);
-    this.#address = { 'sluice.upstream': upstream.name };
-    const [origin, ...others] = upstream.origins;
-    // Only where configuration leaves one possible server: a host the client chose is the client's business.
-    if (origin !== undefined && others.length === 0 && !origin.wildcard) {
-      this.#address[ATTR_SERVER_ADDRESS] = origin.host;
-      this.#address[ATTR_SERVER_PORT] = origin.port;
-    }
-  }
-
-  /** The lane is known, whether or not the call waits. */
-  entered(lane: LaneKey): void {
+  constructor(tracer: Tracer, latest: LatestAttempts, call: Call, traced: TracedCall) {
+    const { startedAt, workspace, upstream, lane } = traced;
+    this.#tracer = tracer;
+    this.#latest = latest;
+    this.#parent = workspace === null ? null : parentOf(call.rawFields);
+    this.#upstream = upstream;
     this.#lane = lane;
+    this.#method = knownMethods.has(call.method) ? call.method : 'HTTP';
+    const route = routes[call.form];
+    this.#server = tracer.startSpan(
+      `${this.#method} ${route}`,
+      {
+        kind: SpanKind.SERVER,
+        startTime: startedAt,
+        attributes: {
+          ...this.#methodAttribute(),
+          'http.route': route,
+          'sluice.request_id': call.id,
+          ...(workspace === null ? {} : { 'sluice.workspace': workspace }),
+          ...this.#upstreamAttribute(),
+        },
+      },
+      this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent),
+    );
+    this.#inServer = trace.setSpan(ROOT_CONTEXT, this.#server);
+    this.traceId = this.#server.isRecording() ? this.#server.spanContext().traceId : null;
   }
 
-  waiting(lane: LaneKey): void {
-    this.#lane = lane;
-    this.#waitingSince = this.#parts.latest.now();
-    this.#wait = this.#parts.tracer.startSpan('wait', { attributes: this.#upstreamOnly() }, this.#inServer);
+  waiting(): void {
+    this.#waitingSince = this.#latest.now();
+    this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamAttribute() }, this.#inServer);
   }
 
   /** The call waits no longer: it was granted, or has ended. */
   waitEnded(): void {
     if (this.#wait === null) return;
-    const awaited = this.#lane === null ? null : this.#parts.latest.since(this.#lane, this.#waitingSince);
+    const awaited = this.#lane === null ? null : this.#latest.since(this.#lane, this.#waitingSince);
     if (awaited !== null)
       this.#wait.addLink({ context: awaited, attributes: { 'sluice.link': 'waited_for' } });
     this.#wait.end();
@@ -148,23 +122,22 @@ export class CallSpans {
 
   /** `resends`: attempts before this one. */
   sent(resends: number): void {
-    const { tracer, method, latest } = this.#parts;
-    this.#attempt = tracer.startSpan(
-      method === '_OTHER' ? 'HTTP' : method,
-      {
-        kind: SpanKind.CLIENT,
-        attributes: {
-          [ATTR_HTTP_REQUEST_METHOD]: method,
-          ...(resends > 0 ? { [ATTR_HTTP_REQUEST_RESEND_COUNT]: resends } : {}),
-          ...this.#address,
-        },
-      },
+    const attributes: Attributes = { ...this.#methodAttribute(), ...this.#upstreamAttribute() };
+    if (resends > 0) attributes['http.request.resend_count'] = resends;
+    const [origin, ...others] = this.#upstream?.origins ?? [];
+    // Only where configuration leaves one possible server: a host the client chose is the client's business.
+    if (origin !== undefined && others.length === 0 && !origin.wildcard) {
+      attributes['server.address'] = origin.host;
+      attributes['server.port'] = origin.port;
+    }
+    this.#attempt = this.#tracer.startSpan(
+      this.#method,
+      { kind: SpanKind.CLIENT, attributes },
       this.#inServer,
     );
-    this.#latestAttempt =
-      this.#lane !== null && this.traceId !== null
-        ? latest.sent(this.#lane, this.#attempt.spanContext())
-        : null;
+    if (this.#lane !== null && this.traceId !== null) {
+      this.#latestAttempt = this.#latest.sent(this.#lane, this.#attempt.spanContext());
+    }
   }
 
   /**
@@ -172,17 +145,16 @@ export class CallSpans {
    * client gave none, `null`.
    */
   traceparent(): string | null {
-    const { server, parent } = this.#parts;
-    if (this.traceId !== null) return traceparentOf((this.#attempt ?? server).spanContext());
-    return parent === null ? null : traceparentOf({ ...parent, traceFlags: TraceFlags.NONE });
+    if (this.traceId !== null) return traceparentOf((this.#attempt ?? this.#server).spanContext());
+    return this.#parent === null ? null : traceparentOf({ ...this.#parent, traceFlags: TraceFlags.NONE });
   }
 
   /** `upstreamId`: of a throttled attempt, as the upstream names it. */
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
-    if (this.#latestAttempt !== null) this.#parts.latest.seen(this.#latestAttempt);
-    attempt.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, status);
+    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
+    attempt.setAttribute('http.response.status_code', status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
     if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
     if (status >= 400 || throttle !== null) fail(attempt, status >= 400 ? String(status) : 'throttled');
@@ -197,33 +169,35 @@ export class CallSpans {
   attemptEnded(): void {
     this.#attempt?.end();
     this.#attempt = null;
-    if (this.#latestAttempt !== null) this.#parts.latest.seen(this.#latestAttempt);
+    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
     this.#latestAttempt = null;
   }
 
-  ended(end: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {
-    const { server } = this.#parts;
-    server.setAttributes({
-      'sluice.outcome': end.outcome,
+  ended({ outcome, status, code }: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {
+    this.#server.setAttributes({
+      'sluice.outcome': outcome,
       'sluice.waited_ms': Math.round(waitedMs),
       'sluice.attempts': attempts,
       'sluice.absorbed': absorbed,
     });
-    if (end.status > 0) server.setAttribute(ATTR_HTTP_RESPONSE_STATUS_CODE, end.status);
-    if (end.code !== null) server.setAttribute('sluice.code', end.code);
+    if (status > 0) this.#server.setAttribute('http.response.status_code', status);
+    if (code !== null) this.#server.setAttribute('sluice.code', code);
     // A server span is an error only when the server is at fault: 5xx.
-    if (end.status >= 500) fail(server, end.code ?? String(end.status));
-    server.end();
+    if (status >= 500) fail(this.#server, code ?? String(status));
+    this.#server.end();
   }
 
-  #upstreamOnly(): Attributes {
-    const upstream = this.#address['sluice.upstream'];
-    return upstream === undefined ? {} : { 'sluice.upstream': upstream };
+  #methodAttribute(): Attributes {
+    return { 'http.request.method': this.#method === 'HTTP' ? '_OTHER' : this.#method };
+  }
+
+  #upstreamAttribute(): Attributes {
+    return this.#upstream === null ? {} : { 'sluice.upstream': this.#upstream.name };
   }
 }
 
 function fail(span: Span, type: string): void {
-  span.setAttribute(ATTR_ERROR_TYPE, type);
+  span.setAttribute('error.type', type);
   span.setStatus({ code: SpanStatusCode.ERROR });
 }
 

@@ -1,32 +1,39 @@
 /**
- * Telemetry as it runs: the one place where metrics, log, spans and listeners meet. Owns no fact and no number.
+ * The one place where metrics, log, spans and listeners meet: everything that the rest of the product reports, and what it asks of it.
+ * No method throws or blocks, and none takes a value that must not be seen outside (a workspace is shown under its label only).
  */
 import type { DestinationStream } from 'pino';
 import type { Call } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import type { OverloadBound, RefusalCode } from '../errors.ts';
+import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
   idleProcess,
-  type CallTelemetry,
   type FactSink,
   type LeaseLostReason,
   type LimiterHealth,
   type LimiterMode,
   type LivePressure,
+  type Log,
   type PressureSource,
   type RedisCommand,
   type RedisErrorKind,
   type RenewalOutcome,
-  type Telemetry,
 } from './events.ts';
+import type { Instruments } from './instruments.ts';
 import { createLabels, noneLabel, type Labels } from './labels.ts';
-import { Live, type FollowedLane } from './live.ts';
-import { createLogger, type CallLogger } from './logger.ts';
+import { Live, type LiveLane } from './live.ts';
+import { CallLogger } from './logger.ts';
 import { Metrics, type MetricsFormat, type MetricsOptions, type MetricsPage } from './metrics.ts';
-import { ObservedCall, type CallReporters } from './observed-call.ts';
 import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
+
+/** What the parts of the gateway report to. */
+export type Telemetry = Omit<
+  RunningTelemetry,
+  'preferLabels' | 'labelled' | 'isLabelled' | 'lanes' | 'metrics' | 'reconfigure' | 'close'
+>;
 
 export interface TelemetryParts {
   readonly clock: Clock;
@@ -52,28 +59,23 @@ const nothingKnown: PressureSource = {
   credentials: () => [],
 };
 
-export class RunningTelemetry implements Telemetry {
-  readonly #clock: Clock;
+export class RunningTelemetry {
+  /** Log lines that are not about a call. */
+  readonly log: Log;
   readonly #live = new Live();
   readonly #metrics: Metrics;
   readonly #labels: Labels;
   readonly #logger: CallLogger;
-  readonly #tracing: Tracing | null;
   readonly #reporters: CallReporters;
   /** What only the gateway knows; given once it exists. */
   #source = nothingKnown;
-  readonly #health: { -readonly [K in keyof LimiterHealth]: LimiterHealth[K] } = {
-    mode: null,
-    redisErrors: 0,
-    leasesLost: 0,
-    redisMs: null,
-  };
+  #health: LimiterHealth = { mode: null, redisErrors: 0, leasesLost: 0, redisMs: null };
   #isFailureReported = false;
 
   constructor(settings: TelemetrySettings, parts: TelemetryParts) {
-    const { clock } = parts;
-    this.#clock = clock;
-    this.#metrics = new Metrics(
+    const { clock, tracing = null, sinks = [] } = parts;
+    const live = this.#live;
+    const metrics = new Metrics(
       {
         process: () => this.#source.process(),
         buckets: () => this.#source.buckets(),
@@ -83,107 +85,107 @@ export class RunningTelemetry implements Telemetry {
       },
       parts.metrics,
     );
-    this.#labels = createLabels(settings.privacy.labelKey, clock, {
-      onRelease: (label) => this.#metrics.release(label),
+    const labels = createLabels(settings.privacy.labelKey, clock, {
+      onRelease: (label) => metrics.release(label),
     });
-    this.#logger = createLogger(settings.log, parts);
-    this.#tracing = parts.tracing ?? null;
-    this.#reporters = {
-      clock,
-      metrics: this.#metrics,
-      logger: this.#logger,
-      labels: this.#labels,
-      live: this.#live,
-      tracing: parts.tracing ?? null,
-      sinks: parts.sinks ?? [],
-      failed: (cause) => this.#failed(cause),
-    };
+    const logger = new CallLogger(settings.log, parts);
+    this.#metrics = metrics;
+    this.#labels = labels;
+    this.#logger = logger;
+    this.log = logger.log;
+    const failed = (cause: unknown): void => this.#failed(cause);
+    this.#reporters = { clock, metrics, labels, live, logger, tracing, sinks, failed };
     this.configured(settings.upstreams.values());
   }
 
-  get log(): Telemetry['log'] {
-    return this.#logger.log;
+  begin(call: Call): CallRecord {
+    return new RunningCallRecord(call, this.#reporters);
   }
 
-  begin(call: Call): CallTelemetry {
-    return new ObservedCall(call, this.#reporters);
-  }
-
+  /** A request was refused before it became a call: its form, its route, or too many at once. */
   requestRefused(code: RefusalCode): void {
-    this.#guard(() => {
-      const by = { workspace: noneLabel, upstream: noneLabel };
-      this.#metrics.callEnded(by, outcomeOfRefusal(code), code);
-    });
+    const by = { workspace: noneLabel, upstream: noneLabel };
+    this.#guard(() => this.#metrics.callEnded(by, outcomeOfRefusal(code), code));
   }
 
+  /** A call, or a connection, was refused because of this bound. */
   overloaded(bound: OverloadBound): void {
-    this.#guard(() => this.#metrics.instruments.overloads.inc({ bound }));
+    this.#count(({ overloads }) => overloads.inc({ bound }));
   }
 
+  /** Calls are refused for this load from now on; `null`: no longer. */
   shedding(cause: OverloadBound | null): void {
     if (cause === null) this.log.info('new calls are let in again');
     else this.log.warn('new calls are refused in part: the process is overloaded', { bound: cause });
   }
 
   limiterMode(mode: LimiterMode): void {
-    this.#health.mode = mode;
+    this.#health = { ...this.#health, mode };
     this.#guard(() => this.#metrics.limiterMode(mode));
   }
 
   redisCommand(command: RedisCommand, durationMs: number): void {
     const { redisMs } = this.#health;
-    this.#health.redisMs = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
-    this.#guard(() =>
-      this.#metrics.instruments.redisTime.observe({ labels: { command }, value: durationMs / 1000 }),
-    );
+    const smoothed = redisMs === null ? durationMs : redisMs * 0.95 + durationMs * 0.05;
+    this.#health = { ...this.#health, redisMs: smoothed };
+    this.#count(({ redisTime }) => redisTime.observe({ labels: { command }, value: durationMs / 1000 }));
   }
 
   redisError(kind: RedisErrorKind): void {
-    this.#health.redisErrors += 1;
-    this.#guard(() => this.#metrics.instruments.redisErrors.inc({ kind }));
+    this.#health = { ...this.#health, redisErrors: this.#health.redisErrors + 1 };
+    this.#count(({ redisErrors }) => redisErrors.inc({ kind }));
   }
 
   leaseLost(reason: LeaseLostReason): void {
-    this.#health.leasesLost += 1;
-    this.#guard(() => this.#metrics.instruments.leasesLost.inc({ reason }));
+    this.#health = { ...this.#health, leasesLost: this.#health.leasesLost + 1 };
+    this.#count(({ leasesLost }) => leasesLost.inc({ reason }));
   }
 
+  /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
   refusedAgain(upstream: string): void {
-    this.#guard(() => this.#metrics.instruments.refusedAgain.inc({ upstream }));
+    this.#count(({ refusedAgain }) => refusedAgain.inc({ upstream }));
   }
 
+  /** A call was made again for its repeat: the replica that had made it is gone, or Redis had lost its claim. */
   madeAgain(upstream: string): void {
-    this.#guard(() => this.#metrics.instruments.madeAgain.inc({ upstream }));
+    this.#count(({ madeAgain }) => madeAgain.inc({ upstream }));
   }
 
+  /** A client waits for the response of an equal call under way, or has got it from another replica. */
   joined(upstream: string): void {
-    this.#guard(() => this.#metrics.instruments.joins.inc({ upstream }));
+    this.#count(({ joins }) => joins.inc({ upstream }));
   }
 
+  /** A client got a response that had been kept from an earlier call with the same key. */
   replayed(upstream: string): void {
-    this.#guard(() => this.#metrics.instruments.replays.inc({ upstream }));
+    this.#count(({ replays }) => replays.inc({ upstream }));
   }
 
+  /** A credential of the upstream that can change was renewed, or could not be. */
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
     this.#guard(() => this.#metrics.credentialRenewal(upstream, outcome));
   }
 
+  /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
   configured(upstreams: Iterable<UpstreamSettings>): void {
     this.#live.configured(upstreams);
   }
 
+  /** Where gauges read from; the last one given counts. */
   observe(source: PressureSource): void {
     this.#source = source;
   }
 
+  /** Pressure per configured upstream, this replica. */
   live(): readonly LivePressure[] {
-    return this.#live.read(this.#clock.monotonic());
+    return this.#live.read(this.#reporters.clock.monotonic());
   }
 
   limiterHealth(): LimiterHealth {
-    return { ...this.#health };
+    return this.#health;
   }
 
+  /** Label under which a workspace may be shown: its own or `other`. */
   labelOf(workspaceId: string): string {
     return this.#labels.peek(workspaceId);
   }
@@ -203,7 +205,7 @@ export class RunningTelemetry implements Telemetry {
   }
 
   /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
-  lanes(): Iterable<FollowedLane> {
+  lanes(): Iterable<LiveLane> {
     return this.#live.lanes();
   }
 
@@ -219,7 +221,11 @@ export class RunningTelemetry implements Telemetry {
 
   /** Exports buffered spans. Called once, last. */
   async close(): Promise<void> {
-    await this.#tracing?.close();
+    await this.#reporters.tracing?.close();
+  }
+
+  #count(count: (instruments: Instruments) => void): void {
+    this.#guard(() => count(this.#metrics.instruments));
   }
 
   /** Nothing that goes wrong here may touch a call. */

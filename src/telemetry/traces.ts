@@ -6,7 +6,7 @@
  * records target URLs and script arguments and would hand the client's `baggage` to the upstream.
  */
 import type { Log } from './events.ts';
-import type { Tracing } from './spans.ts';
+import { Tracing } from './spans.ts';
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -29,10 +29,9 @@ export function tracingConfigured(env: Environment): boolean {
  */
 export async function startTracing(env: Environment, instanceId: string, log: Log): Promise<Tracing | null> {
   if (!tracingConfigured(env)) return null;
-  const [{ NodeSDK }, resources, spans] = await Promise.all([
+  const [{ NodeSDK }, resources] = await Promise.all([
     import('@opentelemetry/sdk-node'),
     import('@opentelemetry/resources'),
-    import('./spans.ts'),
   ]);
   const { defaultResource, detectResources, resourceFromAttributes } = resources;
   const { resourceAttributesEnvDetector, serviceNameEnvDetector } = resources;
@@ -51,7 +50,7 @@ export async function startTracing(env: Environment, instanceId: string, log: Lo
   });
   sdk.start();
   log.info('traces are exported', { service: String(resource.attributes['service.name']) });
-  return new spans.Tracing(async () => {
+  return new Tracing(async () => {
     try {
       await sdk.shutdown();
     } catch (cause) {

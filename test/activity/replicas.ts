@@ -74,7 +74,7 @@ export function observingReplica(
       const to = upstreams.get(upstream);
       if (to === undefined) throw new Error('no such upstream');
       const call = telemetry.begin(callAt(clock, { id: `call-${++made}` }));
-      call.identified(callerNamed(workspaceId));
+      call.caller = callerNamed(workspaceId);
       call.routed(to);
       call.admitting(laneKey('lane'));
       call.sent();

@@ -125,7 +125,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     const call = telemetry.begin(
       callAt(clock, { id: `played-${++played}`, receivedAt: clock.monotonic() - ageMs }),
     );
-    call.identified(callerNamed(workspace));
+    call.caller = callerNamed(workspace);
     call.routed(upstream === 'lm' ? lm : shop);
     call.admitting(laneKey('lane'));
     for (let n = 0; n < absorbed; n++) {
@@ -137,7 +137,7 @@ export async function drivenPage(clock: Clock = systemClock) {
       call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy: 'ceiling_minute' });
       return () => {};
     }
-    if (end === 'wait') call.queued(laneKey('lane'));
+    if (end === 'wait') call.queued();
     else call.sent();
     const finish = () => {
       call.sent();

@@ -41,10 +41,10 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
   const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {
     for (let n = 0; n < 10_000; n++) {
       const call = telemetry.begin(callAt(clock, { id: `${name}-${n}` }));
-      call.identified(callerNamed(`${name}-${n}`));
+      call.caller = callerNamed(`${name}-${n}`);
       call.routed(n % 2 === 0 ? lm : shop);
       call.admitting(laneKey('lane'));
-      call.queued(laneKey('lane'));
+      call.queued();
       clock.advance(5);
       call.sent();
       call.answered(200, null);

@@ -1,19 +1,18 @@
 /** Telemetry that reports nothing. */
-import type { CallTelemetry, Telemetry } from '../../src/telemetry/events.ts';
+import type { CallRecord } from '../../src/telemetry/call-record.ts';
+import type { Telemetry } from '../../src/telemetry/telemetry.ts';
 import { otherLabel } from '../../src/telemetry/labels.ts';
-import { silentLog } from '../../src/telemetry/noop.ts';
+import { silentLog } from '../../src/telemetry/events.ts';
 
 const nothing = (): void => {};
 
-const silentCall: CallTelemetry = {
+const silentCall: CallRecord = {
   traceId: null,
-  identified: nothing,
+  caller: null,
   routed: nothing,
   admitting: nothing,
   queued: nothing,
-  granted: nothing,
-  sent: nothing,
-  traceparent: () => null,
+  sent: () => null,
   answered: nothing,
   absorbed: nothing,
   attemptFailed: nothing,

@@ -14,7 +14,7 @@ import {
   type StoreParts,
   type Stores,
 } from '../../src/limiter/stores.ts';
-import type { Telemetry } from '../../src/telemetry/events.ts';
+import type { Telemetry } from '../../src/telemetry/telemetry.ts';
 import { noTelemetry } from './no-telemetry.ts';
 
 export interface TestReplica extends Stores {

@@ -1,32 +1,30 @@
 import { describe, expect, test } from '@jest/globals';
 import { laneKey } from '../../src/ids.ts';
 import { workspaceLabel } from '../../src/identity.ts';
-import type { CallTelemetry } from '../../src/telemetry/events.ts';
+import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
 
 const label = workspaceLabel('a label key of a test', 'acme');
 
-function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acme'): CallTelemetry {
+function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acme'): CallRecord {
   const call = given.telemetry.begin(callAt(given.clock));
-  call.identified(callerNamed(workspace));
+  call.caller = callerNamed(workspace);
   call.routed(upstream);
-  call.admitting();
+  call.admitting(laneKey('lane'));
   return call;
 }
 
 /** Waits 200 ms, is throttled after 50 ms, waits 1 s, is answered after 300 ms. */
-function throttledOnce(given: ReturnType<typeof driven>): CallTelemetry {
+function throttledOnce(given: ReturnType<typeof driven>): CallRecord {
   const call = enter(given);
-  call.queued(laneKey('lane'));
+  call.queued();
   given.clock.advance(200);
-  call.granted();
   call.sent();
   given.clock.advance(50);
   call.answered(429, { kind: 'rate', waitMs: 1000, meter: 'requests' });
   call.absorbed();
-  call.queued(laneKey('lane'));
+  call.queued();
   given.clock.advance(1000);
-  call.granted();
   call.sent();
   given.clock.advance(300);
   call.answered(200, null);
@@ -76,12 +74,12 @@ describe('the metrics of a call', () => {
     const given = driven();
     const call = given.telemetry.begin(callAt(given.clock));
     given.clock.advance(2);
-    call.identified(callerNamed('acme'));
+    call.caller = callerNamed('acme');
     call.routed(lm);
     given.clock.advance(5_000);
-    call.admitting();
+    call.admitting(laneKey('lane'));
     given.clock.advance(1);
-    call.queued(laneKey('lane'));
+    call.queued();
     given.clock.advance(700);
     call.sent();
     given.clock.advance(90);
@@ -94,7 +92,7 @@ describe('the metrics of a call', () => {
   test('show it waiting, then in flight, then not at all', async () => {
     const given = driven();
     const call = enter(given);
-    call.queued(laneKey('lane'));
+    call.queued();
     given.clock.advance(4_000);
     expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(4);
@@ -109,13 +107,13 @@ describe('the metrics of a call', () => {
   test('keep the age of a call that goes back to its lane', async () => {
     const given = driven();
     const old = enter(given);
-    old.queued(laneKey('lane'));
+    old.queued();
     given.clock.advance(3_000);
-    enter(given).queued(laneKey('lane'));
+    enter(given).queued();
     old.sent();
     old.answered(429, { kind: 'rate', waitMs: 1, meter: null });
     old.absorbed();
-    old.queued(laneKey('lane'));
+    old.queued();
     expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(3);
   });
 
@@ -123,12 +121,12 @@ describe('the metrics of a call', () => {
     for (const steps of [0, 1, 2, 3]) {
       const given = driven();
       const call = enter(given);
-      if (steps > 0) call.queued(laneKey('lane'));
+      if (steps > 0) call.queued();
       if (steps > 1) call.sent();
       if (steps > 2) call.answered(200, null);
       call.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
       call.ended({ outcome: 'ok', status: 200, code: null });
-      call.queued(laneKey('lane'));
+      call.queued();
       call.sent();
       expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(0);
       expect(await given.value('sluice_in_flight', { upstream: 'lm' })).toBe(0);

@@ -4,7 +4,7 @@ import { trace, TraceFlags } from '@opentelemetry/api';
 import { laneKey } from '../../src/ids.ts';
 import { parentOf } from '../../src/telemetry/spans.ts';
 import { startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
-import { silentLog } from '../../src/telemetry/noop.ts';
+import { silentLog } from '../../src/telemetry/events.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
@@ -33,7 +33,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     const given = driven({ tracing });
 
     const holder = given.telemetry.begin(callAt(given.clock));
-    holder.identified(callerNamed('acme'));
+    holder.caller = callerNamed('acme');
     holder.routed(lm);
     holder.admitting(laneKey('lane-1'));
     holder.sent();
@@ -43,27 +43,26 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
         rawFields: ['traceparent', caller, 'baggage', 'canary=baggage', 'cookie', 'canary'],
       }),
     );
-    call.identified(callerNamed('acme'));
+    call.caller = callerNamed('acme');
     call.routed(lm);
-    call.admitting();
+    call.admitting(laneKey('lane-1'));
     for (const wait of [1, 2]) {
-      call.queued(laneKey('lane-1'));
+      call.queued();
       if (wait === 1) holder.answered(200, null);
-      call.sent();
-      upstreamSaw.push(call.traceparent());
+      upstreamSaw.push(call.sent());
       call.answered(429, { kind: 'rate', waitMs: wait, meter: null });
       call.absorbed();
     }
-    call.queued(laneKey('lane-1'));
+    call.queued();
     call.sent();
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null });
     holder.ended({ outcome: 'ok', status: 200, code: null });
 
     const wild = given.telemetry.begin(callAt(given.clock, { method: 'CANARY', form: 'via' }));
-    wild.identified(callerNamed('canary-workspace'));
+    wild.caller = callerNamed('canary-workspace');
     wild.routed(shop);
-    wild.admitting();
+    wild.admitting(laneKey('lane'));
     wild.sent();
     wild.attemptFailed('upstream_unreachable', 'refused');
     wild.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
@@ -249,14 +248,13 @@ describe('the sampler that the standard variables name', () => {
         callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'] }),
       );
       for (const call of [withoutParent, withParent]) {
-        call.identified(callerNamed('acme'));
+        call.caller = callerNamed('acme');
         call.routed(lm);
         call.admitting(laneKey('lane-1'));
-        call.queued(laneKey('lane-1'));
-        call.sent();
+        call.queued();
       }
-      expect([withoutParent.traceId, withoutParent.traceparent()]).toEqual([null, null]);
-      expect([withParent.traceId, withParent.traceparent()]).toEqual([null, `${caller.slice(0, -2)}00`]);
+      expect([withoutParent.sent(), withoutParent.traceId]).toEqual([null, null]);
+      expect([withParent.sent(), withParent.traceId]).toEqual([`${caller.slice(0, -2)}00`, null]);
       for (const call of [withoutParent, withParent]) call.ended({ outcome: 'ok', status: 200, code: null });
       await given.telemetry.close();
       expect(sink.spans).toEqual([]);
@@ -275,7 +273,7 @@ describe('the sampler that the standard variables name', () => {
     for (const flags of ['00', '01', 'ff']) {
       const rawFields = ['traceparent', `00-${chosen}-00f067aa0ba902b7-${flags}`];
       const call = given.telemetry.begin(callAt(given.clock, { rawFields }));
-      expect(call.traceparent()).toBeNull();
+      expect(call.sent()).toBeNull();
       call.ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
     }
     await given.telemetry.close();

@@ -10,7 +10,7 @@
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { OAuthClient } from '../../config/settings.ts';
-import type { Telemetry } from '../../telemetry/events.ts';
+import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Fetched } from '../oauth-source.ts';
 import type { SendTokenRequest, TokenFetch } from '../token-fetcher.ts';
 import { readRefreshToken, readToken } from '../token-reply.policy.ts';

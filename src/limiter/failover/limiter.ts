@@ -9,7 +9,7 @@
  * overlapping: each such grant is counted (`unavailable`).
  */
 import type { Clock } from '../../clock.ts';
-import type { Telemetry } from '../../telemetry/events.ts';
+import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { Background } from '../redis/background.ts';
 import type {
   Admission,

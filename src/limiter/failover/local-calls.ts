@@ -7,7 +7,7 @@
  * Invariant: a capped lane waits one lease length after the absence began, because calls that Redis granted may be under way.
  */
 import type { Clock } from '../../clock.ts';
-import type { Telemetry } from '../../telemetry/events.ts';
+import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Background } from '../redis/background.ts';
 import {
   queuedWithoutForecast,

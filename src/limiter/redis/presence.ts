@@ -8,7 +8,7 @@
  * knows of the record never goes back, and it declares nothing by itself: it reports what it knows, and the script compares.
  */
 import type { Clock, Random } from '../../clock.ts';
-import type { Telemetry } from '../../telemetry/events.ts';
+import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { replicaId, type ReplicaId } from '../../ids.ts';
 import { amountOf, listOf, numberOf, textOf } from '../../redis/malformed-reply.ts';
 import { runOwn } from './protocol/commands.ts';

@@ -1,6 +1,6 @@
 /** What all bucket sessions of a replica share. Data and ports only. */
 import type { Clock } from '../../clock.ts';
-import type { Telemetry } from '../../telemetry/events.ts';
+import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Background } from './background.ts';
 import type { EndedLeases } from './ended-leases.ts';
 import type { LimiterListener } from '../limiter.ts';

@@ -2,7 +2,7 @@
 import type { Entry, Follower, Log } from '../../../src/log/log.ts';
 import { logKey, replicaId } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
-import type { Telemetry } from '../../../src/telemetry/events.ts';
+import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { Chance } from '../chance.ts';
 import { Connection } from './connection.ts';

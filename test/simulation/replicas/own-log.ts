@@ -5,7 +5,7 @@ import { RedisLog } from '../../../src/log/redis-log.ts';
 import type { RedisConnection } from '../../../src/redis/connection.ts';
 import { createRedisHealth, type RedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
-import type { Telemetry } from '../../../src/telemetry/events.ts';
+import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import type { Chance } from '../chance.ts';
 import type { Process } from './process.ts';

@@ -5,7 +5,7 @@
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import type { Settings } from '../../../src/config/settings.ts';
 import { createStores, type Stores } from '../../../src/limiter/stores.ts';
-import type { Telemetry } from '../../../src/telemetry/events.ts';
+import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';

@@ -1,0 +1,316 @@
+/**
+ * What is reported about one call: metrics, its log line, its spans, and what listeners are told. The stages of the journey fill the
+ * record as the call goes. What shows a call under way is reported at once (waiting, in flight, throttled, spans of waits and
+ * attempts), the rest by `ended`.
+ *
+ * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
+ * span open. No method throws, because a fault of telemetry must not end a call.
+ */
+import type { Call, Caller, Throttle } from '../call.ts';
+import type { Clock } from '../clock.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
+import type { FailureReason, RefusalCode } from '../errors.ts';
+import type { LaneKey } from '../ids.ts';
+import { knownMethods, type CallEnd, type FactSink } from './events.ts';
+import { noneLabel, type Labels } from './labels.ts';
+import type { Live, LiveCall } from './live.ts';
+import type { CallLogger } from './logger.ts';
+import type { Metrics, WorkspaceLabels } from './metrics.ts';
+import type { CallSpans, Tracing } from './spans.ts';
+
+/** The record of a call as the stages see it. */
+export type CallRecord = Pick<RunningCallRecord, keyof RunningCallRecord>;
+
+/** Where all calls are reported. */
+export interface CallReporters {
+  readonly clock: Clock;
+  readonly metrics: Metrics;
+  readonly labels: Labels;
+  readonly live: Live;
+  readonly logger: CallLogger;
+  /** `null` = no call is traced. */
+  readonly tracing: Tracing | null;
+  readonly sinks: readonly FactSink[];
+  /** Called with a bug in telemetry itself. */
+  readonly failed: (cause: unknown) => void;
+}
+
+/** Ids of absorbed attempts that a log line names at most. */
+const maxIds = 32;
+
+const tenth = (ms: number): number => Math.round(ms * 10) / 10;
+
+export class RunningCallRecord {
+  /** Whose call it is; set when its API key has named a workspace. */
+  caller: Caller | null = null;
+  readonly #to: CallReporters;
+  readonly #call: Call;
+  #upstream: string = noneLabel;
+  #settings: UpstreamSettings | null = null;
+  #lane: LaneKey | null = null;
+  /** As it is counted while it waits or is in flight; `null` while its workspace or upstream is not known. */
+  #live: LiveCall | null = null;
+  /** They begin when it is known whose call it is, because that decides whether the call is traced. */
+  #spans: CallSpans | null = null;
+  #isOver = false;
+
+  // When steps were, monotonic milliseconds; `null`: not yet, or not now.
+  #routedAt: number;
+  #admittingAt: number | null = null;
+  #queuedAt: number | null = null;
+  #sentAt: number | null = null;
+  #headAt: number | null = null;
+  /** Time in the lane, all waits together. */
+  #heldMs = 0;
+  /** From sending to the head (or to the break), all attempts together. */
+  #upstreamMs = 0;
+
+  #attempts = 0;
+  #absorbed = 0;
+  /** The id that the upstream gave the attempt in flight, where that was throttled. */
+  #throttledId: string | null = null;
+  readonly #absorbedIds: string[] = [];
+  #reason: FailureReason | null = null;
+
+  constructor(call: Call, reporters: CallReporters) {
+    this.#to = reporters;
+    this.#call = call;
+    this.#routedAt = call.receivedAt;
+  }
+
+  /** 32 hex digits; `null` when the call is not traced. */
+  get traceId(): string | null {
+    return this.#spans?.traceId ?? null;
+  }
+
+  /** The target belongs to this upstream. Time until here counts as overhead, and reading the body after it does not. */
+  routed(upstream: UpstreamSettings): void {
+    this.#guard(() => {
+      this.#routedAt = this.#now();
+      this.#upstream = upstream.name;
+      this.#settings = upstream;
+      this.#to.metrics.beginUpstream(upstream.name);
+      if (this.caller === null) return;
+      const { receivedAt } = this.#call;
+      this.#live = { workspaceId: this.caller.workspace.id, upstream: upstream.name, receivedAt };
+    });
+  }
+
+  /** The body is complete; admission to this lane begins. */
+  admitting(lane: LaneKey): void {
+    this.#guard(() => {
+      const now = (this.#admittingAt = this.#now());
+      this.#lane = lane;
+      this.#beginSpans();
+      this.#tell((sink, workspaceId, upstream) => sink.arrived(workspaceId, upstream, now));
+    });
+  }
+
+  /** The call waits in its lane, until it is sent or has ended. Repeated for a call that goes back to its lane. */
+  queued(): void {
+    this.#guard(() => {
+      if (this.#isOver || this.#queuedAt !== null) return;
+      this.#queuedAt = this.#now();
+      if (this.#live !== null) this.#to.live.waits(this.#live);
+      this.#spans?.waiting();
+    });
+  }
+
+  /** The attempt's bytes go to the transport. Returns the value of its `traceparent`, or `null` where it has none. */
+  sent(): string | null {
+    this.#guard(() => {
+      if (this.#isOver) return;
+      this.#waitEnded();
+      this.#attemptEnded();
+      if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
+      this.#sentAt = this.#now();
+      if (this.#live !== null) this.#to.live.sent(this.#live);
+      this.#spans?.sent(this.#attempts);
+      this.#attempts += 1;
+    });
+    return this.#spans?.traceparent() ?? null;
+  }
+
+  /**
+   * The head of the attempt's response arrived. `throttle`: how it was classified. `upstreamId`: the id that the upstream gave
+   * the attempt; shown for throttled ones.
+   */
+  answered(status: number, throttle: Throttle | null, upstreamId: string | null = null): void {
+    this.#guard(() => {
+      this.#headArrived();
+      this.#throttledId = throttle === null ? null : upstreamId;
+      this.#spans?.answered(status, throttle?.kind ?? null, this.#throttledId);
+      if (throttle === null) return;
+      const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
+      this.#to.metrics.instruments.throttles.inc({ ...this.#by(), kind });
+      this.#tell((sink, workspaceId, upstream) => sink.throttled(workspaceId, upstream, kind));
+    });
+  }
+
+  /** The throttled response is kept from the client; the call is admitted again. Ends the attempt. */
+  absorbed(): void {
+    this.#guard(() => {
+      this.#attemptEnded();
+      this.#absorbed += 1;
+      if (this.#throttledId !== null && this.#absorbedIds.length < maxIds) {
+        this.#absorbedIds.push(this.#throttledId);
+      }
+      this.#to.metrics.instruments.absorbed.inc(this.#by());
+      this.#tell((sink, workspaceId, upstream) => sink.absorbed(workspaceId, upstream));
+    });
+  }
+
+  /**
+   * The attempt broke without a usable response. `error` is a code of ours, never a message; `reason` why it broke, `null`
+   * where nothing is wrong on the way to the upstream. Ends the attempt.
+   */
+  attemptFailed(error: RefusalCode | 'client_gone' | 'reset', reason: FailureReason | null): void {
+    this.#guard(() => {
+      this.#headArrived();
+      if (reason !== null) {
+        this.#reason = reason;
+        this.#to.metrics.instruments.failures.inc({ upstream: this.#upstream, reason });
+      }
+      this.#spans?.attemptFailed(error, reason);
+      this.#attemptEnded();
+    });
+  }
+
+  /** The call is over: its response is written, or its client is gone. Only the first one counts. */
+  ended(end: CallEnd): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#guard(() => {
+      this.#headArrived();
+      this.#waitEnded();
+      this.#attemptEnded();
+      this.#report(end);
+    });
+  }
+
+  #report(end: CallEnd): void {
+    const { outcome, status, code, heldBy = null } = end;
+    const { metrics, logger } = this.#to;
+    const { heldRefusals, queueWait, overhead, logLinesLeftOut } = metrics.instruments;
+    const by = this.#by();
+    const { upstream } = by;
+    const now = this.#now();
+    const durationMs = now - this.#call.receivedAt;
+    const overheadMs = this.#overheadMs(now);
+    const own = { waitedMs: this.#heldMs, attempts: this.#attempts, absorbed: this.#absorbed };
+    const { waitedMs, attempts, absorbed } = end.admission ?? own;
+
+    this.#beginSpans();
+    this.#spans?.ended(end, { waitedMs, attempts, absorbed });
+
+    metrics.callEnded(by, outcome, code);
+    if (heldBy !== null) heldRefusals.inc({ upstream, held_by: heldBy });
+    if (this.#admittingAt !== null) {
+      const exemplar = this.#exemplar();
+      queueWait.observe({ labels: { upstream, outcome }, value: waitedMs / 1000, ...exemplar });
+      overhead.observe({ labels: { upstream }, value: overheadMs / 1000, ...exemplar });
+    }
+
+    const isWritten = logger.callEnded(outcome, this.caller !== null, {
+      requestId: this.#call.id,
+      ...by,
+      method: knownMethods.has(this.#call.method) ? this.#call.method : 'other',
+      outcome,
+      status,
+      code,
+      heldBy,
+      // Why the last failed attempt failed, also where a later attempt succeeded.
+      reason: this.#reason,
+      waitedMs: tenth(waitedMs),
+      attempts,
+      absorbed,
+      absorbedIds: this.#absorbedIds.length === 0 ? undefined : this.#absorbedIds,
+      upstreamMs: tenth(this.#upstreamMs),
+      overheadMs: tenth(overheadMs),
+      durationMs: tenth(durationMs),
+      traceId: this.traceId,
+    });
+    if (!isWritten) logLinesLeftOut.inc();
+
+    const fact = { outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs };
+    this.#tell((sink, workspaceId) => sink.ended(workspaceId, upstream, fact));
+  }
+
+  /** Our own share of the time until the latest head, or until `now` when there was none: without waiting, reading the body, the upstream. */
+  #overheadMs(now: number): number {
+    const before = this.#routedAt - this.#call.receivedAt;
+    if (this.#admittingAt === null) return before;
+    const sinceAdmission = (this.#headAt ?? now) - this.#admittingAt;
+    return Math.max(0, before + sinceAdmission - this.#heldMs - this.#upstreamMs);
+  }
+
+  #beginSpans(): void {
+    const { tracing, clock } = this.#to;
+    if (tracing === null || this.#spans !== null) return;
+    this.#spans = tracing.begin(this.#call, {
+      startedAt: clock.now() - (clock.monotonic() - this.#call.receivedAt),
+      workspace: this.caller === null ? null : this.#label(),
+      upstream: this.#settings,
+      lane: this.#lane,
+    });
+  }
+
+  /** The head of the attempt in flight has come, or will not come any more. */
+  #headArrived(): void {
+    if (this.#sentAt === null) return;
+    this.#headAt = this.#now();
+    const ms = this.#headAt - this.#sentAt;
+    this.#sentAt = null;
+    this.#upstreamMs += ms;
+    const labels = { upstream: this.#upstream };
+    this.#to.metrics.instruments.upstreamTime.observe({ labels, value: ms / 1000, ...this.#exemplar() });
+  }
+
+  #waitEnded(): void {
+    if (this.#queuedAt === null) return;
+    this.#heldMs += this.#now() - this.#queuedAt;
+    this.#queuedAt = null;
+    if (this.#live !== null) this.#to.live.left(this.#live);
+    this.#spans?.waitEnded();
+  }
+
+  /** The attempt in flight has ended, if there was one. */
+  #attemptEnded(): void {
+    if (this.#live !== null) this.#to.live.left(this.#live);
+    this.#spans?.attemptEnded();
+  }
+
+  /** Labels of the counters that name a workspace; their series have begun. */
+  #by(): WorkspaceLabels {
+    const by = { workspace: this.#label(), upstream: this.#upstream };
+    this.#to.metrics.beginWorkspace(by);
+    return by;
+  }
+
+  /** Asked for each fact, not kept: a label may be taken back while the call waits. */
+  #label(): string {
+    return this.caller === null ? noneLabel : this.#to.labels.of(this.caller.workspace.id);
+  }
+
+  #exemplar(): { readonly exemplarLabels?: { readonly trace_id: string } } {
+    return this.traceId === null ? {} : { exemplarLabels: { trace_id: this.traceId } };
+  }
+
+  /** Listeners hear only of calls whose workspace and upstream are known. */
+  #tell(tell: (sink: FactSink, workspaceId: string, upstream: string) => void): void {
+    if (this.#live === null) return;
+    for (const sink of this.#to.sinks) tell(sink, this.#live.workspaceId, this.#live.upstream);
+  }
+
+  #now(): number {
+    return this.#to.clock.monotonic();
+  }
+
+  #guard(step: () => void): void {
+    try {
+      step();
+    } catch (cause) {
+      this.#to.failed(cause);
+    }
+  }
+}
