@@ -159,6 +159,10 @@ export class Gateway {
     return this.#inUse.settings.upstreams.has(name);
   }
 
+  upstreamNames(): readonly string[] {
+    return [...this.#inUse.settings.upstreams.keys()];
+  }
+
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
     const { repeats, stores, controls } = this.#parts;

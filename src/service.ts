@@ -39,6 +39,13 @@ export interface ServiceParts extends ObservationParts {
   readonly limiter?: SharedBy;
 }
 
+export interface DrainRequest {
+  /** Cuts the drain short. */
+  readonly signal?: AbortSignal;
+  /** No load balancer has to notice first that this replica takes no more calls: `server.drainDelaySeconds` does not hold. */
+  readonly isAlone?: boolean;
+}
+
 export interface Service {
   readonly dataAddress: AddressInfo;
   readonly adminAddress: AddressInfo;
@@ -46,8 +53,8 @@ export interface Service {
   readonly telemetry: RunningTelemetry;
   /** Takes over new settings, but for those that only a restart can change; resolves when calls see them. */
   reconfigure(settings: Settings): Promise<void>;
-  /** Ends without losing a response; `signal` cuts it short. Resolves with the number of connections that were cut. */
-  drain(signal?: AbortSignal): Promise<number>;
+  /** Ends without losing a response. Resolves with the number of connections that were cut. */
+  drain(options?: DrainRequest): Promise<number>;
   /** Ends at once. */
   close(): Promise<void>;
 }
@@ -108,11 +115,11 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       await gateway.reconfigure(usable);
       observation.reconfigure(usable);
     },
-    async drain(signal) {
+    async drain({ signal, isAlone = false } = {}) {
       draining = true;
       const startedAt = clock.monotonic();
       const { drainSeconds, drainDelaySeconds } = settings.server;
-      const [limitMs, delayMs] = [drainSeconds * 1000, drainDelaySeconds * 1000];
+      const [limitMs, delayMs] = [drainSeconds * 1000, isAlone ? 0 : drainDelaySeconds * 1000];
       const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
       // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
       const cancelLast = clock.after(Math.max(delayMs, limitMs - lastResponsesMs), () => gateway.drain(0));
@@ -190,6 +197,7 @@ function controlActions(gateway: Gateway): ControlActions {
   const known = async (upstream: string, act: () => Promise<ControlResult>): Promise<ControlResult> =>
     gateway.hasUpstream(upstream) ? act() : 'unknown';
   return {
+    upstreams: () => gateway.upstreamNames(),
     open: (upstream) => known(upstream, () => controls.open(upstream)),
     pause: (upstream, ms) => known(upstream, () => controls.pause(upstream, ms)),
     resume: (upstream) => known(upstream, () => controls.resume(upstream)),

@@ -1,7 +1,8 @@
 /** The commands: what each is for, which options it takes, and what runs it. Nothing here runs anything by itself. */
 import { parseArgs, type ParseArgsConfig } from 'node:util';
-import { nearest } from '../nearest.ts';
+import { nearest } from '../nearest.policy.ts';
 import type { CliIo } from './io.ts';
+import { firstUpstream, firstUpstreams } from './first-upstreams.ts';
 
 type Options = NonNullable<ParseArgsConfig['options']>;
 type Values<O extends Options> = ReturnType<
@@ -83,6 +84,12 @@ const control = {
   admin: { type: 'string', default: 'http://127.0.0.1:9090' },
 } as const;
 
+/** A time as people write it, `90`, `90s`, `5m` or `2h`, in seconds; 0 = it is none. */
+function secondsOf(text: string): number {
+  const [, digits, unit = 's'] = /^(\d+(?:\.\d+)?)([smh])?$/.exec(text.trim()) ?? [];
+  return digits === undefined ? 0 : Number(digits) * { s: 1, m: 60, h: 3_600 }[unit as 's' | 'm' | 'h'];
+}
+
 /** What is wrong with the options of a command at the admin port. */
 function controlFault(
   { upstream, admin }: { readonly upstream: string; readonly admin: string },
@@ -107,6 +114,24 @@ const verbCommand = (verb: 'open' | 'resume', purpose: string, does: string) =>
 
 /** Every command by its words. */
 const commands = {
+  init: define({
+    purpose: 'write a first configuration',
+    usage: `sluice init [--upstream NAME-OR-ORIGIN] [--config FILE]
+
+Writes a configuration with one upstream and an API key, and what is secret of it into .env
+beside it, which the other commands read. NAME is one of ${firstUpstreams.join(', ')} (openai unless
+given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless given.`,
+    options: { ...config, upstream: { type: 'string', short: 'u', default: 'openai' } },
+    read({ config, upstream: written }, positionals) {
+      const fault = fileFault(config, positionals);
+      if (fault !== null) return fault;
+      const upstream = firstUpstream(written);
+      return upstream === null
+        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com.`
+        : { config, upstream };
+    },
+    run: async (read, io) => (await import('./init.ts')).runInit(read, io),
+  }),
   serve: define({
     purpose: 'run the gateway',
     usage: 'sluice serve [--config FILE]\n\nRuns the gateway. FILE is sluice.yaml unless given.',
@@ -172,18 +197,19 @@ The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
   ),
   pause: define({
     purpose: 'pause an upstream on all replicas',
-    usage: `sluice pause --upstream NAME --seconds N [--admin URL]
+    usage: `sluice pause --upstream NAME --seconds TIME [--admin URL]
 
-Sends nobody to an upstream for N seconds, on all replicas; calls wait as long as they may.
+Sends nobody to an upstream for this time, on all replicas; calls wait as long as they may.
+TIME is a number of seconds, or like 90s, 5m or 2h.
 The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
     options: { ...control, seconds: { type: 'string' } },
     read({ upstream = '', admin, seconds: written = '0' }, positionals) {
-      const seconds = Number(written);
+      const seconds = secondsOf(written);
       const fault = controlFault({ upstream, admin }, positionals);
       if (fault !== null) return fault;
       return seconds > 0 && seconds <= 86_400
         ? { verb: 'pause' as const, upstream, seconds, admin }
-        : '--seconds is a number above 0, at most 86400.';
+        : '--seconds is a time above 0, such as 90, 90s or 5m; at most 24h.';
     },
     run: async (read, io) => (await import('./control.ts')).runControl(read, io),
   }),

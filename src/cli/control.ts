@@ -31,7 +31,7 @@ export async function runControl(
   }
   const text = await response.text();
   if (response.ok) {
-    io.out(`${upstream}: ${done[verb]}`);
+    io.out(`${upstream}: ${text.includes('not_paused') ? 'was not paused' : done[verb]}`);
     return 0;
   }
   const said = detailOf(text) ?? `The response has status ${response.status}.`;

@@ -10,9 +10,12 @@ import { systemClock, type Clock } from '../clock.ts';
  */
 const sameSignalMs = 500;
 
+/** `SIGTERM` is how a supervisor ends a process, `SIGINT` how a person does at a terminal. */
+export type EndSignal = 'SIGTERM' | 'SIGINT';
+
 export interface EndSignals {
   /** Resolves at the first SIGTERM or SIGINT. */
-  readonly first: Promise<void>;
+  readonly first: Promise<EndSignal>;
   /** Resolves at a signal that is no repetition of the first. */
   readonly second: Promise<void>;
 }
@@ -20,16 +23,16 @@ export interface EndSignals {
 /** Listens from now on, until the process ends. */
 export function endSignals(
   clock: Pick<Clock, 'monotonic'> = systemClock,
-  source: { on(name: 'SIGTERM' | 'SIGINT', heard: () => void): unknown } = process,
+  source: { on(name: EndSignal, heard: () => void): unknown } = process,
 ): EndSignals {
-  const first = Promise.withResolvers<void>();
+  const first = Promise.withResolvers<EndSignal>();
   const second = Promise.withResolvers<void>();
   let firstAt: number | null = null;
-  const heard = (): void => {
+  const heard = (name: EndSignal): void => {
     firstAt ??= clock.monotonic();
-    first.resolve();
+    first.resolve(name);
     if (clock.monotonic() - firstAt >= sameSignalMs) second.resolve();
   };
-  for (const name of ['SIGTERM', 'SIGINT'] as const) source.on(name, heard);
+  for (const name of ['SIGTERM', 'SIGINT'] as const) source.on(name, () => heard(name));
   return { first: first.promise, second: second.promise };
 }

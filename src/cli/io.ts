@@ -8,5 +8,7 @@ export interface CliIo {
   /** Same, standard error. */
   readonly err: (text: string) => void;
   readonly env: Env;
+  /** A person reads standard error. */
+  readonly isTerminal: boolean;
   readonly clock: Pick<Clock, 'now'>;
 }

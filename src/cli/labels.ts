@@ -5,12 +5,13 @@
 import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, WorkspaceKey } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
+import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 
 /** The settings of the file, or `null` with every problem on standard error. */
 function settingsOf(config: string, io: CliIo): Settings | null {
   try {
-    return loadSettings({ path: config, env: io.env });
+    return loadSettings({ path: config, env: withEnvFile(config, io.env) });
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);

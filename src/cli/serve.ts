@@ -1,6 +1,6 @@
 /**
  * `sluice serve`: runs the gateway until a signal ends it. Owns signals and reloads.
- * SIGHUP reloads, SIGTERM and SIGINT drain, a second one of them ends at once.
+ * SIGHUP reloads, SIGTERM and SIGINT drain (SIGINT without waiting for a load balancer), a second one of them ends at once.
  */
 import { systemClock, systemRandom } from '../clock.ts';
 import { hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
@@ -14,7 +14,9 @@ import { sharedBy } from '../limiter/stores.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
+import { announcement } from './announcement.ts';
 import { endSignals } from './end-signal.ts';
+import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
@@ -26,9 +28,10 @@ type First = Awaited<ReturnType<typeof firstSettings>>;
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
   const slices = createSlices(systemClock);
+  const env = withEnvFile(config, io.env);
   let first: First;
   try {
-    first = await firstSettings({ path: config, env: io.env }, slices);
+    first = await firstSettings({ path: config, env }, slices);
   } catch (error) {
     if (!(error instanceof ConfigError || error instanceof CheckThreadError)) throw error;
     io.err(error.message);
@@ -46,25 +49,40 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       limiter: sharedBy(io.env),
     });
   } catch (error) {
-    io.err(`Sluice could not start: ${error instanceof Error ? error.message : String(error)}`);
+    io.err(`Sluice could not start: ${whyNotStarted(error)}`);
     return 1;
   }
   const { log } = service.telemetry;
-  const watch = watchFile(config, { first, service, slices, io });
+  const watch = watchFile(config, { first, service, slices, io: { ...io, env } });
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
+  if (io.isTerminal) io.err(announcement(first.settings, service, io.clock.now()));
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   for (const warning of ofLabelKey(first.settings)) log.warn(warning);
   await warnOfUncallable(first.settings, slices, { io, log });
   await warnOfRefreshFiles(first.settings, log);
-  await signals.first;
+  const signal = await signals.first;
   log.info('draining');
   const stopNow = new AbortController();
   void signals.second.then(() => stopNow.abort());
-  const [cut] = await Promise.all([service.drain(stopNow.signal), watch.close()]);
+  const [cut] = await Promise.all([
+    service.drain({ signal: stopNow.signal, isAlone: signal === 'SIGINT' }),
+    watch.close(),
+  ]);
   if (cut > 0) log.warn('connections were cut at the end of the drain', { cut });
   log.info('ended', { cut });
   process.exit(0);
+}
+
+function whyNotStarted(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const code = 'code' in error ? error.code : null;
+  const port = 'port' in error ? String(error.port) : '';
+  if (code === 'EADDRINUSE')
+    return `port ${port} is in use. End what listens there, or give server.port and server.adminPort other numbers.`;
+  if (code === 'EACCES')
+    return `port ${port} may not be used by this user. Give server.port a number above 1023.`;
+  return error.message;
 }
 
 /** The log, on standard output. When lines of it are lost, standard error says so once, and the log itself when it goes on. */

@@ -3,7 +3,7 @@
  * only numbers and kinds of values.
  */
 import type { z } from 'zod';
-import { didYouMean } from '../nearest.ts';
+import { didYouMean } from '../nearest.policy.ts';
 import type { Finding, Path } from './problem.ts';
 
 type Issue = z.core.$ZodIssue;

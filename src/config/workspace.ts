@@ -1,6 +1,6 @@
 /** `workspaces.<id>`: who may call, and how much. */
 import { z } from 'zod';
-import { didYouMean } from '../nearest.ts';
+import { didYouMean } from '../nearest.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds } from './defaults.ts';
 import type { Path } from './problem.ts';

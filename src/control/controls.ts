@@ -36,8 +36,11 @@ interface Known {
   readonly opened: Set<BucketKey>;
 }
 
-/** The outcome of one command of the operator. `unavailable`: Redis could not be asked, so nothing was changed. */
-export type ControlOutcome = 'done' | 'unavailable';
+/**
+ * The outcome of one command of the operator. `unavailable`: Redis could not be asked, so nothing was changed. `not_paused`: there was no
+ * pause to end.
+ */
+export type ControlOutcome = 'done' | 'not_paused' | 'unavailable';
 
 export class Controls {
   readonly #parts: ControlsParts;
@@ -82,7 +85,10 @@ export class Controls {
   }
 
   async resume(upstream: string): Promise<ControlOutcome> {
-    return this.#adopt(upstream, await this.#parts.store.resume(this.#parts.keyOf(upstream)));
+    const { store, keyOf } = this.#parts;
+    const before = await store.read(keyOf(upstream));
+    const outcome = await this.#adopt(upstream, await store.resume(keyOf(upstream)));
+    return outcome === 'done' && before !== 'unavailable' && before.pausedMs === 0 ? 'not_paused' : outcome;
   }
 
   async open(upstream: string): Promise<ControlOutcome> {

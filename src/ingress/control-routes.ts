@@ -3,12 +3,15 @@
  * Owns: how they answer, and that each command is reported. Does not own: who may give one (`admin-guard.ts`).
  */
 import type { Express, Request, Response } from 'express';
+import { nearest } from '../nearest.policy.ts';
 import { adminProblem } from './admin-guard.ts';
 
-/** The result of a command; `unknown` = there is no such upstream. */
-export type ControlResult = 'done' | 'unavailable' | 'unknown';
+/** The result of a command: `not_paused` = there was no pause to end; `unknown` = there is no such upstream. */
+export type ControlResult = 'done' | 'not_paused' | 'unavailable' | 'unknown';
 
 export interface ControlActions {
+  /** Names of the upstreams that are configured now. */
+  upstreams(): readonly string[];
   open(upstream: string): Promise<ControlResult>;
   pause(upstream: string, ms: number): Promise<ControlResult>;
   resume(upstream: string): Promise<ControlResult>;
@@ -42,9 +45,9 @@ export function addControlRoutes(
       const seconds = verb === 'pause' ? secondsOf(request.url) : null;
       const acting = act(name, seconds);
       const result = acting === null ? 'invalid' : await acting;
-      const isKnown = result === 'done' || result === 'unavailable';
+      const isKnown = result !== 'unknown' && result !== 'invalid';
       onCommand({ verb, upstream: isKnown ? name : null, seconds, result });
-      respond(response, result);
+      respond(response, result, nearest(name, actions.upstreams()));
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
       response.set('Allow', 'POST');
@@ -62,9 +65,11 @@ function secondsOf(url: string): number | null {
   return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
 }
 
-function respond(response: Response, result: GivenCommand['result']): void {
+/** @param meant the name that was probably meant where there is no such upstream; `null` = none is near */
+function respond(response: Response, result: GivenCommand['result'], meant: string | null): void {
   switch (result) {
     case 'done':
+    case 'not_paused':
       response.json({ result });
       return;
     case 'invalid':
@@ -86,7 +91,7 @@ function respond(response: Response, result: GivenCommand['result']): void {
       adminProblem(response, {
         status: 404,
         code: 'not_found',
-        detail: 'No upstream of the configuration has this name.',
+        detail: `No upstream of the configuration has this name${meant === null ? '.' : `: did you mean ${meant}?`}`,
       });
   }
 }

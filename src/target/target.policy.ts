@@ -5,6 +5,7 @@
  * (`route.ts` says so through `allowed`), and addresses (`address.policy.ts`). Keeps: one parse decides origin, and
  * path and query go on as the client's own bytes or the call is refused; nothing later parses the target again.
  */
+import { nearest } from '../nearest.policy.ts';
 import type { Call } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
 import { matchOrigin } from './origins.policy.ts';
@@ -51,6 +52,9 @@ const forbidden = refuse(
   'target_forbidden',
   'The origin is not configured, or not allowed to this workspace.',
 );
+
+/** Names of upstreams that are compared with one that is not known, at most. */
+const maxCompared = 200;
 
 /** Everything outside visible ASCII, and the backslash that URL parsers read as a slash. */
 const unusableCharacter = /[^\x21-\x7e]|\\/;
@@ -114,7 +118,7 @@ function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target
   const [, name = '', rest = ''] = /^\/via\/([^/?#]*)(.*)$/s.exec(rawUrl) ?? [];
   if (name === '') return refuse('target_missing', 'Name the upstream: /via/{upstream}/{path}.');
   const upstream = index.byName.get(name);
-  if (upstream === undefined || !allowed(upstream)) return forbidden;
+  if (upstream === undefined || !allowed(upstream)) return notAllowed(name, index, allowed);
   const only = (candidate: UpstreamSettings): boolean => candidate === upstream;
   const find = (origin: URL): OriginMatch => matchOrigin(index, origin, only);
 
@@ -125,6 +129,14 @@ function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target
   const [, segment = '', path = ''] = /^\/([^/?#]*)(.*)$/s.exec(rest) ?? [];
   if (segment === '') return refuse('target_missing', 'Name the host: /via/{upstream}/{host}/{path}.');
   return judgeEachPort(upstream, segment, path, find);
+}
+
+/** Names what was probably meant, of the upstreams that this workspace may use. */
+function notAllowed(name: string, { byName }: OriginIndex, allowed: Allowed): TargetRefusal {
+  const own = [...byName].flatMap(([own, upstream]) => (allowed(upstream) ? [own] : []));
+  const meant = nearest(name, own.slice(0, maxCompared));
+  if (meant === null) return forbidden;
+  return refuse('target_forbidden', `No upstream of this workspace has this name: did you mean ${meant}?`);
 }
 
 /** The host segment carries no scheme and may leave out the port: the upstream's own entries supply both. */

@@ -13,6 +13,7 @@ function fakeIo(env: Record<string, string> = {}) {
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env,
+    isTerminal: false,
     clock: { now: () => Date.UTC(2026, 5, 1) },
   };
   return { io, written };
@@ -59,6 +60,21 @@ describe('the command line', () => {
       'pause',
       { verb: 'pause', upstream: 'a', seconds: 90, admin: 'http://127.0.0.1:9090' },
     ],
+    [
+      ['pause', '-u', 'a', '--seconds', '90s'],
+      'pause',
+      { verb: 'pause', upstream: 'a', seconds: 90, admin: 'http://127.0.0.1:9090' },
+    ],
+    [
+      ['pause', '-u', 'a', '--seconds', '5m'],
+      'pause',
+      { verb: 'pause', upstream: 'a', seconds: 300, admin: 'http://127.0.0.1:9090' },
+    ],
+    [
+      ['pause', '-u', 'a', '--seconds', '1.5h'],
+      'pause',
+      { verb: 'pause', upstream: 'a', seconds: 5400, admin: 'http://127.0.0.1:9090' },
+    ],
   ])('accepts %j as %s', (argv, name, read) => {
     expect(readCommand(argv)).toEqual({ kind: 'command', name, read, run: expect.any(Function) });
   });
@@ -76,7 +92,10 @@ describe('the command line', () => {
     [['start'], 'Unknown command "start"'],
     [['chekc'], 'Unknown command "chekc". Did you mean check?'],
     [['pause', '-u', 'a', '--second', '9'], "Unknown option '--second'. Did you mean --seconds?"],
-    [['pause', '-u', 'a'], '--seconds is a number above 0'],
+    [['pause', '-u', 'a'], '--seconds is a time above 0'],
+    [['pause', '-u', 'a', '--seconds', '25h'], '--seconds is a time above 0'],
+    [['init', '--upstream', 'http://api.example.com'], '--upstream is one of openai'],
+    [['init', '--upstream', 'https://api.example.com/v1'], '--upstream is one of openai'],
     [['resume', '-u', 'a', '--seconds', '9'], "Unknown option '--seconds'"],
     [['open', '-u', 'a', '--admin', 'b:1'], '--admin is a URL'],
     [['toString'], 'Unknown command "toString"'],

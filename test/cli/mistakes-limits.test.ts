@@ -135,7 +135,8 @@ test('an upstream closed for a day, with Redis also over a restart, is opened by
     /^--upstream is missing\.\n\nUsage: sluice open --upstream NAME/,
   );
   const wrong = [
-    ['upp', adminUrl, /^No upstream of the configuration has this name\.$/m],
+    ['upp', adminUrl, /^No upstream of the configuration has this name: did you mean up\?$/m],
+    ['nothing', adminUrl, /^No upstream of the configuration has this name\.$/m],
     [
       'up',
       'http://127.0.0.1:1',

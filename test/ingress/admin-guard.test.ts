@@ -33,7 +33,7 @@ async function start(adminNames: readonly string[] = [], adminToken: string | nu
       (app) =>
         addControlRoutes(
           app,
-          { open: act('open'), pause: act('pause'), resume: act('resume') },
+          { upstreams: () => ['api'], open: act('open'), pause: act('pause'), resume: act('resume') },
           (command) => void commands.push(command),
         ),
     ],

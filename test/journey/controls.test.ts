@@ -100,6 +100,7 @@ test('the commands of the terminal carry the token, and the log says what was do
         out: (text) => said.push(text),
         err: (text) => said.push(text),
         env: given === undefined ? {} : { SLUICE_ADMIN_TOKEN: given },
+        isTerminal: false,
         clock: { now: () => 0 },
       },
     );
@@ -128,7 +129,8 @@ describe.each([
     const held = call(service, `${name}p`);
     await new Promise((resume) => setTimeout(resume, 300));
     expect(seen).toBe(before);
-    expect((await admin(service, `${name}p/resume`)).status).toBe(200);
+    expect(await (await admin(service, `${name}p/resume`)).json()).toEqual({ result: 'done' });
+    expect(await (await admin(service, `${name}p/resume`)).json()).toEqual({ result: 'not_paused' });
     const response = await held;
     expect([response.status, seen]).toEqual([200, before + 1]);
     expect(/waited=(\d+)/.exec(response.headers.get('sluice-admission') ?? '')?.[1]?.length).toBeLessThan(5);
@@ -141,7 +143,7 @@ describe.each([
     const closed = await call(service, `${name}o`);
     expect(await closed.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
     const before = seen;
-    const io = { out: () => {}, err: () => {}, env: {}, clock: { now: () => 0 } };
+    const io = { out: () => {}, err: () => {}, env: {}, isTerminal: false, clock: { now: () => 0 } };
     const url = `http://127.0.0.1:${service.adminAddress.port}`;
     expect(await runControl({ verb: 'open', upstream: `${name}o`, seconds: null, admin: url }, io)).toBe(0);
     expect([(await call(service, `${name}o`)).status, seen]).toEqual([200, before + 1]);

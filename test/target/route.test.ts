@@ -69,6 +69,19 @@ describe('the route of a call', () => {
       expect(codeOf(() => finder.find(call(url), { workspace }))).toBe('target_forbidden');
     },
   );
+  test('names the upstream that was probably meant, of those that the workspace may use', () => {
+    const detailOf = (url: string, ...allowed: readonly string[]): string => {
+      try {
+        finder.find(call(url), { workspace: workspaceSettings('acme', allowed) });
+        return 'a route';
+      } catch (error) {
+        return error instanceof Refusal ? (error.details.detail ?? '') : String(error);
+      }
+    };
+    expect(detailOf('/via/opne/v1', 'open')).toContain('did you mean open?');
+    expect(detailOf('/via/opne/v1', 'api')).not.toContain('open');
+    expect(detailOf('/via/quite-different/v1', 'open', 'api')).not.toContain('did you mean');
+  });
   test('is refused when the call has already passed through this gateway', () => {
     const workspace = workspaceSettings('acme', ['open']);
     const fields = ['Accept', '*/*', 'VIA', '1.0 fred, 1.1 Sluice (comment)'];

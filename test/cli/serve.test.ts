@@ -1,0 +1,49 @@
+/** `sluice serve` at a terminal: where it listens, why it cannot, and that Ctrl-C ends it. */
+import { createServer, type AddressInfo } from 'node:net';
+import { afterEach, expect, test } from '@jest/globals';
+import { announcement } from '../../src/cli/announcement.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { clean, fileOf, hash, privacy, said, sluice } from './new-user.ts';
+
+afterEach(clean);
+
+const rest = `${privacy}\nupstreams: { up: { origins: ["https://up.example"] } }\nworkspaces: { acme: { keys: ["${hash}"] } }\n`;
+
+test('a port that is in use is named, with what to do', async () => {
+  const other = createServer();
+  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+  const { port } = other.address() as AddressInfo;
+  const path = await fileOf(`server: { host: 127.0.0.1, port: ${port}, adminPort: 0 }\n${rest}`);
+  const { code, screen } = await said(sluice('serve', '--config', path));
+  other.close();
+  expect([code, screen]).toEqual([
+    1,
+    expect.stringMatching(new RegExp(`port ${port} is in use\\. .*server\\.port`)),
+  ]);
+});
+
+test('Ctrl-C waits for no load balancer', async () => {
+  // Longer than this test may take.
+  const path = await fileOf(
+    `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0, drainDelaySeconds: 100, drainSeconds: 110 }\n${rest}`,
+  );
+  const serving = sluice('serve', '--config', path);
+  await serving.saying('"message":"serving"');
+  serving.signal('SIGINT');
+  expect(await serving.ended).toBe(0);
+});
+
+test('at a terminal it says where to call and where to look, and what will surprise', () => {
+  const yaml = `${privacy}\nupstreams: { up: { origins: ["https://up.example"] } }\nworkspaces: { acme: { keys: ["${hash}"] }, beta: { keys: [] } }\n`;
+  const settings = parseSettings(yaml, { path: 'sluice.yaml', env: {} });
+  const at = (address: string, port: number): AddressInfo => ({ address, port, family: 'any' });
+  const said = announcement(
+    settings,
+    { dataAddress: at('0.0.0.0', 8080), adminAddress: at('::1', 9090) },
+    Date.UTC(2026, 0, 1),
+  );
+  expect(said).toContain('http://localhost:8080/via/up/…');
+  expect(said).toContain('live page: http://[::1]:9090/');
+  expect(said).toContain('2 workspaces');
+  expect(said).toMatch(/^warning: {3}.*beta/m);
+});
