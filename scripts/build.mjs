@@ -1,6 +1,6 @@
 /**
  * Builds dist/, or the folder that is named: compiles the sources, then copies what they read at run time (Lua scripts, the page's files,
- * presets) to the same places. `main.js` is the entry that commands, the image and the chart name.
+ * presets, descriptions of the ports) to the same places. `main.js` is the entry that commands, the image and the chart name.
  */
 import { execFileSync } from 'node:child_process';
 import { cpSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,6 +19,8 @@ for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
   }
 }
 cpSync('presets', join(folder, 'presets'), { recursive: true });
+for (const port of ['data', 'admin'])
+  cpSync(`schema/openapi-${port}.json`, join(folder, `schema/openapi-${port}.json`));
 writeFileSync(join(folder, 'main.js'), "#!/usr/bin/env node\nawait import('./src/main.js');\n", {
   mode: 0o755,
 });

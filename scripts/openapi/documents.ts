@@ -76,6 +76,21 @@ const retryFields: Json = {
   'retry-after-ms': field('The same, exact.', { type: 'integer', minimum: 1 }),
 };
 
+/** Responses by status, as components, and what operations say in their stead. */
+function shared(prefix: string, responses: Json): { readonly components: Json; readonly references: Json } {
+  const named = Object.entries(responses).map(([status, response]) => ({
+    status,
+    name: `${prefix}${status}`,
+    response,
+  }));
+  return {
+    components: Object.fromEntries(named.map(({ name, response }) => [name, response])),
+    references: Object.fromEntries(
+      named.map(({ status, name }) => [status, { $ref: `#/components/responses/${name}` }]),
+    ),
+  };
+}
+
 /** One response per status of these codes. `passing`: the upstream's own response may have the status, too. */
 function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly passing: boolean }): Json {
   const byStatus = new Map<number, string[]>([[500, ['internal']]]);
@@ -126,27 +141,23 @@ const windowQuery = query('window', 'How far back: 90s, 15m, 1h.', {
   pattern: '^[0-9]+[smh]$',
   example: '15m',
 });
-const callFields: readonly Json[] = [
-  header('Prefer', '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all.'),
-  header('Priority', '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.'),
-  header('Idempotency-Key', 'An equal call that is already held is joined: one upstream call.'),
-];
+const callFields: Readonly<Record<string, Json>> = {
+  prefer: header('Prefer', '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all.'),
+  priority: header(
+    'Priority',
+    '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.',
+  ),
+  idempotencyKey: header(
+    'Idempotency-Key',
+    'An equal call that is already held is joined: one upstream call.',
+  ),
+};
+const callFieldReferences = Object.keys(callFields).map((name) => ({
+  $ref: `#/components/parameters/${name}`,
+}));
 
 /** Every method of the proxy with the same description; `OPTIONS` and the rest are upstream methods like `GET`. */
-function everyMethod(
-  id: string,
-  parameters: readonly Json[],
-  of: readonly RefusalCode[],
-  summary: string,
-): Json {
-  const responses = {
-    ...refusalResponses(of, { passing: true }),
-    default: {
-      description: 'The upstream’s own response, streamed: status, fields and body.',
-      headers: responseFields,
-      content: { '*/*': { schema: {} } },
-    },
-  };
+function everyMethod(id: string, parameters: readonly Json[], responses: Json, summary: string): Json {
   return Object.fromEntries(
     proxyMethods.split(', ').map((method) => {
       const hasBody = method !== 'GET' && method !== 'HEAD';
@@ -155,7 +166,7 @@ function everyMethod(
         {
           operationId: `${id}${method[0]}${method.slice(1).toLowerCase()}`,
           summary,
-          parameters: [...parameters, ...callFields],
+          parameters: [...parameters, ...callFieldReferences],
           ...(hasBody ? { requestBody: { required: false, content: { '*/*': { schema: {} } } } } : {}),
           responses,
         },
@@ -166,7 +177,17 @@ function everyMethod(
 
 /** The public port. */
 export function dataPort(): Json {
-  const journey = codes.filter((code) => code !== 'not_found');
+  const ofCalls = shared('call', {
+    ...refusalResponses(
+      codes.filter((code) => code !== 'not_found'),
+      { passing: true },
+    ),
+    default: {
+      description: 'The upstream’s own response, streamed: status, fields and body.',
+      headers: responseFields,
+      content: { '*/*': { schema: {} } },
+    },
+  });
   const own: RefusalCode[] = [
     'request_invalid',
     'unauthenticated',
@@ -177,6 +198,7 @@ export function dataPort(): Json {
     'overloaded',
     'draining',
   ];
+  const ofOwn = shared('own', refusalResponses(own, { passing: false }));
   return {
     openapi: '3.1.0',
     info: {
@@ -198,7 +220,7 @@ export function dataPort(): Json {
             true,
           ),
         ],
-        journey,
+        ofCalls.references,
         'Sends the call to its target',
       ),
       '/via/{upstream}/{path}': everyMethod(
@@ -221,7 +243,7 @@ export function dataPort(): Json {
             allowReserved: true,
           },
         ],
-        journey,
+        ofCalls.references,
         'The same for SDKs that take a base URL',
       ),
       '/activity': {
@@ -231,20 +253,33 @@ export function dataPort(): Json {
           parameters: [windowQuery],
           responses: {
             '200': { description: 'By upstream.', content: json(ref('workspaceActivity')) },
-            ...refusalResponses(own, { passing: false }),
+            ...ofOwn.references,
           },
         },
       },
+      '/openapi.json': description,
     },
     components: {
       securitySchemes: {
         bearer: { type: 'http', scheme: 'bearer', description: 'slc_<key id>_<secret>' },
         sluiceKey: { type: 'apiKey', in: 'header', name: 'Sluice-Key' },
       },
+      parameters: callFields,
+      responses: { ...ofCalls.components, ...ofOwn.components },
       schemas: { Problem: problem, ...activityComponents },
     },
   };
 }
+
+/** `/openapi.json`, of either port. */
+const description: Json = {
+  get: {
+    operationId: 'description',
+    summary: 'This document',
+    security: [],
+    responses: { '200': { description: 'OpenAPI 3.1.', content: json({ type: 'object' }) } },
+  },
+};
 
 function control(verb: string, summary: string, parameters: readonly Json[] = []): Json {
   const refused = (description: string): Json => ({
@@ -279,7 +314,7 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
             type: 'object',
             additionalProperties: false,
             required: ['result'],
-            properties: { result: { const: 'done' } },
+            properties: { result: { enum: ['done', 'not_paused'] } },
           }),
         },
         '400': refused('`request_invalid`'),
@@ -366,6 +401,7 @@ export function adminPort(): Json {
           },
         },
       },
+      '/openapi.json': description,
       '/upstreams/{name}/open': control(
         'open',
         'Reopens what responses of the upstream have closed: buckets and breakers',

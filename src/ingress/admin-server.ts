@@ -13,6 +13,7 @@ import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { listen } from './listen.ts';
+import { openapiOf } from './openapi.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
@@ -67,7 +68,7 @@ function negotiated(request: Request): MetricsFormat {
 }
 
 function defaultPage(_request: Request, response: Response): void {
-  response.type('text').send('Sluice\n\n/livez\n/readyz\n/metrics\n/activity\n');
+  response.type('text').send('Sluice\n\n/livez\n/readyz\n/metrics\n/activity\n/openapi.json\n');
 }
 
 function buildApp(options: AdminServerOptions): Express {
@@ -98,6 +99,9 @@ function buildApp(options: AdminServerOptions): Express {
     const activity = await options.activity(request.url);
     if (activity === null) response.status(400).type('text').send('window is like 90s, 15m or 1h\n');
     else response.json(activity);
+  });
+  app.get('/openapi.json', (_request, response) => {
+    response.type('json').send(openapiOf('admin'));
   });
   app.get('/', options.page ?? defaultPage);
   for (const add of options.routes ?? []) add(app);

@@ -10,6 +10,7 @@ import express from 'express';
 import type { NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
 import type { Connection } from './connections.ts';
+import { openapiOf } from './openapi.ts';
 import { openRefused, refuseRequest, serveCall } from './serve-call.ts';
 import type { RequestRefusal, ServeParts, Service } from './serve-call.ts';
 
@@ -19,11 +20,12 @@ export interface RouteHandlers {
   readonly activity: (call: Call) => Promise<unknown>;
 }
 
-const jsonOutcome = (value: unknown): Outcome => ({
+/** A response of ours. `json`: its body as it is. */
+const jsonOutcome = (json: Buffer): Outcome => ({
   status: 200,
   throttled: false,
   fields: ['Content-Type', 'application/json', 'Cache-Control', 'no-store'],
-  body: Buffer.from(JSON.stringify(value)),
+  body: json,
   record: { waitedMs: 0, attempts: 0, absorbed: 0 },
   rateLimit: null,
   shouldRetry: null,
@@ -31,7 +33,7 @@ const jsonOutcome = (value: unknown): Outcome => ({
 });
 
 const noSuchRoute =
-  'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path} and GET /activity.';
+  'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.';
 
 /** What Express carries from the request to its route. */
 interface Locals {
@@ -60,13 +62,20 @@ export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteRe
   router.all(/^\/via\/./, serve('via', handlers.handle));
   router.get(
     '/activity',
-    serve('activity', async (call) => jsonOutcome(await handlers.activity(call))),
+    serve('activity', async (call) =>
+      jsonOutcome(Buffer.from(JSON.stringify(await handlers.activity(call)))),
+    ),
+  );
+  router.get(
+    '/openapi.json',
+    serve('activity', async () => jsonOutcome(openapiOf('data'))),
   );
   const refuse =
     (why: RequestRefusal) =>
     (_request: Request, response: Routed): Promise<void> =>
       refuseRequest(openRefused(response.locals.connection, response, parts), why, parts);
-  router.all('/activity', refuse({ code: 'method_not_allowed', allow: 'GET, HEAD' }));
+  for (const path of ['/activity', '/openapi.json'])
+    router.all(path, refuse({ code: 'method_not_allowed', allow: 'GET, HEAD' }));
   router.use(refuse({ code: 'not_found', detail: noSuchRoute }));
   return (connection, response) => {
     const request = response.req;

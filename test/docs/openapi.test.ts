@@ -7,17 +7,19 @@ import { createAdminServer } from '../../src/ingress/admin-server.ts';
 import { addControlRoutes } from '../../src/ingress/control-routes.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
+interface Described {
+  readonly content?: Readonly<Record<string, { readonly schema: object }>>;
+  readonly headers?: object;
+}
 interface Operation {
-  readonly responses: Readonly<
-    Record<
-      string,
-      { readonly content?: Readonly<Record<string, { readonly schema: object }>>; readonly headers?: object }
-    >
-  >;
+  readonly responses: Readonly<Record<string, Described | { readonly $ref: string }>>;
 }
 interface Document {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
-  readonly components: { readonly schemas: Readonly<Record<string, object>> };
+  readonly components: {
+    readonly schemas: Readonly<Record<string, object>>;
+    readonly responses?: Readonly<Record<string, Described>>;
+  };
 }
 const documents = { data: dataPort() as unknown as Document, admin: adminPort() as unknown as Document };
 const published = (name: string): unknown =>
@@ -52,7 +54,11 @@ async function described(
   if (operation === undefined) throw new Error(`no operation ${init.method ?? 'GET'} ${path}`);
   const response = await fetch(`${port === 'data' ? gateway.url : gateway.adminUrl}${url}`, init);
   const body = await response.text();
-  const known = operation.responses[String(response.status)] ?? operation.responses['default'];
+  const named = operation.responses[String(response.status)] ?? operation.responses['default'];
+  const known =
+    named !== undefined && '$ref' in named
+      ? document.components.responses?.[named.$ref.replace('#/components/responses/', '')]
+      : named;
   expect([url, response.status, known !== undefined]).toEqual([url, response.status, true]);
   const type = (response.headers.get('content-type') ?? '').split(';')[0] ?? '';
   const content = known?.content?.[type];
@@ -81,7 +87,9 @@ test('the admin document has every route of the port but the files of the page',
     readiness: () => ({ ready: true, trouble: null }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve(null),
-    routes: [(app) => addControlRoutes(app, { open: no, pause: no, resume: no }, () => {})],
+    routes: [
+      (app) => addControlRoutes(app, { upstreams: () => [], open: no, pause: no, resume: no }, () => {}),
+    ],
     onBug: () => {},
   });
   const routed = admin.app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));
@@ -127,6 +135,12 @@ describe('responses of the data port are as described', () => {
     expect(await described('data', '/activity', '/activity?window=nonsense', { headers: key() })).toBe(400);
     expect(await described('data', '/activity', '/activity')).toBe(401);
   });
+
+  test('the document itself, for which nobody needs a key', async () => {
+    expect(await described('data', '/openapi.json', '/openapi.json')).toBe(200);
+    const response = await fetch(`${gateway.url}/openapi.json`);
+    expect(await response.json()).toEqual(published('data'));
+  });
 });
 
 test('responses of the admin port are as described', async () => {
@@ -134,6 +148,7 @@ test('responses of the admin port are as described', async () => {
   const asked = [
     await described('admin', '/livez', '/livez'),
     await described('admin', '/readyz', '/readyz'),
+    await described('admin', '/openapi.json', '/openapi.json'),
     await described('admin', '/metrics', '/metrics'),
     await described('admin', '/metrics', '/metrics', {
       headers: { accept: 'application/openmetrics-text; version=1.0.0' },
@@ -148,5 +163,5 @@ test('responses of the admin port are as described', async () => {
     await described('admin', '/upstreams/{name}/resume', '/upstreams/nobody/resume', yes),
     await described('admin', '/upstreams/{name}/resume', '/upstreams/api/resume', { method: 'POST' }),
   ];
-  expect(asked).toEqual([200, 200, 200, 200, 200, 400, 200, 200, 200, 400, 200, 404, 403]);
+  expect(asked).toEqual([200, 200, 200, 200, 200, 200, 400, 200, 200, 200, 400, 200, 404, 403]);
 });
