@@ -53,7 +53,10 @@ export interface Follower<Event> {
   onJoined(joined: Joined): void;
   /** The log cannot be reached; called once. `onJoined` follows when it can be again, with `onRestore` before it where needed. */
   onAway(): void;
-  /** The state as of the last entry, in parts of about 64 KB at most. Called between two entries; read at once. */
+  /**
+   * The state as of the last entry, in parts of about 64 KB at most. Called between two entries; the parts are made one by one as they are
+   * read, while further entries are told, and are those of that moment all the same.
+   */
   snapshot(): Iterable<string>;
 }
 

@@ -37,8 +37,8 @@ import {
 /** A batch has so many events at most, and so many characters unless it is one event. */
 const maxEvents = 256;
 const maxCharacters = 65_536;
-/** Parts of a snapshot that are read or written together: half a megabyte. */
-const partsAtOnce = 8;
+/** Parts of a snapshot that are read, or made and written, together: a quarter of a megabyte. */
+const partsAtOnce = 4;
 /** The log since the last snapshot may be so long, or as long as that snapshot. */
 const defaultMaxLogBytes = 1_048_576;
 /** How much more than its own clock a replica allows the log's time to go on with one entry. Milliseconds. */
@@ -440,10 +440,11 @@ export class RedisLog<Event> implements Log<Event> {
     const state = this.#state;
     const life = this.#parts.random.hex(lifeBytes);
     const end = this.#end === null ? null : { ...this.#end, at: Math.max(this.#end.at, this.now()) };
-    const parts = end === null ? [] : [...(this.#follower?.snapshot() ?? [])];
+    const snapshot = end === null ? [] : (this.#follower?.snapshot() ?? []);
     const key = snapshotKey(this.#names, { life, sequence: end?.sequence ?? 0 });
-    if (!(await this.#write(state, key, parts))) return;
-    const beginning = { over, life, end, parts: parts.length, isForced };
+    const written = await this.#write(state, key, snapshot);
+    if (written === null) return;
+    const beginning = { over, life, end, parts: written.parts, isForced };
     const hasBegun = await this.#run(state, (client) => begin(client, this.#names, beginning));
     if (hasBegun === false) await this.#run(state, (client) => client.unlink(key));
     if (hasBegun === true && end !== null) this.#end = { ...end, life };
@@ -455,31 +456,37 @@ export class RedisLog<Event> implements Log<Event> {
   #save(logBytes: number): void {
     if (this.#isSaving || this.#follower === null) return;
     this.#isSaving = true;
-    const parts = [...this.#follower.snapshot()];
-    const bytes = parts.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
-    void this.#writeSaved(parts, { end: this.#knownEnd(), parts: parts.length, bytes, logBytes }).finally(
-      () => {
-        this.#isSaving = false;
-      },
-    );
+    const made = { end: this.#knownEnd(), logBytes };
+    void this.#writeSaved(this.#follower.snapshot(), made).finally(() => {
+      this.#isSaving = false;
+    });
   }
 
-  async #writeSaved(parts: readonly string[], snapshot: Snapshot): Promise<void> {
+  async #writeSaved(snapshot: Iterable<string>, made: Pick<Snapshot, 'end' | 'logBytes'>): Promise<void> {
     const state = this.#state;
-    const key = snapshotKey(this.#names, snapshot.end);
-    if (!(await this.#write(state, key, parts))) return;
-    const isTaken = await this.#run(state, (client) => saved(client, this.#names, snapshot));
+    const key = snapshotKey(this.#names, made.end);
+    const written = await this.#write(state, key, snapshot);
+    if (written === null) return;
+    const isTaken = await this.#run(state, (client) => saved(client, this.#names, { ...made, ...written }));
     if (isTaken === false) await this.#run(state, (client) => client.unlink(key));
   }
 
-  /** True when all was written. In slices: others get a turn after each. */
-  async #write(state: State, key: string, parts: readonly string[]): Promise<boolean> {
-    for (let from = 0; from < parts.length; from += partsAtOnce) {
-      const slice = { from, parts: parts.slice(from, from + partsAtOnce) };
-      const written = await this.#run(state, (client) => writeParts(client, key, slice));
-      if (written === null) return false;
+  /** How much was written; `null` = not all. In slices: others get a turn after each. */
+  async #write(
+    state: State,
+    key: string,
+    snapshot: Iterable<string>,
+  ): Promise<Pick<Snapshot, 'parts' | 'bytes'> | null> {
+    let [parts, bytes] = [0, 0];
+    for (const slice of slicesOf(snapshot)) {
+      const written = await this.#run(state, (client) =>
+        writeParts(client, key, { from: parts, parts: slice }),
+      );
+      if (written === null) return null;
+      parts += slice.length;
+      for (const part of slice) bytes += Buffer.byteLength(part);
     }
-    return true;
+    return { parts, bytes };
   }
 
   // --- Redis
@@ -522,6 +529,17 @@ const nextBatchNumber = (): number => (batches += 1);
 /** Events of the entry that a copy joins with. */
 const fence = eventsText([]);
 const lifeBytes = 6;
+
+function* slicesOf(parts: Iterable<string>): Generator<readonly string[]> {
+  let slice: string[] = [];
+  for (const part of parts) {
+    slice.push(part);
+    if (slice.length < partsAtOnce) continue;
+    yield slice;
+    slice = [];
+  }
+  if (slice.length > 0) yield slice;
+}
 
 function sequenceIn(text: string): number | null {
   const [, digits] = /^(\d{1,15}) /.exec(text) ?? [];

@@ -171,10 +171,11 @@ export class Replica implements Follower<Said> {
     this.events.push('away');
   }
 
-  *snapshot(): Iterable<string> {
-    yield JSON.stringify([this.digest, this.sequence, this.term, this.at, this.place]);
+  snapshot(): Iterable<string> {
+    const parts = [JSON.stringify([this.digest, this.sequence, this.term, this.at, this.place])];
     for (let from = 0; from < this.said.length; from += 50)
-      yield JSON.stringify(this.said.slice(from, from + 50));
+      parts.push(JSON.stringify(this.said.slice(from, from + 50)));
+    return parts;
   }
 }
 

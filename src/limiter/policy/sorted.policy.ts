@@ -10,8 +10,8 @@ interface Entry<Name> {
 }
 
 export class SortedNames<Name extends string = string> {
-  readonly #entries: Entry<Name>[] = [];
-  readonly #scores = new Map<string, number>();
+  #entries: Entry<Name>[] = [];
+  #scores = new Map<string, number>();
 
   get size(): number {
     return this.#entries.length;
@@ -78,6 +78,14 @@ export class SortedNames<Name extends string = string> {
 
   names(): Name[] {
     return this.#entries.map((entry) => entry.name);
+  }
+
+  /** Another set with the same names. */
+  duplicate(): SortedNames<Name> {
+    const other = new SortedNames<Name>();
+    other.#entries = [...this.#entries];
+    other.#scores = new Map(this.#scores);
+    return other;
   }
 
   #position(score: number, name: string): number {

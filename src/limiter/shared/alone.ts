@@ -16,8 +16,8 @@ import type { BucketSetting, MeterSetting } from '../limiter.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
+import { duplicate } from './duplicate.ts';
 import type { Guarded, LaneGuard, LaneReply } from './lane-guard.ts';
-import { restore, snapshot } from './snapshot.ts';
 import type { LogEvent, UsedUnits } from './state.ts';
 
 export interface AloneParts {
@@ -44,7 +44,7 @@ export class Alone {
   >();
 
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
-    const state = restore([...snapshot(shared.state)]);
+    const state = duplicate(shared.state);
     const { sequence, mark } = shared.last ?? { sequence: 0, mark: firstMark };
     // A log that was never seen has the time of a server's clock.
     const at = state.term === null ? clock.now() : shared.log.now();

@@ -8,8 +8,8 @@ interface Due<Name> {
 }
 
 export class DueTimes<Name extends string> {
-  readonly #heap: Due<Name>[] = [];
-  readonly #places = new Map<Name, number>();
+  #heap: Due<Name>[] = [];
+  #places = new Map<Name, number>();
 
   /** `null` = nothing is due for the name. */
   timeOf(name: Name): number | null {
@@ -38,6 +38,14 @@ export class DueTimes<Name extends string> {
   /** In no order that means anything. Entered in this order, they make the same heap. */
   entries(): readonly Due<Name>[] {
     return this.#heap;
+  }
+
+  /** Another one with the same names and times. */
+  duplicate(): DueTimes<Name> {
+    const other = new DueTimes<Name>();
+    other.#heap = [...this.#heap];
+    other.#places = new Map(this.#places);
+    return other;
   }
 
   /** Puts a name where it belongs, up or down from a place that is free. */

@@ -10,6 +10,7 @@ import type { BucketKey, TicketId } from '../../ids.ts';
 import type { Bucket, Lease, Ticket } from '../policy/bucket-state.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { DueTimes } from './due-times.ts';
+import { duplicate } from './duplicate.ts';
 import type { SharedState } from './state.ts';
 
 /** Size of a part at most, bytes. */
@@ -20,13 +21,20 @@ export class SnapshotError extends Error {
   override readonly name = 'SnapshotError';
 }
 
-/** Read before the state changes again. */
-export function* snapshot(state: SharedState): Generator<string> {
+/**
+ * The state as it is now, whatever happens to it before all parts are read. Each part costs about a millisecond when it is read, so that
+ * the snapshot of a crowd need not hold up whatever else the process does.
+ */
+export function snapshot(state: SharedState): Iterable<string> {
+  return partsOf(duplicate(state));
+}
+
+function* partsOf(state: SharedState): Generator<string> {
   const hash = createHash('sha256');
   let text = '';
-  for (const line of linesOf(state)) {
-    hash.update(line);
-    text += line;
+  for (const piece of textOf(state)) {
+    hash.update(piece);
+    text += piece;
     for (; text.length > maxPartBytes; text = text.slice(maxPartBytes)) yield text.slice(0, maxPartBytes);
   }
   text += hash.digest('hex');
@@ -36,7 +44,7 @@ export function* snapshot(state: SharedState): Generator<string> {
 /** Equal for equal states, whether they were restored or not. */
 export function digest(state: SharedState): string {
   const hash = createHash('sha256');
-  for (const line of linesOf(state)) hash.update(line);
+  for (const piece of textOf(state)) hash.update(piece);
   return hash.digest('hex');
 }
 
@@ -56,9 +64,37 @@ export function restore(parts: readonly string[]): SharedState {
   return { ...(head as Omit<SharedState, 'buckets'>), buckets };
 }
 
-function* linesOf({ buckets, ...head }: SharedState): Generator<string> {
-  yield lineOf(head);
-  for (const [key, bucket] of buckets) yield lineOf([key, { ...bucket, leases: leasesOf(bucket) }]);
+/** Entries of a map that are written together. */
+const entriesAtOnce = 100;
+
+/** In pieces: the calls of a crowd are written some at a time. */
+function* textOf({ buckets, ...head }: SharedState): Generator<string> {
+  yield `${jsonOf(head)}\n`;
+  for (const [key, bucket] of buckets) {
+    const written = { ...bucket, leases: leasesOf(bucket) };
+    const { lanes, tickets, leases } = bucket;
+    if (lanes.size + tickets.size + leases.size <= entriesAtOnce) yield `${jsonOf([key, written])}\n`;
+    else yield* crowdText(key, written);
+  }
+}
+
+function* crowdText(key: BucketKey, written: object): Generator<string> {
+  let before = `[${jsonOf(key)},{`;
+  for (const [name, member] of Object.entries(written)) {
+    yield `${before}${jsonOf(name)}:`;
+    before = ',';
+    if (member instanceof Map && member.size > entriesAtOnce) yield* entriesText([...member]);
+    else yield jsonOf(member);
+  }
+  yield '}]\n';
+}
+
+function* entriesText(entries: readonly unknown[]): Generator<string> {
+  for (let from = 0; from < entries.length; from += entriesAtOnce) {
+    const some = jsonOf(entries.slice(from, from + entriesAtOnce));
+    yield `${from === 0 ? '{"$map":[' : ','}${some.slice(1, -1)}`;
+  }
+  yield ']}';
 }
 
 /** A lease as it is written: with the name of its ticket, unless the bucket has that no more (the fate of its call is unknown). */
@@ -86,8 +122,8 @@ function bucketOf(line: unknown): [BucketKey, Bucket] {
   return [key, { ...written, leases }];
 }
 
-const lineOf = (value: unknown): string =>
-  `${JSON.stringify(plain(value)).replaceAll(/[\u0080-\uffff]/g, escaped)}\n`;
+const jsonOf = (value: unknown): string =>
+  JSON.stringify(plain(value)).replaceAll(/[\u0080-\uffff]/g, escaped);
 
 const escaped = (unit: string): string => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 

@@ -43,6 +43,36 @@ describe.each(origins)('by $name:', ({ ms: originMs }) => {
   );
 });
 
+test(`a snapshot that is read later is that of its own entry, over ${histories} random histories`, () => {
+  for (let seed = 1; seed <= histories; seed += 1) {
+    const entries = entriesOf(seed, 0);
+    const at = new Draw(randomFrom(seed)).whole(0, entries.length - 1);
+    const state = createState(leaseMs);
+    for (const entry of entries.slice(0, at)) fold(state, entry, entry.replica);
+    const then = digest(state);
+    const parts = snapshot(state);
+    for (const entry of entries.slice(at)) fold(state, entry, entry.replica);
+    expect({ seed, digest: digest(restore([...parts])) }).toEqual({ seed, digest: then });
+  }
+});
+
+test('a snapshot of a crowd is the same when its calls leave while it is read', () => {
+  const state = crowd(1_000);
+  const then = digest(state);
+  const parts: string[] = [];
+  for (const part of snapshot(state)) {
+    parts.push(part);
+    for (const [key, { tickets }] of state.buckets)
+      for (const ticket of [...tickets.keys()].slice(0, 100))
+        foldOwn(
+          state,
+          entryOf(1_001, 'r1', [{ kind: 'in', bucket: key, event: { kind: 'cancel', ticket } }]),
+        );
+  }
+  expect(parts.length).toBeGreaterThan(1);
+  expect(digest(restore(parts))).toBe(then);
+});
+
 /** A state with so many calls that wait. */
 function crowd(calls: number): SharedState {
   const state = createState(leaseMs);
