@@ -42,7 +42,7 @@ function configOf(name: string, origin: string, workspaces: number, redis: Measu
   );
   writeFileSync(
     path,
-    `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }
+    `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, maxEventLoopDelayMs: 60000 }
 log: { level: info, sampleSuccesses: 0 }
 ${redis === null ? '' : `redis: { url: "${redis.url}" }\nprivacy: { labelKey: "${randomBytes(32).toString('base64')}" }\n`}upstreams:
   api:

@@ -85,17 +85,23 @@ export type Pace =
 export async function load({ ports, path, headers, calls, pace }: Load): Promise<number> {
   const agent = new http.Agent({ keepAlive: true });
   let sent = 0;
-  let failed = 0;
+  const failures = new Map<string, number>();
+  const fail = (how: string): void => void failures.set(how, (failures.get(how) ?? 0) + 1);
   const one = (n: number): Promise<void> =>
     new Promise((resolve) => {
       const port = ports[n % ports.length];
       http
         .get({ host: '127.0.0.1', port, path, headers: headers(n), agent }, (response) => {
-          if (response.statusCode !== 200) failed += 1;
-          response.resume().once('end', resolve);
+          if (response.statusCode !== 200)
+            fail(`${response.statusCode} ${String(response.headers['sluice-error'] ?? '')}`);
+          // A response that breaks off has no end.
+          response.resume().once('close', () => {
+            if (!response.complete) fail('broken off');
+            resolve();
+          });
         })
-        .once('error', () => {
-          failed += 1;
+        .once('error', (error) => {
+          fail(error.message);
           resolve();
         });
     });
@@ -115,6 +121,9 @@ export async function load({ ports, path, headers, calls, pace }: Load): Promise
     await Promise.all(unanswered);
   }
   agent.destroy();
-  if (failed > 0) throw new Error(`${failed} of ${calls} calls failed`);
+  if (failures.size > 0) {
+    const each = [...failures].map(([how, count]) => `${count} × ${how}`);
+    throw new Error(`of ${calls} calls failed: ${each.join(', ')}`);
+  }
   return performance.now() - startedAt;
 }
