@@ -13,7 +13,8 @@
  *
  * Each within the tolerance of `tolerance.ts`, which says why it is needed. Not judged is what nobody could know: upstreams
  * that do something else than they tell, or that others use (`isReliable`), a quota that the operator states too low before any
- * response has said what it is, and calls whose fate was open at that moment.
+ * response has said what it is, calls whose fate was open at that moment, and those that came elsewhere within the time in which a
+ * replica that refuses by its own copy hears of them.
  *
  * Owns: the judgement. Does not own: running histories (`Lives`). To follow one refusal costs two or three histories,
  * so that long runs follow a sample (`sampleOf`).
@@ -88,6 +89,7 @@ export function canBeJudged(
       (refused.known.has(id) || refused.left.has(id)) &&
       (lane.bucket === bucket.key || lane.workspace === call.lane.workspace),
   );
+  if (about.some(({ id }) => refused.unheard.has(id))) return false;
   const unknown = new Set(buckets.filter((one) => !isKnown(one)).map(({ key }) => key));
   return about.every((each) => !isOpen(each, refused) && !unknown.has(each.lane.bucket));
 }

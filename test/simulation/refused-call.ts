@@ -20,6 +20,8 @@ export interface RefusedCall {
   readonly ended: ReadonlySet<string>;
   /** Those of them that had left their lines so shortly before that the store may not have known. */
   readonly left: ReadonlySet<string>;
+  /** Those that the store had let into their lines so shortly before that whoever refused it may not have known. */
+  readonly unheard: ReadonlySet<string>;
   /** Calls that had not ended then and whose tickets the store had taken in when it decided. */
   readonly known: ReadonlySet<string>;
 }
@@ -38,19 +40,24 @@ interface SeenCall {
   readonly isRefusedAtEntry: boolean;
 }
 
-/** @param shortlyMs how long it takes until the store knows of what happens in a process. */
+/**
+ * @param shortlyMs how long it takes until the store knows of what happens in a process.
+ * @param lagMs how far a copy of the store may be behind, by which a process refuses a call that has not come to the store.
+ */
 export function refusedCallOf(
   calls: readonly SeenCall[],
   refusal: Pick<RefusedCall, 'id' | 'code' | 'at' | 'retryInMs'>,
   shortlyMs: number,
+  lagMs = 0,
 ): RefusedCall {
   const [came, sent, inFlight] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
-  const answered = new Set<string>();
+  const [answered, unheard] = [new Set<string>(), new Set<string>()];
   const itself = calls.find(({ plan }) => plan.id === refusal.id);
   const isArriving = itself?.state === 'entering';
   // A call that never waited was decided on when its ticket came to the store.
   const decidedAt = isArriving && itself.admittedAt >= 0 ? itself.admittedAt : refusal.at;
+  const heardUntil = isArriving && itself.admittedAt < 0 ? refusal.at - lagMs : decidedAt;
   for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt, ends } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
@@ -59,7 +66,8 @@ export function refusedCallOf(
     if (ends.includes('answered')) answered.add(plan.id);
     if (endedAt >= refusal.at - shortlyMs) left.add(plan.id);
     const isIn = admittedAt >= 0 && admittedAt <= decidedAt && !isRefusedAtEntry;
+    if (isIn && admittedAt > heardUntil) unheard.add(plan.id);
     if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
-  return { ...refusal, isArriving, came, sent, inFlight, answered, ended, left, known };
+  return { ...refusal, isArriving, came, sent, inFlight, answered, ended, left, unheard, known };
 }

@@ -509,6 +509,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         [...this.calls.values()],
         { id, code, retryInMs, at: now },
         12 * this.plan.network.meanMs,
+        this.plan.limiter === 'log' ? 12 * this.plan.network.meanMs : 0,
       ),
     );
   }
