@@ -12,6 +12,8 @@ export interface RefusedCall {
   /** Calls that had come by then, and those of them that had been sent. */
   readonly came: ReadonlySet<string>;
   readonly sent: ReadonlySet<string>;
+  /** Those that had been sent so shortly before that their slots of the ceiling may not have been seen. */
+  readonly leaving: ReadonlySet<string>;
   /** Those that the upstream had not answered yet. */
   readonly inFlight: ReadonlySet<string>;
   /** Those to which a response had come, which states what the upstream has. */
@@ -52,7 +54,7 @@ export function refusedCallOf(
 ): RefusedCall {
   const [came, sent, inFlight] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const [ended, known, left] = [new Set<string>(), new Set<string>(), new Set<string>()];
-  const [answered, unheard] = [new Set<string>(), new Set<string>()];
+  const [answered, unheard, leaving] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const itself = calls.find(({ plan }) => plan.id === refusal.id);
   const isArriving = itself?.state === 'entering';
   // A call that never waited was decided on when its ticket came to the store.
@@ -61,6 +63,7 @@ export function refusedCallOf(
   for (const { plan, state, sentAt, admittedAt, isRefusedAtEntry, endedAt, ends } of calls) {
     if (state !== 'new') came.add(plan.id);
     if (sentAt.length > 0) sent.add(plan.id);
+    if (sentAt.some((at) => at >= refusal.at - shortlyMs)) leaving.add(plan.id);
     if (state === 'sent') inFlight.add(plan.id);
     if (state === 'ended') ended.add(plan.id);
     if (ends.includes('answered')) answered.add(plan.id);
@@ -69,5 +72,5 @@ export function refusedCallOf(
     if (isIn && admittedAt > heardUntil) unheard.add(plan.id);
     if (state !== 'ended' && (isIn || plan.id === refusal.id)) known.add(plan.id);
   }
-  return { ...refusal, isArriving, came, sent, inFlight, answered, ended, left, unheard, known };
+  return { ...refusal, isArriving, came, sent, leaving, inFlight, answered, ended, left, unheard, known };
 }

@@ -11,7 +11,7 @@
  * | crossing | two of the call's own turns where other calls wait or were sent | which of two calls the upstream counts first is known only afterwards (`burstToleranceCalls`) |
  * | service | capped lanes; early: every round at its longest; late: at its longest instead of its shortest; in the slots that calls of unknown fate leave | how long calls take is learned, slowly, and never known of the next one; a call of unknown fate keeps its slot until its lease ends |
  * | charges | what known calls reserve and are not charged, or the other way round; of documents only before a response stated their cost; of calls refused for another reason than their bucket all that they reserved | only responses tell |
- * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line |
+ * | ceiling | a window of the ceiling for each call that waits in another lane of the workspace; behind a wire also in its own | lanes take turns under a ceiling, on average; a grant on its way to the ceiling stands in no line, and a slot that was just taken is not in a read of a moment ago |
  * | line | under a ceiling: the turns of all calls in the line; of a full line: its largest turn; of a mixed line: as often the difference of its calls as calls stand in it | what waits for a ceiling together stands before the bucket together when it opens; a full line waits for whoever is first in it; of a line whose calls differ only the sum is known |
  * | standstill | early, where something else than the line decides (a closing, a ceiling, a day): the turns of all who wait; of a call that was refused while it waited also a window of its ceiling; not where described windows alone hold calls up | those before it go first when the bucket opens or the lane wakes |
  * | together | late: the turns of those who were refused in the same moment | each is forecast as if the others went |
@@ -200,7 +200,7 @@ function ceilingMs({ calls, workspaces, wayMs }: World, call: CallPlan, refused:
       isAbout(each) &&
       each.lane.workspace === call.lane.workspace &&
       each.id !== call.id &&
-      !refused.sent.has(each.id),
+      (!refused.sent.has(each.id) || (wayMs > 0 && refused.leaving.has(each.id))),
   );
   return others.length * ceilingWindowMs;
 }
