@@ -191,7 +191,7 @@ export class Gateway {
   /** The journey up to admission, apart from the rest: what only it needs is let go while the call is held. */
   async #ready(call: Call, callRecord: CallRecord): Promise<Prepared> {
     const caller = await this.identify(call);
-    callRecord.caller = caller;
+    callRecord.workspaceId = caller.workspace.id;
     const route = this.#inUse.routes.find(call, caller);
     callRecord.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);

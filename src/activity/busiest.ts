@@ -9,7 +9,7 @@ import type { SharedActivity } from './shared.ts';
 export interface BusiestParts extends OwnerParts {
   readonly recorder: Pick<Recorder, 'busiest'>;
   readonly shared: Pick<SharedActivity, 'busiest'>;
-  readonly labels: { preferLabels(busy: ReadonlyMap<string, number>): void };
+  readonly labels: { prefer(busy: ReadonlyMap<string, number>): void };
 }
 
 export class Busiest {
@@ -38,7 +38,7 @@ export class Busiest {
     // A workspace that was removed has no row: its calls are among the others.
     const workspaces = this.#parts.workspaces();
     for (const workspaceId of busy.keys()) if (!workspaces.has(workspaceId)) busy.delete(workspaceId);
-    this.#parts.labels.preferLabels(busy);
+    this.#parts.labels.prefer(busy);
   }
 
   /** The configuration changed: labels of other replicas may belong to workspaces that are configured now. */

@@ -61,7 +61,7 @@ export class Observation {
       clock,
       shared: this.#shared,
       recorder: this.#recorder,
-      labels: this.telemetry,
+      labels: this.telemetry.labels,
       labelOf: (workspaceId) => workspaceLabel(settings.privacy.labelKey, workspaceId),
       workspaces: () => this.#settings.workspaces,
     });
@@ -117,7 +117,7 @@ export class Observation {
       shared: this.#shared,
       keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
       labelOf: (workspaceId) => this.#busiest.labelOf(workspaceId),
-      isShown: (workspaceId) => this.telemetry.isLabelled(workspaceId),
+      isShown: (workspaceId) => this.telemetry.labels.holds(workspaceId),
       live: () => this.telemetry.lanes(),
       sharesQuota: (workspaceId, upstreamName) => {
         const workspace = this.#settings.workspaces.get(workspaceId);
@@ -139,10 +139,10 @@ export class Observation {
           ...(await this.#source.ceilings(workspaceId, upstream)),
           ...(await this.#recorder.calls(workspaceId, upstream)),
         }),
-        labelOf: (workspaceId) => this.telemetry.labelOf(workspaceId),
+        labelOf: (workspaceId) => this.telemetry.labels.peek(workspaceId),
         labelled: async () => {
           await this.#busiest.prefer();
-          return this.telemetry.labelled();
+          return this.telemetry.labels.holders();
         },
         upstreams: () => this.#settings.upstreams.keys(),
         replicas: () => this.#shared.replicas(),

@@ -6,7 +6,7 @@
  * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
  * span open. No method throws, because a fault of telemetry must not end a call.
  */
-import type { Call, Caller, Throttle } from '../call.ts';
+import type { Call, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -41,12 +41,11 @@ const maxIds = 32;
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 export class RunningCallRecord {
-  /** Whose call it is; set when its API key has named a workspace. */
-  caller: Caller | null = null;
+  /** Whose call it is; set when its API key has named a workspace. Shown under its label only. */
+  workspaceId: string | null = null;
   readonly #to: CallReporters;
   readonly #call: Call;
-  #upstream: string = noneLabel;
-  #settings: UpstreamSettings | null = null;
+  #upstream: UpstreamSettings | null = null;
   #lane: LaneKey | null = null;
   /** As it is counted while it waits or is in flight; `null` while its workspace or upstream is not known. */
   #live: LiveCall | null = null;
@@ -87,12 +86,11 @@ export class RunningCallRecord {
   routed(upstream: UpstreamSettings): void {
     this.#guard(() => {
       this.#routedAt = this.#now();
-      this.#upstream = upstream.name;
-      this.#settings = upstream;
+      this.#upstream = upstream;
       this.#to.metrics.beginUpstream(upstream.name);
-      if (this.caller === null) return;
-      const { receivedAt } = this.#call;
-      this.#live = { workspaceId: this.caller.workspace.id, upstream: upstream.name, receivedAt };
+      const { workspaceId } = this;
+      if (workspaceId === null) return;
+      this.#live = { workspaceId, upstream: upstream.name, receivedAt: this.#call.receivedAt };
     });
   }
 
@@ -169,7 +167,7 @@ export class RunningCallRecord {
       this.#headArrived();
       if (reason !== null) {
         this.#reason = reason;
-        this.#to.metrics.instruments.failures.inc({ upstream: this.#upstream, reason });
+        this.#to.metrics.instruments.failures.inc({ upstream: this.#upstreamName, reason });
       }
       this.#spans?.attemptFailed(error, reason);
       this.#attemptEnded();
@@ -211,7 +209,7 @@ export class RunningCallRecord {
       overhead.observe({ labels: { upstream }, value: overheadMs / 1000, ...exemplar });
     }
 
-    const isWritten = logger.callEnded(outcome, this.caller !== null, {
+    const isWritten = logger.callEnded(outcome, this.workspaceId !== null, {
       requestId: this.#call.id,
       ...by,
       method: knownMethods.has(this.#call.method) ? this.#call.method : 'other',
@@ -249,8 +247,8 @@ export class RunningCallRecord {
     if (tracing === null || this.#spans !== null) return;
     this.#spans = tracing.begin(this.#call, {
       startedAt: clock.now() - (clock.monotonic() - this.#call.receivedAt),
-      workspace: this.caller === null ? null : this.#label(),
-      upstream: this.#settings,
+      workspace: this.workspaceId === null ? null : this.#label(),
+      upstream: this.#upstream,
       lane: this.#lane,
     });
   }
@@ -262,7 +260,7 @@ export class RunningCallRecord {
     const ms = this.#headAt - this.#sentAt;
     this.#sentAt = null;
     this.#upstreamMs += ms;
-    const labels = { upstream: this.#upstream };
+    const labels = { upstream: this.#upstreamName };
     this.#to.metrics.instruments.upstreamTime.observe({ labels, value: ms / 1000, ...this.#exemplar() });
   }
 
@@ -280,16 +278,20 @@ export class RunningCallRecord {
     this.#spans?.attemptEnded();
   }
 
+  get #upstreamName(): string {
+    return this.#upstream?.name ?? noneLabel;
+  }
+
   /** Labels of the counters that name a workspace; their series have begun. */
   #by(): WorkspaceLabels {
-    const by = { workspace: this.#label(), upstream: this.#upstream };
+    const by = { workspace: this.#label(), upstream: this.#upstreamName };
     this.#to.metrics.beginWorkspace(by);
     return by;
   }
 
   /** Asked for each fact, not kept: a label may be taken back while the call waits. */
   #label(): string {
-    return this.caller === null ? noneLabel : this.#to.labels.of(this.caller.workspace.id);
+    return this.workspaceId === null ? noneLabel : this.#to.labels.of(this.workspaceId);
   }
 
   #exemplar(): { readonly exemplarLabels?: { readonly trace_id: string } } {

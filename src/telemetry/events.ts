@@ -58,38 +58,26 @@ export interface PressureSource {
   credentials(): readonly ObservedCredential[];
 }
 
-/** What one replica holds and how loaded it is, beside its upstreams. */
-export interface ProcessPressure {
+/** What a replica that does nothing yet holds, and how loaded it is, beside its upstreams. */
+export const idleProcess = {
   /** Bytes of request bodies, and of responses under way that a repeat may join, held in memory. */
-  readonly heldBytes: number;
-  /** Bytes of responses that have ended and are kept in memory for repeats. */
-  readonly keptBytes: number;
-  /** Bytes of the heads of open calls. */
-  readonly headBytes: number;
-  readonly connections: number;
-  readonly openCalls: number;
-  /** Sustained delay of the event loop, milliseconds. */
-  readonly eventLoopDelayMs: number;
-  /** Used share of the memory that the process may have. */
-  readonly memoryRatio: number;
-  /** Share of new calls that is refused for load, 0 to 1. */
-  readonly sheddingShare: number;
-  /** Calls and connections refused since the start because a bound of the process was reached. */
-  readonly overloadRefusals: number;
-}
-
-/** A process that does nothing yet. */
-export const idleProcess: ProcessPressure = {
   heldBytes: 0,
+  /** Bytes of responses that have ended and are kept in memory for repeats. */
   keptBytes: 0,
+  /** Bytes of the heads of open calls. */
   headBytes: 0,
   connections: 0,
   openCalls: 0,
+  /** Sustained delay of the event loop, milliseconds. */
   eventLoopDelayMs: 0,
+  /** Used share of the memory that the process may have. */
   memoryRatio: 0,
+  /** Share of new calls that is refused for load, 0 to 1. */
   sheddingShare: 0,
+  /** Calls and connections refused since the start because a bound of the process was reached. */
   overloadRefusals: 0,
 };
+export type ProcessPressure = Readonly<typeof idleProcess>;
 
 /** An upstream refuses calls for a reason that waiting does not cure. */
 export interface ObservedBreaker {

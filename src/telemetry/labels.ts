@@ -26,20 +26,7 @@ export interface LabelOptions {
   readonly onRelease?: (label: string) => void;
 }
 
-export interface Labels {
-  /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
-  of(workspaceId: string): string;
-  /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
-  peek(workspaceId: string): string;
-  /**
-   * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,
-   * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
-   */
-  prefer(busy: ReadonlyMap<string, number>): void;
-  /** Workspaces that hold a label now. */
-  holders(): Iterable<string>;
-  holds(workspaceId: string): boolean;
-}
+export type Labels = ReturnType<typeof createLabels>;
 
 interface Slot {
   readonly label: string;
@@ -47,7 +34,7 @@ interface Slot {
 }
 
 /** Label cache of one process. Map order is order of last activity, so the idlest slot is always the first. */
-export function createLabels(labelKey: string, clock: Clock, options: LabelOptions = {}): Labels {
+export function createLabels(labelKey: string, clock: Clock, options: LabelOptions = {}) {
   const limit = options.limit ?? 100;
   const idleMs = options.idleMs ?? 15 * 60_000;
   const slots = new Map<string, Slot>();
@@ -72,9 +59,9 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
     if (slots.delete(workspaceId) && label !== undefined) options.onRelease?.(label);
   }
 
-  const labels: Labels = {
-    peek: (workspaceId) => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
-    of(workspaceId) {
+  const labels = {
+    /** The label under which this workspace may be shown now: its own, or `other`. Counts as activity. */
+    of(workspaceId: string): string {
       const now = clock.monotonic();
       const held = slots.get(workspaceId);
       if (held !== undefined) {
@@ -89,7 +76,13 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
       if (slots.size >= limit && !freeIdlest(now)) return otherLabel;
       return take(workspaceId, now);
     },
-    prefer(busy) {
+    /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
+    peek: (workspaceId: string): string => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
+    /**
+     * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,
+     * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
+     */
+    prefer(busy: ReadonlyMap<string, number>): void {
       const now = clock.monotonic();
       const busyOf = (workspaceId: string): number => busy.get(workspaceId) ?? 0;
       const holders = [...slots.keys()].sort((a, b) => busyOf(a) - busyOf(b));
@@ -104,8 +97,9 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
         take(id, now);
       }
     },
-    holders: () => slots.keys(),
-    holds: (workspaceId) => slots.has(workspaceId),
+    /** Workspaces that hold a label now. */
+    holders: (): Iterable<string> => slots.keys(),
+    holds: (workspaceId: string): boolean => slots.has(workspaceId),
   };
   return labels;
 }

@@ -8,29 +8,17 @@
  */
 import { isNativeError } from 'node:util/types';
 import { pino, type DestinationStream, type Logger } from 'pino';
+import { wordsOf } from '../words.policy.ts';
 import type { LogSettings } from '../config/settings.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Log, LogValue } from './events.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 
 /** A field with one of these names never shows its value. */
-const secretFields = [
-  'authorization',
-  'apiKey',
-  'key',
-  'token',
-  'secret',
-  'cookie',
-  'credential',
-  'password',
-  'url',
-  'target',
-  'host',
-  'origin',
-  'headers',
-  'body',
-  'workspaceId',
-];
+const secretFields = wordsOf(
+  'authorization apiKey key token secret cookie credential password',
+  'url target host origin headers body workspaceId',
+);
 
 /**
  * `info`: the call went as asked, or only its client can change the result. `warn`: pressure, or an upstream in trouble, which an
@@ -83,7 +71,7 @@ export class CallLogger {
         messageKey: 'message',
         timestamp: () => `,"time":"${new Date(clock.now()).toISOString()}"`,
         formatters: { level: (label) => ({ level: label }) },
-        redact: { paths: secretFields, censor: '[redacted]' },
+        redact: { paths: [...secretFields], censor: '[redacted]' },
       },
       destination,
     );

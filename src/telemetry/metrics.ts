@@ -42,11 +42,6 @@ export interface MetricsOptions {
   readonly processMetrics?: boolean;
 }
 
-/** What gauges read when they are scraped. */
-export interface GaugeReadings extends PressureSource {
-  live(): readonly LivePressure[];
-}
-
 /** prom-client's gauges that are named like counters; `promtool check metrics` refuses them. */
 const misnamed = [
   'nodejs_active_handles_total',
@@ -69,13 +64,11 @@ export interface WorkspaceLabels {
 export class Metrics {
   readonly instruments: Instruments;
   readonly #registry = createRegistry();
-  readonly #readings: GaugeReadings;
   /** Labels, and the upstreams on which the series of each have begun. */
   readonly #workspaces = new Map<string, Set<string>>();
   readonly #upstreams = new Set<string>();
 
-  constructor(readings: GaugeReadings, { processMetrics = false }: MetricsOptions = {}) {
-    this.#readings = readings;
+  constructor({ processMetrics = false }: MetricsOptions = {}) {
     this.instruments = createInstruments(this.#registry);
     const { limiterMode, redisErrors, overloads, leasesLost } = this.instruments;
     for (const mode of limiterModes) limiterMode.set({ mode }, 0);
@@ -145,9 +138,9 @@ export class Metrics {
     credentialRenewals.inc({ upstream, outcome });
   }
 
-  /** Text of a scrape, gauges read at this moment. */
-  page(format: MetricsFormat): Promise<MetricsPage> {
-    readGauges(this.instruments, this.#readings);
+  /** Text of a scrape, with gauges as they are at this moment. */
+  page(format: MetricsFormat, source: PressureSource, live: readonly LivePressure[]): Promise<MetricsPage> {
+    readGauges(this.instruments, source, live);
     return writePage(this.#registry, format);
   }
 }
@@ -158,9 +151,9 @@ export class Metrics {
  */
 const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
 
-/** Sets every gauge from the readings. Upstreams that are no longer configured disappear. */
-function readGauges(instruments: Instruments, readings: GaugeReadings): void {
-  readProcess(instruments, readings.process());
+/** Sets every gauge. Upstreams that are no longer configured disappear. */
+function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {
+  readProcess(instruments, source.process());
   const { queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed } = instruments;
   const { credentialExpires } = instruments;
   for (const gauge of [queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed])
@@ -168,15 +161,15 @@ function readGauges(instruments: Instruments, readings: GaugeReadings): void {
   credentialExpires.reset();
   const closed = new Map<string, number>();
   const used = new Map<string, Map<MeterName, number>>();
-  for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of readings.live()) {
+  for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of live) {
     queueDepth.set({ upstream }, waiting);
     queueOldest.set({ upstream }, oldestMs / 1000);
     inFlight.set({ upstream }, sent);
-    breakerOpen.set({ upstream }, readings.breakers(upstream).length > 0 ? 1 : 0);
+    breakerOpen.set({ upstream }, source.breakers(upstream).length > 0 ? 1 : 0);
     closed.set(upstream, 0);
     used.set(upstream, new Map(expected.map((dimension) => [dimension, 0])));
   }
-  for (const { upstream, snapshot } of readings.buckets()) {
+  for (const { upstream, snapshot } of source.buckets()) {
     const ratios = used.get(upstream);
     if (ratios === undefined) continue;
     closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
@@ -190,7 +183,7 @@ function readGauges(instruments: Instruments, readings: GaugeReadings): void {
   for (const [upstream, ratios] of used)
     for (const [dimension, ratio] of ratios) bucketUsed.set({ upstream, dimension }, ratio);
   // Of several credentials of an upstream, the one that ends first.
-  const endsFirst = readings.credentials().toSorted((a, b) => b.expiresInMs - a.expiresInMs);
+  const endsFirst = source.credentials().toSorted((a, b) => b.expiresInMs - a.expiresInMs);
   for (const { upstream, expiresInMs } of endsFirst) credentialExpires.set({ upstream }, expiresInMs / 1000);
 }
 

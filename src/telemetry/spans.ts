@@ -15,7 +15,6 @@ import {
   type Context,
   type Span,
   type SpanContext,
-  type Tracer,
 } from '@opentelemetry/api';
 import { LRUCache } from 'lru-cache';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
@@ -43,19 +42,31 @@ export interface TracedCall {
   readonly lane: LaneKey | null;
 }
 
+/** A recorded attempt, and the step at which it was last sent, answered or ended. */
+interface LatestAttempt {
+  readonly context: SpanContext;
+  step: number;
+}
+
 /** Makes the spans of calls with the registered tracer provider, whose sampler decides which of them are recorded. */
 export class Tracing {
   /** Exports what is buffered and stops. Called once, when the process drains. */
   readonly close: () => Promise<void>;
-  readonly #tracer = trace.getTracer('sluice');
-  readonly #latest = new LatestAttempts();
+  readonly tracer = trace.getTracer('sluice');
+  /**
+   * By lane, what its calls wait for: the recorded attempt that was sent, answered or ended last. Where nothing was seen of it while a
+   * call waited, it is not linked: where few calls are traced, it may be an hour old.
+   */
+  readonly latestAttempts = new LRUCache<LaneKey, LatestAttempt>({ max: 2_000 });
+  /** Counts what is seen of recorded attempts: their order needs no clock. */
+  step = 0;
 
   constructor(close: () => Promise<void>) {
     this.close = close;
   }
 
   begin(call: Call, traced: TracedCall): CallSpans {
-    return new CallSpans(this.#tracer, this.#latest, call, traced);
+    return new CallSpans(this, call, traced);
   }
 }
 
@@ -63,8 +74,7 @@ export class Tracing {
 export class CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
   readonly traceId: string | null;
-  readonly #tracer: Tracer;
-  readonly #latest: LatestAttempts;
+  readonly #tracing: Tracing;
   /** The client's span; `null` = this call begins its trace. */
   readonly #parent: SpanContext | null;
   readonly #server: Span;
@@ -77,16 +87,15 @@ export class CallSpans {
   #attempt: Span | null = null;
   #latestAttempt: LatestAttempt | null = null;
 
-  constructor(tracer: Tracer, latest: LatestAttempts, call: Call, traced: TracedCall) {
+  constructor(tracing: Tracing, call: Call, traced: TracedCall) {
     const { startedAt, workspace, upstream, lane } = traced;
-    this.#tracer = tracer;
-    this.#latest = latest;
+    this.#tracing = tracing;
     this.#parent = workspace === null ? null : parentOf(call.rawFields);
     this.#upstream = upstream;
     this.#lane = lane;
     this.#method = knownMethods.has(call.method) ? call.method : 'HTTP';
     const route = routes[call.form];
-    this.#server = tracer.startSpan(
+    this.#server = tracing.tracer.startSpan(
       `${this.#method} ${route}`,
       {
         kind: SpanKind.SERVER,
@@ -106,16 +115,20 @@ export class CallSpans {
   }
 
   waiting(): void {
-    this.#waitingSince = this.#latest.now();
-    this.#wait = this.#tracer.startSpan('wait', { attributes: this.#upstreamAttribute() }, this.#inServer);
+    this.#waitingSince = this.#tracing.step;
+    this.#wait = this.#tracing.tracer.startSpan(
+      'wait',
+      { attributes: this.#upstreamAttribute() },
+      this.#inServer,
+    );
   }
 
   /** The call waits no longer: it was granted, or has ended. */
   waitEnded(): void {
     if (this.#wait === null) return;
-    const awaited = this.#lane === null ? null : this.#latest.since(this.#lane, this.#waitingSince);
-    if (awaited !== null)
-      this.#wait.addLink({ context: awaited, attributes: { 'sluice.link': 'waited_for' } });
+    const awaited = this.#lane === null ? undefined : this.#tracing.latestAttempts.get(this.#lane);
+    if (awaited !== undefined && awaited.step > this.#waitingSince)
+      this.#wait.addLink({ context: awaited.context, attributes: { 'sluice.link': 'waited_for' } });
     this.#wait.end();
     this.#wait = null;
   }
@@ -130,13 +143,14 @@ export class CallSpans {
       attributes['server.address'] = origin.host;
       attributes['server.port'] = origin.port;
     }
-    this.#attempt = this.#tracer.startSpan(
+    this.#attempt = this.#tracing.tracer.startSpan(
       this.#method,
       { kind: SpanKind.CLIENT, attributes },
       this.#inServer,
     );
     if (this.#lane !== null && this.traceId !== null) {
-      this.#latestAttempt = this.#latest.sent(this.#lane, this.#attempt.spanContext());
+      this.#latestAttempt = { context: this.#attempt.spanContext(), step: ++this.#tracing.step };
+      this.#tracing.latestAttempts.set(this.#lane, this.#latestAttempt);
     }
   }
 
@@ -153,7 +167,7 @@ export class CallSpans {
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
-    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
+    if (this.#latestAttempt !== null) this.#latestAttempt.step = ++this.#tracing.step;
     attempt.setAttribute('http.response.status_code', status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
     if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
@@ -169,7 +183,7 @@ export class CallSpans {
   attemptEnded(): void {
     this.#attempt?.end();
     this.#attempt = null;
-    if (this.#latestAttempt !== null) this.#latest.seen(this.#latestAttempt);
+    if (this.#latestAttempt !== null) this.#latestAttempt.step = ++this.#tracing.step;
     this.#latestAttempt = null;
   }
 
@@ -201,58 +215,14 @@ function fail(span: Span, type: string): void {
   span.setStatus({ code: SpanStatusCode.ERROR });
 }
 
-/** A recorded attempt, and the step at which it was last sent, answered or ended. */
-interface LatestAttempt {
-  readonly context: SpanContext;
-  step: number;
-}
-
-/**
- * What calls of a lane wait for: the recorded attempt that was sent, answered or ended last while they waited. An attempt of
- * which nothing was seen meanwhile is not linked: where few calls are traced, it may be an hour old. Order is counted in steps, which
- * need no clock.
- */
-class LatestAttempts {
-  readonly #lanes = new LRUCache<LaneKey, LatestAttempt>({ max: 2_000 });
-  #step = 0;
-
-  /** The step that was last. */
-  now(): number {
-    return this.#step;
-  }
-
-  /** An attempt of the lane is on its way: the latest from now on. */
-  sent(lane: LaneKey, context: SpanContext): LatestAttempt {
-    const latestAttempt = { context, step: ++this.#step };
-    this.#lanes.set(lane, latestAttempt);
-    return latestAttempt;
-  }
-
-  /** The attempt was answered or has ended. */
-  seen(latestAttempt: LatestAttempt): void {
-    latestAttempt.step = ++this.#step;
-  }
-
-  /** The latest attempt of a lane, if something was seen of it after `step`. */
-  since(lane: LaneKey, step: number): SpanContext | null {
-    const latestAttempt = this.#lanes.get(lane);
-    return latestAttempt !== undefined && latestAttempt.step > step ? latestAttempt.context : null;
-  }
-}
-
 /** The client's span, from its W3C `traceparent`; `null` where that is missing, is not well-formed or comes twice. */
 export function parentOf(rawFields: readonly string[]): SpanContext | null {
-  let found: string | null = null;
-  for (let i = 0; i + 1 < rawFields.length; i += 2) {
-    const name = rawFields[i];
-    if (name?.length !== 11 || name.toLowerCase() !== 'traceparent') continue;
-    if (found !== null) return null;
-    found = rawFields[i + 1] ?? '';
-  }
-  if (found === null) return null;
+  const isValue = (at: number): boolean => at % 2 === 1 && rawFields[at - 1]?.toLowerCase() === 'traceparent';
+  const [found = '', ...others] = rawFields.filter((_, at) => isValue(at));
   const match =
     /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(found);
   const [, version, traceId, spanId, flags, rest] = match ?? [];
+  if (others.length > 0) return null;
   if (traceId === undefined || spanId === undefined || flags === undefined) return null;
   if (version === '00' && rest !== undefined) return null;
   return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & TraceFlags.SAMPLED, isRemote: true };

@@ -30,10 +30,7 @@ import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
 
 /** What the parts of the gateway report to. */
-export type Telemetry = Omit<
-  RunningTelemetry,
-  'preferLabels' | 'labelled' | 'isLabelled' | 'lanes' | 'metrics' | 'reconfigure' | 'close'
->;
+export type Telemetry = Omit<RunningTelemetry, 'labels' | 'lanes' | 'metrics' | 'reconfigure' | 'close'>;
 
 export interface TelemetryParts {
   readonly clock: Clock;
@@ -62,9 +59,10 @@ const nothingKnown: PressureSource = {
 export class RunningTelemetry {
   /** Log lines that are not about a call. */
   readonly log: Log;
+  /** Labels of workspaces, and which of them are shown under a label of their own. */
+  readonly labels: Labels;
   readonly #live = new Live();
   readonly #metrics: Metrics;
-  readonly #labels: Labels;
   readonly #logger: CallLogger;
   readonly #reporters: CallReporters;
   /** What only the gateway knows; given once it exists. */
@@ -75,22 +73,13 @@ export class RunningTelemetry {
   constructor(settings: TelemetrySettings, parts: TelemetryParts) {
     const { clock, tracing = null, sinks = [] } = parts;
     const live = this.#live;
-    const metrics = new Metrics(
-      {
-        process: () => this.#source.process(),
-        buckets: () => this.#source.buckets(),
-        breakers: (upstream) => this.#source.breakers(upstream),
-        live: () => this.live(),
-        credentials: () => this.#source.credentials(),
-      },
-      parts.metrics,
-    );
+    const metrics = new Metrics(parts.metrics);
     const labels = createLabels(settings.privacy.labelKey, clock, {
       onRelease: (label) => metrics.release(label),
     });
     const logger = new CallLogger(settings.log, parts);
     this.#metrics = metrics;
-    this.#labels = labels;
+    this.labels = labels;
     this.#logger = logger;
     this.log = logger.log;
     const failed = (cause: unknown): void => this.#failed(cause);
@@ -185,25 +174,6 @@ export class RunningTelemetry {
     return this.#health;
   }
 
-  /** Label under which a workspace may be shown: its own or `other`. */
-  labelOf(workspaceId: string): string {
-    return this.#labels.peek(workspaceId);
-  }
-
-  /** Gives labels to workspaces that are clearly busier than some that hold one; see `labels.ts`. */
-  preferLabels(busy: ReadonlyMap<string, number>): void {
-    this.#labels.prefer(busy);
-  }
-
-  /** Workspaces that are shown under a label of their own now. Ids stay in memory. */
-  labelled(): Iterable<string> {
-    return this.#labels.holders();
-  }
-
-  isLabelled(workspaceId: string): boolean {
-    return this.#labels.holds(workspaceId);
-  }
-
   /** Workspaces and upstreams with calls now, how many wait and how many are in flight: this replica. Ids stay in memory. */
   lanes(): Iterable<LiveLane> {
     return this.#live.lanes();
@@ -211,7 +181,7 @@ export class RunningTelemetry {
 
   /** A scrape, in the plain form by default. */
   metrics(format: MetricsFormat = 'prometheus'): Promise<MetricsPage> {
-    return this.#metrics.page(format);
+    return this.#metrics.page(format, this.#source, this.live());
   }
 
   /** Takes over new log settings. */

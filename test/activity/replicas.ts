@@ -7,7 +7,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { Observation } from '../../src/observation/observation.ts';
 import { workspaceLabel } from '../../src/identity.ts';
-import { callAt, callerNamed, fixedRandom } from '../telemetry/drive.ts';
+import { callAt, fixedRandom } from '../telemetry/drive.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
 
@@ -74,7 +74,7 @@ export function observingReplica(
       const to = upstreams.get(upstream);
       if (to === undefined) throw new Error('no such upstream');
       const call = telemetry.begin(callAt(clock, { id: `call-${++made}` }));
-      call.caller = callerNamed(workspaceId);
+      call.workspaceId = workspaceId;
       call.routed(to);
       call.admitting(laneKey('lane'));
       call.sent();

@@ -16,7 +16,7 @@ import type { WholeCounts } from '../../src/page/state.ts';
 import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
-import { callAt, callerNamed, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
+import { callAt, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
 
 export interface CallScript {
   readonly workspace: string;
@@ -78,8 +78,8 @@ export async function drivenPage(clock: Clock = systemClock) {
           nextSlotMs: null,
           refusing: null,
         }),
-      labelOf: (id) => telemetry.labelOf(id),
-      labelled: () => Promise.resolve(telemetry.labelled()),
+      labelOf: (id) => telemetry.labels.peek(id),
+      labelled: () => Promise.resolve(telemetry.labels.holders()),
       upstreams: () => [lm.name, shop.name],
       replicas: () => Promise.resolve(3),
     },
@@ -125,7 +125,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     const call = telemetry.begin(
       callAt(clock, { id: `played-${++played}`, receivedAt: clock.monotonic() - ageMs }),
     );
-    call.caller = callerNamed(workspace);
+    call.workspaceId = workspace;
     call.routed(upstream === 'lm' ? lm : shop);
     call.admitting(laneKey('lane'));
     for (let n = 0; n < absorbed; n++) {

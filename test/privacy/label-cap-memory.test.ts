@@ -8,7 +8,7 @@ import { embeddedActivity } from '../../src/activity/shared.ts';
 import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
-import { callAt, callerNamed, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
+import { callAt, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
 
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
@@ -41,7 +41,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
   const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {
     for (let n = 0; n < 10_000; n++) {
       const call = telemetry.begin(callAt(clock, { id: `${name}-${n}` }));
-      call.caller = callerNamed(`${name}-${n}`);
+      call.workspaceId = `${name}-${n}`;
       call.routed(n % 2 === 0 ? lm : shop);
       call.admitting(laneKey('lane'));
       call.queued();

@@ -1,14 +1,13 @@
 /** Telemetry that reports nothing. */
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { Telemetry } from '../../src/telemetry/telemetry.ts';
-import { otherLabel } from '../../src/telemetry/labels.ts';
 import { silentLog } from '../../src/telemetry/events.ts';
 
 const nothing = (): void => {};
 
 const silentCall: CallRecord = {
   traceId: null,
-  caller: null,
+  workspaceId: null,
   routed: nothing,
   admitting: nothing,
   queued: nothing,
@@ -37,6 +36,5 @@ export const noTelemetry: Telemetry = {
   observe: nothing,
   live: () => [],
   limiterHealth: () => ({ mode: null, redisErrors: 0, leasesLost: 0, redisMs: null }),
-  labelOf: () => otherLabel,
   log: silentLog,
 };

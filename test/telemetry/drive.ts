@@ -1,18 +1,13 @@
 /** Drives telemetry without a gateway: a settable clock, lines kept in memory, calls and workspaces by name. */
 import type { DestinationStream } from 'pino';
 import { bucketKey } from '../../src/ids.ts';
-import type { Call, Caller } from '../../src/call.ts';
+import type { Call } from '../../src/call.ts';
 import type { Clock, Random } from '../../src/clock.ts';
 import type { UpstreamKind, UpstreamSettings } from '../../src/config/settings.ts';
 import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
 import type { MetricsFormat } from '../../src/telemetry/metrics.ts';
 import { RunningTelemetry, type TelemetryParts } from '../../src/telemetry/telemetry.ts';
-import {
-  fixedCredential,
-  unstatedLimits,
-  upstreamSettings,
-  workspaceSettings,
-} from '../support/upstream-settings.ts';
+import { fixedCredential, unstatedLimits, upstreamSettings } from '../support/upstream-settings.ts';
 
 export interface SettableClock extends Clock {
   advance(ms: number): void;
@@ -51,11 +46,6 @@ export function upstreamNamed(
     credential: fixedCredential('authorization', 'Bearer canary-credential'),
     limits: { ...unstatedLimits, requestsPerMinute: 500, requestsPerDay: 10_000 },
   });
-}
-
-export function callerNamed(id: string): Caller {
-  const workspace = workspaceSettings(id, ['lm', 'shop']);
-  return { workspace, keyFields: ['authorization'], stillValid: () => true };
 }
 
 export function callAt(clock: Clock, given: Partial<Call> = {}): Call {

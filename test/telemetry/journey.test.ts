@@ -2,13 +2,13 @@ import { describe, expect, test } from '@jest/globals';
 import { laneKey } from '../../src/ids.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
-import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
+import { callAt, driven, lm, shop } from './drive.ts';
 
 const label = workspaceLabel('a label key of a test', 'acme');
 
 function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acme'): CallRecord {
   const call = given.telemetry.begin(callAt(given.clock));
-  call.caller = callerNamed(workspace);
+  call.workspaceId = workspace;
   call.routed(upstream);
   call.admitting(laneKey('lane'));
   return call;
@@ -74,7 +74,7 @@ describe('the metrics of a call', () => {
     const given = driven();
     const call = given.telemetry.begin(callAt(given.clock));
     given.clock.advance(2);
-    call.caller = callerNamed('acme');
+    call.workspaceId = 'acme';
     call.routed(lm);
     given.clock.advance(5_000);
     call.admitting(laneKey('lane'));

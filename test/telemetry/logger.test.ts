@@ -3,11 +3,11 @@ import { describeError } from '../../src/telemetry/logger.ts';
 import type { LogSettings } from '../../src/config/settings.ts';
 import type { CallEnd } from '../../src/telemetry/events.ts';
 import { laneKey } from '../../src/ids.ts';
-import { callAt, callerNamed, driven, fixedRandom, lm } from './drive.ts';
+import { callAt, driven, fixedRandom, lm } from './drive.ts';
 
 function end(given: ReturnType<typeof driven>, how: CallEnd, method = 'POST'): void {
   const call = given.telemetry.begin(callAt(given.clock, { method }));
-  call.caller = callerNamed('canary-workspace');
+  call.workspaceId = 'canary-workspace';
   call.routed(lm);
   call.admitting(laneKey('lane'));
   call.ended(how);

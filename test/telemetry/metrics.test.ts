@@ -1,11 +1,11 @@
 import { describe, expect, test } from '@jest/globals';
 import { idleProcess } from '../../src/telemetry/events.ts';
 import { laneKey } from '../../src/ids.ts';
-import { bucketSnapshot as snapshot, callAt, callerNamed, driven, lm, shop } from './drive.ts';
+import { bucketSnapshot as snapshot, callAt, driven, lm, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
   const call = given.telemetry.begin(callAt(given.clock));
-  call.caller = callerNamed(workspace);
+  call.workspaceId = workspace;
   call.routed(lm);
   call.admitting(laneKey('lane'));
   call.sent();

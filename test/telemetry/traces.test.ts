@@ -7,7 +7,7 @@ import { startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
 import { silentLog } from '../../src/telemetry/events.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
-import { callAt, callerNamed, driven, lm, shop } from './drive.ts';
+import { callAt, driven, lm, shop } from './drive.ts';
 
 const caller = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 const server = 2;
@@ -33,7 +33,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     const given = driven({ tracing });
 
     const holder = given.telemetry.begin(callAt(given.clock));
-    holder.caller = callerNamed('acme');
+    holder.workspaceId = 'acme';
     holder.routed(lm);
     holder.admitting(laneKey('lane-1'));
     holder.sent();
@@ -43,7 +43,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
         rawFields: ['traceparent', caller, 'baggage', 'canary=baggage', 'cookie', 'canary'],
       }),
     );
-    call.caller = callerNamed('acme');
+    call.workspaceId = 'acme';
     call.routed(lm);
     call.admitting(laneKey('lane-1'));
     for (const wait of [1, 2]) {
@@ -60,7 +60,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
     holder.ended({ outcome: 'ok', status: 200, code: null });
 
     const wild = given.telemetry.begin(callAt(given.clock, { method: 'CANARY', form: 'via' }));
-    wild.caller = callerNamed('canary-workspace');
+    wild.workspaceId = 'canary-workspace';
     wild.routed(shop);
     wild.admitting(laneKey('lane'));
     wild.sent();
@@ -248,7 +248,7 @@ describe('the sampler that the standard variables name', () => {
         callAt(given.clock, { rawFields: ['traceparent', `${caller.slice(0, -2)}00`, 'baggage', 'a=b'] }),
       );
       for (const call of [withoutParent, withParent]) {
-        call.caller = callerNamed('acme');
+        call.workspaceId = 'acme';
         call.routed(lm);
         call.admitting(laneKey('lane-1'));
         call.queued();
