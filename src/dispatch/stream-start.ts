@@ -11,7 +11,7 @@ import { createParser } from 'eventsource-parser';
 import type { Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { isPlain, PassingDecoder } from './decoding.ts';
-import { isContent } from './feedback/stream-content.policy.ts';
+import { isContent } from './feedback/stream-event.policy.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
 import { namedError } from './feedback/stream-event.policy.ts';
 

@@ -3,7 +3,7 @@
  * it is understood is part of what the histories prove.
  */
 import type { Feedback } from '../../src/call.ts';
-import { learnFromGeneric } from '../../src/dispatch/feedback/generic.policy.ts';
+import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 
 interface Reported {
   readonly limit: number;
@@ -22,7 +22,7 @@ export function feedbackOf({ limit, remaining, resetMs, refused }: Reported): Fe
   ]);
   const waitMs = refused?.waitMs ?? null;
   if (waitMs !== null) fields.set('retry-after', seconds(waitMs));
-  return learnFromGeneric({
+  return learnFrom('generic', {
     status: refused === null ? 200 : 429,
     fields,
     body: null,

@@ -13,7 +13,6 @@ import {
   type ResponseTime,
 } from '../stated-time.policy.ts';
 import { namedTimeMs, usableWaitMs } from '../retry-after.policy.ts';
-import { parseJson } from './json.policy.ts';
 
 /** How much of a body is looked at. */
 const maxMembers = 300;
@@ -23,14 +22,7 @@ const maxSentence = 2_000;
 const otherName =
   /^(?:resets?(?:in|after|at)|wait(?:for|time|seconds)?|backoff|cooldown)((?:m(?:illi)?)?s(?:ec(?:ond)?s?)?)?$/;
 
-/** Milliseconds until the time that a refusal's body names, 1 ms to a day; `null`: it names none, or nobody has read it. */
-export function bodyWaitMs(body: string | null, at: ResponseTime): number | null {
-  if (body === null) return null;
-  const parsed = parseJson(body);
-  return parsed === undefined ? sentenceWaitMs(body, at) : parsedWaitMs(parsed, at);
-}
-
-/** The same for a body that is parsed already. */
+/** Milliseconds until the time that the parsed body of a refusal names, 1 ms to a day; `null`: it names none. */
 export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
   const { retryMs, otherMs, sentences } = membersOf(body, at);
   let waitMs = retryMs ?? otherMs;
@@ -85,7 +77,8 @@ const bare = /\bretry[- _]?after:? "?(\d{1,12}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z
 const eastern = /(\d{1,6}(?:\.\d{1,9})?) ?(毫秒|秒|分钟|分|小时|時間)[钟之以]?[后後]/;
 const easternUnits: Readonly<Record<string, string>> = { 毫秒: 'ms', 秒: 's', 分钟: 'm', 分: 'm' };
 
-function sentenceWaitMs(text: string, at: ResponseTime): number | null {
+/** The same for a text that is no JSON. */
+export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const sentence = text.slice(0, maxSentence);
   if (!/\d|\ban? /.test(sentence)) return null;
   const duration = asked.exec(sentence)?.[1]?.trim().replace(/^an? /i, '1 ');

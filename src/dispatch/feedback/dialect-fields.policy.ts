@@ -7,11 +7,11 @@
 import type { CountField, DialectFields, TimeField, WaitPlace } from '../../config/dialect.ts';
 import { longestWaitMs } from '../retry-after.policy.ts';
 import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
-import type { ResponseFacts } from './facts.policy.ts';
-import { parseJson, valueAt } from './json.policy.ts';
+import { valueAt } from './json.policy.ts';
 import { count, reset } from './reading.policy.ts';
+import type { ResponseReader } from './response.policy.ts';
 
-export type Fields = ReadonlyMap<string, string>;
+type Fields = ReadonlyMap<string, string>;
 
 /** What one set of fields states; `null` = not stated. */
 export interface FieldReading {
@@ -44,29 +44,25 @@ export function readFields(described: DialectFields, fields: Fields, at: Respons
 }
 
 /** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
-export function describedWaitMs(
-  places: readonly WaitPlace[],
-  { fields, body, nowMs }: Pick<ResponseFacts, 'fields' | 'body' | 'nowMs'>,
-): number | null {
-  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
+export function describedWaitMs(places: readonly WaitPlace[], response: ResponseReader): number | null {
   for (const place of places) {
     const as = place.kind === 'field' ? place.field.as : place.as;
-    const waitMs = longestWaitMs(textAt(place, fields, body), (value) => timeLeftMs(value, as, at));
+    const waitMs = longestWaitMs(textAt(place, response), (value) => timeLeftMs(value, as, response.at));
     if (waitMs !== null) return waitMs;
   }
   return null;
 }
 
-function textAt(place: WaitPlace, fields: Fields, body: string | null): string | undefined {
+function textAt(place: WaitPlace, response: ResponseReader): string | undefined {
   switch (place.kind) {
     case 'field':
-      return valueOf(place.field, fields);
+      return valueOf(place.field, response.fields);
     case 'member': {
-      const value = body === null ? undefined : valueAt(parseJson(body), place.pointer);
+      const value = valueAt(response.json, place.pointer);
       return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
     }
     case 'sentence':
-      return new RegExp(place.pattern, 'i').exec((body ?? '').slice(0, maxText))?.[1];
+      return new RegExp(place.pattern, 'i').exec((response.body ?? '').slice(0, maxText))?.[1];
   }
 }
 

@@ -7,42 +7,49 @@
 import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
 import type { ResponseCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
 import type { ResponseTime } from '../stated-time.policy.ts';
-import { retryAfterMs } from '../retry-after.policy.ts';
-import { bodyWaitMs } from './body-wait.policy.ts';
 import { describedWaitMs, readFields, type FieldReading } from './dialect-fields.policy.ts';
-import type { ResponseFacts } from './facts.policy.ts';
-import { namedWindowReadings, plainReadings, quotaReadings } from './ietf.policy.ts';
+import { unownedReadings } from './ietf.policy.ts';
 import {
   exhaustedForMs,
   longWindowOf,
   mayHaveLeft,
   reportsOf,
+  requestsReading,
   windowOf,
   type Reading,
 } from './reading.policy.ts';
+import type { ResponseReader } from './response.policy.ts';
 
 /** A refusal that states no wait is taken to last for the shortest described window, but no longer than this. Milliseconds. */
 const maxGuessMs = 60_000;
 const secondMs = 1_000;
 const dayMs = 86_400_000;
 
-export function learnFromDialect(dialect: Dialect, facts: ResponseFacts): Feedback {
-  const { fields, nowMs } = facts;
-  const at: ResponseTime = { date: fields.get('date'), now: nowMs };
-  const readings = readingsOf(dialect, facts, at);
-  const meters = dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, at);
-  const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, facts));
-  const throttle = throttleOf(dialect, facts, { readings, meters });
+/** The dialect of an upstream that nothing is known of: the fields that no provider owns, and the statuses of RFC 9110 and RFC 6585. */
+export const unknownDialect: Dialect = {
+  windows: [],
+  fields: null,
+  throttledBy: [],
+  permanentBy: [],
+  expiredBy: [],
+  separators: [],
+  penaltyMs: null,
+  waitIn: [],
+  hintlessMs: null,
+  bodyStatuses: [],
+};
+
+export function learnFromDialect(dialect: Dialect, response: ResponseReader): Feedback {
+  const readings = readingsOf(dialect, response);
+  const meters =
+    dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, response.at);
+  const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, response));
+  const throttle = throttleOf(dialect, response, { readings, meters });
   return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
 }
 
-function readingsOf(dialect: Dialect, { fields }: ResponseFacts, at: ResponseTime): readonly Reading[] {
-  if (dialect.fields === null) {
-    const structured = quotaReadings(fields);
-    return structured.length > 0
-      ? structured
-      : [...plainReadings(fields, at), ...namedWindowReadings(fields)];
-  }
+function readingsOf(dialect: Dialect, { fields, at }: ResponseReader): readonly Reading[] {
+  if (dialect.fields === null) return unownedReadings(fields, at);
   return dialect.fields.flatMap((described) => {
     const reported = readFields(described, fields, at);
     return reported === null ? [] : [readingOf(reported, dialect)];
@@ -55,17 +62,13 @@ function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
   const isRate = rate !== null && rate > 0;
   const stated = windows.length === 1 ? (windows[0]?.requests ?? null) : null;
   const known = limit ?? (isRate ? Math.max(1, Math.floor(rate)) : stated);
-  return {
-    dimension: 'requests',
-    meter: 'requests',
+  return requestsReading({
     limit: known ?? (used !== null && remaining !== null ? used + remaining : null),
     remaining: remaining ?? (used !== null && known !== null ? Math.max(0, known - used) : null),
     resetInMs,
-    resetMeans: 'window',
     resetGrainMs,
-    remainingGrain: 1,
     statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * 1000 : windowMs,
-  };
+  });
 }
 
 /** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
@@ -136,17 +139,17 @@ interface Reported {
   readonly meters: readonly MeterReport[];
 }
 
-function throttleOf(dialect: Dialect, facts: ResponseFacts, reported: Reported): Throttle | null {
-  const { status, fields, body, nowMs } = facts;
-  const statedMs = describedWaitMs(dialect.waitIn, facts) ?? retryAfterMs(fields, nowMs);
-  if (dialect.permanentBy.some((one) => meetsCondition(one, facts)))
+function throttleOf(dialect: Dialect, response: ResponseReader, reported: Reported): Throttle | null {
+  const { status } = response;
+  const statedMs = describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
+  if (dialect.permanentBy.some((one) => meetsCondition(one, response)))
     return { kind: 'permanent', reason: 'quota', waitMs: statedMs };
-  const by = dialect.throttledBy.find((one) => meetsCondition(one, facts));
+  const by = dialect.throttledBy.find((one) => meetsCondition(one, response));
   if (by === undefined && status !== 429) {
-    return status === 503 || status === 529 ? { kind: 'overload', waitMs: statedMs } : null;
+    const isOverload = status === 503 || status === 529;
+    return isOverload ? { kind: 'overload', waitMs: statedMs ?? response.bodyMs } : null;
   }
-  const inBodyMs = statedMs ?? bodyWaitMs(body, { date: fields.get('date'), now: nowMs });
-  const namedMs = inBodyMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
+  const namedMs = statedMs ?? response.bodyMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
   return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, reported.meters) };
 }
 
@@ -165,10 +168,7 @@ function meterOf({ windows }: Dialect, meters: readonly MeterReport[]): MeterNam
 }
 
 /** Does the response meet all parts of the condition? */
-export function meetsCondition(
-  condition: ResponseCondition,
-  { status, fields, body }: ResponseFacts,
-): boolean {
+function meetsCondition(condition: ResponseCondition, { status, fields, body }: ResponseReader): boolean {
   if (!condition.statuses.includes(status)) return false;
   if (condition.field !== null) {
     const value = fields.get(condition.field);

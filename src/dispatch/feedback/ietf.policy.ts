@@ -6,24 +6,24 @@
  * these fields (a strict serializer elsewhere). Invariant: malformed members are ignored, never read as 0.
  */
 import type { ResponseTime } from '../stated-time.policy.ts';
-import { count, reset, type Reading } from './reading.policy.ts';
+import { count, requestsReading, reset, type Reading } from './reading.policy.ts';
 
 /** Most responses state nothing: every call's response is read, so that is found out without making lists. */
 const none: readonly Reading[] = [];
 
-/** One item of either field, or both joined by name. Parameters as written; absent = not sent. */
+/** One item of either field, or both joined by name. What is absent was not sent, or is no number. */
 export interface Quota {
   readonly name: string;
   /** Remaining quota units. */
-  readonly r?: number;
+  readonly r: number | undefined;
   /** Seconds until more quota. */
-  readonly t?: number;
+  readonly t: number | undefined;
   /** Quota of the policy. */
-  readonly q?: number;
+  readonly q: number | undefined;
   /** Window, seconds. */
-  readonly w?: number;
+  readonly w: number | undefined;
   /** Quota unit; `requests` when absent. */
-  readonly qu?: string;
+  readonly qu: string | undefined;
 }
 
 interface Item {
@@ -70,53 +70,49 @@ function itemsOf(value: string | undefined): readonly Item[] {
   return items;
 }
 
-function numeric(item: Item, name: 'r' | 't' | 'q' | 'w'): Partial<Record<'r' | 't' | 'q' | 'w', number>> {
-  const value = count(item.parameters[name]);
-  return value === null ? {} : { [name]: value };
-}
+const numberIn = (item: Item | undefined, name: string): number | undefined =>
+  count(item?.parameters[name]) ?? undefined;
 
-const limitPart = (item: Item): Partial<Quota> => ({ ...numeric(item, 'r'), ...numeric(item, 't') });
-function policyPart(item: Item): Partial<Quota> {
-  const unit = item.parameters['qu'];
-  return { ...numeric(item, 'q'), ...numeric(item, 'w'), ...(unit === undefined ? {} : { qu: unit }) };
+function quotaOf(name: string | undefined, item: Item | undefined, policy: Item | undefined): Quota {
+  return {
+    name: name ?? '',
+    r: numberIn(item, 'r'),
+    t: numberIn(item, 't'),
+    q: numberIn(policy, 'q'),
+    w: numberIn(policy, 'w'),
+    qu: policy?.parameters['qu'],
+  };
 }
 
 /** Items of `RateLimit`, each joined with the policy of its name; then the policies that no item names. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
   const items = itemsOf(fields.get('ratelimit'));
-  const joined = new Set<Item>();
-  const quotas: Quota[] = items.map((item) => {
-    const policy = policies.find((candidate) => candidate.names.some((name) => item.names.includes(name)));
-    if (policy !== undefined) joined.add(policy);
-    return {
-      name: item.names[0] ?? '',
-      ...limitPart(item),
-      ...(policy === undefined ? {} : policyPart(policy)),
-    };
-  });
-  for (const policy of policies) {
-    if (!joined.has(policy)) quotas.push({ name: policy.names[0] ?? '', ...policyPart(policy) });
-  }
-  return quotas;
+  const policyOf = (item: Item): Item | undefined =>
+    policies.find(({ names }) => names.some((name) => item.names.includes(name)));
+  const joined = new Set(items.map(policyOf));
+  return [
+    ...items.map((item) => quotaOf(item.names[0], item, policyOf(item))),
+    ...policies
+      .filter((policy) => !joined.has(policy))
+      .map((policy) => quotaOf(policy.names[0], undefined, policy)),
+  ];
 }
 
 /** Readings of the structured fields; quotas in another unit than requests are left out. */
-export function quotaReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
+function quotaReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
   if (!fields.has('ratelimit') && !fields.has('ratelimit-policy')) return none;
   return quotasOf(fields)
-    .filter(({ qu }) => qu === undefined || qu === 'requests')
-    .map(({ r, t, q, w }) => ({
-      dimension: 'requests',
-      meter: 'requests',
-      limit: q ?? null,
-      remaining: r ?? null,
-      resetInMs: t === undefined ? null : t * 1000,
-      resetMeans: 'window',
-      resetGrainMs: 1000,
-      remainingGrain: 1,
-      statedWindowMs: w === undefined || w <= 0 ? null : w * 1000,
-    }));
+    .filter(({ qu = 'requests' }) => qu === 'requests')
+    .map(({ r = null, t, q = null, w = 0 }) =>
+      requestsReading({
+        limit: q,
+        remaining: r,
+        resetInMs: t === undefined ? null : t * 1000,
+        resetGrainMs: 1000,
+        statedWindowMs: w > 0 ? w * 1000 : null,
+      }),
+    );
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
@@ -132,25 +128,26 @@ const namedWindows = Object.entries({
 }));
 
 /** Readings of `x-ratelimit-limit-<window>` and `x-ratelimit-remaining-<window>`. */
-export function namedWindowReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
+function namedWindowReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
   if (!namedWindows.some(({ limitField }) => fields.has(limitField))) return none;
-  return namedWindows.flatMap(({ limitField, remainingField, windowMs }) => {
-    const limit = count(fields.get(limitField));
-    if (limit === null) return [];
-    return [
-      {
-        dimension: 'requests',
-        meter: 'requests',
-        limit,
+  return namedWindows
+    .map(({ limitField, remainingField, windowMs }) =>
+      requestsReading({
+        limit: count(fields.get(limitField)),
         remaining: count(fields.get(remainingField)),
-        resetInMs: null,
-        resetMeans: 'window',
-        resetGrainMs: 0,
-        remainingGrain: 1,
         statedWindowMs: windowMs,
-      },
-    ];
-  });
+      }),
+    )
+    .filter(({ limit }) => limit !== null);
+}
+
+/** What the fields of any provider say: the structured ones, or else those before them. */
+export function unownedReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
+  const structured = quotaReadings(fields);
+  if (structured.length > 0) return structured;
+  const plain = plainReadings(fields, at);
+  const named = namedWindowReadings(fields);
+  return named.length === 0 ? plain : [...plain, ...named];
 }
 
 const prefixes = ['x-ratelimit-', 'ratelimit-', 'x-rate-limit-', 'rate-limit-'] as const;
@@ -173,37 +170,18 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseT
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
   const until = resetOf(fields, prefix, at);
-  const common = {
-    dimension: 'requests',
-    meter: 'requests',
-    resetMeans: 'window',
-    remainingGrain: 1,
-  } as const;
   const policies = items.flatMap((item) => {
-    const seconds = count(item.parameters['w']);
+    const seconds = numberIn(item, 'w') ?? 0;
     const quota = count(item.names[0]);
-    return seconds === null || seconds <= 0 || quota === null ? [] : [{ quota, windowMs: seconds * 1000 }];
+    return seconds <= 0 || quota === null ? [] : [{ quota, windowMs: seconds * 1000 }];
   });
-  const own = policies.find(({ quota }) => quota === limit);
+  const own = policies.find(({ quota }) => quota === limit) ?? policies[0];
   const remaining = count(fields.get(`${prefix}remaining`));
-  const first: Reading = {
-    ...common,
-    limit,
-    remaining,
-    ...until,
-    statedWindowMs: own?.windowMs ?? policies[0]?.windowMs ?? null,
-  };
-  const others = policies.filter((policy) => policy !== (own ?? policies[0]));
   return [
-    first,
-    ...others.map(({ quota, windowMs }) => ({
-      ...common,
-      limit: quota,
-      remaining: null,
-      resetInMs: null,
-      resetGrainMs: 0,
-      statedWindowMs: windowMs,
-    })),
+    requestsReading({ limit, remaining, ...until, statedWindowMs: own?.windowMs ?? null }),
+    ...policies
+      .filter((policy) => policy !== own)
+      .map(({ quota, windowMs }) => requestsReading({ limit: quota, statedWindowMs: windowMs })),
   ];
 }
 

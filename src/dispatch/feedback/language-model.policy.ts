@@ -7,12 +7,7 @@
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
-import type { ResponseTime } from '../stated-time.policy.ts';
-import { retryAfterMs } from '../retry-after.policy.ts';
-import { bodyWaitMs } from './body-wait.policy.ts';
-import type { ResponseFacts } from './facts.policy.ts';
 import { plainReadings } from './ietf.policy.ts';
-import { parseJson } from './json.policy.ts';
 import { readMessage, type LimiterMessage } from './message.policy.ts';
 import {
   errorIn,
@@ -26,9 +21,9 @@ import {
   type Verdict,
 } from './model-error.policy.ts';
 import { concernsCallAlone, paymentIn, type RefusalWords } from './payment.policy.ts';
-import { renewalTrapMs } from './providers/azure.policy.ts';
-import { modelReadings, providerRefusal } from './providers/providers.policy.ts';
+import { modelReadings, providerRefusal, renewalTrapMs } from './providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
+import type { ResponseReader } from './response.policy.ts';
 import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
 
 /** What the body of a refusal says. */
@@ -41,34 +36,29 @@ export interface Refused {
 
 const nothingSaid = readMessage('');
 
-export function learnFromModel(facts: ResponseFacts): Feedback {
-  const at: ResponseTime = { date: facts.fields.get('date'), now: facts.nowMs };
-  const errorStatus = facts.status < 400 ? errorStatusIn(facts.body) : null;
-  const status = errorStatus ?? facts.status;
-  const refused =
-    status >= 400
-      ? refusedIn(facts.body === null ? undefined : parseJson(facts.body), status, facts.body ?? '')
-      : null;
-  const own = modelReadings(facts.fields, at);
-  const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? facts.fields, at);
+export function learnFromModel(response: ResponseReader): Feedback {
+  const { fields, body, at } = response;
+  // A success without the word is not parsed.
+  const mayHoldError = response.status < 400 && body !== null && isErrorText(body);
+  const errorStatus = mayHoldError ? statusInside(response.json) : null;
+  const status = errorStatus ?? response.status;
+  const refused = status >= 400 ? refusedIn(response.json, status, body ?? '') : null;
+  const own = modelReadings(fields, at);
+  const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
-    return { meters: fieldReports, throttle: null, ...usageIn(facts.body), ...scope(facts.fields, {}) };
+    return { meters: fieldReports, throttle: null, ...usageIn(body), ...scope(fields, {}) };
   }
-  const throttle = throttleOf(facts, status, readings, refused, fieldReports);
+  const throttle = throttleOf(response, status, readings, refused, fieldReports);
   return {
     meters: throttle === null ? fieldReports : withMessage(fieldReports, refused.message),
     throttle,
     ...(errorStatus === null ? {} : { errorStatus }),
     ...saidBeside(throttle, refused.error),
     ...requested(refused.message),
-    ...scope(facts.fields, refused.message.scope),
+    ...scope(fields, refused.message.scope),
   };
 }
-
-/** The status that an error inside a success means; `null` = there is none. A success without the word is not parsed. */
-const errorStatusIn = (body: string | null): number | null =>
-  body !== null && isErrorText(body) ? statusInside(parseJson(body)) : null;
 
 /**
  * Error and message in a parsed body of a response with this status, or with an error of this status inside. `bare`: what the body
@@ -102,19 +92,18 @@ const waitsOut = ({ verdict, error }: Refused, status: number, namedMs: number |
   (verdict === 'quota' || verdict === 'unclear');
 
 function throttleOf(
-  facts: ResponseFacts,
+  response: ResponseReader,
   status: number,
   readings: readonly Reading[],
   refused: Refused,
   reports: readonly MeterReport[],
 ): Throttle | null {
   if (refused.verdict === null) return null;
-  const stated = retryAfterMs(facts.fields, facts.nowMs);
-  const inBody = bodyWaitMs(facts.body, { date: facts.fields.get('date'), now: facts.nowMs });
+  const { statedMs: stated, bodyMs: inBody, fields } = response;
   const verdict = waitsOut(refused, status, stated ?? inBody) ? 'rate' : refused.verdict;
   const otherMs = verdict === 'quota' ? (stated ?? inBody) : stated;
   const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : otherMs;
-  return asThrottle(verdict, waitMs, meterAtFault(facts.fields, refused, reports));
+  return asThrottle(verdict, waitMs, meterAtFault(fields, refused, reports));
 }
 
 const byPayment = { later: 'rate', quota: 'quota', unclear: 'unclear' } as const;
@@ -128,7 +117,7 @@ function byStatus(words: RefusalWords, message: LimiterMessage): Verdict | null 
 
 /**
  * The wait that a refusal states, the first of: `retry-after-ms`, `retry-after`, the body, the end of an exhausted window. In Azure's
- * trap (`azure.policy.ts`) it is at least what the body states, or else the renewal period.
+ * trap (`renewalTrapMs`) it is at least what the body states, or else the renewal period.
  */
 function rateWaitMs(
   stated: number | null,

@@ -6,12 +6,11 @@
 import type { Feedback, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/dialect.ts';
 import { believable } from './believable.policy.ts';
-import { learnFromCommerceGraphql } from './commerce-graphql.policy.ts';
-import { learnFromCommerceRest } from './commerce-rest.policy.ts';
-import type { ResponseFacts } from './facts.policy.ts';
-import { learnFromDialect } from './dialect.policy.ts';
-import { learnFromGeneric } from './generic.policy.ts';
+import { learnFromCommerce } from './commerce.policy.ts';
+import { learnFromDialect, unknownDialect } from './dialect.policy.ts';
+import { githubThrottle } from './github.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
+import { ResponseReader, type ResponseFacts } from './response.policy.ts';
 
 export type { ResponseFacts };
 
@@ -27,20 +26,23 @@ export function learnFrom(
   facts: ResponseFacts,
   dialect: Dialect | null = null,
 ): Feedback {
-  if (dialect !== null) return believable(learnFromDialect(dialect, facts));
-  const reported = believable(read(kind, facts));
+  const response = new ResponseReader(facts);
+  if (dialect !== null) return believable(learnFromDialect(dialect, response));
+  const reported = believable(read(kind, response));
   return (reported.errorStatus ?? facts.status) === refusedStatus
     ? { ...reported, refusesCredential: true }
     : reported;
 }
 
-function read(kind: UpstreamKind, facts: ResponseFacts): Feedback {
+function read(kind: UpstreamKind, response: ResponseReader): Feedback {
   switch (kind) {
     case 'language-model':
-      return learnFromModel(facts);
+      return learnFromModel(response);
     case 'commerce':
-      return facts.callClass === 'graphql' ? learnFromCommerceGraphql(facts) : learnFromCommerceRest(facts);
-    case 'generic':
-      return learnFromGeneric(facts);
+      return learnFromCommerce(response);
+    case 'generic': {
+      const reported = learnFromDialect(unknownDialect, response);
+      return { ...reported, throttle: githubThrottle(response) ?? reported.throttle };
+    }
   }
 }

@@ -28,6 +28,20 @@ export interface Reading {
   readonly statedWindowMs: number | null;
 }
 
+/** A reading of requests whose reset is the end of their window, with what is stated of it. */
+export const requestsReading = (stated: Partial<Reading>): Reading => ({
+  dimension: 'requests',
+  meter: 'requests',
+  limit: null,
+  remaining: null,
+  resetInMs: null,
+  resetMeans: 'window',
+  resetGrainMs: 0,
+  remainingGrain: 1,
+  statedWindowMs: null,
+  ...stated,
+});
+
 /** A field that is longer states nothing. Characters. */
 const maxField = 1_024;
 

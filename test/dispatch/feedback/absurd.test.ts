@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { costFromTail } from '../../../src/dispatch/feedback/commerce-graphql.policy.ts';
+import { costFromTail } from '../../../src/dispatch/feedback/commerce.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
 

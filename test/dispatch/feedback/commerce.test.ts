@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback } from '../../../src/call.ts';
-import { costFromTail } from '../../../src/dispatch/feedback/commerce-graphql.policy.ts';
+import { costFromTail } from '../../../src/dispatch/feedback/commerce.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 const learn = (

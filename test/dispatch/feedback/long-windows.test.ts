@@ -3,7 +3,6 @@ import { describe, expect, test } from '@jest/globals';
 import { buildDialect } from '../../../src/config/speaks.ts';
 import type { SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import { learnFromDialect } from '../../../src/dispatch/feedback/dialect.policy.ts';
 
 const plain = (limit: number, resetSeconds: number): Record<string, string> => ({
   'x-ratelimit-limit': String(limit),
@@ -21,7 +20,7 @@ const factsOf = (fields: Readonly<Record<string, string>>) =>
     nowMs: 0,
   }) as const;
 const metersOf = (speaks: SpeaksInput, fields: Readonly<Record<string, string>>) =>
-  learnFromDialect(buildDialect(speaks).dialect, factsOf(fields)).meters;
+  learnFrom('generic', factsOf(fields), buildDialect(speaks).dialect).meters;
 const dayMs = 86_400_000;
 
 describe('a response that states how much of a long window is left', () => {

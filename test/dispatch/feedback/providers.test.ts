@@ -8,7 +8,7 @@ import fc from 'fast-check';
 import type { MeterReport, Throttle, UpstreamKind } from '../../../src/call.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
-import { providers } from '../../../src/dispatch/feedback/providers/providers.policy.ts';
+import { providers } from '../../../src/dispatch/feedback/providers.policy.ts';
 
 interface Sample {
   readonly says: string;

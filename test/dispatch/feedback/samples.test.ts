@@ -5,11 +5,11 @@
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
 import type { Feedback, MeterName, UpstreamKind } from '../../../src/call.ts';
-import { callLimitOf } from '../../../src/dispatch/feedback/commerce-rest.policy.ts';
+import { callLimitOf } from '../../../src/dispatch/feedback/commerce.policy.ts';
 import { plainReadings, quotasOf } from '../../../src/dispatch/feedback/ietf.policy.ts';
 import { refusedIn } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import { modelReadings } from '../../../src/dispatch/feedback/providers/providers.policy.ts';
+import { modelReadings } from '../../../src/dispatch/feedback/providers.policy.ts';
 import { windowOf, type Reading } from '../../../src/dispatch/feedback/reading.policy.ts';
 import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
 

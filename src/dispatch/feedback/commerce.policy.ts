@@ -1,0 +1,188 @@
+/**
+ * What a commerce response teaches: the call-limit field of REST, the points that GraphQL reports, and the refusals around both.
+ *
+ * Does not own: computing a cost (it is learned, not predicted) and holding reservations back (`currentlyAvailable` is read after the
+ * refund of this call and hides those of others). Invariants: never throws, whatever the body; the sizes of both buckets are read
+ * every time, because they differ by plan and may change.
+ */
+import type { Feedback, MeterReport, Throttle } from '../../call.ts';
+import { believable } from './believable.policy.ts';
+import {
+  countAt,
+  isRecord,
+  lastObject,
+  numberAt,
+  recordAt,
+  stringAt,
+  type JsonRecord,
+} from './json.policy.ts';
+import type { ResponseReader } from './response.policy.ts';
+
+export function learnFromCommerce(response: ResponseReader): Feedback {
+  const learned = response.callClass === 'graphql' ? learnFromGraphql(response) : learnFromRest(response);
+  // All tokens of an app share its bucket of a shop.
+  const app = response.fields.get('x-stats-apiclientid')?.trim() ?? '';
+  return /^[\w-]{1,64}$/.test(app) ? { ...learned, scope: { app } } : learned;
+}
+
+/** What a status means in REST and GraphQL alike; `null` = nothing, or too many requests, which each says in its own way. */
+function commerceStatus({ status, statedMs }: ResponseReader): Throttle | null {
+  switch (status) {
+    case 402: // frozen
+    case 423: // locked after repeated excess
+    case 430: // security rejection
+    case 540: // temporarily disabled
+      return { kind: 'permanent', reason: 'store_state', waitMs: statedMs };
+    case 503:
+    case 529:
+      return { kind: 'overload', waitMs: statedMs };
+    default:
+      return null;
+  }
+}
+
+// REST
+
+/** Calls in the bucket after this one, and its capacity. */
+export interface CallLimit {
+  readonly used: number;
+  readonly limit: number;
+}
+
+/** Time in which a full bucket drains, whatever the plan: 40 calls at 2/s, 80 at 4/s, 400 at 20/s. Milliseconds. */
+const restWindowMs = 20_000;
+/** The period in which `N calls per second` leak. Milliseconds. */
+const leakPeriodMs = 1_000;
+
+/**
+ * The call-limit field, or `null`. Its name may have any prefix, and underscores instead of dashes. Where a response has several with
+ * different values, the fuller one is believed.
+ */
+export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
+  const limits = [...fields]
+    .filter(([name]) => /(?:shop-api-call-limit|_shop_api_call_limit)$/.test(name))
+    .flatMap(([, value]) => value.slice(0, 256).split(','))
+    .map((single) => /^\s*(\d{1,7})\s*\/\s*(\d{1,7})\s*$/.exec(single))
+    .map((found) => ({ used: Number(found?.[1]), limit: Number(found?.[2]) }))
+    .filter(({ limit }) => limit > 0);
+  const fullness = ({ used, limit }: CallLimit): number => used / limit;
+  return limits.toSorted((a, b) => fullness(b) - fullness(a))[0] ?? null;
+}
+
+function learnFromRest(response: ResponseReader): Feedback {
+  const { status, body } = response;
+  const refused = status === 429 ? (body ?? '') : '';
+  const reported = callLimitOf(response.fields);
+  const inSentence = reported === null ? fullBucketIn(refused) : null;
+  const calls = reported ?? inSentence;
+  const statedMs = response.statedMs ?? (inSentence === null ? null : leakPeriodMs);
+  const throttle = status === 429 ? tooManyCalls(refused, calls, statedMs) : commerceStatus(response);
+  if (calls === null) return { meters: [], throttle };
+  // The counter is rounded up: `1/40` is anything above 0 and up to 1.
+  const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
+  return { meters: [{ meter: 'requests', limit: calls.limit, windowMs: restWindowMs, level }], throttle };
+}
+
+/**
+ * The state of the bucket in the sentence of a refusal that lacks the field: `Exceeded 2 calls per second for api client` names the
+ * rate of the leak, and that it refuses means that the bucket is full.
+ */
+function fullBucketIn(refused: string): CallLimit | null {
+  const leak = Number(/\bExceeded (\d{1,5}) calls per second\b/.exec(refused)?.[1] ?? 0);
+  const limit = leak * (restWindowMs / leakPeriodMs);
+  return limit > 0 ? { used: limit, limit } : null;
+}
+
+function tooManyCalls(refused: string, calls: CallLimit | null, statedMs: number | null): Throttle {
+  // `Exceeded order API rate limit, please try again in a minute`: a limit of development stores that is not the bucket's.
+  if (/\bExceeded \w{1,40} API rate limit\b/i.test(refused)) return { kind: 'secondary', waitMs: statedMs };
+  if (statedMs !== null) return { kind: 'rate', waitMs: statedMs, meter: 'requests' };
+  if (calls === null) return { kind: 'rate', waitMs: null, meter: null };
+  // A bucket with room refused nothing: some other limit did (dev-store orders, daily variants), which a client that
+  // waits for the bucket would retry for ever.
+  if (calls.used < calls.limit - 1) return { kind: 'secondary', waitMs: null };
+  return { kind: 'rate', waitMs: Math.ceil(restWindowMs / calls.limit), meter: 'requests' };
+}
+
+// GraphQL
+
+/** `extensions.cost` as numbers. Points; `restoreRate` points per second. */
+interface QueryCost {
+  readonly requested: number | null;
+  /** `null`: not executed. */
+  readonly actual: number | null;
+  readonly max: number;
+  /** Negative where calls under way have taken more than there was. */
+  readonly available: number;
+  readonly restoreRate: number;
+}
+
+function asCost(cost: JsonRecord | null): QueryCost | null {
+  const status = recordAt(cost, 'throttleStatus');
+  const max = countAt(status, 'maximumAvailable');
+  const available = numberAt(status, 'currentlyAvailable');
+  const restoreRate = countAt(status, 'restoreRate');
+  if (max === null || available === null || restoreRate === null || max <= 0 || restoreRate <= 0) return null;
+  const requested = countAt(cost, 'requestedQueryCost');
+  return { requested, actual: countAt(cost, 'actualQueryCost'), max, available, restoreRate };
+}
+
+/** What the end of a body teaches, where the body was cut or is too long to parse. A body of that length is never a refusal. */
+export const costFromTail = (text: string): Feedback =>
+  believable({ ...costTaught(tailCost(text)), throttle: null });
+
+const tailCost = (text: string): QueryCost | null =>
+  asCost(lastObject(text, 'cost', (value) => asCost(value) !== null));
+
+function learnFromGraphql(response: ResponseReader): Feedback {
+  const { json, body, status, statedMs } = response;
+  const cost = isRecord(json) ? asCost(recordAt(recordAt(json, 'extensions'), 'cost')) : tailCost(body ?? '');
+  const refusal = refusalIn(json) ?? (status === 429 ? 'throttled' : null);
+  const throttle: Throttle | null =
+    refusal === 'throttled'
+      ? { kind: 'rate', waitMs: statedMs ?? restoreWaitMs(cost), meter: 'cost' }
+      : refusal === 'max_cost'
+        ? { kind: 'permanent', reason: 'max_cost', waitMs: null }
+        : commerceStatus(response);
+  return { ...costTaught(cost), throttle };
+}
+
+function costTaught(cost: QueryCost | null): Omit<Feedback, 'throttle'> {
+  if (cost === null) return { meters: [] };
+  const { max, available, restoreRate, requested, actual } = cost;
+  const level = Math.max(0, max - available);
+  const windowMs = (max / restoreRate) * 1000;
+  const meter: MeterReport = {
+    meter: 'cost',
+    limit: max,
+    windowMs,
+    level: { lowest: level, highest: level },
+  };
+  return {
+    meters: [meter],
+    ...(requested === null ? {} : { requestedCost: requested }),
+    ...(actual === null ? {} : { actualCost: actual }),
+  };
+}
+
+/** The refusal among the `errors`; `null` = none. An error beside real data refused only a part of an executed call, so it is no refusal. */
+function refusalIn(body: unknown): 'max_cost' | 'throttled' | null {
+  const errors = isRecord(body) ? body['errors'] : undefined;
+  const data = Object.values(recordAt(body, 'data') ?? {});
+  if (!Array.isArray(errors) || data.some((value) => value !== null)) return null;
+  const are = (code: string, message: (text: string) => boolean): boolean =>
+    errors.some(
+      (error) =>
+        stringAt(recordAt(error, 'extensions'), 'code') === code || message(stringAt(error, 'message') ?? ''),
+    );
+  if (are('MAX_COST_EXCEEDED', (text) => text.includes('exceeds the single query max cost limit')))
+    return 'max_cost';
+  // The message alone before codes existed.
+  return are('THROTTLED', (text) => text.trim().toLowerCase() === 'throttled') ? 'throttled' : null;
+}
+
+/** Milliseconds until the whole requested cost is available, rounded up; `null` when the cost is missing. */
+function restoreWaitMs(cost: QueryCost | null): number | null {
+  if (cost === null || cost.requested === null) return null;
+  return Math.ceil((Math.max(0, cost.requested - cost.available) / cost.restoreRate) * 1000);
+}
