@@ -33,9 +33,95 @@
  * Of unknown fate, a model POST that creates nothing that stays (`onlyCosts`) leaves it to its client whether it is sent again; all
  * others tell it not to.
  */
-import type { Throttle } from '../call.ts';
-import { resendWithinBounds, backoffMs, resendsMade, passOn } from './resend-bounds.policy.ts';
-import type { ResendCall, ResendDecision, ResendInput } from './resend-decision.policy.ts';
+import type { Throttle, UpstreamKind } from '../call.ts';
+
+/** The properties of a call that decide whether it may be sent again. */
+export interface ResendCall {
+  /** A safe method of RFC 9110, PUT or DELETE, or a GraphQL query. */
+  readonly idempotent: boolean;
+  /** The whole body is still in memory. */
+  readonly replayable: boolean;
+  /** `rest`, `graphql` or `default`. */
+  readonly callClass: string;
+  /** The request carries a key by which the upstream itself recognises a repeat. */
+  readonly hasOwnIdempotency: boolean;
+  /** True for a POST that makes images: expensive and slow, so that it is sent again only once to an overloaded upstream. */
+  readonly makesImages: boolean;
+  /** A POST to a language model that creates nothing that stays: running it twice costs money and not correctness. */
+  readonly onlyCosts: boolean;
+}
+
+/**
+ * How an attempt ended. `fate_unknown`: bytes went out, and no response came. `stale`: the same on a kept connection that the
+ * upstream closed without a byte of response.
+ */
+export type AttemptOutcome =
+  | {
+      readonly kind: 'answered';
+      readonly status: number;
+      readonly throttle: Throttle | null;
+      /** The upstream refused the credential that the call carried, and another one is there or on its way. */
+      readonly isCredentialRenewed: boolean;
+    }
+  | { readonly kind: 'never_sent' }
+  | { readonly kind: 'stale' }
+  | { readonly kind: 'fate_unknown' };
+
+/** Why a call is sent again. Each cause has its own bound. */
+export type ResendCause =
+  'credential' | 'rate' | 'hintless' | 'overload' | 'never_sent' | 'stale' | 'unknown';
+
+/** Resends made so far, by cause. */
+export type ResendHistory = Readonly<Partial<Record<ResendCause, number>>>;
+
+export interface ResendInput {
+  readonly kind: UpstreamKind;
+  readonly call: ResendCall;
+  readonly outcome: AttemptOutcome;
+  /** What the last decision returned; empty for the first attempt. */
+  readonly history: ResendHistory;
+  /**
+   * Other calls of the bucket that were sent after this one's first refusal without a hint have been served. Absent: it is not known.
+   */
+  readonly othersPass?: boolean;
+  /** What is left of the call's own wait, milliseconds. */
+  readonly remainingMs: number;
+  /** The wait after a refusal that names none, as the upstream's dialect has it, milliseconds. Absent, `null`: a growing back-off. */
+  readonly hintlessMs?: number | null;
+  /** The longest time to try again that the call's client waits for, milliseconds; absent: less than a minute. */
+  readonly honouredMs?: number;
+}
+
+/**
+ * Which calls may not be sent before the time: all of the `bucket`; this `call` alone, and those behind it in its lane; or `none`, where
+ * the upstream has asked nobody to wait, and only our own back-off holds the call.
+ */
+export type ThrottleScope = 'bucket' | 'call' | 'none';
+
+export type ResendDecision =
+  | {
+      readonly kind: 'resend';
+      /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
+      readonly notBeforeMs: number;
+      readonly closes: ThrottleScope;
+      /** How long the bucket is closed for all other calls, milliseconds; 0 where `closes` is not `bucket`. */
+      readonly closeMs: number;
+      readonly cause: ResendCause;
+      /** To be handed in with the next attempt of the same call. */
+      readonly history: ResendHistory;
+    }
+  | {
+      /** The outcome is final. A response goes to the client as it is; where none came, a refusal of ours does. */
+      readonly kind: 'pass';
+      /**
+       * `false`: add `x-should-retry: false` unless the upstream says something of its own; repeating the call cannot succeed or could
+       * run it twice. `null`: add nothing.
+       */
+      readonly shouldRetry: false | null;
+      /** A throttle that is passed on closes all the same, for `closeMs` milliseconds. */
+      readonly closes: ThrottleScope;
+      readonly closeMs: number;
+    };
 
 /** The wait before a commerce REST call is sent again after a refusal without a hint, at least. Milliseconds. */
 const minuteMs = 60_000;
@@ -52,7 +138,7 @@ export function resend(input: ResendInput): ResendDecision {
       return resendWithinBounds(input, {
         cause: 'never_sent',
         maxResends: 2,
-        waitMs: backoffMs(100, resendsMade(input, 'never_sent')),
+        waitMs: backoffMs(100, input.history.never_sent),
       });
     case 'stale':
       return afterStale(input);
@@ -92,7 +178,7 @@ const isUnknownFate = (status: number): boolean =>
  */
 function afterRate(input: ResendInput, statedMs: number | null): ResendDecision {
   if (statedMs !== null && statedMs > 0) {
-    const n = resendsMade(input, 'rate');
+    const { rate: n = 0 } = input.history;
     const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
     return resendWithinBounds(input, {
       cause: 'rate',
@@ -101,7 +187,7 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
       closes: 'bucket',
     });
   }
-  const n = resendsMade(input, 'hintless');
+  const { hintless: n = 0 } = input.history;
   // What is refused again while others pass lies in the call: nobody else waits for it.
   const isAlone = n > 0 && input.othersPass === true;
   // GraphQL points come back within seconds even where the refusal lacks the figures; a REST refusal without a hint is
@@ -127,7 +213,7 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
   const closing = { closes: statedMs === null ? 'none' : 'bucket', closeMs: statedMs ?? 0 } as const;
   if (!mayResendOverloaded) return passOn(false, closing);
   const maxResends = call.makesImages ? 1 : 2;
-  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, resendsMade(input, 'overload')));
+  const waitMs = Math.max(statedMs ?? 0, backoffMs(1000, input.history.overload));
   return resendWithinBounds(input, {
     cause: 'overload',
     maxResends,
@@ -142,7 +228,7 @@ function afterOverload(input: ResendInput, statedMs: number | null): ResendDecis
  */
 function afterStale(input: ResendInput): ResendDecision {
   const mayResendAtOnce = mayResendThoughRun(input.call) && input.call.replayable;
-  if (!mayResendAtOnce || resendsMade(input, 'stale') > 0) return afterUnknownFate(input);
+  if (!mayResendAtOnce || input.history.stale !== undefined) return afterUnknownFate(input);
   return resendWithinBounds({ ...input, remainingMs: 0 }, { cause: 'stale', maxResends: 1, waitMs: 0 });
 }
 
@@ -158,3 +244,51 @@ function afterUnknownFate(input: ResendInput): ResendDecision {
 /** True when the call may be sent again though it may have run: running it twice is the same as once. */
 const mayResendThoughRun = ({ idempotent, hasOwnIdempotency }: ResendCall): boolean =>
   idempotent || hasOwnIdempotency;
+
+// How often and how late: bounds by cause, the call's own wait, the body that is left.
+
+/** Most SDKs stop believing waits of a minute and more (or retry at once): such a refusal says "do not retry". */
+const commonHonouredMs = 59_999;
+const maxBackoffMs = 8000;
+
+/** `firstMs` × 2ⁿ, `maxMs` at most. */
+const backoffMs = (firstMs: number, n = 0, maxMs = maxBackoffMs): number => Math.min(firstMs * 2 ** n, maxMs);
+
+/** A resend that the table proposes after an outcome. */
+interface ResendProposal {
+  readonly cause: ResendCause;
+  /** Maximum number of resends of one call for this cause. */
+  readonly maxResends: number;
+  readonly waitMs: number;
+  readonly closes?: ThrottleScope;
+  /** How long the bucket is closed for others, milliseconds. Default: as long as this call waits. */
+  readonly closeMs?: number;
+}
+
+/** Resends as proposed while the bound of its cause, the body and the wait of the call allow; else the outcome is passed on. */
+function resendWithinBounds(
+  { history, call, outcome, remainingMs, honouredMs = commonHonouredMs }: ResendInput,
+  { cause, maxResends, waitMs, closes = 'none', closeMs = waitMs }: ResendProposal,
+): ResendDecision {
+  const closing = { closes, closeMs: closes === 'none' ? 0 : closeMs };
+  // The client still has its body.
+  if (!call.replayable) return passOn(outcome.kind === 'never_sent' ? null : false, closing);
+  const { [cause]: made = 0 } = history;
+  if (made >= maxResends || waitMs > remainingMs) {
+    return passOn(closes !== 'none' && waitMs > honouredMs ? false : null, closing);
+  }
+  return {
+    kind: 'resend',
+    notBeforeMs: waitMs,
+    closes,
+    closeMs: closes === 'bucket' ? closeMs : 0,
+    cause,
+    history: { ...history, [cause]: made + 1 },
+  };
+}
+
+/** The decision to pass the outcome on to the client. */
+const passOn = (
+  shouldRetry: false | null,
+  closing: Pick<ResendDecision, 'closes' | 'closeMs'> = { closes: 'none', closeMs: 0 },
+): ResendDecision => ({ kind: 'pass', shouldRetry, ...closing });

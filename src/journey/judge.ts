@@ -1,7 +1,6 @@
 /** Puts an attempt into the words of the resend policy, which decides. Owns no decision. */
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
-import type { ResendDecision, ResendHistory } from '../dispatch/resend-decision.policy.ts';
-import { resend } from '../dispatch/resend.policy.ts';
+import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { Prepared } from './prepare.ts';
@@ -16,7 +15,7 @@ export interface Progress {
 }
 
 /** What the resend policy gets beside the attempt. */
-interface Judged extends Omit<Progress, 'absorbed' | 'refusedAt'> {
+interface Judged extends Pick<Progress, 'history'> {
   /** Calls of the bucket that were sent after the first refusal of this one have been served. */
   readonly othersPass: boolean;
   readonly remainingMs: number;
@@ -27,7 +26,7 @@ interface Judged extends Omit<Progress, 'absorbed' | 'refusedAt'> {
 export function judge(
   { call, route, body, description }: Prepared,
   result: AttemptResult,
-  { attempts, history, othersPass, remainingMs, isCredentialRenewed }: Judged,
+  { history, othersPass, remainingMs, isCredentialRenewed }: Judged,
 ): ResendDecision {
   return resend({
     kind: route.upstream.kind,
@@ -41,7 +40,6 @@ export function judge(
             isCredentialRenewed,
           }
         : { kind: fateOf(result.error) },
-    attempts,
     history,
     othersPass,
     remainingMs,

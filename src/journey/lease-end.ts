@@ -10,7 +10,7 @@ import type { Lease } from '../admission/ticket.ts';
 import type { Costs, Feedback } from '../call.ts';
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
-import type { ResendDecision } from '../dispatch/resend-decision.policy.ts';
+import type { ResendDecision } from '../dispatch/resend.policy.ts';
 import { spentOf } from '../dispatch/spent.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';

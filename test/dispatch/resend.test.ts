@@ -2,13 +2,13 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Throttle, UpstreamKind } from '../../src/call.ts';
-import type {
-  AttemptOutcome,
-  ResendCall,
-  ResendDecision,
-  ResendHistory,
-} from '../../src/dispatch/resend-decision.policy.ts';
-import { resend } from '../../src/dispatch/resend.policy.ts';
+import {
+  resend,
+  type AttemptOutcome,
+  type ResendCall,
+  type ResendDecision,
+  type ResendHistory,
+} from '../../src/dispatch/resend.policy.ts';
 
 interface Caller {
   readonly kind: UpstreamKind;
@@ -18,7 +18,6 @@ interface Caller {
 const caller = (kind: UpstreamKind, traits: Partial<ResendCall> = {}): Caller => ({
   kind,
   call: {
-    safe: false,
     idempotent: false,
     replayable: true,
     callClass: kind === 'commerce' ? 'rest' : 'default',
@@ -29,7 +28,7 @@ const caller = (kind: UpstreamKind, traits: Partial<ResendCall> = {}): Caller =>
   },
 });
 
-const safe = { safe: true, idempotent: true };
+const safe = { idempotent: true };
 const callers = {
   'model GET': caller('language-model', safe),
   'commerce GET': caller('commerce', safe),
@@ -68,8 +67,19 @@ const lost: AttemptOutcome = { kind: 'fate_unknown' };
 
 function decide(name: Name, outcome: AttemptOutcome, remainingMs = hour, traits: Partial<ResendCall> = {}) {
   const { kind, call } = callers[name];
-  return resend({ kind, call: { ...call, ...traits }, outcome, attempts: 1, history: {}, remainingMs });
+  return resend({ kind, call: { ...call, ...traits }, outcome, history: {}, remainingMs });
 }
+
+/** A call that was sent again `n` times for each cause. */
+const historyOf = (n: number): ResendHistory => ({
+  credential: n,
+  rate: n,
+  hintless: n,
+  overload: n,
+  never_sent: n,
+  stale: n,
+  unknown: n,
+});
 
 /** The same outcome again and again: the waits between the attempts, and the decision that ends it. */
 function chain(name: Name, outcome: AttemptOutcome, most = 50) {
@@ -77,7 +87,7 @@ function chain(name: Name, outcome: AttemptOutcome, most = 50) {
   let history: ResendHistory = {};
   let decision: ResendDecision = decide(name, outcome);
   for (let attempts = 1; attempts <= most; attempts++) {
-    decision = resend({ ...callers[name], outcome, attempts, history, remainingMs: hour });
+    decision = resend({ ...callers[name], outcome, history, remainingMs: hour });
     if (decision.kind === 'pass') return { waits, last: decision };
     waits.push(decision.notBeforeMs);
     history = decision.history;
@@ -119,7 +129,7 @@ describe.each(names)('the decision to resend a %s', (name) => {
   test('closes the bucket for others no longer than the first refusal without a hint shows', () => {
     const { kind, call } = callers[name];
     const asked = (n: number, remainingMs: number): ResendDecision =>
-      resend({ kind, call, outcome: rate(null), attempts: n + 1, history: { hintless: n }, remainingMs });
+      resend({ kind, call, outcome: rate(null), history: { hintless: n }, remainingMs });
     const closeMs = isSlow(name) ? 60_000 : 1000;
     expect(asked(0, hour)).toMatchObject({ kind: 'resend', closes: 'bucket', closeMs });
     expect(asked(4, 1)).toMatchObject({ kind: 'pass', closes: 'bucket', closeMs });
@@ -133,7 +143,7 @@ describe.each(names)('the decision to resend a %s', (name) => {
         kind,
         call,
         outcome: rate(null),
-        attempts: n + 1,
+
         history: { hintless: n },
         remainingMs: hour,
         hintlessMs: 5000,
@@ -150,7 +160,7 @@ describe.each(names)('the decision to resend a %s', (name) => {
           kind,
           call,
           outcome,
-          attempts: n + 1,
+
           history: { hintless: n },
           othersPass,
           remainingMs: hour,
@@ -160,7 +170,7 @@ describe.each(names)('the decision to resend a %s', (name) => {
       expect(asked(1, true)).toMatchObject({ closes: 'call' });
       expect(asked(99, true)).toMatchObject({ kind: 'pass', closes: 'call' });
     }
-    const stated = { kind, call, outcome: rate(500), attempts: 2, history: { rate: 1 }, remainingMs: hour };
+    const stated = { kind, call, outcome: rate(500), history: { rate: 1 }, remainingMs: hour };
     expect(resend({ ...stated, othersPass: true })).toMatchObject({ closes: 'bucket' });
   });
 
@@ -297,7 +307,7 @@ describe('the decision to resend a call of unknown fate', () => {
 
   test('needs, after a stale connection, no time but a body', () => {
     const { kind, call } = callers['generic PUT'];
-    const asked = { kind, call, outcome: stale, attempts: 1, history: {}, remainingMs: -5 };
+    const asked = { kind, call, outcome: stale, history: {}, remainingMs: -5 };
     expect(resend(asked)).toMatchObject({ kind: 'resend', notBeforeMs: 0, cause: 'stale' });
     expect(resend({ ...asked, call: { ...call, replayable: false } })).toMatchObject({ kind: 'pass' });
   });
@@ -308,15 +318,8 @@ describe('the number of attempts', () => {
     const first = decide('model POST', rate(100));
     const history = first.kind === 'resend' ? first.history : {};
     const { kind, call } = callers['model POST'];
-    const after = resend({ kind, call, outcome: overload(), attempts: 2, history, remainingMs: hour });
+    const after = resend({ kind, call, outcome: overload(), history, remainingMs: hour });
     expect(after).toMatchObject({ kind: 'resend', notBeforeMs: 1000, history: { rate: 1, overload: 1 } });
-  });
-
-  test('counts against every bound when there is no history', () => {
-    const { kind, call } = callers['model POST'];
-    const at = (attempts: number) =>
-      resend({ kind, call, outcome: overload(), attempts, remainingMs: hour }).kind;
-    expect([at(1), at(2), at(3)]).toEqual(['resend', 'resend', 'pass']);
   });
 
   test('is spaced out when refusals state tiny waits', () => {
@@ -348,7 +351,7 @@ test('the decision to resend undercuts no stated wait, exceeds no remaining wait
       fc.nat({ max: 100_000 }),
       fc.nat({ max: 9 }),
       (name, outcome, remainingMs, n) => {
-        const decision = resend({ ...callers[name], outcome, attempts: n + 1, remainingMs });
+        const decision = resend({ ...callers[name], outcome, history: historyOf(n), remainingMs });
         const statedMs = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
         if (decision.kind === 'pass') {
           if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(statedMs);
@@ -382,7 +385,7 @@ describe('a call whose credential was refused and is renewed', () => {
   test('is passed on the third time, and when its body is gone', () => {
     const { kind, call } = callers['generic POST'];
     const input = { kind, outcome: refused, remainingMs: hour };
-    expect(resend({ ...input, call, attempts: 3, history: { credential: 2 } }).kind).toBe('pass');
-    expect(resend({ ...input, call: { ...call, replayable: false }, attempts: 1 }).kind).toBe('pass');
+    expect(resend({ ...input, call, history: { credential: 2 } }).kind).toBe('pass');
+    expect(resend({ ...input, call: { ...call, replayable: false }, history: {} }).kind).toBe('pass');
   });
 });

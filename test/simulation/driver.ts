@@ -8,7 +8,7 @@ import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
-import type { AttemptOutcome, ResendHistory } from '../../src/dispatch/resend-decision.policy.ts';
+import type { AttemptOutcome, ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { resend } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
@@ -158,7 +158,6 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     const decision = resend({
       kind: 'generic',
       call: {
-        safe: call.plan.safe,
         idempotent: call.plan.safe,
         replayable: true,
         callClass: call.plan.callClass,
@@ -167,7 +166,6 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
         onlyCosts: false,
       },
       outcome: attempt.outcome,
-      attempts,
       history,
       remainingMs: gone.aborted ? 0 : ticket.remainingMs(),
     });
