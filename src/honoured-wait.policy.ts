@@ -4,6 +4,7 @@
  *
  * Owns: the table of known clients. Does not own: the refusal (`ingress/`), resending (`dispatch/resend.policy.ts`). Pure.
  */
+import { valuesOf } from './field-lines.policy.ts';
 
 /** Most clients ignore a minute and more: openai for JavaScript up to 6.26, the AI SDK. Milliseconds. */
 const commonMs = 59_999;
@@ -34,22 +35,17 @@ const knownClients: readonly KnownClient[] = [
 
 /** Longest time that the client of a call honours, milliseconds. `rawFields` alternates name and value. */
 export function honouredWaitMs(rawFields: readonly string[]): number {
-  const lang = fieldOf(rawFields, 'x-stainless-lang');
-  const version = versionOf(fieldOf(rawFields, 'x-stainless-package-version'));
-  if (lang === null || version === null) return commonMs;
-  const known = knownClients.find((client) => client.lang === lang && !isBefore(version, client.from));
+  const [lang = ''] = valuesOf(rawFields, 'x-stainless-lang');
+  const version = versionOf(valuesOf(rawFields, 'x-stainless-package-version')[0] ?? '');
+  if (version === null) return commonMs;
+  const known = knownClients.find(
+    (client) => client.lang === lang.trim().toLowerCase() && !isBefore(version, client.from),
+  );
   return known?.honouredMs ?? commonMs;
 }
 
-function fieldOf(rawFields: readonly string[], wanted: string): string | null {
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if ((rawFields[at] ?? '').toLowerCase() === wanted) return (rawFields[at + 1] ?? '').trim().toLowerCase();
-  }
-  return null;
-}
-
-function versionOf(text: string | null): Version | null {
-  const found = /^(\d{1,6})\.(\d{1,6})\b/.exec(text ?? '');
+function versionOf(text: string): Version | null {
+  const found = /^(\d{1,6})\.(\d{1,6})\b/.exec(text.trim());
   return found === null ? null : [Number(found[1]), Number(found[2])];
 }
 

@@ -11,6 +11,7 @@ import type { InjectedField, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
 import { isHopByHop } from './field-names.policy.ts';
 import { isOfTheWayHere } from './way-here.policy.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 /** Lower-case names; an array for a repeated field. No prototype, so that no name can mean anything but itself. */
 export type OutgoingFields = Record<string, string | string[]>;
@@ -93,7 +94,5 @@ function append(fields: OutgoingFields, name: string, value: string): void {
 function propagate(fields: OutgoingFields, { rawFields, traceparent }: OutgoingInput): void {
   if (traceparent === null) return;
   fields['traceparent'] = traceparent;
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if (rawFields[at]?.toLowerCase() === 'tracestate') append(fields, 'tracestate', rawFields[at + 1] ?? '');
-  }
+  for (const value of valuesOf(rawFields, 'tracestate')) append(fields, 'tracestate', value);
 }

@@ -8,6 +8,7 @@ import { returnedCookie, type CookieScope } from './cookies.policy.ts';
 import { isHopByHop } from './field-names.policy.ts';
 import { privateCacheControl, varyWith } from './shared-caches.policy.ts';
 import { isWithheld } from './withheld-fields.policy.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface ReturningInput {
   readonly rawFields: readonly string[];
@@ -47,7 +48,7 @@ export function returningFields(input: ReturningInput): string[] {
     const value = rawFields[at + 1] ?? '';
     const lower = name.toLowerCase();
     if (isHopByHop(lower) || /^sluice[-_]/.test(lower) || isWithheld(lower)) continue;
-    if (named?.has(lower) === true && !notNameable.has(lower)) continue;
+    if (named.includes(lower) && !notNameable.has(lower)) continue;
     if (input.addsRateLimit && (lower === 'ratelimit' || lower === 'ratelimit-policy')) continue;
     if (lower === 'content-length' && (status === 204 || status === 205)) continue;
     if (lower === 'set-cookie') {
@@ -63,15 +64,10 @@ export function returningFields(input: ReturningInput): string[] {
   return fields;
 }
 
-function namedByConnection(rawFields: readonly string[]): Set<string> | null {
-  let named: Set<string> | null = null;
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if (rawFields[at]?.toLowerCase() !== 'connection') continue;
-    named ??= new Set();
-    for (const option of (rawFields[at + 1] ?? '').split(',')) named.add(option.trim().toLowerCase());
-  }
-  return named;
-}
+const namedByConnection = (rawFields: readonly string[]): readonly string[] =>
+  valuesOf(rawFields, 'connection')
+    .flatMap((value) => value.split(','))
+    .map((option) => option.trim().toLowerCase());
 
 function rewritten(name: string, value: string, via: ViaRewrite): string {
   if (name === 'location' || name === 'content-location') return rewriteUrl(value, via);

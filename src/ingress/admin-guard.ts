@@ -8,6 +8,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { isIP } from 'node:net';
 import type { NextFunction, Request, RequestHandler, Response } from 'express';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface AdminAccess {
   /** Names beside addresses and `localhost` by which the port may be asked, lower case, without a port. */
@@ -34,7 +35,7 @@ export function guardAdmin({ adminNames, adminToken }: AdminAccess): RequestHand
   const names = new Set(['localhost', ...adminNames]);
   const isOwn = (hostname: string): boolean => isIP(hostname) !== 0 || names.has(hostname.replace(/\.$/, ''));
   return (request: Request, response: Response, next: NextFunction): void => {
-    const hosts = valuesOf(request, 'host');
+    const hosts = valuesOf(request.rawHeaders, 'host');
     // HAProxy's probes are HTTP/1.0 without a Host. Every browser sends one.
     const isBareProbe = hosts.length === 0 && probes.has(request.path);
     const host = hosts.length === 1 ? (hosts[0] ?? '').trim() : '';
@@ -67,9 +68,11 @@ export function guardAdmin({ adminNames, adminToken }: AdminAccess): RequestHand
 
 /** True for what a browser marks as caused by a page that the admin port has not served. */
 function isFromElsewhere(request: Request, host: string, names: ReadonlySet<string>): boolean {
-  if (valuesOf(request, 'sec-fetch-site').some((site) => site.trim().toLowerCase() === 'cross-site'))
+  if (
+    valuesOf(request.rawHeaders, 'sec-fetch-site').some((site) => site.trim().toLowerCase() === 'cross-site')
+  )
     return true;
-  return valuesOf(request, 'origin').some((origin) => {
+  return valuesOf(request.rawHeaders, 'origin').some((origin) => {
     const from = /^https?:\/\/([^/]+)$/i.exec(origin.trim())?.[1];
     if (from === undefined) return true;
     const hostname = hostnameOf(from) ?? '';
@@ -77,11 +80,6 @@ function isFromElsewhere(request: Request, host: string, names: ReadonlySet<stri
     const isConfigured = hostname !== 'localhost' && names.has(hostname);
     return from.toLowerCase() !== host.toLowerCase() && !isConfigured;
   });
-}
-
-/** All values of a field, one for each line: Node keeps only the first line of some. */
-function valuesOf({ rawHeaders }: Request, name: string): string[] {
-  return rawHeaders.filter((_, at) => at % 2 === 1 && rawHeaders[at - 1]?.toLowerCase() === name);
 }
 
 /** Compares digests, so that the time taken shows neither the token nor its length. */

@@ -23,6 +23,7 @@ import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
 import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface AttemptsParts {
   readonly dispatcher: Dispatcher;
@@ -120,13 +121,8 @@ export class Attempts {
 }
 
 /** True where an upstream's response says itself whether its client should repeat the call. */
-function saysWhetherToRetry(rawFields: readonly string[]): boolean {
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if (rawFields[at]?.toLowerCase() !== 'x-should-retry') continue;
-    if (/^\s*(?:true|false)\s*$/i.test(rawFields[at + 1] ?? '')) return true;
-  }
-  return false;
-}
+const saysWhetherToRetry = (rawFields: readonly string[]): boolean =>
+  valuesOf(rawFields, 'x-should-retry').some((value) => /^\s*(?:true|false)\s*$/i.test(value));
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
 export function giveUp(

@@ -14,6 +14,7 @@ import { passesCookies, pseudonym } from '../dispatch/upstream-request.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface RepeatInput {
   readonly call: Pick<Call, 'form' | 'method' | 'rawFields'>;
@@ -97,7 +98,7 @@ function keyIn({ call, fields, route }: Pick<RepeatInput, 'call' | 'fields' | 'r
     const written = fields.get(field);
     if (written === undefined) continue;
     // The two would be two keys, of which each layer might take another one.
-    if (linesOf(call.rawFields, field) > 1) {
+    if (valuesOf(call.rawFields, field).length > 1) {
       throw new Refusal('request_invalid', {
         detail: 'A field that serves as the idempotency key is repeated: send it once.',
         param: field,
@@ -115,12 +116,6 @@ const keyFieldsOf = ({ upstream }: Route): readonly string[] =>
     ? justIdempotencyKey
     : ['idempotency-key', ...upstream.idempotencyFields];
 const justIdempotencyKey = ['idempotency-key'];
-
-function linesOf(rawFields: readonly string[], field: string): number {
-  let lines = 0;
-  for (let at = 0; at + 1 < rawFields.length; at += 2) if (rawFields[at]?.toLowerCase() === field) lines += 1;
-  return lines;
-}
 
 const unquoted = (written: string): string => written.trim().replace(/^"(.*)"$/, '$1');
 

@@ -10,6 +10,7 @@ import { failureWords } from '../dispatch/failure-reason.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import type { CeilingState } from '../limiter/ceilings.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export type Answered = Extract<AttemptResult, { kind: 'answered' }>;
 
@@ -84,14 +85,13 @@ function viaRewrite(
  * and goes back to nobody else.
  */
 function ownOrigin(rawFields: readonly string[]): string {
-  let host = '';
-  let scheme = 'http';
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const name = (rawFields[at] ?? '').toLowerCase();
-    const value = (rawFields[at + 1] ?? '').trim();
-    if (name === 'host' && host === '') host = value;
-    // A chain of proxies appends; the first one saw the client.
-    if (name === 'x-forwarded-proto' && /^https\s*(?:,|$)/i.test(value)) scheme = 'https';
-  }
-  return /^[a-z0-9.:[\]_-]+$/i.test(host) ? `${scheme}://${host}` : '';
+  const host =
+    valuesOf(rawFields, 'host')
+      .find((value) => value.trim() !== '')
+      ?.trim() ?? '';
+  // A chain of proxies appends; the first one saw the client.
+  const isSecure = valuesOf(rawFields, 'x-forwarded-proto').some((value) =>
+    /^\s*https\s*(?:,|$)/i.test(value),
+  );
+  return /^[a-z0-9.:[\]_-]+$/i.test(host) ? `${isSecure ? 'https' : 'http'}://${host}` : '';
 }

@@ -4,6 +4,7 @@
  */
 import type { Separator } from '../config/dialect.ts';
 import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface SeparatedCall {
   /** Raw path with query. */
@@ -23,7 +24,7 @@ export function separatorsOf(separators: readonly Separator[], call: SeparatedCa
       case 'path':
         return pathOf(separator.segments, call.pathAndQuery);
       case 'header':
-        return fieldOf(separator.name, call.rawFields);
+        return valuesOf(call.rawFields, separator.name).join(', ');
       case 'body':
         return memberOf(separator.pointer, call.body);
     }
@@ -38,14 +39,6 @@ function pathOf(segments: readonly (string | null)[], pathAndQuery: string): str
     segment === null ? (given[at] ?? '') !== '' : given[at] === segment,
   );
   return isSame ? `/${given.join('/')}` : '';
-}
-
-function fieldOf(name: string, rawFields: readonly string[]): string {
-  const values: string[] = [];
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if (rawFields[at]?.toLowerCase() === name) values.push(rawFields[at + 1] ?? '');
-  }
-  return values.join(', ');
 }
 
 function memberOf(pointer: readonly string[], body: Buffer): string {

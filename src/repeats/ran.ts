@@ -6,6 +6,7 @@
  */
 import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib';
 import { isRecord, parseJson } from '../dispatch/feedback/json.policy.ts';
+import { valuesOf } from '../field-lines.policy.ts';
 
 export interface EndedResponse {
   readonly status: number;
@@ -24,7 +25,7 @@ const streamEndBytes = 8 * 1_024;
 
 export function showsThatItRan({ status, throttled, rawFields, body }: EndedResponse): boolean {
   if (status < 200 || status > 299 || throttled) return false;
-  const fields = (name: string): string => valueOf(rawFields, name).trim().toLowerCase();
+  const fields = (name: string): string => (valuesOf(rawFields, name)[0] ?? '').trim().toLowerCase();
   if (fields('stripe-should-retry') === 'true' || fields('x-should-retry') === 'true') return false;
   if (body === 'too_large') return true;
   const type = fields('content-type');
@@ -57,14 +58,6 @@ function textOf(body: Buffer, encoding: string): string {
   } catch {
     return '';
   }
-}
-
-/** The first value of a field; '' when there is none. */
-function valueOf(rawFields: readonly string[], name: string): string {
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    if (rawFields[at]?.toLowerCase() === name) return rawFields[at + 1] ?? '';
-  }
-  return '';
 }
 
 /** An error in the place of a result: `error` says something, or there are `errors` and no data (GraphQL). */

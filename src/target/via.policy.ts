@@ -3,6 +3,7 @@
  *
  * Keeps: only the received-by part counts; a comment or a longer name that contains ours does not.
  */
+import { valuesOf } from '../field-lines.policy.ts';
 
 /** One member of the list: protocol, received-by, and perhaps a comment. */
 const member = /^\s*\S+[ \t]+([^\s,(]+)/;
@@ -13,12 +14,7 @@ const member = /^\s*\S+[ \t]+([^\s,(]+)/;
  * @param rawFields name and value alternating.
  */
 export function passedThrough(rawFields: readonly string[], pseudonym: string): boolean {
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const name = rawFields[at];
-    if (name === undefined || name.length !== 3 || name.toLowerCase() !== 'via') continue;
-    for (const text of (rawFields[at + 1] ?? '').split(',')) {
-      if (member.exec(text)?.[1]?.toLowerCase() === pseudonym.toLowerCase()) return true;
-    }
-  }
-  return false;
+  return valuesOf(rawFields, 'via')
+    .flatMap((value) => value.split(','))
+    .some((text) => member.exec(text)?.[1]?.toLowerCase() === pseudonym.toLowerCase());
 }
