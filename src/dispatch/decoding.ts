@@ -149,8 +149,24 @@ export const decodingNow = (): { readonly alive: number; readonly decodedBytes: 
   decodedBytes: all.decodedBytes,
 });
 
-/** Decodes one body while it passes, in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
-export class PassingDecoder {
+/** Reads one body while it passes, in whatever coding. */
+export interface Decoder {
+  write(chunk: Buffer): void;
+  /** Nothing follows. Calls back when all is decoded (`isWhole`), or when the decoding was given up before. */
+  end(onOver: (isWhole: boolean) => void): void;
+  /** Ends the decoding, wherever it is. */
+  stop(): void;
+}
+
+/** A decoder that hands on what it decodes; `null`: the coding is not known, or enough other bodies are being decoded. */
+export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
+  if (isPlain(encoding)) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
+  const coding = codings.get(encoding.trim().toLowerCase());
+  return coding === undefined || !all.enter() ? null : new PassingDecoder(coding, onBytes, clock);
+}
+
+/** Decodes in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
+class PassingDecoder implements Decoder {
   readonly #stream: Transform;
   readonly #coding: Coding;
   readonly #clock: Clock;
@@ -165,7 +181,7 @@ export class PassingDecoder {
   #onOver: ((isWhole: boolean) => void) | null = null;
   #isEnding = false;
 
-  private constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
+  constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
     this.#coding = coding;
     this.#clock = clock;
     this.#stream = coding.create();
@@ -174,12 +190,6 @@ export class PassingDecoder {
       else this.stop();
     });
     this.#stream.on('end', () => this.#over(true)).on('error', () => this.stop());
-  }
-
-  /** `null`: the coding is not known, or enough other bodies are being decoded. */
-  static begin(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): PassingDecoder | null {
-    const coding = codings.get(encoding.trim().toLowerCase());
-    return coding === undefined || !all.enter() ? null : new PassingDecoder(coding, onBytes, clock);
   }
 
   write(chunk: Buffer): void {
@@ -192,7 +202,6 @@ export class PassingDecoder {
     else this.#work();
   }
 
-  /** Nothing follows. Calls back when all is decoded (`isWhole`), or when the decoding was given up before. */
   end(onOver: (isWhole: boolean) => void): void {
     if (this.#isOver) return onOver(false);
     this.#onOver = onOver;
@@ -200,7 +209,6 @@ export class PassingDecoder {
     this.#work();
   }
 
-  /** Ends the decoding, wherever it is. */
   stop(): void {
     this.#over(false);
   }
@@ -265,7 +273,7 @@ export function decoded(bytes: Buffer, encoding: string, clock: Clock): Promise<
       parts.push(part);
       if (length > maxTextBytes) decoder?.stop();
     };
-    const decoder = PassingDecoder.begin(encoding, onBytes, clock);
+    const decoder = decoderFor(encoding, onBytes, clock);
     if (decoder === null) return resolve(null);
     const cancel = clock.after(maxTextMs, () => decoder.stop());
     decoder.write(bytes);

@@ -1,60 +1,83 @@
 /**
- * Looks into a response's body without taking it away: the first bytes of a refusal, the whole of a small response, and whatever
- * passes of a larger one. What was looked at is still delivered, byte for byte.
+ * Looks into a response's body without taking it away: its start, the whole of a small one, and whatever passes of a larger one.
+ * What was looked at is still delivered, byte for byte.
  *
  * Owns: reading beside the client. Does not own: decoding (`decoding.ts`), and what the text means (`feedback/`).
  * Bounds: an endless or slow body delays the response by at most the given time.
  */
-import { PassThrough, pipeline, Transform, type Readable } from 'node:stream';
+import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
 import type { Clock } from '../clock.ts';
-import { isPlain, maxEndMs, PassingDecoder } from './decoding.ts';
+import { decoderFor, maxEndMs } from './decoding.ts';
 
-/** The start of a body. `whole`: nothing follows. `body` delivers everything, including what was read. */
+/** The start of a body. */
 export interface BodyStart {
   readonly bytes: Buffer;
+  /** Nothing follows. */
   readonly whole: boolean;
+  /** Delivers everything, including what was read, and then the body's own end or failure. */
   readonly body: Buffer | Readable;
+  /** What the body broke with; `null` = it has not. */
+  readonly error: Error | null;
 }
 
 interface PeekLimits {
   readonly maxBytes: number;
   readonly maxMs: number;
-  /** True when this first chunk shows that more need not be waited for. */
-  readonly isEnough?: (first: Buffer) => boolean;
+  /** How long is waited from the first byte on; `maxMs` then holds for a body without any. Default: `maxMs` in all. */
+  readonly maxMsWithBytes?: number;
+  /** Sees each chunk, and calls `enough` at once or later when more need not be waited for. */
+  readonly onChunk?: (chunk: Buffer, enough: () => void) => void;
+  /** Calls `done` when what was seen of a body that is whole has been judged. Default: at once. */
+  readonly onEnd?: (done: () => void) => void;
 }
 
-/**
- * Reads up to `maxBytes` or for `maxMs`, whichever comes first. Rejects with the body's own error when it breaks
- * before that.
- */
+/** Reads the start of a body: up to `maxBytes`, for `maxMs`, until it is enough, or to the body's end or failure. */
 export function peek(body: Readable, limits: PeekLimits, clock: Clock): Promise<BodyStart> {
-  return new Promise((resolve, reject) => {
+  return new Promise((resolve) => {
+    const { maxBytes, maxMs, maxMsWithBytes = null, onChunk, onEnd = (done): void => done() } = limits;
     const chunks: Buffer[] = [];
     let size = 0;
-    const finish = (whole: boolean): void => {
+    let isOver = false;
+    const finish = (error: Error | null): void => {
+      if (isOver) return;
+      isOver = true;
       cancel();
-      body.off('data', onData).off('end', onEnd).off('error', onError).off('close', onClose);
+      body.off('data', onData).off('end', onBodyEnd).off('error', finish).off('close', onClose);
       const bytes = Buffer.concat(chunks, size);
-      if (whole) return resolve({ bytes, whole, body: bytes });
+      const whole = error === null && body.readableEnded;
+      if (whole) return resolve({ bytes, whole, body: bytes, error });
+      if (error !== null) return resolve({ bytes, whole, body: streamOf(broken(bytes, error)), error });
       body.pause();
       if (size > 0) body.unshift(bytes);
-      resolve({ bytes, whole, body });
+      resolve({ bytes, whole, body, error });
     };
+    const enough = (): void => finish(null);
     const onData = (chunk: Buffer): void => {
+      if (maxMsWithBytes !== null && size === 0) {
+        cancel();
+        cancel = clock.after(maxMsWithBytes, enough);
+      }
       chunks.push(chunk);
       size += chunk.length;
-      if (size >= limits.maxBytes) return finish(false);
-      if (chunks.length === 1 && limits.isEnough?.(chunk) === true) finish(false);
+      onChunk?.(chunk, enough);
+      if (size >= maxBytes) enough();
     };
-    const onEnd = (): void => finish(true);
-    const onError = (error: Error): void => {
-      cancel();
-      reject(error);
+    const onBodyEnd = (): void => onEnd(enough);
+    const onClose = (): void => {
+      if (!body.readableEnded) finish(new Error('the body closed before its end'));
     };
-    const onClose = (): void => onError(new Error('the body closed before its end'));
-    const cancel = clock.after(limits.maxMs, () => finish(false));
-    body.on('end', onEnd).on('error', onError).on('close', onClose).on('data', onData);
+    let cancel = clock.after(maxMs, enough);
+    body.on('end', onBodyEnd).on('error', finish).on('close', onClose).on('data', onData);
   });
+}
+
+/** A stream of bytes. */
+export const streamOf = (chunks: Iterable<Buffer> | AsyncIterable<Buffer>): Readable =>
+  Readable.from(chunks, { objectMode: false });
+
+async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
+  if (held.length > 0) yield held;
+  throw error;
 }
 
 const ignored = (): void => {};
@@ -83,49 +106,20 @@ export function arrived(
 /** Reads a body that passes. */
 export interface PassingReader {
   /** The next decoded bytes. */
-  readonly read: (bytes: Buffer) => void;
+  read(bytes: Buffer): void;
   /** All of the body has been read. Not called when it broke, or was given up. */
-  readonly end: () => void;
+  flush(): void;
 }
 
-/**
- * Passes a body on and lets `reader` read what it decodes to. Backpressure and errors pass through. A body that cannot be decoded,
- * or only at too high a cost, is not read to its end: the client does not wait for our eyes. It gets each byte as it comes; only the
- * end of a compressed body waits until the last bytes are decoded.
- */
+/** Passes every byte on as it comes and reads it meanwhile. The end of a compressed body waits until the last bytes are decoded. */
 export function readInPassing(
   body: Readable,
   encoding: string,
   reader: PassingReader,
   clock: Clock,
 ): Readable {
-  if (isPlain(encoding)) return passOn(body, reader);
-  const decoder = PassingDecoder.begin(encoding, reader.read, clock);
-  return decoder === null ? body : passDecoding(body, decoder, reader, clock);
-}
-
-function passOn(body: Readable, { read, end }: PassingReader): Readable {
-  const passing = new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      read(chunk);
-      done(null, chunk);
-    },
-    flush(done) {
-      end();
-      done();
-    },
-  });
-  // The reader of `passing` sees an error there.
-  pipeline(body, passing, ignored);
-  return passing;
-}
-
-function passDecoding(
-  body: Readable,
-  decoder: PassingDecoder,
-  { end }: PassingReader,
-  clock: Clock,
-): Readable {
+  const decoder = decoderFor(encoding, (bytes) => reader.read(bytes), clock);
+  if (decoder === null) return body;
   const passing = new Transform({
     transform(chunk: Buffer, _encoding, done) {
       decoder.write(chunk);
@@ -135,12 +129,13 @@ function passDecoding(
       const cancel = clock.after(maxEndMs, () => decoder.stop());
       decoder.end((isWhole) => {
         cancel();
-        if (isWhole) end();
+        if (isWhole) reader.flush();
         done();
       });
     },
   });
-  // Whether the body broke, its client left or all is well: the decoder does not outlive the response.
+  // Whether the body broke, its client left or all is well: the decoder does not outlive the response. The reader of `passing` sees
+  // an error there.
   pipeline(body, passing, () => decoder.stop());
   return passing;
 }

@@ -1,25 +1,26 @@
 /**
  * Which part of which response is read for learning, without delaying what the client gets.
  *
- * Owns: that choice, by status and kind of response. Does not own: reading (`inspect.ts`, `stream-watch.ts`) and what a text
+ * Owns: that choice, by status and kind of response. Does not own: reading (`inspect.ts`) and what a text
  * means (`feedback/`). Invariant: every byte of the body is delivered once, in order.
  */
 import type { Readable } from 'node:stream';
 import type { Feedback, ResponseHead, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Dialect } from '../config/dialect.ts';
+import { fieldMap } from '../field-lines.policy.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
 import { mayRefuseInside } from './feedback/github.policy.ts';
-import { learnFrom, type ResponseFacts } from './feedback/learn-from.policy.ts';
+import { learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
-import { tokenUsage, type UsageMembers } from './feedback/usage.policy.ts';
+import { learnFromStreamEvent } from './feedback/stream-event.policy.ts';
+import { noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
 import { decoded, isPlain } from './decoding.ts';
 import { arrived, peek, readInPassing } from './inspect.ts';
 import { PassingText } from './passing-text.ts';
 import { streamStart } from './stream-start.ts';
-import { WatchedBody } from './stream-watch.ts';
 import { bodyError } from './transport-error.ts';
 
 /** Bytes of a response that are read for learning at most. */
@@ -67,7 +68,11 @@ export async function readForLearning(
 ): Promise<ReadResponse> {
   const fields = fieldMap(head.rawFields);
   const judge: Judge = (text) =>
-    learnFrom(facts.kind, responseFacts(head, fields, facts, text, clock), facts.dialect);
+    learnFrom(
+      facts.kind,
+      { status: head.status, fields, body: text, callClass: facts.callClass, nowMs: clock.now() },
+      facts.dialect,
+    );
   if (head.status < 400 && facts.kind === 'language-model')
     return readModelResponse(body, { fields, method: facts.method, judge }, clock);
   const isWorthReading =
@@ -122,10 +127,14 @@ async function readModelResponse(
   // An error is short: a longer document is passed on as it comes.
   if (Number(length) > peekBytes) return passed(body);
   const maxMs = isPlain(encoding) ? documentPeekMs : packedPeekMs;
-  const limits = { maxBytes: peekBytes, maxMs, isEnough: isJson(type) ? isListOfContent : isNoError };
-  const start = await peek(body, limits, clock).catch((error: unknown) => {
-    throw bodyError(error);
-  });
+  const isEnough = isJson(type) ? isListOfContent : isNoError;
+  let isFirst = true;
+  const onChunk = (chunk: Buffer, enough: () => void): void => {
+    if (isFirst && isEnough(chunk)) enough();
+    isFirst = false;
+  };
+  const start = await peek(body, { maxBytes: peekBytes, maxMs, onChunk }, clock);
+  if (start.error !== null) throw bodyError(start.error);
   if (!start.whole && !Buffer.isBuffer(start.body)) return passed(start.body);
   const text = await decoded(start.bytes, encoding, clock);
   return { body: start.body, feedback: judge(text), bodyFeedback: null };
@@ -141,23 +150,34 @@ const isNoError = (first: Buffer): boolean =>
 
 /** A response that passes: what it says of its usage is read, and an error inside it. */
 function watched(body: Readable, encoding: string, head: Feedback, clock: Clock): ReadResponse {
-  let listener = (_feedback: Feedback): void => {};
+  let onThrottle = (_feedback: Feedback): void => {};
   let lateError: Feedback | null = null;
-  const onError = (feedback: Feedback): void => {
-    lateError = feedback;
-    if (feedback.throttle !== null) listener(feedback);
-  };
-  const watching = new WatchedBody(body, encoding, onError, clock);
+  let members = noUsage;
+  const text = new PassingText(
+    { name: '"usage', isLine: false, onFound: (found) => (members = withUsageIn(members, found)) },
+    {
+      name: '"error"',
+      isLine: true,
+      onFound: (line) => {
+        const feedback = learnFromStreamEvent(line, clock.now());
+        if (feedback.errorStatus === undefined) return;
+        lateError = feedback;
+        if (feedback.throttle !== null) onThrottle(feedback);
+      },
+    },
+  );
   const bodyFeedback: BodyFeedback = {
     feedback: () => {
-      const usage = usageFeedback(watching.usage());
-      return lateError === null ? usage : { ...usage, ...lateError };
+      text.flush();
+      const usage = tokenUsage(members);
+      const reported = usage === null ? null : { ...nothingLearned, usage };
+      return lateError === null ? reported : { ...reported, ...lateError };
     },
     onThrottle: (given) => {
-      listener = given;
+      onThrottle = given;
     },
   };
-  return { body: watching.body, feedback: head, bodyFeedback };
+  return { body: readInPassing(body, encoding, text, clock), feedback: head, bodyFeedback };
 }
 
 /** A refusal, or a GraphQL response: what it teaches stands in its body, so the start of it is read first. */
@@ -177,12 +197,13 @@ async function readStart(
 ): Promise<ReadResponse> {
   const encoding = fields.get('content-encoding') ?? '';
   const maxMs = head.status < 400 ? responsePeekMs : refusalPeekMs;
-  const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock).catch((error: unknown) => {
+  const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock);
+  if (peeked.error !== null) {
     // What the head of a refusal says about waiting stands, also when the body that explains it breaks.
-    if (head.status >= 400 && judge(null).throttle !== null) return null;
-    throw bodyError(error);
-  });
-  if (peeked === null) return { body, feedback: judge(null), bodyFeedback: null };
+    const said = judge(null);
+    if (head.status < 400 || said.throttle === null) throw bodyError(peeked.error);
+    return { body, feedback: said, bodyFeedback: null };
+  }
   const isRead = peeked.whole || (head.status >= 400 && isPlain(encoding));
   const text = isRead ? await decoded(peeked.bytes, encoding, clock) : null;
   const feedback = judge(text);
@@ -203,8 +224,7 @@ function withCost(body: Readable, encoding: string, feedback: Feedback, clock: C
       if (taught.meters.length > 0) cost = taught;
     },
   });
-  const reader = { read: (bytes: Buffer): void => text.read(bytes), end: (): void => text.flush() };
-  const passing = readInPassing(body, encoding, reader, clock);
+  const passing = readInPassing(body, encoding, text, clock);
   return { body: passing, feedback, bodyFeedback: { feedback: () => cost, onThrottle: neverThrottles } };
 }
 
@@ -218,42 +238,9 @@ const beforeOutput = (feedback: Feedback): Feedback => ({
 
 const neverThrottles = (): void => {};
 
-function usageFeedback(members: UsageMembers): Feedback | null {
-  const usage = tokenUsage(members);
-  return usage === null ? null : { ...nothingLearned, usage };
-}
-
 const isEventStream = (type: string): boolean => /^text\/event-stream\b/i.test(type);
 const isJson = (type: string): boolean => /^application\/(?:[\w.-]+\+)?json\b/i.test(type);
 const isJsonLines = (type: string): boolean =>
   /^application\/(?:x-)?(?:ndjson|jsonl|jsonlines)\b/i.test(type);
 /** Some upstreams send their errors so; other bodies of these types are text, in which an error is only a word. */
 const isUntyped = (type: string): boolean => /^(?:$|text\/plain\b)/i.test(type);
-
-function responseFacts(
-  head: ResponseHead,
-  fields: ReadonlyMap<string, string>,
-  facts: AttemptFacts,
-  body: string | null,
-  clock: Clock,
-): ResponseFacts {
-  return {
-    status: head.status,
-    fields,
-    body,
-    callClass: facts.callClass,
-    nowMs: clock.now(),
-  };
-}
-
-/** Lower-case names; repeats joined as RFC 9110 §5.3 allows. */
-function fieldMap(rawFields: readonly string[]): ReadonlyMap<string, string> {
-  const fields = new Map<string, string>();
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const name = (rawFields[at] ?? '').toLowerCase();
-    const value = rawFields[at + 1] ?? '';
-    const earlier = fields.get(name);
-    fields.set(name, earlier === undefined ? value : `${earlier}, ${value}`);
-  }
-  return fields;
-}

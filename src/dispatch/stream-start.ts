@@ -6,14 +6,14 @@
  * without any, and 64 KiB, of the stream and of what it decodes to. Invariant: every byte that was held back is delivered, in order,
  * and so is the stream's own end or failure behind it.
  */
-import { Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { createParser } from 'eventsource-parser';
 import type { Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { isPlain, PassingDecoder } from './decoding.ts';
-import { isContent } from './feedback/stream-event.policy.ts';
+import { decoderFor } from './decoding.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
-import { namedError } from './feedback/stream-event.policy.ts';
+import { isContent, namedError } from './feedback/stream-event.policy.ts';
+import { peek, streamOf } from './inspect.ts';
 
 const maxHoldMs = 250;
 /** A head alone says nothing to its client, and an overloaded upstream may need a moment to find its error. */
@@ -33,72 +33,39 @@ export interface StreamStart {
 export type JudgeError = (text: string) => Feedback | null;
 
 /** Resolves with the first content or error, when the bounds are reached, or with the stream's end or failure. */
-export function streamStart(
+export async function streamStart(
   body: Readable,
   { encoding, judge }: { readonly encoding: string; readonly judge: JudgeError },
   clock: Clock,
 ): Promise<StreamStart> {
-  return new Promise((resolve) => {
-    const reader = new StartReader(judge);
-    const chunks: Buffer[] = [];
-    let size = 0;
-    let isFinished = false;
-    const finish = (rest: (held: Buffer) => Readable): void => {
-      if (isFinished) return;
-      isFinished = true;
-      cancel();
-      decoder?.stop();
-      body.off('data', onData).off('end', onEnd).off('error', onError).off('close', onClose);
-      reader.end();
-      resolve({ body: rest(Buffer.concat(chunks, size)), refusal: reader.refusal });
-    };
-    const goesOn = (held: Buffer): Readable => {
-      body.pause();
-      if (held.length > 0) body.unshift(held);
-      return body;
-    };
-    const ended = (held: Buffer): Readable =>
-      Readable.from(held.length > 0 ? [held] : [], { objectMode: false });
-    const read = (bytes: Buffer): void => {
-      reader.read(bytes);
-      if (reader.isOver) finish(body.readableEnded ? ended : goesOn);
-    };
-    const decoder = isPlain(encoding) ? null : PassingDecoder.begin(encoding, read, clock);
-    const onData = (chunk: Buffer): void => {
-      if (chunks.length === 0) holdFor(maxHoldMs);
-      chunks.push(chunk);
-      size += chunk.length;
-      if (decoder === null) read(chunk);
-      else decoder.write(chunk);
-      if (size >= maxHeldBytes) finish(goesOn);
-    };
-    const onEnd = (): void => {
-      if (decoder === null) finishAtEnd();
-      else decoder.end(finishAtEnd);
-    };
-    const finishAtEnd = (): void => {
-      reader.endOfStream();
-      finish(ended);
-    };
-    const onError = (error: Error): void =>
-      finish((held) => Readable.from(broken(held, error), { objectMode: false }));
-    const onClose = (): void => {
-      if (!body.readableEnded) onError(new Error('the body closed before its end'));
-    };
-    const giveUp = (): void => finish(body.readableEnded ? ended : goesOn);
-    let cancel = clock.after(maxSilentMs, giveUp);
-    const holdFor = (ms: number): void => {
-      cancel();
-      cancel = clock.after(ms, giveUp);
-    };
-    if (decoder === null && !isPlain(encoding)) return finish(goesOn);
-    body.on('end', onEnd).on('error', onError).on('close', onClose).on('data', onData);
-  });
-}
-
-async function* broken(held: Buffer, error: Error): AsyncGenerator<Buffer> {
-  if (held.length > 0) yield held;
-  throw error;
+  const reader = new StartReader(judge);
+  let enough = (): void => {};
+  const read = (bytes: Buffer): void => {
+    reader.read(bytes);
+    if (reader.isOver) enough();
+  };
+  const decoder = decoderFor(encoding, read, clock);
+  if (decoder === null) return { body, refusal: null };
+  const limits = {
+    maxBytes: maxHeldBytes,
+    maxMs: maxSilentMs,
+    maxMsWithBytes: maxHoldMs,
+    onChunk(chunk: Buffer, isEnough: () => void): void {
+      enough = isEnough;
+      decoder.write(chunk);
+    },
+    onEnd(done: () => void): void {
+      decoder.end(() => {
+        reader.endOfStream();
+        done();
+      });
+    },
+  };
+  const start = await peek(body, limits, clock);
+  decoder.stop();
+  reader.end();
+  const { refusal } = reader;
+  return { body: Buffer.isBuffer(start.body) ? streamOf([start.body]) : start.body, refusal };
 }
 
 /** Looks for the first content or error. */

@@ -28,7 +28,7 @@ function passing(chunks: readonly Buffer[] | Readable, encoding: string): { body
   const source = chunks instanceof Readable ? chunks : Readable.from(chunks);
   const reader = {
     read: (bytes: Buffer): void => void (read.text += bytes.toString()),
-    end: (): void => void (read.ends += 1),
+    flush: (): void => void (read.ends += 1),
   };
   return { body: readInPassing(source, encoding, reader, clock), read };
 }
@@ -136,7 +136,7 @@ test('a body whose decoding is late ends without it', async () => {
   };
   const reader = {
     read: () => {},
-    end: () => {
+    flush: () => {
       throw new Error('it was waited for');
     },
   };

@@ -3,7 +3,7 @@
  * Azure, Groq, Mistral, Anthropic, Gemini and Bedrock.
  *
  * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Does not own: reading
- * bodies (`inspect.ts`, `stream-watch.ts`) and charging (`spent.policy.ts`). Invariant: a member that is missing or no
+ * bodies (`read-response.ts`) and charging (`spent.policy.ts`). Invariant: a member that is missing or no
  * count is not stated; nothing is ever read as 0 that was not 0.
  */
 import type { TokenUsage } from '../../call.ts';
