@@ -26,12 +26,8 @@ interface Line {
   taken: number;
   /** Number, among all permits taken at the origin, of the workspace's latest one. */
   last: number;
-  /** Calls in the order of their coming; those that left stay until they would be next. */
-  queue: QueuedPermit[];
-  /** Index in `queue` of the first call that may still wait. */
-  head: number;
-  /** How many calls in `queue` still wait. */
-  waiting: number;
+  /** Calls that wait, in the order of their coming. */
+  readonly waiting: Set<QueuedPermit>;
 }
 
 /** A call's permit, or its wait for one. */
@@ -86,16 +82,15 @@ class OriginPermits {
     let line = this.#lines.get(workspace);
     if (line === undefined) {
       if (this.#lines.size >= pruneAbove) this.#forgetUnused();
-      line = { weight, taken: 0, last: 0, queue: [], head: 0, waiting: 0 };
+      line = { weight, taken: 0, last: 0, waiting: new Set() };
       this.#lines.set(workspace, line);
     }
     line.weight = weight;
     const permit = new QueuedPermit(this, line, start);
     // A workspace with waiting calls cannot take a permit now, or those calls would have it: the new call queues behind them.
-    if (line.waiting === 0 && this.#mayTake(line)) this.#take(line, permit);
+    if (line.waiting.size === 0 && this.#mayTake(line)) this.#take(line, permit);
     else {
-      line.queue.push(permit);
-      line.waiting += 1;
+      line.waiting.add(permit);
       this.#waiting += 1;
     }
     return permit;
@@ -107,42 +102,30 @@ class OriginPermits {
     this.#taken -= 1;
     while (this.#waiting > 0) {
       const next = this.#next();
-      if (next === null) return;
-      const permit = next.queue[next.head];
-      next.head += 1;
-      if (permit === undefined) return;
-      if (permit.isOver) continue;
-      this.#stopWaiting(next);
+      const [permit] = next?.waiting ?? [];
+      if (next === null || permit === undefined) return;
+      this.leave(next, permit);
       this.#take(next, permit);
     }
   }
 
   /** A call waits no longer. */
-  leave(line: Line): void {
-    this.#stopWaiting(line);
+  leave(line: Line, permit: QueuedPermit): void {
+    if (line.waiting.delete(permit)) this.#waiting -= 1;
   }
 
   #take(line: Line, permit: QueuedPermit): void {
     line.taken += 1;
-    line.last = this.#served += 1;
     this.#taken += 1;
+    line.last = this.#served += 1;
     permit.begin();
-  }
-
-  #stopWaiting(line: Line): void {
-    line.waiting -= 1;
-    this.#waiting -= 1;
-    // Calls that left are removed when the queue is more than twice as long as the number of calls that wait.
-    if (line.queue.length <= 2 * line.waiting) return;
-    line.queue = line.queue.slice(line.head).filter((permit) => !permit.isOver);
-    line.head = 0;
   }
 
   /** The line that gets the next permit, if there is one for it. */
   #next(): Line | null {
     let best: Line | null = null;
     for (const line of this.#lines.values()) {
-      if (line.waiting === 0 || !this.#mayTake(line)) continue;
+      if (line.waiting.size === 0 || !this.#mayTake(line)) continue;
       if (best === null || isBefore(line, best)) best = line;
     }
     return best;
@@ -154,7 +137,7 @@ class OriginPermits {
 
   #forgetUnused(): void {
     for (const [workspace, { taken, waiting }] of this.#lines)
-      if (taken === 0 && waiting === 0) this.#lines.delete(workspace);
+      if (taken === 0 && waiting.size === 0) this.#lines.delete(workspace);
   }
 }
 
@@ -166,8 +149,8 @@ function isBefore(one: Line, other: Line): boolean {
 class QueuedPermit implements SocketPermit {
   readonly #of: OriginPermits;
   readonly #line: Line;
-  #start: (() => void) | null;
-  #isOver = false;
+  readonly #start: () => void;
+  #state: 'waiting' | 'taken' | 'over' = 'waiting';
 
   constructor(of: OriginPermits, line: Line, start: () => void) {
     this.#of = of;
@@ -175,22 +158,15 @@ class QueuedPermit implements SocketPermit {
     this.#start = start;
   }
 
-  get isOver(): boolean {
-    return this.#isOver;
-  }
-
   begin(): void {
-    const start = this.#start;
-    this.#start = null;
-    start?.();
+    this.#state = 'taken';
+    this.#start();
   }
 
   end(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    const waited = this.#start !== null;
-    this.#start = null;
-    if (waited) this.#of.leave(this.#line);
-    else this.#of.releasePermit(this.#line);
+    const state = this.#state;
+    this.#state = 'over';
+    if (state === 'waiting') this.#of.leave(this.#line, this);
+    else if (state === 'taken') this.#of.releasePermit(this.#line);
   }
 }

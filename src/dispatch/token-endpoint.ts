@@ -5,11 +5,12 @@
  * means. Keeps: no redirect is followed, so that a secret goes to the configured place only; a failure names its class and
  * nothing else.
  */
-import http from 'node:http';
-import https from 'node:https';
+import type { Readable } from 'node:stream';
 import type { UpstreamSettings } from '../config/settings.ts';
+import { fieldMap } from '../field-lines.policy.ts';
 import { createAgents, type AgentParts, type Agents } from './agents.ts';
-import { faultOf } from './transport-error.ts';
+import { bodyError, TransportError } from './transport-error.ts';
+import { createTransport } from './transport.ts';
 
 /** An endpoint that takes longer is too slow to be waited for: one more try is worth more. Milliseconds. */
 export const endpointLimitMs = 10_000;
@@ -41,65 +42,58 @@ export type AskEndpoint = (
 
 /** Requests are rare: each has a connection of its own. */
 export function createEndpoint(parts: AgentParts): AskEndpoint {
-  const { clock } = parts;
-  return async (request, way, signal) => {
-    const limit = new AbortController();
-    const cancel = clock.after(endpointLimitMs, () => limit.abort());
+  const transport = createTransport(parts);
+  const timeouts = {
+    connectMs: endpointLimitMs,
+    headMs: endpointLimitMs,
+    idleMs: endpointLimitMs,
+    totalMs: endpointLimitMs,
+  };
+  return async ({ url, fields, body }, way, signal) => {
     let agents: Agents | null = null;
     try {
       agents = createAgents({ ...way, maxSockets: 1 }, parts);
-      const both = AbortSignal.any([signal, limit.signal]);
-      const reply = await exchange(request, agents.forOrigin(request.url), both);
-      return reply === null ? { kind: 'failed', fault: 'invalid' } : { kind: 'answered', reply };
+      const { origin, host, pathname, search } = new URL(url);
+      const bytes = Buffer.from(body);
+      const response = await transport.send({
+        origin,
+        method: 'POST',
+        pathAndQuery: pathname + search,
+        fields: { host, ...fields, 'content-length': String(bytes.length) },
+        body: bytes,
+        agent: agents.forOrigin(origin),
+        timeouts,
+        signal,
+      });
+      const text = await textOf(response.body);
+      if (text === null) return { kind: 'failed', fault: 'invalid' };
+      const { status, rawFields } = response.head;
+      return { kind: 'answered', reply: { status, fields: fieldMap(rawFields), body: text } };
     } catch (error) {
-      return { kind: 'failed', fault: limit.signal.aborted ? 'timeout' : classOf(error) };
+      return { kind: 'failed', fault: classOf(error) };
     } finally {
-      cancel();
       agents?.close();
     }
   };
 }
 
-function classOf(error: unknown): 'unreachable' | 'address_denied' | 'invalid' {
-  const fault = faultOf(error, 'connect');
-  return fault === 'address_denied' || fault === 'invalid' ? fault : 'unreachable';
+function classOf(error: unknown): 'unreachable' | 'address_denied' | 'timeout' | 'invalid' {
+  const kind = error instanceof TransportError ? error.kind : 'unreachable';
+  return kind === 'reset' || kind === 'aborted' ? 'unreachable' : kind;
 }
 
-/** Resolves with `null` when the response is too long. */
-function exchange(
-  { url, fields, body }: EndpointRequest,
-  agent: http.Agent | https.Agent,
-  signal: AbortSignal,
-): Promise<EndpointReply | null> {
-  return new Promise((resolve, reject) => {
-    const { request } = url.startsWith('https:') ? https : http;
-    const headers = { ...fields, 'content-length': String(Buffer.byteLength(body)) };
-    const asked = request(url, { method: 'POST', headers, agent, signal }, (response) => {
-      const chunks: Buffer[] = [];
-      let bytes = 0;
-      response.on('data', (chunk: Buffer) => {
-        bytes += chunk.length;
-        if (bytes <= maxResponseBytes) return void chunks.push(chunk);
-        resolve(null);
-        response.destroy();
-      });
-      response.on('error', reject);
-      response.on('end', () =>
-        resolve({
-          status: response.statusCode ?? 0,
-          fields: fieldsOf(response.headers),
-          body: Buffer.concat(chunks).toString('utf8'),
-        }),
-      );
-    });
-    asked.on('error', reject);
-    asked.end(body);
-  });
+/** `null`: it is too long. */
+async function textOf(body: Readable): Promise<string | null> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  try {
+    for await (const chunk of body as AsyncIterable<Buffer>) {
+      size += chunk.length;
+      if (size > maxResponseBytes) return null;
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    throw bodyError(error);
+  }
+  return Buffer.concat(chunks).toString('utf8');
 }
-
-const fieldsOf = (headers: http.IncomingHttpHeaders): ReadonlyMap<string, string> =>
-  new Map(
-    Object.entries(headers).flatMap(([name, value]): [string, string][] =>
-      value === undefined ? [] : [[name, typeof value === 'string' ? value : value.join(', ')]],
-    ),
-  );
