@@ -22,6 +22,7 @@ import { createAdminServer, type AdminServer, type Readiness } from './ingress/a
 import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/load.ts';
 import type { SharedBy } from './limiter/stores.ts';
+import { heartbeat } from './observation/event-stream.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservationParts } from './observation/start.ts';
 import type { Slices } from './slices.ts';
@@ -163,7 +164,7 @@ function dataServer(
 
 function adminServer(
   { settings }: ServiceParts,
-  { observation: { activity, page, telemetry }, gateway }: Pick<Running, 'observation' | 'gateway'>,
+  { observation: { activity, calls, page, telemetry }, gateway }: Pick<Running, 'observation' | 'gateway'>,
   readiness: () => Readiness,
 ): AdminServer {
   return createAdminServer({
@@ -180,6 +181,7 @@ function adminServer(
     page: page.index,
     routes: [
       (app) => page.addRoutes(app),
+      (app) => app.get('/calls', (request, response) => calls.open(request, response, heartbeat)),
       (app) =>
         addControlRoutes(app, controlActions(gateway), (command) => logCommand(telemetry.log, command)),
     ],

@@ -401,6 +401,20 @@ export function adminPort(): Json {
           },
         },
       },
+      '/calls': {
+        get: {
+          operationId: 'calls',
+          summary:
+            'Each call that ends from now on, as server-sent events: `call`, with the fields of its log line',
+          responses: {
+            '200': {
+              description: 'Ends never.',
+              content: { 'text/event-stream': { schema: { type: 'string' } } },
+            },
+            '503': { description: 'As many listen as may.' },
+          },
+        },
+      },
       '/openapi.json': description,
       '/upstreams/{name}/open': control(
         'open',

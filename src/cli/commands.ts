@@ -79,10 +79,15 @@ create makes an API key, prints it once, with its hash and the lines for the con
 list shows the keys of a configuration: workspace, id, hash, validity; with --find those
 whose hash begins so, or whose id is this.`;
 
-const control = {
-  upstream: { type: 'string', short: 'u' },
-  admin: { type: 'string', default: 'http://127.0.0.1:9090' },
-} as const;
+const adminOption = { admin: { type: 'string', default: 'http://127.0.0.1:9090' } } as const;
+const control = { upstream: { type: 'string', short: 'u' }, ...adminOption } as const;
+
+/** What is wrong with the address of an admin port, or with what stands beside it. */
+function adminFault(admin: string, positionals: readonly string[]): string | null {
+  if (positionals.length > 0) return noMore(positionals);
+  const isUrl = /^https?:$/.test(URL.parse(admin)?.protocol ?? '');
+  return isUrl ? null : '--admin is a URL such as http://127.0.0.1:9090.';
+}
 
 /** A time as people write it, `90`, `90s`, `5m` or `2h`, in seconds; 0 = it is none. */
 function secondsOf(text: string): number {
@@ -95,10 +100,8 @@ function controlFault(
   { upstream, admin }: { readonly upstream: string; readonly admin: string },
   positionals: readonly string[],
 ): string | null {
-  if (positionals.length > 0) return noMore(positionals);
-  if (upstream === '') return '--upstream is missing.';
-  const isUrl = /^https?:$/.test(URL.parse(admin)?.protocol ?? '');
-  return isUrl ? null : '--admin is a URL such as http://127.0.0.1:9090.';
+  if (positionals.length === 0 && upstream === '') return '--upstream is missing.';
+  return adminFault(admin, positionals);
 }
 
 /** `open` and `resume`: a verb at an upstream. */
@@ -188,6 +191,31 @@ Shows which workspace is behind a label of metrics, logs and pages, and its key 
     options: config,
     read: ({ config }, positionals) => fileFault(config, positionals) ?? { config },
     run: async (read, io) => (await import('./labels.ts')).runLabels(read, io),
+  }),
+  tail: define({
+    purpose: 'show each call that ends',
+    usage: `sluice tail [--admin URL] [--json]
+
+Prints a line for each call that ends at one replica, until it is interrupted. --json prints
+the fields of the log line.`,
+    options: { ...adminOption, json: { type: 'boolean', default: false } },
+    read: ({ admin, json }, positionals) => adminFault(admin, positionals) ?? { admin, isJson: json },
+    run: async (read, io) => (await import('./tail.ts')).runTail(read, io),
+  }),
+  top: define({
+    purpose: 'show who waits, and how much is left',
+    usage: `sluice top [--admin URL] [--once] [--json]
+
+Shows the busiest workspaces on their upstreams over the last five minutes, all replicas
+together, drawn again every two seconds on a terminal. --json prints what /activity says.`,
+    options: {
+      ...adminOption,
+      once: { type: 'boolean', default: false },
+      json: { type: 'boolean', default: false },
+    },
+    read: ({ admin, once, json }, positionals) =>
+      adminFault(admin, positionals) ?? { admin, isOnce: once, isJson: json },
+    run: async (read, io) => (await import('./top.ts')).runTop(read, io),
   }),
   open: verbCommand(
     'open',

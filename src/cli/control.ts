@@ -1,4 +1,5 @@
 /** `sluice open|pause|resume`: asks a running Sluice through its admin port. Owns the words for the terminal. */
+import { askAdmin, refusedByAdmin } from './admin-port.ts';
 import type { CliIo } from './io.ts';
 
 export interface ControlCommand {
@@ -17,25 +18,17 @@ export async function runControl(
 ): Promise<number> {
   const query = seconds === null ? '' : `?seconds=${seconds}`;
   const path = `/upstreams/${encodeURIComponent(upstream)}/${verb}${query}`;
-  let response: Response;
-  try {
-    const token = io.env['SLUICE_ADMIN_TOKEN'] ?? '';
-    const headers = {
-      'Sluice-Admin': 'yes',
-      ...(token === '' ? {} : { authorization: `Bearer ${token}` }),
-    };
-    response = await fetch(new URL(path, admin), { method: 'POST', headers });
-  } catch {
-    io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
-    return 1;
-  }
+  const token = io.env['SLUICE_ADMIN_TOKEN'] ?? '';
+  const headers = { 'Sluice-Admin': 'yes', ...(token === '' ? {} : { authorization: `Bearer ${token}` }) };
+  const response = await askAdmin(admin, { path, init: { method: 'POST', headers } }, io);
+  if (response === null) return 1;
   const text = await response.text();
   if (response.ok) {
     io.out(`${upstream}: ${text.includes('not_paused') ? 'was not paused' : done[verb]}`);
     return 0;
   }
   const said = detailOf(text) ?? `The response has status ${response.status}.`;
-  io.err(`${said}\nAsked was ${admin}: --admin http://HOST:PORT names the admin port of a Sluice.`);
+  io.err(refusedByAdmin(admin, said));
   return 1;
 }
 

@@ -8,7 +8,7 @@ export interface CliIo {
   /** Same, standard error. */
   readonly err: (text: string) => void;
   readonly env: Env;
-  /** A person reads standard error. */
-  readonly isTerminal: boolean;
+  /** Which of the two a person reads at a terminal. */
+  readonly terminals: { readonly out: boolean; readonly err: boolean };
   readonly clock: Pick<Clock, 'now'>;
 }

@@ -23,7 +23,7 @@ const io: CliIo = {
   out: (text) => stdout.write(`${text}\n`),
   err: (text) => stderr.write(`${text}\n`),
   env: process.env,
-  isTerminal: process.stderr.isTTY === true,
+  terminals: { out: process.stdout.isTTY === true, err: process.stderr.isTTY === true },
   clock: systemClock,
 };
 

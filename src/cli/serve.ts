@@ -56,7 +56,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   const watch = watchFile(config, { first, service, slices, io: { ...io, env } });
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
-  if (io.isTerminal) io.err(announcement(first.settings, service, io.clock.now()));
+  if (io.terminals.err) io.err(announcement(first.settings, service, io.clock.now()));
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   for (const warning of ofLabelKey(first.settings)) log.warn(warning);
   await warnOfUncallable(first.settings, slices, { io, log });

@@ -18,6 +18,7 @@ import type { PageSource } from '../page/state.ts';
 import { Timeline } from '../page/timeline.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, type PressureSource } from '../telemetry/events.ts';
+import { createEventStream, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
 import { Sharing } from './sharing.ts';
 
@@ -26,7 +27,7 @@ export interface ObservationSource extends PressureSource {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
 }
 
-export type ObservationParts = Omit<TelemetryParts, 'sinks'> & {
+export type ObservationParts = Omit<TelemetryParts, 'sinks' | 'listeners'> & {
   /** What the replicas share of it. Absent: there are no others. Closed with the observation. */
   readonly shared?: SharedActivity;
 };
@@ -43,6 +44,8 @@ export class Observation {
   readonly telemetry: RunningTelemetry;
   readonly activity: Activity;
   readonly page: Page;
+  /** Whoever wants to hear of each ended call. */
+  readonly calls = createEventStream();
   readonly #shared: SharedActivity;
   readonly #recorder: Recorder;
   readonly #busiest: Busiest;
@@ -56,7 +59,11 @@ export class Observation {
     this.#shared = parts.shared ?? embeddedActivity;
     const timeline = new Timeline(clock);
     this.#recorder = this.#createRecorder(clock);
-    this.telemetry = new RunningTelemetry(settings, { ...parts, sinks: [this.#recorder, timeline] });
+    this.telemetry = new RunningTelemetry(settings, {
+      ...parts,
+      sinks: [this.#recorder, timeline],
+      listeners: this.calls,
+    });
     this.#busiest = new Busiest({
       clock,
       shared: this.#shared,
@@ -95,6 +102,7 @@ export class Observation {
   async close(): Promise<void> {
     this.#sharing.stop();
     this.page.close();
+    this.calls.close();
     // The last seconds count for the replicas that stay.
     await this.#recorder.publish().catch((bug: unknown) => this.#onBug(bug));
     await this.telemetry.close();
@@ -106,6 +114,7 @@ export class Observation {
   }
 
   async #share(): Promise<void> {
+    this.calls.send(heartbeat);
     await this.#recorder.publish();
     await this.#busiest.prefer();
   }

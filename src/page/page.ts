@@ -7,7 +7,7 @@ import type { AllActivity } from '../activity/snapshot.ts';
 import type { Clock } from '../clock.ts';
 import type { LimiterHealth } from '../telemetry/events.ts';
 import { contentSecurityPolicy, loadAssets } from './assets.ts';
-import { createEventStream, eventOf } from './event-stream.ts';
+import { createEventStream, eventOf } from '../observation/event-stream.ts';
 import { pageState, type PageSource, type PageState, type WholeUpstream } from './state.ts';
 import { sampleEveryMs, type Timeline } from './timeline.ts';
 

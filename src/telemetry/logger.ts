@@ -34,6 +34,9 @@ const levelOf: Record<CallOutcome, 'info' | 'warn'> = {
   failed: 'warn',
 };
 
+/** Message of a call's line. */
+const callEnded = 'call ended';
+
 /** Lines of calls without a valid API key in a minute, at most. */
 const maxLinesOfStrangers = 10;
 const minuteMs = 60_000;
@@ -42,6 +45,8 @@ export interface LoggerParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly destination: DestinationStream;
+  /** Get the line of every ended call as an event, whatever level and sampling say; calls of strangers as far as the log has them. */
+  readonly listeners?: { readonly size: number; send(event: string): void };
 }
 
 /** Fields of a call's line; `undefined` leaves one out. */
@@ -57,13 +62,14 @@ export class CallLogger {
   readonly #logger: Logger;
   readonly #random: Random;
   readonly #clock: Clock;
+  readonly #listeners: LoggerParts['listeners'];
   #sampleSuccesses: number;
   /** Monotonic milliseconds. */
   #minuteBegan = Number.NEGATIVE_INFINITY;
   #linesOfStrangers = 0;
   #leftOut = 0;
 
-  constructor(settings: LogSettings, { clock, random, destination }: LoggerParts) {
+  constructor(settings: LogSettings, { clock, random, destination, listeners }: LoggerParts) {
     const logger = pino(
       {
         level: settings.level,
@@ -78,20 +84,23 @@ export class CallLogger {
     this.#logger = logger;
     this.#random = random;
     this.#clock = clock;
+    this.#listeners = listeners;
     this.#sampleSuccesses = settings.sampleSuccesses;
     this.log = processLog(logger);
   }
 
   /** Writes the line of a call that ended so. False: it is left out, because its caller is a stranger and many such calls have ended. */
   callEnded(outcome: CallOutcome, isAuthenticated: boolean, fields: CallFields): boolean {
+    if (isAuthenticated) this.#tellListeners(outcome, fields);
     if (!this.#wants(outcome)) return true;
     if (!isAuthenticated && !this.#hasRoomForStranger()) {
       this.#leftOut += 1;
       return false;
     }
+    if (!isAuthenticated) this.#tellListeners(outcome, fields);
     const leftOut = isAuthenticated || this.#leftOut === 0 ? undefined : this.#leftOut;
     if (!isAuthenticated) this.#leftOut = 0;
-    this.#logger[levelOf[outcome]]({ leftOut, ...fields }, 'call ended');
+    this.#logger[levelOf[outcome]]({ leftOut, ...fields }, callEnded);
     return true;
   }
 
@@ -99,6 +108,13 @@ export class CallLogger {
   configure({ level, sampleSuccesses }: LogSettings): void {
     this.#logger.level = level;
     this.#sampleSuccesses = sampleSuccesses;
+  }
+
+  #tellListeners(outcome: CallOutcome, fields: CallFields): void {
+    if (this.#listeners === undefined || this.#listeners.size === 0) return;
+    const time = new Date(this.#clock.now()).toISOString();
+    const line = { level: levelOf[outcome], time, ...fields, message: callEnded };
+    this.#listeners.send(`event: call\ndata: ${JSON.stringify(line)}\n\n`);
   }
 
   #wants(outcome: CallOutcome): boolean {

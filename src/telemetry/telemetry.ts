@@ -24,7 +24,7 @@ import {
 import type { Instruments } from './instruments.ts';
 import { createLabels, noneLabel, type Labels } from './labels.ts';
 import { Live, type LiveLane } from './live.ts';
-import { CallLogger } from './logger.ts';
+import { CallLogger, type LoggerParts } from './logger.ts';
 import { Metrics, type MetricsFormat, type MetricsOptions, type MetricsPage } from './metrics.ts';
 import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
@@ -41,6 +41,8 @@ export interface TelemetryParts {
   readonly tracing?: Tracing | null;
   /** Further listeners, e.g. the activity recorder. */
   readonly sinks?: readonly FactSink[];
+  /** As in {@link LoggerParts}. */
+  readonly listeners?: NonNullable<LoggerParts['listeners']>;
   readonly metrics?: MetricsOptions;
 }
 

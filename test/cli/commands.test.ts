@@ -13,7 +13,7 @@ function fakeIo(env: Record<string, string> = {}) {
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env,
-    isTerminal: false,
+    terminals: { out: false, err: false },
     clock: { now: () => Date.UTC(2026, 5, 1) },
   };
   return { io, written };

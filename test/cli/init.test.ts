@@ -22,7 +22,7 @@ async function run(...argv: readonly string[]): Promise<{ code: number; out: str
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env: {},
-    isTerminal: false,
+    terminals: { out: false, err: false },
     clock: { now: () => Date.UTC(2026, 5, 1) },
   });
   return { code, ...written };
@@ -59,7 +59,7 @@ test('a variable of the environment stands before that of the file', async () =>
     out: () => {},
     err: (text: string) => void said.push(text),
     env: { OPENAI_API_KEY: '' },
-    isTerminal: false,
+    terminals: { out: false, err: false },
   };
   const code = command.kind === 'command' ? await command.run({ ...io, clock: { now: () => 0 } }) : null;
   expect([code, said.join()]).toEqual([1, expect.stringContaining('OPENAI_API_KEY, which is empty')]);

@@ -28,7 +28,7 @@ workspaces:
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env: {},
-    isTerminal: false,
+    terminals: { out: false, err: false },
     clock: { now: () => Date.UTC(2026, 5, 1) },
   };
   const code = await run(config, io);

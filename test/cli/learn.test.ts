@@ -36,7 +36,7 @@ function heard() {
     out: (text: string) => void out.push(text),
     err: (text: string) => void err.push(text),
     env: {},
-    isTerminal: false,
+    terminals: { out: false, err: false },
     clock: { now: () => 1_800_000_000_000 },
   };
   return { out, err, io };

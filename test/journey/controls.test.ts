@@ -100,7 +100,7 @@ test('the commands of the terminal carry the token, and the log says what was do
         out: (text) => said.push(text),
         err: (text) => said.push(text),
         env: given === undefined ? {} : { SLUICE_ADMIN_TOKEN: given },
-        isTerminal: false,
+        terminals: { out: false, err: false },
         clock: { now: () => 0 },
       },
     );
@@ -143,7 +143,13 @@ describe.each([
     const closed = await call(service, `${name}o`);
     expect(await closed.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
     const before = seen;
-    const io = { out: () => {}, err: () => {}, env: {}, isTerminal: false, clock: { now: () => 0 } };
+    const io = {
+      out: () => {},
+      err: () => {},
+      env: {},
+      terminals: { out: false, err: false },
+      clock: { now: () => 0 },
+    };
     const url = `http://127.0.0.1:${service.adminAddress.port}`;
     expect(await runControl({ verb: 'open', upstream: `${name}o`, seconds: null, admin: url }, io)).toBe(0);
     expect([(await call(service, `${name}o`)).status, seen]).toEqual([200, before + 1]);

@@ -1,0 +1,38 @@
+/** Asking the admin port of a running Sluice, and reading what it streams. */
+import type { CliIo } from './io.ts';
+
+/** The response; `null` = nobody answers there, which is said on standard error. */
+export async function askAdmin(
+  admin: string,
+  { path, init = {} }: { readonly path: string; readonly init?: RequestInit },
+  io: CliIo,
+): Promise<Response | null> {
+  try {
+    return await fetch(new URL(path, admin), init);
+  } catch {
+    io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
+    return null;
+  }
+}
+
+/** Says that the response is none of an admin port, or a refusal. */
+export const refusedByAdmin = (admin: string, said: string): string =>
+  `${said}\nAsked was ${admin}: --admin http://HOST:PORT names the admin port of a Sluice.`;
+
+/** The data of the server-sent events of this name, as JSON values, until the stream ends, in whatever way. */
+export async function* eventsOf(body: ReadableStream<Uint8Array>, name: string): AsyncGenerator<unknown> {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    // A process that ends cuts its connections.
+    const { value = '', done } = await reader.read().catch(() => ({ value: '', done: true }));
+    if (done) return;
+    const events = (rest + value).split('\n\n');
+    rest = events.pop() ?? '';
+    for (const event of events) {
+      const [first = '', data = ''] = event.split('\n');
+      if (first === `event: ${name}` && data.startsWith('data: '))
+        yield JSON.parse(data.slice('data: '.length));
+    }
+  }
+}

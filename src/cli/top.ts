@@ -1,0 +1,103 @@
+/** `sluice top`: the busiest workspaces on their upstreams, as a table that is drawn again every two seconds. */
+import { z } from 'zod';
+import { systemClock } from '../clock.ts';
+import { askAdmin, refusedByAdmin } from './admin-port.ts';
+import type { CliIo } from './io.ts';
+
+export interface TopCommand {
+  readonly admin: string;
+  /** One picture, and no more. */
+  readonly isOnce: boolean;
+  /** What `/activity` says, as it is, once. */
+  readonly isJson: boolean;
+}
+
+const everyMs = 2_000;
+const path = '/activity?window=5m';
+
+const ceiling = z.object({ limit: z.number(), remaining: z.number() }).nullable();
+const activity = z.object({
+  replicas: z.number(),
+  workspaces: z.array(
+    z.object({
+      workspace: z.string(),
+      upstreams: z.array(
+        z.object({
+          upstream: z.string(),
+          ceilings: z.object({ perMinute: ceiling }).nullish(),
+          waiting: z.number().nullish(),
+          inFlight: z.number().nullish(),
+          nextSlotMs: z.number().nullish(),
+          recent: z.object({
+            calls: z.number(),
+            absorbed: z.number(),
+            outcomes: z.object({ shed: z.number() }),
+            waitMs: z.object({ p95: z.number() }).nullish(),
+          }),
+        }),
+      ),
+    }),
+  ),
+});
+
+/** Runs until it is interrupted, or once where nobody watches. Exit code 1 where no Sluice answers. */
+export async function runTop({ admin, isOnce, isJson }: TopCommand, io: CliIo): Promise<number> {
+  const drawsAgain = io.terminals.out && !isOnce && !isJson;
+  for (;;) {
+    const response = await askAdmin(admin, { path }, io);
+    if (response === null) return 1;
+    if (!response.ok) {
+      io.err(refusedByAdmin(admin, `The response has status ${response.status}.`));
+      return 1;
+    }
+    const said: unknown = await response.json();
+    const picture = isJson ? JSON.stringify(said) : table(activity.parse(said));
+    io.out(drawsAgain ? `${clearScreen}${picture}` : picture);
+    if (!drawsAgain) return 0;
+    await new Promise<void>((resolve) => void systemClock.after(everyMs, resolve));
+  }
+}
+
+/** Cursor home, and everything below it empty. */
+const clearScreen = '\u001b[H\u001b[2J';
+
+/** One row for each workspace on each upstream, those that wait most first. */
+export function table({ replicas, workspaces }: z.infer<typeof activity>): string {
+  const rows = workspaces
+    .flatMap(({ workspace, upstreams }) => upstreams.map((each) => ({ workspace, ...each })))
+    .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls)
+    .map(({ workspace, upstream, ceilings, waiting, inFlight, nextSlotMs, recent }) => {
+      const perMinute = ceilings?.perMinute;
+      return [
+        workspace,
+        upstream,
+        String(waiting ?? 0),
+        String(inFlight ?? 0),
+        perMinute == null ? '–' : `${perMinute.remaining} of ${perMinute.limit}`,
+        nextSlotMs == null ? '–' : `${(nextSlotMs / 1_000).toFixed(1)} s`,
+        String(recent.calls),
+        `${((recent.waitMs?.p95 ?? 0) / 1_000).toFixed(1)} s`,
+        String(recent.absorbed),
+        String(recent.outcomes.shed),
+      ];
+    });
+  const heads = [
+    'workspace',
+    'upstream',
+    'waiting',
+    'in flight',
+    'left',
+    'next slot',
+    'calls',
+    'p95 wait',
+    'absorbed',
+    'refused',
+  ];
+  const widths = heads.map((head, at) => Math.max(head.length, ...rows.map((row) => row[at]?.length ?? 0)));
+  const line = (cells: readonly string[]): string =>
+    cells
+      .map((cell, at) => (at < 2 ? cell.padEnd(widths[at] ?? 0) : cell.padStart(widths[at] ?? 0)))
+      .join('  ');
+  const of = replicas === 1 ? '1 replica' : `${replicas} replicas`;
+  return [`Sluice, ${of}, the last 5 minutes`, '', line(heads), ...rows.map(line)].join('\n');
+}
