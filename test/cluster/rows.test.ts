@@ -66,11 +66,12 @@ describe('the machine', () => {
       import { endAll } from '${folder}processes.ts';
       stalls.start();
       const before = stalls.mark();
-      // Twice: the first tick of the histogram only begins to measure, and on a busy machine it is no earlier than the first timer.
-      await new Promise((resolve) => setTimeout(resolve, 50));
-      await new Promise((resolve) => setTimeout(resolve, 50));
-      for (const until = performance.now() + 300; performance.now() < until; );
-      await new Promise((resolve) => setTimeout(resolve, 50));
+      // Again and again: the first tick of the histogram only begins to measure, and on a busy machine it may come late.
+      for (let attempt = 0; attempt < 20 && stalls.clientSince(before) < 200; attempt += 1) {
+        await new Promise((resolve) => setTimeout(resolve, 50));
+        for (const until = performance.now() + 300; performance.now() < until; );
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
       const found = [stalls.clientSince(before) >= 200, stalls.excuseSince(before)];
       console.log(JSON.stringify([...found, stalls.clientSince(stalls.mark() + 1)]));
       await endAll();
