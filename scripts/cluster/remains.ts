@@ -63,6 +63,22 @@ export async function left(port: number, options: Access = {}): Promise<Remains>
   return remains;
 }
 
+/** A call waits in a bucket of this server. */
+export async function hasWaitingCall(port: number): Promise<boolean> {
+  const redis = new Redis(port, '127.0.0.1');
+  try {
+    const keys = await redis.keys('*');
+    const buckets = (await logStates(redis, keys)).flatMap((state) => [...state.buckets.values()]);
+    if (buckets.some(({ waiting }) => waiting > 0)) return true;
+    for (const key of keys.filter((name) => name.endsWith(':records'))) {
+      if ((await redis.hkeys(key)).some((field) => field.startsWith('t:'))) return true;
+    }
+    return false;
+  } finally {
+    redis.disconnect();
+  }
+}
+
 /** The day's count and the epoch live for a day, nothing longer. */
 const maxLifeMs = 86_400_000;
 

@@ -16,6 +16,7 @@ import {
 } from '../../test/support/redis-fleet.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
 import { drive } from './load.ts';
+import { logStates } from './log-states.ts';
 import { newFolder, startSimulator } from './processes.ts';
 import { allSucceeded, seconds, summary, type Row, type Scenario } from './row.ts';
 import { common, run, setups, type Configure } from './setups.ts';
@@ -126,9 +127,10 @@ const renewing =
 
 async function bucketsIn(redisUrl: string): Promise<number> {
   const redis = new Redis(redisUrl);
-  const { length } = await redis.keys('sluice:{*}:*:records');
+  const keys = await redis.keys('*');
+  const inLogs = (await logStates(redis, keys)).reduce((sum, { buckets }) => sum + buckets.size, 0);
   redis.disconnect();
-  return length;
+  return inLogs + keys.filter((key) => key.endsWith(':records')).length;
 }
 
 /** How often a token was refused, at most. */

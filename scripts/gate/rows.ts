@@ -7,8 +7,8 @@ import { Redis } from 'ioredis';
 import { pause } from '../../test/support/redis-fleet.ts';
 import type { RedisServer } from '../../test/support/redis.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
-import { logStates } from '../cluster/log-states.ts';
 import { cli, newFolder, startServer, stopServer } from '../cluster/processes.ts';
+import { hasWaitingCall } from '../cluster/remains.ts';
 import { clusterNodes, startWatched } from '../cluster/topologies.ts';
 import type { Credential, Row, Store, Struck } from './row.ts';
 import type { GateUpstream } from './upstream.ts';
@@ -127,22 +127,6 @@ const sentinel: Row = {
   },
 };
 
-/** A call waits in a bucket of this server: of the two upstreams, the one with the serialized lane. */
-async function hasWaitingCall(port: number): Promise<boolean> {
-  const redis = new Redis(port, '127.0.0.1');
-  try {
-    const keys = await redis.keys('*');
-    const buckets = (await logStates(redis, keys)).flatMap((state) => [...state.buckets.values()]);
-    if (buckets.some(({ waiting }) => waiting > 0)) return true;
-    for (const key of keys.filter((name) => name.endsWith(':records'))) {
-      if ((await redis.hkeys(key)).some((field) => field.startsWith('t:'))) return true;
-    }
-    return false;
-  } finally {
-    redis.disconnect();
-  }
-}
-
 const cluster: Row = {
   name: 'Cluster: the primary of the serialized lane is killed',
   async store() {
@@ -166,6 +150,7 @@ const cluster: Row = {
     const { alive } = store as Store & { readonly alive: Set<RedisServer> };
     for (let tries = 0; tries < 100; tries += 1) {
       for (const server of [...alive].slice(0, 3)) {
+        // Of the two upstreams, the one with the serialized lane.
         if (!(await hasWaitingCall(server.port))) continue;
         alive.delete(server);
         await stopServer(server);

@@ -11,7 +11,7 @@ import { readEvent } from './shared/read-event.ts';
 import type { LogEvent } from './shared/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '2';
+const foldVersion = '3';
 
 export interface LogLimiterParts extends LimiterParts {
   readonly connection: RedisConnection;
@@ -49,6 +49,7 @@ export function limiterByLog(parts: LogLimiterParts): LimiterOverRedis {
         readEvent,
         name: { digest: key, version: foldVersion, database, keyPrefix },
         replica: replica.id,
+        actsAlone: whenDown === 'local',
         log: telemetry.log,
       }),
   });

@@ -51,7 +51,7 @@ export interface Batch {
   readonly events: string | null;
   /** By how much the log's time may go on, milliseconds. */
   readonly maxMs: number;
-  /** The replica was without Redis until now. */
+  /** The replica was without Redis until now, and may have acted alone. */
   readonly returns: boolean;
   /** Bytes of a log that is due for a snapshot. */
   readonly maxBytes: number;

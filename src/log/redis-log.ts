@@ -58,6 +58,8 @@ const who = 'who';
 export interface RedisLogParts<Event> {
   readonly name: LogName;
   readonly replica: ReplicaId;
+  /** While the log is away its follower does what others have to hear of: a term begins when it is back. */
+  readonly actsAlone: boolean;
   readonly redis: Pick<RedisHealth, 'run' | 'watch' | 'isUp'>;
   readonly connection: Pick<RedisConnection, 'join'>;
   readonly clock: Clock;
@@ -70,7 +72,7 @@ export interface RedisLogParts<Event> {
 
 interface Joining {
   readonly kind: 'joining';
-  /** The follower was told that the log is away, and has gone on without it. */
+  /** The follower was told that the log is away. */
   readonly returns: boolean;
   /** End of the copy when it began to join. */
   readonly before: CopyEnd | null;
@@ -223,7 +225,7 @@ export class RedisLog<Event> implements Log<Event> {
 
   /** Appends these events as the current batch, or only reads (`null`). Returns `null` when Redis cannot be reached. */
   async #ask(events: string | null, returns: boolean): Promise<AppendReply | null> {
-    const { redis, replica, clock, maxLogBytes: maxBytes = defaultMaxLogBytes } = this.#parts;
+    const { redis, replica, clock, actsAlone, maxLogBytes: maxBytes = defaultMaxLogBytes } = this.#parts;
     const number = this.#batch;
     const reply = await redis.run('append', (client) => {
       // An earlier attempt may have been heard as a message, although its reply did not come.
@@ -233,7 +235,7 @@ export class RedisLog<Event> implements Log<Event> {
         number,
         events: isTold ? null : events,
         maxMs: this.#maxMs(),
-        returns,
+        returns: returns && actsAlone,
         maxBytes,
       };
       return append(client, this.#names, { end: this.#knownEnd(), batch });

@@ -28,6 +28,7 @@ test('a log that is not joined for long is away, once, until it is joined: in a 
   const log = new RedisLog<string>({
     name: testName,
     replica: replicaId('late'),
+    actsAlone: true,
     redis: slow,
     connection,
     clock: systemClock,

@@ -91,6 +91,7 @@ export class Replica implements Follower<Said> {
     this.log = new RedisLog<Said>({
       name: { ...testName, database: all.database, keyPrefix: all.keyPrefix },
       replica: replicaId(id),
+      actsAlone: true,
       redis: this.health,
       connection: this.connection,
       ...time,

@@ -110,6 +110,10 @@ function applied(run: Run, event: LogEvent): EventReply | null {
     case 'here':
       noteHere(run, event.term);
       return null;
+    case 'leave':
+      run.state.replicas.delete(run.replica);
+      awaitNoMore(run);
+      return null;
   }
 }
 
@@ -181,9 +185,13 @@ const pumpLater = (bucket: Bucket, now: number): Due => ({
 });
 
 /** The replica has said all that it has to say in this term. */
-function noteHere({ state, replica, now }: Run, number: number): void {
+function noteHere(run: Run, number: number): void {
+  if (run.state.term?.number === number) awaitNoMore(run);
+}
+
+function awaitNoMore({ state, replica, now }: Run): void {
   const { term } = state;
-  if (term?.number !== number || !term.awaited.includes(replica)) return;
+  if (term?.awaited.includes(replica) !== true) return;
   state.term = { ...term, awaited: term.awaited.filter((one) => one !== replica) };
   if (state.term.awaited.length > 0) return;
   // Lanes may be asleep that would have waited for others.

@@ -14,6 +14,7 @@ function isEvent(value: unknown): value is LogEvent {
   if (!isRecord(value)) return false;
   switch (value['kind']) {
     case 'tick':
+    case 'leave':
       return true;
     case 'in':
       return typeof value['bucket'] === 'string' && isRecord(value['event']);

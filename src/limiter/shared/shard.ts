@@ -276,6 +276,8 @@ export class Shard {
     this.#cancelBeat?.();
     this.#cancelBeat = null;
     await alone?.copy.close();
+    const isUnderWay = this.#calls.size + this.#left.size > 0;
+    if (!isUnderWay) this.#shared.say({ kind: 'leave' });
     await this.#shared.close();
   }
 

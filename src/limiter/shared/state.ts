@@ -71,7 +71,9 @@ export type LogEvent =
   /** What the state lacks: the replica has these calls under way, and these have ended. */
   | { readonly kind: 'report'; readonly held: readonly HeldCall[]; readonly used: readonly UsedUnits[] }
   /** In this term the replica has reported whatever of its own was lost, in the log and under the ceilings. */
-  | { readonly kind: 'here'; readonly term: number };
+  | { readonly kind: 'here'; readonly term: number }
+  /** The replica has nothing under way and leaves: it has nothing to say in later terms. */
+  | { readonly kind: 'leave' };
 
 /** A grant, and in which bucket. */
 export interface SharedGrant extends Granted {

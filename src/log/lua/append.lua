@@ -7,7 +7,7 @@ begins where something may have been lost: another server (its run id) serves, o
 
 KEYS  1 head  2 log  3 beginning of the names of snapshots
 ARGV  1 life, 2 sequence, 3 mark of the caller's copy  4 replica  5 batch  6 events ('' = only read)  7 channel
-      8 ms by which the time may go on at most  9 '1' = the caller was without Redis until now  10 bytes of a log that is due for a snapshot
+      8 ms by which the time may go on at most  9 '1' = the caller may have acted alone until now  10 bytes of a log that is due for a snapshot
 Reply { 'none' | 'short' | 'far' | 'fork' | 'damaged', life }
       { 'more' | 'whole', life, entries, previous life, term, sequence before the term, the caller's entry without its events ('' = it is
         among the entries, or only read), bytes of the log if the caller is to make a snapshot ('' = it is not) }

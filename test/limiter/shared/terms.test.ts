@@ -119,6 +119,13 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(leaseMs + 1, 'r1', call('a'), here(2)))).toEqual(['a']);
   });
 
+  test('a replica that has left is not waited for', () => {
+    const { state, say } = secondTerm(instant, ['r1', 'r2', 'r3']);
+    foldOwn(state, entryOf(instant(5), 'r3', [{ kind: 'leave' }]));
+    expect(granted(say(10, 'r1', call('a', serial), here(2)))).toEqual([]);
+    expect(granted(say(20, 'r2', { kind: 'leave' }))).toEqual(['a']);
+  });
+
   test('a term within a term begins the hold anew, and ends both', () => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('a', serial), here(2));

@@ -126,6 +126,7 @@ function judgedOf(event: LogEvent): { readonly bucket: BucketKey; readonly event
     case 'tick':
     case 'report':
     case 'here':
+    case 'leave':
       return [];
   }
 }

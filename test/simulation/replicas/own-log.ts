@@ -41,6 +41,7 @@ export const openLog = <Event>(name: LogKey, parts: LogParts): Log<Event> =>
   new RedisLog<Event>({
     name: { digest: name, version: '1', database: 0, keyPrefix: '' },
     replica: parts.replica,
+    actsAlone: true,
     redis: parts.redis,
     connection: parts.connection,
     clock: parts.process,
