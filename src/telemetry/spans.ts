@@ -70,7 +70,10 @@ export class Tracing {
   }
 }
 
-/** Spans of one call, one method for each step. A step whose predecessor was not reported is ignored. */
+/**
+ * Spans of one call, one method for each step. A step whose predecessor was not reported is ignored. A call that is not sampled has one
+ * span, which records nothing.
+ */
 export class CallSpans {
   /** 32 hex digits when the call is sampled, else `null`: an exemplar must lead to a trace that exists. */
   readonly traceId: string | null;
@@ -115,6 +118,7 @@ export class CallSpans {
   }
 
   waiting(): void {
+    if (this.traceId === null) return;
     this.#waitingSince = this.#tracing.step;
     this.#wait = this.#tracing.tracer.startSpan(
       'wait',
@@ -135,6 +139,7 @@ export class CallSpans {
 
   /** `resends`: attempts before this one. */
   sent(resends: number): void {
+    if (this.traceId === null) return;
     const attributes: Attributes = { ...this.#methodAttribute(), ...this.#upstreamAttribute() };
     if (resends > 0) attributes['http.request.resend_count'] = resends;
     const [origin, ...others] = this.#upstream?.origins ?? [];
@@ -148,7 +153,7 @@ export class CallSpans {
       { kind: SpanKind.CLIENT, attributes },
       this.#inServer,
     );
-    if (this.#lane !== null && this.traceId !== null) {
+    if (this.#lane !== null) {
       this.#latestAttempt = { context: this.#attempt.spanContext(), step: ++this.#tracing.step };
       this.#tracing.latestAttempts.set(this.#lane, this.#latestAttempt);
     }
