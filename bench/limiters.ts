@@ -74,9 +74,9 @@ try {
       const idle = await measureIdle(fleet);
       for (const row of rows) await measure(fleet, row, idle);
     }
-    if (process.env['PROGRESS'] !== undefined) console.error(`round ${round + 1} of ${rounds}`);
+    // A run that is ended early has told what it has.
+    print(round + 1);
   }
-  print();
 } finally {
   for (const { replicas } of fleets) for (const replica of replicas) replica.disconnect();
   for (const { redis } of fleets) await redis.stop();
@@ -173,10 +173,10 @@ function note({ figures }: Fleet, row: string, figure: string, value: number): v
   ofRow.set(figure, [...(ofRow.get(figure) ?? []), value]);
 }
 
-function print(): void {
+function print(done: number): void {
   const load = (loadavg()[0] ?? NaN).toFixed(1);
   console.log(
-    `${rounds} interleaved rounds, medians, microseconds of CPU a call, Node ${process.versions.node}, load average ${load}`,
+    `${done} of ${rounds} interleaved rounds, medians, microseconds of CPU a call, Node ${process.versions.node}, load average ${load}`,
   );
   for (const count of counts) {
     const beside = fleets.filter(({ replicas }) => replicas.length === count);

@@ -60,6 +60,9 @@ export interface Follower<Event> {
   snapshot(): Iterable<string>;
 }
 
+/** `soon`: nobody waits for what the event does, so that it may go some milliseconds later, with what else is appended by then. */
+export type Urgency = 'now' | 'soon';
+
 /** An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`). */
 export interface Log<Event> {
   /** Begins to tell this follower; called once, before all else. */
@@ -68,7 +71,7 @@ export interface Log<Event> {
    * Appends the event together with what else is appended in this turn, and while another append is under way. Without effect
    * while the copy is not joined: `onJoined` says when, and the follower then says again what the state lacks.
    */
-  append(event: Event): void;
+  append(event: Event, urgency?: Urgency): void;
   /** The log's time now, as far as this replica knows it, milliseconds. */
   now(): number;
   /** How long ago the copy was last known to be the whole log, milliseconds. Infinity while it is not joined. */

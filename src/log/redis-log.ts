@@ -10,14 +10,14 @@
  * and appends nothing, so that the follower knows what of its own is in the log. A copy that has more than Redis begins a new life of
  * the log from a snapshot of its follower; a copy that Redis' log does not continue is replaced by the log's.
  */
-import type { Clock, Random } from '../clock.ts';
+import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { ReplicaId } from '../ids.ts';
 import type { RedisClient, RedisConnection } from '../redis/connection.ts';
 import type { RedisHealth } from '../redis/health.ts';
 import type { Log as Journal } from '../telemetry/events.ts';
 import { eventsText, follows, MalformedEntry, readEntry, type StampedEntry } from './entry.ts';
 import { LogClock } from './log-clock.ts';
-import type { Follower, Log } from './log.ts';
+import type { Follower, Log, Urgency } from './log.ts';
 import {
   append,
   begin,
@@ -37,6 +37,8 @@ import {
 /** A batch has so many events at most, and so many characters unless it is one event. */
 const maxEvents = 256;
 const maxCharacters = 65_536;
+/** How long events that nobody waits for are held back for another one to go with. Milliseconds. */
+const soonMs = 20;
 /** Parts of a snapshot that are read, or made and written, together: a quarter of a megabyte. */
 const partsAtOnce = 4;
 /** The log since the last snapshot may be so long, or as long as that snapshot. */
@@ -102,6 +104,8 @@ export class RedisLog<Event> implements Log<Event> {
   #wholeAt = 0;
   /** Events as text, not yet sent. */
   #pending: string[] = [];
+  /** Runs out when events that nobody waits for have been held back long enough; `null` = what is pending is due. */
+  #cancelHolding: CancelTimer | null = null;
   /** Number of the latest batch, and of the latest one of this replica that was told. */
   #batch = 0;
   #toldBatch = 0;
@@ -132,10 +136,12 @@ export class RedisLog<Event> implements Log<Event> {
     else this.#goAway();
   }
 
-  append(event: Event): void {
+  append(event: Event, urgency: Urgency = 'now'): void {
     if (this.#state.kind !== 'joined') return;
+    const isFirst = this.#pending.length === 0;
     this.#pending.push(JSON.stringify(event));
-    this.#wake();
+    if (urgency === 'now') this.#appendNow();
+    else if (isFirst) this.#cancelHolding = this.#parts.clock.after(soonMs, () => this.#appendNow());
   }
 
   now(): number {
@@ -147,7 +153,8 @@ export class RedisLog<Event> implements Log<Event> {
   }
 
   async close(): Promise<void> {
-    if (this.#state.kind !== 'joined') this.#pending = [];
+    if (this.#state.kind !== 'joined') this.#drop();
+    this.#release();
     this.#state = { kind: 'closed' };
     this.#leave?.();
     this.#unwatch();
@@ -157,6 +164,23 @@ export class RedisLog<Event> implements Log<Event> {
   }
 
   // --- one thing at a time
+
+  #appendNow(): void {
+    this.#release();
+    this.#wake();
+  }
+
+  /** What is pending is held back no longer. */
+  #release(): void {
+    this.#cancelHolding?.();
+    this.#cancelHolding = null;
+  }
+
+  /** What is pending will not be appended. */
+  #drop(): void {
+    this.#release();
+    this.#pending = [];
+  }
 
   #wake(): void {
     this.#working ??= this.#work().catch((failure: unknown) => {
@@ -182,13 +206,17 @@ export class RedisLog<Event> implements Log<Event> {
       case 'joining':
         return true;
       case 'joined':
-        return this.#pending.length > 0 || this.#mustRead || this.#heard > (this.#end?.sequence ?? 0);
+        return this.#isDue || this.#mustRead || this.#heard > (this.#end?.sequence ?? 0);
       case 'closed':
         return this.#pending.length > 0;
       case 'unfollowed':
       case 'away':
         return false;
     }
+  }
+
+  get #isDue(): boolean {
+    return this.#pending.length > 0 && this.#cancelHolding === null;
   }
 
   async #appendPending(state: State): Promise<void> {
@@ -208,12 +236,13 @@ export class RedisLog<Event> implements Log<Event> {
 
   /** The copy joins again: the reason comes up again there, and what was pending is said again where it is needed. */
   #doesNotGoOn(): void {
-    this.#pending = [];
+    this.#drop();
     if (this.#state.kind !== 'closed') this.#startJoining(false);
   }
 
   #nextBatch(): string | null {
     if (this.#pending.length === 0) return null;
+    this.#release();
     let count = 0;
     for (let characters = 0; count < Math.min(maxEvents, this.#pending.length); count += 1) {
       characters += this.#pending[count]?.length ?? 0;
@@ -326,7 +355,7 @@ export class RedisLog<Event> implements Log<Event> {
   // --- joining
 
   #startJoining(returns: boolean): void {
-    this.#pending = [];
+    this.#drop();
     this.#state = { kind: 'joining', returns, before: this.#end, isReplaced: false };
     this.#cancelTimer();
     if (!returns) this.#cancelTimer = this.#parts.clock.after(joinLimitMs, () => this.#doesNotJoin());
@@ -505,7 +534,7 @@ export class RedisLog<Event> implements Log<Event> {
 
   #goAway(): void {
     const { redis, clock } = this.#parts;
-    this.#pending = [];
+    this.#drop();
     if (this.#state.kind === 'away' || this.#state.kind === 'closed') return;
     const isTold = this.#state.kind === 'joining' && this.#state.returns;
     this.#state = { kind: 'away' };

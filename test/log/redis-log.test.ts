@@ -25,6 +25,25 @@ test('what is appended in one turn, and while an append is under way, is one bat
   expect(a.sequence).toBe(before + 1);
 });
 
+test('what nobody waits for goes with what is appended next, in order, or by itself a little later', async () => {
+  const redis = await server();
+  const all = installation(redis);
+  const a = await all.add();
+  await until(() => a.isJoined);
+  const before = a.sequence;
+  a.say('may wait', 'soon');
+  await new Promise(setImmediate);
+  a.say('may not');
+  await until(() => a.hasOwn);
+  expect([a.sequence, a.said]).toEqual([before + 1, ['may wait', 'may not']]);
+  a.say('alone', 'soon');
+  await until(() => a.hasOwn);
+  a.say('at the end', 'soon');
+  await a.log.close();
+  const b = await all.add();
+  await until(() => b.said.includes('at the end'));
+});
+
 test('a replica that joins later has the state of the others', async () => {
   const redis = await server();
   const { replicas, add, a } = await three(redis);

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { replicaId } from '../../src/ids.ts';
-import type { Entry, Follower, Joined } from '../../src/log/log.ts';
+import type { Entry, Follower, Joined, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
 import { connectRedis } from '../../src/redis/connection.ts';
 import { createRedisHealth } from '../../src/redis/health.ts';
@@ -107,9 +107,9 @@ export class Replica implements Follower<Said> {
     return this;
   }
 
-  say(word: Said): void {
+  say(word: Said, urgency: Urgency = 'now'): void {
     this.#own.add(word);
-    this.log.append(word);
+    this.log.append(word, urgency);
   }
 
   tick(): void {

@@ -6,7 +6,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { ReplicaId } from '../../ids.ts';
-import type { Entry, Follower, Joined, Log } from '../../log/log.ts';
+import type { Entry, Follower, Joined, Log, Urgency } from '../../log/log.ts';
 import type { EventReply } from '../policy/bucket-events.ts';
 import { createState, fold } from './fold.ts';
 import { restore, snapshot } from './snapshot.ts';
@@ -91,10 +91,10 @@ export class Copy implements Follower<LogEvent> {
   }
 
   /** Appends an event. `hear` is called once: with the reply to it, or when it was lost. */
-  say(event: LogEvent, hear: (heard: Heard) => void = () => {}): void {
+  say(event: LogEvent, hear: (heard: Heard) => void = () => {}, urgency: Urgency = 'now'): void {
     if (!this.#isJoined) return hear('lost');
     this.#said.push(hear);
-    this.log.append(event);
+    this.log.append(event, urgency);
   }
 
   /** Follows the log from now on. */

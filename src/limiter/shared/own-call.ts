@@ -1,7 +1,7 @@
 /** A call of this replica in a log, from its admission to its end: its states, and what is kept of it afterwards. Types only. */
 import type { Costs } from '../../call.ts';
-import type { LeaseToken } from '../../ids.ts';
-import type { Admission, AdmissionReply, Grant, Settlement } from '../limiter.ts';
+import type { BucketKey, LeaseToken } from '../../ids.ts';
+import type { Admission, AdmissionReply, BucketSetting, Grant, Settlement } from '../limiter.ts';
 import type { BucketEvent } from '../policy/bucket-events.ts';
 import type { LaneGuard } from './lane-guard.ts';
 
@@ -44,10 +44,15 @@ export interface OwnCall {
   answer: ((reply: AdmissionReply) => void) | null;
 }
 
-/** How a lease ended. Kept for a while, because the log may lose what it was told. */
+/**
+ * How a lease ended. Kept for a while, because the log may lose what it was told. It has nothing of the call itself: thousands of them are
+ * kept, and what outlives its call is copied by every collection of young objects.
+ */
 export interface EndedCall {
-  readonly call: OwnCall;
-  readonly held: HeldGrant;
+  readonly bucket: BucketKey;
+  readonly setting: BucketSetting;
+  /** Sequence of the entry that made the grant; `null` = this replica made it while the log was away. */
+  readonly grantedBy: number | null;
   readonly settlement: Settlement;
   /** What it used of the bucket. */
   readonly used: Costs;
@@ -61,6 +66,7 @@ export const closedMsBy = (settlement: Settlement): number =>
 
 /** What a call used that ended like this: nothing, if it was not sent or not run. */
 export function usedBy(costs: Costs, settlement: Settlement): Costs {
-  if (settlement.kind === 'succeeded') return { ...costs, ...settlement.spent };
+  if (settlement.kind === 'succeeded')
+    return settlement.spent === null ? costs : { ...costs, ...settlement.spent };
   return settlement.kind === 'unknown' ? costs : {};
 }

@@ -106,5 +106,5 @@ export function saidAgain({ settlement, at }: EndedCall, now: number): Settlemen
 }
 
 /** True when the entry that granted the call may have been lost. */
-export const isGrantLost = ({ held: { origin } }: EndedCall, keptUpTo: number): boolean =>
-  origin.kind === 'log' && origin.sequence > keptUpTo;
+export const isGrantLost = ({ grantedBy }: EndedCall, keptUpTo: number): boolean =>
+  grantedBy !== null && grantedBy > keptUpTo;

@@ -12,7 +12,7 @@
 import type { CancelTimer, Clock } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
-import type { Entry, Joined, Log } from '../../log/log.ts';
+import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
 import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
 import {
   queuedWithoutForecast,
@@ -183,7 +183,7 @@ export class Shard {
       lesson: lesson === null ? null : this.#timed(lesson),
     };
     if (held.guard !== null && settlement.kind !== 'unknown') void held.guard.free(grant);
-    this.#noteEnded({ call, held, settlement: settle.settlement });
+    this.#noteEnded(call, held, settle.settlement);
     const hear = (heard: Heard): void => {
       const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
       if (isGone && call.admission.maxInFlight !== null) this.#parts.onLeaseLost('expired');
@@ -191,7 +191,7 @@ export class Shard {
     if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle, hear);
     if (hasLeft) this.#left.delete(grant.lease);
     else this.#calls.delete(grant.ticket);
-    return this.#say(grant.bucket, settle, hear);
+    return this.#say(grant.bucket, settle, hear, this.#isAwaited(call, settle) ? 'now' : 'soon');
   }
 
   learn(grant: Grant, lesson: Lesson): Promise<void> {
@@ -461,14 +461,23 @@ export class Shard {
     return { call, held: call.state.held, hasLeft: left !== undefined };
   }
 
-  #noteEnded({ call, held, settlement }: Omit<EndedCall, 'at' | 'used'>): void {
-    const { bucket, setting, costs } = call.admission;
+  /** Somebody may be waiting for what the end of the call does: its lane has a cap, or it failed, or calls wait, or it may open the bucket. */
+  #isAwaited({ admission }: OwnCall, { settlement, lesson }: SettleEvent): boolean {
+    const bucket = this.#copy.state.buckets.get(admission.bucket);
+    const isPlain = settlement.kind === 'succeeded' && (lesson?.feedback.throttle ?? null) === null;
+    return !isPlain || admission.maxInFlight !== null || bucket?.opened !== true || bucket.waiting > 0;
+  }
+
+  #noteEnded({ admission }: OwnCall, { lease, origin }: HeldGrant, settlement: Settlement): void {
+    const { bucket, setting, costs } = admission;
     const used = usedBy(costs, settlement);
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
-    if (this.#phase.kind === 'alone' && held.origin.kind === 'alone') {
+    if (this.#phase.kind === 'alone' && origin.kind === 'alone') {
       return this.#phase.alone.noteUsed({ bucket, setting, costs: used, closedMs: closedMsBy(settlement) });
     }
-    this.#ended.set(held.lease, { call, held, settlement, used, at: this.#parts.clock.monotonic() });
+    const grantedBy = origin.kind === 'log' ? origin.sequence : null;
+    const at = this.#parts.clock.monotonic();
+    this.#ended.set(lease, { bucket, setting, grantedBy, settlement, used, at });
   }
 
   // ── saying
@@ -478,12 +487,14 @@ export class Shard {
     bucket: BucketKey,
     event: Exclude<BucketEvent, { kind: 'admit' | 'forecast' | 'tick' }>,
     hear: (heard: Heard) => void = () => {},
+    urgency: Urgency = 'now',
   ): Promise<void> {
     return new Promise((resolve) => {
-      this.#copy.say({ kind: 'in', bucket, event }, (heard) => {
-        hear(heard);
+      const heard = (what: Heard): void => {
+        hear(what);
         resolve();
-      });
+      };
+      this.#copy.say({ kind: 'in', bucket, event }, heard, urgency);
     });
   }
 
@@ -602,7 +613,7 @@ export class Shard {
     const now = this.#parts.clock.monotonic();
     const used: UsedUnits[] = [];
     for (const [lease, ended] of this.#ended) {
-      const { bucket, setting } = ended.call.admission;
+      const { bucket, setting } = ended;
       if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
       this.#ended.delete(lease);
       const { costs, closedMs } = { costs: ended.used, closedMs: closedMsBy(saidAgain(ended, now)) };
