@@ -121,7 +121,7 @@ export class Shard {
   readonly #ended = new Map<LeaseToken, EndedCall>();
   readonly #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
   /** Usage that the log may not have counted: it went away again before that was heard. */
-  readonly #unreported: UsedUnits[] = [];
+  readonly #unreported: { readonly used: UsedUnits; readonly at: number }[] = [];
   #phase: Phase = { kind: 'joining' };
   #cancelBeat: CancelTimer | null = null;
   #usedAt: number;
@@ -564,7 +564,7 @@ export class Shard {
     const used =
       this.#phase.kind === 'alone'
         ? []
-        : [...this.#unreported.splice(0), ...usedAlone, ...this.#lostUsage(termBegan)];
+        : [...this.#unreportedYet(), ...usedAlone, ...this.#lostUsage(termBegan)];
     this.#endStrangers();
     for (const call of [...this.#calls.values(), ...this.#left.values()]) {
       const standing = standingOf(state, call);
@@ -591,10 +591,18 @@ export class Shard {
   #report(holds: readonly OwnCall[], used: readonly UsedUnits[]): void {
     const held = holds.flatMap(heldCalls);
     if (held.length + used.length === 0) return;
+    const at = this.#parts.clock.monotonic();
     this.#copy.say({ kind: 'report', held, used }, (heard) => {
-      if (heard === 'lost') this.#unreported.push(...used);
+      if (heard === 'lost') this.#unreported.push(...used.map((each) => ({ used: each, at })));
       else for (const call of holds) renewOrigin(call, this.#originOfLast());
     });
+  }
+
+  #unreportedYet(): UsedUnits[] {
+    const now = this.#parts.clock.monotonic();
+    return this.#unreported
+      .splice(0)
+      .map(({ used, at }) => ({ ...used, closedMs: Math.max(0, used.closedMs - (now - at)) }));
   }
 
   /** Where entries were lost, sends under the ceilings may be lost, too: they are put back before others go on. */
@@ -616,7 +624,8 @@ export class Shard {
       const { bucket, setting } = ended;
       if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
       this.#ended.delete(lease);
-      const { costs, closedMs } = { costs: ended.used, closedMs: closedMsBy(saidAgain(ended, now)) };
+      const costs = ended.used;
+      const closedMs = closedMsBy(saidAgain(ended, now));
       if (Object.keys(costs).length > 0 || closedMs > 0) used.push({ bucket, setting, costs, closedMs });
     }
     return used;
