@@ -67,7 +67,7 @@ test.each(['confirmed wrongly', 'never confirmed', 'confirmed but without messag
     });
     await ready;
     // The subscription counts as ready once a message has come, not before.
-    expect(readyAt).toBe(3);
+    expect(readyAt).toBeGreaterThanOrEqual(3);
     expect(failures).toBeGreaterThanOrEqual(2);
     const straight = new Redis(redis.port, '127.0.0.1');
     closers.push(() => straight.disconnect());

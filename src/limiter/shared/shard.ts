@@ -106,6 +106,13 @@ interface HeardGrant extends Grant {
 /** What is said again if it is lost: it concerns no call's own place. */
 type Repeatable = Extract<BucketEvent, { kind: 'learn' | 'reconfigure' | 'wake' | 'open' }>;
 
+interface Unsaid {
+  readonly bucket: BucketKey;
+  readonly event: Repeatable;
+  /** It was heard, or the log is away. May be called again. */
+  readonly done: () => void;
+}
+
 const unavailable: AdmissionReply = {
   kind: 'refused',
   reason: 'limiter_unavailable',
@@ -119,7 +126,7 @@ export class Shard {
   /** Calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
   readonly #left = new Map<LeaseToken, OwnCall>();
   readonly #ended = new Map<LeaseToken, EndedCall>();
-  readonly #unsaid: { readonly bucket: BucketKey; readonly event: Repeatable }[] = [];
+  readonly #unsaid: Unsaid[] = [];
   /** Usage that the log may not have counted: it went away again before that was heard. */
   readonly #unreported: { readonly used: UsedUnits; readonly at: number }[] = [];
   #phase: Phase = { kind: 'joining' };
@@ -273,6 +280,7 @@ export class Shard {
     for (const { admission } of waiting) void this.cancel(admission.bucket, admission.ticket);
     const { alone } = this.#phase.kind === 'alone' ? this.#phase : { alone: null };
     this.#phase = { kind: 'closed' };
+    for (const { done } of this.#unsaid) done();
     this.#cancelBeat?.();
     this.#cancelBeat = null;
     await alone?.copy.close();
@@ -498,23 +506,26 @@ export class Shard {
     });
   }
 
+  /** While the log is being joined, whoever asked waits for that. */
   #sayOrRepeat(bucket: BucketKey, event: Repeatable): Promise<void> {
+    if (this.#phase.kind === 'joining')
+      return new Promise((done) => this.#repeatLater({ bucket, event, done }));
     return this.#say(bucket, event, (heard) => {
-      if (heard === 'lost') this.#repeatLater(bucket, event);
+      if (heard === 'lost') this.#repeatLater({ bucket, event, done() {} });
     });
   }
 
   /** Says it to the shared log, also while that is away: then when it is back. */
   #sayToAll(bucket: BucketKey, event: Repeatable): Promise<void> {
     if (this.#phase.kind !== 'alone') return this.#sayOrRepeat(bucket, event);
-    this.#repeatLater(bucket, event);
+    this.#repeatLater({ bucket, event, done() {} });
     return Promise.resolve();
   }
 
-  #repeatLater(bucket: BucketKey, event: Repeatable): void {
+  #repeatLater(unsaid: Unsaid): void {
     if (this.#phase.kind === 'closed') return;
-    this.#unsaid.push({ bucket, event });
-    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift();
+    this.#unsaid.push(unsaid);
+    if (this.#unsaid.length > maxUnsaid) this.#unsaid.shift()?.done();
   }
 
   #timed(lesson: Lesson): SettleEvent['lesson'] & {} {
@@ -529,6 +540,7 @@ export class Shard {
   #onAway(): void {
     const { clock, replica, leaseMs, replicas, whenDown } = this.#parts;
     if (this.#phase.kind === 'alone' || this.#phase.kind === 'closed') return;
+    for (const { done } of this.#unsaid) done();
     if (whenDown === 'deny') {
       this.#phase = { kind: 'away' };
       for (const call of this.#calls.values()) {
@@ -551,7 +563,8 @@ export class Shard {
     this.#phase = { kind: 'joined' };
     void alone?.copy.close();
     this.#reconcile(joined, used);
-    for (const { bucket, event } of this.#unsaid.splice(0)) void this.#sayOrRepeat(bucket, event);
+    for (const { bucket, event, done } of this.#unsaid.splice(0))
+      void this.#sayOrRepeat(bucket, event).then(done);
   }
 
   /** Brings what the copy says of the calls and what this replica knows of them together. */

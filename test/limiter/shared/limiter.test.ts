@@ -188,6 +188,28 @@ test('a call that was throttled goes back to its position, and its bucket is clo
   expect([...a.granted(), ...b.granted()]).toEqual(['first', 'first']);
 });
 
+test.each(['joined', 'away'] as const)(
+  'a replica that is joining its log says that it opened a bucket when the log is %s',
+  async (then) => {
+    await a.admit('first');
+    await a.settle('first', { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 });
+    const joining = world.replica('joining', { joinsLater: true });
+    let isDone = false;
+    void joining.limiter.open(bucket, null).then(() => (isDone = true));
+    await world.pass(20);
+    expect(isDone).toBe(false);
+    if (then === 'away') joining.end().goAway();
+    else {
+      joining.end().goOn();
+      joining.end().rejoin(0);
+    }
+    await world.pass(20);
+    expect(isDone).toBe(true);
+    const reply = await a.admit('next', { maxWaitMs: 1_000 });
+    expect(reply.kind).toBe(then === 'away' ? 'refused' : 'granted');
+  },
+);
+
 test('a lease is settled once', async () => {
   await a.admit('first', serial);
   await b.admit('second', serial);

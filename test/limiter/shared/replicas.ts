@@ -41,6 +41,8 @@ interface ReplicaOptions {
   readonly idleMs?: number;
   /** Replicas of another version have logs of their own. */
   readonly version?: string;
+  /** Its ends of logs are stopped at first: they join when the test lets them. */
+  readonly joinsLater?: true;
 }
 
 export class World {
@@ -62,6 +64,7 @@ export class World {
       restoreSends = async () => {},
       idleMs = 60_000,
       version = '',
+      joinsLater,
     }: ReplicaOptions = {},
   ): Replica {
     const { clock } = this;
@@ -92,6 +95,7 @@ export class World {
       onLeaseLost: (reason) => void leasesLost.push(reason),
       openLog: (key) => {
         ends.push(this.#logOf(logKey(`${version}${key}`)).open(id));
+        if (joinsLater === true) end().stop();
         return end();
       },
     });
