@@ -1,10 +1,10 @@
 /**
  * One sending and its response, from the first byte out to the last byte in.
  *
- * Owns: phases, abort, and the judgement whether a response may be passed on. Does not own: how the request gets onto the wire
- * (`transport.ts`), limits in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before
- * the head rejects, whatever happens after it destroys the body with an error; when it is over no timer, listener or half-read
- * socket of it is left.
+ * Owns: phases, abort, and the judgement whether a response may be passed on. Does not own: the proxy (`proxy-adapter.ts`), limits
+ * in time (`exchange-limits.ts`), sending again. Keeps: settles exactly once; whatever happens before the head rejects, whatever
+ * happens after it destroys the body with an error; one request is written at most once; when the exchange is over no timer,
+ * listener, permit or half-read socket of it is left.
  */
 import type { ClientRequest, IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
@@ -14,10 +14,18 @@ import type { UpstreamResponse } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamTimeouts } from '../config/settings.ts';
-import { ExchangeLimits } from './exchange-limits.ts';
-import type { Limited } from './exchange-limits.ts';
+import { ExchangeLimits, type Limited } from './exchange-limits.ts';
+import {
+  prepared,
+  type Proxied,
+  type ProxiedRequest,
+  type Proxy,
+  type ProxyableRequest,
+} from './proxy-adapter.ts';
+import type { SocketPermit } from './socket-permits.ts';
 import { TransportError, codeOf, faultOf } from './transport-error.ts';
 import type { ExchangePhase, TransportFault } from './transport-error.ts';
+import type { ReadyRequest, WriteBatch } from './write-batch.ts';
 
 /** Interim responses (1xx) taken before an upstream counts as broken. */
 const maxInterimResponses = 16;
@@ -25,40 +33,49 @@ const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1000;
 
-/** How long, and under which conditions, the exchange of an attempt goes on. */
-export interface ExchangeTerms {
-  readonly method: string;
+/** What is sent, and for how long and under which conditions its exchange goes on. */
+export interface TransportAttempt extends ProxyableRequest {
+  readonly body: Buffer | null;
   readonly timeouts: UpstreamTimeouts;
   /** Ends the exchange at once, in every phase, body included. */
   readonly signal: CallSignal;
   /** The request is not written before this resolves; the connection is made meanwhile. Default: written at once. */
   readonly hold?: Promise<void> | null;
+  /** Queue for a socket permit; the wait in it counts towards the connect limit. Default: no queue. */
+  readonly line?: ((start: () => void) => SocketPermit) | null;
+  /**
+   * Called once, when the request is to be written at the end of this turn of the event loop: requests that come to this point
+   * later are written later. Must not throw.
+   */
+  readonly onReady?: () => void;
   /** Called once, just before the request's bytes go out. Must not throw. */
   readonly onSent?: () => void;
 }
 
-/** The owner of an exchange, to which it reports its end. */
-export interface ExchangeOwner {
-  /** Called once at most: the connection is there, and the request may be written. {@link Exchange.onWritten} is to follow. */
-  onReady(): void;
-  /** Called once when nothing of the exchange is left; `error`: what it failed with before its head. */
-  onOver(error: TransportError | null): void;
-  /** Asks the writer of the request to stop and to release it. */
-  abandon(): void;
+/** What all exchanges share. */
+export interface ExchangeParts {
+  readonly clock: Clock;
+  readonly proxy: Proxy;
+  readonly writes: WriteBatch;
+  /** Called once when nothing of the exchange is left. */
+  readonly onOver: () => void;
 }
 
 /** Connections that were open before: the next request on them is exposed to a close that is already under way. */
 const established = new WeakSet<Socket>();
 
-export class Exchange implements Limited {
+export class Exchange implements Limited, Proxied, ReadyRequest {
   /** Resolves at the response's head, rejects with a {@link TransportError}. */
   readonly response: Promise<UpstreamResponse>;
   #resolve: (response: UpstreamResponse) => void = () => {};
   #reject: (error: TransportError) => void = () => {};
-  readonly #terms: ExchangeTerms;
-  readonly #owner: ExchangeOwner;
+  readonly attempt: TransportAttempt;
+  readonly #parts: ExchangeParts;
   readonly #limits: ExchangeLimits;
   #phase: ExchangePhase | 'over' = 'connect';
+  #permit: SocketPermit | null = null;
+  /** `null` = the proxy has not been given it. */
+  #request: ProxiedRequest | null = null;
   #reusedSocket = false;
   #interimResponses = 0;
   #socket: Socket | null = null;
@@ -66,16 +83,27 @@ export class Exchange implements Limited {
   /** Bytes that had come over the connection when it was last looked at. */
   #bytesSeen = 0;
 
-  constructor(clock: Clock, terms: ExchangeTerms, owner: ExchangeOwner) {
-    this.#terms = terms;
-    this.#owner = owner;
+  constructor(attempt: TransportAttempt, parts: ExchangeParts) {
+    this.attempt = attempt;
+    this.#parts = parts;
     this.response = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    this.#limits = new ExchangeLimits(clock, terms.timeouts, this);
-    if (terms.signal.aborted) this.#fail('aborted', null);
-    else terms.signal.addEventListener('abort', this);
+    this.#limits = new ExchangeLimits(parts.clock, attempt.timeouts, this);
+    if (attempt.signal.aborted) this.#fail('aborted', null);
+    else attempt.signal.addEventListener('abort', this);
+  }
+
+  /** Waits for its permit, then goes through the proxy. */
+  begin(): void {
+    if (this.isOver) return;
+    const go = (): void => {
+      this.#request = this.#parts.proxy(this);
+    };
+    this.#permit = this.attempt.line?.(go) ?? null;
+    if (this.#permit === null) go();
+    if (this.isOver) this.#permit?.end();
   }
 
   get isOver(): boolean {
@@ -136,11 +164,11 @@ export class Exchange implements Limited {
     }
     this.#phase = 'body';
     this.#body = response;
-    const over = (): void => this.#over(null);
+    const over = (): void => this.#over();
     response.on('end', over).on('close', over);
     this.#bytesSeen = this.#socket?.bytesRead ?? 0;
     this.#limits.awaitBody();
-    const bodyless = this.#terms.method === 'HEAD' || status === 204 || status === 304;
+    const bodyless = this.attempt.method === 'HEAD' || status === 204 || status === 304;
     if (bodyless) response.resume();
     this.#resolve({
       head: { status, rawFields: response.rawHeaders },
@@ -177,21 +205,28 @@ export class Exchange implements Limited {
   }
 
   #onConnected(): void {
-    const { hold } = this.#terms;
+    const { hold } = this.attempt;
     if (hold === undefined || hold === null) this.#onReady();
     else void hold.then(() => this.#onReady());
   }
 
   #onReady(): void {
-    if (this.#phase === 'connect') this.#owner.onReady();
+    if (this.#phase !== 'connect') return;
+    this.attempt.onReady?.();
+    this.#parts.writes.add(this);
   }
 
-  /** The request's bytes go out now. */
-  onWritten(): void {
+  /** The end of the turn: the request's bytes go out, unless it has ended meanwhile. */
+  write(): void {
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
     this.#limits.awaitHead();
-    this.#terms.onSent?.();
+    this.attempt.onSent?.();
+    try {
+      this.#request?.write(this.attempt.body);
+    } catch (error) {
+      this.onError(error);
+    }
   }
 
   #onInterim(): void {
@@ -206,30 +241,42 @@ export class Exchange implements Limited {
   #fail(kind: TransportFault, code: string | null): void {
     const phase = this.#phase;
     if (phase === 'over') return;
+    const stale = kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#responseHasBegun;
     const error = new TransportError({
       kind,
       phase,
       neverSent: phase === 'connect',
       reusedSocket: this.#reusedSocket,
-      stale: kind === 'reset' && phase === 'sent' && this.#reusedSocket && !this.#responseHasBegun,
+      stale,
       code,
     });
     const body = this.#body;
-    this.#over(body === null ? error : null);
+    this.#over();
     if (body === null) {
+      if (stale) dropIdle(this.attempt);
       this.#reject(error);
-      this.#owner.abandon();
+      this.#request?.abandon();
     } else {
       body.destroy(error);
     }
     this.#socket?.destroy();
   }
 
-  #over(error: TransportError | null): void {
+  #over(): void {
     if (this.#phase === 'over') return;
     this.#phase = 'over';
     this.#limits.stop();
-    this.#terms.signal.removeEventListener('abort', this);
-    this.#owner.onOver(error);
+    this.attempt.signal.removeEventListener('abort', this);
+    this.#permit?.end();
+    this.#parts.onOver();
+  }
+}
+
+/** Closes the idle connections of an origin: whatever closed one of them has probably closed the others as well. */
+function dropIdle({ agent, origin }: TransportAttempt): void {
+  const { hostname, port } = prepared(origin);
+  for (const [key, sockets] of Object.entries(agent.freeSockets)) {
+    if (!key.startsWith(`${hostname}:${port}:`)) continue;
+    for (const socket of sockets ?? []) socket.destroy();
   }
 }
