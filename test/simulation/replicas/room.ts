@@ -60,7 +60,7 @@ export class Room {
     const maxInFlight = lowest(this.#ledger.regimes(now), capOf(key));
     // A call of unknown fate counts as in flight for a lease.
     const held = model.bucket?.lanes.get(laneKey(key))?.inFlight ?? 0;
-    if (maxInFlight !== null && held >= maxInFlight) return false;
+    if (maxInFlight !== null && (held >= maxInFlight || this.#mayKeepLanes(now))) return false;
     const ticket = model.bucket?.tickets.get(ticketId(plan.id));
     if (replica === null || ticket === undefined || ticket.lease !== null) return false;
     if (replica.undisturbedSince(now) > now - withinMs) return false;
@@ -76,6 +76,13 @@ export class Room {
     const slots = [...this.#server.sendsOf(workspace).values()];
     const taken = slots.filter((at) => at + rememberedMs > this.#server.now()).length;
     return taken + onTheWay.length < perMinute;
+  }
+
+  /** Nobody says what a killed replica had under way: in a term of the log that begins within a lease, lanes with a cap wait one more. */
+  #mayKeepLanes(now: number): boolean {
+    const { faults, leaseMs, limiter } = this.#ledger.plan;
+    const isKillOpen = faults.some(({ kind, at }) => kind === 'kill' && at <= now && now <= at + 2 * leaseMs);
+    return limiter === 'log' && isKillOpen;
   }
 
   #underWay(is: (lease: Lease) => boolean): Lease[] {
