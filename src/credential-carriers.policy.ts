@@ -8,6 +8,7 @@
  */
 import { showsApiKey } from './auth/api-key.policy.ts';
 import type { UpstreamKind } from './config/defaults.ts';
+import { meaningOfWords, wordsOf } from './words.policy.ts';
 
 /** What an upstream changes in the list. Names of fields, and of query members after `query:`; lower case. */
 export interface CredentialCarriers {
@@ -16,63 +17,19 @@ export interface CredentialCarriers {
 }
 
 /** Request fields. */
-const fieldNames: ReadonlySet<string> = new Set([
-  'authorization',
-  'admin-token',
-  'auth',
-  'authentication',
-  'bearer',
-  'circle-token',
-  'client-secret',
-  'dd-application-key',
-  'fastly-key',
-  'job-token',
-  'jwt',
-  'deploy-token',
-  'personal-token',
-  'session-token',
-  'token',
-  'user-token',
-  'x-admin-token',
-  'x-amz-security-token',
-  'x-app-key',
-  'x-app-token',
-  'x-auth',
-  'x-authentication',
-  'x-authorization',
-  'x-client-secret',
-  'x-cmc_pro_api_key',
-  'x-consul-token',
-  'x-emby-token',
-  'x-figma-token',
-  'x-functions-key',
-  'x-github-token',
-  'x-gitlab-token',
-  'x-hasura-admin-secret',
-  'x-honeycomb-team',
-  'x-insert-key',
-  'x-jfrog-art-api',
-  'x-jwt-assertion',
-  'x-key',
-  'x-license-key',
-  'x-nomad-token',
-  'x-parse-master-key',
-  'x-parse-session-token',
-  'x-plex-token',
-  'x-postmark-account-token',
-  'x-postmark-server-token',
-  'x-rapidapi-key',
-  'x-sentry-auth',
-  'x-sentry-token',
-  'x-serverless-authorization',
-  'x-session-token',
-  'x-shopify-storefront-access-token',
-  'x-subscription-token',
-  'x-token',
-  'x-trackertoken',
-  'x-user-token',
-  'x-vault-token',
-]);
+const fieldNames: ReadonlySet<string> = new Set(
+  wordsOf(
+    'authorization admin-token auth authentication bearer circle-token client-secret dd-application-key',
+    'fastly-key job-token jwt deploy-token personal-token session-token token user-token x-admin-token',
+    'x-amz-security-token x-app-key x-app-token x-auth x-authentication x-authorization x-client-secret',
+    'x-cmc_pro_api_key x-consul-token x-emby-token x-figma-token x-functions-key x-github-token',
+    'x-gitlab-token x-hasura-admin-secret x-honeycomb-team x-insert-key x-jfrog-art-api x-jwt-assertion',
+    'x-key x-license-key x-nomad-token x-parse-master-key x-parse-session-token x-plex-token',
+    'x-postmark-account-token x-postmark-server-token x-rapidapi-key x-sentry-auth x-sentry-token',
+    'x-serverless-authorization x-session-token x-shopify-storefront-access-token x-subscription-token',
+    'x-token x-trackertoken x-user-token x-vault-token',
+  ),
+);
 
 /** Ends of field names that providers put their own name before: `x-goog-api-key`, `cb-access-key`, `x-shopify-access-token`. */
 const fieldEnds =
@@ -90,43 +47,14 @@ const fieldEnds =
  */
 type MemberMeaning = 'credential' | 'either' | 'signature';
 
-const memberNames: ReadonlyMap<string, MemberMeaning> = new Map<string, MemberMeaning>([
-  ...[
-    'access_key',
-    'access_token',
-    'accesskey',
-    'accesstoken',
-    'api-key',
-    'api_key',
-    'api_secret',
-    'api_token',
-    'apikey',
-    'apitoken',
-    'app_key',
-    'application_key',
-    'auth_key',
-    'auth_token',
-    'authorization',
-    'authtoken',
-    'bearer_token',
-    'client_secret',
-    'consumer_key',
-    'consumer_secret',
-    'hapikey',
-    'job_token',
-    'oauth_token',
-    'ocp-apim-subscription-key',
-    'private_token',
-    'subscription-key',
-    'user_key',
-    'x-amz-credential',
-    'x-amz-security-token',
-    'x-api-key',
-    'x-goog-api-key',
-    'x-goog-credential',
-  ].map((name) => [name, 'credential'] as const),
-  ...['auth', 'key', 'token', 'x-amz-signature', 'x-goog-signature'].map((name) => [name, 'either'] as const),
-  ...['appid', 'sig', 'signature'].map((name) => [name, 'signature'] as const),
+const memberNames = meaningOfWords<MemberMeaning>([
+  ['credential', 'access_key access_token accesskey accesstoken api-key api_key api_secret api_token'],
+  ['credential', 'apikey apitoken app_key application_key auth_key auth_token authorization authtoken'],
+  ['credential', 'bearer_token client_secret consumer_key consumer_secret hapikey job_token'],
+  ['credential', 'oauth_token ocp-apim-subscription-key private_token subscription-key user_key'],
+  ['credential', 'x-amz-credential x-amz-security-token x-api-key x-goog-api-key x-goog-credential'],
+  ['either', 'auth key token x-amz-signature x-goog-signature'],
+  ['signature', 'appid sig signature'],
 ]);
 
 /** The list as it is. */
