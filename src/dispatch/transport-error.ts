@@ -9,7 +9,8 @@ import type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
 
 export type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
 
-export interface TransportErrorFacts {
+/** What is known of a failed sending. */
+export class TransportError extends Error {
   readonly kind: TransportFault;
   readonly phase: ExchangePhase;
   /** True when no byte of the request can have reached the upstream: repeating cannot run it twice. */
@@ -23,17 +24,8 @@ export interface TransportErrorFacts {
   readonly stale: boolean;
   /** Node's code of the cause (`ECONNREFUSED`, `HPE_INVALID_CONSTANT`), or `null`. */
   readonly code: string | null;
-}
 
-export class TransportError extends Error implements TransportErrorFacts {
-  readonly kind: TransportFault;
-  readonly phase: ExchangePhase;
-  readonly neverSent: boolean;
-  readonly reusedSocket: boolean;
-  readonly stale: boolean;
-  readonly code: string | null;
-
-  constructor(facts: TransportErrorFacts) {
+  constructor(facts: Omit<TransportError, keyof Error>) {
     super(`upstream ${facts.kind} (${facts.phase})`);
     this.name = 'TransportError';
     this.kind = facts.kind;
