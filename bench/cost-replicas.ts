@@ -10,6 +10,8 @@
  *   of each other one per call, less what that one uses while nobody calls.
  * - idle: CPU of a replica, and of the fleet's Redis, per second without a call, in a fleet that has just been called.
  *
+ * Ten replicas of two limiters take an hour on a busy machine; how far it is, is told on stderr.
+ *
  * Nothing is taken out of the CPU of gateways and Redis: replicas live whether anybody calls or not, and at few calls that is
  * what they cost. Everything shares the machine. Absolute figures belong to it; ratios carry over.
  */
@@ -117,8 +119,12 @@ export async function measureReplicas(
       }
     }
     const all = [plain, ...fleets];
-    for (const fleet of all) await warm(fleet);
+    for (const fleet of all) {
+      await warm(fleet);
+      console.error(`${fleet.name}: has served its first calls`);
+    }
     for (let round = 0; round < rounds; round += 1) {
+      console.error(`round ${round + 1} of ${rounds}`);
       await measureIdle(fleets);
       for (const stretch of stretches)
         for (const fleet of round % 2 === 0 ? all : all.toReversed()) await measure(fleet, stretch);

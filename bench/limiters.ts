@@ -8,9 +8,11 @@
  * - replicas: CPU of all replicas together per call. Redis: CPU of the server per call, all commands.
  * - another's call: CPU of each other replica per call while one takes all of them, less what it uses while nobody calls.
  * - idle: CPU of a replica, and of Redis, per second without a call.
+ * - ms until granted: median. FAR_MS=40 holds back every byte to and from Redis for so long.
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { loadavg } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -45,6 +47,7 @@ const setting = (name: string, otherwise: number): number => Number(process.env[
 const rounds = setting('ROUNDS', 9);
 const seconds = setting('SECONDS', 4);
 const warmUp = setting('WARMUP', 6_000);
+const farMs = setting('FAR_MS', 0);
 const counts = (process.env['REPLICAS'] ?? '1,3').split(',').map(Number);
 const limiters = (process.env['LIMITERS'] ?? 'log,scripts').split(',');
 
@@ -78,6 +81,8 @@ try {
     print(round + 1);
   }
 } finally {
+  // Relays may hold connections open.
+  setTimeout(() => process.exit(), 1_000).unref();
   for (const { replicas } of fleets) for (const replica of replicas) replica.disconnect();
   for (const { redis } of fleets) await redis.stop();
 }
@@ -85,11 +90,12 @@ try {
 async function startFleet(limiter: string, count: number): Promise<Fleet> {
   const [kind = '', cwd = process.cwd()] = limiter.split('@');
   const redis = await startMeasured();
+  const url = farMs === 0 ? redis.url : `redis://127.0.0.1:${await startRelay(redis)}`;
   const replicas: ChildProcess[] = [];
   for (let n = 0; n < count; n += 1) {
     const execArgv = ['--max-semi-space-size=16', ...(process.env['NODE_ARGUMENTS']?.split(' ') ?? [])];
     const env = { ...process.env, SLUICE_LIMITER: kind };
-    const replica = fork(join(cwd, 'bench/limiter-replica.ts'), [redis.url], { cwd, env, execArgv });
+    const replica = fork(join(cwd, 'bench/limiter-replica.ts'), [url], { cwd, env, execArgv });
     const exited = once(replica, 'exit').then(() => {
       throw new Error(`a replica of ${limiter} ended before it was ready`);
     });
@@ -98,6 +104,24 @@ async function startFleet(limiter: string, count: number): Promise<Fleet> {
     replicas.push(replica);
   }
   return { name: `${limiter}, ${count} replicas`, limiter, replicas, redis, figures: new Map() };
+}
+
+/** Relays to the server, every chunk `farMs` late in each direction. Resolves with its port. */
+async function startRelay(redis: MeasuredRedis): Promise<number> {
+  const late = (from: Socket, to: Socket): void => {
+    from.on('data', (chunk) => setTimeout(() => to.writable && to.write(chunk), farMs));
+    from.on('close', () => to.destroy());
+    from.on('error', () => {});
+  };
+  const relay = createServer({ noDelay: true }, (near) => {
+    const far = connect({ port: Number(new URL(redis.url).port), host: '127.0.0.1', noDelay: true });
+    late(near, far);
+    late(far, near);
+  });
+  relay.unref();
+  relay.listen(0, '127.0.0.1');
+  await once(relay, 'listening');
+  return (relay.address() as AddressInfo).port;
 }
 
 /** Each replica takes its part of the calls. Resolves with the medians of the times that they waited. */

@@ -78,8 +78,13 @@ export interface Load {
 export type Pace =
   /** As fast as they are answered over so many connections in all (closed loop). */
   | { readonly connections: number }
-  /** So many calls a second by the clock, however many are unanswered: a late response delays no other call (open loop). */
+  /**
+   * So many calls a second by the clock: a late response delays no other call (open loop), unless {@link maxUnanswered} are late.
+   */
   | { readonly perSecond: number };
+
+/** A machine that stands still for a moment leaves no crowd behind that would be queued, or refused. */
+const maxUnanswered = 64;
 
 /** Resolves with the milliseconds it took; rejects when a call does not succeed. */
 export async function load({ ports, path, headers, calls, pace }: Load): Promise<number> {
@@ -112,11 +117,13 @@ export async function load({ ports, path, headers, calls, pace }: Load): Promise
     };
     await Promise.all(Array.from({ length: pace.connections }, connection));
   } else {
-    const unanswered: Promise<void>[] = [];
+    const unanswered = new Set<Promise<unknown>>();
     while (sent < calls) {
       const waitMs = startedAt + (sent * 1000) / pace.perSecond - performance.now();
       if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
-      unanswered.push(one(sent++));
+      while (unanswered.size >= maxUnanswered) await Promise.race(unanswered);
+      const call: Promise<unknown> = one(sent++).then(() => unanswered.delete(call));
+      unanswered.add(call);
     }
     await Promise.all(unanswered);
   }
