@@ -50,6 +50,7 @@ export class SharedStores implements Stores {
   readonly #shared: LimiterOverRedis;
   readonly #redis: RedisHealth;
   readonly #stopWatching: () => void;
+  readonly #isByLog: boolean;
   /** Messages of other replicas reach this one. */
   #isHeard = false;
 
@@ -87,10 +88,10 @@ export class SharedStores implements Stores {
     this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
     const beforeResume = (): Promise<unknown> => this.ceilings.restore();
     const around = { redis, replica, clock, telemetry, listener, whenDown, leaseMs, beforeResume };
-    this.#shared =
-      limiter === 'log'
-        ? limiterByLog({ ...around, connection, random, settings })
-        : limiterByScripts(around);
+    this.#isByLog = limiter === 'log';
+    this.#shared = this.#isByLog
+      ? limiterByLog({ ...around, connection, random, settings })
+      : limiterByScripts(around);
     this.limiter = this.#shared.limiter;
     replica.onLoss(() => this.#onLoss());
     replica.onDoubt(() => this.#findLost());
@@ -159,6 +160,8 @@ export class SharedStores implements Stores {
   #subscribe(): void {
     this.#connection.subscribe(replicaChannel(this.#replica.id), {
       onMessage: (text) => this.#hear(text),
+      // A log brings grants by itself; scripts send them to this channel.
+      mayWait: () => this.#isByLog,
       onReady: () => {
         this.#isHeard = true;
         this.#shared.catchUp();

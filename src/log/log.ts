@@ -51,6 +51,8 @@ export interface Follower<Event> {
    * never will be: now it appends what the state lacks of its own calls.
    */
   onJoined(joined: Joined): void;
+  /** False while nothing here waits for what others append: their entries may be told some milliseconds later, many at once. */
+  awaitsOthers(): boolean;
   /** The log cannot be reached; called once. `onJoined` follows when it can be again, with `onRestore` before it where needed. */
   onAway(): void;
   /**

@@ -398,6 +398,7 @@ export class RedisLog<Event> implements Log<Event> {
       onMessage: (text) => this.#hear(text),
       // What was published before is brought by a reply.
       onReady: () => this.#look(),
+      mayWait: () => this.#follower?.awaitsOthers() !== true,
     });
     const kept = isReplaced ? keptOf(before, log) : (before?.sequence ?? 0);
     this.#follower?.onJoined({ term: log.term, termBegan: kept });

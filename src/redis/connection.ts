@@ -57,6 +57,9 @@ export const connectRedis = (
   onError: (failure: unknown) => void,
 ): RedisConnection => new Connection(settings, parts, onError);
 
+/** Who joins a channel only to be counted there. */
+const counted: SubscriptionListener = { onMessage() {}, onReady() {}, mayWait: () => true };
+
 class Connection implements RedisConnection {
   readonly client: RedisClient;
   readonly #settings: RedisSettings;
@@ -100,7 +103,7 @@ class Connection implements RedisConnection {
     subscriber.begin();
   }
 
-  join(channel: string, listener: SubscriptionListener = { onMessage() {}, onReady() {} }): () => void {
+  join(channel: string, listener: SubscriptionListener = counted): () => void {
     this.#joined.set(channel, listener);
     for (const subscriber of this.#subscribers) subscriber.join(channel);
     return () => {

@@ -16,6 +16,12 @@ export const retryMs = (attempts: number, random: Random): number =>
 /** An established connection that is lost counts as this many attempts, so that its pause is not the shortest. */
 export const retriesOfLost = 4;
 
+/**
+ * How long messages are left unread that nobody waits for, milliseconds. To be woken for each message costs a process many times what the
+ * message itself does.
+ */
+const unreadMs = 20;
+
 export interface SubscriberParts {
   readonly clock: Clock;
   readonly random: Random;
@@ -33,6 +39,7 @@ export class Subscriber {
   readonly #parts: SubscriberParts;
   #open: Redis | null = null;
   #cancel = (): void => {};
+  #cancelUnread = (): void => {};
   #isClosed = false;
 
   constructor(parts: SubscriberParts) {
@@ -59,7 +66,10 @@ export class Subscriber {
     socket
       .connect()
       .then(() => {
-        socket.on('message', (from: string, text: string) => this.#parts.joined.get(from)?.onMessage(text));
+        socket.on('message', (from: string, text: string) => {
+          this.#parts.joined.get(from)?.onMessage(text);
+          this.#readOnLater(socket);
+        });
         for (const each of this.#parts.joined.keys()) this.#join(socket, each);
         return listen(socket, channel, { publisher: client, listener: hear, clock });
       })
@@ -83,6 +93,7 @@ export class Subscriber {
   close(): void {
     this.#isClosed = true;
     this.#cancel();
+    this.#cancelUnread();
     this.#open?.disconnect();
   }
 
@@ -96,8 +107,17 @@ export class Subscriber {
     );
   }
 
+  #readOnLater({ stream }: Redis): void {
+    const { hear, joined, clock } = this.#parts;
+    if (stream.isPaused()) return;
+    for (const { mayWait } of [hear, ...joined.values()]) if (mayWait?.() !== true) return;
+    stream.pause();
+    this.#cancelUnread = clock.after(unreadMs, () => stream.resume());
+  }
+
   #lost(socket: Redis): void {
     this.#cancel();
+    this.#cancelUnread();
     if (this.#open !== socket || this.#isClosed) return;
     const { clock, random } = this.#parts;
     this.#cancel = clock.after(retryMs(retriesOfLost, random), () => this.begin());

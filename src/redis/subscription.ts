@@ -19,6 +19,8 @@ export interface SubscriptionListener {
   readonly onMessage: (text: string) => void;
   /** Messages come from here on; earlier ones may be missing. */
   readonly onReady: () => void;
+  /** True while nobody here waits for a message, so that it may be read some milliseconds later. Left out: never. */
+  readonly mayWait?: () => boolean;
 }
 
 /** What is needed of a connection of its own. */

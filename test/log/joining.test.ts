@@ -44,6 +44,7 @@ test('a log that is not joined for long is away, once, until it is joined: in a 
       ({ term } = joined);
     },
     onAway: () => void events.push('away'),
+    awaitsOthers: () => false,
     snapshot: () => [],
   });
   await until(() => events.length > 0);

@@ -24,6 +24,7 @@ function followed(
       onEntry(log, entry);
       told.push(`end ${entry.events.join()}`);
     },
+    awaitsOthers: () => false,
     snapshot: () => [],
   });
   return { log, told, entries };

@@ -168,6 +168,10 @@ export class Replica implements Follower<Said> {
     for (const word of this.#own) if (!said.has(word)) this.log.append(word);
   }
 
+  awaitsOthers(): boolean {
+    return false;
+  }
+
   onAway(): void {
     this.events.push('away');
   }

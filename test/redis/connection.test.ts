@@ -4,9 +4,11 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { connectRedis, type RedisConnection } from '../../src/redis/connection.ts';
+import { manualClock } from '../support/manual-clock.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 import { redisWire } from '../support/redis-wire.ts';
+import { until } from '../support/until.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -170,4 +172,43 @@ test('further errors of a socket that has broken end nothing, such as the alert 
   await ready(connection);
   expect(client.stream).not.toBe(stream);
   expect(seen.join()).toContain('not trusted');
+});
+
+test('messages that may wait are read a little later, together and in order; those of who does not wait are read at once', async () => {
+  const server = await startRedis();
+  closers.push(() => server.stop());
+  const clock = manualClock();
+  const connection = connectRedis(
+    settingsOf('single', server.port),
+    { clock, random: systemRandom },
+    () => {},
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  let mayWait = true;
+  const heard: string[] = [];
+  const joined = new Promise<void>((onReady) => {
+    const hear = { onMessage() {}, onReady() {}, onError() {}, mayWait: () => true };
+    connection.subscribe('main', hear);
+    connection.join('log', { onMessage: (text) => void heard.push(text), onReady, mayWait: () => mayWait });
+  });
+  await joined;
+  const control = new Redis(server.port, '127.0.0.1');
+  closers.push(() => control.disconnect());
+  // A message may have been heard, and the ones behind it left unread, before this test listens.
+  await until(async () => {
+    clock.advance(20);
+    await control.publish('log', 'first');
+    return heard.includes('first');
+  });
+  heard.length = 0;
+  for (const text of ['a', 'b', 'c']) await control.publish('log', text);
+  for (let n = 0; n < 20; n += 1) await control.ping();
+  expect(heard).toEqual([]);
+  mayWait = false;
+  clock.advance(20);
+  await until(() => heard.includes('c'));
+  expect(heard.filter((text) => text !== 'first')).toEqual(['a', 'b', 'c']);
+  await control.publish('log', 'd');
+  await until(() => heard.includes('d'));
 });

@@ -23,6 +23,8 @@ export interface CopyUser {
   /** The copy is up to date, and may have jumped. */
   onJoined(joined: Joined): void;
   onAway(): void;
+  /** As of a `Follower`. */
+  awaitsOthers(): boolean;
 }
 
 export interface CopyParts {
@@ -138,6 +140,10 @@ export class Copy implements Follower<LogEvent> {
   onAway(): void {
     this.#leave();
     this.#parts.user.onAway();
+  }
+
+  awaitsOthers(): boolean {
+    return this.#parts.user.awaitsOthers();
   }
 
   snapshot(): Iterable<string> {

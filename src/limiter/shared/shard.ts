@@ -307,6 +307,7 @@ export class Shard {
         this.#onApplied(effects, entry, { agoMs, origin: { kind: 'log', sequence: entry.sequence } }),
       onJoined: (joined) => this.#onJoined(joined),
       onAway: () => this.#onAway(),
+      awaitsOthers: () => this.#hasWaiting(),
     };
   }
 
@@ -316,6 +317,7 @@ export class Shard {
         this.#onApplied(effects, entry, { agoMs, origin: { kind: 'alone' } }),
       onJoined: (joined) => this.#reconcile(joined, []),
       onAway: () => {},
+      awaitsOthers: () => this.#hasWaiting(),
     };
   }
 
@@ -705,6 +707,13 @@ export class Shard {
       counts.set(admission.bucket, count);
     }
     return counts;
+  }
+
+  /** A call waits here: any entry may grant it. */
+  #hasWaiting(): boolean {
+    for (const { state } of this.#calls.values())
+      if (state.kind === 'waiting' || state.kind === 'returning') return true;
+    return false;
   }
 
   #isHere(call: OwnCall): boolean {

@@ -79,6 +79,7 @@ class Folded {
       onRestore: () => (this.state = createState(leaseMs)),
       onJoined: () => {},
       onAway: () => {},
+      awaitsOthers: () => false,
       snapshot: () => [],
     });
   }

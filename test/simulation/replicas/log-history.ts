@@ -151,6 +151,10 @@ class Writer implements Follower<string> {
     for (const event of this.own) if (!this.list.includes(event)) this.#log.append(event);
   }
 
+  awaitsOthers(): boolean {
+    return false;
+  }
+
   onAway(): void {
     this.#isJoined = false;
   }
