@@ -11,7 +11,7 @@ import { readEvent } from './shared/read-event.ts';
 import type { LogEvent } from './shared/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '3';
+const foldVersion = '4';
 
 export interface LogLimiterParts extends LimiterParts {
   readonly connection: RedisConnection;

@@ -55,9 +55,10 @@ export const createState = (leaseMs: number): SharedState => ({
 export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): Effects {
   const { at: now, replica } = entry;
   const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], emptied: [] };
-  forgetReplicas(state, now);
   const beginsTerm = entry.term !== state.term?.number;
+  // Before replicas are forgotten: after a long absence of the log none was heard of lately, and each may have used units alone.
   if (beginsTerm) state.term = { number: entry.term, beganAt: now, awaited: state.replicas.names() };
+  forgetReplicas(state, now);
   state.replicas.set(replica, now);
   const replies = entry.events.map((event) => applied(run, event));
   visitDue(run);

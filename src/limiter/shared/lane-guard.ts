@@ -40,9 +40,12 @@ const busy = (leftMs: number): LaneReply => ({
 /** For all replicas: a key per lane, whose value is the lease of the call that has it. */
 export class RedisLaneGuard implements LaneGuard {
   readonly #redis: RedisHealth;
+  /** Calls that ended while Redis was away, by the key of their lane: freed when it is back. */
+  readonly #toFree = new Map<string, Guarded>();
 
   constructor(redis: RedisHealth) {
     this.#redis = redis;
+    redis.watch({ onUnavailable: () => {}, onAvailable: () => this.#freeLeft() });
   }
 
   async take(call: Guarded, keepMs: number): Promise<LaneReply> {
@@ -56,7 +59,15 @@ export class RedisLaneGuard implements LaneGuard {
 
   async free(call: Guarded): Promise<void> {
     const words = { keys: [keyOf(call)], argv: [call.lease] };
-    await this.#redis.run('other', (client) => runOwn(client, 'freelane', words));
+    const reply = await this.#redis.run('other', (client) => runOwn(client, 'freelane', words));
+    // Of a lane only the latest call can still have it.
+    if (reply.kind === 'unavailable') this.#toFree.set(keyOf(call), call);
+  }
+
+  #freeLeft(): void {
+    const calls = [...this.#toFree.values()];
+    this.#toFree.clear();
+    for (const call of calls) void this.free(call);
   }
 }
 

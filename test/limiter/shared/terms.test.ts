@@ -114,9 +114,18 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(2_000, 'r2', here(2)))).toEqual(['a', 'b']);
   });
 
-  test('a replica that was not heard of for one lease is not waited for', () => {
+  test('after an absence of any length replicas are waited for: each may have used units alone', () => {
     const { say } = secondTerm(instant, ['r1', 'r2']);
-    expect(granted(say(leaseMs + 1, 'r1', call('a'), here(2)))).toEqual(['a']);
+    expect(granted(say(leaseMs + 1, 'r1', call('a'), here(2)))).toEqual([]);
+    expect(granted(say(leaseMs + 10, 'r2', here(2)))).toEqual(['a']);
+  });
+
+  test('a replica that was silent for longer than a lease within a term is not waited for in the next', () => {
+    const { state } = secondTerm(instant, ['r1', 'r2']);
+    foldOwn(state, entryOf(instant(leaseMs + 1), 'r1', [tick]));
+    expect(granted(foldOwn(state, entryOf(instant(leaseMs + 2), 'r1', [call('a'), here(2)], 2)))).toEqual([
+      'a',
+    ]);
   });
 
   test('a replica that has left is not waited for', () => {
