@@ -133,8 +133,10 @@ async function attack(random: Random, bytes: Buffer, method: string): Promise<st
       () => {},
       () => {},
     );
-  const patience = new Promise((resolve) => setTimeout(resolve, patienceMs));
-  await Promise.race([answered, client.closed, patience]);
+  const patience = Promise.withResolvers<void>();
+  const timer = setTimeout(patience.resolve, patienceMs);
+  await Promise.race([answered, client.closed, patience.promise]);
+  clearTimeout(timer);
   client.halfClose();
   const { bytes: received } = await client.closed;
   try {
