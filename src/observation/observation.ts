@@ -18,7 +18,7 @@ import type { PageSource } from '../page/state.ts';
 import { Timeline } from '../page/timeline.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, type PressureSource } from '../telemetry/events.ts';
-import { createEventStream, heartbeat } from './event-stream.ts';
+import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
 import { Sharing } from './sharing.ts';
 
@@ -62,7 +62,7 @@ export class Observation {
     this.telemetry = new RunningTelemetry(settings, {
       ...parts,
       sinks: [this.#recorder, timeline],
-      listeners: this.calls,
+      listeners: this.#listeners(),
     });
     this.#busiest = new Busiest({
       clock,
@@ -158,6 +158,16 @@ export class Observation {
       },
       clock,
     );
+  }
+
+  #listeners(): NonNullable<TelemetryParts['listeners']> {
+    const { calls } = this;
+    return {
+      get size() {
+        return calls.size;
+      },
+      callEnded: (line) => calls.send(eventOf('call', line)),
+    };
   }
 
   #pageSource(): PageSource {

@@ -45,8 +45,8 @@ export interface LoggerParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly destination: DestinationStream;
-  /** Get the line of every ended call as an event, whatever level and sampling say; calls of strangers as far as the log has them. */
-  readonly listeners?: { readonly size: number; send(event: string): void };
+  /** Get the line of every ended call, whatever level and sampling say; calls of strangers as far as the log has them. */
+  readonly listeners?: { readonly size: number; callEnded(line: object): void };
 }
 
 /** Fields of a call's line; `undefined` leaves one out. */
@@ -113,8 +113,7 @@ export class CallLogger {
   #tellListeners(outcome: CallOutcome, fields: CallFields): void {
     if (this.#listeners === undefined || this.#listeners.size === 0) return;
     const time = new Date(this.#clock.now()).toISOString();
-    const line = { level: levelOf[outcome], time, ...fields, message: callEnded };
-    this.#listeners.send(`event: call\ndata: ${JSON.stringify(line)}\n\n`);
+    this.#listeners.callEnded({ level: levelOf[outcome], time, ...fields, message: callEnded });
   }
 
   #wants(outcome: CallOutcome): boolean {
