@@ -48,7 +48,6 @@ const long = [
 const withMoreHistories = [
   'test/cluster/nobody-elses-answer.test.ts',
   'test/limiter/parity.test.ts',
-  'test/limiter/shared/same-as-embedded.test.ts',
   'test/limiter/shared/snapshot.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',

@@ -26,7 +26,10 @@ export const createStores = (parts: StoreParts, connect: Connect = connectAndDef
   parts.settings.redis === null ? embedded(parts) : new SharedStores(parts, parts.settings.redis, connect);
 
 function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
-  const limiter = createEmbeddedLimiter(clock, listener, leaseMs);
+  const limiter = createEmbeddedLimiter(clock, listener, {
+    leaseMs,
+    onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
+  });
   const ceilings = new EmbeddedCeilings(clock);
   telemetry.limiterMode('memory');
   return {

@@ -125,7 +125,7 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
     });
   };
   const own = shiftedClock(clock, originOf(seed, seed / 10).ms);
-  const limiter: Limiter = createEmbeddedLimiter(own, { onGrant: take, onClosed() {} }, 1e9);
+  const limiter: Limiter = createEmbeddedLimiter(own, { onGrant: take, onClosed() {} }, { leaseMs: 1e9 });
   for (let at = 0; at < burst.calls; at += 1) {
     clock.outside((at * burst.overMs) / burst.calls, () => {
       const entering = { ticket: `t${at}`, at: own.monotonic() };

@@ -40,7 +40,7 @@ export const fleetOf = (clock: FakeClock, replicas: number, onGrant: OnGrant): F
   replicas === 1 ? embedded(clock, onGrant) : overRedis(clock, replicas, onGrant);
 
 function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
-  const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, leaseMs);
+  const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, { leaseMs });
   const replica = { limiter, estimates: new TokenEstimates(clock) };
   return { startMs: 0, of: () => replica, isOver: () => {}, close: () => limiter.close() };
 }

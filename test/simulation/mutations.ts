@@ -25,7 +25,8 @@ const lessons = 'src/limiter/policy/lessons.policy.ts';
 const entering = 'src/limiter/policy/admit.policy.ts';
 const settling = 'src/limiter/policy/settle.policy.ts';
 const ceiling = 'src/limiter/policy/ceiling.policy.ts';
-const memory = 'src/limiter/embedded/limiter.ts';
+const dueTick = 'src/limiter/shared/ticks.ts';
+const shard = 'src/limiter/shared/shard.ts';
 const ceilings = 'src/limiter/embedded/ceilings.ts';
 const edge = 'src/admission/ceiling-edge.ts';
 const gate = 'src/admission/ceiling-gate.ts';
@@ -218,11 +219,11 @@ export const mutations: readonly Mutation[] = [
   row(
     '6',
     'no wake-up',
-    memory,
-    'kept.cancelWake = this.#clock.after(at - now,',
-    'kept.cancelWake = this.#clock.after(at - now + 30_000,',
+    dueTick,
+    'this.#clock.after(Math.max(0, inMs) +',
+    'this.#clock.after(Math.max(0, inMs) + 30_000 +',
   ),
-  row('6', 'no tick', memory, 'this.#clock.after(tickMs,', 'this.#clock.after(tickMs * 60,'),
+  row('6', 'no tick', shard, "copy.say({ kind: 'tick' });", ''),
   row(
     '6',
     'others that are only assumed close a meter',

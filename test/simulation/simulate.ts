@@ -112,7 +112,9 @@ class Run {
         );
       },
     };
-    this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), listener, plan.leaseMs);
+    this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), listener, {
+      leaseMs: plan.leaseMs,
+    });
     this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
     this.#ceilings.listen((key) => this.#onSlotBack.forEach((hear) => hear(key)));
     this.#queues = this.#wires.map((wire, queue) => this.#queueOf(wire, processOf(queue)));

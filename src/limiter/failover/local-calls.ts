@@ -207,7 +207,7 @@ export class LocalCalls {
       onGrant: (grant) => this.#onGrant(grant, store),
       onClosed: (bucket, closedMs) => listener.onClosed(bucket, closedMs),
     };
-    const store: Limiter = createEmbeddedLimiter(clock, own, leaseMs);
+    const store: Limiter = createEmbeddedLimiter(clock, own, { leaseMs });
     return store;
   }
 

@@ -2,7 +2,7 @@
  * How long an unused bucket is kept. Clients can create buckets: each model name is one, and each credential that a client brings
  * itself. A bucket with an invented name must not be kept as long as one about which something was learned.
  *
- * Both stores use this time: the embedded store forgets the bucket after it, Redis expires the keys after it (`save.lua`). Pure.
+ * Pure.
  */
 import type { Bucket } from './bucket-state.policy.ts';
 import { drainRate } from './meter.policy.ts';

@@ -21,13 +21,18 @@ import type {
 import { Shard, type ShardParts } from './shard.ts';
 import type { LogEvent } from './state.ts';
 
-/** A log that nobody has used for so long is left; its next call joins it in one round trip. Milliseconds. */
+/** A log that nobody has used for so long is left, if it is kept elsewhere; its next call joins it in one round trip. Milliseconds. */
 const defaultIdleMs = 60_000;
 
 export interface SharedLimiterParts extends Omit<ShardParts, 'log'> {
   readonly openLog: (key: LogKey) => Log<LogEvent>;
-  /** As {@link defaultIdleMs}. A log that nobody else keeps has to be kept here for as long as what it has learned is of use. */
+  /** As {@link defaultIdleMs}. */
   readonly idleMs?: number;
+  /**
+   * False: a log that is left is gone. It is left when it has forgotten its last bucket, and only while others are used: until then it
+   * costs nothing. Default true.
+   */
+  readonly isKeptElsewhere?: boolean;
 }
 
 export class SharedLimiter implements Limiter {
@@ -37,11 +42,14 @@ export class SharedLimiter implements Limiter {
   /** The buckets that this replica has used, while it follows their logs. */
   readonly #buckets = new Set<BucketKey>();
   #cancelSweep: CancelTimer | null = null;
+  /** Monotonic milliseconds. */
+  #sweptAt: number;
   #isClosed = false;
 
   constructor(parts: SharedLimiterParts) {
     this.#parts = parts;
     this.#idleMs = parts.idleMs ?? defaultIdleMs;
+    this.#sweptAt = parts.clock.monotonic();
   }
 
   admit(admission: Admission): Promise<AdmissionReply> {
@@ -103,8 +111,8 @@ export class SharedLimiter implements Limiter {
   }
 
   #of(bucket: BucketKey): Shard {
-    this.#buckets.add(bucket);
     this.#sweepLater();
+    this.#buckets.add(bucket);
     const key = logOf(bucket);
     let shard = this.#shards.get(key);
     if (shard === undefined) {
@@ -116,23 +124,29 @@ export class SharedLimiter implements Limiter {
   }
 
   #sweepLater(): void {
+    const { clock, isKeptElsewhere = true } = this.#parts;
     if (this.#isClosed) return;
-    this.#cancelSweep ??= this.#parts.clock.after(this.#idleMs, () => this.#sweep());
+    if (isKeptElsewhere) this.#cancelSweep ??= clock.after(this.#idleMs, () => this.#sweep());
+    else if (clock.monotonic() - this.#sweptAt > this.#idleMs) this.#sweep();
   }
 
   /** Leaves logs that nobody uses, and forgets buckets that they have forgotten. */
   #sweep(): void {
     this.#cancelSweep = null;
-    const since = this.#parts.clock.monotonic() - this.#idleMs;
+    const { clock, isKeptElsewhere = true } = this.#parts;
+    this.#sweptAt = clock.monotonic();
+    const since = this.#sweptAt - this.#idleMs;
     for (const [key, shard] of this.#shards) {
       const { unusedSince } = shard;
       if (unusedSince === null || unusedSince > since) continue;
+      if (!isKeptElsewhere) shard.tick();
+      if (!isKeptElsewhere && !shard.isEmpty) continue;
       this.#shards.delete(key);
       shard.close().catch(this.#parts.onFailure);
     }
     for (const bucket of this.#buckets) {
       if (this.#known(bucket)?.hasBucket(bucket) !== true) this.#buckets.delete(bucket);
     }
-    if (this.#shards.size > 0) this.#sweepLater();
+    if (isKeptElsewhere && this.#shards.size > 0) this.#sweepLater();
   }
 }

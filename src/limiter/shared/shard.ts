@@ -28,7 +28,6 @@ import {
   type Settlement,
   type WaitForecast,
 } from '../limiter.ts';
-import { snapshotOf } from '../embedded/snapshot.ts';
 import { refusalShown } from '../policy/admit.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
 import { orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
@@ -37,6 +36,7 @@ import { maxLatenessMs } from '../policy/meter.policy.ts';
 import { forecast } from '../policy/scheduler.policy.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { Alone } from './alone.ts';
+import { snapshotOf } from './bucket-snapshot.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
@@ -67,7 +67,8 @@ export interface ShardParts {
   readonly replica: ReplicaId;
   readonly log: Log<LogEvent>;
   readonly listener: LimiterListener;
-  readonly guard: LaneGuard;
+  /** Of serialized lanes; `null` = no other replica makes grants, so that the log alone keeps them. */
+  readonly guard: LaneGuard | null;
   readonly whenDown: WhenDown;
   /** How long a lease lives, milliseconds. */
   readonly leaseMs: number;
@@ -152,6 +153,16 @@ export class Shard {
 
   hasBucket(bucket: BucketKey): boolean {
     return this.#copy.state.buckets.has(bucket);
+  }
+
+  /** The log has no bucket: nothing was learned that is still of use. */
+  get isEmpty(): boolean {
+    return this.#copy.state.buckets.size === 0;
+  }
+
+  /** Time has gone on: what is of no use any more is forgotten. */
+  tick(): void {
+    this.#copy.say({ kind: 'tick' });
   }
 
   admit(admission: Admission): Promise<AdmissionReply> {

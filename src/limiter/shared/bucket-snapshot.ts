@@ -1,4 +1,4 @@
-/** What a bucket of the embedded store shows of itself, at one time. Pure: it changes nothing. */
+/** What a bucket shows of itself, at one time. Pure: it changes nothing. */
 import type { BucketKey, BucketSnapshot, MeterSnapshot } from '../limiter.ts';
 import { closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
