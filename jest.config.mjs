@@ -2,7 +2,7 @@ import { availableParallelism } from 'node:os';
 
 /**
  * Files that take long, most of them thousands of random cases, minutes of load, or tests of the test tools. `npm run verify:long`
- * runs them every night, and more histories of the simulations and of parity. `npm test` runs them when their path, or a part of it,
+ * runs them every night, and more histories of the simulations. `npm test` runs them when their path, or a part of it,
  * is named.
  */
 const long = [
@@ -17,7 +17,6 @@ const long = [
   'test/journey/outside-traffic.test.ts',
   'test/learn/used.test.ts',
   'test/learn/windows.test.ts',
-  'test/limiter/parity-faults.test.ts',
   'test/limiter/policy/fair-shares.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',
@@ -39,7 +38,6 @@ const long = [
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
   'test/simulation/replicas/log.test.ts',
-  'test/simulation/replicas/over-log.test.ts',
   'test/support/leak-check.test.ts',
   'test/wire/fuzz-upstream.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
@@ -47,7 +45,6 @@ const long = [
 /** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
   'test/cluster/nobody-elses-answer.test.ts',
-  'test/limiter/parity.test.ts',
   'test/limiter/shared/snapshot.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',

@@ -9,8 +9,7 @@
  * - latency: what the gateway itself adds to 99 of 100 calls, by its own histogram, embedded and with Redis; beside it what as many
  *   round trips to the same Redis as a call takes need by themselves.
  *
- * With `--replicas=<numbers, by comma>` it measures replicas that share one upstream instead (`cost-replicas.ts`). With
- * `--limiters=log,scripts` the two ways to share the limiter are measured in the same rounds (ADR 29).
+ * With `--replicas=<numbers, by comma>` it measures replicas that share one upstream instead (`cost-replicas.ts`).
  *
  * Redis, upstream, proxies and this client share the machine. Absolute figures belong to it; ratios carry over.
  */
@@ -169,7 +168,7 @@ async function rowsOf(origin: string, redis: MeasuredRedis, copy: Copy): Promise
 }
 
 const { values: flags } = parseArgs({
-  options: { replicas: { type: 'string' }, limiters: { type: 'string' } },
+  options: { replicas: { type: 'string' } },
 });
 try {
   const copies = copiesToMeasure();
@@ -183,9 +182,6 @@ try {
 function copiesToMeasure(): [Copy, ...Copy[]] {
   const cwd = process.cwd();
   const before = process.env['BEFORE'];
-  const [limiter, ...others] = flags.limiters?.split(',') ?? [];
-  const run = (name: string): Copy => ({ name, cwd, env: { SLUICE_LIMITER: name } });
-  if (limiter !== undefined) return [run(limiter), ...others.map(run)];
   if (before === undefined) return [{ name: '', cwd, env: {} }];
   return [
     { name: 'now', cwd, env: {} },

@@ -12,7 +12,7 @@ import { bucketKey, leaseToken, replicaId } from '../src/ids.ts';
 import { createState, fold } from '../src/limiter/shared/fold.ts';
 import { restore, snapshot } from '../src/limiter/shared/snapshot.ts';
 import type { LogEvent } from '../src/limiter/shared/state.ts';
-import { createStores, type SharedBy } from '../src/limiter/stores.ts';
+import { createStores } from '../src/limiter/stores.ts';
 import { admission } from '../test/support/admission.ts';
 import { callOf } from '../test/support/admission-queue.ts';
 import { noTelemetry } from '../test/support/no-telemetry.ts';
@@ -23,7 +23,7 @@ const waiting = Number(process.env['WAITING'] ?? 20_000);
 const buckets = Number(process.env['BUCKETS'] ?? 10_000);
 
 entries();
-for (const limiter of ['log', 'scripts'] as const) await turns(limiter);
+await turns();
 process.exit();
 
 function cpuUs(): number {
@@ -69,14 +69,13 @@ function entries(): void {
   console.log(`restoring them: ${((cpuUs() - from) / 1_000).toFixed(1)} ms in one go`);
 }
 
-async function turns(limiter: SharedBy): Promise<void> {
+async function turns(): Promise<void> {
   const server = await startRedis();
   const stores = createStores({
     settings: redisSettings(`url: "${server.url}", commandTimeoutMs: 10000`),
     clock: systemClock,
     random: systemRandom,
     telemetry: noTelemetry,
-    limiter,
     listener: {
       onGrant: (grant) => queue.listener.onGrant(grant),
       onClosed: (bucket, ms) => queue.listener.onClosed(bucket, ms),
@@ -99,7 +98,7 @@ async function turns(limiter: SharedBy): Promise<void> {
     const sorted = looks.splice(0).toSorted((a, b) => a - b);
     const ms = (part: number): string =>
       ((sorted[Math.floor((sorted.length - 1) * part)] ?? NaN) / 1_000).toFixed(1);
-    console.log(`${limiter}: ${what}: p99 ${ms(0.99)} ms, longest ${ms(1)} ms of ${sorted.length} turns`);
+    console.log(`${what}: p99 ${ms(0.99)} ms, longest ${ms(1)} ms of ${sorted.length} turns`);
   };
   const options = {
     limit: 3_000,

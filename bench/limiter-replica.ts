@@ -1,11 +1,11 @@
 /**
- * One replica of `limiters.ts`, a process of its own: what the gateway has between a call and its upstream, without HTTP. Its environment
- * says how the limiter is shared (`SLUICE_LIMITER`), and its argument where Redis is. It answers each message of its parent with one.
+ * One replica of `limiters.ts`, a process of its own: what the gateway has between a call and its upstream, without HTTP. Its argument
+ * says where Redis is. It answers each message of its parent with one.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { AdmissionQueue } from '../src/admission/admission.ts';
 import { systemClock, systemRandom } from '../src/clock.ts';
-import { createStores, sharedBy, type Stores } from '../src/limiter/stores.ts';
+import { createStores, type Stores } from '../src/limiter/stores.ts';
 import { callOf } from '../test/support/admission-queue.ts';
 import { noTelemetry } from '../test/support/no-telemetry.ts';
 import { redisSettings } from '../test/support/redis-replica.ts';
@@ -18,7 +18,6 @@ const stores: Stores = createStores({
   clock: systemClock,
   random: systemRandom,
   telemetry: noTelemetry,
-  limiter: sharedBy(process.env),
   listener: {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, ms) => queue.listener.onClosed(bucket, ms),

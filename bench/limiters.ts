@@ -1,6 +1,6 @@
 /**
  * What sharing the limiter costs by itself, without HTTP and upstreams around it: `node bench/limiters.ts` (REPLICAS=1,3, ROUNDS=9,
- * CALLS=3000, SECONDS=4, WARMUP=6000, LIMITERS=log,scripts; `log@<folder>` is another copy of the product, which may lack this file).
+ * CALLS=3000, SECONDS=4, WARMUP=6000, LIMITERS=log; `log@<folder>` is another copy of the product, and `scripts@<folder>` one from before there was a log).
  *
  * Every limiter with every number of replicas has processes and a Redis of its own (`limiter-replica.ts`); all are measured in turn in
  * each round, and compared within it with the last limiter. One bucket, whose quota is never used up, and a ceiling.
@@ -49,7 +49,7 @@ const seconds = setting('SECONDS', 4);
 const warmUp = setting('WARMUP', 6_000);
 const farMs = setting('FAR_MS', 0);
 const counts = (process.env['REPLICAS'] ?? '1,3').split(',').map(Number);
-const limiters = (process.env['LIMITERS'] ?? 'log,scripts').split(',');
+const limiters = (process.env['LIMITERS'] ?? 'log').split(',');
 
 const paced = (perSecond: number): Stretch & { name: string } => ({
   name: `${perSecond.toLocaleString('en')}/s`,

@@ -5,7 +5,7 @@
  * - queued: a burst that waits for its bucket. At most 4, beside the ticks of a second.
  *
  * Beats, ticks by the second and activity go on whether calls come or not: an idle stretch measures them, and their
- * share is taken out and printed apart. Time per script and memory are in `limiter-scripts.ts`.
+ * share is taken out and printed apart.
  */
 import { startFleet, type Fleet } from '../scripts/cluster/fleet.ts';
 import { drive } from '../scripts/cluster/load.ts';

@@ -23,7 +23,7 @@ import { ChosenBuckets } from './journey/chosen-buckets.ts';
 import { ResponseTimes } from './journey/response-times.ts';
 import { Forwarder } from './journey/forward.ts';
 import { laneOf } from './journey/prepare.ts';
-import { createStores, type SharedBy, type Stores } from './limiter/stores.ts';
+import { createStores, type Stores } from './limiter/stores.ts';
 import { createPressure, type Pressure } from './observation/pressure.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
@@ -40,8 +40,6 @@ export interface PartsOptions {
   readonly resolve?: Resolve;
   /** Names where this process listens: nobody is sent there. */
   readonly isOwn?: IsOwn;
-  /** How replicas share the limiter. */
-  readonly limiter?: SharedBy | undefined;
 }
 
 /** The parts that the gateway itself uses. */
@@ -81,7 +79,6 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     clock,
     random,
     telemetry,
-    limiter: options.limiter,
     listener: {
       onGrant: (grant) => {
         recentRefusals.forget(grant.bucket);

@@ -21,7 +21,6 @@ import {
 import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
 import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/load.ts';
-import type { SharedBy } from './limiter/stores.ts';
 import { heartbeat } from './observation/event-stream.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservationParts } from './observation/start.ts';
@@ -36,8 +35,6 @@ export interface ServiceParts extends ObservationParts {
   readonly slices?: Slices;
   /** Looks at the load of the process, so that calls are shed for it. */
   readonly load?: LoadWatch;
-  /** How replicas share the limiter. */
-  readonly limiter?: SharedBy;
 }
 
 export interface DrainRequest {

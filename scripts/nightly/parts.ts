@@ -13,7 +13,7 @@ const npm = (script: string, ...args: readonly string[]): Part['command'] => [
 export const parts: readonly Part[] = [
   {
     name: 'long',
-    what: 'test files that take long, 2,000 histories of each simulation, 600 of parity',
+    what: 'test files that take long, 2,000 histories of each simulation',
     command: npm('verify:long'),
   },
   {

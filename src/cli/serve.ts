@@ -10,7 +10,6 @@ import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
 import { watchProcess } from '../ingress/load.ts';
-import { sharedBy } from '../limiter/stores.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
@@ -46,7 +45,6 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
       load: watchProcess(systemClock),
       destination: logOutput(io),
       env: io.env,
-      limiter: sharedBy(io.env),
     });
   } catch (error) {
     io.err(`Sluice could not start: ${whyNotStarted(error)}`);

@@ -8,35 +8,35 @@ import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { connectRedis, RedisConnection } from '../redis/connection.ts';
 import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
+import { malformed } from '../redis/malformed-reply.ts';
 import { RedisUnusable } from '../redis/redis-unusable.ts';
 import type { RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
-import { defaultLeaseMs, type Limiter } from './limiter.ts';
+import { defaultLeaseMs } from './limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
+import { livingChannel, replicaChannel } from './redis/channels.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisEstimates } from './redis/estimates.ts';
+import { createRedisLimiter } from './redis/limiter.ts';
 import { Presence } from './redis/presence.ts';
-import { livingChannel, replicaChannel } from './redis/protocol/keys.ts';
-import type { LimiterOverRedis } from './limiter-over-redis.ts';
 import type { Found } from './redis/replica.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
-import { limiterByLog } from './log-limiter.ts';
-import { limiterByScripts } from './scripts-limiter.ts';
+import type { SharedLimiter } from './shared/limiter.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
 const firstContactMs = 2_200;
 const readyPollMs = 10;
 
-/** Opens the connections to Redis, commands defined. The simulation of several replicas gives its own. */
+/** Opens the connections to Redis. The simulation of several replicas gives its own. */
 export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
 
 export class SharedStores implements Stores {
-  readonly limiter: Limiter;
+  readonly limiter: SharedLimiter;
   readonly ceilings: FailoverCeilings;
   readonly breakers: RedisBreakers;
   readonly quotas: RedisQuotas;
@@ -47,15 +47,13 @@ export class SharedStores implements Stores {
   readonly #connection: RedisConnection;
   readonly #troubles: RedisTroubles;
   readonly #replica: Presence;
-  readonly #shared: LimiterOverRedis;
   readonly #redis: RedisHealth;
   readonly #stopWatching: () => void;
-  readonly #isByLog: boolean;
   /** Messages of other replicas reach this one. */
   #isHeard = false;
 
   constructor(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect) {
-    const { clock, random, telemetry, listener, limiter, leaseMs = defaultLeaseMs } = parts;
+    const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
     const { whenDown, commandTimeoutMs } = settings;
     const troubles = new RedisTroubles(telemetry.log, { tls: settings.tls !== null });
     const connection = connect(settings, { clock, random }, (failure) => {
@@ -87,22 +85,26 @@ export class SharedStores implements Stores {
     this.controls = new RedisControls(redis);
     this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
     const beforeResume = (): Promise<unknown> => this.ceilings.restore();
-    const around = { redis, replica, clock, telemetry, listener, whenDown, leaseMs, beforeResume };
-    this.#isByLog = limiter === 'log';
-    this.#shared = this.#isByLog
-      ? limiterByLog({ ...around, connection, random, settings })
-      : limiterByScripts(around);
-    this.limiter = this.#shared.limiter;
+    this.limiter = createRedisLimiter({
+      connection,
+      redis,
+      replica,
+      clock,
+      random,
+      telemetry,
+      listener,
+      settings,
+      leaseMs,
+      beforeResume,
+    });
     replica.onLoss(() => this.#onLoss());
     replica.onDoubt(() => this.#findLost());
-    replica.onServerKnown(() => this.#shared.catchUp());
     this.#subscribe();
     this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
   }
 
   async ready(): Promise<void> {
     await this.#firstContact();
-    this.#shared.start();
     this.#replica.start(async (beat) => void (await this.#redis.run('other', (open) => beat(open))));
     await this.#hearOfBreakers();
   }
@@ -160,11 +162,10 @@ export class SharedStores implements Stores {
   #subscribe(): void {
     this.#connection.subscribe(replicaChannel(this.#replica.id), {
       onMessage: (text) => this.#hear(text),
-      // A log brings grants by itself; scripts send them to this channel.
-      mayWait: () => this.#isByLog,
+      // Grants do not come by it.
+      mayWait: () => true,
       onReady: () => {
         this.#isHeard = true;
-        this.#shared.catchUp();
         void this.#hearOfBreakers();
       },
       onError: () => this.#telemetry.redisError('subscribe'),
@@ -174,11 +175,8 @@ export class SharedStores implements Stores {
   /** A message for this replica: of the store that knows its form. */
   #hear(text: string): void {
     try {
-      const isOwn = [this.breakers, this.quotas, this.estimates, this.ceilings].some((one) =>
-        one.hears(text),
-      );
-      // Of a server of which it is not known what it has, no grant is used: when that is known, it is asked for what was missed.
-      if (!isOwn && this.#replica.isServerKnown) this.#shared.hear(text);
+      const stores = [this.breakers, this.quotas, this.estimates, this.ceilings];
+      if (!stores.some((store) => store.hears(text))) malformed();
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);
     }
@@ -190,13 +188,12 @@ export class SharedStores implements Stores {
     });
   }
 
-  /** Another server serves: puts back what can be, and checks the rest. */
+  /** Another server serves: puts back what it may lack. */
   async #findLost(): Promise<Found | null> {
-    return (await this.ceilings.restore()) ? this.#shared.check() : null;
+    return (await this.ceilings.restore()) ? 'whole' : null;
   }
 
   #onLoss(): void {
-    this.#shared.onLoss();
     // What cannot be put back now is put back when Redis is available again, before anybody is sent.
     this.ceilings.restore().catch((failure: unknown) => {
       this.#telemetry.log.bug('sends could not be put back', failure);

@@ -27,24 +27,12 @@ export interface Stores {
   close(): Promise<void>;
 }
 
-/**
- * How replicas share the limiter: by scripts in Redis that decide, or by a log that Redis orders and every replica folds.
- * An internal switch while the two are compared (ADR 29).
- */
-export type SharedBy = 'scripts' | 'log';
-
-/** What the environment of the process says of it, in `SLUICE_LIMITER`. */
-export const sharedBy = (env: Readonly<Record<string, string | undefined>>): SharedBy =>
-  env['SLUICE_LIMITER'] === 'log' ? 'log' : 'scripts';
-
 export interface StoreParts {
   readonly settings: Settings;
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
-  /** Where there is a Redis; absent = `scripts`. */
-  readonly limiter?: SharedBy | undefined;
   /** Replaces the life of a lease, milliseconds. */
   readonly leaseMs?: number;
 }

@@ -8,26 +8,19 @@ import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createEmbeddedLimiter } from './embedded/limiter.ts';
 import { embeddedEstimates } from './estimate-store.ts';
 import { createEmbeddedQuotas } from './quota-store.ts';
-import { defineCommands } from './redis/protocol/commands.ts';
 import { SharedStores, type Connect } from './shared-stores.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 export { tryRedis } from './redis/trial.ts';
-export { sharedBy, type SharedBy } from './store-set.ts';
 export type { Connect, StoreParts, Stores };
 
-const connectAndDefine: Connect = (...wanted) => {
-  const connection = connectRedis(...wanted);
-  defineCommands(connection.client);
-  return connection;
-};
-
-export const createStores = (parts: StoreParts, connect: Connect = connectAndDefine): Stores =>
+export const createStores = (parts: StoreParts, connect: Connect = connectRedis): Stores =>
   parts.settings.redis === null ? embedded(parts) : new SharedStores(parts, parts.settings.redis, connect);
 
 function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   const limiter = createEmbeddedLimiter(clock, listener, {
     leaseMs,
+    onLeaseLost: (reason) => telemetry.leaseLost(reason),
     onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
   });
   const ceilings = new EmbeddedCeilings(clock);

@@ -2,12 +2,12 @@
  * What is asked of Redis for a log: its keys, its scripts (`lua/`), and their replies as values. Keys of one log have one hash tag, so
  * that they are on one node of a Cluster. Every key lives an hour from the last entry on.
  */
-import { readFileSync } from 'node:fs';
 import { Cluster } from 'ioredis';
 import type { ReplicaId } from '../ids.ts';
 import { firstMark } from './entry.ts';
 import type { RedisClient } from '../redis/connection.ts';
 import { amountOf, listOf, malformed, numberOf, textOf } from '../redis/malformed-reply.ts';
+import { runScript, type ScriptWords } from '../redis/scripts.ts';
 
 /** A log in Redis. */
 export interface LogName {
@@ -96,7 +96,7 @@ export async function append(
   const copy = [end.life, end.sequence, end.mark];
   const words = [...copy, replica, number, events, channel, maxMs, batch.returns ? '1' : '', maxBytes];
   const [kind, life, entries, previous, term, termBegan, stamped, dueBytes] = listOf(
-    await runScript(client, 'append', [...keys, ...words]),
+    await run(client, 'append', { keys, argv: words }),
   );
   const problem = problems.find((each) => each === kind);
   if (problem !== undefined) return { kind: problem, life: textOf(life) };
@@ -134,7 +134,7 @@ export async function begin(
 ): Promise<boolean> {
   const { sequence, mark, at, term, life: previous } = end ?? nothing;
   const words = [over, life, sequence, mark, at, term, previous, parts, isForced ? '1' : ''];
-  return isDone(await runScript(client, 'begin', [...keys, ...words]), 'begun');
+  return isDone(await run(client, 'begin', { keys, argv: words }), 'begun');
 }
 
 const nothing = { life: '', sequence: 0, mark: firstMark, at: '', term: 0 } as const;
@@ -155,7 +155,7 @@ export async function saved(
   { end, parts, bytes, logBytes }: Snapshot,
 ): Promise<boolean> {
   const words = [end.life, end.sequence, end.mark, end.at, end.term, parts, bytes, logBytes];
-  return isDone(await runScript(client, 'saved', [...keys, ...words]), 'saved');
+  return isDone(await run(client, 'saved', { keys, argv: words }), 'saved');
 }
 
 /** Name of the snapshot that was made at this end of a copy. */
@@ -241,18 +241,5 @@ type Script = 'append' | 'begin' | 'saved';
 const isDone = (reply: unknown, word: string): boolean =>
   reply === word || (reply === 'other' ? false : malformed());
 
-/** Each script is EVALSHA with EVAL behind it. */
-async function runScript(
-  client: RedisClient,
-  script: Script,
-  words: readonly (string | number)[],
-): Promise<unknown> {
-  const name = `sluiceLog${script}`;
-  if (Reflect.get(client, name) === undefined) {
-    const lua = readFileSync(new URL(`lua/${script}.lua`, import.meta.url), 'utf8');
-    client.defineCommand(name, { lua, numberOfKeys: 3 });
-  }
-  const command: unknown = Reflect.get(client, name);
-  if (typeof command !== 'function') throw new TypeError('a script of the log is not defined');
-  return Reflect.apply(command, client, words);
-}
+const run = (client: RedisClient, script: Script, words: ScriptWords): Promise<unknown> =>
+  runScript(client, new URL(`lua/${script}.lua`, import.meta.url), words);

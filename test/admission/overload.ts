@@ -7,12 +7,12 @@ import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import type { LogEvent } from '../../src/limiter/shared/state.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaLedger } from '../simulation/replicas/ledger.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';
 import { Replica } from '../simulation/replicas/replica.ts';
-import { batchOf } from '../simulation/replicas/batch-text.ts';
-import { Server } from '../simulation/replicas/server.ts';
+import { scriptCommand, Server } from '../simulation/replicas/server.ts';
 import { callOf, embeddedQueue, type Entering } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { origins } from '../support/origins.ts';
@@ -121,7 +121,6 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     uptimesMs: [],
     replicas: load.replicas,
     whenDown: 'local',
-    limiter: 'scripts',
     leaseMs: 15_000,
     network: {
       meanMs: 0.4,
@@ -143,6 +142,9 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
     quietFrom: null,
   };
   const nothing = (): void => {};
+  const onDifference = (text: string): never => {
+    throw new Error(text);
+  };
   const watch = {
     applied: nothing,
     slotTaken: nothing,
@@ -160,7 +162,11 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
       },
       subscribers: (channel) => replicas.filter(({ connection }) => connection.isOn(channel)).length,
     },
-    { monotonic: () => clock.monotonic(), originMs: plan.origin.ms },
+    {
+      monotonic: () => clock.monotonic(),
+      originMs: plan.origin.ms,
+      copies: { leaseMs: plan.leaseMs, onDifference },
+    },
   );
   const ledger = new ReplicaLedger(plan, () => clock.monotonic(), false);
   const chance = new Chance(1);
@@ -174,12 +180,17 @@ async function over(clock: FakeClock, load: Load, commands: Map<string, number>)
 }
 
 class CountingServer extends Server {
-  /** Commands by name, and events of batches by kind. */
+  /** Scripts by the names of their files, and what was appended by kind. */
   commands = new Map<string, number>();
 
   override execute(command: string, words: readonly string[]): unknown {
-    this.#count(command);
-    if (command === 'sluiceApplyV1') for (const { kind } of batchOf(words[4] ?? '').events) this.#count(kind);
+    this.#count(command.replace(/^sluice_/, ''));
+    if (command === scriptCommand('append')) {
+      // Three keys, and what the replica has of the log, come before the events.
+      for (const event of JSON.parse(words[8] || '[]') as LogEvent[]) {
+        this.#count(event.kind === 'in' ? event.event.kind : event.kind);
+      }
+    }
     return super.execute(command, words);
   }
 

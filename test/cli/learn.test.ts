@@ -8,7 +8,7 @@ import { runCheck } from '../../src/cli/check.ts';
 import { runLearn } from '../../tools/learn/learn.ts';
 import type { SpokenParts } from '../../simulators/dialect.ts';
 import { recordingOf } from '../learn/recorded.ts';
-import { randomFrom } from '../limiter/parity-history.ts';
+import { randomFrom } from '../limiter/bucket-history.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'sluice-learn-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -14,7 +14,7 @@ import { proposalText, propose } from '../../tools/learn/propose.ts';
 import type { SpokenParts } from '../../simulators/dialect.ts';
 import type { SpokenWindow } from '../../simulators/dialect/parts.ts';
 import { reportedFields } from '../../simulators/dialect/response-fields.ts';
-import { randomFrom } from '../limiter/parity-history.ts';
+import { randomFrom } from '../limiter/bucket-history.ts';
 import { Fixed, Leaky, Rolling, type Counter } from '../simulation/metering/counters.ts';
 import { run } from '../simulation/metering/paced-run.ts';
 import type { Outcome } from '../simulation/metering/scene.ts';

@@ -12,7 +12,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import { DialectSimulator, type SpokenParts } from '../../simulators/dialect.ts';
 import { serve } from '../journey/process.ts';
 import { tally } from '../journey/world.ts';
-import { randomFrom } from '../limiter/parity-history.ts';
+import { randomFrom } from '../limiter/bucket-history.ts';
 import { recordingOf } from './recorded.ts';
 
 const pass = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));

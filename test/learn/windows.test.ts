@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { findWindows, type FoundWindow, type Observation } from '../../tools/learn/windows.policy.ts';
-import { randomFrom } from '../limiter/parity-history.ts';
+import { randomFrom } from '../limiter/bucket-history.ts';
 import { Quota } from '../../simulators/dialect/quota.ts';
 
 const startAt = 1_800_000_000_000;

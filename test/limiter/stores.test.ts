@@ -11,23 +11,18 @@ import { storeContract } from './contract.ts';
 let server: RedisServer;
 
 storeContract('embedded', { begin: async () => null, end: async () => {}, clear: async () => {} });
-/** Both ways in which replicas share the limiter over Redis. */
-const limiters = ['scripts', 'log'] as const;
-
-for (const limiter of limiters)
-  storeContract(`Redis (${limiter})`, {
-    options: { limiter },
-    async begin() {
-      server = await startRedis();
-      return `url: "${server.url}", commandTimeoutMs: 2000`;
-    },
-    end: () => server.stop(),
-    clear: async () => {},
-  });
+storeContract('Redis', {
+  async begin() {
+    server = await startRedis();
+    return `url: "${server.url}", commandTimeoutMs: 2000`;
+  },
+  end: () => server.stop(),
+  clear: async () => {},
+});
 
 const serial = { maxInFlight: 1 } as const;
 
-describe.each(limiters)('two replicas on one Redis (%s)', (limiter) => {
+describe('two replicas on one Redis', () => {
   let redis: RedisServer;
   let probe: Redis;
   let a: TestReplica;
@@ -36,7 +31,7 @@ describe.each(limiters)('two replicas on one Redis (%s)', (limiter) => {
   beforeAll(async () => {
     redis = await startRedis();
     const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
-    [a, b] = await Promise.all([startReplica(section, { limiter }), startReplica(section, { limiter })]);
+    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
     probe = new Redis(redis.port);
   });
   afterAll(async () => {
@@ -98,7 +93,7 @@ describe.each(limiters)('two replicas on one Redis (%s)', (limiter) => {
   });
 });
 
-describe.each(limiters)('after a loss of all data (%s)', (limiter) => {
+describe('after a loss of all data', () => {
   let redis: RedisServer;
   let probe: Redis;
   let a: TestReplica;
@@ -107,7 +102,7 @@ describe.each(limiters)('after a loss of all data (%s)', (limiter) => {
   beforeEach(async () => {
     redis = await startRedis();
     const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
-    const lives = { leaseMs: 3_000, limiter };
+    const lives = { leaseMs: 3_000 };
     [a, b] = await Promise.all([startReplica(section, lives), startReplica(section, lives)]);
     probe = new Redis(redis.port);
   });
@@ -149,27 +144,10 @@ describe.each(limiters)('after a loss of all data (%s)', (limiter) => {
     // Past the hold of a new term, and past the first looks at what was lost.
     await pause(2_000);
     expect(b.grants).toEqual([]);
-    // The scripts wait for the lease, which they have lost; the log has the lease again, which ends with its call.
-    if (limiter === 'log' && first.kind === 'granted') {
-      await a.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
-      await b.granted('e2');
-    }
+    if (first.kind !== 'granted') throw new Error('not granted');
+    await a.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
+    await b.granted('e2');
   });
-
-  // With the log no lease is lost: its replica has it again.
-  if (limiter === 'scripts')
-    test('a capped lane waits one lease length, and the lost lease is counted', async () => {
-      const more = { maxInFlight: 1 };
-      const first = await a.limiter.admit(admission('e1', more));
-      expect((await b.limiter.admit(admission('e2', more))).kind).toBe('queued');
-      const lostAt = performance.now();
-      await probe.flushall();
-      await b.granted('e2');
-      const grantedAt = b.at.get('e2') ?? NaN;
-      expect(grantedAt - lostAt).toBeGreaterThanOrEqual(2_990);
-      expect(a.noted).toContain('lost epoch');
-      expect(first.kind === 'granted' && first.grant.expiresAt).toBeLessThan(grantedAt);
-    });
 
   test('sends of the last minute are put back', async () => {
     const ceiling = { key: ceilingKey('kept'), perMinute: 3, perDay: null };
@@ -181,31 +159,27 @@ describe.each(limiters)('after a loss of all data (%s)', (limiter) => {
   });
 });
 
-describe.each(limiters)('the first connection to Redis (%s)', (limiter) => {
+describe('the first connection to Redis', () => {
   test('is refused when Redis evicts keys, with advice on what to set', async () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
-    await expect(startReplica(`url: "${redis.url}"`, { limiter })).rejects.toThrow(
-      /maxmemory-policy to noeviction/,
-    );
+    await expect(startReplica(`url: "${redis.url}"`)).rejects.toThrow(/maxmemory-policy to noeviction/);
     await redis.stop();
   });
 
   test('may come late: the replica begins in the mode chosen for an unavailable Redis and goes over to Redis', async () => {
     const redis = await startRedis();
     await redis.stop();
-    const replica = await startReplica(`url: "${redis.url}", whenDown: deny`, { limiter });
+    const replica = await startReplica(`url: "${redis.url}", whenDown: deny`);
     expect(replica.noted.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
     expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
     const again = await startRedis({ port: redis.port });
     for (let left = 100; left > 0 && !replica.noted.includes('mode redis'); left -= 1) await pause(50);
     let reply = await replica.limiter.admit(admission('late'));
     // A log is joined after Redis has come back.
-    while (limiter === 'log' && reply.kind === 'refused') {
+    while (reply.kind === 'refused') {
       await pause(20);
       reply = await replica.limiter.admit(admission('late'));
     }
-    // Scripts send no call for a moment, because other replicas may come back later and report then what they sent.
-    if (limiter === 'scripts') expect(reply.kind).toBe('queued');
     if (reply.kind !== 'granted') await replica.granted('late');
     await replica.close();
     await again.stop();

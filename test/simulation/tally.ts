@@ -62,9 +62,9 @@ export async function tallyOf(
   return tally;
 }
 
-/** @param form one process for each history, or several replicas, over scripts or over a log. */
+/** @param form one process for each history, or several replicas. */
 export async function inProcesses(
-  form: 'one-process' | 'replicas' | 'log',
+  form: 'one-process' | 'replicas',
   { first, count }: { readonly first: number; readonly count: number },
 ): Promise<Tally> {
   const share = Math.ceil(count / processes);

@@ -4,7 +4,6 @@
 import { parseSettings } from '../../src/config/load.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
-import { sharedBy } from '../../src/limiter/stores.ts';
 import { startService, type Service, type ServiceParts } from '../../src/service.ts';
 import { watchAdmission, watchStores } from './open-calls.ts';
 
@@ -65,7 +64,6 @@ export async function serviceOf(
     random: systemRandom,
     destination: { write: (line: string) => void logs.push(line) },
     env: {},
-    limiter: sharedBy(process.env),
     ...changes,
   });
   watchStores(service.gateway);

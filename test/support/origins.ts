@@ -1,7 +1,7 @@
 /**
  * Where a clock begins. The policies may assume nothing about that: a process counts from its own start, Redis from 1970.
  * A number that stands for "never" looks like a time near one origin and like none near another, so that tests at a single
- * origin cannot see it; policy tests, parity and simulation therefore take place at all of these.
+ * origin cannot see it; policy tests and simulation therefore take place at all of these.
  */
 
 const dayMs = 86_400_000;

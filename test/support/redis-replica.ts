@@ -6,14 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import {
-  createStores,
-  sharedBy,
-  type Connect,
-  type SharedBy,
-  type StoreParts,
-  type Stores,
-} from '../../src/limiter/stores.ts';
+import { createStores, type Connect, type StoreParts, type Stores } from '../../src/limiter/stores.ts';
 import type { Telemetry } from '../../src/telemetry/telemetry.ts';
 import { noTelemetry } from './no-telemetry.ts';
 
@@ -53,8 +46,6 @@ export function redisSettings(redis: string | null): Settings {
 export interface ReplicaOptions {
   readonly connect?: Connect;
   readonly leaseMs?: number;
-  /** How it shares the limiter; absent = as the environment of the tests says. */
-  readonly limiter?: SharedBy;
   /** Replaces how the stores are built. */
   readonly create?: (parts: StoreParts) => Stores;
 }
@@ -87,7 +78,6 @@ export async function startReplica(
     clock: systemClock,
     random: systemRandom,
     telemetry,
-    limiter: sharedBy(process.env),
     ...lives,
     listener: {
       onGrant: (grant) => {

@@ -3,8 +3,9 @@
  * absence of Redis at a certain moment. Owns: the connection that can be cut, and the time a restore of sends takes.
  */
 import type { Settings } from '../../src/config/settings.ts';
-import type { Grant } from '../../src/limiter/limiter.ts';
+import { defaultLeaseMs, type Grant } from '../../src/limiter/limiter.ts';
 import type { RedisClient, RedisConnection } from '../../src/redis/connection.ts';
+import type { SubscriptionListener } from '../../src/redis/subscription.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from './no-telemetry.ts';
 import { Server } from '../simulation/replicas/server.ts';
@@ -56,7 +57,7 @@ export class VirtualRedis {
   /** How long Redis takes to put sends back. */
   restoreMs = 0;
   readonly server: Server;
-  readonly #channels = new Map<string, (text: string) => void>();
+  readonly #channels = new Map<string, Set<(text: string) => void>>();
   /** Replicas by the channels that they joined. */
   readonly #joined = new Map<string, Set<string>>();
 
@@ -71,12 +72,18 @@ export class VirtualRedis {
       epochBegan: ignore,
       reach: ignore,
     };
-    const publish = (channel: string, text: string): void => this.#channels.get(channel)?.(text);
+    const publish = (channel: string, text: string): void => {
+      for (const hear of this.#channels.get(channel) ?? []) hear(text);
+    };
     const subscribers = (channel: string): number =>
       [...(this.#joined.get(channel) ?? [])].filter((name) => !this.isUnavailable && !this.cut.has(name))
         .length;
     const time = { monotonic: () => this.clock.monotonic(), originMs };
-    this.server = new Server(watch, { publish, subscribers }, time);
+    const onDifference = (text: string): never => {
+      throw new Error(text);
+    };
+    const copies = { leaseMs: defaultLeaseMs, onDifference };
+    this.server = new Server(watch, { publish, subscribers }, { ...time, copies });
   }
 
   /** A replica that has found its Redis. */
@@ -128,13 +135,14 @@ export class VirtualRedis {
       info: async () => String(await this.#ask(name, 'info', [])),
       reachAll: async () => {},
       primaries: () => '',
-      subscribe: (channel, { onMessage, onReady }) => {
-        this.#channels.set(channel, onMessage);
-        onReady();
-      },
-      join: (channel) => {
+      subscribe: (channel, listener) => void this.#hear(name, channel, listener),
+      join: (channel, listener) => {
         this.#joined.set(channel, (this.#joined.get(channel) ?? new Set()).add(name));
-        return () => this.#joined.get(channel)?.delete(name);
+        const leave = listener === undefined ? () => {} : this.#hear(name, channel, listener);
+        return () => {
+          leave();
+          this.#joined.get(channel)?.delete(name);
+        };
       },
       close: () => {
         for (const names of this.#joined.values()) names.delete(name);
@@ -142,13 +150,45 @@ export class VirtualRedis {
     };
   }
 
+  /** Messages reach a replica that has a way to Redis. */
+  #hear(name: string, channel: string, { onMessage, onReady }: SubscriptionListener): () => void {
+    const hear = (text: string): void => {
+      if (!this.isUnavailable && !this.cut.has(name)) void this.#whenAwake(name).then(() => onMessage(text));
+    };
+    this.#channels.set(channel, (this.#channels.get(channel) ?? new Set()).add(hear));
+    onReady();
+    return () => this.#channels.get(channel)?.delete(hear);
+  }
+
+  async #whenAwake(name: string): Promise<void> {
+    while (this.still.has(name)) await this.#after(10);
+  }
+
+  /** Fields of a hash and when it expires: the only transaction that the product asks for. */
+  #multi(replica: string): object {
+    let words: readonly string[] = [];
+    const multi = {
+      hset: (key: string, fields: readonly (string | number)[]) => {
+        words = [key, ...fields.map(String)];
+        return multi;
+      },
+      pexpire: () => multi,
+      exec: async () => [
+        [null, await this.#ask(replica, 'hset', words)],
+        [null, 1],
+      ],
+    };
+    return multi;
+  }
+
   #client(replica: string): RedisClient {
-    const client = { status: 'ready', on: () => {} };
+    const client = { status: 'ready', on: () => {}, multi: () => this.#multi(replica) };
     const proxy: unknown = new Proxy(client, {
       get: (target, name): unknown => {
         if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^(sluice\w+V\d+|get|pttl)$/.test(name)) return undefined;
-        return (...words: readonly string[]) => this.#ask(replica, name, words);
+        if (typeof name !== 'string' || !/^(sluice_\w+|get|pttl|hmget|unlink|publish|call)$/.test(name))
+          return undefined;
+        return (...words: readonly (string | number)[]) => this.#ask(replica, name, words.map(String));
       },
     });
     // The product uses a handful of commands of a client with hundreds.
@@ -157,10 +197,10 @@ export class VirtualRedis {
 
   async #ask(replica: string, command: string, words: readonly string[]): Promise<unknown> {
     await this.#after(this.toMs);
-    while (this.still.has(replica)) await this.#after(10);
+    await this.#whenAwake(replica);
     if (this.isUnavailable || this.cut.has(replica)) throw new Error('Connection is closed.');
     const reply = this.server.execute(command, words);
-    await this.#after(command === 'sluiceRestoreV1' ? this.restoreMs : this.fromMs);
+    await this.#after(command === 'sluice_restore' ? this.restoreMs : this.fromMs);
     return reply;
   }
 

@@ -2,6 +2,7 @@
 import type { Clock } from '../../clock.ts';
 import { replicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
+import type { LeaseLostReason } from '../../telemetry/events.ts';
 import { defaultLeaseMs, type LimiterListener } from '../limiter.ts';
 import { SharedLimiter } from '../shared/limiter.ts';
 import type { LogEvent } from '../shared/state.ts';
@@ -11,6 +12,8 @@ const replica = replicaId('embedded');
 export interface EmbeddedLimiterOptions {
   /** How long a lease lives, milliseconds. */
   readonly leaseMs?: number | undefined;
+  /** A call of a capped lane is under way whose lease has run out. */
+  readonly onLeaseLost?: (reason: LeaseLostReason) => void;
   /** The scheduler failed in a bucket, which was emptied. Left out, the failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
 }
@@ -18,7 +21,7 @@ export interface EmbeddedLimiterOptions {
 export const createEmbeddedLimiter = (
   clock: Clock,
   listener: LimiterListener,
-  { leaseMs = defaultLeaseMs, onFailure = fail }: EmbeddedLimiterOptions = {},
+  { leaseMs = defaultLeaseMs, onFailure = fail, onLeaseLost = () => {} }: EmbeddedLimiterOptions = {},
 ): SharedLimiter =>
   new SharedLimiter({
     clock,
@@ -32,7 +35,8 @@ export const createEmbeddedLimiter = (
     // What follows is for a log that may be away, or that others follow.
     guard: null,
     whenDown: 'deny',
-    onOverlap() {},
+    restoreSends: () => Promise.resolve(),
+    onLeaseLost,
   });
 
 function fail(failure: unknown): never {

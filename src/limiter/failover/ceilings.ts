@@ -25,8 +25,7 @@ import type { ReplicaId } from '../../ids.ts';
 import { EmbeddedCeilings } from '../embedded/ceilings.ts';
 import { quotaShare } from './quota-share.ts';
 import { RecentSends } from './recent-sends.ts';
-import type { RedisCeilings, RedisTake } from '../redis/ceilings.ts';
-import { ceilingOf } from '../redis/protocol/message-codec.ts';
+import { ceilingOf, type RedisCeilings, type RedisTake } from '../redis/ceilings.ts';
 import { retryUnavailableMs, type WhenDown } from './when-down.ts';
 
 /** A slot as this replica knows it. */

@@ -10,7 +10,7 @@ import type { RedisHealth } from '../../redis/health.ts';
 import { asWord, ofWord } from '../../provider-error.policy.ts';
 import { presenceKeys } from './presence.ts';
 import type { Replica } from './replica.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 
 /** Beyond its time a breaker is remembered for as long as a replica does (`breaker.policy.ts`). Milliseconds. */
 const memoryMs = 3_600_000;

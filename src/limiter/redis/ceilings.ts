@@ -8,7 +8,7 @@
 import type { Clock } from '../../clock.ts';
 import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
-import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
+import { amountOf, listOf, numberOf, wordOf } from '../../redis/malformed-reply.ts';
 import {
   dayLeft,
   minWaitMs,
@@ -17,9 +17,8 @@ import {
   sentBefore,
   type SlotsRead,
 } from '../policy/ceiling-read.policy.ts';
-import { runOwn } from './protocol/commands.ts';
-import { slotMessage } from './protocol/message-codec.ts';
-import type { ReplicaId } from '../../ids.ts';
+import { runOwn } from './scripts.ts';
+import { ceilingKey, type ReplicaId } from '../../ids.ts';
 import { presenceKeys } from './presence.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import { unavailable, type RedisHealth, type Unavailable } from '../../redis/health.ts';
@@ -49,6 +48,12 @@ export interface PastSend {
 }
 
 type SlotsAndOldest = SlotsRead & { readonly oldestMs: number };
+
+/** The ceiling of which a message says that a slot is back; `null` = it says something else. */
+export function ceilingOf(text: string): CeilingKey | null {
+  const [kind, key] = text.split(' ');
+  return kind === 's' ? ceilingKey(wordOf(key)) : null;
+}
 
 export class RedisCeilings {
   readonly #client: RedisClient;
@@ -91,7 +96,7 @@ export class RedisCeilings {
 
   /** Says to the other replicas that a slot is back. */
   async announceSlot(key: CeilingKey, replica: ReplicaId): Promise<void> {
-    const wanted = { keys: [presenceKeys[1]], argv: [replica, slotMessage(key)] };
+    const wanted = { keys: [presenceKeys[1]], argv: [replica, `s ${key}`] };
     await this.#redis.run('other', (client) => runOwn(client, 'publish', wanted));
   }
 

@@ -2,7 +2,7 @@
 import { openingMemoryMs, type ControlsStore, type ControlReply } from '../controls-store.ts';
 import { amountOf, listOf, textOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 
 type Operation = 'read' | 'pause' | 'resume' | 'open';
 

@@ -10,7 +10,7 @@ import type { EstimateStore, SharedEstimate } from '../estimate-store.ts';
 import { amountOf, malformed, wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import { presenceKeys } from './presence.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 import type { Replica } from './replica.ts';
 
 /** Milliseconds between two messages: less than a call that follows another one takes to come. */

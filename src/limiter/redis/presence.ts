@@ -11,12 +11,11 @@ import type { Clock, Random } from '../../clock.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { replicaId, type ReplicaId } from '../../ids.ts';
 import { amountOf, listOf, numberOf, textOf } from '../../redis/malformed-reply.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 import type { RedisClient, RedisConnection } from '../../redis/connection.ts';
 import { serverFacts } from '../../redis/server-info.policy.ts';
 import type { Found, Replica } from './replica.ts';
 import { RedisUnusable } from '../../redis/redis-unusable.ts';
-import { recoveryGraceMs } from './bucket-view.ts';
 import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
@@ -24,6 +23,8 @@ const beatMs = 1_000;
 const doubtBeatMs = 100;
 /** A grant that must not be used now goes back to its lane for so long. Milliseconds. */
 const withholdMs = 150;
+/** After this time every replica has had the time to enter its tickets again. Milliseconds. */
+const recoveryGraceMs = 1_300;
 /** A replica counts as alive for this long after a heartbeat (`presence.lua`). Milliseconds. */
 const lifeMs = 5_000;
 /** How long a new replica learns of a past loss: longer than any lease. Milliseconds. */

@@ -9,7 +9,7 @@ import { maxQuotas, type Joined, type QuotaStore } from '../quota-store.ts';
 import { wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import { presenceKeys } from './presence.ts';
-import { runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 import type { Replica } from './replica.ts';
 
 /** How long Redis remembers a quota of which no replica says anything any more. Milliseconds. */

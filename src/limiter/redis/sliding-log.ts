@@ -12,7 +12,7 @@ import { RateLimiterRedis, RateLimiterRes } from 'rate-limiter-flexible';
 import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
 import { Gathered } from './gathered.ts';
 import { amountOf, listOf, malformed } from '../../redis/malformed-reply.ts';
-import { runInLibrary, runOwn } from './protocol/commands.ts';
+import { runOwn } from './scripts.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 
@@ -120,7 +120,7 @@ export class RedisSlidingLog extends RateLimiterRedis {
     const calls = asked.flatMap(({ id, lateMs }) => [id, String(lateMs)]);
     const argv = [...limits, String(ceilingWindowMs), String(daySeconds), '', ...calls];
     const reply = await this.#redis.run('consume', async (client) => {
-      const words = listOf(await runInLibrary(client, 'consume', { keys, argv }));
+      const words = listOf(await runOwn(client, 'consume', { keys, argv }));
       if (words.length !== wordsPerSlot * asked.length) return malformed();
       return asked.map((_one, at) => this.#read(words.slice(wordsPerSlot * at, wordsPerSlot * (at + 1))));
     });

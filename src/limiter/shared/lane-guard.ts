@@ -8,7 +8,7 @@
 import { amountOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import type { Grant } from '../limiter.ts';
-import { runOwn } from '../redis/protocol/commands.ts';
+import { runOwn } from '../redis/scripts.ts';
 
 export type LaneReply =
   | { readonly kind: 'taken' }

@@ -566,6 +566,10 @@ export class Shard {
     const user = this.#userOfAlone();
     const alone = new Alone(this.#shared, { clock, replica, leaseMs, replicas: replicas(), user });
     this.#phase = { kind: 'alone', alone };
+    // A reload may have been on its way.
+    for (const { bucket, event } of this.#unsaid) {
+      if (event.kind === 'reconfigure') alone.reconfigure(bucket, event.setting);
+    }
     alone.begin();
   }
 

@@ -2,7 +2,6 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Grant } from '../../../src/limiter/limiter.ts';
-import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { admission } from '../../support/admission.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
@@ -24,15 +23,16 @@ async function startLate(lateMs: number): Promise<TestReplica> {
   const connect: Connect = (...parts) => {
     const connection = connectRedis(...parts);
     const { client } = connection;
-    defineCommands(client);
-    for (const name of lateMs > 0 ? ['sluiceApplyV1', 'fcall'] : []) {
+    const define = client.defineCommand.bind(client);
+    client.defineCommand = (name, script) => {
+      define(name, script);
+      if (name !== 'sluice_append') return;
       const send: (...words: readonly unknown[]) => Promise<unknown> = Reflect.get(client, name).bind(client);
-      Reflect.set(client, name, (...words: readonly unknown[]) =>
-        String(words.at(-1)).includes('"kind":"admit"')
-          ? pause(lateMs).then(() => send(...words))
-          : send(...words),
-      );
-    }
+      Reflect.set(client, name, (...words: readonly unknown[]) => {
+        const isLate = words.some((word) => String(word).includes('"kind":"admit"'));
+        return isLate ? pause(lateMs).then(() => send(...words)) : send(...words);
+      });
+    };
     return connection;
   };
   const replica = await startReplica(`url: "${server.url}", commandTimeoutMs: 2000`, { connect });

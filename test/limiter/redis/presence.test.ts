@@ -3,11 +3,10 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
-import { recoveryGraceMs } from '../../../src/limiter/redis/bucket-view.ts';
-import { defineCommands, runOwn } from '../../../src/limiter/redis/protocol/commands.ts';
+import { livingChannel } from '../../../src/limiter/redis/channels.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
-import { livingChannel } from '../../../src/limiter/redis/protocol/keys.ts';
 import { Presence, presenceKeys } from '../../../src/limiter/redis/presence.ts';
+import { runOwn } from '../../../src/limiter/redis/scripts.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { admission } from '../../support/admission.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
@@ -17,6 +16,7 @@ import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { until } from '../../support/until.ts';
 
 const leaseMs = 15_000;
+const recoveryGraceMs = 1_300;
 const living = livingChannel({ database: 0, keyPrefix: '' });
 
 let server: RedisServer;
@@ -25,7 +25,6 @@ let redis: Redis<'legacy'>;
 beforeAll(async () => {
   server = await startRedis();
   redis = new Redis<'legacy'>(server.port, '127.0.0.1', { replyMapping: 'legacy' });
-  defineCommands(redis);
 });
 
 afterAll(async () => {
@@ -74,7 +73,6 @@ test('a replica that is the first on an emptied Redis does not count as the only
     { clock: systemClock, random: systemRandom },
     () => {},
   );
-  defineCommands(connection.client);
   const parts = {
     connection,
     clock,
@@ -179,7 +177,6 @@ describe('a replica that starts', () => {
       () => {},
     );
     closers.push(() => connection.close());
-    defineCommands(connection.client);
     if (!connection.isReady()) await once(connection.client, 'ready');
     const presence = new Presence({
       connection,
@@ -217,14 +214,6 @@ describe('a replica that starts', () => {
       await beat();
       expect(presence.losses()).toBe(1);
     }
-  });
-
-  test('as a service on an emptied Redis sends no serialized call beside those of the others', async () => {
-    await livingPair();
-    await redis.flushall();
-    const service = await startReplica(`url: "${server.url}"`);
-    closers.push(() => service.close());
-    expect((await service.limiter.admit(admission('t', { maxInFlight: 1 }))).kind).toBe('queued');
   });
 
   test('where no other replica runs takes an empty Redis for a first start, as do those that start beside it, and sends serialized calls', async () => {

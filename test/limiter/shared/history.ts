@@ -1,5 +1,5 @@
 /**
- * Random histories of a log, entry by entry: the steps of `parity-history.ts` in up to three buckets at once, by several replicas, and
+ * Random histories of a log, entry by entry: the steps of `bucket-history.ts` in up to three buckets at once, by several replicas, and
  * what only a log has: entries at the time that an entry named, replicas that fall silent, lost entries, and terms in which the replicas
  * say what they have under way.
  */
@@ -9,7 +9,7 @@ import { createState, fold } from '../../../src/limiter/shared/fold.ts';
 import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/shared/state.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
-import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../parity-history.ts';
+import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';
 
 export const leaseMs = 15_000;
 /** A call may wait this long where a history says any time: an event has no `Infinity`. */

@@ -3,7 +3,6 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { bucketKey, laneKey, leaseToken } from '../../../src/ids.ts';
-import { defineCommands } from '../../../src/limiter/redis/protocol/commands.ts';
 import { RedisLaneGuard, type LaneGuard, type Guarded } from '../../../src/limiter/shared/lane-guard.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { createRedisHealth } from '../../../src/redis/health.ts';
@@ -84,7 +83,6 @@ describe('with a Redis', () => {
     const { redis } = redisSettings(`url: "${server.url}"`);
     if (redis === null) throw new Error('no Redis is configured');
     const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
-    defineCommands(connection.client);
     await new Promise((resolve) => connection.client.once('ready', resolve));
     const health = createRedisHealth({
       connection,

@@ -14,7 +14,7 @@ import {
 } from '../../../src/limiter/shared/snapshot.ts';
 import type { SharedState } from '../../../src/limiter/shared/state.ts';
 import { origins } from '../../support/origins.ts';
-import { Draw, randomFrom } from '../parity-history.ts';
+import { Draw, randomFrom } from '../bucket-history.ts';
 import { admit, entryOf, foldOwn } from './folding.ts';
 import { entriesOf, leaseMs } from './history.ts';
 

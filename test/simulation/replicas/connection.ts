@@ -10,7 +10,7 @@ import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import { quiet, type NetworkPlan } from './plan.ts';
 import type { Process } from './process.ts';
-import { ownCommand, type Server } from './server.ts';
+import { scriptCommand, type Server } from './server.ts';
 
 const unavailable = "Stream isn't writeable and enableOfflineQueue options is false";
 const broken = 'Connection is closed.';
@@ -204,9 +204,9 @@ export class Connection {
       get: (target, name): unknown => {
         if (name === 'status') return this.#status;
         if (Reflect.has(target, name)) return Reflect.get(target, name);
-        if (typeof name !== 'string' || !/^sluice(\w+V\d+|Log\w+)$/.test(name)) return undefined;
+        if (typeof name !== 'string' || !/^sluice_\w+$/.test(name)) return undefined;
         // No upstream of the simulation refuses for good: the question after breakers takes no part in the history.
-        if (name === ownCommand('Breaker')) return () => Promise.resolve([]);
+        if (name === scriptCommand('breaker')) return () => Promise.resolve([]);
         return (...words: readonly (string | number)[]) => this.#ask(name, words.map(String));
       },
     });

@@ -11,7 +11,7 @@
  */
 import { ticketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
-import type { Asked, Done } from '../../limiter/script-model.ts';
+import type { Asked, Done } from './stored-bucket.ts';
 import { must } from '../ledger.ts';
 import { wayMs } from '../described.ts';
 import {
@@ -509,7 +509,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         [...this.calls.values()],
         { id, code, retryInMs, at: now },
         12 * this.plan.network.meanMs,
-        this.plan.limiter === 'log' ? 12 * this.plan.network.meanMs : 0,
+        12 * this.plan.network.meanMs,
       ),
     );
   }

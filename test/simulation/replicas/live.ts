@@ -4,19 +4,12 @@ import { followUp } from '../follow-up.ts';
 import type { Lived } from '../live.ts';
 import { sampleOf } from '../oracle.ts';
 import { livesOf } from './lives.ts';
-import { overLog, replicasPlanOf, type ReplicasPlan } from './plan.ts';
+import { replicasPlanOf } from './plan.ts';
 import { run, type ReplicasHistory } from './simulate.ts';
 
 /** @param isWhole keeps the log, and follows up all refusals instead of one. */
-export const live = (seed: number, isWhole = false): Promise<Lived<ReplicasHistory>> =>
-  lived(replicasPlanOf(seed), isWhole);
-
-/** As `live`; the replicas decide by a log. */
-export const liveOverLog = (seed: number, isWhole = false): Promise<Lived<ReplicasHistory>> =>
-  lived(overLog(replicasPlanOf(seed)), isWhole);
-
-async function lived(plan: ReplicasPlan, isWhole: boolean): Promise<Lived<ReplicasHistory>> {
-  const { seed } = plan;
+export async function live(seed: number, isWhole = false): Promise<Lived<ReplicasHistory>> {
+  const plan = replicasPlanOf(seed);
   const history = await run(plan, isWhole);
   const lives = livesOf(plan);
   const [longest, other] = sampleOf(lives, history.refused, new Chance(seed));

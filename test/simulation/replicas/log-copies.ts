@@ -8,9 +8,8 @@ import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import { createState, fold } from '../../../src/limiter/shared/fold.ts';
 import { digest, restore } from '../../../src/limiter/shared/snapshot.ts';
 import type { LogEvent, SharedState } from '../../../src/limiter/shared/state.ts';
-import type { Asked, Done } from '../../limiter/script-model.ts';
 import type { Snapshot } from './log-store.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 
 export interface LogCopiesParts {
   readonly leaseMs: number;

@@ -82,11 +82,11 @@ export class LogStore {
   execute(command: string, words: readonly string[], ran: Ran): unknown {
     const [key = '', ...fields] = words;
     switch (command) {
-      case 'sluiceLogappend':
+      case 'sluice_append':
         return this.#append(words, ran);
-      case 'sluiceLogbegin':
+      case 'sluice_begin':
         return this.#begin(words, ran);
-      case 'sluiceLogsaved':
+      case 'sluice_saved':
         return this.#saved(words);
       case 'unlink':
         return this.#hashes.delete(key) ? 1 : 0;

@@ -57,8 +57,6 @@ export interface ReplicasPlan extends Reloaded {
   readonly uptimesMs: readonly number[];
   readonly replicas: number;
   readonly whenDown: 'local' | 'deny';
-  /** What decides: the scripts in Redis, or all replicas by a log. */
-  readonly limiter: 'scripts' | 'log';
   readonly leaseMs: number;
   readonly network: NetworkPlan;
   readonly faults: readonly Fault[];
@@ -87,8 +85,11 @@ export const quiet: NetworkPlan = {
   disorder: false,
 };
 
+/** In some of the histories in which something breaks, an old copy of all data is restored besides, drawn apart from the rest. */
+export const replicasPlanOf = (seed: number): ReplicasPlan => withOldCopy(planOf(seed));
+
 /** Most histories have reloads, drawn apart from the rest. */
-export function replicasPlanOf(seed: number): ReplicasPlan {
+function planOf(seed: number): ReplicasPlan {
   if (seed >= replicatedFrom) return replicatedPlanOf(seed);
   if (seed >= describedFrom) return describedPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
@@ -100,11 +101,9 @@ export function replicasPlanOf(seed: number): ReplicasPlan {
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
 }
 
-/** The same history over a log. In some of those in which something breaks, an old copy of all data is restored besides. */
-export function overLog(plan: ReplicasPlan): ReplicasPlan {
+function withOldCopy(plan: ReplicasPlan): ReplicasPlan {
   const chance = new Chance(plan.seed ^ 0x10c5);
-  const over: ReplicasPlan = { ...plan, limiter: 'log' };
-  if (plan.faults.length === 0 || !chance.happens(0.3)) return over;
+  if (plan.faults.length === 0 || !chance.happens(0.3)) return plan;
   const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const restored: Fault = {
     at: startMs + chance.between(0, lastAt - startMs + 6_000),
@@ -113,7 +112,7 @@ export function overLog(plan: ReplicasPlan): ReplicasPlan {
     lostMs: chance.pick([1_000, 4_000, 10_000]),
     skewMs: chance.between(-50, 50),
   };
-  return { ...over, faults: [...plan.faults, restored].toSorted((a, b) => a.at - b.at) };
+  return { ...plan, faults: [...plan.faults, restored].toSorted((a, b) => a.at - b.at) };
 }
 
 /** Upstreams that are described by their windows. In half of the histories nothing breaks: there they are judged to the last call. */
@@ -191,7 +190,6 @@ function specialPlanOf(seed: number, chance: Chance): ReplicasPlan {
     ...clocksOf(seed, replicas),
     replicas,
     whenDown: 'local',
-    limiter: 'scripts',
     leaseMs: 15_000,
     network: { ...quiet, meanMs: chance.pick([0.3, 0.5, 2]) },
     faults: [],
@@ -241,7 +239,6 @@ export function steadyPlanOf(seed: number): ReplicasPlan {
     ...clocksOf(seed, replicas),
     replicas,
     whenDown: chance.pick(['local', 'deny']),
-    limiter: 'scripts',
     leaseMs,
     network,
     faults,

@@ -64,7 +64,6 @@ export class Replica {
         settings: settings as unknown as Settings,
         clock: this.process,
         random: { next: () => chance.next(), hex: nameEach(name) },
-        limiter: ledger.plan.limiter,
         telemetry,
         leaseMs: ledger.plan.leaseMs,
         listener: {

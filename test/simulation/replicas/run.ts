@@ -1,22 +1,20 @@
 /**
- * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [over-log] [log] [all] [plain | refused]`. Stops
- * at the first that is wrong and prints it as `seed N, by CLOCK: what`; `all` goes on; `log` prints every history's log. `over-log`: the
- * replicas decide by a log. `plain` follows up no refusal, `refused` all of them instead of two in each history.
+ * Runs histories of several replicas: `node test/simulation/replicas/run.ts FIRST COUNT [log] [all] [plain | refused]`. Stops
+ * at the first that is wrong and prints it as `seed N, by CLOCK: what`; `all` goes on; `log` prints every history's log. `plain` follows up no refusal, `refused` all of them instead of two in each history.
  */
 import { argv, stdout } from 'node:process';
 import { Chance } from '../chance.ts';
 import { followUp } from '../follow-up.ts';
 import { sampleOf } from '../oracle.ts';
 import { livesOf } from './lives.ts';
-import { overLog, replicasPlanOf } from './plan.ts';
+import { replicasPlanOf } from './plan.ts';
 import { run } from './simulate.ts';
 
 const first = Number(argv[2] ?? 1);
 const count = Number(argv[3] ?? 1);
 const modes = new Set(argv.slice(4));
 for (let seed = first; seed < first + count; seed += 1) {
-  const planned = replicasPlanOf(seed);
-  const plan = modes.has('over-log') ? overLog(planned) : planned;
+  const plan = replicasPlanOf(seed);
   const { log, violations, refused, origin } = await run(plan, modes.has('log'));
   if (modes.has('log')) stdout.write(`${log.join('\n')}\n`);
   const lives = livesOf(plan);

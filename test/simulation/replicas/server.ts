@@ -1,20 +1,16 @@
 /**
- * The Redis of a history: carries out the product's commands as the Lua does (`script-model.ts`, bound to it by the
- * parity property; ceilings and presence are mirrored here, the forecast of places is the policy that
- * the script is bound to), keeps a log of them, and can lose everything, or what came
- * last, or stand still.
+ * The Redis of a history: carries out the product's commands as its scripts do, keeps a list of them, and can lose everything, or what
+ * came last, or stand still.
  *
  * Owns: data and its loss. Does not own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
  */
 import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
-import { ScriptModel, type Asked, type Done, type Sent } from '../../limiter/script-model.ts';
-import type { StoredBucket } from './stored-bucket.ts';
+import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 import type { LogEvent } from '../../../src/limiter/shared/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
 import { LogStore } from './log-store.ts';
 import { LogCopies, type LogCopiesParts } from './log-copies.ts';
-import { batchOf, messageText, replyText } from './batch-text.ts';
 
 /** Hears of each change of the data while this server is the primary, and not while a new primary is being rebuilt. */
 export interface ServerWatch {
@@ -59,15 +55,15 @@ interface PresenceRecord {
 
 const presenceLifeMs = 5_000;
 const settlingMs = 1_300;
-/** The client's name for one of the product's own scripts. */
-export const ownCommand = (name: string): string => `sluice${name}V1`;
+/** The client's name for a script of the product. */
+export const scriptCommand = (file: string): string => `sluice_${file}`;
 
 export interface ServerParts {
   readonly monotonic: () => number;
   /** What its clock shows at the beginning of the history. Milliseconds. */
   readonly originMs: number;
-  /** The replicas decide by a log; absent: the scripts decide. */
-  readonly log?: LogCopiesParts;
+  /** Absent: the logs are not those of a limiter. */
+  readonly copies?: LogCopiesParts;
 }
 
 export class Server {
@@ -76,7 +72,6 @@ export class Server {
   readonly #originMs: number;
   /** Virtual time. */
   readonly monotonic: () => number;
-  readonly #models = new Map<string, ScriptModel>();
   readonly #logs: LogStore;
   readonly #copies: LogCopies | null;
   readonly #lanes = new Map<string, { readonly owner: string; readonly until: number }>();
@@ -106,7 +101,7 @@ export class Server {
     this.#channels = channels;
     this.monotonic = parts.monotonic;
     this.#originMs = parts.originMs;
-    this.#copies = parts.log === undefined ? null : new LogCopies(parts.log, watch);
+    this.#copies = parts.copies === undefined ? null : new LogCopies(parts.copies, watch);
     this.#logs = new LogStore({
       onBegin: (log, copy) => this.#copies?.begin(log, copy),
       onSaved: (log, copy) => this.#copies?.compare(log, copy),
@@ -120,25 +115,17 @@ export class Server {
   }
 
   get models(): Iterable<StoredBucket> {
-    return this.#copies?.buckets ?? this.#models.values();
+    return this.#copies?.buckets ?? [];
   }
 
   model(bucket: string): StoredBucket {
-    return this.#copies?.bucket(bucket) ?? this.#script(bucket);
+    if (this.#copies === null) throw new Error('the logs are not those of a limiter');
+    return this.#copies.bucket(bucket);
   }
 
   /** The time by which the bucket goes: the log has its own. */
   timeOf(bucket: string): number {
     return this.#logs.now(logOf(bucketKey(bucket)), this.now()) ?? this.now();
-  }
-
-  #script(bucket: string): ScriptModel {
-    let model = this.#models.get(bucket);
-    if (model === undefined) {
-      model = new ScriptModel(bucket, (message) => this.#send(message));
-      this.#models.set(bucket, model);
-    }
-    return model;
   }
 
   /** Of this life of this process. */
@@ -152,7 +139,7 @@ export class Server {
 
   /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
-    const isBeat = command === ownCommand('Presence');
+    const isBeat = command === scriptCommand('presence');
     const living = isBeat ? this.#channels.subscribers(words[12] ?? '') : 0;
     const entry = { at: this.monotonic(), clock: this.now(), command, words, living, server: this.runId };
     this.#log.push(entry);
@@ -211,8 +198,6 @@ export class Server {
   }
 
   #forget(): void {
-    for (const model of this.#models.values()) model.lose();
-    this.#models.clear();
     this.#logs.lose();
     this.#copies?.lose();
     this.#lanes.clear();
@@ -224,32 +209,27 @@ export class Server {
     this.#backAt = null;
   }
 
-  #send(message: Sent): void {
-    if (!this.#silent) this.#channels.publish(`sluice:r:${message.replica}`, messageText(message));
-  }
-
   #run({ clock, command, words, living, server }: Entry): unknown {
-    if (command === ownCommand('Apply')) return this.#apply(words[4] ?? '', clock);
     const [key = '', ...argv] = words;
     switch (command) {
-      case ownCommand('Consume'):
+      case scriptCommand('consume'):
         return this.#consume(key, argv, clock);
-      case ownCommand('Giveback'):
+      case scriptCommand('giveback'):
         return this.#giveSlotBack(key, argv, clock);
-      case ownCommand('Slots'):
+      case scriptCommand('slots'):
         return this.#slots(key, argv, clock);
-      case ownCommand('Restore'):
+      case scriptCommand('restore'):
         return this.#restore(key, argv, clock);
-      case ownCommand('Presence'):
+      case scriptCommand('presence'):
         return this.#presence(argv.slice(3), { now: clock, living, server });
-      case ownCommand('Takelane'):
+      case scriptCommand('takelane'):
         return this.#takeLane(key, argv, clock);
-      case ownCommand('Freelane'):
+      case scriptCommand('freelane'):
         return this.#lanes.get(key)?.owner === argv[0] && this.#lanes.delete(key) ? 1 : 0;
       // No upstream of the simulation refuses for good.
-      case ownCommand('Breaker'):
+      case scriptCommand('breaker'):
         return [];
-      case ownCommand('Publish'):
+      case scriptCommand('publish'):
         return this.#sendToOthers(argv);
       case 'info':
         return this.info();
@@ -267,20 +247,6 @@ export class Server {
       default:
         return this.#logs.execute(command, words, { clock, server });
     }
-  }
-
-  #apply(batch: string, clock: number): string {
-    const { bucket, replica, events } = batchOf(batch);
-    const asked: Asked = { replica, clock };
-    const model = this.#script(bucket);
-    const watch = (done: Done): void => {
-      if (!this.#silent) this.#watch.applied(done, model, asked);
-    };
-    if (!this.#silent) this.bucketCommands += 1;
-    const reply = model.apply(events, asked, watch);
-    if (!this.#silent && events.length > 1) this.#watch.reach('events in one batch');
-    if (!this.#silent && reply.replies.length < events.length) this.#watch.reach('events left out');
-    return replyText(reply, events);
   }
 
   /** takelane.lua */

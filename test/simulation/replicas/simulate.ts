@@ -91,7 +91,7 @@ class Run {
     this.#server = new Server(this.#ledger, channels, {
       monotonic,
       originMs: plan.origin.ms,
-      ...(plan.limiter === 'log' ? { log: { leaseMs: plan.leaseMs, onDifference } } : {}),
+      copies: { leaseMs: plan.leaseMs, onDifference },
     });
     this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;

@@ -1,6 +1,20 @@
-/** A bucket as Redis has it, for whoever judges: as the scripts keep it there, or as a copy that follows the log. */
+/** A bucket as its log has it, and what happened to it, for whoever judges. */
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { Effects } from '../../../src/limiter/policy/pump.policy.ts';
+import type { BucketEvent, EventReply } from '../../../src/limiter/policy/bucket-events.ts';
+import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
+
+/** Who asked, and the log's time. Milliseconds. */
+export interface Asked {
+  readonly replica: string;
+  readonly clock: number;
+}
+
+/** What became of one event. */
+export interface Done {
+  readonly event: BucketEvent;
+  readonly reply: EventReply;
+  readonly grants: readonly Granted[];
+}
 
 export interface StoredBucket {
   readonly key: string;

@@ -9,7 +9,7 @@ import {
   takeSlot,
 } from '../../../../src/limiter/policy/ceiling.policy.ts';
 import { listOf } from '../../../../src/redis/malformed-reply.ts';
-import { defineCommands, runInLibrary, runOwn } from '../../../../src/limiter/redis/protocol/commands.ts';
+import { runOwn } from '../../../../src/limiter/redis/scripts.ts';
 import { startRedis, type RedisServer } from '../../../support/redis.ts';
 
 let server: RedisServer;
@@ -17,7 +17,6 @@ let client: Redis;
 beforeAll(async () => {
   server = await startRedis();
   client = new Redis(server.port);
-  defineCommands(client);
 });
 afterAll(async () => {
   client.disconnect();
@@ -47,7 +46,7 @@ test('the ceiling scripts decide like the policy for calls that ask together or 
         const times = [String(ceilingWindowMs), '86400', String(now)];
         const calls = late.flatMap((lateMs, n) => [`c${at}.${n}`, String(lateMs)]);
         const argv = [String(limit), '', ...times, ...calls];
-        const replied = listOf(await runInLibrary(client, 'consume', { keys, argv }));
+        const replied = listOf(await runOwn(client, 'consume', { keys, argv }));
         const replies = late.map((lateMs) => takeSlot(log, { limit, lateMs }, now));
         expect([
           at,

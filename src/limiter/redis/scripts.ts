@@ -1,0 +1,22 @@
+/**
+ * The scripts of ceilings, presence, breakers, shared quotas, controls and the guard of lanes. The names of their keys carry no
+ * version of this service: what they mean stays the same (`layout.test.ts`).
+ */
+import type { RedisClient } from '../../redis/connection.ts';
+import { runScript, type ScriptWords } from '../../redis/scripts.ts';
+
+export type OwnScript =
+  | 'breaker'
+  | 'consume'
+  | 'controls'
+  | 'freelane'
+  | 'giveback'
+  | 'presence'
+  | 'publish'
+  | 'quotas'
+  | 'restore'
+  | 'slots'
+  | 'takelane';
+
+export const runOwn = (client: RedisClient, script: OwnScript, words: ScriptWords): Promise<unknown> =>
+  runScript(client, new URL(`lua/${script}.lua`, import.meta.url), words);
