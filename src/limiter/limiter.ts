@@ -1,6 +1,6 @@
 /**
- * The limiter port: what the journey asks of the state that all replicas share. Two stores keep it: the embedded one, which
- * runs `scheduler.policy.ts` itself, and Redis, whose scripts mirror it. Both give the same results (invariant 12).
+ * The limiter port: what the journey asks of the state that all replicas share. One limiter keeps it
+ * (`shared/limiter.ts`), over logs in Redis or in memory (invariant 12).
  *
  * A call asks to be admitted into a bucket, gets a grant now or later through `onGrant`, and ends the grant's lease
  * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.

@@ -12,7 +12,7 @@ import type { Clock } from '../clock.ts';
 const roundMs = 500;
 /** So many echoes in a row may be overtaken by the reply to a later ping: in a Cluster an echo may take a longer way than the ping. */
 const maxUnheard = 4;
-/** Messages of others begin with another word (`reply.lua`). */
+/** Messages of others begin with another word . */
 const echo = 'echo';
 
 export interface SubscriptionListener {

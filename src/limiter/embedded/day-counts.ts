@@ -1,6 +1,6 @@
 /**
  * Calls of a day by key, in this process's memory: a day begins with the first call of a key and lasts 24 hours, as with
- * rate-limiter-flexible's stock fixed window, which Redis mirrors (`lua/consume.lua`).
+ * rate-limiter-flexible's stock fixed window, as `redis/lua/consume.lua` does in Redis.
  *
  * Time is the clock's alone, so that a change of the system's time ends no day. (The library's own memory store reads the system's.)
  * Keys whose day is over are forgotten.

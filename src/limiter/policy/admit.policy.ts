@@ -1,6 +1,6 @@
 /**
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
- * Part of the specification in `scheduler.policy.ts`; `lua/admit.lua` mirrors it.
+ * Part of the specification in `scheduler.policy.ts`.
  */
 import type { Admission, BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';

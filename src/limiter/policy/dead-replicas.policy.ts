@@ -1,9 +1,9 @@
 /**
  * Replicas that are not heard of any more, and the calls that waited on them: they count as calls that go first until they are
- * forgotten. Part of the specification in `scheduler.policy.ts`; `lua/tick.lua` mirrors it.
+ * forgotten. Part of the specification in `scheduler.policy.ts`.
  *
  * Bounds: one tick forgets `maxPerPump` replicas and as many tickets at most, and reads no more tickets, however long the line is. The
- * next tick goes on behind them, and is due at once (`apply.policy.ts`).
+ * next tick goes on behind them, and is due at once.
  */
 import type { ReplicaId, TicketId } from '../../ids.ts';
 import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';

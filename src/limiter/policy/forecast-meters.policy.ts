@@ -1,6 +1,6 @@
 /**
  * How long a call waits for the meters of its bucket when so many units go before it, from a given time on. Part of the
- * specification in `scheduler.policy.ts`; mirrored in `lua/forecast-at.lua`.
+ * specification in `scheduler.policy.ts`.
  *
  * Owns: the wait for each meter, and what refusals name then. Does not own: which calls go first (`forecast.policy.ts`), what
  * windows make of each other (`nested-windows.policy.ts`). Pure.

@@ -1,6 +1,5 @@
 /**
- * How many calls of other lanes go before a position of a lane. Part of the specification in `scheduler.policy.ts`; mirrored in
- * `lua/forecast-others.lua`.
+ * How many calls of other lanes go before a position of a lane. Part of the specification in `scheduler.policy.ts`.
  *
  * Each call of a lane has a start tag, the next one as much later as its service cost by the lane's weight, and calls go in the order
  * of their tags. So of each lane go those first whose tags are smaller, and no more than wait there, each as large as the mean of its

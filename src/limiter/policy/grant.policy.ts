@@ -1,6 +1,5 @@
 /**
- * A grant: the head of a lane takes its units and gets a lease. Part of the specification in `scheduler.policy.ts`; `lua/pump.lua`
- * mirrors it.
+ * A grant: the head of a lane takes its units and gets a lease. Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
 import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';

@@ -1,7 +1,6 @@
 /**
  * How long a call waits where several windows of one upstream count it: a window that opens does not let everybody go at once who
- * waits for it, because the shorter windows in it go on counting. Part of the specification in `scheduler.policy.ts`; mirrored in
- * `lua/forecast-at.lua`.
+ * waits for it, because the shorter windows in it go on counting. Part of the specification in `scheduler.policy.ts`.
  *
  * Owns: what windows make of each other. Does not own: the wait for one of them (`window-log.policy.ts`, `forecast.policy.ts`). Pure.
  */

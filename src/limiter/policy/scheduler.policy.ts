@@ -1,6 +1,6 @@
 /**
- * The bucket scheduler: who may be sent now, who waits, who is refused. THE specification of admission; the embedded
- * store runs it as it stands, the Redis scripts mirror it, and one property test binds the two.
+ * The bucket scheduler: who may be sent now, who waits, who is refused. THE specification of admission;
+ * every replica folds it over the entries of a log (`shared/fold.ts`).
  *
  * Every transition takes the bucket, an event and the time, changes the bucket, and ends in the same pump:
  * sweep what expired, wake lanes, then grant heads of lanes in fair order while the bucket is open and every meter the
@@ -12,7 +12,7 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
-import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { LeaseToken, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
 import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
 import { forgetDeadReplicas, forgetTheirTickets } from './dead-replicas.policy.ts';
@@ -70,30 +70,14 @@ export function learn(bucket: Bucket, { lease: token, lesson }: Learning, now: n
   return pump(bucket, now);
 }
 
-/** A replica lives, and goes on holding these leases. */
-export interface Tick {
-  readonly replica: ReplicaId;
-  readonly leases: readonly LeaseToken[];
-}
-
-/** Once a second per replica: it lives, its leases go on, and what is due is granted. */
-export function tick(bucket: Bucket, { replica, leases }: Tick, now: number): Effects {
-  bucket.replicas.set(replica, now);
-  for (const token of leases) {
-    const lease = bucket.leases.get(token);
-    if (lease === undefined || lease.stage === 'abandoned' || lease.ticket.replica !== replica) continue;
-    lease.expiresAt = now + lease.ticket.leaseMs;
-    bucket.expiries.set(token, lease.expiresAt);
-  }
-  return upkeep(bucket, now);
-}
-
 /** What is done once a second in a bucket that is in use: the dead and the idle are forgotten, and what is due is granted. */
 export function upkeep(bucket: Bucket, now: number): Effects {
   forgetDeadReplicas(bucket, now);
   forgetTheirTickets(bucket, now);
   forgetIdleLanes(bucket, maxPerPump);
-  return pump(bucket, now);
+  const effects = pump(bucket, now);
+  // The rest of the search is due at once.
+  return bucket.searchedTo === null ? effects : { ...effects, nextAt: now };
 }
 
 /** The time named by `nextAt` has come: grants what has room now. */

@@ -1,6 +1,6 @@
 /**
  * A granted call goes on and ends: it takes its slot of the workspace's ceiling, and its lease is settled once. Part of the
- * specification in `scheduler.policy.ts`; `lua/charge.lua` and `lua/settle.lua` mirror it.
+ * specification in `scheduler.policy.ts`.
  */
 import type { Feedback } from '../../call.ts';
 import type { LaneKey, LeaseToken } from '../../ids.ts';

@@ -1,7 +1,6 @@
 /**
  * How long nobody at all can leave a bucket or a lane, however much room there is: nothing is taken from the meters meanwhile, so
- * that the calls of a line begin to take their turns only afterwards. Part of the specification in `scheduler.policy.ts`; mirrored in
- * `lua/forecast-at.lua`.
+ * that the calls of a line begin to take their turns only afterwards. Part of the specification in `scheduler.policy.ts`.
  *
  * Owns: closings, sleeping lanes, slots of calls of unknown fate; the rounds of a lane with a cap. Does not own: the wait for meters
  * (`forecast-meters.policy.ts`). Pure.

@@ -128,8 +128,8 @@ function appliedIn(
   const beginning = event.kind === 'admit' ? { setting: event.admission.setting } : {};
   change(run, { key: by.bucket, by, ...beginning }, (bucket) => {
     bucket.replicas.set(replica, now);
-    const result = apply(bucket, { replica, events: [event] }, now);
-    reply = result.replies[0] ?? null;
+    const result = apply(bucket, { replica, event }, now);
+    reply = result.reply;
     if (result.closes) run.closed.push({ bucket: by.bucket, closedMs: closedMs(bucket, now) });
     return result;
   });

@@ -506,7 +506,7 @@ export class Shard {
   /** Says what happens in a bucket. Resolves when it was heard, or was lost. */
   #say(
     bucket: BucketKey,
-    event: Exclude<BucketEvent, { kind: 'admit' | 'forecast' | 'tick' }>,
+    event: Exclude<BucketEvent, { kind: 'admit' }>,
     hear: (heard: Heard) => void = () => {},
     urgency: Urgency = 'now',
   ): Promise<void> {

@@ -63,7 +63,7 @@ export type LogEvent =
   | {
       readonly kind: 'in';
       readonly bucket: BucketKey;
-      readonly event: Exclude<BucketEvent, { kind: 'admit' | 'forecast' | 'tick' }>;
+      readonly event: Exclude<BucketEvent, { kind: 'admit' }>;
     }
   | { readonly kind: 'admit'; readonly bucket: BucketKey; readonly admission: StoredAdmission }
   /** Time goes on: whatever is due happens. Also says that the replica lives. */

@@ -8,11 +8,10 @@ import {
   charged,
   reconfigure,
   settle,
-  tick,
   maxOtherLimitsMs,
 } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, bucketWith, call, newBucket, replica } from './scheduling.ts';
+import { admit, bucketWith, call, newBucket, replica, tick } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 
 const plenty: AdmissionOptions = { limit: 1_000 };

@@ -1,17 +1,15 @@
 /** Calls that waited on replicas which are not heard of any more leave their lines, a bounded number at a time. */
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
-import { apply, type BatchResult } from '../../../src/limiter/policy/apply.policy.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import { maxPerPump, replicaLifeMs, type Effects } from '../../../src/limiter/policy/pump.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica } from './scheduling.ts';
+import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 
 const killed = replicaId('killed');
 const ofReplica = (bucket: Bucket, name: string): number =>
   [...bucket.tickets.values()].filter((ticket) => ticket.replica === name).length;
-const ticked = (bucket: Bucket, now: number): BatchResult =>
-  apply(bucket, { replica, events: [{ kind: 'tick', leases: [] }] }, now);
+const ticked = (bucket: Bucket, now: number): Effects => tick(bucket, { replica, leases: [] }, now);
 
 atOrigins('calls that waited on a replica that is not heard of any more', (instant) => {
   const deadAt = instant(1_001 + replicaLifeMs);

@@ -9,12 +9,11 @@ import {
   forecast,
   learn,
   settle,
-  tick,
   type Effects,
   type TimedLesson,
 } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, call, newBucket } from './scheduling.ts';
+import { admit, call, newBucket, tick } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 
 const done: Settlement = { kind: 'succeeded', spent: null };

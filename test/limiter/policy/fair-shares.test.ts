@@ -4,9 +4,9 @@ import type { Costs } from '../../../src/call.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { serviceCost } from '../../../src/limiter/policy/waiting-costs.policy.ts';
 import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
-import { forecast, settle, tick, type Effects } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { forecast, settle, type Effects } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica } from './scheduling.ts';
+import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 
 const windowMs = 60_000;

@@ -15,10 +15,9 @@ import {
   isIdle,
   pumpOnly,
   settle,
-  tick,
 } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, call, newBucket, bucketWith, replica } from './scheduling.ts';
+import { admit, call, newBucket, bucketWith, replica, tick } from './scheduling.ts';
 
 const ids = (grants: readonly { readonly ticket: string }[]): string[] => grants.map(({ ticket }) => ticket);
 function first<T>(list: readonly T[]): T {

@@ -2,6 +2,7 @@
 import { replicaId, type LeaseToken, type ReplicaId } from '../../../src/ids.ts';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
+import type { Effects } from '../../../src/limiter/policy/pump.policy.ts';
 import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
@@ -46,6 +47,22 @@ export function bucketWith(
   return { bucket, grants };
 }
 
+/** The replica is heard of, its leases go on, and the bucket has its upkeep. */
+export function tick(
+  bucket: Bucket,
+  { replica: of, leases }: { readonly replica: ReplicaId; readonly leases: readonly LeaseToken[] },
+  now: number,
+): Effects {
+  bucket.replicas.set(of, now);
+  for (const token of leases) {
+    const lease = bucket.leases.get(token);
+    if (lease === undefined || lease.stage === 'abandoned' || lease.ticket.replica !== of) continue;
+    lease.expiresAt = now + lease.ticket.leaseMs;
+    bucket.expiries.set(token, lease.expiresAt);
+  }
+  return scheduler.upkeep(bucket, now);
+}
+
 /** Lets time pass, a tick at a time and whenever the pump asks for it; tells when each ticket was granted. */
 export function runOn(
   bucket: Bucket,
@@ -57,7 +74,7 @@ export function runOn(
   const held = [...leases];
   let now = from;
   while (now <= until) {
-    const effects = scheduler.tick(bucket, { replica, leases: held }, now);
+    const effects = tick(bucket, { replica, leases: held }, now);
     for (const each of effects.grants) {
       granted.set(each.ticket, now);
       held.push(each.lease);

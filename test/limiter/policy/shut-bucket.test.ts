@@ -3,9 +3,9 @@ import { expect, test } from '@jest/globals';
 import { leaseToken } from '../../../src/ids.ts';
 import type { Feedback } from '../../../src/call.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import { settle, tick, type TimedLesson } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { settle, type TimedLesson } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica } from './scheduling.ts';
+import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 
 const limit = 6_000;
 const windowMs = 60_000;

@@ -7,6 +7,7 @@ import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { admission } from '../../support/admission.ts';
 import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
+import { tick } from '../../limiter/policy/scheduling.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import type { Counter } from './counters.ts';
 import { Link } from './links.ts';
@@ -147,7 +148,7 @@ class Run {
   #tick(replica: number): void {
     this.#report(replica, () =>
       this.#carryOut(
-        scheduler.tick(this.#bucket, { replica: replicaId(String(replica)), leases: [] }, this.#storeTime),
+        tick(this.#bucket, { replica: replicaId(String(replica)), leases: [] }, this.#storeTime),
       ),
     );
     this.#at(this.#now + 1_000, () => this.#tick(replica));

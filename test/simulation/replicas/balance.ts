@@ -4,7 +4,7 @@
  */
 import { ceilingKey, replicaId } from '../../../src/ids.ts';
 import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
-import { tick } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { tick } from '../../limiter/policy/scheduling.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { highest, perDayOf, perMinuteOf } from '../rules.ts';
 import type { Arrival, Upstream } from '../upstream.ts';

@@ -236,10 +236,10 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   applied({ event, reply }: Done, model: StoredBucket, asked: Asked): void {
     const now = this.#monotonic();
-    if (event.kind === 'forecast') return;
-    if (event.kind === 'admit' || event.kind === 'reconfigure') this.onHeard(model.key, now);
-    if (event.kind === 'admit' && isCall(event.admission.ticket)) this.#admitted(model, event, reply, now);
-    if (event.kind === 'settle' && reply.kind === 'lease') {
+    if (event?.kind === 'admit' || event?.kind === 'reconfigure') this.onHeard(model.key, now);
+    if (event?.kind === 'admit' && reply !== null && isCall(event.admission.ticket))
+      this.#admitted(model, event, reply, now);
+    if (event?.kind === 'settle' && reply?.kind === 'lease') {
       if (reply.known) this.#settled(model, asked, event, now);
       else {
         const call = this.leases.get(event.lease)?.call;
@@ -247,8 +247,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       }
     }
     if (model.bucket === null) return;
-    if (this.keepsLog) this.#noteEvent(event, model, asked);
-    const entered = event.kind === 'admit' ? event.admission.ticket : null;
+    if (this.keepsLog && event !== null) this.#noteEvent(event, model, asked);
+    const entered = event?.kind === 'admit' ? event.admission.ticket : null;
     this.#fairness.check(model, entered, now);
     for (const [at, { ticket, lease }] of model.effects.grants.entries()) {
       if (!isCall(ticket)) continue;

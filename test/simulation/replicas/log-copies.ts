@@ -84,9 +84,7 @@ export class LogCopies {
       }
       // What the events of one entry grant in a bucket is judged together, as what a pump grants.
       copied.effects = pumped;
-      const tick = { kind: 'tick', leases: [] } as const;
-      const reply = { kind: 'tick', waitingHere: 0, meters: [], missing: [] } as const;
-      this.#watch.applied({ event: tick, reply, grants: own }, copied, asked);
+      this.#watch.applied({ event: null, reply: null, grants: own }, copied, asked);
     }
   }
 

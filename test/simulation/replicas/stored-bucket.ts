@@ -11,8 +11,9 @@ export interface Asked {
 
 /** What became of one event. */
 export interface Done {
-  readonly event: BucketEvent;
-  readonly reply: EventReply;
+  /** `null` = time has gone on. */
+  readonly event: BucketEvent | null;
+  readonly reply: EventReply | null;
   readonly grants: readonly Granted[];
 }
 
