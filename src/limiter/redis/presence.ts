@@ -16,15 +16,10 @@ import type { RedisClient, RedisConnection } from '../../redis/connection.ts';
 import { serverFacts } from '../../redis/server-info.policy.ts';
 import type { Found, Replica } from './replica.ts';
 import { RedisUnusable } from '../../redis/redis-unusable.ts';
-import { StoreClock } from './store-clock.ts';
 
 const beatMs = 1_000;
 /** Heartbeats follow each other so fast while this replica waits for the end of a doubt. Milliseconds. */
 const doubtBeatMs = 100;
-/** A grant that must not be used now goes back to its lane for so long. Milliseconds. */
-const withholdMs = 150;
-/** After this time every replica has had the time to enter its tickets again. Milliseconds. */
-const recoveryGraceMs = 1_300;
 /** A replica counts as alive for this long after a heartbeat (`presence.lua`). Milliseconds. */
 const lifeMs = 5_000;
 /** How long a new replica learns of a past loss: longer than any lease. Milliseconds. */
@@ -69,7 +64,6 @@ interface Beat extends Known {
   readonly isChange: boolean;
   readonly now: number;
   readonly count: number;
-  readonly backAgoMs: number | null;
   readonly heldAgoMs: number;
   /** The doubt that is open, and since when; `null` = none is. */
   readonly doubt: { readonly name: string; readonly agoMs: number } | null;
@@ -90,7 +84,6 @@ type Doubt =
 
 export class Presence implements Replica {
   readonly id: ReplicaId;
-  readonly storeClock = new StoreClock();
   readonly #parts: PresenceParts;
   readonly #watchers: (() => void)[] = [];
   #census: Census = { replicas: 1, fullAt: null };
@@ -98,17 +91,14 @@ export class Presence implements Replica {
   #known: Known | null = null;
   #doubt: Doubt = { kind: 'none' };
   #check: () => Promise<Found | null> = () => Promise.resolve('whole');
-  #onServerKnown = (): void => {};
   /** A heartbeat was answered on the connection that is open now. Before that nobody knows what that server has. */
   #isServerKnown = false;
   /** A primary of the Cluster changed, and no heartbeat has reported that yet. */
   #mustDoubt = false;
-  #lostAt: number | null = null;
   /** Monotonic milliseconds at which the hold of serialized calls began that all replicas share; `null` = none did. */
   #heldSince: number | null = null;
   /** How many losses were noticed. */
   #losses = 0;
-  #backAt: number | null = null;
   #primaries = '';
   #run: ((beat: (client: RedisClient) => Promise<void>) => Promise<void>) | null = null;
   #cancel = (): void => {};
@@ -129,31 +119,12 @@ export class Presence implements Replica {
     return this.#census.replicas;
   }
 
-  lostAt(): number | null {
-    return this.#lately(this.#lostAt);
-  }
-
   heldSince(): number | null {
     return this.#lately(this.#heldSince);
   }
 
   losses(): number {
     return this.#losses;
-  }
-
-  backAt(): number | null {
-    return this.#backAt;
-  }
-
-  get isServerKnown(): boolean {
-    return this.#isServerKnown;
-  }
-
-  withholdsMs(isCapped: boolean): number {
-    if (!this.#isServerKnown) return withholdMs;
-    if (this.#doubt.kind === 'none') return 0;
-    const agoMs = this.#parts.clock.monotonic() - this.#doubt.since;
-    return isCapped || agoMs < recoveryGraceMs ? withholdMs : 0;
   }
 
   async beat(client: RedisClient, comesBack = false): Promise<void> {
@@ -175,16 +146,12 @@ export class Presence implements Replica {
     // Everything is read before anything is believed.
     const beat = beatOf(await runOwn(client, 'presence', { keys: presenceKeys, argv }));
     if (mustDoubt) this.#mustDoubt = false;
-    this.storeClock.note(beat.now, sentAt, clock.monotonic());
-    this.#backAt = beat.backAgoMs === null ? null : sentAt - beat.backAgoMs;
     this.#census = this.#counted(beat.count, comesBack);
     // Another heartbeat may have been answered meanwhile: what is known never goes back.
     if (isOlder(beat, this.#known)) return;
     this.#noticeEpoch(beat);
     this.#noticeDoubt(beat, sentAt);
-    const wasServerKnown = this.#isServerKnown;
     this.#isServerKnown = true;
-    if (!wasServerKnown) this.#onServerKnown();
   }
 
   async checkServer(): Promise<void> {
@@ -198,10 +165,6 @@ export class Presence implements Replica {
 
   onDoubt(check: () => Promise<Found | null>): void {
     this.#check = check;
-  }
-
-  onServerKnown(watcher: () => void): void {
-    this.#onServerKnown = watcher;
   }
 
   start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void {
@@ -245,7 +208,7 @@ export class Presence implements Replica {
     const isOther = known !== null && (known.order !== beat.order || known.start !== beat.start);
     if (!isOther && !(known === null && beat.isChange && agoMs < rememberedMs)) return;
     this.#heldSince = clock.monotonic() - beat.heldAgoMs;
-    this.#noteLoss(agoMs);
+    this.#noteLoss();
   }
 
   #noticeDoubt({ doubt }: Beat, sentAt: number): void {
@@ -277,10 +240,9 @@ export class Presence implements Replica {
     return at === null || this.#parts.clock.monotonic() - at > rememberedMs ? null : at;
   }
 
-  #noteLoss(agoMs: number): void {
-    const { clock, telemetry } = this.#parts;
+  #noteLoss(): void {
+    const { telemetry } = this.#parts;
     this.#losses += 1;
-    this.#lostAt = clock.monotonic() - agoMs;
     telemetry.log.warn('Redis began a new epoch');
     for (const watcher of this.#watchers) watcher();
   }
@@ -311,7 +273,7 @@ const isOlder = (beat: Known, known: Known | null): boolean =>
   known !== null && (beat.order < known.order || (beat.order === known.order && beat.beats < known.beats));
 
 function beatOf(reply: unknown): Beat {
-  const [order, start, kind, beats, now, count, backAgoMs, heldAgoMs, doubt, doubtAgoMs] = listOf(reply);
+  const [order, start, kind, beats, now, count, , heldAgoMs, doubt, doubtAgoMs] = listOf(reply);
   return {
     order: amountOf(order),
     start: textOf(start),
@@ -319,7 +281,6 @@ function beatOf(reply: unknown): Beat {
     isChange: textOf(kind) === 'change',
     now: numberOf(now),
     count: amountOf(count),
-    backAgoMs: backAgoMs === '' || backAgoMs === undefined ? null : amountOf(backAgoMs),
     // The clock of Redis may have been set back.
     heldAgoMs: Math.max(0, numberOf(heldAgoMs)),
     doubt: doubt === '' ? null : { name: textOf(doubt), agoMs: Math.max(0, numberOf(doubtAgoMs)) },

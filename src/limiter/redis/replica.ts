@@ -1,19 +1,14 @@
 /** This replica among the others, as the parts over Redis see it. A port: `presence.ts` keeps it. */
 import type { ReplicaId } from '../../ids.ts';
 import type { RedisClient } from '../../redis/connection.ts';
-import type { StoreClock } from './store-clock.ts';
 
 /** What a check of everything that this replica holds in Redis came to. */
 export type Found = 'whole' | 'missing';
 
 export interface Replica {
   readonly id: ReplicaId;
-  /** Redis' time: each heartbeat names it, and so does every reply of a bucket. */
-  readonly storeClock: StoreClock;
   /** Number of live replicas, this one included. At least 1; stays as it is while Redis is unavailable. */
   count(): number;
-  /** Monotonic milliseconds at which Redis last lost data, as far as known; `null` = never in this time. */
-  lostAt(): number | null;
   /**
    * Monotonic milliseconds at which the hold of serialized calls began, the same for all replicas: with the first of the losses
    * that came within a lease of one another's hold. `null` = no loss in this time.
@@ -21,19 +16,11 @@ export interface Replica {
   heldSince(): number | null;
   /** How many losses this replica has noticed. */
   losses(): number;
-  /** Monotonic milliseconds at which the first replica was back on Redis after its latest absence; `null` = not lately. */
-  backAt(): number | null;
   /** Sends a heartbeat now, and learns of losses of data. `comesBack`: this replica was without Redis. */
   beat(client: RedisClient, comesBack?: boolean): Promise<void>;
   /** Rejects when the server that serves now cannot be used. */
   checkServer(): Promise<void>;
   onLoss(watcher: () => void): void;
-  /**
-   * For how long a grant that comes now must not be used, milliseconds; 0 = it may be. While it is not known whether the server
-   * that serves now has everything, grants go back to their lanes: all of them until every replica has had the time to enter its
-   * tickets again, those of capped lanes until all replicas have checked.
-   */
-  withholdsMs(isCapped: boolean): number;
   /** Beats once a second from now on. */
   start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void;
   close(): void;

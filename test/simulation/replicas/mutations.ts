@@ -56,7 +56,7 @@ export const replicaMutations: readonly Mutation[] = [
     'giveLeaseUnitsBack(bucket, lease, now);',
     'giveLeaseUnitsBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
-  row('7', 'a new epoch is not noticed', presence, '    this.#noteLoss(agoMs);\n', ''),
+  row('7', 'a new epoch is not noticed', presence, '    this.#noteLoss();\n', ''),
   row(
     '7',
     'tickets of dead replicas keep their positions',
