@@ -184,7 +184,9 @@ class CountingServer extends Server {
   commands = new Map<string, number>();
 
   override execute(command: string, words: readonly string[]): unknown {
-    this.#count(command.replace(/^sluice_/, ''));
+    // Without events it only asks what is new.
+    const asks = command === scriptCommand('append') && ['', '[]'].includes(words[8] ?? '');
+    this.#count(asks ? 'news' : command.replace(/^sluice_/, ''));
     if (command === scriptCommand('append')) {
       // Three keys, and what the replica has of the log, come before the events.
       for (const event of JSON.parse(words[8] || '[]') as LogEvent[]) {

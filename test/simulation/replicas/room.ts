@@ -80,9 +80,8 @@ export class Room {
 
   /** Nobody says what a killed replica had under way: in a term of the log that begins within a lease, lanes with a cap wait one more. */
   #mayKeepLanes(now: number): boolean {
-    const { faults, leaseMs, limiter } = this.#ledger.plan;
-    const isKillOpen = faults.some(({ kind, at }) => kind === 'kill' && at <= now && now <= at + 2 * leaseMs);
-    return limiter === 'log' && isKillOpen;
+    const { faults, leaseMs } = this.#ledger.plan;
+    return faults.some(({ kind, at }) => kind === 'kill' && at <= now && now <= at + 2 * leaseMs);
   }
 
   #underWay(is: (lease: Lease) => boolean): Lease[] {
