@@ -111,12 +111,14 @@ export type DocumentCost =
   /** A call went ahead and its response stated no cost: the estimate is all there is. */
   | { readonly kind: 'unreported' };
 
-/** What is not granted because replicas have not said yet which calls they have under way. */
+/** What is not granted because it is not known which calls other replicas have under way. */
 export type Withheld =
   /** Nothing is granted. */
   | { readonly what: 'all' }
-  /** Lanes with a cap on calls in flight wait, until this time at most. */
-  | { readonly what: 'capped_lanes'; readonly until: number };
+  /** Lanes with a cap on calls in flight wait, until this time at most: the other replicas may say it sooner. */
+  | { readonly what: 'capped_lanes'; readonly until: number }
+  /** The same for the replica that goes on alone: until then, as nobody will say it. */
+  | { readonly what: 'capped_lanes_alone'; readonly until: number };
 
 export interface Bucket {
   readonly meters: Map<MeterName, Meter>;
@@ -152,7 +154,7 @@ export interface Bucket {
   closedUntil: number | null;
   /** When a response last closed the bucket. */
   closedAt: number | null;
-  /** Only in a shared log, at the beginning of a term; `null` = nothing is withheld. Forecasts do not count on it. */
+  /** At the beginning of a term; `null` = nothing is withheld. Forecasts count on what ends at a known time. */
   withheld: Withheld | null;
   /** Virtual time: start tag of the last granted ticket. */
   virtual: number;

@@ -92,7 +92,7 @@ function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: nu
   const ofBucket = bucketStandstill(bucket, now);
   const all = needsOf(bucket, position, elsewhere === null ? [] : othersAhead(bucket, position, elsewhere));
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
-  const ofLane = laneStandstill(position, ofBucket, now);
+  const ofLane = laneStandstill(bucket, position, now);
   if (ofLane.waitMs > ofBucket.waitMs) {
     // Calls of other lanes do not stand still with this one.
     const own = needsOf(bucket, position, []);

@@ -41,7 +41,10 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
   return lane;
 }
 
-/** A change of the ceiling's limits wakes a lane that slept because of them: its next grant finds out what the new ones allow. */
+/**
+ * A change of the ceiling's limits wakes a lane that slept because of them: its next grant finds out what the new ones allow. A lane
+ * without a cap does not wait for what other replicas may have under way.
+ */
 export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
   if (lane.weight !== setting.weight) {
     if (lane.line.size > 0) bucket.waitingWeight += setting.weight - lane.weight;
@@ -49,6 +52,7 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
   }
   if (lane.maxInFlight !== setting.maxInFlight) {
     lane.maxInFlight = setting.maxInFlight;
+    if (lane.maxInFlight === null) wake(bucket, lane, ['term']);
     refreshReadiness(bucket, lane);
   }
   lane.perMinute = setting.perMinute;

@@ -125,7 +125,8 @@ export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolea
 /** True when a call of the lane may be under way of which its replica has not told yet: the lane sleeps until then. */
 function waitsForReplicas(bucket: Bucket, { lane }: Head, now: number): boolean {
   const { withheld } = bucket;
-  if (lane.maxInFlight === null || withheld?.what !== 'capped_lanes' || withheld.until <= now) return false;
+  if (lane.maxInFlight === null || withheld === null || withheld.what === 'all' || withheld.until <= now)
+    return false;
   sleep(bucket, lane, { because: 'term', until: withheld.until });
   return true;
 }

@@ -34,19 +34,24 @@ export const bucketStandstill = (bucket: Bucket, now: number): Forecast => ({
 });
 
 /** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
-export function laneStandstill(position: CappedLane, ofBucket: Forecast, now: number): Forecast {
+export function laneStandstill(bucket: Bucket, position: CappedLane, now: number): Forecast {
   const { lane } = position;
-  let longest = ofBucket;
+  let longest = bucketStandstill(bucket, now);
   for (const reason of sleepReasons) {
     const until = lane?.asleep.get(reason);
     if (until !== undefined && until - now > longest.waitMs)
       longest = { waitMs: until - now, heldBy: heldBySleep[reason] };
   }
-  const heldUntil = slotsHeldUntil(position);
-  if (heldUntil !== null && heldUntil - now > longest.waitMs)
-    longest = { waitMs: heldUntil - now, heldBy: 'serialized' };
+  for (const until of [slotsHeldUntil(position), withheldUntil(bucket, position)]) {
+    if (until !== null && until - now > longest.waitMs)
+      longest = { waitMs: until - now, heldBy: 'serialized' };
+  }
   return longest;
 }
+
+/** Until when the lane waits for calls of other replicas; `null` = it does not, or they may say sooner that there are none. */
+const withheldUntil = ({ withheld }: Bucket, { maxInFlight }: CappedLane): number | null =>
+  maxInFlight !== null && withheld?.what === 'capped_lanes_alone' ? withheld.until : null;
 
 /** When the first slot of a lane comes back of which calls of unknown fate hold all; `null` = there is another one. */
 function slotsHeldUntil({ lane, maxInFlight }: CappedLane): number | null {

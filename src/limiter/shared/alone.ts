@@ -2,7 +2,7 @@
  * A replica goes on alone while the log is away: over a log of its own in memory, from a copy of the state that it last had, with
  * its share of every limit.
  *
- * Owns: the share, the guard of this time, what was used. Does not own: when this time begins and ends (`shard.ts`).
+ * Owns: the share, what was used. Does not own: when this time begins and ends (`shard.ts`).
  * Keeps: a capped lane waits one lease first, because calls that other replicas were granted may be under way. Beyond that nothing
  * keeps replicas that are alone from overlapping in one lane.
  */
@@ -17,7 +17,6 @@ import { levelAt } from '../policy/meter.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
 import { duplicate } from './duplicate.ts';
-import type { Guarded, LaneGuard, LaneReply } from './lane-guard.ts';
 import type { LogEvent, UsedUnits } from './state.ts';
 
 export interface AloneParts {
@@ -32,8 +31,6 @@ export interface AloneParts {
 
 export class Alone {
   readonly copy: Copy;
-  /** Of capped lanes. */
-  readonly guard: LaneGuard;
   readonly #replicas: number;
   /** What holds for buckets that were known when this time began, or were reconfigured since. */
   readonly #settings = new Map<BucketKey, BucketSetting>();
@@ -44,14 +41,14 @@ export class Alone {
   >();
 
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
-    const state = duplicate(shared.state);
+    const { term } = shared.state;
     const { sequence, mark } = shared.last ?? { sequence: 0, mark: firstMark };
     // A log that was never seen has the time of a server's clock.
-    const at = state.term === null ? clock.now() : shared.log.now();
-    const after = { sequence, mark, term: state.term?.number ?? 1, at };
+    const at = term === null ? clock.now() : shared.log.now();
+    const state = { ...duplicate(shared.state), aloneSince: at };
+    const after = { sequence, mark, term: term?.number ?? 1, at };
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
-    this.guard = new OpeningGuard(clock, clock.monotonic() + leaseMs);
     this.copy = new Copy({ clock, replica, leaseMs, log, user, state });
     for (const [bucket, { meters }] of state.buckets) {
       const inForce: MeterSetting[] = [];
@@ -119,22 +116,4 @@ export class Alone {
     const share = meters.map((meter) => ({ ...meter, limit: quotaShare(meter.limit, this.#replicas) }));
     return { meters: share, learn: false, probe };
   }
-}
-
-/** Lets nobody pass before `opensAt` (monotonic milliseconds), and everybody afterwards: there is one copy, which keeps the cap. */
-class OpeningGuard implements LaneGuard {
-  readonly #clock: Clock;
-  readonly #opensAt: number;
-
-  constructor(clock: Clock, opensAt: number) {
-    this.#clock = clock;
-    this.#opensAt = opensAt;
-  }
-
-  async take(_call: Guarded, _keepMs: number): Promise<LaneReply> {
-    const retryInMs = this.#opensAt - this.#clock.monotonic();
-    return retryInMs > 0 ? { kind: 'taken by another', retryInMs } : { kind: 'taken' };
-  }
-
-  async free(): Promise<void> {}
 }

@@ -200,8 +200,12 @@ function awaitNoMore({ state, replica, now }: Run): void {
   for (const key of waiting) state.grantsDue.set(key, now);
 }
 
-/** What is withheld by now, as not all replicas have said which calls they have under way. */
-function withheldBy({ term, leaseMs }: SharedState, now: number): Withheld | null {
+/** What is withheld by now, as it is not known which calls all replicas have under way. */
+function withheldBy({ term, leaseMs, aloneSince }: SharedState, now: number): Withheld | null {
+  if (aloneSince !== undefined) {
+    const until = aloneSince + leaseMs;
+    return now < until ? { what: 'capped_lanes_alone', until } : null;
+  }
   if (term === null || term.awaited.length === 0) return null;
   if (now < term.beganAt + holdMs) return { what: 'all' };
   // By then the leases of a replica that is not heard of have ended.

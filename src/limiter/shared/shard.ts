@@ -307,9 +307,7 @@ export class Shard {
 
   /** What is asked before a call of the lane is sent; `null` = nothing is. */
   #guardOf({ admission: { maxInFlight } }: OwnCall): LaneGuard | null {
-    if (maxInFlight === null) return null;
-    if (this.#phase.kind === 'alone') return this.#phase.alone.guard;
-    return maxInFlight === 1 ? this.#parts.guard : null;
+    return maxInFlight === 1 && this.#phase.kind !== 'alone' ? this.#parts.guard : null;
   }
 
   #userOfShared(): CopyUser {
@@ -452,7 +450,8 @@ export class Shard {
 
   #send(call: OwnCall, held: HeldGrant): void {
     const { replicas, onLeaseLost } = this.#parts;
-    if (held.origin.kind === 'alone' && held.guard !== null && replicas() > 1) onLeaseLost('unavailable');
+    const isCapped = call.admission.maxInFlight !== null;
+    if (held.origin.kind === 'alone' && isCapped && replicas() > 1) onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
     if (call.answer === null) this.#parts.listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
@@ -694,9 +693,11 @@ export class Shard {
   }
 
   #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
-    const { ticket, bucket, lane } = admission;
+    const { ticket, bucket, lane, maxInFlight } = admission;
     const { token, grantedAt, expiresAt } = lease;
-    const isLate = isTooLate(this.#copy.log.now() - grantedAt);
+    // A lane with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
+    const isOfLog = origin.kind === 'alone' && maxInFlight !== null;
+    const isLate = isOfLog || isTooLate(this.#copy.log.now() - grantedAt);
     this.#onGrant({ ticket, bucket, lane, lease: token, expiresAt, origin, isLate });
   }
 

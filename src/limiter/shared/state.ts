@@ -24,6 +24,8 @@ export interface Term {
 export interface SharedState {
   /** How long a lease lives after its replica was last heard of, milliseconds. */
   readonly leaseMs: number;
+  /** Since when the replica of this state goes on alone (`alone.ts`); absent in the log of all replicas. */
+  readonly aloneSince?: number;
   /** `null` before the first entry. */
   term: Term | null;
   /** Replicas that may have leases, by the time of their last entry. */

@@ -78,79 +78,71 @@ describe('when Redis is available again', () => {
     expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
   });
 
-  // Replicas that were not heard of for more than a lease are not waited for.
-  test.failing(
-    'every replica reports what it sent, also after other replicas have reported and their calls wait again',
-    async () => {
-      const two = await redis.replica('two');
-      const three = await redis.replica('three');
-      const all = [one, two, three];
-      await redis.pass(1_500);
-      const options = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
-      const enter = async (name: string, count: number): Promise<void> => {
-        for (const [at, { limiter, grants }] of all.entries()) {
-          for (let n = 0; n < count; n += 1) {
-            const arrivedAt = redis.clock.monotonic() + n / 64;
-            const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...options, arrivedAt }));
-            asking.then(
-              (reply) => reply.kind === 'granted' && grants.push(reply.grant),
-              () => {},
-            );
-          }
+  test('every replica reports what it sent, also after other replicas have reported and their calls wait again', async () => {
+    const two = await redis.replica('two');
+    const three = await redis.replica('three');
+    const all = [one, two, three];
+    await redis.pass(1_500);
+    const options = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
+    const enter = async (name: string, count: number): Promise<void> => {
+      for (const [at, { limiter, grants }] of all.entries()) {
+        for (let n = 0; n < count; n += 1) {
+          const arrivedAt = redis.clock.monotonic() + n / 64;
+          const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...options, arrivedAt }));
+          asking.then(
+            (reply) => reply.kind === 'granted' && grants.push(reply.grant),
+            () => {},
+          );
         }
-        await redis.pass(50);
-      };
-      // The bucket is full, and calls of every replica wait.
-      const filledAt = redis.clock.monotonic();
-      await enter('before', 500);
-      await redis.pass(1_500);
-      await loseRedis();
-      await redis.pass(30_000);
-      const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
-      redis.isUnavailable = false;
-      redis.cut.add('two').add('three');
-      await redis.pass(400);
-      redis.cut.delete('two');
-      await redis.pass(300);
-      redis.cut.clear();
-      await redis.pass(3_000);
-      expect(all.map(({ modes }) => modes.at(-1))).toEqual(['redis', 'redis', 'redis']);
-      expect(sent()).toBeLessThanOrEqual(600 + (redis.clock.monotonic() - filledAt) / 100);
-      for (const replica of [two, three]) {
-        const closing = replica.close();
-        await redis.pass(1_000);
-        await closing;
       }
-    },
-  );
+      await redis.pass(50);
+    };
+    // The bucket is full, and calls of every replica wait.
+    const filledAt = redis.clock.monotonic();
+    await enter('before', 500);
+    await redis.pass(1_500);
+    await loseRedis();
+    await redis.pass(30_000);
+    const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
+    redis.isUnavailable = false;
+    redis.cut.add('two').add('three');
+    await redis.pass(400);
+    redis.cut.delete('two');
+    await redis.pass(300);
+    redis.cut.clear();
+    await redis.pass(3_000);
+    expect(all.map(({ modes }) => modes.at(-1))).toEqual(['redis', 'redis', 'redis']);
+    expect(sent()).toBeLessThanOrEqual(600 + (redis.clock.monotonic() - filledAt) / 100);
+    for (const replica of [two, three]) {
+      const closing = replica.close();
+      await redis.pass(1_000);
+      await closing;
+    }
+  });
 });
 
 describe('while Redis is unavailable', () => {
   const oneAtATime: AdmissionOptions = { ...stated(600), lane: 'capped', maxInFlight: 1 };
 
-  // The guard of this time keeps it, of which a forecast knows nothing.
-  test.failing(
-    'a capped call that cannot wait until leases of Redis have ended is refused at once, with that time',
-    async () => {
-      await loseRedis();
-      const asked = ['no', 'soon', 'later', 'behind'].map((name, n) =>
-        one.limiter.admit(admission(name, { ...oneAtATime, maxWaitMs: [0, 5_000, 60_000, 10_000][n] ?? 0 })),
-      );
-      await redis.pass(50);
-      const [no, soon, later, behind] = await Promise.all(asked);
-      for (const reply of [no, soon, behind])
-        expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'serialized' });
-      for (const reply of [no, soon, later]) {
-        const ms =
-          reply?.kind === 'refused' ? reply.retryInMs : reply?.kind === 'queued' ? reply.forecastMs : 0;
-        expect(ms).toBeGreaterThan(12_000);
-        expect(ms).toBeLessThanOrEqual(15_000);
-      }
-      expect(later).toMatchObject({ kind: 'queued', heldBy: 'serialized' });
-      await redis.pass(15_000);
-      expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
-    },
-  );
+  test('a capped call that cannot wait until leases of Redis have ended is refused at once, with that time', async () => {
+    await loseRedis();
+    const asked = ['no', 'soon', 'later', 'behind'].map((name, n) =>
+      one.limiter.admit(admission(name, { ...oneAtATime, maxWaitMs: [0, 5_000, 60_000, 10_000][n] ?? 0 })),
+    );
+    await redis.pass(50);
+    const [no, soon, later, behind] = await Promise.all(asked);
+    for (const reply of [no, soon, behind])
+      expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'serialized' });
+    for (const reply of [no, soon, later]) {
+      const ms =
+        reply?.kind === 'refused' ? reply.retryInMs : reply?.kind === 'queued' ? reply.forecastMs : 0;
+      expect(ms).toBeGreaterThan(12_000);
+      expect(ms).toBeLessThanOrEqual(15_000);
+    }
+    expect(later).toMatchObject({ kind: 'queued', heldBy: 'serialized' });
+    await redis.pass(15_000);
+    expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
+  });
 
   const change = (limit: number | null) => {
     const { setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission('x', stated(limit));

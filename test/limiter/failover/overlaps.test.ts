@@ -113,8 +113,7 @@ describe('a reload while calls of a capped lane wait without Redis for the lease
     expect(granted()).toEqual(['first', 'second', 'third']);
   });
 
-  // Their lanes sleep until the guard opens; a reload does not wake them.
-  test.failing('which removes the cap: they are sent at once, before the calls behind them', async () => {
+  test('which removes the cap: they are sent at once, before the calls behind them', async () => {
     await reload(null);
     expect(granted()).toEqual(['first', 'second', 'third']);
   });

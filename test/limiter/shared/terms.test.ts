@@ -106,6 +106,16 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(10 + leaseMs, 'r1', tick))).toEqual(['b']);
   });
 
+  test('a lane that loses its cap goes on at once', () => {
+    const { say } = secondTerm(instant, ['r1', 'r2']);
+    say(10, 'r1', call('b', serial), here(2));
+    expect(granted(say(10 + holdMs, 'r1', tick))).toEqual([]);
+    const lanes = [{ ...uncapped, lane: laneKey('serial') }];
+    const event = { kind: 'reconfigure', setting, lanes } as const;
+    const change: LogEvent = { kind: 'in', bucket: bucketOf('bucket'), event };
+    expect(granted(say(11 + holdMs, 'r1', change))).toEqual(['b']);
+  });
+
   test('lanes with a cap go on as soon as the silent replica has said here', () => {
     const { say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('a', serial), call('b', { ...serial, lane: 'other', bucket: 'other' }), here(2));
