@@ -1,21 +1,11 @@
 /**
- * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run
- * twice.
- *
- * Owns: choosing the right reader for a request. Does not own: the arithmetic of tokens (`charge.policy.ts`), GraphQL
- * (`graphql-document.policy.ts`), forms (`multipart.policy.ts`), and what is learned later. Invariant: the body is
+ * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run twice. The body is
  * parsed at most once, never changed, never required to be valid; a call we do not understand costs one request.
  */
-import type { Costs, UpstreamKind } from '../call.ts';
-import { chargeOf, chargeOfSize, type Operation } from './charge.policy.ts';
-import { isRecord, stringAt, type JsonRecord } from './feedback/json.policy.ts';
-import { describeGraphql } from './graphql-document.policy.ts';
-import { methodOverrides } from './method-override.policy.ts';
-import { tierOf } from './model-class.policy.ts';
-import { countsTokens, createsWhatStays, operationOf } from './model-operation.policy.ts';
-import { boundaryOf, formFields } from './multipart.policy.ts';
-import { beginningOf } from './prompt-beginning.policy.ts';
-import type { TokenGuess } from './token-estimate.policy.ts';
+import { Kind, parse, type OperationDefinitionNode, type SelectionNode } from 'graphql';
+import type { UpstreamKind } from '../call.ts';
+import { isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import { describeModelCall, maxParsedBody, type ModelCall } from './model-call.policy.ts';
 
 /** A call's request as far as it can be judged. */
 export interface CallRequest {
@@ -28,19 +18,10 @@ export interface CallRequest {
   readonly body: Buffer;
 }
 
-export interface CallDescription {
+/** Members of {@link ModelCall} have their neutral values for other upstreams. */
+export interface CallDescription extends Omit<ModelCall, 'countsTokens'> {
   /** Which of the upstream's limits it counts against. */
   readonly callClass: 'default' | 'rest' | 'graphql';
-  /** Model, or deployment where the path names one; `null` = none named. At most 256 characters. */
-  readonly model: string | null;
-  /** Tier that has a quota of its own; `''` = the ordinary one. */
-  readonly tier: string;
-  /** Pessimistic reservation per meter. */
-  readonly costs: Costs;
-  /** What the tokens of the call are guessed from, by a guess that learns; `null` = they are not guessed. */
-  readonly guess: TokenGuess | null;
-  /** How its prompt begins, to be hashed; `null` = not known. */
-  readonly beginning: string | null;
   /** RFC 9110 safe method, or a GraphQL query; and every method that the request asks for in its place is safe too. */
   readonly safe: boolean;
   /** Safe, or PUT or DELETE; likewise. */
@@ -49,27 +30,8 @@ export interface CallDescription {
   readonly costKey: string | null;
   /** The request carries the upstream's own protection against running twice. */
   readonly hasOwnIdempotency: boolean;
-  /** Generates or edits pictures. */
-  readonly makesImages: boolean;
-  /** A POST to a language model that creates nothing that stays: running it twice costs money and not correctness. */
-  readonly onlyCosts: boolean;
 }
 
-/**
- * Longer bodies (bytes) are not parsed but judged by their size: a megabyte of brackets takes the parser up to 0.1 s, in
- * which every other call stands still, and it may be sent again and again before any limit is asked.
- */
-const maxParsedBody = 1_048_576;
-/** Where the model and the output limits of a longer body are looked for, bytes from either end. */
-const endsRead = 16_384;
-/** No word and no number is that long: a run of so many characters of base64 is no text. */
-const minBase64 = 1_024;
-const maxModel = 256;
-/** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
-const unseenMutationPoints = 10;
-const unseenQueryPoints = 50;
-
-const oneRequest: Costs = { requests: 1 };
 const safeMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
 const isIdempotent = (method: string): boolean =>
   safeMethods.has(method) || method === 'PUT' || method === 'DELETE';
@@ -89,120 +51,37 @@ export function describeCall(kind: UpstreamKind, request: CallRequest): CallDesc
 
 /** By the method of the request line. */
 function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescription {
-  const safe = safeMethods.has(request.method);
+  const { method, contentType, body } = request;
   const plain: CallDescription = {
     callClass: kind === 'commerce' ? 'rest' : 'default',
     model: null,
     tier: '',
-    costs: oneRequest,
+    costs: { requests: 1 },
     guess: null,
     beginning: null,
-    safe,
-    idempotent: isIdempotent(request.method),
+    safe: safeMethods.has(method),
+    idempotent: isIdempotent(method),
     costKey: null,
     hasOwnIdempotency: false,
     makesImages: false,
     onlyCosts: false,
   };
-  switch (kind) {
-    case 'language-model':
-      return request.method === 'POST' ? describeModelPost(plain, request) : plain;
-    case 'commerce':
-      return describeCommerce(plain, request);
-    case 'generic':
-      return plain;
-  }
+  if (kind === 'commerce') return describeCommerce(plain, request);
+  if (kind === 'generic' || method !== 'POST') return plain;
+  const { countsTokens, ...asked } = describeModelCall(pathOf(request.path), contentType, body);
+  return { ...plain, ...asked, safe: countsTokens, idempotent: countsTokens };
 }
 
-function describeModelPost(plain: CallDescription, request: CallRequest): CallDescription {
-  const path = pathOf(request.path);
-  const described = describeGeneration(plain, request, path);
-  if (!countsTokens(path)) return described;
-  return { ...described, tier: 'counting', costs: oneRequest, guess: null, safe: true, idempotent: true };
+function pathOf(path: string): string {
+  const query = path.indexOf('?');
+  return query < 0 ? path : path.slice(0, query);
 }
 
-function describeGeneration(plain: CallDescription, request: CallRequest, path: string): CallDescription {
-  const operation = operationOf(path);
-  const asked = {
-    ...plain,
-    model: modelInPath(path),
-    makesImages: operation === 'image',
-    onlyCosts: !createsWhatStays(path),
-  };
-  const boundary = boundaryOf(request.contentType ?? '');
-  if (boundary !== null) return describeForm(asked, formFields(request.body, boundary), operation);
-  if (!isJson(request.contentType)) return asked;
-  if (request.body.length > maxParsedBody) return describeLarge(asked, request.body, operation);
-  const body = parsedBody(request.body);
-  if (body === null) return asked;
-  return {
-    ...asked,
-    model: asked.model ?? modelName(stringAt(body, 'model')),
-    tier: tierOf(body),
-    ...chargeOf(body, operation),
-    beginning: beginningOf(body),
-  };
-}
+// Commerce
 
-function describeForm(
-  plain: CallDescription,
-  fields: ReadonlyMap<string, string>,
-  operation: Operation,
-): CallDescription {
-  const n = Number(fields.get('n') ?? '1');
-  return {
-    ...plain,
-    model: plain.model ?? modelName(fields.get('model') ?? null),
-    costs:
-      operation === 'image'
-        ? chargeOf({ prompt: fields.get('prompt') ?? '', n }, operation).costs
-        : oneRequest,
-  };
-}
-
-/** Too large to parse: text is what is not base64, the model and the limits of the output are looked for at both ends. */
-function describeLarge(plain: CallDescription, body: Buffer, operation: Operation): CallDescription {
-  const { runs, bytes } = base64In(body);
-  const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
-  const model = /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null;
-  const limits = Object.fromEntries(
-    [...ends.matchAll(/"(max_(?:completion_|output_)?tokens)"\s*:\s*(\d{1,9})\b/g)].map(
-      ([, name = '', count]) => [name, Number(count)],
-    ),
-  );
-  return {
-    ...plain,
-    model: plain.model ?? model,
-    ...chargeOfSize({ textBytes: body.length - bytes, pictures: runs, limits }, operation),
-  };
-}
-
-/** Base64 of both alphabets, and the backslashes that some encoders of JSON put into it. */
-const isBase64 = Uint8Array.from({ length: 256 }, (_, byte) =>
-  /[\w+/=\\-]/.test(String.fromCharCode(byte)) ? 1 : 0,
-);
-
-/**
- * Long runs of base64 in a body, and the bytes of them: pictures, sounds and documents, in whatever form they are sent. One byte of each
- * half of the shortest run is looked at, so text costs next to nothing.
- */
-function base64In(body: Buffer): { readonly runs: number; readonly bytes: number } {
-  let runs = 0;
-  let bytes = 0;
-  let from = 0;
-  for (let at = 0; at < body.length; at += minBase64 / 2) {
-    let start = at;
-    while (start >= from && isBase64[body[start] ?? 0] === 1) start -= 1;
-    let end = at;
-    while (end < body.length && isBase64[body[end] ?? 0] === 1) end += 1;
-    from = end;
-    if (end - start <= minBase64) continue;
-    runs += 1;
-    bytes += end - start - 1;
-    at = end;
-  }
-  return { runs, bytes };
-}
+/** Points reserved for a document whose cost nobody has seen yet: a mutation's published price, a modest query's. */
+const unseenMutationPoints = 10;
+const unseenQueryPoints = 50;
 
 function describeCommerce(plain: CallDescription, request: CallRequest): CallDescription {
   const path = pathOf(request.path);
@@ -211,60 +90,119 @@ function describeCommerce(plain: CallDescription, request: CallRequest): CallDes
     return { ...plain, hasOwnIdempotency: !plain.safe && request.body.includes('"unique_token"') };
   }
   const body = graphqlBody(request);
-  const asked = body === null ? null : describeGraphql(body);
-  const isQuery = asked?.isQuery ?? false;
+  const document = stringAt(body, 'query') ?? '';
+  const operationName = stringAt(body, 'operationName');
+  const operation = operationIn(document, operationName);
+  const isQuery = operation?.operation === 'query';
+  // `/api/{version}/graphql.json`: buyers are not metered in points.
+  const isStorefront = path.startsWith('/api/');
   return {
     ...plain,
     callClass: 'graphql',
-    costs: isStorefront(path) ? {} : { cost: isQuery ? unseenQueryPoints : unseenMutationPoints },
+    costs: isStorefront ? {} : { cost: isQuery ? unseenQueryPoints : unseenMutationPoints },
     safe: isQuery,
     idempotent: isQuery,
-    costKey: asked?.costKey ?? null,
-    hasOwnIdempotency: asked?.hasOwnIdempotency ?? false,
+    costKey: operation === null ? null : costKeyOf(document, operationName, body?.['variables']),
+    hasOwnIdempotency:
+      operation?.operation === 'mutation' && operation.selectionSet.selections.every(isIdempotentField),
   };
 }
 
 function graphqlBody({ contentType, body }: CallRequest): JsonRecord | null {
   if (body.length > maxParsedBody) return null;
-  if (/^application\/graphql\s*(?:;|$)/i.test(contentType ?? '')) return { query: body.toString('utf8') };
-  return parsedBody(body);
+  const text = body.toString('utf8');
+  if (/^application\/graphql\s*(?:;|$)/i.test(contentType ?? '')) return { query: text };
+  const parsed = parseJson(text, maxParsedBody);
+  return isRecord(parsed) ? parsed : null;
 }
 
-/** `/api/{version}/graphql.json`: buyers are not metered in points. */
-const isStorefront = (path: string): boolean => path.startsWith('/api/');
+/** Longer documents (characters) and more tokens than this are not parsed. */
+const maxDocument = 65_536;
+const maxDocumentTokens = 20_000;
 
-function pathOf(path: string): string {
-  const query = path.indexOf('?');
-  return query < 0 ? path : path.slice(0, query);
-}
-
-/** Azure names the deployment and Gemini the model in the path; it then is what the quota belongs to. */
-function modelInPath(path: string): string | null {
-  const found = /\/deployments\/([^/]{1,256})\//.exec(path) ?? /\/models\/([^/:]{1,256}):/.exec(path);
-  return found === null ? null : decodedSegment(found[1] ?? '');
-}
-
-function decodedSegment(segment: string): string {
+/**
+ * The operation of a GraphQL document that will run; `null`: the document is too long, unparsable or ambiguous, and so counts as a
+ * write, because a write that is taken for a read would be sent twice.
+ */
+function operationIn(document: string, name: string | null): OperationDefinitionNode | null {
+  if (document.length > maxDocument) return null;
   try {
-    return decodeURIComponent(segment);
-  } catch {
-    return segment; // a stray percent sign: the raw spelling still distinguishes models
-  }
-}
-
-const modelName = (name: string | null): string | null =>
-  name === null || name === '' || name.length > maxModel ? null : name;
-
-/** SDKs always name JSON; a missing type is given the benefit of the doubt. */
-const isJson = (contentType: string | null): boolean =>
-  contentType === null || /^application\/(?:[\w.-]+\+)?json\b/i.test(contentType);
-
-function parsedBody(body: Buffer): JsonRecord | null {
-  if (body.length === 0) return null;
-  try {
-    const value: unknown = JSON.parse(body.toString('utf8'));
-    return isRecord(value) ? value : null;
+    const { definitions } = parse(document, { noLocation: true, maxTokens: maxDocumentTokens });
+    const operations = definitions.filter((node) => node.kind === Kind.OPERATION_DEFINITION);
+    // The server refuses a name that is not there; whatever it does, it is not a query we know.
+    const isNamed = name !== null && name !== '';
+    return (isNamed ? operations.find((node) => node.name?.value === name) : operations[0]) ?? null;
   } catch {
     return null; // the upstream will say what is wrong with it
   }
+}
+
+const isIdempotentField = (selection: SelectionNode): boolean =>
+  selection.kind === Kind.FIELD &&
+  selection.directives?.some((directive) => directive.name.value === 'idempotent') === true;
+
+const maxVariableList = 2_048;
+/** No cost is learned of a document with more variables: sorting a quarter of a million would block every other call for a second. */
+const maxVariables = 256;
+
+/** Document, operation and top-level numeric variables: what the requested cost depends on. */
+function costKeyOf(document: string, operationName: string | null, variables: unknown): string | null {
+  const entries = Object.entries(isRecord(variables) ? variables : {});
+  if (entries.length > maxVariables) return null;
+  const numbers = entries
+    .filter(([, value]) => typeof value === 'number')
+    .sort(([a], [b]) => (a < b ? -1 : 1));
+  return `${document}\n${operationName ?? ''}\n${JSON.stringify(numbers).slice(0, maxVariableList)}`;
+}
+
+// Other methods that a request asks for beside that of its request line
+
+const overrideNames = new Set([
+  'x-http-method-override',
+  'x-http-method',
+  'x-method-override',
+  'x-override-method',
+  'http-method-override',
+  '_method',
+]);
+
+/** Longer forms (bytes) are not searched: a request that has one and is idempotent by its method alone hardly exists. */
+const maxForm = 65_536;
+
+/**
+ * Methods that fields, query or form name, in upper case. Frameworks run a GET with `X-HTTP-Method-Override: POST` as a POST. Whether the
+ * upstream's does is not known, so that such a request counts as both.
+ */
+function methodOverrides({ path, rawFields, contentType, body }: CallRequest): string[] {
+  const methods: string[] = [];
+  for (let at = 0; at + 1 < rawFields.length; at += 2) {
+    const name = rawFields[at] ?? '';
+    if (/method/i.test(name) && isOverride(name)) methods.push(...methodsIn(rawFields[at + 1] ?? ''));
+  }
+  const query = path.indexOf('?');
+  if (query >= 0) methods.push(...methodsOf(path.slice(query + 1)));
+  if (body.length <= maxForm && /^application\/x-www-form-urlencoded\b/i.test(contentType ?? ''))
+    methods.push(...methodsOf(body.toString('latin1')));
+  return methods;
+}
+
+function isOverride(name: string): boolean {
+  const lower = name.toLowerCase();
+  return overrideNames.has(lower) || overrideNames.has(lower.replaceAll('_', '-'));
+}
+
+/** A list counts for each of its members: which one a server takes is not known. */
+const methodsIn = (value: string): string[] => value.split(',').map((method) => method.trim().toUpperCase());
+
+/** Facebook's Graph API runs a GET with `?method=post` as a POST. Elsewhere `method` means much else, so that its value decides. */
+const namesMethod = (name: string, value: string): boolean =>
+  name.toLowerCase() === 'method' && /^(?:post|patch|put|delete)$/i.test(value);
+
+function methodsOf(form: string): string[] {
+  // A name may be percent-encoded; most queries need no parsing.
+  if (!/method|%/i.test(form)) return [];
+  // Some servers split at semicolons, too.
+  return [...new URLSearchParams(form.replaceAll(';', '&'))].flatMap(([name, value]) =>
+    isOverride(name) || namesMethod(name, value) ? methodsIn(value) : [],
+  );
 }

@@ -1,7 +1,7 @@
 /**
  * What a call will be charged in tokens, from what its provider counted of calls before it.
  *
- * Owns: the arithmetic of estimates. Does not own: characters (`charge.policy.ts`), remembering (`token-estimates.ts`), and
+ * Owns: the arithmetic of estimates. Does not own: characters (`model-call.policy.ts`), remembering (`token-estimates.ts`), and
  * correcting a call that turns out otherwise (`spent.policy.ts`). Pure; `now` is an argument, monotonic milliseconds.
  *
  * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is

@@ -11,7 +11,7 @@ import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
-import { modelClass } from '../dispatch/model-class.policy.ts';
+import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import { describeCall } from '../../src/dispatch/estimate.policy.ts';
-import { modelClass, tierOf } from '../../src/dispatch/model-class.policy.ts';
+import { modelClass, tierOf } from '../../src/dispatch/model-call.policy.ts';
 
 test.each([
   ['claude-opus-4-5', 'claude-opus-4.x'],

@@ -51,9 +51,9 @@ export function valueAt(parent: unknown, pointer: readonly string[]): unknown {
   return value;
 }
 
-/** Parsed text, or `undefined` when it is no JSON or too long. */
-export function parseJson(text: string): unknown {
-  if (text.length > maxParsed) return undefined;
+/** Parsed text, or `undefined` when it is no JSON or longer than `maxLength` characters. */
+export function parseJson(text: string, maxLength = maxParsed): unknown {
+  if (text.length > maxLength) return undefined;
   try {
     const value: unknown = JSON.parse(text);
     return value;

@@ -1,0 +1,411 @@
+/**
+ * What a POST to a language model is, by its path and body: its model and tier, what it will probably be charged, how its prompt
+ * begins, and whether repeating it creates something a second time.
+ *
+ * Invariants: one linear walk over the prompt, bounded in depth, whatever the body; no tokenizer, because the common ones take seconds
+ * on unbroken runs of text. The charge predicts the limiter's, not the tokenizer's count: ceil(chars / 4) + 3 for conversations + output
+ * budget × n + 765 per image (recorded charges).
+ */
+import type { Costs } from '../call.ts';
+import { wordsOf } from '../words.policy.ts';
+import { countAt, isRecord, parseJson, recordAt, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import type { TokenGuess } from './token-estimate.policy.ts';
+
+/** What such a call is, as far as its bytes show it. */
+export interface ModelCall {
+  /** Model, or deployment where the path names one; `null` = none named. At most 256 characters. */
+  readonly model: string | null;
+  /** Tier that has a quota of its own; `''` = the ordinary one. */
+  readonly tier: string;
+  /** Pessimistic reservation per meter. */
+  readonly costs: Costs;
+  /** What the tokens of the call are guessed from, by a guess that learns; `null` = they are not guessed. */
+  readonly guess: TokenGuess | null;
+  /** How its prompt begins, to be hashed; `null` = not known. */
+  readonly beginning: string | null;
+  /** Generates or edits pictures. */
+  readonly makesImages: boolean;
+  /** It creates nothing that stays: running it twice costs money and not correctness. */
+  readonly onlyCosts: boolean;
+  /** It generates nothing but counts tokens. */
+  readonly countsTokens: boolean;
+}
+
+/**
+ * Longer bodies (bytes) are not parsed but judged by their size: a megabyte of brackets takes the parser up to 0.1 s, in
+ * which every other call stands still, and it may be sent again and again before any limit is asked.
+ */
+export const maxParsedBody = 1_048_576;
+const maxModel = 256;
+const oneRequest: Costs = { requests: 1 };
+
+/** Describes a POST by its path (without query), content type (`null` = none) and body. Total and linear. */
+export function describeModelCall(path: string, contentType: string | null, body: Buffer): ModelCall {
+  const operation = operationOf(path);
+  const countsTokens = countingPath.test(path);
+  const asked: Asked = { inPath: modelInPath(path), operation };
+  const read = readBody(asked, contentType, body);
+  return {
+    model: asked.inPath,
+    tier: '',
+    costs: oneRequest,
+    guess: null,
+    beginning: null,
+    ...read,
+    ...(countsTokens ? { tier: 'counting', costs: oneRequest, guess: null } : {}),
+    makesImages: operation === 'image',
+    onlyCosts: !createsWhatStays(path),
+    countsTokens,
+  };
+}
+
+interface Asked {
+  readonly inPath: string | null;
+  readonly operation: Operation;
+}
+
+function readBody(asked: Asked, contentType: string | null, body: Buffer): Partial<ModelCall> {
+  const boundary = /^multipart\/form-data\b.*?;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))/i.exec(
+    contentType ?? '',
+  );
+  if (boundary !== null) return readForm(asked, formFields(body, boundary[1] ?? boundary[2] ?? ''));
+  // SDKs always name JSON; a missing type is given the benefit of the doubt.
+  if (contentType !== null && !/^application\/(?:[\w.-]+\+)?json\b/i.test(contentType)) return {};
+  if (body.length > maxParsedBody) return readLarge(asked, body);
+  const parsed = parseJson(body.toString('utf8'), maxParsedBody);
+  if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
+  const { beginning, ...prompt } = readPrompt(parsed);
+  return {
+    model: asked.inPath ?? modelName(stringAt(parsed, 'model')),
+    tier: tierOf(parsed),
+    ...chargeOf(asked.operation, prompt, parsed),
+    beginning,
+  };
+}
+
+/** Of a form only what an image costs is known. */
+function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, string>): Partial<ModelCall> {
+  const model = inPath ?? modelName(fields.get('model') ?? null);
+  if (operation !== 'image') return { model };
+  const [prompt, n] = [fields.get('prompt') ?? '', Number(fields.get('n') ?? '1')];
+  return { model, costs: chargeOf(operation, readPrompt({ prompt }), { n }).costs };
+}
+
+/** Where the model and the output limits of a body that is not parsed are looked for, bytes from either end. */
+const endsRead = 16_384;
+
+/** Too large to parse: text is what is not base64, the model and the limits of the output are looked for at both ends. */
+function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCall> {
+  const { runs, bytes } = base64In(body);
+  const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
+  const limits = ends.matchAll(/"(max_(?:completion_|output_)?tokens)"\s*:\s*(\d{1,9})\b/g);
+  return {
+    model: inPath ?? /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null,
+    ...chargeOf(
+      operation,
+      { chars: body.length - bytes, images: runs, tokens: 0, marked: 0 },
+      Object.fromEntries(Array.from(limits, ([, name = '', count]) => [name, Number(count)])),
+    ),
+  };
+}
+
+/** No word and no number is that long: a run of so many characters of base64 is no text. */
+const minBase64 = 1_024;
+/** Base64 of both alphabets, and the backslashes that some encoders of JSON put into it. */
+const isBase64 = Uint8Array.from({ length: 256 }, (_, byte) =>
+  /[\w+/=\\-]/.test(String.fromCharCode(byte)) ? 1 : 0,
+);
+
+/**
+ * Long runs of base64 in a body, and the bytes of them: pictures, sounds and documents, in whatever form they are sent. One byte of each
+ * half of the shortest run is looked at, so text costs next to nothing.
+ */
+function base64In(body: Buffer): { readonly runs: number; readonly bytes: number } {
+  let runs = 0;
+  let bytes = 0;
+  let from = 0;
+  for (let at = 0; at < body.length; at += minBase64 / 2) {
+    let start = at;
+    while (start >= from && isBase64[body[start] ?? 0] === 1) start -= 1;
+    let end = at;
+    while (end < body.length && isBase64[body[end] ?? 0] === 1) end += 1;
+    from = end;
+    if (end - start <= minBase64) continue;
+    runs += 1;
+    bytes += end - start - 1;
+    at = end;
+  }
+  return { runs, bytes };
+}
+
+// The prompt
+
+/** Deeper nesting is not walked: no provider's format comes near it. */
+const maxDepth = 12;
+/** Of how a prompt begins: texts, and characters of each. */
+const maxTexts = 64;
+const maxTextChars = 2_048;
+const imageTokens = 765;
+const charsPerToken = 4;
+
+/** What was counted of a prompt. */
+interface Prompt {
+  readonly chars: number;
+  readonly images: number;
+  /** Tokens that came as numbers (embeddings of token arrays). */
+  readonly tokens: number;
+  /** Tokens before the last part that is marked for the provider's cache (`cache_control`). */
+  readonly marked: number;
+}
+
+const promptTokens = ({ chars, tokens, images }: Prompt): number =>
+  Math.ceil(chars / charsPerToken) + tokens + images * imageTokens;
+
+/** Members that hold what the model reads, in its order; everything else (tools, metadata, schemas) is not text content. */
+const instructions = ['system', 'systemInstruction', 'instructions'] as const;
+const conversation = ['messages', 'contents', 'input', 'prompt'] as const;
+
+/**
+ * Counts a prompt. `beginning`: its instructions and the messages up to the first of the user, which distinguish one conversation, agent
+ * or document from another and stay the same from turn to turn; of each text its length and first characters. `null`: it has none.
+ */
+function readPrompt(body: JsonRecord): Prompt & { readonly beginning: string | null } {
+  const walk = new PromptWalk();
+  for (const name of instructions) walk.read(body[name], maxDepth);
+  for (const name of conversation) walk.readMessages(body[name]);
+  const { chars, images, tokens, texts } = walk;
+  // `cache_control` at the top of a body marks the whole prompt.
+  const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
+  return { chars, images, tokens, marked, beginning: texts.length === 0 ? null : texts.join('\n') };
+}
+
+class PromptWalk implements Prompt {
+  chars = 0;
+  images = 0;
+  tokens = 0;
+  marked = 0;
+  readonly texts: string[] = [];
+  #isBeginning = true;
+
+  readMessages(value: unknown): void {
+    if (!Array.isArray(value) || typeof value[0] === 'number') return this.read(value, maxDepth);
+    const user = value.findIndex((message) => stringAt(message, 'role') === 'user');
+    const last = Math.max(0, user);
+    for (const [at, message] of value.entries()) {
+      this.#isBeginning = at <= last;
+      this.read(message, maxDepth - 1);
+    }
+    this.#isBeginning = true;
+  }
+
+  read(value: unknown, depth: number): void {
+    if (typeof value === 'string') this.#readText(value);
+    else if (Array.isArray(value)) {
+      // A list of numbers is text that was tokenized already; embeddings accept lists of such lists.
+      if (typeof value[0] === 'number') this.tokens += value.length;
+      else if (depth > 0) for (const member of value) this.read(member, depth - 1);
+    } else if (isRecord(value) && depth > 0) this.#readPart(value, depth - 1);
+  }
+
+  #readText(text: string): void {
+    if (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) {
+      this.images += 1;
+      return;
+    }
+    this.chars += text.length;
+    if (this.#isBeginning && this.texts.length < maxTexts)
+      this.texts.push(`${text.length}:${text.slice(0, maxTextChars)}`);
+  }
+
+  /** A message, an input item or a content part. Only `text`, `content` and `parts` are read: ids, roles and data cost nothing. */
+  #readPart(part: JsonRecord, depth: number): void {
+    if (isPicture(part)) this.images += 1;
+    else {
+      this.read(part['text'], depth);
+      this.read(part['content'], depth);
+      this.read(part['parts'], depth);
+    }
+    if (isRecord(part['cache_control'])) this.marked = promptTokens(this);
+  }
+}
+
+const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file']);
+const isPicture = (part: JsonRecord): boolean =>
+  pictureTypes.has(stringAt(part, 'type') ?? '') ||
+  stringAt(part['inlineData'], 'mimeType')?.startsWith('image/') === true;
+
+// The charge
+
+const conversationTokens = 3;
+/** A call cannot ask for more than this, units; keeps sums exact. */
+const maxUnits = 1e12;
+
+/** Whole and finite, whatever numbers the client wrote. */
+const units = (amount: number): number => Math.min(Math.ceil(amount), maxUnits);
+
+/** `limits`: the members of the body that limit the output, and how many answers are asked for. */
+function chargeOf(
+  operation: Operation,
+  counted: Prompt,
+  limits: JsonRecord,
+): Pick<ModelCall, 'costs' | 'guess'> {
+  const repeats = Math.max(1, countAt(limits, 'n') ?? 1, countAt(limits, 'best_of') ?? 1);
+  const images = operation === 'image' ? repeats : counted.images;
+  const allowed = outputAllowed(limits, operation);
+  const output = allowed === null ? null : allowed * repeats;
+  const isTalk = operation === 'conversation' || operation === 'anthropic';
+  const prompt = promptTokens(counted) + (isTalk ? conversationTokens : 0);
+  // Anthropic's limiter counts what was really produced, so there the allowed output is not reserved.
+  const apart = operation === 'anthropic';
+  const guess: TokenGuess = {
+    prompt: units(prompt),
+    marked: units(Math.min(counted.marked, prompt)),
+    output: output === null ? null : units(output),
+    apart,
+  };
+  const tokens = units(prompt + (apart ? 0 : (output ?? 0)));
+  return {
+    costs: { requests: 1, tokens, ...(images > 0 ? { images: units(images) } : {}) },
+    guess: operation === 'image' ? null : guess,
+  };
+}
+
+/** Tokens that one response may hold; `null` = the call does not say. */
+function outputAllowed(body: JsonRecord, operation: Operation): number | null {
+  if (operation === 'embedding' || operation === 'image') return 0;
+  return (
+    countAt(body, 'max_completion_tokens') ??
+    countAt(body, 'max_tokens') ??
+    countAt(body, 'max_output_tokens') ??
+    countAt(recordAt(body, 'generationConfig'), 'maxOutputTokens')
+  );
+}
+
+// The path
+
+/** What is asked for, as far as it changes the charge. */
+type Operation = 'conversation' | 'anthropic' | 'embedding' | 'image' | 'other';
+
+function operationOf(path: string): Operation {
+  if (path.endsWith('/embeddings')) return 'embedding';
+  if (/\/images\/(?:generations|edits|variations)$/.test(path)) return 'image';
+  if (path.endsWith('/messages')) return 'anthropic';
+  return /\/chat\/completions$|\/responses$|:(?:stream)?[gG]enerateContent$/.test(path)
+    ? 'conversation'
+    : 'other';
+}
+
+/** Providers give what only counts tokens a limit of its own. */
+const countingPath = /(?:[:/]count[-_]?tokens|\/responses\/input_tokens|\/(?:de)?tokenize)$/i;
+
+/** Azure names the deployment and Gemini the model in the path; it then is what the quota belongs to. */
+function modelInPath(path: string): string | null {
+  const found = /\/deployments\/([^/]{1,256})\//.exec(path) ?? /\/models\/([^/:]{1,256}):/.exec(path);
+  return found === null ? null : decoded(found[1] ?? '');
+}
+
+/** A stray percent sign leaves the raw spelling, which still distinguishes models. */
+function decoded(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
+const modelName = (name: string | null): string | null =>
+  name === null || name === '' || name.length > maxModel ? null : name;
+
+/**
+ * Collections whose POST creates what stays: a job, a file, a thread. Lower case. Everything else that is posted to a language model
+ * (chat, completions, embeddings, images, audio, rerank, moderations, `invoke`, `predict`, unknown paths) only costs money once more.
+ */
+const creating = new Set(
+  wordsOf(
+    // OpenAI, Azure, Groq, Mistral, Together
+    'fine_tuning fine-tuning fine-tunes fine_tunes fine_tune batch batches files uploads assistants threads vector_stores',
+    'containers conversations evals chatkit webhooks skills agents libraries datasets jobs organization organizations',
+    'supervisedfinetuningjobs batchinferencejobs', // Fireworks
+    'upload cachedcontents tunedmodels tuningjobs corpora filesearchstores batchpredictionjobs', // Gemini, Vertex AI
+    // Bedrock
+    'model-customization-jobs model-invocation-job model-invocation-jobs evaluation-jobs async-invoke',
+  ),
+);
+/** Actions behind a colon (`models/gemini:batchGenerateContent`) that create a job. Lower case. Others sample. */
+const creatingActions = new Set(['batchgeneratecontent', 'asyncbatchembedcontent']);
+/** Segments that are followed by a name, which may be any word: a deployment may be called `files`. Lower case. */
+const beforeName = new Set(wordsOf('deployments models model engines projects accounts locations'));
+
+/** True where repeating a POST to the path whose fate is unknown may create something that stays a second time. */
+function createsWhatStays(path: string): boolean {
+  const segments = path
+    .split('/')
+    .filter((segment) => segment !== '')
+    .map((segment) => decoded(segment).toLowerCase());
+  const last = segments.at(-1) ?? '';
+  const colon = last.lastIndexOf(':');
+  if (colon >= 0) return creatingActions.has(last.slice(colon + 1));
+  // An agent's completion samples (Mistral's `agents/completions`).
+  if (last === 'completions') return false;
+  return segments.some((segment, at) => creating.has(segment) && !beforeName.has(segments[at - 1] ?? ''));
+}
+
+// Classes of models and tiers
+
+/**
+ * Models that share a quota, as their providers document it: what a bucket is known by before a response has stated more. Anthropic:
+ * one limit for Opus 4.5 to 4.8, one for Sonnet 4.5 and 4.6; every dated id and alias of a model counts as the model.
+ */
+const claude = /^claude-[a-z]+-\d{1,2}(?:-\d{1,2})?(?=(?:-\d{8}|-latest)?$)/;
+const shared: readonly (readonly [RegExp, string])[] = [
+  [/^claude-opus-4-[5-8]$/, 'claude-opus-4.x'],
+  [/^claude-sonnet-4-[56]$/, 'claude-sonnet-4.x'],
+];
+
+/** The class whose quota a model counts against: the model itself, unless its provider documents another one. */
+export function modelClass(model: string): string {
+  const name = claude.exec(model)?.[0] ?? model;
+  return shared.find(([pattern]) => pattern.test(name))?.[1] ?? name;
+}
+
+/**
+ * The tier of a call that has a quota of its own, as Anthropic's fast mode and Groq's flex processing have; `''` = the ordinary one.
+ * OpenAI's priority processing and Anthropic's priority tier count against the ordinary limits.
+ */
+export function tierOf(body: JsonRecord): string {
+  if (stringAt(body, 'speed') === 'fast') return 'fast';
+  return stringAt(body, 'service_tier') === 'flex' ? 'flex' : '';
+}
+
+// Forms
+
+const maxParts = 64;
+const maxPartHead = 1_024;
+const maxPartValue = 65_536;
+
+/** Values of a form's text fields (RFC 7578) by name, the first of each; files are skipped. A malformed form yields fewer. */
+function formFields(body: Buffer, boundary: string): ReadonlyMap<string, string> {
+  const fields = new Map<string, string>();
+  const delimiter = `--${boundary}`;
+  let at = body.indexOf(delimiter);
+  for (let part = 0; part < maxParts && at >= 0; part++) {
+    const start = at + delimiter.length;
+    const next = body.indexOf(`\r\n${delimiter}`, start);
+    if (next < 0) break;
+    const [head = '', value] = splitPart(body, start, next);
+    const name = /\bname="([^"]{1,100})"/i.exec(head)?.[1];
+    const isFile = /;\s*filename\*?=/i.test(head);
+    if (name !== undefined && value !== undefined && !isFile && !fields.has(name)) fields.set(name, value);
+    at = next + 2;
+  }
+  return fields;
+}
+
+/** Head and value of a part; nothing of one that has no end of its head or is too long. */
+function splitPart(body: Buffer, start: number, end: number): readonly string[] {
+  const head = body.toString('latin1', start, Math.min(end, start + maxPartHead));
+  const headEnd = head.indexOf('\r\n\r\n');
+  const from = start + headEnd + 4;
+  if (headEnd < 0 || end - from > maxPartValue) return [];
+  return [head.slice(0, headEnd), body.toString('utf8', from, end)];
+}
