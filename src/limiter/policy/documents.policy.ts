@@ -1,6 +1,6 @@
 /**
  * What GraphQL documents cost, as far as responses stated it: the first call of a document goes ahead, the others wait for what
- * its response states (docs/adr/0007). Kept with the bucket, so that all replicas know what one of them learned. Part of the
+ * its response states (docs/adr/0003). Kept with the bucket, so that all replicas know what one of them learned. Part of the
  * specification in `scheduler.policy.ts`.
  */
 import type { Costs } from '../../call.ts';

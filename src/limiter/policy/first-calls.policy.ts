@@ -1,6 +1,6 @@
 /**
  * How many calls may be on their way while nobody knows whether the upstream takes them: probes of a bucket of which no
- * response has stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence (docs/adr/0022). Part of
+ * response has stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence. Part of
  * the specification in `scheduler.policy.ts`.
  */
 import type { Bucket, Lease } from './bucket-state.policy.ts';

@@ -1,6 +1,6 @@
 /**
  * The length of a window that no response states, estimated from the time that successive responses state to be left of it
- * (docs/adr/0010).
+ * (docs/adr/0001).
  *
  * Owns: the estimate. Does not own: windows that responses or the operator state (`meter-quota.policy.ts`). Pure.
  *
