@@ -31,8 +31,8 @@ export interface ControlsParts {
 interface Known {
   /** Monotonic milliseconds. */
   pausedUntil: number;
-  /** On the store's clock; `null` = nobody asked. */
-  openedAt: number | null;
+  /** The latest opening, `at` monotonic milliseconds; `null` = nobody asked for one. */
+  opening: { readonly id: string; readonly at: number } | null;
   readonly opened: Set<BucketKey>;
 }
 
@@ -77,7 +77,7 @@ export class Controls {
   /** A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here. */
   async used(upstream: string, bucket: BucketKey): Promise<void> {
     const known = this.#known.get(upstream);
-    if (known !== undefined && known.openedAt !== null) await this.#openOne(known, bucket);
+    if (known !== undefined) await this.#openOne(known, bucket);
   }
 
   async pause(upstream: string, ms: number): Promise<ControlOutcome> {
@@ -103,15 +103,16 @@ export class Controls {
 
   async #apply(upstream: string, reply: ControlReply): Promise<void> {
     if (reply === 'unavailable') return;
-    const { pausedMs, openedAt } = reply;
+    const { pausedMs, opening } = reply;
+    const now = this.#parts.clock.monotonic();
     let known = this.#known.get(upstream);
     if (known === undefined) {
-      if (pausedMs === 0 && openedAt === null) return;
-      this.#known.set(upstream, (known = { pausedUntil: 0, openedAt: null, opened: new Set() }));
+      if (pausedMs === 0 && opening === null) return;
+      this.#known.set(upstream, (known = { pausedUntil: 0, opening: null, opened: new Set() }));
     }
-    known.pausedUntil = pausedMs === 0 ? 0 : this.#parts.clock.monotonic() + pausedMs;
-    if (openedAt !== null && openedAt !== known.openedAt) {
-      known.openedAt = openedAt;
+    known.pausedUntil = pausedMs === 0 ? 0 : now + pausedMs;
+    if (opening !== null && opening.id !== known.opening?.id) {
+      known.opening = { id: opening.id, at: now - opening.agoMs };
       known.opened.clear();
       this.#parts.onUpstreamReopened(upstream);
       for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
@@ -119,10 +120,10 @@ export class Controls {
   }
 
   async #openOne(known: Known, bucket: BucketKey): Promise<void> {
-    if (known.opened.has(bucket)) return;
+    if (known.opening === null || known.opened.has(bucket)) return;
     if (known.opened.size >= maxOpened) known.opened.clear();
     known.opened.add(bucket);
-    await this.#parts.limiter.open(bucket, known.openedAt);
+    await this.#parts.limiter.open(bucket, this.#parts.clock.monotonic() - known.opening.at);
   }
 
   async #readAll(): Promise<void> {

@@ -11,8 +11,16 @@ export const openingMemoryMs = 86_400_000;
 export interface ControlState {
   /** For how long nothing is sent to the upstream, milliseconds; 0 = there is no pause. */
   readonly pausedMs: number;
-  /** What was closed up to this time of the store's clock is open; `null` = nobody asked for that. */
-  readonly openedAt: number | null;
+  /** The latest reopening; `null` = nobody asked for one. */
+  readonly opening: Opening | null;
+}
+
+/** Reopens whatever a response had closed before it. */
+export interface Opening {
+  /** Differs from that of every other opening of the upstream. */
+  readonly id: string;
+  /** How long ago it was, milliseconds. */
+  readonly agoMs: number;
 }
 
 /** `unavailable`: Redis could not be asked; what is known stays. */
@@ -31,11 +39,15 @@ export interface ControlsStore {
 /** The store of a single process. */
 export function createEmbeddedControls(clock: Pick<Clock, 'monotonic'>): ControlsStore {
   const pauses = new Map<string, number>();
-  const openings = new Map<string, number>();
-  const now = (key: string): ControlReply => ({
-    pausedMs: Math.max(0, (pauses.get(key) ?? 0) - clock.monotonic()),
-    openedAt: openings.get(key) ?? null,
-  });
+  const openings = new Map<string, { readonly id: string; readonly at: number }>();
+  let opened = 0;
+  const now = (key: string): ControlReply => {
+    const opening = openings.get(key);
+    return {
+      pausedMs: Math.max(0, (pauses.get(key) ?? 0) - clock.monotonic()),
+      opening: opening === undefined ? null : { id: opening.id, agoMs: clock.monotonic() - opening.at },
+    };
+  };
   return {
     isShared: false,
     read: async (key) => now(key),
@@ -48,7 +60,8 @@ export function createEmbeddedControls(clock: Pick<Clock, 'monotonic'>): Control
       return now(key);
     },
     async open(key) {
-      openings.set(key, clock.monotonic());
+      opened += 1;
+      openings.set(key, { id: String(opened), at: clock.monotonic() });
       return now(key);
     },
   };

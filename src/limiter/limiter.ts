@@ -225,10 +225,9 @@ export interface Limiter {
   /** A slot of the lane's ceiling is back: calls of the lane that wait for one ask again. An unknown lane is passed over. */
   wake(bucket: BucketKey, lane: LaneKey): Promise<void>;
   /**
-   * Reopens what a response closed up to `before`, a time of the store's clock; `null` = until now. Unknown buckets are passed
-   * over.
+   * Reopens what a response closed up to `agoMs` milliseconds ago. Unknown buckets are passed over.
    */
-  open(bucket: BucketKey, before: number | null): Promise<void>;
+  open(bucket: BucketKey, agoMs: number): Promise<void>;
   /**
    * Moves a ticket that waits in the bucket `from` to the bucket of `admission`, with the position that it had in `from`; the
    * ticket is never refused there. A grant of `from` that is under way is returned.

@@ -68,7 +68,7 @@ export type Step = {
     }
   | { readonly kind: 'wake'; readonly lane: number }
   /** Opens what was closed until so long ago; `null` = until now. */
-  | { readonly kind: 'open'; readonly agoMs: number | null }
+  | { readonly kind: 'open'; readonly agoMs: number }
   | { readonly kind: 'cancel'; readonly ticket: number }
   | { readonly kind: 'forecast'; readonly ticket: number }
   /** Renews every `renew`-th of the leases of the replica; 0 = none. */
@@ -195,7 +195,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
     case 'wake':
       return { ...common, kind: 'wake', lane: draw.one(0, 1, 2, 3) };
     case 'open':
-      return { ...common, kind: 'open', agoMs: draw.one<number | null>(null, 0, 300, 5_000) };
+      return { ...common, kind: 'open', agoMs: draw.one(0, 0, 300, 5_000) };
     case 'cancel':
       return { ...common, kind: 'cancel', ticket };
     case 'forecast':

@@ -116,7 +116,7 @@ export function wiredLimiter(
     move: () => Promise.reject(new Error('the histories join no buckets')),
     reconfigure: (change) => wire.ask(() => limiter().reconfigure(change)),
     wake: (bucket, lane) => wire.ask(() => limiter().wake(bucket, lane)),
-    open: (bucket, before) => wire.ask(() => limiter().open(bucket, before)),
+    open: (bucket, agoMs) => wire.ask(() => limiter().open(bucket, agoMs)),
     cancel: (bucket, ticket) =>
       wire.ask(() => {
         ledger.outOfLine(ledger.call(ticket));

@@ -72,7 +72,7 @@ function applied(
     case 'wake':
       return { reply: { kind: 'done' }, effects: scheduler.wakeForSlot(bucket, event.lane, now) };
     case 'open':
-      return { reply: { kind: 'done' }, effects: scheduler.open(bucket, event.before, now) };
+      return { reply: { kind: 'done' }, effects: scheduler.open(bucket, event.agoMs, now) };
   }
 }
 

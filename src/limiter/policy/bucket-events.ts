@@ -45,8 +45,8 @@ export type BucketEvent =
     }
   /** A slot of the lane's ceiling came back in another bucket: the lane does not sleep for its ceiling any more. */
   | { readonly kind: 'wake'; readonly lane: LaneKey }
-  /** An operator reopens what a response closed up to this time of the log; `null` = until now. */
-  | { readonly kind: 'open'; readonly before: number | null };
+  /** An operator reopens what a response closed up to this many milliseconds ago. */
+  | { readonly kind: 'open'; readonly agoMs: number };
 
 export type AdmitReply =
   /** `expiresAt`: of the lease, on the log's time. `order`: the position, to be given back if it must be entered again. */

@@ -37,9 +37,9 @@ export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucke
   return pump(bucket, now);
 }
 
-/** An operator reopens what a response closed up to `before` (`null` = now); what was closed later stays closed. */
-export function open(bucket: Bucket, before: number | null, now: number): Effects {
-  if (bucket.closedAt === null || bucket.closedAt <= (before ?? now)) {
+/** An operator reopens what a response closed up to `agoMs` ago; what was closed later stays closed. */
+export function open(bucket: Bucket, agoMs: number, now: number): Effects {
+  if (bucket.closedAt === null || bucket.closedAt <= now - agoMs) {
     bucket.closedUntil = null;
     for (const meter of bucket.meters.values()) reopen(meter, now);
   }

@@ -34,9 +34,10 @@ export class RedisControls implements ControlsStore {
     const keys = [`sluice:{control.${key}}:1:pause`, `sluice:{control.${key}}:1:open`];
     const argv = [operation, String(ms)];
     const reply = await this.#redis.run('other', async (client) => {
-      const [pausedMs, openedAt] = listOf(await runOwn(client, 'controls', { keys, argv }));
-      const at = textOf(openedAt);
-      return { pausedMs: amountOf(pausedMs), openedAt: at === '' ? null : amountOf(at) };
+      const [pausedMs, id, leftMs] = listOf(await runOwn(client, 'controls', { keys, argv }));
+      const opening =
+        id === '' ? null : { id: textOf(id), agoMs: Math.max(0, openingMemoryMs - amountOf(leftMs)) };
+      return { pausedMs: amountOf(pausedMs), opening };
     });
     return reply.kind === 'reply' ? reply.value : 'unavailable';
   }

@@ -77,8 +77,8 @@ export class SharedLimiter implements Limiter {
   }
 
   /** Also where this replica has not used the bucket yet: another one may have closed it. */
-  async open(bucket: BucketKey, before: number | null): Promise<void> {
-    await this.#of(bucket).open(bucket, before);
+  async open(bucket: BucketKey, agoMs: number): Promise<void> {
+    await this.#of(bucket).open(bucket, agoMs);
   }
 
   async move(from: BucketKey, admission: Admission): Promise<void> {

@@ -242,10 +242,11 @@ export class Shard {
     else await this.#sayToAll(bucket, { kind: 'wake', lane });
   }
 
-  async open(bucket: BucketKey, before: number | null): Promise<void> {
+  async open(bucket: BucketKey, agoMs: number): Promise<void> {
     this.#touch();
-    if (this.#phase.kind === 'alone') await this.#say(bucket, { kind: 'open', before });
-    await this.#sayToAll(bucket, { kind: 'open', before });
+    const event = { kind: 'open', agoMs } as const;
+    if (this.#phase.kind === 'alone') await this.#say(bucket, event);
+    await this.#sayToAll(bucket, event);
   }
 
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {

@@ -6,7 +6,7 @@
  *
  *   SLUICE_RENEW_DIGESTS=1 npm test -- test/limiter/shared/golden-digests.test.ts
  *
- * A changed fold is another version, which has logs of its own (`docs/adr/0029-the-log-first.md`).
+ * A changed fold is another version, which has logs of its own (`docs/adr/0029-redis-orders-every-replica-decides.md`).
  */
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';

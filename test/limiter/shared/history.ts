@@ -156,7 +156,7 @@ class History {
       case 'wake':
         return one({ kind: 'wake', lane: laneKey(`l${step.lane}`) });
       case 'open':
-        return one({ kind: 'open', before: step.agoMs === null ? null : this.#at - step.agoMs });
+        return one({ kind: 'open', agoMs: step.agoMs });
       case 'cancel':
         return one({ kind: 'cancel', ticket: this.#waiting(step.ticket, bucket) });
       case 'tick':

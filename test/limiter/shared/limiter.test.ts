@@ -195,7 +195,7 @@ test.each(['joined', 'away'] as const)(
     await a.settle('first', { kind: 'throttled', closeMs: 60_000, requeue: false, sleepMs: 0 });
     const joining = world.replica('joining', { joinsLater: true });
     let isDone = false;
-    void joining.limiter.open(bucket, null).then(() => (isDone = true));
+    void joining.limiter.open(bucket, 0).then(() => (isDone = true));
     await world.pass(20);
     expect(isDone).toBe(false);
     if (then === 'away') joining.end().goAway();

@@ -159,7 +159,7 @@ atOrigins('in a new term', (instant) => {
     const state = createState(leaseMs);
     const { grants } = foldOwn(state, entryOf(instant(0), 'r1', [call('a', serial), call('b', serial)]));
     foldOwn(state, entryOf(instant(0), 'r2', [tick]));
-    const open: LogEvent = { kind: 'in', bucket: bucketOf('bucket'), event: { kind: 'open', before: null } };
+    const open: LogEvent = { kind: 'in', bucket: bucketOf('bucket'), event: { kind: 'open', agoMs: 0 } };
     const entry = entryOf(instant(10), 'r1', [open, settle(grants[0]?.lease ?? ''), here(2)], 2);
     expect(granted(foldOwn(state, entry))).toEqual([]);
     expect(granted(foldOwn(state, entryOf(instant(20), 'r2', [here(2)], 2)))).toEqual(['b']);
