@@ -12,8 +12,8 @@ export interface Remains {
   readonly maxMs: number;
   readonly tickets: number;
   readonly leases: number;
-  /** Whatever else is about single calls. */
-  readonly others: number;
+  /** Serialized lanes that a call has. */
+  readonly lanes: number;
 }
 
 /** How an operator gets in, where not everybody does. */
@@ -34,7 +34,7 @@ export async function leftAtLast(port: number, options: Access = {}): Promise<Re
 /** Reads every key of one server. */
 export async function left(port: number, options: Access = {}): Promise<Remains> {
   const redis = new Redis(port, '127.0.0.1', options);
-  const remains = { keys: 0, eternal: 0, maxMs: 0, tickets: 0, leases: 0, others: 0 };
+  const remains = { keys: 0, eternal: 0, maxMs: 0, tickets: 0, leases: 0, lanes: 0 };
   try {
     const keys = await redis.keys('*');
     for (const { buckets } of await logStates(redis, keys)) {
@@ -48,14 +48,7 @@ export async function left(port: number, options: Access = {}): Promise<Remains>
       const lifeMs = await redis.pttl(key);
       if (lifeMs === -1) remains.eternal += 1;
       remains.maxMs = Math.max(remains.maxMs, lifeMs);
-      // A serialized lane that a call has.
-      if (key.startsWith('sluice:lane:')) remains.others += 1;
-      if (!key.endsWith(':records')) continue;
-      for (const field of await redis.hkeys(key)) {
-        if (field.startsWith('t:')) remains.tickets += 1;
-        else if (field.startsWith('e:')) remains.leases += 1;
-        else if (field.startsWith('w:')) remains.others += 1;
-      }
+      if (key.startsWith('sluice:lane:')) remains.lanes += 1;
     }
   } finally {
     redis.disconnect();
@@ -69,11 +62,7 @@ export async function hasWaitingCall(port: number): Promise<boolean> {
   try {
     const keys = await redis.keys('*');
     const buckets = (await logStates(redis, keys)).flatMap((state) => [...state.buckets.values()]);
-    if (buckets.some(({ waiting }) => waiting > 0)) return true;
-    for (const key of keys.filter((name) => name.endsWith(':records'))) {
-      if ((await redis.hkeys(key)).some((field) => field.startsWith('t:'))) return true;
-    }
-    return false;
+    return buckets.some(({ waiting }) => waiting > 0);
   } finally {
     redis.disconnect();
   }
@@ -82,8 +71,8 @@ export async function hasWaitingCall(port: number): Promise<boolean> {
 /** The day's count and the epoch live for a day, nothing longer. */
 const maxLifeMs = 86_400_000;
 
-export const nothingLeft = ({ eternal, maxMs, tickets, leases, others }: Remains): boolean =>
-  eternal + tickets + leases + others === 0 && maxMs <= maxLifeMs;
+export const nothingLeft = ({ eternal, maxMs, tickets, leases, lanes }: Remains): boolean =>
+  eternal + tickets + leases + lanes === 0 && maxMs <= maxLifeMs;
 
-export const remainsInWords = ({ keys, eternal, maxMs, tickets, leases, others }: Remains): string =>
-  `left behind: ${tickets} tickets, ${leases} leases, ${others} other records; ${keys} keys, ${eternal} of them without expiry, the last one gone in ${(maxMs / 3_600_000).toFixed(1)} h`;
+export const remainsInWords = ({ keys, eternal, maxMs, tickets, leases, lanes }: Remains): string =>
+  `left behind: ${tickets} tickets, ${leases} leases, ${lanes} serialized lanes; ${keys} keys, ${eternal} of them without expiry, the last one gone in ${(maxMs / 3_600_000).toFixed(1)} h`;
