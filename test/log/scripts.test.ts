@@ -9,6 +9,8 @@ import {
   namesOf,
   readHead,
   saved,
+  snapshotKey,
+  writeParts,
   type AppendReply,
   type Batch,
   type CopyEnd,
@@ -133,6 +135,7 @@ test('a copy that the log does not continue learns why', async () => {
   expect((await ask({ ...start, mark: '0123456789' })).kind).toBe('fork');
   expect(await ask({ ...end, sequence: 9 })).toEqual({ kind: 'short', life: 'one' });
   await redis.hset(keys.head, 'began', 1);
+  expect((await ask({ ...end, sequence: 9 })).kind).toBe('short');
   expect((await ask({ ...end, sequence: 9, life: 'two' })).kind).toBe('fork');
 });
 
@@ -155,11 +158,19 @@ test('a snapshot moves forward only, and the entries before the one before it go
     ends.push(endOf((await whole(ends.at(-1) ?? start, { number })).entries));
   const save = (at: number): Promise<boolean> =>
     saved(redis, names, { end: ends[at] ?? start, parts: 0, bytes: 10, logBytes: 10 });
+  const fourth = snapshotKey(names, ends[4] ?? start);
+  await writeParts(redis, fourth, { from: 0, parts: ['part'] });
+  expect(await redis.pttl(fourth)).toBeGreaterThan(60_000);
   expect(await save(4)).toBe(true);
   expect(await redis.llen(keys.log)).toBe(9);
   expect(await save(4)).toBe(true);
   expect(await save(3)).toBe(false);
+  const ofAnother = { ...(ends[8] ?? start), life: 'another' };
+  expect(await saved(redis, names, { end: ofAnother, parts: 0, bytes: 10, logBytes: 10 })).toBe(false);
   expect(await save(8)).toBe(true);
+  // For those who are reading it.
+  expect(await redis.pttl(fourth)).toBeGreaterThan(0);
+  expect(await redis.pttl(fourth)).toBeLessThanOrEqual(60_000);
   expect(await redis.llen(keys.log)).toBe(5);
   expect((await ask(ends[3] ?? start)).kind).toBe('far');
   const behind = await whole(ends[4] ?? start, { number: 10 });
