@@ -5,7 +5,6 @@
  * (`take-over.ts`).
  */
 import { AdmissionQueue } from './admission/admission.ts';
-import { RecentRefusals } from './admission/recent-refusals.ts';
 import { FailedAttempts } from './auth/failed-attempts.ts';
 import { Keyring } from './auth/keyring.ts';
 import { Breakers } from './breaker/breakers.ts';
@@ -57,7 +56,6 @@ export interface Parts {
   readonly keyring: Keyring;
   readonly pressure: Pressure;
   readonly quotas: JoinedQuotas;
-  readonly recentRefusals: RecentRefusals;
   readonly repeats: Repeats;
   readonly stores: Stores;
 }
@@ -73,24 +71,19 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
   const send = createEndpoint({ clock, resolve, isOwn });
   const credentials = startCredentials({ settings: first, clock, random, telemetry, send });
   const repeats = startRepeats({ clock, random, telemetry, settings: () => inUse.settings });
-  const recentRefusals = new RecentRefusals(clock);
   const stores = createStores({
     settings: first,
     clock,
     random,
     telemetry,
     listener: {
-      onGrant: (grant) => {
-        recentRefusals.forget(grant.bucket);
-        admission.listener.onGrant(grant);
-      },
+      onGrant: (grant) => admission.listener.onGrant(grant),
       onClosed: (bucket, closedMs) => admission.listener.onClosed(bucket, closedMs),
     },
   });
   const estimates = new TokenEstimates(clock, stores.estimates);
   const responseTimes = new ResponseTimes();
-  const { ceilings } = stores;
-  const limiter = recentRefusals.watchLimiter(stores.limiter);
+  const { ceilings, limiter } = stores;
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,
     limiter,
@@ -133,7 +126,6 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
   const forwarder = new Forwarder({
     controls,
     admission,
-    recentRefusals,
     ceilings,
     breakers,
     dispatcher,
@@ -161,7 +153,6 @@ export function createParts(options: PartsOptions, inUse: SettingsInUse): Parts 
     keyring,
     pressure,
     quotas,
-    recentRefusals,
     repeats,
     stores,
   };

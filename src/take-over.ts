@@ -38,7 +38,6 @@ export async function takeOver(
   parts.keyring.replace(keys);
   parts.credentials.configure(next.upstreams, sources);
   telemetry.configured(next.upstreams.values());
-  parts.recentRefusals.forgetAll();
   parts.admission.recheckKeys();
   parts.repeats.recheckKeys();
   parts.admission.reconfigure(({ workspaceId, subject }) => {

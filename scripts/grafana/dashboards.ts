@@ -175,15 +175,6 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
-      { title: 'Clients that do not wait', means: 'Refusals of calls that came back before the time they were given, answered without asking the limiter, beside all refusals.', unit: 'reqps' },
-      [
-        { expr: 'sum(rate(sluice_refused_again_total[$__rate_interval]))', legend: 'refused again' },
-        { expr: 'sum(rate(sluice_shed_total[$__rate_interval]))', legend: 'all refusals' },
-      ],
-    ),
-  )
-  .withPanel(
-    lines(
       { title: 'Ten busiest workspaces', means: 'By label; beyond 100 labels a workspace is in other. Who presses?', unit: 'reqps' },
       [{ expr: `topk(10, ${rate('sluice_requests_total', 'workspace')})`, legend: '{{workspace}}' }],
     ),
@@ -286,12 +277,11 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
   )
   .withPanel(
     lines(
-      { title: 'Repeats', means: 'By what they got: the response of a call under way, a kept response, another call, or the refusal of a moment before.', unit: 'reqps' },
+      { title: 'Repeats', means: 'By what they got: the response of a call under way, a kept response, or another call.', unit: 'reqps' },
       [
         { expr: `sum(rate(sluice_repeats_joined_total${one}[$__rate_interval]))`, legend: 'joined' },
         { expr: `sum(rate(sluice_idempotent_replays_total${one}[$__rate_interval]))`, legend: 'kept response' },
         { expr: `sum(rate(sluice_repeats_made_again_total${one}[$__rate_interval]))`, legend: 'made again' },
-        { expr: `sum(rate(sluice_refused_again_total${one}[$__rate_interval]))`, legend: 'refused again' },
       ],
     ),
   )

@@ -6,7 +6,6 @@
  * Invariants: every resend goes through admission again; every attempt's lease is settled once; the ticket always leaves.
  */
 import type { AdmissionQueue } from '../admission/admission.ts';
-import type { RecentRefusals } from '../admission/recent-refusals.ts';
 import type { Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
 import { observationOf } from '../breaker/observation.policy.ts';
@@ -14,7 +13,6 @@ import type { AdmissionRecord, Outcome, ResponseHead } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
-import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
 import type { Audience } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
@@ -36,10 +34,9 @@ const atOnceGraceMs = 1_000;
 export interface ForwardParts extends AttemptsParts {
   readonly controls: CallControls;
   readonly admission: AdmissionQueue;
-  readonly recentRefusals: RecentRefusals;
   readonly ceilings: Ceilings;
   readonly breakers: Breakers;
-  readonly telemetry: Pick<Telemetry, 'leaseLost' | 'refusedAgain'>;
+  readonly telemetry: Pick<Telemetry, 'leaseLost'>;
   /** As they are configured now. */
   readonly settings: () => Settings;
   readonly credentials: Credentials;
@@ -74,7 +71,7 @@ export class Forwarder {
       if (refusal !== null) throw refusal;
       credential.ready(prepared.request.maxWaitMs);
       if (!controls.isQuiet) await beginUnder(controls, prepared.request);
-      ticket = await this.#enter(prepared, audience);
+      ticket = await this.#parts.admission.enter(prepared.request, audience);
       for (;;) {
         callRecord.queued();
         const lease = await ticket.whenGranted();
@@ -136,9 +133,7 @@ export class Forwarder {
       const failure = credential.reasonOf(thrown);
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {
-        const { recentRefusals, ceilings } = this.#parts;
-        const known = recentRefusals.ceilingOf(failure) ?? ceilings.state(prepared.request.ceiling);
-        const rateLimit = rateLimitOf(await known);
+        const rateLimit = rateLimitOf(await this.#parts.ceilings.state(prepared.request.ceiling));
         prepared.call.report({ record: recordOf(progress, ticket), rateLimit });
       }
       throw failure;
@@ -152,24 +147,6 @@ export class Forwarder {
   #othersPass({ request }: Prepared, { refusedAt }: Progress): boolean {
     const { bucket } = request.admission;
     return refusedAt !== null && this.#parts.responseTimes.hasServedSince(bucket, refusedAt);
-  }
-
-  /** Takes the call into its lane, unless the same was refused a moment ago: then it is refused without a question to the store. */
-  async #enter({ request }: Prepared, audience: Audience): Promise<Ticket> {
-    const { admission, ceilings, recentRefusals, telemetry } = this.#parts;
-    const again = recentRefusals.rememberedRefusal(request);
-    if (again !== null) {
-      telemetry.refusedAgain(request.subject.upstream);
-      throw again;
-    }
-    try {
-      return await admission.enter(request, audience);
-    } catch (failure) {
-      if (failure instanceof Refusal && !audience.aborted) {
-        recentRefusals.note(request, failure, ceilings.state(request.ceiling));
-      }
-      throw failure;
-    }
   }
 
   /** Asks the breakers before a call is sent. A call that they refuse gives its lease back. */

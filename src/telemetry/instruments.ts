@@ -164,11 +164,6 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Calls made again for their repeats, because the replica that had made them is gone, or Redis had lost their claims.',
       ['upstream'],
     ),
-    refusedAgain: counter(
-      'sluice_refused_again_total',
-      'Calls refused as another of their workspace was a moment before, without asking the limiter.',
-      ['upstream'],
-    ),
     sentAfterGone: counter(
       'sluice_dispatched_after_client_gone_total',
       'Calls sent although their client had left. Must stay 0.',

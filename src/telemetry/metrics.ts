@@ -111,8 +111,8 @@ export class Metrics {
     if (this.#upstreams.has(upstream)) return;
     this.#upstreams.add(upstream);
     const { queueWait, upstreamTime, overhead, failures, heldRefusals } = this.instruments;
-    const { replays, joins, madeAgain, refusedAgain } = this.instruments;
-    for (const counter of [replays, joins, madeAgain, refusedAgain]) counter.inc({ upstream }, 0);
+    const { replays, joins, madeAgain } = this.instruments;
+    for (const counter of [replays, joins, madeAgain]) counter.inc({ upstream }, 0);
     for (const heldBy of heldByReasons) heldRefusals.inc({ upstream, held_by: heldBy }, 0);
     for (const reason of failureReasons) failures.inc({ upstream, reason }, 0);
     for (const outcome of outcomes) queueWait.zero({ upstream, outcome });

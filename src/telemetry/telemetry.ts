@@ -132,11 +132,6 @@ export class RunningTelemetry {
     this.#count(({ leasesLost }) => leasesLost.inc({ reason }));
   }
 
-  /** A call was refused without asking the limiter, because another call of its lane was refused a moment ago. */
-  refusedAgain(upstream: string): void {
-    this.#count(({ refusedAgain }) => refusedAgain.inc({ upstream }));
-  }
-
   /** A call was made again for its repeat: the replica that had made it is gone, or Redis had lost its claim. */
   madeAgain(upstream: string): void {
     this.#count(({ madeAgain }) => madeAgain.inc({ upstream }));

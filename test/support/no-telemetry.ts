@@ -31,7 +31,6 @@ export const noTelemetry: Telemetry = {
   replayed: nothing,
   joined: nothing,
   madeAgain: nothing,
-  refusedAgain: nothing,
   configured: nothing,
   observe: nothing,
   live: () => [],

@@ -52,7 +52,6 @@ const published = [
   ['sluice_idempotent_replays_total', 'counter', 'upstream'],
   ['sluice_repeats_joined_total', 'counter', 'upstream'],
   ['sluice_repeats_made_again_total', 'counter', 'upstream'],
-  ['sluice_refused_again_total', 'counter', 'upstream'],
 ] as const;
 
 describe('a scrape of the metrics', () => {
@@ -72,7 +71,6 @@ describe('a scrape of the metrics', () => {
     given.telemetry.replayed('lm');
     given.telemetry.joined('lm');
     given.telemetry.madeAgain('lm');
-    given.telemetry.refusedAgain('lm');
     given.telemetry.observe({
       process: () => idleProcess,
       buckets: () => [],

@@ -60,7 +60,7 @@ export class RedisCeilings {
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
   readonly #logs = new Map<string, RedisSlidingLog>();
-  readonly #reads = new Map<CeilingKey, SlotsRead>();
+  readonly #reads = new Map<CeilingKey, SlotsAndOldest>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
     this.#client = parts.client;
@@ -117,10 +117,14 @@ export class RedisCeilings {
   }
 
   async state(ceiling: CeilingRef, perMinute: number): Promise<CeilingState | Unavailable> {
-    const read = await this.#read(ceiling, []);
+    const known = this.#reads.get(ceiling.key);
+    // A full ceiling stays so until its oldest slot is free: whoever is refused meanwhile costs Redis nothing.
+    const isFull = known !== undefined && known.live >= perMinute && this.#isGood(known, ceiling);
+    const read = isFull ? known : await this.#read(ceiling, []);
     if ('kind' in read) return read;
-    const { live, oldestMs } = read;
-    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs: oldestMs };
+    const { at, live, oldestMs } = read;
+    const nextSlotMs = Math.max(0, oldestMs - (this.#clock.monotonic() - at));
+    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs };
   }
 
   async dayState({ key }: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
