@@ -227,9 +227,9 @@ export function correct(bucket: Bucket, { lease, spent }: Spending, now: number)
  * with each returned grant.
  */
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
-  markLeaseAnswered(bucket, lease);
   const { grantedAt } = lease;
   for (const [meter, mark] of marked(bucket, lease)) giveUnitsBack(meter, { mark, grantedAt }, now);
+  markLeaseAnswered(bucket, lease);
 }
 
 /** By this share of the difference one call changes the mean time in flight of its lane: when it was shorter, when it was longer. */

@@ -5,8 +5,7 @@
  * report takes effect at once, in every direction. Pure; `now` is an argument.
  */
 import { assumedWindowMs, type Meter, type Quota, type ReportedQuota } from './meter-state.policy.ts';
-import { drain } from './meter.policy.ts';
-import { netRate } from './meter-others.policy.ts';
+import { drain, levelThere, onTheWay } from './meter.policy.ts';
 import { learnedWindowMs } from './window-learning.policy.ts';
 import { countedAs } from './window-log.policy.ts';
 
@@ -21,21 +20,6 @@ export function applySetting(meter: Meter, { stated, learn }: StatedQuota, now: 
   meter.stated = stated === null ? null : { limit: stated.limit, windowMs: stated.windowMs };
   enforce(meter, { learn, answered: 0 }, now);
 }
-
-/**
- * The highest level that the upstream can have now, by its responses or by what was counted here when the limit was lowered; 0 =
- * neither is known.
- * @param answered units of a call whose response is being learned from: it is no longer on its way, and not in the levels yet
- */
-function levelThere(meter: Meter, answered: number, now: number): number {
-  const { peak, unreported } = meter;
-  if (peak === null) return 0;
-  const counted = peak.level + onTheWay(meter) + answered + (unreported?.units ?? 0);
-  return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
-}
-
-/** Units of granted calls whose responses are not known. */
-const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
 
 /**
  * Keeps the level before a lowered limit cuts it off, for a limit that is raised again. While replicas have different

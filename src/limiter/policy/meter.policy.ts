@@ -173,6 +173,21 @@ export function settleUnits(
   meter.level = Math.max(0, Math.min(level - back, highest));
 }
 
+/**
+ * The highest level that the upstream can have now, by its responses or by what was counted here when the limit was lowered; 0 =
+ * neither is known.
+ * @param answered units of a call whose response is being learned from: it is no longer on its way, and not in the levels yet
+ */
+export function levelThere(meter: Meter, answered: number, now: number): number {
+  const { peak, unreported } = meter;
+  if (peak === null) return 0;
+  const counted = peak.level + onTheWay(meter) + answered + (unreported?.units ?? 0);
+  return Math.max(0, counted - netRate(meter) * Math.max(0, now - peak.at));
+}
+
+/** Units of granted calls whose responses are not known. */
+export const onTheWay = ({ granted, answered }: Meter): number => Math.max(0, granted - answered);
+
 /** What a call reserved, and when. */
 export interface Reserved {
   readonly mark: MeterMark;
@@ -187,8 +202,9 @@ const heldThroughout = ({ level, granted, heardAt }: Meter, mark: MeterMark): nu
   heardAt === null ? level - (granted - mark.granted) : 0;
 
 /**
- * Gives back the units of a call that the upstream never counted. Those that have drained since `grantedAt` do not come back where
- * the meter might have been empty without the reservation: then nothing would have drained.
+ * Gives back the units of a call that the upstream never counted and that counts as on its way. Those that have drained since
+ * `grantedAt` do not come back where the meter might have been empty without the reservation: then nothing would have drained. Nor do
+ * those that a lowered limit has cut off the level: without them as much would be left of it.
  */
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
@@ -197,7 +213,9 @@ export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: 
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   drain(meter, now);
   const left = Math.max(cost - (now - grantedAt) * drainRate(meter), heldThroughout(meter, mark));
+  const leftWithout = meter.reported === null ? Math.min(meter.level, levelThere(meter, 0, now) - cost) : 0;
   refund(meter, hasRested ? cost : Math.max(0, Math.min(cost, left)), now);
+  meter.level = Math.max(meter.level, leftWithout);
   // No other call is on its way that might arrive late.
   if (meter.level === 0) meter.at = now;
 }

@@ -14,7 +14,7 @@ import type { Replica } from './replica.ts';
 import { RestoredRedis } from './restored-redis.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '5';
+const foldVersion = '6';
 
 export interface RedisLimiterParts {
   readonly connection: RedisConnection;

@@ -113,6 +113,23 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     expect(timed.meter.level).toBeCloseTo(8 - 13_000 / 6_000, 2);
   });
 
+  test('does not get back, out of what a lowered limit has left, the units that it has cut off', () => {
+    const timed = stated(5, 4_000);
+    const [first] = Array.from({ length: 5 }, () => timed.take(1, 0));
+    timed.state({ limit: 1, windowMs: 4_000 }, 200);
+    if (first !== undefined) giveUnitsBack(timed.meter, { mark: first, grantedAt: from }, from + 1_000);
+    // Four that were sent are left, of which no more than the lowered limit counted at 200 ms.
+    expect(timed.meter.level).toBeCloseTo(1 - 800 / 4_000, 2);
+  });
+
+  test('gets back, after its limit was lowered, all that its only call took', () => {
+    const timed = stated(5, 4_000);
+    const mark = timed.take(2, 0);
+    timed.state({ limit: 1, windowMs: 4_000 }, 200);
+    giveUnitsBack(timed.meter, { mark, grantedAt: from }, from + 1_000);
+    expect(timed.meter.level).toBe(0);
+  });
+
   test('never has less, after a call was given back, than if the call had not come', () => {
     const gaps = fc.array(fc.integer({ min: 0, max: 9_000 }), { minLength: 2, maxLength: 12 });
     fc.assert(
