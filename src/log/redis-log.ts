@@ -338,7 +338,8 @@ export class RedisLog<Event> implements Log<Event> {
         return 'damaged';
       }
       if (sequence === end.sequence && entry.mark === end.mark) continue;
-      if (!follows(entry, end)) return 'fork';
+      // The script has compared the marks at the copy's end, so that what comes behind it follows.
+      if (!follows(entry, end)) return 'damaged';
       this.#time.noteHeard(entry.at, this.#parts.clock.monotonic());
       this.#tell(entry);
     }
@@ -355,7 +356,6 @@ export class RedisLog<Event> implements Log<Event> {
   // --- joining
 
   #startJoining(returns: boolean): void {
-    this.#drop();
     this.#state = { kind: 'joining', returns, before: this.#end, isReplaced: false };
     this.#cancelTimer();
     if (!returns) this.#cancelTimer = this.#parts.clock.after(joinLimitMs, () => this.#doesNotJoin());

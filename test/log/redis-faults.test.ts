@@ -47,8 +47,14 @@ test('a Redis that comes back empty gets the log from the replicas, in a new ter
   const stop = talk(replicas);
   await goOn(replicas);
   await redis.stop();
+  const stoppedAt = performance.now();
+  const lastAt = Math.max(...replicas.map(({ at }) => at));
   await until(() => replicas.every(({ events }) => events.includes('away')));
+  const absenceMs = performance.now() - stoppedAt;
   await server(redis.port);
+  await until(() => replicas.every(({ isJoined }) => isJoined));
+  // The log's time has gone on, as far as replicas know it.
+  for (const { at } of replicas) expect(at - lastAt).toBeGreaterThan(absenceMs / 2);
   await goOn(replicas);
   stop();
   await agree(replicas);
@@ -229,8 +235,15 @@ test('a replica that was kept from hearing for longer than entries are kept join
   expect(far.events.filter((event) => event === 'restored')).toHaveLength(2);
 });
 
+/** Gives the last entry but one the mark of another history. */
+async function spoilMark(control: ReturnType<typeof operator>): Promise<void> {
+  const entry = String(await control.lindex(keys.log, -2));
+  await control.lset(keys.log, -2, entry.replace(/^(\d+) \w+/, '$1 0123456789'));
+}
+
 test.each([
   ['entry', (control) => control.lset(keys.log, -1, 'nobody wrote this')],
+  ['mark', (control) => spoilMark(control)],
   ['entry too many', (control) => control.rpush(keys.log, 'nobody wrote this')],
   ['list of entries', (control) => control.set(keys.log, 'of another application')],
   ['head', (control) => control.set(keys.head, 'of another application')],

@@ -1,7 +1,9 @@
 /** A log in a real Redis: replicas that follow it have the same state at the same place, whatever happens to Redis. */
 import { expect, test } from '@jest/globals';
+import { replicaId } from '../../src/ids.ts';
+import { append, namesOf } from '../../src/log/redis-commands.ts';
 import { until } from '../support/until.ts';
-import { agree, keys } from './replicas.ts';
+import { agree, keys, testName, type Replica } from './replicas.ts';
 import { goOn, installation, operator, server, talk, three } from './world.ts';
 
 test('three replicas have the same state at every place, and every word once', async () => {
@@ -25,6 +27,68 @@ test('what is appended in one turn, and while an append is under way, is one bat
   expect(a.sequence).toBe(before + 1);
 });
 
+test('a batch has a bounded number of events and of characters', async () => {
+  const redis = await server();
+  const a = await installation(redis).add();
+  await until(() => a.isJoined);
+  const before = a.sequence;
+  for (let n = 0; n < 300; n += 1) a.say(`a${n}`);
+  await until(() => a.hasOwn);
+  expect(a.sequence).toBe(before + 2);
+  for (const letter of ['x', 'y']) a.say(letter.repeat(40_000));
+  await until(() => a.hasOwn);
+  expect(a.sequence).toBe(before + 4);
+});
+
+/** An entry of somebody else whose message nobody hears. */
+async function appendUnheard(control: ReturnType<typeof operator>, a: Replica, word: string): Promise<string> {
+  const [sequence = '', mark = ''] = a.place.split(' ');
+  const life = String(await control.hget(keys.head, 'life'));
+  const names = { ...namesOf(testName), channel: 'nobody hears' };
+  const batch = { replica: replicaId('r9'), number: 1, events: `["${word}"]`, maxMs: 1e6 };
+  const reply = await append(control, names, {
+    end: { life, sequence: Number(sequence), mark, term: a.term, at: a.at },
+    batch: { ...batch, returns: false, maxBytes: 1e6 },
+  });
+  if (reply.kind !== 'whole') throw new Error(reply.kind);
+  return reply.entries.at(-1) ?? '';
+}
+
+test('an entry whose message was lost is read when the next one is heard', async () => {
+  const redis = await server();
+  const all = installation(redis);
+  const [a, b] = [await all.add(), await all.add()];
+  await until(() => a.isJoined && b.isJoined && a.place === b.place);
+  await appendUnheard(operator(redis), a, 'unheard');
+  b.say('heard');
+  await until(() => a.said.includes('heard'));
+  expect(a.said).toEqual(['unheard', 'heard']);
+});
+
+test('an entry that came while a replica was not subscribed is read when it is again', async () => {
+  const redis = await server();
+  const control = operator(redis);
+  const a = await installation(redis).add();
+  await until(() => a.isJoined);
+  await appendUnheard(control, a, 'unheard');
+  await control.call('CLIENT', 'KILL', 'TYPE', 'pubsub');
+  await until(() => a.said.includes('unheard'));
+});
+
+test('a copy is as old as the message that it was told by', async () => {
+  const redis = await server();
+  const control = operator(redis);
+  const a = await installation(redis).add();
+  await until(() => a.isJoined);
+  const entry = await appendUnheard(control, a, 'late');
+  const lateMs = 300;
+  const isLate = (): boolean => a.log.now() > Number(entry.split(' ')[3]) + lateMs;
+  await until(isLate);
+  await control.publish(keys.channel, entry);
+  await until(() => a.said.includes('late'));
+  expect(a.log.staleMs()).toBeGreaterThanOrEqual(lateMs);
+});
+
 test('what nobody waits for goes with what is appended next, in order, or by itself a little later', async () => {
   const redis = await server();
   const all = installation(redis);
@@ -40,6 +104,7 @@ test('what nobody waits for goes with what is appended next, in order, or by its
   await until(() => a.hasOwn);
   a.say('at the end', 'soon');
   await a.log.close();
+  expect(a.said).not.toContain('at the end');
   const b = await all.add();
   await until(() => b.said.includes('at the end'));
 });

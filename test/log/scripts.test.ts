@@ -16,6 +16,7 @@ import {
   type CopyEnd,
 } from '../../src/log/redis-commands.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 import { keys, testName } from './replicas.ts';
 
 const names = namesOf(testName);
@@ -71,6 +72,23 @@ test('a batch is appended once, however often it is sent', async () => {
   expect(again.appendedAt).toBeNull();
   expect(again.entries).toEqual(first.entries);
   expect(await redis.llen(keys.log)).toBe(1);
+});
+
+test('an entry is published once, as it stands in the log', async () => {
+  const heard: string[] = [];
+  const subscriber = redis.duplicate();
+  try {
+    await subscriber.subscribe(keys.channel);
+    subscriber.on('message', (_, text) => void heard.push(text));
+    await beginOne();
+    const { entries } = await whole(start);
+    await whole(start);
+    await redis.publish(keys.channel, 'the end');
+    await until(() => heard.includes('the end'));
+    expect(heard).toEqual([...entries, 'the end']);
+  } finally {
+    subscriber.disconnect();
+  }
 });
 
 test('an attempt that arrives after a later batch of its replica appends nothing, and one of another replica does', async () => {
@@ -146,8 +164,11 @@ test('a life begins only in place of the one that was seen, and only from a long
   const next = { over: 'one', life: 'two', parts: 0, isForced: false };
   expect(await begin(redis, names, { ...next, end })).toBe(false);
   expect(await begin(redis, names, { ...next, over: 'zero', end: { ...end, sequence: 5 } })).toBe(false);
+  // Another copy may have begun terms that this one has not heard of.
+  await redis.hset(keys.head, 'term', 7);
   expect(await begin(redis, names, { ...next, end: { ...end, sequence: 5 } })).toBe(true);
-  expect(await readHead(redis, names)).toMatchObject({ end: { life: 'two', sequence: 5, term: 2 } });
+  expect(await readHead(redis, names)).toMatchObject({ end: { life: 'two', sequence: 5, term: 8 } });
+  expect(await redis.pttl(keys.head)).toBeGreaterThan(0);
   expect(await redis.exists(keys.log)).toBe(0);
 });
 
