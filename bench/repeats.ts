@@ -32,11 +32,10 @@ const withoutRepeats: readonly (readonly [file: string, text: RegExp, instead: s
   ['src/journey/prepare.ts', /repeatKeyOf\(\{.*?\}\)/s, 'null'],
   ['src/journey/prepare.ts', /\.\.\.repeatFields,?/, ''],
   [
-    'src/gateway.ts',
-    /return repeats\.run\(incoming,.*?\n {4}\);/s,
-    'return forwarder.forward(prepared, call.clientGone, followed);',
+    'src/parts.ts',
+    /around: aroundRepeats\(repeats\)/,
+    'around: (made, forward) => forward(made, made.call.clientGone)',
   ],
-  ['src/gateway.ts', /const incoming: IncomingCall = .*?\n {4}\};/s, ''],
 ];
 
 /** A copy of the product in `folder` that recognises no repeats. */

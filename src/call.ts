@@ -23,8 +23,6 @@ export interface Call {
   readonly rawUrl: string;
   /** Field lines as received, name and value alternating (Node's `rawHeaders`). */
   readonly rawFields: readonly string[];
-  /** Address of the peer while it is connected, for limiting failed authentications only; never logged. */
-  readonly source: string;
   /** Aborted when the client's connection is gone. */
   readonly clientGone: CallSignal;
   /**
@@ -243,6 +241,14 @@ export interface CallFacts {
 
 /** How the response to the client ended: all of it sent, the client left, or the upstream broke off in the middle. */
 export type ResponseEnd = 'complete' | 'client_gone' | 'upstream_cut';
+
+/** All clients that wait for a call's response, as one signal. It aborts when none is left, which ends the call. */
+export interface Audience extends CallSignal {
+  /** False once no client's API key is valid any more. Absent: the key of the call itself is asked. */
+  stillValid?(): boolean;
+  /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
+  moved?(to: 'upstream' | 'lane'): void;
+}
 
 /** What a call came to: the response that goes to the client. Made by the gateway, written by `ingress/respond.ts`. */
 export interface Outcome {

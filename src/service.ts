@@ -50,7 +50,7 @@ export interface Service {
   readonly gateway: Gateway;
   readonly telemetry: RunningTelemetry;
   /** Takes over new settings, but for those that only a restart can change; resolves when calls see them. */
-  reconfigure(settings: Settings): Promise<void>;
+  reload(settings: Settings): Promise<void>;
   /** Ends without losing a response. Resolves with the number of connections that were cut. */
   drain(options?: DrainRequest): Promise<number>;
   /** Ends at once. */
@@ -108,10 +108,10 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     ...listening,
     gateway,
     telemetry,
-    async reconfigure(next) {
+    async reload(next) {
       const usable = withStartedValues(settings, next);
-      await gateway.reconfigure(usable);
-      observation.reconfigure(usable);
+      await gateway.reload(usable);
+      observation.reload(usable);
     },
     async drain({ signal, isAlone = false } = {}) {
       draining = true;
@@ -145,7 +145,7 @@ function dataServer(
     random,
     handle: (call) => gateway.handle(call),
     async activity(call) {
-      const { workspace } = await gateway.identify(call);
+      const { workspace } = gateway.identify(call);
       const windowMs = windowOf(queryOf(call.rawUrl));
       if (windowMs === null) throw new Refusal('request_invalid', { detail: windowForm, param: 'window' });
       return activity.ofWorkspace(workspace.id, windowMs);
@@ -194,7 +194,7 @@ function logCommand(log: RunningTelemetry['log'], { verb, upstream, seconds, res
 function controlActions(gateway: Gateway): ControlActions {
   const { controls } = gateway;
   const known = async (upstream: string, act: () => Promise<ControlResult>): Promise<ControlResult> =>
-    gateway.hasUpstream(upstream) ? act() : 'unknown';
+    gateway.upstreamNames().includes(upstream) ? act() : 'unknown';
   return {
     upstreams: () => gateway.upstreamNames(),
     open: (upstream) => known(upstream, () => controls.open(upstream)),

@@ -47,7 +47,7 @@ const planted: readonly Planted[] = [
   {
     row: 'restarted empty',
     fault: 'one call in twenty is never sent',
-    file: 'src/journey/forward.ts',
+    file: 'src/pipeline.ts',
     from: 'const result = await this.#attempts.send(attempt);',
     to: 'if (Math.random() < 0.05) await new Promise(() => {});\nconst result = await this.#attempts.send(attempt);',
     finds: /lost: [os]-\d+ (unanswered|refused)/,
@@ -55,7 +55,7 @@ const planted: readonly Planted[] = [
   {
     row: 'hung',
     fault: 'every call is sent twice',
-    file: 'src/journey/forward.ts',
+    file: 'src/pipeline.ts',
     from: 'const result = await this.#attempts.send(attempt);',
     to: 'await this.#attempts.send(attempt);\nconst result = await this.#attempts.send(attempt);',
     finds: /sent 2 times: s-/,

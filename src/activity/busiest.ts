@@ -42,7 +42,7 @@ export class Busiest {
   }
 
   /** The configuration changed: labels of other replicas may belong to workspaces that are configured now. */
-  reconfigured(): void {
-    this.#owners.reconfigured();
+  reload(): void {
+    this.#owners.reload();
   }
 }

@@ -60,7 +60,7 @@ export class Owners {
   }
 
   /** The configuration changed: a label that belonged to nobody may belong to a workspace now. */
-  reconfigured(): void {
+  reload(): void {
     for (const [label, found] of this.#found.entries()) if (found === 'nobody') this.#found.delete(label);
     this.#searchedAt = null;
   }

@@ -137,7 +137,7 @@ export class AdmissionQueue {
    * Configuration changed: every call that is in admission goes on at once under the settings that `settingsOf` returns for
    * it (`null` = unchanged). A call that the change makes too late is refused, with the new time.
    */
-  reconfigure(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
+  reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
     const changed = this.#reconfiguring.reconfigure(known, settingsOf);
     this.#earlyRefusal.onReconfigured(changed);

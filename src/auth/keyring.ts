@@ -25,7 +25,7 @@ interface Entry {
 /** Compared with when no entry has the digest, so that a miss does the same work. */
 const nobody = Buffer.alloc(32);
 
-/** Keys on their way into a keyring: filled while the old ones are in use. */
+/** The keys of a runtime's workspaces. A reload fills a new index while the old one is in use. */
 export class KeyIndex {
   /** By digest, hexadecimal. */
   readonly entries = new Map<string, Entry>();
@@ -39,23 +39,19 @@ export class KeyIndex {
 
 export class Keyring {
   readonly #clock: Pick<Clock, 'now'>;
-  #entries: KeyIndex['entries'];
+  /** Those that are valid now: a key that a reload has removed is refused at once, waiting calls included. */
+  readonly #keys: () => KeyIndex;
 
-  constructor(settings: Pick<Settings, 'workspaces'>, clock: Pick<Clock, 'now'>) {
+  constructor(keys: () => KeyIndex, clock: Pick<Clock, 'now'>) {
     this.#clock = clock;
-    this.#entries = keyIndexOf(settings).entries;
-  }
-
-  /** Takes over these keys at once; a key that is gone is refused from now on, waiting calls included. */
-  replace({ entries }: KeyIndex): void {
-    this.#entries = entries;
+    this.#keys = keys;
   }
 
   /** The workspace of a key that is known and not expired, else `null`. */
   find(key: string): KeyMatch | null {
     // The digest is asked for as text: making a buffer, and text of it, takes three times as long.
     const name = hash('sha256', key, 'hex');
-    const entry = this.#entries.get(name);
+    const entry = this.#keys().entries.get(name);
     const isEqual = timingSafeEqual(Buffer.from(name, 'hex'), entry?.digest ?? nobody);
     const isCurrent = this.#clock.now() < (entry?.expiresAt ?? Infinity);
     if (entry === undefined || !isEqual || !isCurrent) return null;
@@ -66,7 +62,7 @@ export class Keyring {
   /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
   #matchOf(workspace: WorkspaceSettings, digest: string): KeyMatch {
     const stillValid = (): boolean => {
-      const entry = this.#entries.get(digest);
+      const entry = this.#keys().entries.get(digest);
       if (entry === undefined || entry.workspace.id !== workspace.id) return false;
       return this.#clock.now() < (entry.expiresAt ?? Infinity);
     };

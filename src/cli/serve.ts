@@ -114,7 +114,7 @@ function watchFile(
     loadedDigest: first.digest,
     slices,
     onSettings: async (settings) => {
-      await service.reconfigure(settings);
+      await service.reload(settings);
       log.info('configuration reloaded');
       warnOfRestart(restartKeys(first.settings, settings), log);
       await warnOfUncallable(settings, slices, { io, log });

@@ -92,7 +92,7 @@ export class Credentials {
    * Takes over new settings: sources of none of `used` end, and credentials of upstreams are fetched before the first call.
    * @param used the sources of these settings
    */
-  configure(upstreams: Settings['upstreams'], used: SourceNames): void {
+  reload(upstreams: Settings['upstreams'], used: SourceNames): void {
     for (const [key, kept] of this.#kept) {
       if (used.has(key)) continue;
       kept.source.close();

@@ -45,6 +45,6 @@ export function startCredentials({ settings, send, ...parts }: StartParts): Cred
     refreshGrants,
     onClose: () => store?.close(),
   });
-  credentials.configure(settings.upstreams, new SourceNames(settings.upstreams));
+  credentials.reload(settings.upstreams, new SourceNames(settings.upstreams));
   return credentials;
 }

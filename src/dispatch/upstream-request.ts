@@ -34,6 +34,7 @@ export interface SendableCall {
   readonly body: CallBody;
   /** Values that go upstream in the place of the client's own, by lower-case name of the field. */
   readonly replacedFields?: ReadonlyMap<string, string> | null;
+  readonly pools: Pools;
 }
 
 /** One sending of a call, as whoever may send it describes it. */
@@ -81,9 +82,9 @@ export class UpstreamRequest implements AttemptRequest {
   readonly #pools: Pools;
   readonly #order: OrderedSending;
 
-  constructor(sending: Sending, pools: Pools, order: OrderedSending) {
+  constructor(sending: Sending, order: OrderedSending) {
     const { prepared, traceparent, credential, signal } = sending;
-    const { call, caller, route, description, body, replacedFields = null } = prepared;
+    const { call, caller, route, description, body, replacedFields = null, pools } = prepared;
     const { upstream, host, origin, pathAndQuery } = route;
     const { method, rawFields } = call;
     const { length } = body.bytes;

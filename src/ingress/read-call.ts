@@ -60,10 +60,6 @@ export class ReadCall extends OpenCall implements Call {
     return this.request.rawHeaders;
   }
 
-  get source(): string {
-    return this.request.socket.remoteAddress ?? '';
-  }
-
   get clientGone(): CallSignal {
     return this.gone;
   }

@@ -1,29 +1,30 @@
 /**
- * One attempt of a call under its lease: sent, learned from, and passed on or given up.
+ * One attempt of a call: sent under its lease, judged, and passed on, given up, or to be made again.
  *
- * Owns: to whom the result is reported. Does not own: whether there is another attempt (`forward.ts`), how the end is reported
- * to the limiter (`lease-end.ts`). Invariant: an attempt's lease is settled once.
+ * Owns: to whom its result is reported. Does not own: the loop (`pipeline.ts`), the decision (`dispatch/resend.policy.ts`), how the end
+ * is reported to the limiter (`lease-end.ts`). Invariant: an attempt's lease is settled once.
  */
 import { Buffer } from 'node:buffer';
-import type { Lease } from '../admission/ticket.ts';
-import type { AdmissionRecord, Outcome, ResponseHead } from '../call.ts';
+import type { AdmissionRecord, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import type { Dispatcher } from '../dispatch/dispatcher.ts';
 import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
 import type { Sending } from '../dispatch/upstream-request.ts';
 import { upstreamIdOf } from '../dispatch/upstream-id.policy.ts';
 import type { TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
+import { valuesOf } from '../field-lines.policy.ts';
+import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
-import type { RouteFinder } from '../target/route.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
-import { endAnswered, endBroken, type PassDecision, type SendAgainDecision } from './lease-end.ts';
+import { endAnswered, endBroken, requeue, type PassDecision, type SendAgainDecision } from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
-import { valuesOf } from '../field-lines.policy.ts';
+import type { Permission } from './send-checks.ts';
 
 export interface AttemptsParts {
   readonly dispatcher: Dispatcher;
@@ -31,17 +32,28 @@ export interface AttemptsParts {
   readonly responseTimes: ResponseTimes;
   readonly clock: Clock;
   readonly quotas: JoinedQuotas;
-  /** As they are configured now. */
-  readonly routes: () => RouteFinder;
-  /** Lower-case names of the fields in which an API key may come. */
-  readonly keyFields: () => readonly string[];
 }
 
 /** One attempt of a call, under its lease. */
-export interface Attempt extends Sending {
+export interface Attempt extends Sending, Permission {
   readonly prepared: Prepared;
-  readonly lease: Lease;
   readonly callRecord: CallRecord;
+}
+
+/** A call between two attempts. */
+export interface Progress {
+  attempts: number;
+  absorbed: number;
+  history: ResendHistory;
+  /** When the upstream first refused the call without naming a time, monotonic milliseconds; `null` = it has not. */
+  refusedAt: number | null;
+}
+
+/** What the resend policy gets beside the attempt. */
+interface Judged {
+  readonly progress: Progress;
+  readonly remainingMs: number;
+  readonly isCredentialRenewed: boolean;
 }
 
 export class Attempts {
@@ -54,70 +66,113 @@ export class Attempts {
   /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
   async send(attempt: Attempt): Promise<AttemptResult> {
     const { prepared, lease, callRecord } = attempt;
-    const sentAt = this.#parts.clock.monotonic();
-    const result = await this.#parts.dispatcher.send(attempt).catch((bug: unknown) => {
+    const { dispatcher, quotas, responseTimes, clock } = this.#parts;
+    const sentAt = clock.monotonic();
+    const result = await dispatcher.send(attempt).catch((bug: unknown) => {
       lease.settle({ kind: 'unknown' }, null);
       throw bug;
     });
     if (result.kind === 'answered') {
       const { throttle } = result.feedback;
-      this.#parts.quotas.noteOwner(prepared.ownQuota, result.feedback);
+      quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
       callRecord.answered(result.head.status, throttle, upstreamId);
-      if (throttle === null && statusOf(result) < 500) {
-        const { bucket } = prepared.request.admission;
-        this.#parts.responseTimes.note(bucket, sentAt, this.#parts.clock.monotonic());
-      }
+      if (throttle === null && statusOf(result) < 500)
+        responseTimes.note(prepared.request.admission.bucket, sentAt, clock.monotonic());
     }
     return result;
   }
 
-  /** What the call was charged improves the next estimate. */
-  learnCharge({ guess }: Prepared, { feedback, bodyFeedback }: Answered): void {
-    if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
-  }
-
-  /** The fields of a response as the client of this call gets them. */
-  fieldsFor(prepared: Prepared, head: ResponseHead, addsRateLimit: boolean): readonly string[] {
-    const { upstream } = prepared.route;
-    return fieldsForClient(prepared, head, {
-      addsRateLimit,
-      keyFields: this.#parts.keyFields(),
-      viaPrefix: (url) => this.#parts.routes().viaPrefix(upstream, url),
+  /** What the resend policy makes of an attempt. */
+  judge(
+    { call, route, body, description, request }: Prepared,
+    result: AttemptResult,
+    { progress: { history, refusedAt }, remainingMs, isCredentialRenewed }: Judged,
+  ): ResendDecision {
+    const { upstream } = route;
+    const { responseTimes } = this.#parts;
+    return resend({
+      kind: upstream.kind,
+      call: { ...description, replayable: body.replayable },
+      outcome:
+        result.kind === 'answered'
+          ? {
+              kind: 'answered',
+              status: statusOf(result),
+              throttle: result.feedback.throttle,
+              isCredentialRenewed,
+            }
+          : { kind: fateOf(result.error) },
+      history,
+      // The bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket.
+      othersPass: refusedAt !== null && responseTimes.hasServedSince(request.admission.bucket, refusedAt),
+      remainingMs,
+      hintlessMs: upstream.dialect?.hintlessMs ?? null,
+      honouredMs: honouredWaitMs(call.rawFields),
     });
   }
 
-  /** The response goes to the client, and the lease ends with it. */
+  /** The result is final. The response goes to the client, and the lease ends with it. @throws Refusal where there is no response */
   passOn(
     attempt: Attempt,
-    decision: PassDecision,
-    { answered, record }: { readonly answered: Answered; readonly record: AdmissionRecord },
+    result: AttemptResult,
+    { decision, record }: { readonly decision: PassDecision; readonly record: AdmissionRecord },
   ): Outcome {
     const { prepared, lease } = attempt;
-    const { route, request } = prepared;
-    const capped = request.admission.maxInFlight !== null;
-    const { body, done } = endAnswered(lease, answered, { ...decision, capped });
+    if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
+    const { head, feedback, bodyFeedback } = result;
+    const capped = prepared.request.admission.maxInFlight !== null;
+    const { body, done } = endAnswered(lease, result, { ...decision, capped });
     const onEnd = (): void => {
       done();
-      this.learnCharge(prepared, answered);
+      this.#learnCharge(prepared, result);
     };
     const rateLimit = rateLimitOf(lease.ceiling);
     return {
-      status: answered.head.status,
-      throttled: answered.feedback.throttle !== null,
-      errorStatus: () =>
-        answered.feedback.errorStatus ?? answered.bodyFeedback?.feedback()?.errorStatus ?? null,
-      fields: this.fieldsFor(prepared, answered.head, rateLimit !== null),
-      upstreamFields: answered.head.rawFields,
+      status: head.status,
+      throttled: feedback.throttle !== null,
+      errorStatus: () => feedback.errorStatus ?? bodyFeedback?.feedback()?.errorStatus ?? null,
+      fields: fieldsForClient(prepared, head, rateLimit !== null),
+      upstreamFields: head.rawFields,
       body,
-      maxUnreadMs: route.upstream.timeouts.idleMs,
+      maxUnreadMs: prepared.route.upstream.timeouts.idleMs,
       record,
       rateLimit,
       // What the upstream says of repeating the call goes before what we would say.
-      shouldRetry: saysWhetherToRetry(answered.head.rawFields) ? null : decision.shouldRetry,
+      shouldRetry: saysWhetherToRetry(head.rawFields) ? null : decision.shouldRetry,
       onEnd,
     };
   }
+
+  /** The call is sent again: its ticket goes back to its position. Returns whether that absorbs a throttled response. */
+  sendAgain(
+    { prepared, lease, callRecord }: Attempt,
+    result: AttemptResult,
+    decision: SendAgainDecision,
+  ): boolean {
+    requeue(lease, result, decision);
+    if (result.kind === 'answered') {
+      this.#learnCharge(prepared, result);
+      if (!Buffer.isBuffer(result.body)) result.body.destroy();
+      if (result.feedback.throttle !== null) {
+        callRecord.absorbed();
+        return true;
+      }
+    }
+    const broken = decision.cause === 'credential' ? 'credential_unavailable' : 'reset';
+    callRecord.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
+    return false;
+  }
+
+  /** What the call was charged improves the next estimate. */
+  #learnCharge({ guess }: Prepared, { feedback, bodyFeedback }: Answered): void {
+    if (guess !== null) this.#parts.estimates.learn(guess, feedback, bodyFeedback?.feedback() ?? null);
+  }
+}
+
+function fateOf({ neverSent, stale }: TransportError): 'never_sent' | 'stale' | 'fate_unknown' {
+  if (neverSent) return 'never_sent';
+  return stale ? 'stale' : 'fate_unknown';
 }
 
 /** True where an upstream's response says itself whether its client should repeat the call. */
@@ -125,33 +180,14 @@ const saysWhetherToRetry = (rawFields: readonly string[]): boolean =>
   valuesOf(rawFields, 'x-should-retry').some((value) => /^\s*(?:true|false)\s*$/i.test(value));
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
-export function giveUp(
-  { prepared, lease, callRecord }: Attempt,
+function giveUp(
+  { prepared: { description, request }, lease, callRecord }: Attempt,
   error: TransportError,
   decision: PassDecision,
 ): Refusal {
-  const { description, request } = prepared;
   const capped = request.admission.maxInFlight !== null;
   endBroken(lease, error, { safe: description.safe, capped });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
   callRecord.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
   return refusal;
-}
-
-/** Ends an attempt whose call is sent again. Returns whether that absorbs a throttled response. */
-export function endResent(
-  result: AttemptResult,
-  { cause }: SendAgainDecision,
-  callRecord: CallRecord,
-): boolean {
-  if (result.kind === 'answered') {
-    if (!Buffer.isBuffer(result.body)) result.body.destroy();
-    if (result.feedback.throttle !== null) {
-      callRecord.absorbed();
-      return true;
-    }
-  }
-  const broken = cause === 'credential' ? 'credential_unavailable' : 'reset';
-  callRecord.attemptFailed(broken, result.kind === 'failed' ? failureReason(result.error) : null);
-  return false;
 }

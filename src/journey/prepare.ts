@@ -8,16 +8,19 @@
 import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
+import type { Clock } from '../clock.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
+import type { Pools } from '../dispatch/upstream-request.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
+import type { Egress, Runtime } from '../runtime.ts';
 import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
@@ -42,29 +45,37 @@ export interface Prepared {
   readonly repeatKey: RepeatKey | null;
   /** Values with which fields of the client go upstream instead of its own, by lower-case name; `null` = all go as they came. */
   readonly replacedFields: ReadonlyMap<string, string> | null;
+  readonly pools: Pools;
+  /** As they were when the call began. */
+  readonly egress: Egress;
 }
 
-export interface PrepareInput {
+interface Received {
   readonly call: Call;
   readonly caller: Caller;
   readonly route: Route;
   readonly body: CallBody;
-  readonly labelKey: string;
-  /** True when the credential of this quota is injected for several workspaces. */
-  readonly isShared: (quota: string) => boolean;
-  /** True when the label key is one of this process: then it gives no name that outlives the process. */
-  readonly isLabelKeyGenerated: boolean;
+  /** The runtime that the call began with. */
+  readonly run: Runtime;
+}
+
+export interface PrepareParts {
+  readonly clock: Pick<Clock, 'monotonic'>;
   readonly estimates: TokenEstimates;
   readonly responseTimes: ResponseTimes;
   readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
   readonly chosenBuckets: ChosenBuckets;
-  /** Monotonic milliseconds, on the clock of `call.receivedAt`. */
-  readonly now: number;
 }
 
-export function prepare(input: PrepareInput): Prepared {
-  const { call, caller, route, body, labelKey, estimates, responseTimes, quotas, chosenBuckets, now } = input;
+export function prepare(received: Received, parts: PrepareParts): Prepared {
+  const { call, caller, route, body, run } = received;
+  const { estimates, responseTimes, quotas, chosenBuckets } = parts;
+  const { labelKey } = run.settings.privacy;
+  const { egress } = run;
+  const now = parts.clock.monotonic();
   const { upstream } = route;
+  const pools = egress.pools.get(upstream.name);
+  if (pools === undefined) throw new Error('a route of another runtime');
   const { workspace } = caller;
   const fields = wanted(call.rawFields, upstream.idempotencyFields);
   const description = describeCall(upstream.kind, {
@@ -101,17 +112,17 @@ export function prepare(input: PrepareInput): Prepared {
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
     chosenBuckets.hasOwn({ workspaceId: workspace.id, upstream }, name('chosen values', ...chosen), now);
-  const parts = bucketParts(upstream, {
+  const shares = bucketParts(upstream, {
     credential: hasOwnBucket || brought === null ? quota : accountOfWorkspace(workspace.id),
     host: route.host,
     model: hasOwnBucket ? model : null,
     separate: hasOwnBucket ? separate : [],
   });
-  const tier = parts.model === '' || description.tier === '' ? [] : [description.tier];
-  const { credential, host } = parts;
-  const names = [parts.upstream, credential, host, parts.model, ...tier, ...parts.separate];
+  const tier = shares.model === '' || description.tier === '' ? [] : [description.tier];
+  const { credential, host } = shares;
+  const names = [shares.upstream, credential, host, shares.model, ...tier, ...shares.separate];
   const own = bucketKey(
-    `${name('log', parts.upstream, credential)}.${hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names)}`,
+    `${name('log', shares.upstream, credential)}.${hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names)}`,
   );
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
@@ -161,20 +172,22 @@ export function prepare(input: PrepareInput): Prepared {
     stillValid: caller.stillValid,
   };
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
-  const replacedFields = repeatKey?.marker === 'key' ? replacedIn(input, fields) : null;
-  const ownQuota = { bucket: own, parts: { ...parts, shop: route.host } };
-  return { call, caller, route, body, description, request, ownQuota, guess, repeatKey, replacedFields };
+  const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
+  const ownQuota = { bucket: own, parts: { ...shares, shop: route.host } };
+  const known = { description, request, ownQuota, guess, repeatKey, replacedFields };
+  return { call, caller, route, body, pools, egress, ...known };
 }
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
 function replacedIn(
-  { caller, route, labelKey, isShared, isLabelKeyGenerated }: PrepareInput,
+  { caller, route, run }: Received,
   fields: ReadonlyMap<string, string>,
 ): Prepared['replacedFields'] {
   const { credential } = route;
-  if (credential === null || !isShared(credential.quota)) return null;
-  // A key has to be the same after a restart, because the upstream may have run the call before it.
-  const secret = isLabelKeyGenerated ? credential.quota : labelKey;
+  if (credential === null || !run.isShared(credential.quota)) return null;
+  // A key has to be the same after a restart, because the upstream may have run the call before it; a generated label key is not.
+  const { labelKey, labelKeyGenerated } = run.settings.privacy;
+  const secret = labelKeyGenerated ? credential.quota : labelKey;
   return keysOfSharedCredential({ fields, route }, caller.workspace.id, secret);
 }
 

@@ -9,8 +9,10 @@ import { returningFields, type ViaRewrite } from '../dispatch/returning.policy.t
 import { failureWords } from '../dispatch/failure-reason.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
-import type { CeilingState } from '../limiter/ceilings.ts';
 import { valuesOf } from '../field-lines.policy.ts';
+import type { CeilingState } from '../limiter/ceilings.ts';
+import type { RouteFinder } from '../target/route.ts';
+import type { Prepared } from './prepare.ts';
 
 export type Answered = Extract<AttemptResult, { kind: 'answered' }>;
 
@@ -45,38 +47,30 @@ export function rateLimitOf(state: CeilingState | null): RateLimitState | null {
   };
 }
 
-/** What the client's fields depend on beside the response itself. */
-interface ReturnedTo {
-  readonly addsRateLimit: boolean;
-  /** Lower-case names of the fields in which an API key may come. */
-  readonly keyFields: readonly string[];
-  /** `/via/…` path that stands for the origin of a URL of the same upstream, or `null`. */
-  readonly viaPrefix: (url: URL) => string | null;
-}
-
-/** The fields of an upstream's response as its client gets them. */
+/** The fields of an upstream's response in the form of this call. */
 export function fieldsForClient(
-  { call, route }: { readonly call: Pick<Call, 'form' | 'rawUrl' | 'rawFields'>; readonly route: Route },
+  { call, route, egress }: Prepared,
   { rawFields, status }: ResponseHead,
-  { addsRateLimit, keyFields, viaPrefix }: ReturnedTo,
+  addsRateLimit: boolean,
 ): Outcome['fields'] {
-  const via = call.form === 'via' ? viaRewrite(call, route, viaPrefix) : null;
+  const { keyFields, routes } = egress;
+  const via = call.form === 'via' ? viaRewrite(call, route, routes) : null;
   const cookies = cookieScope(call, route.pathAndQuery, route.upstream.cookies);
   return returningFields({ rawFields, status, addsRateLimit, keyFields, cookies, via });
 }
 
 /** How links of the same upstream lead the client back to us. */
 function viaRewrite(
-  call: Pick<Call, 'rawFields'>,
-  route: Route,
-  viaPrefix: ReturnedTo['viaPrefix'],
+  { rawFields }: Pick<Call, 'rawFields'>,
+  { upstream, origin }: Route,
+  routes: RouteFinder,
 ): ViaRewrite {
-  const own = ownOrigin(call.rawFields);
+  const own = ownOrigin(rawFields);
   const baseFor = (url: URL): string | null => {
-    const prefix = viaPrefix(url);
+    const prefix = routes.viaPrefix(upstream, url);
     return prefix === null ? null : own + prefix;
   };
-  return { origin: route.origin, baseFor };
+  return { origin, baseFor };
 }
 
 /**

@@ -93,10 +93,9 @@ export class Observation {
     this.telemetry.observe(source);
   }
 
-  reconfigure(settings: Settings): void {
+  reload(settings: Settings): void {
     this.#settings = settings;
-    this.#busiest.reconfigured();
-    this.telemetry.reconfigure(settings);
+    this.#busiest.reload();
   }
 
   async close(): Promise<void> {

@@ -1,8 +1,6 @@
 /**
  * What makes one call a repeat of another, and what is kept of a response for repeats that come later. Types only.
  */
-import type { CallSignal } from '../call-abort.ts';
-
 /**
  * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
  * `again`: an SDK numbers its attempts, and this is the first or a later one.
@@ -43,11 +41,3 @@ export interface Remembered {
 export type CallResult =
   | { readonly kind: 'answered'; readonly response: KeptResponse | 'too_large'; readonly isKept: boolean }
   | { readonly kind: 'failed'; readonly failure: unknown };
-
-/** All clients that wait for a call's response, as one signal for the journey. It aborts when none is left, which ends the call. */
-export interface Audience extends CallSignal {
-  /** False once no client's API key is valid any more. Absent: the key of the call itself is asked. */
-  stillValid?(): boolean;
-  /** The call is about to be sent, or goes back into its lane. Absent where nobody needs to know. */
-  moved?(to: 'upstream' | 'lane'): void;
-}

@@ -4,10 +4,10 @@
  *
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share a response (`shared-call.ts`).
- * A call that is no repeat and cannot be repeated does not come here (`gateway.ts`).
+ * A call that is no repeat and cannot be repeated does not come here (`parts.ts`).
  * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
-import type { Outcome, ResponseHead } from '../call.ts';
+import type { Audience, Outcome, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { assertSameCall, tooLarge, unauthenticated } from './conflicts.ts';
@@ -15,7 +15,7 @@ import { delay } from './delay.ts';
 import { KeptBody } from './kept-body.ts';
 import { KeptResponses, type KeptEntry } from './kept-responses.ts';
 import { LeftCalls, leftKeptMs, type LeftCall } from './left-calls.ts';
-import type { Audience, CallResult, KeptResponse, RepeatKey } from './repeat.ts';
+import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 import type { SharedRepeats } from './shared-repeats.ts';
 

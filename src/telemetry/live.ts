@@ -2,7 +2,7 @@
  * The calls that wait or are in flight on this replica, by workspace and upstream. Gauges, `/activity` and the page read them.
  */
 import type { MeterName } from '../call.ts';
-import type { UpstreamKind, UpstreamSettings } from '../config/settings.ts';
+import type { Settings, UpstreamKind, UpstreamSettings } from '../config/settings.ts';
 import type { LivePressure } from './events.ts';
 
 /** A call as it is counted; no more is kept of it here. Ids stay in memory. */
@@ -38,8 +38,8 @@ export class Live {
   #shown: readonly UpstreamSettings[] = [];
 
   /** Upstreams whose pressure is shown from now on; calls on others go on. */
-  configured(upstreams: Iterable<UpstreamSettings>): void {
-    this.#shown = [...upstreams];
+  reload({ upstreams }: Pick<Settings, 'upstreams'>): void {
+    this.#shown = [...upstreams.values()];
   }
 
   waits(call: LiveCall): void {

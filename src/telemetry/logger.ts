@@ -105,7 +105,7 @@ export class CallLogger {
   }
 
   /** Takes over level and sampling at once, for lines of calls that run already too. */
-  configure({ level, sampleSuccesses }: LogSettings): void {
+  reload({ level, sampleSuccesses }: LogSettings): void {
     this.#logger.level = level;
     this.#sampleSuccesses = sampleSuccesses;
   }

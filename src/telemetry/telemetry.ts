@@ -5,7 +5,7 @@
 import type { DestinationStream } from 'pino';
 import type { Call } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
-import type { Settings, UpstreamSettings } from '../config/settings.ts';
+import type { Settings } from '../config/settings.ts';
 import type { OverloadBound, RefusalCode } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
@@ -30,7 +30,7 @@ import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
 
 /** What the parts of the gateway report to. */
-export type Telemetry = Omit<RunningTelemetry, 'labels' | 'lanes' | 'metrics' | 'reconfigure' | 'close'>;
+export type Telemetry = Omit<RunningTelemetry, 'labels' | 'lanes' | 'metrics' | 'close'>;
 
 export interface TelemetryParts {
   readonly clock: Clock;
@@ -86,7 +86,7 @@ export class RunningTelemetry {
     this.log = logger.log;
     const failed = (cause: unknown): void => this.#failed(cause);
     this.#reporters = { clock, metrics, labels, live, logger, tracing, sinks, failed };
-    this.configured(settings.upstreams.values());
+    live.reload(settings);
   }
 
   begin(call: Call): CallRecord {
@@ -152,11 +152,6 @@ export class RunningTelemetry {
     this.#guard(() => this.#metrics.credentialRenewal(upstream, outcome));
   }
 
-  /** Upstreams configured now; called at start and after a reload. Their gauges exist from here on. */
-  configured(upstreams: Iterable<UpstreamSettings>): void {
-    this.#live.configured(upstreams);
-  }
-
   /** Where gauges read from; the last one given counts. */
   observe(source: PressureSource): void {
     this.#source = source;
@@ -181,9 +176,10 @@ export class RunningTelemetry {
     return this.#metrics.page(format, this.#source, this.live());
   }
 
-  /** Takes over new log settings. */
-  reconfigure({ log }: Pick<TelemetrySettings, 'log'>): void {
-    this.#logger.configure(log);
+  /** Takes over new settings: how much is logged, and the upstreams that have gauges. */
+  reload(settings: Pick<TelemetrySettings, 'log' | 'upstreams'>): void {
+    this.#logger.reload(settings.log);
+    this.#live.reload(settings);
   }
 
   /** Exports buffered spans. Called once, last. */

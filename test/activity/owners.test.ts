@@ -45,7 +45,7 @@ describe('the workspace behind a label that another replica reported', () => {
     await owners.of([label('later')]);
     expect(maxAtOnce()).toBe(first);
     workspaces.set('later', 0);
-    owners.reconfigured();
+    owners.reload();
     expect((await owners.of([label('later')])).get(label('later'))).toBe('later');
   });
 

@@ -62,7 +62,7 @@ function world(originMs = 0, takesMs = 0) {
       void follow(id, callOf(own, id, { maxWaitMs: 600_000, ...options })),
     /** Every call goes on under these settings. */
     reload: (changes: Partial<CallSettings>, where: (of: AdmissionRequest) => boolean = () => true): void =>
-      queue.reconfigure((of) => (where(of) ? settingsOf(of, changes) : null)),
+      queue.reload((of) => (where(of) ? settingsOf(of, changes) : null)),
     async pass(ms: number): Promise<void> {
       const until = clock.monotonic() + ms;
       clock.outside(until, () => {});
@@ -400,8 +400,7 @@ test('a replica that reloads last reports it although its last call has ended, f
   const last = new AdmissionQueue({ clock, limiter, ceilings, onFailure });
   const enter = (queue: AdmissionQueue, id: string, options: CallOptions): Promise<Ticket> =>
     queue.enter(...callOf(clock, id, { setting: before, ...options }));
-  const reload = (queue: AdmissionQueue): void =>
-    queue.reconfigure((of) => settingsOf(of, { setting: after }));
+  const reload = (queue: AdmissionQueue): void => queue.reload((of) => settingsOf(of, { setting: after }));
   const sent = await enter(last, 'sent', {});
   (await sent.whenGranted()).settle({ kind: 'succeeded', spent: null }, null);
   sent.leave();
@@ -445,8 +444,8 @@ test('a reload of very many lanes without calls reports a few buckets at a time,
   }
   const [first, second] = [metered(2, 60_000), metered(3, 60_000)];
   const startedAt = clock.monotonic();
-  queue.reconfigure((of) => settingsOf(of, { setting: first }));
-  clock.outside(startedAt + 5, () => queue.reconfigure((of) => settingsOf(of, { setting: second })));
+  queue.reload((of) => settingsOf(of, { setting: first }));
+  clock.outside(startedAt + 5, () => queue.reload((of) => settingsOf(of, { setting: second })));
   await clock.run(startedAt + 1_000);
   expect(reported.size).toBe(count);
   expect([...reported.values()].filter((setting) => setting !== second)).toEqual([]);

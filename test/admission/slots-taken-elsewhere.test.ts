@@ -45,7 +45,7 @@ async function world() {
     /** Another replica takes the slot that the second call waits for. */
     takeElsewhere: () => ceilings.take(callOf(clock, 'other', options)[0].ceiling),
     /** A reload of the workspace's requests per minute. */
-    raiseTo: (perMinute: number): void => queue.reconfigure((call) => settingsOf(call, { perMinute })),
+    raiseTo: (perMinute: number): void => queue.reload((call) => settingsOf(call, { perMinute })),
     secondEnded: () => ended,
   };
 }

@@ -33,7 +33,11 @@ const settings = settingsWith(
 const injected = injectedFields(settings);
 let wallClock = expiry - 1;
 const clock = { now: () => wallClock };
-const keyring = new Keyring(settings, clock);
+const keyringOf = (given: Settings): Keyring => {
+  const keys = keyIndexOf(given);
+  return new Keyring(() => keys, clock);
+};
+const keyring = keyringOf(settings);
 
 const who = (...rawFields: string[]): Caller => authenticate(rawFields, keyring, injected);
 
@@ -217,9 +221,8 @@ test('an API key of another form counts when it is configured, within the bounds
   const short = 'slc_short';
   const long = `slc_${'a'.repeat(253)}`;
   const odd = 'slc_odd key';
-  const ring = new Keyring(
+  const ring = keyringOf(
     settingsWith([short, long, odd].map((key) => `'${sha256(key)}'`).join(), `'${sha256('z')}'`),
-    clock,
   );
   const caller = authenticate(['Sluice-Key', short, 'Cookie', `k=${short}`], ring, injected);
   expect(caller.keyFields.toSorted()).toEqual(['cookie', 'sluice-key']);
@@ -273,20 +276,20 @@ describe('the authentication of a waiting call', () => {
   });
 
   test('ends when its API key is removed or given to another workspace', () => {
-    const ring = new Keyring(settings, clock);
+    let keys = keyIndexOf(settings);
+    const ring = new Keyring(() => keys, clock);
     const acme = authenticate(['Sluice-Key', acmeKey], ring, injected);
     const other = authenticate(['Sluice-Key', otherKey], ring, injected);
-    ring.replace(keyIndexOf(settingsWith(`'${sha256(otherKey)}'`, `'${sha256('something else')}'`)));
+    keys = keyIndexOf(settingsWith(`'${sha256(otherKey)}'`, `'${sha256('something else')}'`));
     expect([acme.stillValid(), other.stillValid()]).toEqual([false, false]);
     expect(ring.find(otherKey)?.workspace.id).toBe('acme');
   });
 
   test('survives a reload that keeps its API key', () => {
-    const ring = new Keyring(settings, clock);
+    let keys = keyIndexOf(settings);
+    const ring = new Keyring(() => keys, clock);
     const caller = authenticate(['Sluice-Key', acmeKey], ring, injected);
-    ring.replace(
-      keyIndexOf(settingsWith(`'${sha256(acmeKey)}', '${sha256('new')}'`, `'${sha256(otherKey)}'`)),
-    );
+    keys = keyIndexOf(settingsWith(`'${sha256(acmeKey)}', '${sha256('new')}'`, `'${sha256(otherKey)}'`));
     expect(caller.stillValid()).toBe(true);
     expect(ring.find('new')?.workspace.id).toBe('acme');
   });

@@ -55,7 +55,7 @@ async function reload({ config, replicas }: Fleet, from: string, to: string): Pr
   const text = config.yaml();
   expect(text).toContain(from);
   const settings = parseSettings(text.replace(from, to), { path: 'test.yaml', env: {} });
-  await Promise.all(replicas.map((service) => service.reconfigure(settings)));
+  await Promise.all(replicas.map((service) => service.reload(settings)));
 }
 
 test('raising a used-up daily ceiling gives every replica room again, as much as was added', async () => {

@@ -371,7 +371,7 @@ test(`of ${pairs} random pairs over two replicas nobody gets an answer that was 
       await pause(150);
       const [old, fresh] = [passing, { alpha: createKey(), beta: createKey() }];
       const settings = parseSettings(yaml(fresh), { path: 'test.yaml', env: {} });
-      await Promise.all(services.map((service) => service.reconfigure(settings)));
+      await Promise.all(services.map((service) => service.reload(settings)));
       passing = fresh;
       for (const workspace of workspaces) revoked.push({ workspace, key: old[workspace].key });
       await under;

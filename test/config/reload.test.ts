@@ -195,7 +195,8 @@ describe('with a file system that reports changes,', () => {
     symlinkSync('..data/sluice.yaml', join(mount, 'sluice.yaml'));
     const path = join(mount, 'sluice.yaml');
     const { settings, digest } = readSettings({ path, env: {} });
-    const keyring = new Keyring(settings, systemClock);
+    let keys = keyIndexOf(settings);
+    const keyring = new Keyring(() => keys, systemClock);
     const seen = recorder();
     // Polling is switched off: only the folder's events may lead to a reload here.
     const clock: Pick<Clock, 'after'> = {
@@ -210,7 +211,7 @@ describe('with a file system that reports changes,', () => {
         loadedDigest: digest,
         onError: seen.onError,
         onSettings: (value) => {
-          keyring.replace(keyIndexOf(value));
+          keys = keyIndexOf(value);
           seen.onSettings(value);
         },
       }),

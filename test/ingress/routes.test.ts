@@ -7,16 +7,11 @@ import { outcomeOf, startDataServer } from './data-server-fixture.ts';
 
 describe('a route', () => {
   test('passes the request target of a /proxy call unchanged', async () => {
-    const sources: string[] = [];
-    const { data, calls } = await startDataServer(({ source }) => {
-      sources.push(source);
-      return Promise.resolve(outcomeOf());
-    });
+    const { data, calls } = await startDataServer();
     const target = '/proxy?target=https%3A%2F%2Fa.example%2Fx%3Fy%3D1%2B2&b=%24&';
     const response = await request(data.server).get(target).set('Authorization', 'Bearer k');
     expect(response.status).toBe(200);
     expect(calls[0]).toMatchObject({ method: 'GET', form: 'proxy', rawUrl: target });
-    expect(sources).toEqual(['127.0.0.1']);
     expect(calls[0]?.id).toMatch(/^[0-9a-f]{32}$/);
     expect(response.headers['sluice-request-id']).toBe(calls[0]?.id);
     expect(calls[0]?.rawFields).toContain('Bearer k');

@@ -29,7 +29,7 @@ async function changeValueUnderLoad(): Promise<void> {
     calls.push(orders(at));
     await settled(at, 1);
   }
-  await gateway.reconfigure(gateway.yaml.replace('value: shpat_sim', 'value: shpat_new'));
+  await gateway.reload(gateway.yaml.replace('value: shpat_sim', 'value: shpat_new'));
   await release();
   for (let at = 13; at <= 24; at += 1) calls.push(orders(at));
   expect(tally(await Promise.all(calls))).toEqual({ 200: 24 });

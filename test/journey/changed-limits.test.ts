@@ -16,7 +16,7 @@ async function start(acme: string, modelLimits?: string): Promise<void> {
 async function edit(from: string, to: string): Promise<void> {
   const { gateway } = world;
   expect(gateway.yaml).toContain(from);
-  await gateway.reconfigure(gateway.yaml.replace(from, to));
+  await gateway.reload(gateway.yaml.replace(from, to));
 }
 async function oneByOne(calls: number): Promise<Reply[]> {
   const replies: Reply[] = [];

@@ -100,7 +100,7 @@ test('a reload of many workspaces lets calls through all the while and takes at 
       thread.on('message', () => (iterationsOfThread = iterations - from));
       return thread;
     },
-    onSettings: (settings) => service.reconfigure(settings),
+    onSettings: (settings) => service.reload(settings),
     onError: (error) => {
       throw error;
     },
@@ -166,7 +166,7 @@ test('no part of the gateway reads more workspaces per event-loop tick than fit 
     return { ...settings, workspaces };
   };
   const [first, second] = [of(0), of(5_000)];
-  await Promise.all([service.reconfigure(first), service.reconfigure(second)]);
+  await Promise.all([service.reload(first), service.reload(second)]);
   await call();
   for (const { workspaces } of [first, second]) {
     const counts = [...workspaces.inIteration.values()];

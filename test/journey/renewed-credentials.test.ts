@@ -41,7 +41,7 @@ async function startShop(
     shop: { stores: stores([]), latency: { minMs: 1, maxMs: 4 }, ...more.shop },
   });
   const written = `credential: { header: x-shopify-access-token, oauth: { tokenUrl: "${started.url}", clientId: client-sim, clientSecret: secret-of-the-client${oauth} } }`;
-  await world.gateway.reconfigure(world.gateway.yaml.replace(injected, written));
+  await world.gateway.reload(world.gateway.yaml.replace(injected, written));
   return started;
 }
 const metrics = async (): Promise<string> => (await fetch(`${world.gateway.adminUrl}/metrics`)).text();
@@ -193,7 +193,7 @@ describe('when the token endpoint', () => {
     return started;
   }
   const useIt = (): Promise<void> =>
-    world.gateway.reconfigure(
+    world.gateway.reload(
       world.gateway.yaml.replace(
         injected,
         `credential: { header: x-shopify-access-token, oauth: { tokenUrl: "${endpoint?.url ?? ''}", clientId: client-sim, clientSecret: secret-of-the-client } }`,
@@ -210,7 +210,7 @@ describe('a credential in a file', () => {
     const { path } = secret;
     const all = Array.from({ length: 9 }, (_, n) => `shpat_${n + 1}`);
     world = await startWorld({ shop: { stores: stores(all), latency: { minMs: 1, maxMs: 4 } }, ...more });
-    await world.gateway.reconfigure(
+    await world.gateway.reload(
       world.gateway.yaml.replace(injected, `credential: { header: x-shopify-access-token, file: "${path}" }`),
     );
   };
@@ -256,7 +256,7 @@ describe('a credential in a file', () => {
     await startMounted();
     const { shop, gateway, orders } = world;
     const later = join(secret.folder, 'later');
-    await gateway.reconfigure(
+    await gateway.reload(
       gateway.yaml.replace(injected, `credential: { header: x-shopify-access-token, file: "${later}" }`),
     );
     const refused = await orders(0, { headers: { prefer: 'wait=1' } });

@@ -39,7 +39,7 @@ async function world() {
     hash: /sha256:[0-9a-f]{64}/.exec(gateway.yaml)?.[0] ?? '',
   };
   const withKeys = (...hashes: readonly string[]): Promise<void> =>
-    gateway.reconfigure(
+    gateway.reload(
       gateway.yaml.replace(/keys: \[.*\]/, `keys: [${hashes.map((hash) => `"${hash}"`).join(', ')}]`),
     );
   await withKeys(first.hash, second.hash);

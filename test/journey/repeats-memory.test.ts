@@ -41,7 +41,7 @@ test.each([
     });
     open.push(() => gateway.close());
     const bound = 400 * kibibyte;
-    await gateway.reconfigure(`${gateway.yaml}\nidempotency: { maxWorkspaceBytes: ${bound} }`);
+    await gateway.reload(`${gateway.yaml}\nidempotency: { maxWorkspaceBytes: ${bound} }`);
     const gauge = async (name: string): Promise<number> => {
       const page = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
       return Number(new RegExp(`^${name} (\\S+)`, 'm').exec(page)?.[1] ?? Number.NaN);

@@ -142,7 +142,7 @@ describe('a response that was kept', () => {
       response.write('x'.repeat(2_500));
       setTimeout(() => response.end('x'.repeat(2_500)), 50);
     });
-    await api.gateway.reconfigure(`${api.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
+    await api.gateway.reload(`${api.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
     expect((await (await api.send('a', keyed('one'))).text()).length).toBe(5_000);
     const again = await api.send('a', keyed('one'));
     expect([again.status, codeOf(again)]).toEqual([409, 'idempotency_conflict']);
@@ -229,7 +229,7 @@ describe('a client that leaves a call that has been sent', () => {
 
   test('amid its response, and whose repeat could not have its beginning any more, ends it', async () => {
     const given = await upstream((_request, response) => response.write('x'.repeat(5_000)));
-    await given.gateway.reconfigure(`${given.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
+    await given.gateway.reload(`${given.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
     const leaving = new AbortController();
     const first = await given.send('a', { 'x-stainless-retry-count': '0' }, { signal: leaving.signal });
     await first.body?.getReader().read();

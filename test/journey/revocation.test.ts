@@ -33,7 +33,7 @@ describe('a removed API key', () => {
     await settled(0, 1);
     const waiting = [orders(2), orders(3)];
     await settled(2);
-    await gateway.reconfigure(gateway.yaml.replace(hashIn(gateway.yaml), createKey().hash));
+    await gateway.reload(gateway.yaml.replace(hashIn(gateway.yaml), createKey().hash));
     const refused = await Promise.all(waiting);
     expect(tally(refused)).toEqual({ 401: 2 });
     expect(refused[0]?.json).toMatchObject({ code: 'unauthenticated' });
@@ -108,7 +108,7 @@ describe('an API key that expires', () => {
     await settled(1, 1);
     const expires = clock.now() + 4_000;
     const dated = `{ hash: "${hash}", expires: "${new Date(expires).toISOString()}" }`;
-    await gateway.reconfigure(gateway.yaml.replace(`{ hash: "${hash}" }`, dated));
+    await gateway.reload(gateway.yaml.replace(`{ hash: "${hash}" }`, dated));
     const waited = await waiting;
     const refusedAt = clock.now();
     expect(waited.status).toBe(401);
@@ -143,11 +143,11 @@ test('the rotation of an API key with an overlap fails no call', async () => {
     while (statuses.length < target) await new Promise((resolve) => setTimeout(resolve, 2));
   };
   await calm();
-  await gateway.reconfigure(only([old.hash, next.hash]));
+  await gateway.reload(only([old.hash, next.hash]));
   await calm();
   inUse = next.key;
   await calm();
-  await gateway.reconfigure(only([next.hash]));
+  await gateway.reload(only([next.hash]));
   await calm();
   ended = true;
   await traffic;

@@ -62,8 +62,8 @@ test('shops that share a credential share its bucket unless the configuration se
     }
     return seen.size - before;
   };
-  await gateway.reconfigure(both(''));
+  await gateway.reload(both(''));
   expect(await counted()).toBe(1);
-  await gateway.reconfigure(both('    bucketBy: [credential, host]\n'));
+  await gateway.reload(both('    bucketBy: [credential, host]\n'));
   expect(await counted()).toBe(2);
 });

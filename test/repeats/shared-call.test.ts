@@ -2,7 +2,8 @@
 import { expect, test } from '@jest/globals';
 import { CallAbort } from '../../src/call-abort.ts';
 import { KeptBody } from '../../src/repeats/kept-body.ts';
-import type { Audience, RepeatKey } from '../../src/repeats/repeat.ts';
+import type { Audience } from '../../src/call.ts';
+import type { RepeatKey } from '../../src/repeats/repeat.ts';
 import { SharedCall } from '../../src/repeats/shared-call.ts';
 import { manualClock } from '../support/manual-clock.ts';
 

@@ -248,7 +248,7 @@ class Run {
     rules.takesOver(processOf(queue), reloads, this.#clock.monotonic());
     this.#ledger.reconfigured(this.#clock.monotonic());
     const regime = rules.of(processOf(queue));
-    this.#queues[queue]?.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
+    this.#queues[queue]?.reload(({ admission }) => entrySettingsOf(regime, admission.lane));
   }
 
   #bucketOf({ lane: { bucket } }: CallPlan): BucketPlan {

@@ -16,10 +16,10 @@ export interface TestGateway {
   readonly service: Service;
   /** Log lines so far. */
   readonly logs: string[];
-  /** The configuration in use; change it and `reconfigure`. */
+  /** The configuration in use; change it and `reload`. */
   readonly yaml: string;
   /** Takes over another configuration; `keys` stay as they are. Resolves when calls see it. */
-  reconfigure(yaml: string): Promise<void>;
+  reload(yaml: string): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -92,7 +92,7 @@ export async function startGateway(options: GatewayOptions): Promise<TestGateway
     service,
     logs,
     yaml,
-    reconfigure: (text) => service.reconfigure(parse(text)),
+    reload: (text) => service.reload(parse(text)),
     close: () => service.close(),
   };
 }

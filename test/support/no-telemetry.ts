@@ -31,7 +31,7 @@ export const noTelemetry: Telemetry = {
   replayed: nothing,
   joined: nothing,
   madeAgain: nothing,
-  configured: nothing,
+  reload: nothing,
   observe: nothing,
   live: () => [],
   limiterHealth: () => ({ mode: null, redisErrors: 0, leasesLost: 0, redisMs: null }),

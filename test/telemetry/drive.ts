@@ -57,7 +57,6 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     form: 'proxy',
     rawUrl: '/proxy?target=https%3A%2F%2Fcanary-target.example%2Fpath',
     rawFields: ['Authorization', 'Bearer canary-key'],
-    source: '203.0.113.7',
     clientGone: new AbortController().signal,
     readBody: () =>
       Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),

@@ -123,7 +123,7 @@ describe('the log line of a call', () => {
   test('follows level and sampling of new settings at once', () => {
     const given = driven();
     const log = (level: LogSettings['level'], sampleSuccesses: number): void =>
-      given.telemetry.reconfigure({ log: { level, sampleSuccesses } });
+      given.telemetry.reload({ log: { level, sampleSuccesses }, upstreams: new Map() });
     const logged = (): unknown[] => given.lines().map(({ message, outcome }) => outcome ?? message);
     log('warn', 1);
     given.telemetry.log.info('below');

@@ -126,7 +126,10 @@ describe('a scrape of the metrics', () => {
 
   test('follows a reload that adds or removes an upstream', async () => {
     const given = driven();
-    given.telemetry.configured([shop]);
+    given.telemetry.reload({
+      log: { level: 'info', sampleSuccesses: 1 },
+      upstreams: new Map([[shop.name, shop]]),
+    });
     expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBeUndefined();
     expect(await given.value('sluice_queue_depth', { upstream: 'shop' })).toBe(0);
     expect(await given.value('sluice_breaker_open', { upstream: 'shop' })).toBe(0);

@@ -50,7 +50,7 @@ test('no call is sent to a port of the gateway itself, by address or by a name t
   const origins = ports.flatMap((port) =>
     ['127.0.0.1', 'here.test', 'mapped.test'].map((host) => `http://${host}:${port}`),
   );
-  await service.reconfigure(parseSettings(yaml(origins), { path: 'test.yaml', env: {} }));
+  await service.reload(parseSettings(yaml(origins), { path: 'test.yaml', env: {} }));
   for (const origin of origins)
     expect([origin, ...(await called(service, `${origin}/metrics`))]).toEqual([origin, ...deniedResponse]);
 });

@@ -150,7 +150,7 @@ test('a revoked API key ends a waiting call with 401, without a restart', async 
   const held = get(stack, stack.proxy('/2'), 'Prefer: wait=300\r\n');
   await until(async () => (await queueDepth(stack)) === 1);
   const { gateway } = stack;
-  await gateway.reconfigure(gateway.yaml.replace(/sha256:[0-9a-f]{64}/, `sha256:${'ab'.repeat(32)}`));
+  await gateway.reload(gateway.yaml.replace(/sha256:[0-9a-f]{64}/, `sha256:${'ab'.repeat(32)}`));
   expect((await held)?.status).toBe(401);
   first.abort();
 });

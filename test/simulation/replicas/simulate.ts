@@ -244,7 +244,7 @@ class Run {
       rules.takesOver(replica.name, reloads, now);
       this.#ledger.reconfigured(replica.name, now);
       const regime = rules.of(replica.name);
-      replica.queue.reconfigure(({ admission }) => entrySettingsOf(regime, admission.lane));
+      replica.queue.reload(({ admission }) => entrySettingsOf(regime, admission.lane));
     });
   }
 

@@ -1,7 +1,4 @@
-/**
- * How a call's end is reported to telemetry. Owns: which outcome an end counts as. Each call ends there once, with the first
- * of these.
- */
+/** How a call's end is reported to telemetry: which outcome it counts as. Each call ends once, with the first report. */
 import { Buffer } from 'node:buffer';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import { failureReason } from '../dispatch/failure-reason.policy.ts';
@@ -10,18 +7,14 @@ import { Refusal } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { outcomeOfResponse, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
 
-/** Returns the outcome with the report of its end added. */
-export const followedToItsEnd = (outcome: Outcome, callRecord: CallRecord): Outcome => ({
+/** The outcome, which reports its end when its response has ended. */
+export const reportedAtItsEnd = (outcome: Outcome, callRecord: CallRecord): Outcome => ({
   ...outcome,
   onEnd: (how) => {
     outcome.onEnd(how);
     if (how === 'upstream_cut') reportCut(outcome, callRecord);
-    callRecord.ended({
-      outcome: outcomeOf(how, outcome),
-      status: outcome.status,
-      code: null,
-      admission: outcome.record,
-    });
+    const { status, record: admission } = outcome;
+    callRecord.ended({ outcome: outcomeOf(how, outcome), status, code: null, admission });
   },
 });
 
@@ -37,19 +30,15 @@ function outcomeOf(how: ResponseEnd, { status, throttled, errorStatus }: Outcome
   return how === 'upstream_cut' ? 'failed' : outcomeOfResponse(errorStatus?.() ?? status, throttled);
 }
 
-/** The journey ended without a result of the upstream. */
+/** The call ended without a response of the upstream. */
 export function reportFailure(call: Call, callRecord: CallRecord, failure: unknown): void {
   if (call.clientGone.aborted) {
     callRecord.ended({ outcome: 'client_gone', status: 0, code: null });
   } else if (failure instanceof Refusal) {
-    const { code } = failure;
+    const { code, status } = failure;
     const { heldBy } = failure.details;
-    callRecord.ended({
-      outcome: outcomeOfRefusal(code),
-      status: failure.status,
-      code,
-      ...(heldBy === undefined ? {} : { heldBy }),
-    });
+    const outcome = outcomeOfRefusal(code);
+    callRecord.ended({ outcome, status, code, ...(heldBy === undefined ? {} : { heldBy }) });
   } else {
     callRecord.ended({ outcome: 'failed', status: 500, code: null });
   }

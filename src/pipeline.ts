@@ -1,0 +1,170 @@
+/**
+ * READ FIRST. The flow of a call, from its request to its outcome:
+ *
+ *   authenticate → resolve the target → read the body → enter the lane → (granted → send → learn → judge)* → response
+ *
+ * Owns: the order of the stages, what they hand each other, and the one loop of resends. Does not own: any decision inside a stage.
+ * Invariants: the API key never reaches an upstream; every resend goes through admission again; every attempt's lease is settled
+ * once; the ticket always leaves.
+ */
+import type { AdmissionQueue } from './admission/admission.ts';
+import type { Ticket } from './admission/ticket.ts';
+import { authenticate } from './auth/authenticate.ts';
+import type { Keyring } from './auth/keyring.ts';
+import type { AdmissionRecord, Audience, Call, Caller, Outcome } from './call.ts';
+import { Attempts, type Attempt, type AttemptsParts, type Progress } from './journey/attempts.ts';
+import { reportedAtItsEnd, reportFailure } from './journey/call-end.ts';
+import { prepare, type Prepared, type PrepareParts } from './journey/prepare.ts';
+import { rateLimitOf } from './journey/response.ts';
+import { SendChecks, type Permission, type SendChecksParts } from './journey/send-checks.ts';
+import type { Ceilings } from './limiter/ceilings.ts';
+import type { Runtime } from './runtime.ts';
+import type { CallRecord } from './telemetry/call-record.ts';
+import type { Telemetry } from './telemetry/telemetry.ts';
+
+/** Sends a call as often as it takes, for everybody who waits for its response. */
+export type Forward = (prepared: Prepared, audience: Audience) => Promise<Outcome>;
+
+/**
+ * Where features hook into the flow: around a call (its repeats), before it is sent (`pauses`). What has to know of its end listens to
+ * telemetry (activity, the page).
+ */
+export interface Features {
+  /** Answers a call that repeats another one; has any other call made with `forward`. */
+  around(prepared: Prepared, forward: Forward): Promise<Outcome>;
+  readonly pauses: SendChecksParts['pauses'];
+}
+
+export interface PipelineParts
+  extends AttemptsParts, PrepareParts, Omit<SendChecksParts, 'pauses' | 'settings'> {
+  readonly admission: AdmissionQueue;
+  readonly ceilings: Ceilings;
+  readonly clock: AttemptsParts['clock'];
+  readonly features: Features;
+  readonly keyring: Keyring;
+  readonly quotas: AttemptsParts['quotas'];
+  readonly runtime: () => Runtime;
+  readonly telemetry: Telemetry;
+}
+
+/**
+ * A call that is sent again at once, because it met a stale connection or an ended credential, may wait this long for its
+ * second grant, whatever is left of its wait. Milliseconds.
+ */
+const atOnceGraceMs = 1_000;
+
+const noHistory: Progress['history'] = {};
+
+export class Pipeline {
+  readonly #parts: PipelineParts;
+  readonly #attempts: Attempts;
+  readonly #checks: SendChecksParts;
+
+  constructor(parts: PipelineParts) {
+    const { features, runtime } = parts;
+    this.#parts = parts;
+    this.#attempts = new Attempts(parts);
+    this.#checks = { ...parts, pauses: features.pauses, settings: () => runtime().settings };
+  }
+
+  /** The flow of one call. Rejects with a `Refusal`, with `clientGone.reason`, or with a bug. */
+  async handle(call: Call): Promise<Outcome> {
+    const { telemetry, features } = this.#parts;
+    const callRecord = telemetry.begin(call);
+    try {
+      const prepared = await this.#prepare(call, callRecord);
+      const outcome = await features.around(prepared, (made, audience) =>
+        this.#forward(made, audience, callRecord),
+      );
+      return reportedAtItsEnd(outcome, callRecord);
+    } catch (failure) {
+      reportFailure(call, callRecord, failure);
+      throw failure;
+    }
+  }
+
+  /** Names the caller. @throws Refusal `unauthenticated`, `request_invalid` */
+  identify(call: Call, { credentialFields }: Runtime = this.#parts.runtime()): Caller {
+    const caller = authenticate(call.rawFields, this.#parts.keyring, credentialFields, call.rawUrl);
+    call.report({ isAuthenticated: true });
+    return caller;
+  }
+
+  /** Who calls, where to, with what. Apart from the rest: what only this needs is let go while the call is held. */
+  async #prepare(call: Call, callRecord: CallRecord): Promise<Prepared> {
+    const run = this.#parts.runtime();
+    const caller = this.identify(call, run);
+    callRecord.workspaceId = caller.workspace.id;
+    const route = run.egress.routes.find(call, caller);
+    callRecord.routed(route.upstream);
+    const body = await call.readBody(caller.workspace.id);
+    const prepared = prepare({ call, caller, route, body, run }, this.#parts);
+    callRecord.admitting(prepared.request.admission.lane);
+    return prepared;
+  }
+
+  /** From the lane to the response. Ends when `audience` aborts: no client waits for the response any more. */
+  async #forward(prepared: Prepared, audience: Audience, callRecord: CallRecord): Promise<Outcome> {
+    const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory, refusedAt: null };
+    const checks = new SendChecks(this.#checks, prepared);
+    let ticket: Ticket | null = null;
+    try {
+      await checks.mayEnter();
+      ticket = await this.#parts.admission.enter(prepared.request, audience);
+      for (;;) {
+        const permission = await checks.mayBeSent(ticket, callRecord);
+        progress.attempts += 1;
+        audience.moved?.('upstream');
+        const attempt = attemptOf(prepared, permission, { audience, callRecord });
+        const result = await this.#attempts.send(attempt);
+        // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
+        const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
+        const isCredentialRenewed = await checks.learn(result);
+        const decision = this.#attempts.judge(prepared, result, {
+          progress,
+          remainingMs,
+          isCredentialRenewed,
+        });
+        if (decision.kind === 'pass')
+          return this.#attempts.passOn(attempt, result, { decision, record: recordOf(progress, ticket) });
+        progress.history = decision.history;
+        // The first of them: a refusal comes faster than the response to a call that was sent at the same time.
+        if (decision.cause === 'hintless') progress.refusedAt ??= this.#parts.clock.monotonic();
+        if (decision.notBeforeMs === 0) ticket.ensureTimeLeft(atOnceGraceMs);
+        if (this.#attempts.sendAgain(attempt, result, decision)) progress.absorbed += 1;
+        audience.moved?.('lane');
+      }
+    } catch (thrown) {
+      const failure = checks.reasonOf(thrown);
+      // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
+      if (!audience.aborted) {
+        const ceiling = await this.#parts.ceilings.state(prepared.request.ceiling);
+        prepared.call.report({ record: recordOf(progress, ticket), rateLimit: rateLimitOf(ceiling) });
+      }
+      throw failure;
+    } finally {
+      checks.end();
+      ticket?.leave();
+    }
+  }
+}
+
+const attemptOf = (
+  prepared: Prepared,
+  { lease, credential }: Permission,
+  { audience, callRecord }: { readonly audience: Audience; readonly callRecord: CallRecord },
+): Attempt => ({
+  prepared,
+  lease,
+  credential,
+  callRecord,
+  traceparent: callRecord.sent(),
+  lane: lease.grant.lane,
+  signal: audience,
+});
+
+const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): AdmissionRecord => ({
+  waitedMs: ticket?.waitedMs() ?? 0,
+  attempts,
+  absorbed,
+});
