@@ -78,7 +78,14 @@ test('a copy that is replaced by that of another replica learns up to where the 
   const beginning = { over: '', life: 'other', end, parts: parts.length, isForced: false };
   expect(await begin(control, names, beginning)).toBe(true);
   for (const number of [1, 2]) {
-    const batch = { replica: replicaId('r9'), number, events: '[""]', maxMs: 1, returns: false, maxBytes: 1e6 };
+    const batch = {
+      replica: replicaId('r9'),
+      number,
+      events: '[""]',
+      maxMs: 1,
+      returns: false,
+      maxBytes: 1e6,
+    };
     const last = String((await control.lindex(keys.log, -1)) ?? '').split(' ');
     const known = number === 1 ? end : { ...end, sequence: sequence + 1, mark: last[1] ?? '' };
     await append(control, names, { end: { ...known, life: 'other' }, batch });

@@ -41,7 +41,11 @@ test('a batch has a bounded number of events and of characters', async () => {
 });
 
 /** An entry of somebody else whose message nobody hears. */
-async function appendUnheard(control: ReturnType<typeof operator>, a: Replica, word: string): Promise<string> {
+async function appendUnheard(
+  control: ReturnType<typeof operator>,
+  a: Replica,
+  word: string,
+): Promise<string> {
   const [sequence = '', mark = ''] = a.place.split(' ');
   const life = String(await control.hget(keys.head, 'life'));
   const names = { ...namesOf(testName), channel: 'nobody hears' };
