@@ -143,8 +143,9 @@ export class Gateway {
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
-    const { repeats, stores, controls } = this.#parts;
+    const { repeats, sharedRedis, stores, controls } = this.#parts;
     repeats.connect();
+    sharedRedis?.connect();
     await stores.ready();
     await controls.start();
   }
@@ -156,7 +157,7 @@ export class Gateway {
 
   async close(): Promise<void> {
     this.#cancelRecheck();
-    const { repeats, controls, credentials, dispatcher, breakers, stores } = this.#parts;
+    const { repeats, controls, credentials, dispatcher, breakers, sharedRedis, stores } = this.#parts;
     repeats.close();
     controls.close();
     const renewalsEnded = credentials.close();
@@ -164,6 +165,7 @@ export class Gateway {
     breakers.stop();
     await stores.close();
     await renewalsEnded;
+    sharedRedis?.close();
   }
 
   #recheckLater(): void {

@@ -25,6 +25,7 @@ import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
 import { startRepeats } from './repeats/start.ts';
 import type { Runtime } from './runtime.ts';
+import { SharedRedis } from './shared/shared-redis.ts';
 import type { Telemetry } from './telemetry/telemetry.ts';
 
 export type Parts = ReturnType<typeof createParts>;
@@ -45,7 +46,11 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const keyring = new Keyring(() => runtime().keys, clock);
   const dispatcher = new Dispatcher(clock);
   const send = createEndpoint({ clock, resolve, isOwn });
-  const credentials = startCredentials({ settings, clock, random, telemetry, send });
+  const onError = (): void => telemetry.redisError('other');
+  /** Where features share what they know with other replicas; `null` = there are none. */
+  const sharedRedis =
+    settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
+  const credentials = startCredentials({ settings, clock, random, telemetry, send, redis: sharedRedis });
   const repeats = startRepeats({ clock, random, telemetry, settings: () => runtime().settings });
   const stores = createStores({
     settings,
@@ -112,6 +117,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     quotas,
     repeats,
     responseTimes: new ResponseTimes(),
+    sharedRedis,
     stores,
   };
 }

@@ -19,10 +19,10 @@ import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
 import { FileWatch } from './file-watch.ts';
-import type { RefreshGrants } from './refresh/refresh-grants.ts';
-import { refusedMark, sharedName } from './shared-tokens.ts';
+import type { RefreshGrants } from './refresh/refresh-grant.ts';
+import { clientIn, sharedName, type SharedToken, type SharedTokens } from './shared-tokens.ts';
 import { createFixedSource, type Source, type CredentialState } from './source.ts';
-import type { TokenFetcher } from './token-fetcher.ts';
+import type { FetchToken } from './token-fetcher.ts';
 
 export type { CredentialState } from './source.ts';
 
@@ -36,12 +36,13 @@ export interface CredentialParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
-  readonly fetcher: TokenFetcher;
+  /** Fetches at the endpoint, for this replica alone. */
+  readonly fetch: FetchToken;
+  /** Tokens of clients that all replicas share; `null` = there are no others. */
+  readonly shared: SharedTokens | null;
   /** Refresh tokens in their files. */
   readonly refreshGrants: RefreshGrants;
   readonly labelKey: string;
-  /** Called when the credentials are closed. */
-  readonly onClose: () => void;
 }
 
 type ChangingSource = Exclude<CredentialSource, { kind: 'value' }>;
@@ -107,17 +108,13 @@ export class Credentials {
     }
   }
 
-  /** A replica has stored a token under this name. */
-  storedElsewhere(name: string): void {
-    for (const { shared } of this.#kept.values()) if (shared?.name === name) shared.source.storedElsewhere();
-  }
-
-  /** An upstream refused another replica's call with the token of this name and mark. */
-  refusedElsewhere(name: string, mark: string): void {
-    const { labelKey } = this.#parts;
-    const isIt = (token: string): boolean => refusedMark(labelKey, name, token) === mark;
-    for (const { shared } of this.#kept.values())
-      if (shared?.name === name) shared.source.refusedElsewhere(isIt);
+  /** A replica has written this about a client's tokens. */
+  changedElsewhere(entryName: string, value: SharedToken): void {
+    for (const { shared } of this.#kept.values()) {
+      if (shared?.name !== clientIn(entryName)) continue;
+      if (value.kind === 'token') shared.source.storedElsewhere();
+      else if (value.kind === 'refused') shared.source.refusedElsewhere(value.token);
+    }
   }
 
   /** Resolves when no refresh token is under way any more: its response may be the only one that names the next. */
@@ -125,7 +122,6 @@ export class Credentials {
     this.#isClosed = true;
     for (const { source } of this.#kept.values()) source.close();
     this.#kept.clear();
-    this.#parts.onClose();
     await this.#parts.refreshGrants.close();
   }
 
@@ -155,23 +151,27 @@ export class Credentials {
   }
 
   #create(source: ChangingSource, upstream: UpstreamSettings): Kept {
-    const { clock, random, fetcher, labelKey, telemetry } = this.#parts;
+    const { clock, random, fetch, labelKey, telemetry } = this.#parts;
     const upstreams = new Set<string>();
     const events = { onRenewal: this.#renewalReporter(upstreams) };
     if (source.kind === 'file')
       return { source: new FileSource({ ...events, ...source, clock }), upstreams, shared: null };
     const { client, prefix } = source;
+    const tokens = client.shared ? this.#parts.shared : null;
     const made = new OAuthSource({
       ...events,
       clock,
       random,
       prefix,
-      fetch: (unwanted, signal) => fetcher.fetch({ client, upstream, unwanted, signal }),
-      readShared: (unwanted) => fetcher.readShared({ client, unwanted }),
-      reportRefused: (token) => fetcher.reportRefused({ client, token }),
+      fetch: (unwanted, signal) =>
+        tokens === null
+          ? fetch({ client, upstream, unwanted, signal })
+          : tokens.fetch({ client, upstream, unwanted, signal }),
+      readShared: async (unwanted) => (await tokens?.read({ client, unwanted })) ?? null,
+      reportRefused: async (token) => tokens?.reportRefused(client, token),
       onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
     });
-    const shared = client.shared ? { name: sharedName(labelKey, client), source: made } : null;
+    const shared = tokens === null ? null : { name: sharedName(labelKey, client), source: made };
     const { refreshTokenFile } = client;
     return {
       source: refreshTokenFile === null ? made : this.#watched(made, refreshTokenFile),

@@ -3,7 +3,7 @@
  * Kubernetes renews the files of a mounted Secret (a new folder beside the old one, then `..data` is renamed over).
  *
  * Owns: whether the text that was read replaces the value. Does not own: noticing that the file changed (`file-watch.ts`), how often
- * refusals may ask for a reading (`refusal-gap.ts`).
+ * refusals may ask for a reading (`renewal.policy.ts`).
  * Keeps: no call waits for a reading; a file that is missing or empty, or whose text cannot be sent in a field, replaces nothing; a
  * changed text replaces the value when two readings found it, because a half-written one may be well-formed, or when the value in use
  * was refused.
@@ -13,7 +13,7 @@ import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/names.ts';
 import type { CredentialFault } from '../errors.ts';
 import { FileWatch, pollMs } from './file-watch.ts';
-import { RefusalGap } from './refusal-gap.ts';
+import { RefusalGap } from './renewal.policy.ts';
 import type { Source, SourceEvents, CredentialState } from './source.ts';
 
 /** A longer file is no credential. Bytes. */

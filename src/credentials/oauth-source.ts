@@ -7,8 +7,7 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { CredentialFault } from '../errors.ts';
-import { RefusalGap } from './refusal-gap.ts';
-import { renewAtAgeMs, retryAfterFailureMs, sendableForMs } from './renewal.policy.ts';
+import { RefusalGap, renewAtAgeMs, retryAfterFailureMs, sendableForMs } from './renewal.policy.ts';
 import type { Source, SourceEvents, CredentialState } from './source.ts';
 
 /** What one fetch brought. */
@@ -114,8 +113,8 @@ export class OAuthSource implements Source {
   }
 
   /** An upstream refused another replica's token: if it is the token in use here, that token is not sent any more. */
-  refusedElsewhere(isIt: (token: string) => boolean): void {
-    if (this.#token !== null && isIt(this.#token.token)) this.#isRefused = true;
+  refusedElsewhere(token: string): void {
+    if (this.#token?.token === token) this.#isRefused = true;
   }
 
   accepted(version: number): void {

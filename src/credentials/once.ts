@@ -37,8 +37,8 @@ export async function readOnce(
       const { refreshTokenFile } = source.client;
       if (refreshTokenFile !== null) return readStored(refreshTokenFile, source.prefix, clock);
       const { signal } = new AbortController();
-      const fetcher = createTokenFetcher({ clock, send });
-      const fetched = await fetcher.fetch({ client: source.client, upstream, unwanted: null, signal });
+      const fetch = createTokenFetcher({ clock, send });
+      const fetched = await fetch({ client: source.client, upstream, unwanted: null, signal });
       return fetched.kind === 'failed' ? fetched : { kind: 'value', value: source.prefix + fetched.token };
     }
   }

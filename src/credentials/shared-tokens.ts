@@ -1,18 +1,16 @@
 /**
- * One token for all replicas: one of them fetches it, and the others read it in Redis, sealed. For clients whose tokens
+ * One token for all replicas: one of them fetches it, and the others read it in a map that they share. For clients whose tokens
  * revoke each other this is needed, for the others it spares the endpoint.
  *
- * Owns: who fetches, how long the others wait for it. Does not own: when a token is needed (`oauth-source.ts`), the
- * endpoint (`token-fetcher.ts`), Redis (`redis-tokens.ts`).
- * Keeps: without Redis each replica fetches for itself; a replica that dies while it fetches delays the others by `renewalMs` at
- * most; a token that the upstream has refused is not sent by any replica that has heard of the refusal.
+ * Keeps: while the map does not answer each replica fetches for itself; a replica that dies while it fetches delays the others by
+ * `renewalMs` at most; a token that the upstream has refused is not sent by any replica that has heard of the refusal.
  */
-import type { Clock } from '../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
 import { digest } from '../identity.ts';
+import { anybody, type SharedMap } from '../shared/shared-map.ts';
 import type { Fetched } from './oauth-source.ts';
-import type { TokenFetcher, TokenFetch } from './token-fetcher.ts';
-import { TokenSeal } from './token-seal.ts';
+import type { FetchToken, TokenFetch } from './token-fetcher.ts';
 
 /** How long one replica may fetch while the others wait: longer than any request to a token endpoint. Milliseconds. */
 const renewalMs = 15_000;
@@ -20,30 +18,32 @@ const renewalMs = 15_000;
 const checkEveryMs = 100;
 /** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
 const unknownLifeMs = 86_400_000;
+/** How long a refused token is remembered as such, for replicas that hear of it late. Milliseconds. */
+const refusedMs = 60_000;
 
-/** Sealed texts that all replicas see. `null` = it cannot be asked now. */
-export interface TokenStore {
-  read(
-    name: string,
-  ): Promise<
-    | { readonly kind: 'none' }
-    | { readonly kind: 'sealed'; readonly text: string; readonly leftMs: number }
-    | null
-  >;
-  store(name: string, text: string, lifeMs: number): Promise<void>;
-  /** True when this replica may fetch the token, for `withinMs`; false while another replica does. */
-  begin(name: string, withinMs: number): Promise<boolean | null>;
-  end(name: string): Promise<void>;
-  /** Lets all replicas know of this mark; resolves when they can. */
-  reportRefused(name: string, mark: string): Promise<void>;
-}
+/** What replicas share of a client: its token · that one of them fetches a new one · the token that an upstream refused. */
+export type SharedToken =
+  | {
+      readonly kind: 'token';
+      readonly token: string;
+      /** The token's whole life, milliseconds; `null` = not known. */
+      readonly lifeMs: number | null;
+    }
+  | { readonly kind: 'fetching' }
+  | { readonly kind: 'refused'; readonly token: string };
+
+export const tokenCodec = {
+  write: (value: SharedToken): Buffer => Buffer.from(JSON.stringify(value), 'utf8'),
+  read: (bytes: Buffer): SharedToken => JSON.parse(bytes.toString('utf8')) as SharedToken,
+};
 
 export interface SharedTokensParts {
   readonly clock: Clock;
+  readonly random: Pick<Random, 'hex'>;
   readonly labelKey: string;
-  readonly store: TokenStore;
+  readonly map: SharedMap<SharedToken>;
   /** Fetches at the endpoint, without asking other replicas. */
-  readonly ownFetcher: Pick<TokenFetcher, 'fetch'>;
+  readonly fetch: FetchToken;
 }
 
 /**
@@ -63,70 +63,65 @@ export const sharedName = (
     ...(refreshTokenFile === null ? [] : [refreshTokenFile]),
   );
 
-/** The mark by which replicas recognise a refused token. It reveals nothing of the token. */
-export const refusedMark = (labelKey: string, name: string, token: string): string =>
-  digest(labelKey, 'refused token', name, token);
+/** The name of the client in the name of one of its entries. */
+export const clientIn = (entryName: string): string => entryName.split('.')[0] ?? '';
 
-export class SharedTokens implements TokenFetcher {
+export class SharedTokens {
   readonly #parts: SharedTokensParts;
-  readonly #seal: TokenSeal;
 
   constructor(parts: SharedTokensParts) {
     this.#parts = parts;
-    this.#seal = new TokenSeal(parts.labelKey);
   }
 
   async fetch(input: TokenFetch): Promise<Fetched> {
-    const { clock, ownFetcher, store, labelKey } = this.#parts;
+    const { clock, random, fetch, map, labelKey } = this.#parts;
     const { client, signal } = input;
-    if (!client.shared) return ownFetcher.fetch(input);
     const name = sharedName(labelKey, client);
+    const owner = random.hex(8);
     const until = clock.monotonic() + renewalMs;
     while (!signal.aborted && clock.monotonic() < until) {
       const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
-      const isOurs = found.kind === 'none' ? await store.begin(name, renewalMs) : null;
-      if (isOurs === null) return ownFetcher.fetch(input);
-      if (isOurs) return this.#renew(name, input);
+      if (found.kind === 'unavailable') return fetch(input);
+      const turn = { owner, ttlMs: renewalMs, over: null };
+      const begun = await map.put({ name: `${name}.fetch` }, { kind: 'fetching' }, turn);
+      if (begun.kind === 'unavailable') return fetch(input);
+      if (begun.kind === 'put') return this.#renew(name, owner, input);
       await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
     }
     return { kind: 'failed', fault: 'timeout', statedMs: null };
   }
 
-  async readShared({ client, unwanted }: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null> {
-    if (!client.shared) return null;
+  /** A token that another replica has fetched; `null` = there is none but the unwanted one. */
+  async read({ client, unwanted }: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null> {
     const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
     return found.kind === 'token' ? found : null;
   }
 
-  async reportRefused({
-    client,
-    token,
-  }: {
-    readonly client: OAuthClient;
-    readonly token: string;
-  }): Promise<void> {
-    if (!client.shared) return;
-    const { labelKey, store } = this.#parts;
-    const name = sharedName(labelKey, client);
-    await store.reportRefused(name, refusedMark(labelKey, name, token));
+  /** Informs the replicas that the upstream refused this token; resolves when they can know. */
+  async reportRefused(client: OAuthClient, token: string): Promise<void> {
+    const { labelKey, map, random } = this.#parts;
+    const name = `${sharedName(labelKey, client)}.refused`;
+    const refusal = { owner: random.hex(8), ttlMs: refusedMs, over: anybody };
+    await map.put({ name }, { kind: 'refused', token }, refusal);
   }
 
-  async #renew(name: string, input: TokenFetch): Promise<Fetched> {
-    const { clock, ownFetcher, store } = this.#parts;
+  async #renew(name: string, owner: string, input: TokenFetch): Promise<Fetched> {
+    const { clock, fetch, map } = this.#parts;
     try {
       // Another replica may have stored its token between this replica's reading and its turn to fetch.
       const found = await this.#find(name, input.unwanted);
       if (found.kind === 'token') return found;
-      const fetched = await ownFetcher.fetch(input);
+      const fetched = await fetch(input);
       if (fetched.kind === 'token') {
         const { token, lifeMs, issuedAt } = fetched;
-        const leftMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();
-        if (leftMs > 0) await store.store(name, this.#seal.close(name, { token, lifeMs }), leftMs);
+        const ttlMs = lifeMs === null ? unknownLifeMs : issuedAt + lifeMs - clock.monotonic();
+        if (ttlMs > 0)
+          await map.put({ name }, { kind: 'token', token, lifeMs }, { owner, ttlMs, over: anybody });
       }
       return fetched;
     } finally {
-      await store.end(name);
+      await map.delete({ name: `${name}.fetch` }, owner);
     }
   }
 
@@ -134,13 +129,13 @@ export class SharedTokens implements TokenFetcher {
     name: string,
     unwanted: string | null,
   ): Promise<Extract<Fetched, { kind: 'token' }> | { readonly kind: 'none' | 'unavailable' }> {
-    const { clock, store } = this.#parts;
+    const { clock, map } = this.#parts;
     const askedAt = clock.monotonic();
-    const read = await store.read(name);
-    if (read === null) return { kind: 'unavailable' };
-    const opened = read.kind === 'sealed' ? this.#seal.open(name, read.text) : null;
-    if (read.kind === 'none' || opened === null || opened.token === unwanted) return { kind: 'none' };
-    const { token, lifeMs } = opened;
+    const read = await map.read({ name });
+    if (read.kind === 'unavailable') return { kind: 'unavailable' };
+    const found = read.kind === 'entry' && read.value.kind === 'token' ? read.value : null;
+    if (read.kind !== 'entry' || found === null || found.token === unwanted) return { kind: 'none' };
+    const { token, lifeMs } = found;
     const issuedAt = lifeMs === null ? askedAt : askedAt + read.leftMs - lifeMs;
     return { kind: 'token', token, lifeMs, issuedAt, isShared: true };
   }

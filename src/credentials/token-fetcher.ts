@@ -28,32 +28,22 @@ export interface TokenFetch {
   readonly signal: AbortSignal;
 }
 
-export interface TokenFetcher {
-  /** Never rejects but with a bug, and takes a bounded time. */
-  fetch(input: TokenFetch): Promise<Fetched>;
-  /** A token that another replica has fetched; `null` = there is none, or each replica fetches its own. */
-  readShared(input: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null>;
-  /** Informs the replicas that share this token that the upstream refused it. Rejects only for a bug, and takes a bounded time. */
-  reportRefused(refused: Pick<TokenFetch, 'client'> & { readonly token: string }): Promise<void>;
-}
+/** Fetches a token at the endpoint of its client. Never rejects but with a bug, and takes a bounded time. */
+export type FetchToken = (input: TokenFetch) => Promise<Fetched>;
 
 export interface FetcherParts {
   readonly clock: Pick<Clock, 'now' | 'monotonic'>;
   readonly send: SendTokenRequest;
 }
 
-/** Asks the endpoint each time. */
-export function createTokenFetcher({ clock, send }: FetcherParts): TokenFetcher {
-  return {
-    readShared: () => Promise.resolve(null),
-    reportRefused: () => Promise.resolve(),
-    async fetch({ client, upstream, signal }) {
-      // The endpoint cannot count the token's life from before it was asked.
-      const issuedAt = clock.monotonic();
-      const result = await send(tokenRequest(client), upstream, signal);
-      if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, statedMs: null };
-      const read = readToken(result.reply, clock.now());
-      return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
-    },
+/** By the client credentials grant. */
+export const createTokenFetcher =
+  ({ clock, send }: FetcherParts): FetchToken =>
+  async ({ client, upstream, signal }) => {
+    // The endpoint cannot count the token's life from before it was asked.
+    const issuedAt = clock.monotonic();
+    const result = await send(tokenRequest(client), upstream, signal);
+    if (result.kind === 'failed') return { kind: 'failed', fault: result.fault, statedMs: null };
+    const read = readToken(result.reply, clock.now());
+    return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
   };
-}

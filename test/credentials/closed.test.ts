@@ -34,10 +34,10 @@ test('a credential that is asked for after the end of the gateway leaves no time
     clock,
     random: systemRandom,
     telemetry: { credentialRenewal: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
-    fetcher: { fetch: never, readShared: never } as never,
+    fetch: never,
+    shared: null,
     refreshGrants: { close: () => Promise.resolve() } as never,
     labelKey: 'k',
-    onClose: () => {},
   });
   const credential: UpstreamCredential = {
     field: 'authorization',

@@ -217,7 +217,7 @@ describe('a token that another replica was refused', () => {
     const { source, open, reported, issue } = driven();
     source.now();
     await issue('one');
-    source.refusedElsewhere((token) => token === 'one');
+    source.refusedElsewhere('one');
     expect(source.now()).toEqual({ kind: 'unavailable', fault: null, retryInMs: 0 });
     expect(open.map(({ unwanted }) => unwanted)).toEqual(['one']);
     await issue('two');
@@ -242,7 +242,7 @@ describe('a token that another replica was refused', () => {
     const { source, open, issue } = driven();
     source.now();
     await issue('two');
-    source.refusedElsewhere((token) => token === 'one');
+    source.refusedElsewhere('one');
     expect(source.now()).toEqual(usable('two', 1));
     expect(open).toHaveLength(0);
   });

@@ -4,11 +4,17 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OAuthClient } from '../../src/config/settings.ts';
 import type { Fetched } from '../../src/credentials/oauth-source.ts';
-import { RedisTokens } from '../../src/credentials/redis-tokens.ts';
-import { SharedTokens, sharedName } from '../../src/credentials/shared-tokens.ts';
+import {
+  SharedTokens,
+  sharedName,
+  tokenCodec,
+  type SharedToken,
+} from '../../src/credentials/shared-tokens.ts';
+import { RedisMap } from '../../src/shared/redis-map.ts';
+import { SharedRedis } from '../../src/shared/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
-import { pause } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
 import { upstreamSettings } from '../support/upstream-settings.ts';
 
 const labelKey = 'a label key for tests only';
@@ -36,43 +42,36 @@ describe('a shared token', () => {
     shared: true,
     refreshTokenFile: null,
   };
-  const stores: RedisTokens[] = [];
+  const open: SharedRedis[] = [];
   afterEach(() => {
-    for (const store of stores.splice(0)) store.close();
+    for (const each of open.splice(0)) each.close();
   });
-  const storeOn = (port: number, onStored: (name: string) => void = () => {}): RedisTokens => {
-    const store = new RedisTokens({
-      settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }], commandTimeoutMs: 1_000 }),
+  type Change = [name: string, value: SharedToken];
+  const mapOn = (port: number, key = labelKey, heard: Change[] = []): RedisMap<SharedToken> => {
+    const shared = new SharedRedis({
+      settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }] }),
       clock: systemClock,
       random: systemRandom,
       onError: () => {},
-      onStored,
-      onRefused: () => {},
     });
-    stores.push(store);
-    return store;
+    open.push(shared);
+    const onChange = (name: string, value: SharedToken): void => void heard.push([name, value]);
+    return new RedisMap({ redis: shared, name: 'token.2', labelKey: key, codec: tokenCodec, onChange });
   };
   /** A replica with this label key, whose endpoint issues numbered tokens. */
-  const replica = (key = labelKey, store = storeOn(redis.port)) => {
+  const replica = (key = labelKey, map = mapOn(redis.port, key)) => {
     const asked: (string | null)[] = [];
-    const endpoint = {
-      fetch: ({ unwanted }: { readonly unwanted: string | null }): Promise<Fetched> => {
-        asked.push(unwanted);
-        const token = `canary-token-${Math.random().toString(36).slice(2)}`;
-        return Promise.resolve({
-          kind: 'token',
-          token,
-          lifeMs: 60_000,
-          issuedAt: systemClock.monotonic(),
-          isShared: false,
-        });
-      },
+    const fetch = ({ unwanted }: { readonly unwanted: string | null }): Promise<Fetched> => {
+      asked.push(unwanted);
+      const token = `canary-token-${Math.random().toString(36).slice(2)}`;
+      const issuedAt = systemClock.monotonic();
+      return Promise.resolve({ kind: 'token', token, lifeMs: 60_000, issuedAt, isShared: false });
     };
-    const tokens = new SharedTokens({ clock: systemClock, labelKey: key, store, ownFetcher: endpoint });
+    const tokens = new SharedTokens({ clock: systemClock, random: systemRandom, labelKey: key, map, fetch });
     const options = { client, upstream: upstreamSettings('api', []), signal: new AbortController().signal };
     return {
       asked,
-      store,
+      tokens,
       fetch: (unwanted: string | null = null) => tokens.fetch({ ...options, unwanted }),
     };
   };
@@ -96,49 +95,45 @@ describe('a shared token', () => {
     expect([one.asked, two.asked]).toEqual([[null], [first]]);
   });
 
-  test('is announced to the other replicas', async () => {
-    const heard: string[] = [];
-    const listener = storeOn(redis.port, (name) => void heard.push(name));
-    await listener.read('any');
-    while ((await probe.pubsub('NUMSUB', 'sluice:1:tokens'))[1] !== 1) await pause(10);
-    await replica().fetch();
-    while (heard.length === 0) await pause(10);
-    expect(heard).toEqual([sharedName(labelKey, client)]);
+  test('is announced to the other replicas, as is its refusal by an upstream', async () => {
+    const heard: Change[] = [];
+    await mapOn(redis.port, labelKey, heard).read({ name: 'any' });
+    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.2'))[1] === 1);
+    const { fetch, tokens } = replica();
+    const token = tokenOf(await fetch());
+    await tokens.reportRefused(client, token);
+    const name = sharedName(labelKey, client);
+    const expected = [
+      [`${name}.fetch`, { kind: 'fetching' }],
+      [name, { kind: 'token', token, lifeMs: 60_000 }],
+      [`${name}.refused`, { kind: 'refused', token }],
+    ];
+    await until(() => heard.length === expected.length);
+    expect(heard).toEqual(expected);
   });
 
   test('is fetched by another replica when the one that began to fetch it has died', async () => {
-    const dead = storeOn(redis.port);
-    expect(await dead.begin(sharedName(labelKey, client), 400)).toBe(true);
+    const turn = { owner: 'dead', ttlMs: 400, over: null };
+    const name = `${sharedName(labelKey, client)}.fetch`;
+    expect(await mapOn(redis.port).put({ name }, { kind: 'fetching' }, turn)).toEqual({ kind: 'put' });
     const other = replica();
     expect(tokenOf(await other.fetch())).toContain('canary-token');
     expect(other.asked).toHaveLength(1);
   });
 
-  test('is not read by a replica with another label key, nor under another name', async () => {
-    const { fetch } = replica();
-    await fetch();
+  test('is not read by a replica with another label key, and stands nowhere in Redis', async () => {
+    await replica().fetch();
     const stranger = replica('another label key, of a stranger');
     await stranger.fetch();
     expect(stranger.asked).toHaveLength(1);
-    const name = sharedName(labelKey, client);
-    const sealed = (await probe.get(`sluice:{token:${name}}:1:sealed`)) ?? '';
-    expect(Buffer.from(sealed, 'base64').toString('latin1')).not.toContain('canary');
-    const moved = sharedName(labelKey, { ...client, clientId: 'another' });
-    await probe.set(`sluice:{token:${moved}}:1:sealed`, sealed, 'PX', 60_000);
-    const store = storeOn(redis.port);
-    const tokens = new SharedTokens({
-      clock: systemClock,
-      labelKey,
-      store,
-      ownFetcher: { fetch: () => Promise.resolve({ kind: 'failed', fault: 'timeout', statedMs: null }) },
-    });
-    expect(
-      await tokens.readShared({ client: { ...client, clientId: 'another' }, unwanted: null }),
-    ).toBeNull();
+    const keys = await probe.keys('*');
+    expect(keys.length).toBeGreaterThan(0);
+    for (const key of keys)
+      expect(`${key} ${(await probe.getBuffer(key))?.toString('latin1') ?? ''}`).not.toContain('canary');
   });
 
   test('is fetched by each replica itself while Redis is unavailable', async () => {
-    const disconnected = replica(labelKey, storeOn(1));
+    const disconnected = replica(labelKey, mapOn(1));
     expect(tokenOf(await disconnected.fetch())).toContain('canary-token');
     expect(disconnected.asked).toHaveLength(1);
   });

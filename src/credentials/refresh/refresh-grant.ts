@@ -12,7 +12,7 @@ import type { Clock, Random } from '../../clock.ts';
 import type { OAuthClient } from '../../config/settings.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Fetched } from '../oauth-source.ts';
-import type { SendTokenRequest, TokenFetch } from '../token-fetcher.ts';
+import type { FetchToken, SendTokenRequest, TokenFetch } from '../token-fetcher.ts';
 import { readRefreshToken, readToken } from '../token-reply.policy.ts';
 import { tokenRequest } from '../token-request.policy.ts';
 import { FileLock } from './file-lock.ts';
@@ -248,3 +248,35 @@ const endedName = (
   { tokenUrl, clientId, clientSecret }: OAuthClient,
   { refreshToken }: StoredGrant,
 ): string => JSON.stringify([tokenUrl, clientId, clientSecret, refreshToken]);
+
+/**
+ * The grants of one process, by the file that keeps their refresh token. A grant exists longer than a source of tokens, because a
+ * reload must not lose an exchange that is under way or a grant that could not be saved.
+ */
+export class RefreshGrants {
+  readonly #parts: Omit<RefreshGrantParts, 'path'>;
+  readonly #grants = new Map<string, RefreshGrant>();
+
+  constructor(parts: Omit<RefreshGrantParts, 'path'>) {
+    this.#parts = parts;
+  }
+
+  of(path: string): RefreshGrant {
+    let grant = this.#grants.get(path);
+    if (grant === undefined) this.#grants.set(path, (grant = new RefreshGrant({ ...this.#parts, path })));
+    return grant;
+  }
+
+  /** Fetches by the refresh token of clients that have one, and by `otherwise` for all others. */
+  fetcher(otherwise: FetchToken): FetchToken {
+    return (input) => {
+      const { refreshTokenFile } = input.client;
+      return refreshTokenFile === null ? otherwise(input) : this.of(refreshTokenFile).fetch(input);
+    };
+  }
+
+  /** Resolves when no exchange is under way any more and every grant that can be saved is saved. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#grants.values()].map((grant) => grant.close()));
+  }
+}

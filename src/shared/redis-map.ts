@@ -1,0 +1,116 @@
+/**
+ * A map in Redis, sealed: Redis sees the digests by which entries are named, and opaque owners. Each entry is one key, so that the
+ * nodes of a Cluster share the entries.
+ */
+import { readFileSync } from 'node:fs';
+import type { RedisClient } from '../redis/connection.ts';
+import { open, seal } from './seal.ts';
+import type { Entry, MapKey, PutOptions, PutReply, Reading, SharedMap } from './shared-map.ts';
+import type { SharedRedis } from './shared-redis.ts';
+
+const script = readFileSync(new URL('./put.lua', import.meta.url), 'utf8');
+const command = 'sluice_shared_put';
+
+/** How values are written as bytes. Where bytes are no value, `read` returns `null` or throws. */
+export interface Codec<V> {
+  write(value: V): Buffer;
+  read(bytes: Buffer): V | null;
+}
+
+export interface RedisMapParts<V> {
+  readonly redis: SharedRedis;
+  /** Stands in keys and in the channel: a letter word and the version of the values' form, such as `token.2`. */
+  readonly name: string;
+  readonly labelKey: string;
+  readonly codec: Codec<V>;
+  /**
+   * Hears of every entry that any replica writes, soon after; left out: nobody is told. Entries of such a map have no secret of
+   * their own.
+   */
+  readonly onChange?: (name: string, value: V) => void;
+}
+
+export class RedisMap<V> implements SharedMap<V> {
+  readonly #parts: RedisMapParts<V>;
+  /** `null`: nobody is told of changes. */
+  readonly #channel: string | null;
+
+  constructor(parts: RedisMapParts<V>) {
+    const { redis, name, onChange } = parts;
+    this.#parts = parts;
+    this.#channel = onChange === undefined ? null : `sluice:shared:${name}`;
+    if (onChange === undefined || this.#channel === null) return;
+    redis.listen(this.#channel, (text) => {
+      const [entryName = '', entry = ''] = text.split(' ');
+      const found = this.#entryIn({ name: entryName }, Buffer.from(entry, 'base64'), 0);
+      if (found.kind === 'entry') onChange(entryName, found.value);
+    });
+  }
+
+  async read(key: MapKey): Promise<Reading<V>> {
+    const replies = await this.#parts.redis.try((client) =>
+      client.multi().getBuffer(this.#keyOf(key)).pttl(this.#keyOf(key)).exec(),
+    );
+    if (replies === null) return { kind: 'unavailable' };
+    const [bytes, leftMs] = replies.map(([, reply]) => reply);
+    return Buffer.isBuffer(bytes) && typeof leftMs === 'number' && leftMs >= 0
+      ? this.#entryIn(key, bytes, leftMs)
+      : { kind: 'none' };
+  }
+
+  async put(key: MapKey, value: V, { owner, ttlMs, over }: PutOptions): Promise<PutReply<V>> {
+    const sealed = seal(this.#sealKey(key, owner), this.#parts.codec.write(value));
+    const entry = Buffer.concat([Buffer.from(`${owner} `, 'latin1'), sealed]);
+    const reply = await this.#run(key, owner, over ?? '', entry, Math.max(1, Math.floor(ttlMs)));
+    if (!Array.isArray(reply)) return { kind: 'unavailable' };
+    const [stays, leftMs]: unknown[] = reply;
+    if (!Buffer.isBuffer(stays)) return { kind: 'put' };
+    return { kind: 'lost', to: this.#entryIn(key, stays, Number(leftMs)) };
+  }
+
+  async delete(key: MapKey, owner: string): Promise<void> {
+    await this.#run(key, owner, '', '', 1);
+  }
+
+  #run(key: MapKey, owner: string, over: string, entry: Buffer | '', ttlMs: number): Promise<unknown> {
+    const told = entry === '' ? null : this.#channel;
+    const message = told === null ? '' : `${key.name} ${entry.toString('base64')}`;
+    return this.#parts.redis.try((client) =>
+      runPut(client, [this.#keyOf(key), owner, over, entry, ttlMs, told ?? '', message]),
+    );
+  }
+
+  #entryIn(key: MapKey, bytes: Buffer, leftMs: number): Entry<V> | { readonly kind: 'unreadable' } {
+    const at = bytes.indexOf(' ');
+    const owner = bytes.toString('latin1', 0, Math.max(0, at));
+    const value = this.#valueIn(open(this.#sealKey(key, owner), bytes.subarray(at + 1)));
+    return value === null ? { kind: 'unreadable' } : { kind: 'entry', value, owner, leftMs };
+  }
+
+  #valueIn(plain: Buffer | null): V | null {
+    try {
+      return plain === null ? null : this.#parts.codec.read(plain);
+    } catch {
+      return null;
+    }
+  }
+
+  #keyOf({ name }: MapKey): string {
+    return `sluice:{${this.#parts.name}:${name}}`;
+  }
+
+  #sealKey({ name, secret = '' }: MapKey, owner: string): Parameters<typeof seal>[0] {
+    return { labelKey: this.#parts.labelKey, purpose: this.#parts.name, secret, name: `${name} ${owner}` };
+  }
+}
+
+/** Runs the script; the server knows it by its digest, so that versions of this service run their own side by side. */
+function runPut(client: RedisClient, words: readonly (string | number | Buffer)[]): Promise<unknown> {
+  if (Reflect.get(client, command) === undefined)
+    client.defineCommand(command, { lua: script, numberOfKeys: 1 });
+  return Reflect.apply(
+    Reflect.get(client, `${command}Buffer`) as (...args: unknown[]) => Promise<unknown>,
+    client,
+    words,
+  );
+}

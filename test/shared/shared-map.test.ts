@@ -1,0 +1,157 @@
+/** What every shared map keeps to, in memory and on a real Redis; and what Redis gets to see. */
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../src/clock.ts';
+import { RedisMap } from '../../src/shared/redis-map.ts';
+import { anybody, MemoryMap, type SharedMap } from '../../src/shared/shared-map.ts';
+import { SharedRedis } from '../../src/shared/shared-redis.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+
+const labelKey = 'a label key for tests only';
+const codec = {
+  write: (value: string) => Buffer.from(value),
+  read: (bytes: Buffer) => bytes.toString(),
+};
+let server: RedisServer;
+let probe: Redis;
+beforeAll(async () => {
+  server = await startRedis();
+  probe = new Redis(server.port);
+});
+beforeEach(() => probe.flushall());
+const open: SharedRedis[] = [];
+afterEach(() => open.splice(0).forEach((redis) => redis.close()));
+afterAll(async () => {
+  probe.disconnect();
+  await server.stop();
+});
+
+function redisOn(port = server.port): SharedRedis {
+  const redis = new SharedRedis({
+    settings: plainRedis({ nodes: [{ host: '127.0.0.1', port }] }),
+    clock: systemClock,
+    random: systemRandom,
+    onError: () => {},
+  });
+  open.push(redis);
+  return redis;
+}
+const redisMap = (key = labelKey, onChange?: (name: string, value: string) => void): RedisMap<string> =>
+  new RedisMap({
+    redis: redisOn(),
+    name: 'test.1',
+    labelKey: key,
+    codec,
+    ...(onChange === undefined ? {} : { onChange }),
+  });
+
+const key = { name: 'name', secret: 'canary-secret' };
+const mine = { owner: 'a.1', ttlMs: 60_000, over: null };
+const theirs = { ...mine, owner: 'b.1' };
+
+describe.each<[string, () => SharedMap<string>]>([
+  ['in memory', () => new MemoryMap(systemClock)],
+  ['in Redis', () => redisMap()],
+])('a shared map %s', (_where, create) => {
+  test('has what was put, with its owner and the rest of its life, until it is deleted by its owner', async () => {
+    const map = create();
+    expect(await map.read(key)).toEqual({ kind: 'none' });
+    expect(await map.put(key, 'one', mine)).toEqual({ kind: 'put' });
+    const found = await map.read(key);
+    expect(found).toMatchObject({ kind: 'entry', value: 'one', owner: 'a.1' });
+    const leftMs = found.kind === 'entry' ? found.leftMs : 0;
+    expect(leftMs > 0 && leftMs <= 60_000).toBe(true);
+    await map.delete(key, 'b.1');
+    expect(await map.read(key)).toMatchObject({ value: 'one' });
+    await map.delete(key, 'a.1');
+    expect(await map.read(key)).toEqual({ kind: 'none' });
+  });
+
+  test('lets an owner write again, and others only over an owner that they have seen', async () => {
+    const map = create();
+    await map.put(key, 'one', mine);
+    expect(await map.put(key, 'two', mine)).toEqual({ kind: 'put' });
+    const lost = { kind: 'lost', to: { kind: 'entry', value: 'two', owner: 'a.1' } };
+    expect(await map.put(key, 'three', theirs)).toMatchObject(lost);
+    expect(await map.put(key, 'three', { ...theirs, over: 'c.1' })).toMatchObject(lost);
+    expect(await map.put(key, 'three', { ...theirs, over: 'a.1' })).toEqual({ kind: 'put' });
+    expect(await map.put(key, 'four', mine)).toMatchObject({ kind: 'lost', to: { value: 'three' } });
+    expect(await map.put(key, 'four', { ...mine, over: anybody })).toEqual({ kind: 'put' });
+    expect(await map.read(key)).toMatchObject({ value: 'four', owner: 'a.1' });
+  });
+
+  test('gives an entry to one of many that find none', async () => {
+    const map = create();
+    const owners = Array.from({ length: 20 }, (_, n) => `a.${n}`);
+    const replies = await Promise.all(owners.map((owner) => map.put(key, owner, { ...mine, owner })));
+    expect(replies.filter(({ kind }) => kind === 'put')).toHaveLength(1);
+  });
+
+  test('forgets an entry whose life is over', async () => {
+    const map = create();
+    await map.put(key, 'one', { ...mine, ttlMs: 20 });
+    await until(async () => (await map.read(key)).kind === 'none');
+    expect(await map.put(key, 'two', theirs)).toEqual({ kind: 'put' });
+  });
+});
+
+describe('what Redis holds of a shared map', () => {
+  test('shows nothing of values and secrets, and expires', async () => {
+    await redisMap().put(key, 'canary-value', mine);
+    const names = await probe.keys('*');
+    expect(names).toHaveLength(1);
+    for (const name of names) {
+      expect(await probe.pttl(name)).toBeGreaterThan(0);
+      expect(`${name} ${(await probe.getBuffer(name))?.toString('latin1') ?? ''}`).not.toContain('canary');
+    }
+  });
+
+  test('is unreadable under another label key, secret, name or owner, and wherever a byte of it is changed', async () => {
+    await redisMap().put(key, 'value', mine);
+    const [name = ''] = await probe.keys('*');
+    const bytes = (await probe.getBuffer(name)) ?? Buffer.alloc(0);
+    expect(await redisMap('another label key').read(key)).toEqual({ kind: 'unreadable' });
+    const map = redisMap();
+    expect(await map.read({ ...key, secret: 'another' })).toEqual({ kind: 'unreadable' });
+    await probe.set(name.replace(':name', ':other'), bytes, 'PX', 60_000);
+    expect(await map.read({ ...key, name: 'other' })).toEqual({ kind: 'unreadable' });
+    const changed = Array.from(bytes.keys(), (at) => {
+      const copy = Buffer.from(bytes);
+      copy.writeUInt8(copy.readUInt8(at) ^ 1, at);
+      return copy;
+    });
+    const spoilt = [
+      ...changed,
+      ...Array.from(bytes.keys(), (end) => bytes.subarray(0, end)),
+      Buffer.alloc(99),
+    ];
+    for (const each of spoilt) {
+      await probe.set(name, each, 'PX', 60_000);
+      expect(await map.read(key)).toEqual({ kind: 'unreadable' });
+    }
+    await probe.set(name, bytes, 'PX', 60_000);
+    expect(await map.read(key)).toMatchObject({ value: 'value' });
+    // Who wants the entry and cannot read it does not get it either.
+    await probe.set(name, Buffer.from('of somebody else'), 'PX', 60_000);
+    expect(await map.put(key, 'value', mine)).toEqual({ kind: 'lost', to: { kind: 'unreadable' } });
+  });
+});
+
+test('every replica hears of what another one writes, and of nothing that somebody else publishes', async () => {
+  const heard: [string, string][] = [];
+  const listener = redisMap(labelKey, (name, value) => void heard.push([name, value]));
+  await listener.read({ name: 'any' });
+  await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:test.1'))[1] === 1);
+  await probe.publish('sluice:shared:test.1', 'forged b2Y=');
+  await redisMap(labelKey, () => {}).put({ name: 'name' }, 'value', mine);
+  await until(() => heard.length > 0);
+  expect(heard).toEqual([['name', 'value']]);
+});
+
+test('a map whose Redis does not answer says so', async () => {
+  const map = new RedisMap({ redis: redisOn(1), name: 'test.1', labelKey, codec });
+  expect(await map.read(key)).toEqual({ kind: 'unavailable' });
+  expect(await map.put(key, 'value', mine)).toEqual({ kind: 'unavailable' });
+});
