@@ -1,6 +1,7 @@
 /**
  * One replica of `limiters.ts`, a process of its own: what the gateway has between a call and its upstream, without HTTP. Its argument
- * says where Redis is. It answers each message of its parent with one.
+ * says where Redis is, its environment whether the limiter is one process' own (`SLUICE_LIMITER=embedded`). It answers each message of its
+ * parent with one.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { AdmissionQueue } from '../src/admission/admission.ts';
@@ -13,8 +14,9 @@ import type { Stretch, Taken } from './limiters.ts';
 
 const url = process.argv[2] ?? '';
 const failures: string[] = [];
+const settings = redisSettings(`url: "${url}", commandTimeoutMs: 10000`);
 const stores: Stores = createStores({
-  settings: redisSettings(`url: "${url}", commandTimeoutMs: 10000`),
+  settings: process.env['SLUICE_LIMITER'] === 'embedded' ? { ...settings, redis: null } : settings,
   clock: systemClock,
   random: systemRandom,
   telemetry: noTelemetry,

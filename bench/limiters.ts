@@ -1,6 +1,6 @@
 /**
  * What sharing the limiter costs by itself, without HTTP and upstreams around it: `node bench/limiters.ts` (REPLICAS=1,3, ROUNDS=9,
- * CALLS=3000, SECONDS=4, WARMUP=6000, LIMITERS=log; `log@<folder>` is another copy of the product, and `scripts@<folder>` one from before there was a log).
+ * CALLS=3000, SECONDS=4, WARMUP=6000, LIMITERS=log; `embedded` has no Redis; `log@<folder>` is another copy of the product, and `scripts@<folder>` one from before there was a log).
  *
  * Every limiter with every number of replicas has processes and a Redis of its own (`limiter-replica.ts`); all are measured in turn in
  * each round, and compared within it with the last limiter. One bucket, whose quota is never used up, and a ceiling.

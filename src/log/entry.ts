@@ -14,8 +14,13 @@ export class MalformedEntry extends TypeError {
   }
 }
 
-/** An entry together with what its mark was made of. */
+/** An entry as several replicas read it. */
 export interface StampedEntry<Event> extends Entry<Event> {
+  /**
+   * Digest of the mark before it and of its stamp. Equal marks mean equal histories: two histories may have the same numbers after a
+   * failover.
+   */
+  readonly mark: string;
   /** Time, replica and batch as the log wrote them. */
   readonly stamp: string;
 }
@@ -42,16 +47,25 @@ export const stampOf = ({ at, replica, batch }: Pick<Entry<unknown>, 'at' | 'rep
 /** Events as they stand in an entry, each written by `JSON.stringify` before. */
 export const eventsText = (events: readonly string[]): string => `[${events.join(',')}]`;
 
-const form = /^(\d{1,15}) ([0-9a-f]{10}) (\d{1,15}) ((\d+(?:\.\d+)?) ([\w.-]+) (\d{1,15})) (\[.*\])$/s;
+/** A batch that a replica has sent: its entry has these events, and nobody need read them there. */
+export type SentBatch<Event> = Pick<Entry<Event>, 'replica' | 'batch' | 'events'>;
+
+/** All but the events. */
+const form = /^(\d{1,15}) ([0-9a-f]{10}) (\d{1,15}) ((\d+(?:\.\d+)?) ([\w.-]+) (\d{1,15})) (?=\[)/;
 
 /**
- * Reads an entry. `readEvent` turns a parsed value into an event, and throws for what is none.
+ * Reads an entry. `readEvent` turns a parsed value into an event, and throws for what is none. `sent`: the last batch of whoever reads.
  * @throws MalformedEntry
  */
-export function readEntry<Event>(text: string, readEvent: (value: unknown) => Event): StampedEntry<Event> {
-  const [, sequence, mark, term, stamp, at, replica, batch, events] = form.exec(text) ?? [];
-  if (mark === undefined || stamp === undefined || replica === undefined || events === undefined)
+export function readEntry<Event>(
+  text: string,
+  readEvent: (value: unknown) => Event,
+  sent: SentBatch<Event> | null = null,
+): StampedEntry<Event> {
+  const [head, sequence, mark, term, stamp, at, replica, batch] = form.exec(text) ?? [];
+  if (head === undefined || mark === undefined || stamp === undefined || replica === undefined)
     throw new MalformedEntry();
+  const isSent = sent !== null && replica === sent.replica && Number(batch) === sent.batch;
   return {
     sequence: Number(sequence),
     mark,
@@ -60,7 +74,7 @@ export function readEntry<Event>(text: string, readEvent: (value: unknown) => Ev
     replica: replicaId(replica),
     batch: Number(batch),
     stamp,
-    events: readEvents(events, readEvent),
+    events: isSent ? sent.events : readEvents(text.slice(head.length), readEvent),
   };
 }
 

@@ -11,11 +11,6 @@ import type { ReplicaId } from '../ids.ts';
 export interface Entry<Event> {
   /** 1, 2, 3 … within a life of the log. A life that begins from a copy goes on with the number of that copy. */
   readonly sequence: number;
-  /**
-   * Digest of the mark before it and of this entry's time, author and batch. Equal marks mean equal histories: two histories
-   * may have the same numbers after a failover.
-   */
-  readonly mark: string;
   /** Goes up whenever something may have been lost. */
   readonly term: number;
   /** The log's time, milliseconds. Never goes back, whatever the clock of the server does. */
@@ -65,7 +60,10 @@ export interface Follower<Event> {
 /** `soon`: nobody waits for what the event does, so that it may go some milliseconds later, with what else is appended by then. */
 export type Urgency = 'now' | 'soon';
 
-/** An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`). */
+/**
+ * An event is plain data: what JSON keeps as it is (no `undefined`, `NaN`, `Infinity` or `-0`), since others read it as JSON. Whoever
+ * appended it is told the same object, which nobody changes.
+ */
 export interface Log<Event> {
   /** Begins to tell this follower; called once, before all else. */
   follow(follower: Follower<Event>): void;

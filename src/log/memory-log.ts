@@ -4,11 +4,10 @@
  */
 import type { Clock } from '../clock.ts';
 import type { ReplicaId } from '../ids.ts';
-import { firstMark, markOf, stampOf } from './entry.ts';
 import type { Entry, Follower, Log } from './log.ts';
 
 /** What an entry says beside its events and author. */
-export type Position = Pick<Entry<unknown>, 'sequence' | 'mark' | 'term' | 'at'>;
+export type Position = Pick<Entry<unknown>, 'sequence' | 'term' | 'at'>;
 
 export interface MemoryLogParts {
   readonly clock: Pick<Clock, 'now' | 'monotonic'>;
@@ -30,7 +29,7 @@ export class MemoryLog<Event> implements Log<Event> {
   constructor(parts: MemoryLogParts) {
     const { clock, after } = parts;
     this.#parts = parts;
-    this.#last = after ?? { sequence: 0, mark: firstMark, term: 1, at: clock.now() };
+    this.#last = after ?? { sequence: 0, term: 1, at: clock.now() };
     this.#offsetMs = this.#last.at - clock.monotonic();
   }
 
@@ -74,13 +73,13 @@ export class MemoryLog<Event> implements Log<Event> {
   #tell(event: Event): void {
     const { replica } = this.#parts;
     this.#batch += 1;
-    const stamped = { at: Math.max(this.#last.at, this.now()), replica, batch: this.#batch };
-    const { sequence, mark, term } = this.#last;
+    const { sequence, term, at } = this.#last;
     const entry = {
-      ...stamped,
       sequence: sequence + 1,
-      mark: markOf(mark, stampOf(stamped)),
       term,
+      at: Math.max(at, this.now()),
+      replica,
+      batch: this.#batch,
       events: [event],
     };
     this.#last = entry;

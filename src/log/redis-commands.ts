@@ -241,5 +241,7 @@ type Script = 'append' | 'begin' | 'saved';
 const isDone = (reply: unknown, word: string): boolean =>
   reply === word || (reply === 'other' ? false : malformed());
 
-const run = (client: RedisClient, script: Script, words: ScriptWords): Promise<unknown> =>
-  runScript(client, new URL(`lua/${script}.lua`, import.meta.url), words);
+const folder = new URL('lua/', import.meta.url);
+
+const run = (client: RedisClient, name: Script, words: ScriptWords): Promise<unknown> =>
+  runScript(client, { folder, name }, words);

@@ -15,7 +15,14 @@ import type { ReplicaId } from '../ids.ts';
 import type { RedisClient, RedisConnection } from '../redis/connection.ts';
 import type { RedisHealth } from '../redis/health.ts';
 import type { Log as Journal } from '../telemetry/events.ts';
-import { eventsText, follows, MalformedEntry, readEntry, type StampedEntry } from './entry.ts';
+import {
+  eventsText,
+  follows,
+  MalformedEntry,
+  readEntry,
+  type SentBatch,
+  type StampedEntry,
+} from './entry.ts';
 import { LogClock } from './log-clock.ts';
 import type { Follower, Log, Urgency } from './log.ts';
 import {
@@ -102,12 +109,13 @@ export class RedisLog<Event> implements Log<Event> {
   #end: CopyEnd | null = null;
   /** Monotonic milliseconds at which the copy was last known to be whole. */
   #wholeAt = 0;
-  /** Events as text, not yet sent. */
-  #pending: string[] = [];
+  /** Events not yet sent. */
+  #pending: { readonly event: Event; readonly text: string }[] = [];
   /** Runs out when events that nobody waits for have been held back long enough; `null` = what is pending is due. */
   #cancelHolding: CancelTimer | null = null;
-  /** Number of the latest batch, and of the latest one of this replica that was told. */
-  #batch = 0;
+  /** The latest batch. */
+  #sent: SentBatch<Event>;
+  /** Number of the latest batch that was told. */
   #toldBatch = 0;
   /** Highest sequence of a published entry that did not follow. */
   #heard = 0;
@@ -123,6 +131,7 @@ export class RedisLog<Event> implements Log<Event> {
   constructor(parts: RedisLogParts<Event>) {
     this.#parts = parts;
     this.#names = namesOf(parts.name);
+    this.#sent = { replica: parts.replica, batch: 0, events: [] };
   }
 
   follow(follower: Follower<Event>): void {
@@ -139,7 +148,7 @@ export class RedisLog<Event> implements Log<Event> {
   append(event: Event, urgency: Urgency = 'now'): void {
     if (this.#state.kind !== 'joined') return;
     const isFirst = this.#pending.length === 0;
-    this.#pending.push(JSON.stringify(event));
+    this.#pending.push({ event, text: JSON.stringify(event) });
     if (urgency === 'now') this.#appendNow();
     else if (isFirst) this.#cancelHolding = this.#parts.clock.after(soonMs, () => this.#appendNow());
   }
@@ -245,17 +254,22 @@ export class RedisLog<Event> implements Log<Event> {
     this.#release();
     let count = 0;
     for (let characters = 0; count < Math.min(maxEvents, this.#pending.length); count += 1) {
-      characters += this.#pending[count]?.length ?? 0;
+      characters += this.#pending[count]?.text.length ?? 0;
       if (count > 0 && characters > maxCharacters) break;
     }
-    this.#batch = nextBatchNumber();
-    return eventsText(this.#pending.splice(0, count));
+    const batch = this.#pending.splice(0, count);
+    this.#sent = this.#numbered(batch.map(({ event }) => event));
+    return eventsText(batch.map(({ text }) => text));
   }
 
-  /** Appends these events as the current batch, or only reads (`null`). Returns `null` when Redis cannot be reached. */
+  #numbered(events: readonly Event[]): SentBatch<Event> {
+    return { replica: this.#parts.replica, batch: nextBatchNumber(), events };
+  }
+
+  /** Appends the events of the current batch, or only reads (`null`). Returns `null` when Redis cannot be reached. */
   async #ask(events: string | null, returns: boolean): Promise<AppendReply | null> {
     const { redis, replica, clock, actsAlone, maxLogBytes: maxBytes = defaultMaxLogBytes } = this.#parts;
-    const number = this.#batch;
+    const number = this.#sent.batch;
     const reply = await redis.run('append', (client) => {
       // An earlier attempt may have been heard as a message, although its reply did not come.
       const isTold = this.#toldBatch === number;
@@ -307,7 +321,7 @@ export class RedisLog<Event> implements Log<Event> {
   #isToldNext(text: string): boolean {
     let entry: StampedEntry<Event>;
     try {
-      entry = readEntry(text, this.#parts.readEvent);
+      entry = this.#read(text);
     } catch (failure) {
       if (failure instanceof MalformedEntry) return false;
       throw failure;
@@ -321,6 +335,10 @@ export class RedisLog<Event> implements Log<Event> {
     return true;
   }
 
+  #read(text: string): StampedEntry<Event> {
+    return readEntry(text, this.#parts.readEvent, this.#sent);
+  }
+
   /** Tells the entries of a reply that were not heard meanwhile. */
   #apply(reply: AppendReply): 'told' | Problem {
     if (reply.kind !== 'whole' && reply.kind !== 'more') return reply.kind;
@@ -331,7 +349,7 @@ export class RedisLog<Event> implements Log<Event> {
       if (sequence !== null && sequence < end.sequence) continue;
       let entry: StampedEntry<Event>;
       try {
-        entry = readEntry(text, this.#parts.readEvent);
+        entry = this.#read(text);
       } catch (failure) {
         if (!(failure instanceof MalformedEntry)) throw failure;
         this.#parts.log.bug('an entry of a log cannot be read', failure);
@@ -372,7 +390,7 @@ export class RedisLog<Event> implements Log<Event> {
   /** One step towards the log. */
   async #join(state: Joining): Promise<void> {
     if (this.#end === null) return this.#restore(state);
-    this.#batch = nextBatchNumber();
+    this.#sent = this.#numbered([]);
     const reply = await this.#ask(fence, state.returns);
     if (reply === null || this.#state !== state) return;
     const applied = this.#apply(reply);

@@ -11,17 +11,23 @@ export interface ScriptWords {
   readonly argv: readonly (string | number)[];
 }
 
-/** Runs the script in this file. Its name tells it from others on the client. */
+/** A script is in the file of its name in this folder. Its name tells it from others on the client. */
+export interface ScriptFile {
+  readonly folder: URL;
+  readonly name: string;
+}
+
 export async function runScript(
   client: RedisClient,
-  file: URL,
+  { folder, name }: ScriptFile,
   { keys, argv }: ScriptWords,
 ): Promise<unknown> {
-  const name = `sluice_${file.pathname.slice(file.pathname.lastIndexOf('/') + 1, -'.lua'.length)}`;
-  if (Reflect.get(client, name) === undefined) {
-    client.defineCommand(name, { lua: readFileSync(file, 'utf8'), numberOfKeys: keys.length });
+  const method = `sluice_${name}`;
+  if (Reflect.get(client, method) === undefined) {
+    const lua = readFileSync(new URL(`${name}.lua`, folder), 'utf8');
+    client.defineCommand(method, { lua, numberOfKeys: keys.length });
   }
-  const command: unknown = Reflect.get(client, name);
+  const command: unknown = Reflect.get(client, method);
   if (typeof command !== 'function') throw new TypeError('a script is not defined');
   return Reflect.apply(command, client, [...keys, ...argv]);
 }

@@ -7,7 +7,8 @@ import { hash } from 'node:crypto';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { replicaId } from '../../src/ids.ts';
-import type { Entry, Follower, Joined, Urgency } from '../../src/log/log.ts';
+import type { StampedEntry } from '../../src/log/entry.ts';
+import type { Follower, Joined, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
 import { connectRedis } from '../../src/redis/connection.ts';
 import { createRedisHealth } from '../../src/redis/health.ts';
@@ -136,7 +137,7 @@ export class Replica implements Follower<Said> {
     this.connection.close();
   }
 
-  onEntry(entry: Entry<Said>): void {
+  onEntry(entry: StampedEntry<Said>): void {
     if (entry.sequence !== this.sequence + 1) this.faults.push(`${entry.sequence} after ${this.sequence}`);
     if (entry.at < this.at) this.faults.push(`time ${entry.at} after ${this.at}`);
     this.said.push(...entry.events.filter((word) => word !== ''));

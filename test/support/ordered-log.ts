@@ -3,7 +3,6 @@
  * kept away from the log, and the log can lose what came last.
  */
 import { replicaId, type ReplicaId } from '../../src/ids.ts';
-import { firstMark, markOf, stampOf } from '../../src/log/entry.ts';
 import type { Entry, Follower, Log } from '../../src/log/log.ts';
 import type { ManualClock } from './manual-clock.ts';
 
@@ -34,9 +33,9 @@ export class OrderedLog<Event> {
 
   put({ replica, batch, events }: Pick<Entry<Event>, 'replica' | 'batch' | 'events'>): void {
     const last = this.entries.at(-1);
-    const stamped = { at: Math.max(last?.at ?? 0, this.clock.now()), replica, batch };
-    const mark = markOf(last?.mark ?? firstMark, stampOf(stamped));
-    this.entries.push({ ...stamped, sequence: this.entries.length + 1, mark, term: this.#term, events });
+    const at = Math.max(last?.at ?? 0, this.clock.now());
+    const sequence = this.entries.length + 1;
+    this.entries.push({ sequence, term: this.#term, at, replica, batch, events });
     for (const end of this.#ends) end.read();
   }
 

@@ -18,5 +18,7 @@ export type OwnScript =
   | 'slots'
   | 'takelane';
 
-export const runOwn = (client: RedisClient, script: OwnScript, words: ScriptWords): Promise<unknown> =>
-  runScript(client, new URL(`lua/${script}.lua`, import.meta.url), words);
+const folder = new URL('lua/', import.meta.url);
+
+export const runOwn = (client: RedisClient, name: OwnScript, words: ScriptWords): Promise<unknown> =>
+  runScript(client, { folder, name }, words);

@@ -9,7 +9,6 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { BucketKey, ReplicaId } from '../../ids.ts';
-import { firstMark } from '../../log/entry.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
 import { quotaShare } from '../failover/quota-share.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
@@ -42,11 +41,10 @@ export class Alone {
 
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
     const { term } = shared.state;
-    const { sequence, mark } = shared.last ?? { sequence: 0, mark: firstMark };
     // A log that was never seen has the time of a server's clock.
     const at = term === null ? clock.now() : shared.log.now();
     const state = { ...duplicate(shared.state), aloneSince: at };
-    const after = { sequence, mark, term: term?.number ?? 1, at };
+    const after = { sequence: shared.last?.sequence ?? 0, term: term?.number ?? 1, at };
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
     this.copy = new Copy({ clock, replica, leaseMs, log, user, state });

@@ -12,7 +12,7 @@ export const bucketOf = bucketKey;
 
 /** An entry of a log; what tests seldom care for is filled in. */
 export function entryOf(at: number, author: string, events: readonly LogEvent[], term = 1): Entry<LogEvent> {
-  return { sequence: 1, mark: '', term, at, replica: replicaId(author), batch: 1, events };
+  return { sequence: 1, term, at, replica: replicaId(author), batch: 1, events };
 }
 
 export const tick: LogEvent = { kind: 'tick' };

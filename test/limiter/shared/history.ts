@@ -77,7 +77,6 @@ class History {
     const sequence = this.#entries.length + 1;
     const head = {
       sequence,
-      mark: `${sequence}`,
       term: this.#term,
       at: this.#at,
       replica: replicaId(replica),

@@ -3,7 +3,7 @@
  * the replicas do; what it was right to grant, the judges say.
  */
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
-import type { Entry } from '../../../src/log/log.ts';
+import type { StampedEntry } from '../../../src/log/entry.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import { createState, fold } from '../../../src/limiter/shared/fold.ts';
 import { digest, restore } from '../../../src/limiter/shared/snapshot.ts';
@@ -62,7 +62,7 @@ export class LogCopies {
   }
 
   /** @param isJudged false: it was appended before, and is again after a loss of what came later. */
-  append(log: string, entry: Entry<LogEvent>, isJudged: boolean): void {
+  append(log: string, entry: StampedEntry<LogEvent>, isJudged: boolean): void {
     const state = this.#states.get(log) ?? createState(this.#parts.leaseMs);
     const { replies, grants, nextAt } = fold(state, entry, entry.replica);
     this.#digests.set(`${log} ${entry.sequence} ${entry.mark}`, digest(state));

@@ -1,5 +1,6 @@
 /** One history of a log alone: what `log.test.ts` judges. */
-import type { Entry, Follower, Log } from '../../../src/log/log.ts';
+import type { StampedEntry } from '../../../src/log/entry.ts';
+import type { Follower, Log } from '../../../src/log/log.ts';
 import { logKey, replicaId } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
@@ -39,7 +40,7 @@ export async function livedLog(seed: number): Promise<string[]> {
     monotonic: () => clock.monotonic(),
     originMs: plan.origin.ms,
   });
-  const compare = (entry: Entry<string>, state: string): void => {
+  const compare = (entry: StampedEntry<string>, state: string): void => {
     const at = `${entry.sequence} ${entry.mark}`;
     const known = states.get(at);
     if (known === undefined) states.set(at, state);
@@ -93,7 +94,7 @@ export async function livedLog(seed: number): Promise<string[]> {
 interface Parts {
   readonly process: Process;
   readonly connection: Connection;
-  readonly compare: (entry: Entry<string>, state: string) => void;
+  readonly compare: (entry: StampedEntry<string>, state: string) => void;
   readonly chance: Chance;
   readonly commandTimeoutMs: number;
   readonly telemetry: Telemetry;
@@ -137,7 +138,7 @@ class Writer implements Follower<string> {
     if (this.#isJoined) this.#log.append(event);
   }
 
-  onEntry(entry: Entry<string>): void {
+  onEntry(entry: StampedEntry<string>): void {
     this.list.push(...entry.events.filter((event) => event !== 'beat'));
     this.#compare(entry, this.text());
   }
