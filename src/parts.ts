@@ -11,7 +11,7 @@ import { Controls } from './control/controls.ts';
 import { startCredentials } from './credentials/start.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { Dispatcher } from './dispatch/dispatcher.ts';
-import { createEndpoint } from './dispatch/token-endpoint.ts';
+import { createEndpoint } from './dispatch/one-request.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
 import { ChosenBuckets } from './journey/chosen-buckets.ts';

@@ -9,7 +9,7 @@ import type { Settings, WorkspaceSettings } from './config/settings.ts';
 import { SourceNames } from './credentials/credentials.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { createPools, type PoolsByUpstream } from './dispatch/dispatcher.ts';
-import { pseudonym } from './dispatch/upstream-request.ts';
+import { pseudonym } from './dispatch/request-fields.policy.ts';
 import type { Slices } from './slices.ts';
 import { createRouteFinder, type RouteFinder } from './target/route.ts';
 

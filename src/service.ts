@@ -9,7 +9,7 @@ import { windowOf } from './activity/window.policy.ts';
 import { withStartedValues } from './config/schema.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';
-import { OwnListeners } from './dispatch/own-listeners.ts';
+import { OwnListeners } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';
 import { Gateway } from './gateway.ts';
 import {

@@ -5,8 +5,7 @@
 import { systemClock, systemRandom } from '../clock.ts';
 import type { OriginPattern, Settings, UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
 import { readOnce } from '../credentials/once.ts';
-import { createEndpoint } from '../dispatch/token-endpoint.ts';
-import { createTrial, type Trial, type TrialResult } from '../dispatch/trial.ts';
+import { createEndpoint, tryOrigin, type TrialResult } from '../dispatch/one-request.ts';
 import { credentialFaultWords, type CredentialFault } from '../errors.ts';
 import { tryRedis } from '../limiter/stores.ts';
 import { originText } from './origin-text.ts';
@@ -42,38 +41,32 @@ async function redisResults({ redis }: Settings): Promise<readonly Result[]> {
 }
 
 async function upstreamResults(upstream: UpstreamSettings, settings: Settings): Promise<readonly Result[]> {
-  const trial = createTrial(upstream, systemClock);
   const results: Result[] = [];
-  try {
-    for (const origin of upstream.origins) {
-      const at = `${upstream.name} ${originText(origin)}`;
-      if (origin.wildcard) {
-        results.push({ works: true, text: `${at}: not tried, each call names its own host` });
-        continue;
-      }
-      for (const { whose, credential } of credentialsOf(upstream, settings))
-        results.push(worded(`${at}${whose}`, await tryWith(trial, urlOf(origin), { credential, upstream })));
+  for (const origin of upstream.origins) {
+    const at = `${upstream.name} ${originText(origin)}`;
+    if (origin.wildcard) {
+      results.push({ works: true, text: `${at}: not tried, each call names its own host` });
+      continue;
     }
-  } finally {
-    trial.close();
+    for (const { whose, credential } of credentialsOf(upstream, settings))
+      results.push(worded(`${at}${whose}`, await tryWith(upstream, urlOf(origin), credential)));
   }
   return results;
 }
 
 /** Reads or fetches the credential, and tries the origin with it. */
 async function tryWith(
-  trial: Trial,
+  upstream: UpstreamSettings,
   origin: string,
-  { credential, upstream }: Pick<Owned, 'credential'> & { readonly upstream: UpstreamSettings },
+  credential: UpstreamCredential | null,
 ): Promise<TrialResult | CredentialUntried> {
-  if (credential === null) return trial.run(origin, null);
-  const read = await readOnce(credential, upstream, {
-    clock: systemClock,
-    send: createEndpoint({ clock: systemClock }),
-  });
+  const clock = systemClock;
+  if (credential === null) return tryOrigin(upstream, { origin, credential }, { clock });
+  const read = await readOnce(credential, upstream, { clock, send: createEndpoint({ clock }) });
   if (read.kind === 'failed') return { kind: 'no_credential', fault: read.fault };
   if (read.kind === 'unused') return { kind: 'refresh_token_unused' };
-  return trial.run(origin, { field: credential.field, value: read.value });
+  const injected = { field: credential.field, value: read.value };
+  return tryOrigin(upstream, { origin, credential: injected }, { clock });
 }
 
 type CredentialUntried =

@@ -1,9 +1,9 @@
 /**
- * The connections of one upstream.
+ * The connections of one upstream: pools, address checks and certificate authorities.
  *
- * Owns: pools, address checks and certificate authorities. Does not own: what is sent over them. Keeps: the address
- * that was checked is the address that is connected to, for names and literals, http and https alike; one denied answer
- * of a resolver refuses them all; the host name stays what certificate and SNI are checked against.
+ * Invariants: the address that was checked is the address that is connected to, for names and literals, http and https alike; one denied
+ * answer of a resolver refuses them all; the host name stays what certificate and SNI are checked against; no request is written into a
+ * connection that was unused for longer than it may be.
  */
 import { promises as dns } from 'node:dns';
 import type { LookupAddress } from 'node:dns';
@@ -11,32 +11,31 @@ import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import { Socket, isIP } from 'node:net';
-import type { LookupFunction } from 'node:net';
+import type { AddressInfo, LookupFunction } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
-import { addressCheck } from '../target/address.policy.ts';
-import type { IsOwn } from './own-listeners.ts';
-import { KeptConnections } from './kept-connections.ts';
+import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
 import { AddressDeniedError, NameError } from './transport-error.ts';
 
 /** All addresses of a name. */
 export type Resolve = (hostname: string) => Promise<readonly LookupAddress[]>;
 
+/** True for an address and port. */
+export type IsOwn = (address: string, port: number) => boolean;
+
 export interface AgentParts {
   readonly clock: Clock;
   /** Replaces the system's resolver. */
   readonly resolve?: Resolve | undefined;
-  /** Names where this process listens: nobody is sent there. */
+  /** True where this process listens: nobody is sent there. */
   readonly isOwn?: IsOwn | undefined;
 }
 
 /** A pool of connections. */
-export type Pool = (http.Agent | https.Agent) & {
-  /** The pool's unused connections. The overdue ones are dropped before each request. */
-  readonly kept: KeptConnections;
-};
+export type Pool = http.Agent;
 
 export interface Agents {
   /** The pool for `scheme://host:port`. */
@@ -49,17 +48,13 @@ export interface Agents {
 const idleConnectionMs = 55_000;
 /** An unused connection is closed this long before the time at which the upstream said it would close it, milliseconds. */
 const keepAliveMarginMs = 1_500;
-
 /** Longest time for resolving a name, milliseconds. */
-const resolveWithinMs = 5000;
+const resolveWithinMs = 5_000;
 
 const systemResolve: Resolve = (hostname) => dns.lookup(hostname, { all: true, order: 'verbatim' });
 
-/** True when a connection to this address and port may be made. */
-type AddressCheck = (address: string, port: number) => boolean;
-
 /** Node hands options that its types do not list on to `net.connect`; these are documented there. */
-type PoolOptions = http.AgentOptions & {
+type PoolOptions = https.AgentOptions & {
   readonly noDelay: boolean;
   readonly agentKeepAliveTimeoutBuffer: number;
 };
@@ -71,11 +66,7 @@ export function createAgents(
 ): Agents {
   const { allowPrivateAddresses, maxSockets, caFile } = settings;
   const mayBeAt = addressCheck(allowPrivateAddresses);
-  const guard: Guard = {
-    allowed: (address, port) => mayBeAt(address) && !isOwn(address, port),
-    resolve,
-    clock,
-  };
+  const allowed: IsOwn = (address, port) => mayBeAt(address) && !isOwn(address, port);
   const options: PoolOptions = {
     keepAlive: true,
     // Node heeds the upstream's `Keep-Alive: timeout=` only where the pool has a limit of its own. Without it a call
@@ -88,13 +79,13 @@ export function createAgents(
     maxFreeSockets: maxSockets,
     noDelay: true,
   };
-  const plain = new GuardedHttpAgent(options, guard);
-  const secure = new GuardedHttpsAgent(
-    caFile === null
-      ? options
-      : { ...options, ca: [...getCACertificates('default'), readFileSync(caFile, 'utf8')] },
-    guard,
-  );
+  const ca = caFile === null ? null : [...getCACertificates('default'), readFileSync(caFile, 'utf8')];
+  const plain = new http.Agent(options);
+  const secure = new https.Agent(ca === null ? options : { ...options, ca });
+  for (const pool of [plain, secure]) {
+    guard(pool, { allowed, resolve, clock });
+    dropOverdueConnections(pool, clock);
+  }
   return {
     forOrigin: (origin) => (origin.startsWith('https:') ? secure : plain),
     close() {
@@ -104,9 +95,11 @@ export function createAgents(
   };
 }
 
-/** What stands between a pool and the network. */
+// Addresses
+
 interface Guard {
-  readonly allowed: AddressCheck;
+  /** True when a connection to this address and port may be made. */
+  readonly allowed: (address: string, port: number) => boolean;
   readonly resolve: Resolve;
   readonly clock: Clock;
 }
@@ -114,62 +107,21 @@ interface Guard {
 type Connected = (error: Error | null, stream: Duplex) => void;
 
 /** A resolver is never asked about a literal, so literals are checked where connections are made. */
-function isDeniedLiteral({ host, port }: http.ClientRequestArgs, { allowed }: Guard): boolean {
-  const literal = (host ?? '').replace(/^\[|\]$/g, '');
-  return isIP(literal) !== 0 && !allowed(literal, Number(port));
-}
-
-/** Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it. */
-function refuse(connected: Connected | undefined): undefined {
-  connected?.(new AddressDeniedError(), new Socket());
-}
-
-class GuardedHttpAgent extends http.Agent {
-  readonly #guard: Guard;
-  readonly kept: KeptConnections;
-
-  constructor(options: http.AgentOptions, guard: Guard) {
-    super(options);
-    this.#guard = guard;
-    this.kept = new KeptConnections(this, guard.clock);
-  }
-
-  override keepSocketAlive(socket: Duplex): boolean {
-    return this.kept.keep(socket, super.keepSocketAlive(socket));
-  }
-
-  override createConnection(
-    options: http.ClientRequestArgs,
-    connected?: Connected,
-  ): Duplex | null | undefined {
-    if (isDeniedLiteral(options, this.#guard)) return refuse(connected);
-    return super.createConnection({ ...options, lookup: guardedLookup(this.#guard, options) }, connected);
-  }
-}
-
-class GuardedHttpsAgent extends https.Agent {
-  readonly #guard: Guard;
-  readonly kept: KeptConnections;
-
-  constructor(options: https.AgentOptions, guard: Guard) {
-    super(options);
-    this.#guard = guard;
-    this.kept = new KeptConnections(this, guard.clock);
-  }
-
-  override keepSocketAlive(socket: Duplex): boolean {
-    return this.kept.keep(socket, super.keepSocketAlive(socket));
-  }
-
-  override createConnection(options: https.RequestOptions, connected?: Connected): Duplex | null | undefined {
-    if (isDeniedLiteral(options, this.#guard)) return refuse(connected);
-    return super.createConnection({ ...options, lookup: guardedLookup(this.#guard, options) }, connected);
-  }
+function guard(pool: http.Agent, by: Guard): void {
+  const create = pool.createConnection.bind(pool);
+  pool.createConnection = (options: http.ClientRequestArgs, connected?: Connected) => {
+    const port = Number(options.port);
+    const literal = (options.host ?? '').replace(/^\[|\]$/g, '');
+    if (isIP(literal) === 0 || by.allowed(literal, port))
+      return create({ ...options, lookup: guardedLookup(by, port) }, connected);
+    // Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it.
+    connected?.(new AddressDeniedError(), new Socket());
+    return undefined;
+  };
 }
 
 /** `net.connect` asks for one address or, for happy eyeballs, for all; both get only what was checked for this port. */
-function guardedLookup({ resolve, allowed, clock }: Guard, to: http.ClientRequestArgs): LookupFunction {
-  const port = Number(to.port);
+function guardedLookup({ resolve, allowed, clock }: Guard, port: number): LookupFunction {
   return (hostname, options, callback) => {
     const fail = (error: Error): void => callback(error, '', 0);
     resolveInTime(resolve, hostname, clock).then((addresses) => {
@@ -184,11 +136,83 @@ function guardedLookup({ resolve, allowed, clock }: Guard, to: http.ClientReques
 }
 
 function resolveInTime(resolve: Resolve, hostname: string, clock: Clock): Promise<readonly LookupAddress[]> {
-  return new Promise((settle, reject) => {
-    const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
-    const end = (): void => cancel();
-    const answered = resolve(hostname);
-    answered.then(settle, reject);
-    answered.then(end, end);
-  });
+  const { promise: late, reject } = Promise.withResolvers<never>();
+  const cancel = clock.after(resolveWithinMs, () => reject(new NameError('ETIMEOUT')));
+  return Promise.race([resolve(hostname), late]).finally(cancel);
+}
+
+/**
+ * Where this process itself listens, so that no upstream leads back to it: neither to the data port, where a call would wait for
+ * itself, nor to the admin port, which is nobody's upstream.
+ */
+export class OwnListeners {
+  #listening: readonly Pick<AddressInfo, 'address' | 'port'>[] = [];
+
+  /** To be called as soon as the ports are known. */
+  listen(...addresses: readonly Pick<AddressInfo, 'address' | 'port'>[]): void {
+    this.#listening = addresses;
+  }
+
+  /** The interfaces are read for own ports only, at each connection: a machine gets and loses addresses. */
+  readonly isOwn: IsOwn = (address, port) =>
+    this.#listening.some((own) => own.port === port && reaches(address, own.address));
+}
+
+function reaches(address: string, listening: string): boolean {
+  if (isUnspecified(address) || isSameAddress(address, listening)) return true;
+  if (!isUnspecified(listening)) return false;
+  if (isLoopbackAddress(address)) return true;
+  const own = Object.values(networkInterfaces()).flatMap((each) => each ?? []);
+  return own.some((each) => isSameAddress(address, each.address));
+}
+
+// Unused connections
+
+/** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
+const overdueMarginMs = 100;
+
+/** What a pool does beside what its types list; both are methods of Node's that others replace, too. */
+interface PoolMethods {
+  keepSocketAlive(socket: Socket): boolean;
+  addRequest(request: http.ClientRequest, options: object): void;
+  readonly freeSockets: Record<string, Socket[]>;
+}
+
+/**
+ * Takes connections that have been unused for too long out of a pool before a request can get one.
+ *
+ * Node closes an unused connection by a timer, and leaves it in its pool until the close is through. A process that was kept from
+ * running handles requests before its timers, and before it reads that the upstream has closed a connection meanwhile: a POST was
+ * written into such a one, and answered 502, because it must not be written twice.
+ */
+function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
+  const pool = agent as unknown as PoolMethods;
+  /** Monotonic milliseconds. */
+  const unusedUntil = new WeakMap<Socket, number>();
+  /** No connection is overdue before this time. */
+  let nextCheckAt = 0;
+  const keep = pool.keepSocketAlive.bind(pool);
+  pool.keepSocketAlive = (socket) => {
+    const isKept = keep(socket);
+    const until = clock.monotonic() + (socket.timeout ?? 0) - overdueMarginMs;
+    if (isKept) unusedUntil.set(socket, until);
+    nextCheckAt = Math.min(nextCheckAt, until);
+    return isKept;
+  };
+  const add = pool.addRequest.bind(pool);
+  pool.addRequest = (request, options) => {
+    const now = clock.monotonic();
+    if (now >= nextCheckAt) {
+      nextCheckAt = now + idleConnectionMs;
+      for (const free of Object.values(pool.freeSockets)) {
+        for (const socket of free.splice(0)) {
+          const until = unusedUntil.get(socket) ?? 0;
+          if (until <= now) socket.destroy();
+          else free.push(socket);
+          if (until > now) nextCheckAt = Math.min(nextCheckAt, until);
+        }
+      }
+    }
+    add(request, options);
+  };
 }

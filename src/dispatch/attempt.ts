@@ -1,18 +1,21 @@
 /**
- * One sending of a call: fields out, response's head in, and what the response teaches. One throw-away exchange, no loop;
- * a resend goes through admission again.
- *
- * Owns: the order of sending and reading. Does not own: what is sent (`upstream-request.ts`), what of a response is read
- * (`read-response.ts`), whether to resend (`resend.policy.ts`), when (the ticket), what the client sees (the gateway).
+ * One sending of a call: fields out, response's head in, and what the response teaches. Whether and when the call is sent again is
+ * decided elsewhere.
  */
 import type { Readable } from 'node:stream';
 import type { Feedback, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { Lesson } from '../limiter/limiter.ts';
-import { readForLearning, type BodyFeedback } from './read-response.ts';
-import { bodyError } from './transport-error.ts';
-import { TransportError, type Transport } from './transport.ts';
-import type { AttemptRequest } from './upstream-request.ts';
+import { readForLearning, type AttemptFacts, type BodyFeedback } from './read-response.ts';
+import { bodyError, TransportError } from './transport-error.ts';
+import type { Transport, TransportAttempt } from './transport.ts';
+
+/** What is sent and how its response is read. */
+export interface AttemptRequest extends TransportAttempt, AttemptFacts {
+  readonly onReady: () => void;
+  /** When the request's bytes went out, monotonic milliseconds; the start of the attempt before that. */
+  readonly sentAt: number;
+}
 
 export type AttemptResult =
   | {
@@ -42,7 +45,7 @@ export const statusOf = ({
 
 /** Sends once. Never rejects with anything but a bug. */
 export async function attempt(
-  transport: Transport,
+  transport: Pick<Transport, 'send'>,
   request: AttemptRequest,
   clock: Clock,
 ): Promise<AttemptResult> {

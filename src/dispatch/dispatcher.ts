@@ -1,24 +1,49 @@
-/**
- * Sending, and the pools of connections that it uses.
- *
- * Owns: the pools' lives over reloads. Does not own: who may send and when.
- */
+/** Sends calls, one attempt at a time, and the pools of connections that they use. A resend goes through admission again. */
+import type { Call, CallBody, Caller, InjectedField, Route } from '../call.ts';
+import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
-import { createAgents, type AgentParts } from './agents.ts';
-import { attempt, type AttemptResult } from './attempt.ts';
-import { SendOrder } from './send-order.ts';
+import { createAgents, type AgentParts, type Agents } from './agents.ts';
+import { attempt, type AttemptRequest, type AttemptResult } from './attempt.ts';
+import type { CallDescription } from './estimate.policy.ts';
+import { outgoingFields, passesCookies, pseudonym } from './request-fields.policy.ts';
 import { SocketPermits } from './socket-permits.ts';
-import { createTransport, type Transport } from './transport.ts';
-import { UpstreamRequest, type Pools, type Sending } from './upstream-request.ts';
+import { Transport } from './transport.ts';
 
-/** Pools of one upstream, with the settings that they were made of. */
-interface UpstreamPools extends Pools {
+/** A call that can be sent, also repeatedly. */
+export interface SendableCall {
+  readonly call: Call;
+  /** The workspace shares the sockets of an upstream with others by its weight. */
+  readonly caller: Caller;
+  readonly route: Route;
+  readonly description: CallDescription;
+  readonly body: CallBody;
+  /** Values that go upstream in the place of the client's own, by lower-case name of the field. */
+  readonly replacedFields?: ReadonlyMap<string, string> | null;
+  readonly pools: Pools;
+}
+
+/** One sending of a call, as whoever may send it describes it. */
+export interface Sending {
+  readonly prepared: SendableCall;
+  readonly traceparent: string | null;
+  /** The injected credential; `null` when the client brings its own. */
+  readonly credential: InjectedField | null;
+  /** The lane whose order of sending is kept. */
+  readonly lane: string;
+  /** Ends the exchange: nobody wants the response any more. */
+  readonly signal: CallSignal;
+}
+
+/** What the sendings to one upstream share, with the settings that it was made of. */
+export interface Pools {
+  readonly agents: Agents;
+  readonly permits: SocketPermits;
   readonly of: UpstreamSettings;
 }
 
 /** By name of the upstream. */
-export type PoolsByUpstream = ReadonlyMap<string, UpstreamPools>;
+export type PoolsByUpstream = ReadonlyMap<string, Pools>;
 
 /**
  * The pools of these upstreams. Pools of an upstream that has not changed go on; others end when their last exchange does.
@@ -30,11 +55,10 @@ export function createPools(
   parts: AgentParts,
   former: PoolsByUpstream | null = null,
 ): PoolsByUpstream {
-  const { clock } = parts;
-  const poolsOf = (of: UpstreamSettings): UpstreamPools => {
+  const poolsOf = (of: UpstreamSettings): Pools => {
     const known = former?.get(of.name);
     if (known !== undefined && samePool(of, known.of)) return known;
-    return { agents: createAgents(of, parts), permits: new SocketPermits(of.maxSockets), clock, of };
+    return { agents: createAgents(of, parts), permits: new SocketPermits(of.maxSockets), of };
   };
   return new Map(Array.from(upstreams, ([name, upstream]) => [name, poolsOf(upstream)]));
 }
@@ -52,13 +76,12 @@ export class Dispatcher {
 
   constructor(clock: Clock) {
     this.#clock = clock;
-    this.#transport = createTransport({ clock });
+    this.#transport = new Transport(clock);
     this.#order = new SendOrder(clock);
   }
 
   send(sending: Sending): Promise<AttemptResult> {
-    const request = new UpstreamRequest(sending, this.#order.enter(sending.lane));
-    return attempt(this.#transport, request, this.#clock);
+    return attempt(this.#transport, this.#requestOf(sending), this.#clock);
   }
 
   /** Cuts every exchange that is still going on, and closes these pools. */
@@ -66,4 +89,94 @@ export class Dispatcher {
     this.#transport.close();
     for (const { agents } of pools.values()) agents.close();
   }
+
+  #requestOf({ prepared, traceparent, credential, lane, signal }: Sending): AttemptRequest {
+    const { call, caller, route, description, body, replacedFields = null, pools } = prepared;
+    const { upstream, host, origin, pathAndQuery } = route;
+    const { agents, permits } = pools;
+    const clock = this.#clock;
+    const order = this.#order.enter(lane);
+    const { length } = body.bytes;
+    const request = {
+      origin,
+      method: call.method,
+      pathAndQuery,
+      fields: outgoingFields({
+        rawFields: call.rawFields,
+        route: { host, upstream, credential },
+        passesCookies: passesCookies(call, upstream),
+        dropFields: caller.keyFields,
+        method: call.method,
+        bodyBytes: length,
+        pseudonym,
+        traceparent,
+        replacedFields,
+      }),
+      body: length > 0 ? body.bytes : null,
+      agent: agents.forOrigin(origin),
+      timeouts: upstream.timeouts,
+      signal,
+      hold: order.before,
+      kind: upstream.kind,
+      dialect: upstream.dialect,
+      callClass: description.callClass,
+      sentAt: clock.monotonic(),
+      line: (start: () => void) => permits.enter(origin, caller.workspace, start),
+      onReady: () => order.release(),
+      onSent() {
+        request.sentAt = clock.monotonic();
+      },
+    };
+    return request;
+  }
+}
+
+/** A follower waits this long for a predecessor that is not written, milliseconds. */
+const maxHoldMs = 1_000;
+
+/**
+ * Calls of one lane are written to the upstream in the order of their grants. A call on an open connection would otherwise
+ * overtake an earlier call whose connection is still being made: connections are made at once, but a request is written only
+ * behind the request before it, unless that one's connection takes longer than `maxHoldMs`.
+ */
+class SendOrder {
+  readonly #clock: Clock;
+  readonly #last = new Map<string, Place>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /**
+   * Enters as the last of the lane. `before` resolves when the request may be written; `null` = now. `release`: the next request of the
+   * lane may be written behind this one, because this one is on its way to the connection, or will never be written; a second report
+   * does nothing.
+   */
+  enter(lane: string): { readonly before: Promise<void> | null; release(): void } {
+    const ahead = this.#last.get(lane);
+    const place: Place = { releaseNext: null };
+    this.#last.set(lane, place);
+    return {
+      before: ahead === undefined ? null : this.#until(ahead),
+      release: () => {
+        if (this.#last.get(lane) === place) this.#last.delete(lane);
+        place.releaseNext?.();
+      },
+    };
+  }
+
+  #until(ahead: Place): Promise<void> {
+    return new Promise((resolve) => {
+      const cancel = this.#clock.after(maxHoldMs, resolve);
+      ahead.releaseNext = () => {
+        cancel();
+        resolve();
+      };
+    });
+  }
+}
+
+/** `releaseNext` lets the next sending of the lane be written; `null` = none waits. */
+interface Place {
+  releaseNext: (() => void) | null;
 }

@@ -1,7 +1,4 @@
-/**
- * Lists of field names, and what belongs to one: a name that is listed, begins as listed, or fits a pattern. Servers that hand fields on
- * as variables read `_` as `-`, so that both spellings count.
- */
+/** Lists of field names. */
 import { wordsOf } from '../words.policy.ts';
 
 interface FieldNames {
@@ -11,12 +8,15 @@ interface FieldNames {
   readonly pattern: RegExp;
 }
 
-/** True for names of the list, which are given in lower case. */
+/**
+ * True for names of a list: a name that is listed, begins as listed, or fits a pattern; `name` in lower case. Servers that hand fields on
+ * as variables read `_` as `-`, so that both spellings count.
+ */
 export function namesIn({ names, prefixes, pattern }: FieldNames): (name: string) => boolean {
   const listed = new Set(wordsOf(...names));
   const begins = new RegExp(`^(?:${wordsOf(...prefixes).join('|')})`);
   return (name) => {
-    const hyphened = name.includes('_') ? name.replaceAll('_', '-') : name;
+    const hyphened = name.replaceAll('_', '-');
     return listed.has(hyphened) || begins.test(hyphened) || pattern.test(hyphened);
   };
 }
@@ -26,7 +26,23 @@ const hopByHop = new Set(
 );
 
 /**
- * True for a field that speaks to the next machine only (RFC 9110 §7.6.1 and what is used like it), so that it passes in neither
- * direction. `name` in lower case. Everything that begins with `proxy-` speaks to or of a proxy.
+ * True for a field that passes in neither direction: it speaks to the next machine only (RFC 9110 §7.6.1 and what is used like it), to or
+ * of a proxy, or in the name of Sluice. `name` in lower case.
  */
-export const isHopByHop = (name: string): boolean => hopByHop.has(name) || name.startsWith('proxy-');
+export const endsHere = (name: string): boolean => hopByHop.has(name) || /^(?:proxy-|sluice[-_])/.test(name);
+
+/** Names are few and come with every call: this many answers are kept. Characters of a name that is kept. */
+const maxKept = 2_000;
+const maxKeptName = 64;
+
+/** The same judgement of names, which judges a name once. */
+export function remembered(judge: (name: string) => boolean): (name: string) => boolean {
+  const kept = new Map<string, boolean>();
+  return (name) => {
+    const known = kept.get(name);
+    if (known !== undefined) return known;
+    const judged = judge(name);
+    if (kept.size < maxKept && name.length <= maxKeptName) kept.set(name, judged);
+    return judged;
+  };
+}

@@ -1,16 +1,16 @@
 /**
- * The one user of http-proxy-middleware: hands it a request, and hears from it what becomes of it.
+ * The one user of http-proxy-middleware: hands it a request, and passes on what becomes of it.
  *
- * Owns: the surface that the proxy touches. Keeps: the proxy sees a throw-away pair of objects instead of the client's request and
- * response, and may neither choose fields, follow redirects, answer errors nor set timers; so dropping an attempt cannot destroy what
- * is the client's, and attempts leave no listeners on it.
+ * The proxy sees a throw-away description of the request instead of the client's, and a response that has ended already; it may neither
+ * choose fields, follow redirects, answer errors, write a body nor set timers. So dropping an attempt cannot destroy what is the
+ * client's, and attempts leave no listeners on it.
  */
 import type { ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
 import { LRUCache } from 'lru-cache';
 import type { Pool } from './agents.ts';
-import type { OutgoingFields } from './fields.policy.ts';
+import type { OutgoingFields } from './request-fields.policy.ts';
 
 /** A request as the proxy sends it. */
 export interface ProxyableRequest {
@@ -24,12 +24,12 @@ export interface ProxyableRequest {
   readonly agent: Pool;
 }
 
-/** What goes through the proxy, and hears of it. */
+/** What goes through the proxy, and is told of what becomes of it. */
 export interface Proxied {
   readonly attempt: ProxyableRequest;
   /** True when nobody waits for it any more: no connection is opened for it then. */
   readonly isOver: boolean;
-  /** It has a socket; that may still be connecting. */
+  /** It has a socket, which may still be connecting; nothing is written to it yet. */
   onRequest(request: ClientRequest): void;
   /** The response's head is there. */
   onResponse(response: IncomingMessage): void;
@@ -37,35 +37,17 @@ export interface Proxied {
   onError(error: unknown): void;
 }
 
-/** A request that the proxy has, but not yet its body. */
-export interface ProxiedRequest {
-  /** Writes head and body in one call, so that those of a small request leave in one packet. */
-  write(body: Buffer | null): void;
-  /** Makes the proxy destroy its request and response. */
-  abandon(): void;
-}
-
-export type Proxy = (proxied: Proxied) => ProxiedRequest;
-
-/** The proxy turns a reset into another event when the client's socket is gone; here a reset is a reset. */
-const writableSocket = Object.freeze({ writable: true });
-
-/*
- * The proxy's types ask for Node's classes, but its code uses only the members that these have (checked by test/wire). They are no
- * event emitters, because two of those cost a twentieth of what the transport does for a call.
- */
-
+/** The members of a request that the proxy uses (checked by test/wire). */
 class RequestOfProxy {
   readonly httpVersion = '1.1';
   readonly httpVersionMajor = 1;
-  readonly socket = writableSocket;
+  /** The proxy turns a reset into another event when the client's socket is gone; here a reset is a reset. */
+  readonly socket = { writable: true };
   readonly method: string;
   readonly headers: OutgoingFields;
   readonly proxied: Proxied;
   /** Empty until the proxy has chosen the target: its path filter parses anything else. Then the raw path and query. */
   url = '';
-  /** Where the body goes; `null` = the proxy has made no request yet. */
-  destination: (NodeJS.WritableStream & { readonly destroyed?: boolean }) | null = null;
 
   constructor(proxied: Proxied) {
     this.proxied = proxied;
@@ -73,133 +55,67 @@ class RequestOfProxy {
     this.headers = proxied.attempt.fields;
   }
 
-  /** The proxy listens for errors; there are none. */
-  on(): this {
-    return this;
-  }
-
-  /** As the body. Not a real stream: the proxy reads from one only to follow redirects. */
-  pipe(destination: NodeJS.WritableStream): NodeJS.WritableStream {
-    return (this.destination = destination);
-  }
+  on(): void {}
 }
 
-/** Nothing was sent on it, and nothing will be. */
-class ResponseOfProxy {
-  readonly headersSent = false;
-  readonly finished = false;
-  readonly writableFinished = false;
-  readonly writableEnded = false;
-  destroyed = false;
-  readonly #onClose: (() => void)[] = [];
+type Asked = RequestOfProxy & IncomingMessage;
 
-  on(event: string, listener: () => void): this {
-    if (event === 'close') this.#onClose.push(listener);
-    return this;
-  }
+/** The proxy adds no listener to the upstream's response for a response that has ended. */
+const ended = Object.freeze({ headersSent: true, finished: true, writableFinished: true, on() {} });
+/** Whoever sends the request writes its body. */
+const noBody = Object.freeze({ pipe() {} });
 
-  /** Tells the proxy that the receiver is gone; it then destroys its request and response. */
-  close(): void {
-    this.destroyed = true;
-    for (const listener of this.#onClose) listener();
-  }
-
-  destroy(): this {
-    this.destroyed = true;
-    return this;
-  }
-}
-
-export function createProxy(): Proxy {
-  const proxy = createProxyMiddleware(proxyOptions());
+export function createProxy(): (proxied: Proxied) => void {
+  const proxy = createProxyMiddleware<Asked>(proxyOptions);
+  const response = ended as unknown as ServerResponse;
   return (proxied) => {
-    const request = new RequestOfProxy(proxied);
-    const response = new ResponseOfProxy();
-    // The proxy's promise ends with the response that it is given; what fails before that is passed to its `next`.
+    // What fails before there is a request is passed to the proxy's `next`.
     const onError = (error: unknown): void => proxied.onError(error);
-    proxy(request as unknown as IncomingMessage, response as unknown as ServerResponse, onError).catch(
-      onError,
-    );
-    return {
-      write(body) {
-        const { destination } = request;
-        if (destination === null || destination.destroyed === true) return;
-        if (body === null || body.length === 0) destination.end();
-        else destination.end(body);
-      },
-      abandon() {
-        response.close();
-      },
-    };
+    proxy(new RequestOfProxy(proxied) as Asked, response, onError).catch(onError);
   };
 }
 
-/** The proxied request that the proxy was given as the client's. */
-function proxiedOf(request: unknown): RequestOfProxy {
-  if (request instanceof RequestOfProxy) return request;
-  throw new Error('the request is not an attempt of this transport');
-}
-
-/** Built once. Per attempt only the router's copy of the options changes. */
-function proxyOptions(): Options {
-  const originOf = preparedOrigins();
-  return {
-    // The default plugins answer errors with host and URL, and log every response.
-    ejectPlugins: true,
-    // Every request passes. A filter that is a function parses no path while the request's is empty.
-    pathFilter: () => true,
-    selfHandleResponse: true,
-    followRedirects: false,
-    xfwd: false,
-    plugins: [
-      (server) => {
-        // The router runs a few turns of the event loop earlier; an attempt that was aborted since then opens no connection.
-        server.on('start', (request) => {
-          const { proxied } = proxiedOf(request);
-          if (proxied.isOver) throw new Error('the attempt is over');
-          // The proxy makes its request right after this event, in the same turn of the event loop.
-          proxied.attempt.agent.kept.dropOverdue();
-        });
-        server.on('proxyReq', (outgoing, request) => proxiedOf(request).proxied.onRequest(outgoing));
-        server.on('proxyRes', (response, request) => proxiedOf(request).proxied.onResponse(response));
-        server.on('error', (error, request) => proxiedOf(request).proxied.onError(error));
-        server.on('econnreset', (error, request) => proxiedOf(request).proxied.onError(error));
-      },
-    ],
-    router(given, _response, options) {
-      const request = proxiedOf(given);
-      const { agent, pathAndQuery, origin } = request.proxied.attempt;
-      options.agent = agent;
-      options.buffer = request as unknown as Readable;
-      request.url = pathAndQuery;
-      return originOf(origin);
+const proxyOptions: Options<Asked> = {
+  // The default plugins answer errors with host and URL, and log every response.
+  ejectPlugins: true,
+  // Every request passes. A filter that is a function parses no path while the request's is empty.
+  pathFilter: () => true,
+  selfHandleResponse: true,
+  followRedirects: false,
+  xfwd: false,
+  plugins: [
+    (server) => {
+      // The router runs a few turns of the event loop earlier; an attempt that was aborted since then opens no connection.
+      server.on('start', ({ proxied }) => {
+        if (proxied.isOver) throw new Error('the attempt is over');
+      });
+      server.on('proxyReq', (outgoing, { proxied }) => proxied.onRequest(outgoing));
+      server.on('proxyRes', (response, { proxied }) => proxied.onResponse(response));
+      server.on('error', (error, request) => request?.proxied.onError(error));
     },
-  };
-}
-
-/** The parts of an origin that the proxy and Node's pools need. */
-export interface PreparedOrigin {
-  readonly protocol: string;
-  readonly host: string;
-  readonly hostname: string;
-  readonly port: string;
-}
+  ],
+  router(request, _response, options) {
+    const { agent, pathAndQuery, origin } = request.proxied.attempt;
+    options.agent = agent;
+    options.buffer = noBody as unknown as Readable;
+    request.url = pathAndQuery;
+    return parsedOrigin(origin);
+  },
+};
 
 /** How many origins are kept parsed. There are many under a wildcard; parsing one again costs a microsecond. */
-const maxPreparedOrigins = 1000;
+const origins = new LRUCache<string, ReturnType<typeof parseOrigin>>({ max: 1_000 });
 
-function preparedOrigins(): (origin: string) => PreparedOrigin {
-  const origins = new LRUCache<string, PreparedOrigin>({ max: maxPreparedOrigins });
-  return (origin) => {
-    let target = origins.get(origin);
-    if (target === undefined) origins.set(origin, (target = prepared(origin)));
-    return target;
-  };
+/** The parts of an origin that the proxy and Node's pools need. */
+export function parsedOrigin(origin: string): ReturnType<typeof parseOrigin> {
+  let parsed = origins.get(origin);
+  if (parsed === undefined) origins.set(origin, (parsed = parseOrigin(origin)));
+  return parsed;
 }
 
-export function prepared(origin: string): PreparedOrigin {
+function parseOrigin(origin: string) {
   const url = new URL(origin);
-  const hostname = url.hostname.replace(/^\[|\]$/g, '');
+  const host = url.hostname.replace(/^\[|\]$/g, '');
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port;
-  return Object.freeze({ protocol: url.protocol, host: hostname, hostname, port });
+  return Object.freeze({ protocol: url.protocol, host, hostname: host, port });
 }

@@ -1,16 +1,21 @@
 /**
- * How a sending can fail, in the few classes that decisions need.
- *
- * Owns: the typed error and the translation of Node's errors into it. Keeps: no text of the upstream, no host, no
- * address: only Node's error code, a closed vocabulary, comes along for the log.
+ * How a sending can fail: in the few classes that decisions need, and in words for whoever has to mend it. No text of the upstream, no
+ * host, no address comes along, only Node's error code, a closed vocabulary, for the log.
  */
+import type { FailureReason } from '../errors.ts';
 
-import type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
+/**
+ * `unreachable`: no connection (name, TCP, TLS). `address_denied`: the address check refused. `invalid`: what came is not
+ * an HTTP response that may be passed on, or the request could not be written. `timeout`: one of our own limits.
+ * `reset`: the connection broke. `aborted`: the caller's signal, or the transport was closed.
+ */
+export type TransportFault = 'unreachable' | 'address_denied' | 'invalid' | 'timeout' | 'reset' | 'aborted';
 
-export type { ExchangePhase, TransportFault } from './failure-reason.policy.ts';
+/** `connect`: no connection yet. `sent`: the request may have been read. `body`: the response's head has arrived. */
+export type ExchangePhase = 'connect' | 'sent' | 'body';
 
 /** What is known of a failed sending. */
-export class TransportError extends Error {
+interface FailureFacts {
   readonly kind: TransportFault;
   readonly phase: ExchangePhase;
   /** True when no byte of the request can have reached the upstream: repeating cannot run it twice. */
@@ -24,27 +29,21 @@ export class TransportError extends Error {
   readonly stale: boolean;
   /** Node's code of the cause (`ECONNREFUSED`, `HPE_INVALID_CONSTANT`), or `null`. */
   readonly code: string | null;
+}
 
-  constructor(facts: Omit<TransportError, keyof Error>) {
+export interface TransportError extends FailureFacts {}
+export class TransportError extends Error {
+  override readonly name = 'TransportError';
+
+  constructor(facts: FailureFacts) {
     super(`upstream ${facts.kind} (${facts.phase})`);
-    this.name = 'TransportError';
-    this.kind = facts.kind;
-    this.phase = facts.phase;
-    this.neverSent = facts.neverSent;
-    this.reusedSocket = facts.reusedSocket;
-    this.stale = facts.stale;
-    this.code = facts.code;
+    Object.assign(this, facts);
   }
 }
 
-/** The address check said no; nothing was connected. Thrown by `agents.ts`, seen by the exchange. */
+/** The address check said no; nothing was connected. */
 export class AddressDeniedError extends Error {
   readonly code = 'ERR_ADDRESS_DENIED';
-
-  constructor() {
-    super('address denied');
-    this.name = 'AddressDeniedError';
-  }
 }
 
 /** A name that has no address, or was not resolved in time; with the code that Node's own resolver has for it. */
@@ -53,7 +52,6 @@ export class NameError extends Error {
 
   constructor(code: 'ENODATA' | 'ETIMEOUT') {
     super('the name was not resolved');
-    this.name = 'NameError';
     this.code = code;
   }
 }
@@ -64,20 +62,15 @@ export function codeOf(error: unknown): string | null {
   return typeof code === 'string' ? code : null;
 }
 
-/** Codes with which Node's client refuses to write a request: our side's fault, nothing was sent. */
-const unwritable = new Set([
-  'ERR_INVALID_CHAR',
-  'ERR_INVALID_HTTP_TOKEN',
-  'ERR_UNESCAPED_CHARACTERS',
-  'ERR_HTTP_INVALID_HEADER_VALUE',
-  'ERR_HTTP_TRAILER_INVALID',
-]);
+/** Codes with which Node's parser refuses a response, or its client refuses to write a request: nothing was sent then. */
+const ofInvalid =
+  /^(?:HPE_\w+|ERR_INVALID_CHAR|ERR_INVALID_HTTP_TOKEN|ERR_UNESCAPED_CHARACTERS|ERR_HTTP_INVALID_HEADER_VALUE|ERR_HTTP_TRAILER_INVALID)$/;
 
 /** What kind of failure an error of Node's is, given how far the exchange was. */
 export function faultOf(error: unknown, phase: ExchangePhase): TransportFault {
-  const code = codeOf(error);
+  const code = codeOf(error) ?? '';
   if (code === 'ERR_ADDRESS_DENIED') return 'address_denied';
-  if (code !== null && (unwritable.has(code) || code.startsWith('HPE_'))) return 'invalid';
+  if (ofInvalid.test(code)) return 'invalid';
   return phase === 'connect' ? 'unreachable' : 'reset';
 }
 
@@ -95,4 +88,69 @@ export function bodyError(error: unknown): TransportError {
     stale: false,
     code: codeOf(error),
   });
+}
+
+/** What Node's codes tell of a failure; of others the connection broke. */
+const reasonOfCode: readonly (readonly [RegExp, FailureReason])[] = [
+  // Of the system's resolver (`EAI_*`), of Node's own and of ours.
+  [
+    /^(EAI_\w+|ENOTFOUND|ENODATA|ENONAME|EBADNAME|EBADRESP|EFORMERR|ENOTIMP|EREFUSED|ESERVFAIL|ETIMEOUT)$/,
+    'dns',
+  ],
+  // No connection could be begun: the port is closed, or no route leads there.
+  [/^(ECONNREFUSED|EHOSTUNREACH|EHOSTDOWN|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EACCES|EPERM)$/, 'refused'],
+  // X.509 errors as Node documents them (tls, "X509 certificate error codes").
+  [
+    /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_C|ERR_TLS_CERT_|INVALID_CA$|INVALID_PURPOSE$|PATH_LENGTH_EXCEEDED$|HOSTNAME_MISMATCH$)/,
+    'certificate',
+  ],
+  // The other side does not speak TLS, or none that we do.
+  [/^(EPROTO$|ERR_SSL_|ERR_TLS_)/, 'protocol'],
+  [/^(ETIMEDOUT|ESOCKETTIMEDOUT)$/, 'timeout'],
+];
+
+/** The class of a failure; `null` where it is no fault of the way there: the caller left, or our address check said no. */
+export function failureReason({ kind, code }: Pick<FailureFacts, 'kind' | 'code'>): FailureReason | null {
+  if (kind === 'aborted' || kind === 'address_denied') return null;
+  if (kind === 'timeout') return 'timeout';
+  if (kind === 'invalid') return 'protocol';
+  return reasonOfCode.find(([pattern]) => pattern.test(code ?? ''))?.[1] ?? 'reset';
+}
+
+const denied =
+  'The address of the upstream is a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to: link-local, of a metadata service, or Sluice itself.';
+const ended = 'The upstream ended the connection before its response was complete.';
+const notHttp = 'What the upstream sent is not a valid HTTP response.';
+
+/** One sentence by reason, or by reason and phase. */
+const sentences: Readonly<Record<FailureReason, string | Readonly<Record<ExchangePhase, string>>>> = {
+  refused:
+    'The connection to the upstream was refused, or no route leads there: does it run, and are host and port of its origin right?',
+  dns: 'The name of the upstream could not be resolved: is its origin right, and does name resolution work?',
+  certificate:
+    'The certificate of the upstream is not trusted, has expired, or is for another name: `caFile` of the upstream names further authorities.',
+  reset: {
+    connect: 'The connection to the upstream ended before it was complete.',
+    sent: ended,
+    body: ended,
+  },
+  timeout: {
+    connect: 'No connection to the upstream came about within `timeouts.connectSeconds`.',
+    sent: 'The upstream did not begin its response within `timeouts.headSeconds`.',
+    body: 'The upstream did not go on with its response within `timeouts.idleSeconds` or `timeouts.totalSeconds`.',
+  },
+  protocol: {
+    connect: 'The upstream does not speak TLS as we do: is the scheme of its origin (http or https) right?',
+    sent: notHttp,
+    body: notHttp,
+  },
+};
+
+/** One sentence that says what to look at, and the class where there is one; `null` where the caller left. */
+export function failureWords(failure: Pick<FailureFacts, 'kind' | 'phase' | 'code'>): string | null {
+  if (failure.kind === 'address_denied') return denied;
+  const reason = failureReason(failure);
+  if (reason === null) return null;
+  const known = sentences[reason];
+  return `${typeof known === 'string' ? known : known[failure.phase]} Reason: ${reason}.`;
 }

@@ -1,7 +1,7 @@
 /** How a call's end is reported to telemetry: which outcome it counts as. Each call ends once, with the first report. */
 import { Buffer } from 'node:buffer';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
-import { failureReason } from '../dispatch/failure-reason.policy.ts';
+import { failureReason } from '../dispatch/transport-error.ts';
 import { bodyError } from '../dispatch/transport-error.ts';
 import { Refusal } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';

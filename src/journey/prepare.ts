@@ -14,7 +14,7 @@ import { accountOfWorkspace, broughtAccount } from '../credential-carriers.polic
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
-import type { Pools } from '../dispatch/upstream-request.ts';
+import type { Pools } from '../dispatch/dispatcher.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';

@@ -9,8 +9,8 @@
 import { createHash } from 'node:crypto';
 import type { Call, CallBody, Caller, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
-import { outgoingFields } from '../dispatch/fields.policy.ts';
-import { passesCookies, pseudonym } from '../dispatch/upstream-request.ts';
+import { outgoingFields } from '../dispatch/request-fields.policy.ts';
+import { passesCookies, pseudonym } from '../dispatch/request-fields.policy.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';

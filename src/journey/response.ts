@@ -5,8 +5,8 @@
 import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { cookieScope } from '../dispatch/cookies.policy.ts';
-import { returningFields, type ViaRewrite } from '../dispatch/returning.policy.ts';
-import { failureWords } from '../dispatch/failure-reason.policy.ts';
+import { returningFields, type ViaRewrite } from '../dispatch/response-fields.policy.ts';
+import { failureWords } from '../dispatch/transport-error.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
-import { returningFields } from '../../src/dispatch/returning.policy.ts';
-import type { ReturningInput, ViaRewrite } from '../../src/dispatch/returning.policy.ts';
+import { returningFields } from '../../src/dispatch/response-fields.policy.ts';
+import type { ReturningInput, ViaRewrite } from '../../src/dispatch/response-fields.policy.ts';
 
 const keyFields = ['authorization', 'sluice-key'];
 const everything = (rawFields: readonly string[], changes: Partial<ReturningInput> = {}): string[] =>

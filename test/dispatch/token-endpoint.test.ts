@@ -3,7 +3,7 @@ import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
-import { createEndpoint, endpointLimitMs } from '../../src/dispatch/token-endpoint.ts';
+import { createEndpoint, endpointLimitMs } from '../../src/dispatch/one-request.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { homeward } from '../support/gateway.ts';
 import { until } from '../support/until.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { upstreamIdOf } from '../../src/dispatch/upstream-id.policy.ts';
+import { upstreamIdOf } from '../../src/dispatch/response-fields.policy.ts';
 
 test.each([
   [['X-Request-Id', 'req_0123abcd'], 'req_0123abcd'],

@@ -7,7 +7,7 @@ import { row, type Mutation } from './mutations.ts';
 const guard = 'src/ingress/guard.policy.ts';
 const framing = 'src/ingress/framing.policy.ts';
 const address = 'src/target/address.policy.ts';
-const listeners = 'src/dispatch/own-listeners.ts';
+const listeners = 'src/dispatch/agents.ts';
 const target = 'src/target/target.policy.ts';
 
 /** The row, and why nothing finds it. */

@@ -5,8 +5,8 @@ import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
 import type { Agents } from '../../src/dispatch/agents.ts';
-import { TransportError, createTransport } from '../../src/dispatch/transport.ts';
-import type { Transport, TransportAttempt } from '../../src/dispatch/transport.ts';
+import { TransportError } from '../../src/dispatch/transport-error.ts';
+import { Transport, type TransportAttempt } from '../../src/dispatch/transport.ts';
 import { rawUpstream } from './raw-upstream.ts';
 import type { RawUpstream, Script } from './raw-upstream.ts';
 
@@ -26,7 +26,7 @@ export async function sendingWorld(script: Script, clock: Clock = systemClock): 
   const upstream = await rawUpstream(script);
   const settings = { allowPrivateAddresses: true, maxSockets: 64, caFile: null };
   const agents = createAgents(settings, { clock });
-  const transport = createTransport({ clock });
+  const transport = new Transport(clock);
   const attempt = (changes: Partial<TransportAttempt> = {}): TransportAttempt => ({
     origin: upstream.origin,
     method: 'GET',

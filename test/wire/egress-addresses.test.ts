@@ -5,7 +5,7 @@ import type { Clock } from '../../src/clock.ts';
 import { systemClock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
 import type { Resolve } from '../../src/dispatch/agents.ts';
-import { createTransport } from '../../src/dispatch/transport.ts';
+import { Transport } from '../../src/dispatch/transport.ts';
 import { answering, rawUpstream } from '../support/raw-upstream.ts';
 import type { RawUpstream } from '../support/raw-upstream.ts';
 import { failure, patient, text } from '../support/sending.ts';
@@ -48,7 +48,7 @@ function send({
     { allowPrivateAddresses, maxSockets: 4, caFile },
     resolve === undefined ? { clock } : { clock, resolve },
   );
-  const transport = createTransport({ clock });
+  const transport = new Transport(clock);
   closers.push(
     () => agents.close(),
     () => transport.close(),
@@ -172,7 +172,7 @@ describe.each(['http', 'https'])('over %s', (scheme) => {
       { allowPrivateAddresses: false, maxSockets: 1, caFile: null },
       { clock: systemClock },
     );
-    const transport = createTransport({ clock: systemClock });
+    const transport = new Transport(systemClock);
     closers.push(
       () => agents.close(),
       () => transport.close(),

@@ -1,7 +1,7 @@
 import { networkInterfaces } from 'node:os';
 import { afterEach, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
-import { OwnListeners } from '../../src/dispatch/own-listeners.ts';
+import { OwnListeners } from '../../src/dispatch/agents.ts';
 import type { Service } from '../../src/service.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { gatewayYaml, serviceOf } from '../support/gateway.ts';

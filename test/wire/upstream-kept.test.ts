@@ -4,7 +4,7 @@ import { Worker } from 'node:worker_threads';
 import { afterEach, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { createAgents } from '../../src/dispatch/agents.ts';
-import { createTransport } from '../../src/dispatch/transport.ts';
+import { Transport } from '../../src/dispatch/transport.ts';
 import { patient, text } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
@@ -34,7 +34,7 @@ test('a request is not written into a connection that was unused for too long wh
     { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
     { clock: systemClock },
   );
-  const transport = createTransport({ clock: systemClock });
+  const transport = new Transport(systemClock);
   cleanups.push(
     () => agents.close(),
     () => transport.close(),

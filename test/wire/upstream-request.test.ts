@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { usualCarriers } from '../../src/credential-carriers.policy.ts';
-import { outgoingFields } from '../../src/dispatch/fields.policy.ts';
+import { outgoingFields } from '../../src/dispatch/request-fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { failure, sendingWorlds, text } from '../support/sending.ts';
 import type { SendingWorld } from '../support/sending.ts';

@@ -4,7 +4,7 @@ import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { attempt, type AttemptResult } from '../../src/dispatch/attempt.ts';
 import type { TransportAttempt } from '../../src/dispatch/transport.ts';
-import type { AttemptRequest } from '../../src/dispatch/upstream-request.ts';
+import type { AttemptRequest } from '../../src/dispatch/attempt.ts';
 import type { RawConnection, Script } from '../support/raw-upstream.ts';
 import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
@@ -82,7 +82,6 @@ describe('a small response', () => {
     const { transport } = opened;
     const response = attempt(
       {
-        ...transport,
         send: async (asked) => {
           const head = await transport.send(asked);
           queueMicrotask(() => queueMicrotask(() => leaving.abort()));

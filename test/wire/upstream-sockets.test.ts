@@ -20,7 +20,7 @@ function pool(maxSockets: number) {
         const name = `${workspace}${[...open.keys()].filter((key) => key.startsWith(workspace)).length}`;
         open.set(
           name,
-          permits.enter(origin, { workspace, weight }, () => began.push(name)),
+          permits.enter(origin, { id: workspace, weight }, () => began.push(name)),
         );
       }
     },
@@ -98,7 +98,7 @@ describe('the sockets of an upstream', () => {
         one.permit.end();
       } else {
         const call = { permit: { end: () => {} }, began: false, over: false };
-        const share = { workspace: `w${below(5)}`, weight: 1 + below(3) };
+        const share = { id: `w${below(5)}`, weight: 1 + below(3) };
         call.permit = permits.enter(origin, share, () => (call.began = true));
         entered.push(call);
       }
@@ -122,7 +122,7 @@ describe('a call that waits for a socket', () => {
     });
     const permits = new SocketPermits(1);
     const line = (start: () => void): SocketPermit =>
-      permits.enter(upstream.origin, { workspace: 'w', weight: 1 }, start);
+      permits.enter(upstream.origin, { id: 'w', weight: 1 }, start);
     const [first, second] = [new AbortController(), new AbortController()];
     const paths = (): string[] =>
       upstream.connections.flatMap((connection) => /(?<=GET )\S+/.exec(connection.received()) ?? []);

@@ -7,7 +7,7 @@ import type { OAuthClient } from '../../../src/config/settings.ts';
 import type { Fetched } from '../../../src/credentials/oauth-source.ts';
 import { RefreshGrant } from '../../../src/credentials/refresh/refresh-grant.ts';
 import type { SendTokenRequest } from '../../../src/credentials/token-fetcher.ts';
-import { createEndpoint } from '../../../src/dispatch/token-endpoint.ts';
+import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { upstreamSettings } from '../../support/upstream-settings.ts';
 import {
   startTokenEndpoint,

@@ -17,7 +17,7 @@ import { systemClock } from '../../../src/clock.ts';
 import type { SendTokenRequest } from '../../../src/credentials/token-fetcher.ts';
 import { lockMs } from '../../../src/credentials/refresh/file-lock.ts';
 import { saveAgainMs } from '../../../src/credentials/refresh/refresh-grant.ts';
-import { createEndpoint } from '../../../src/dispatch/token-endpoint.ts';
+import { createEndpoint } from '../../../src/dispatch/one-request.ts';
 import { skippingClock } from '../../support/skipping-clock.ts';
 import type { RefreshRule, TokenEndpointOptions } from '../../support/token-endpoint.ts';
 import { until } from '../../support/until.ts';
