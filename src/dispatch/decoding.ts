@@ -25,11 +25,8 @@ const mib = 1024 * kib;
 const maxOfOne = { base: 64 * kib, perByteReceived: 128, total: 8 * mib } as const;
 /** Received bytes of one response that wait for its decoder. */
 const backlogBytes = 256 * kib;
-/**
- * What all decoders of the process may take: how many there are, how many of them work at once, what they
- * keep, and what they decode per second (about a tenth of a core).
- */
-const maxOfProcess = { decoders: 100, working: 2, heldBytes: 32 * mib, bytesPerSecond: 32 * mib } as const;
+/** What all decoders of the process may take: how many there are, what they keep, and what they decode per second (about a tenth of a core). */
+const maxOfProcess = { decoders: 100, heldBytes: 32 * mib, bytesPerSecond: 32 * mib } as const;
 /** Longest text that is decoded as a whole, bytes. */
 const maxTextBytes = 256 * kib;
 /** How long a judgement waits for the text of a response. Milliseconds; decoding takes about one, unless zlib's threads are busy. */
@@ -62,92 +59,60 @@ function brotliWindowBits(first: number): number {
   return low === 0 ? 17 : 8 + low;
 }
 
-const always = (): boolean => true;
-const gzip: Coding = { windowBytes: 32 * kib, create: () => createGunzip({ chunkSize }), isBounded: always };
+const gzip: Coding = {
+  windowBytes: 32 * kib,
+  create: () => createGunzip({ chunkSize }),
+  isBounded: () => true,
+};
+const deflate: Coding = { ...gzip, create: () => createInflate({ chunkSize }) };
+const brotli: Coding = {
+  windowBytes: 2 ** maxBrotliBits,
+  create: () => createBrotliDecompress({ chunkSize }),
+  isBounded: (first) => brotliWindowBits(first[0] ?? 0) <= maxBrotliBits,
+};
+const zstdParams = { [constants.ZSTD_d_windowLogMax]: maxZstdBits };
+const zstd: Coding = {
+  windowBytes: 2 ** maxZstdBits,
+  create: () => createZstdDecompress({ chunkSize, params: zstdParams }),
+  isBounded: () => true,
+};
 const codings: ReadonlyMap<string, Coding> = new Map([
   ['gzip', gzip],
   ['x-gzip', gzip],
-  ['deflate', { windowBytes: 32 * kib, create: () => createInflate({ chunkSize }), isBounded: always }],
-  [
-    'br',
-    {
-      windowBytes: 2 ** maxBrotliBits,
-      create: () => createBrotliDecompress({ chunkSize }),
-      isBounded: (first: Buffer) => brotliWindowBits(first[0] ?? 0) <= maxBrotliBits,
-    },
-  ],
-  [
-    'zstd',
-    {
-      windowBytes: 2 ** maxZstdBits,
-      create: () =>
-        createZstdDecompress({ chunkSize, params: { [constants.ZSTD_d_windowLogMax]: maxZstdBits } }),
-      isBounded: always,
-    },
-  ],
+  ['deflate', deflate],
+  ['br', brotli],
+  ['zstd', zstd],
 ]);
 
 /** True for a body that is sent as it is. */
 export const isPlain = (encoding: string): boolean => /^\s*(?:identity)?\s*$/i.test(encoding);
 
-/** What the decoders of a process take together. */
-class Decoders {
+/** What the decoders of the process take together. */
+const all = {
   /** Decoders that have begun and have not ended. */
-  alive = 0;
+  alive: 0,
   /** Bytes decoded since the process began. */
-  decodedBytes = 0;
-  #working = 0;
-  readonly #waiting: (() => void)[] = [];
-  #heldBytes = 0;
-  #left: number = maxOfProcess.bytesPerSecond;
-  #at = 0;
+  decodedBytes: 0,
+  /** What they keep. */
+  heldBytes: 0,
+  /** What may still be decoded now, at a monotonic time. */
+  left: maxOfProcess.bytesPerSecond as number,
+  at: 0,
+};
 
-  enter(): boolean {
-    if (this.alive >= maxOfProcess.decoders) return false;
-    this.alive += 1;
-    return true;
-  }
-
-  /** Calls back when the decoder may work; it calls `stopWork` afterwards. */
-  work(begin: () => void): void {
-    if (this.#working >= maxOfProcess.working) {
-      this.#waiting.push(begin);
-      return;
-    }
-    this.#working += 1;
-    begin();
-  }
-
-  stopWork(): void {
-    const next = this.#waiting.shift();
-    if (next === undefined) this.#working -= 1;
-    else next();
-  }
-
-  /** `held`: by how much the memory of a decoder grows. False: the process has decoded enough for now. */
-  take(bytes: number, held: number, now: number): boolean {
-    const sinceMs = Math.max(0, now - this.#at);
-    this.#at = now;
-    const { bytesPerSecond, heldBytes } = maxOfProcess;
-    this.#left = Math.min(bytesPerSecond, this.#left + (sinceMs / 1000) * bytesPerSecond) - bytes;
-    this.decodedBytes += bytes;
-    this.#heldBytes += held;
-    return this.#left >= 0 && this.#heldBytes <= heldBytes;
-  }
-
-  leave(held: number): void {
-    this.alive -= 1;
-    this.#heldBytes -= held;
-  }
+/** `held`: by how much the memory of a decoder grows. False: the process has decoded enough for now. */
+function take(bytes: number, held: number, now: number): boolean {
+  const { bytesPerSecond, heldBytes } = maxOfProcess;
+  const regained = (Math.max(0, now - all.at) / 1000) * bytesPerSecond;
+  all.at = now;
+  all.left = Math.min(bytesPerSecond, all.left + regained) - bytes;
+  all.decodedBytes += bytes;
+  all.heldBytes += held;
+  return all.left >= 0 && all.heldBytes <= heldBytes;
 }
 
-const all = new Decoders();
-
 /** What decoding takes of this process: decoders that have begun and not ended, and bytes decoded so far. */
-export const decodingNow = (): { readonly alive: number; readonly decodedBytes: number } => ({
-  alive: all.alive,
-  decodedBytes: all.decodedBytes,
-});
+export const decodingNow = (): Readonly<Pick<typeof all, 'alive' | 'decodedBytes'>> => ({ ...all });
 
 /** Reads one body while it passes, in whatever coding. */
 export interface Decoder {
@@ -162,7 +127,8 @@ export interface Decoder {
 export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
   if (isPlain(encoding)) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
   const coding = codings.get(encoding.trim().toLowerCase());
-  return coding === undefined || !all.enter() ? null : new PassingDecoder(coding, onBytes, clock);
+  if (coding === undefined || all.alive >= maxOfProcess.decoders) return null;
+  return new PassingDecoder(coding, onBytes, clock);
 }
 
 /** Decodes in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
@@ -170,18 +136,13 @@ class PassingDecoder implements Decoder {
   readonly #stream: Transform;
   readonly #coding: Coding;
   readonly #clock: Clock;
-  #queue: Buffer[] = [];
-  #queuedBytes = 0;
   #receivedBytes = 0;
   #decodedBytes = 0;
-  /** It works, or waits for its turn. */
-  #isWorking = false;
-  #isBegun = false;
   #isOver = false;
   #onOver: ((isWhole: boolean) => void) | null = null;
-  #isEnding = false;
 
   constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
+    all.alive += 1;
     this.#coding = coding;
     this.#clock = clock;
     this.#stream = coding.create();
@@ -196,68 +157,39 @@ class PassingDecoder implements Decoder {
     if (this.#isOver || chunk.length === 0) return;
     if (this.#receivedBytes === 0 && !this.#coding.isBounded(chunk)) return this.stop();
     this.#receivedBytes += chunk.length;
-    this.#queue.push(chunk);
-    this.#queuedBytes += chunk.length;
-    if (this.#queuedBytes > backlogBytes) this.stop();
-    else this.#work();
+    this.#stream.write(chunk);
+    if (this.#stream.writableLength > backlogBytes) this.stop();
   }
 
   end(onOver: (isWhole: boolean) => void): void {
     if (this.#isOver) return onOver(false);
     this.#onOver = onOver;
-    this.#isEnding = true;
-    this.#work();
+    this.#stream.end();
   }
 
   stop(): void {
     this.#over(false);
   }
 
-  #work(): void {
-    if (this.#isWorking || this.#isOver) return;
-    if (this.#queue.length === 0 && !this.#isEnding) return;
-    this.#isWorking = true;
-    all.work(() => {
-      if (this.#isOver) return all.stopWork();
-      this.#isBegun = true;
-      const bytes = Buffer.concat(this.#queue, this.#queuedBytes);
-      this.#queue = [];
-      this.#queuedBytes = 0;
-      if (this.#isEnding) this.#stream.end(bytes);
-      else this.#stream.write(bytes, () => this.#worked());
-    });
-  }
-
-  #worked(): void {
-    if (this.#isOver) return;
-    this.#isWorking = false;
-    this.#isBegun = false;
-    all.stopWork();
-    this.#work();
-  }
-
   #mayRead(bytes: number): boolean {
     if (this.#isOver) return false;
-    const before = this.#decodedBytes;
+    const heldBefore = this.#held;
     this.#decodedBytes += bytes;
-    const held = this.#held(this.#decodedBytes) - this.#held(before);
-    const ofProcess = all.take(bytes, held, this.#clock.monotonic());
+    const ofProcess = take(bytes, this.#held - heldBefore, this.#clock.monotonic());
     const { base, perByteReceived, total } = maxOfOne;
     return ofProcess && this.#decodedBytes <= Math.min(total, base + perByteReceived * this.#receivedBytes);
   }
 
-  #held(decodedBytes: number): number {
-    return Math.min(decodedBytes, this.#coding.windowBytes);
+  get #held(): number {
+    return Math.min(this.#decodedBytes, this.#coding.windowBytes);
   }
 
   #over(isWhole: boolean): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#queue = [];
     this.#stream.destroy();
-    all.leave(this.#held(this.#decodedBytes));
-    // A decoder that still waits for its turn gives it on when it comes.
-    if (this.#isBegun) all.stopWork();
+    all.alive -= 1;
+    all.heldBytes -= this.#held;
     this.#onOver?.(isWhole);
   }
 }
