@@ -15,7 +15,7 @@ export type TransportFault = 'unreachable' | 'address_denied' | 'invalid' | 'tim
 export type ExchangePhase = 'connect' | 'sent' | 'body';
 
 /** What is known of a failed sending. */
-interface FailureFacts {
+export class TransportError extends Error {
   readonly kind: TransportFault;
   readonly phase: ExchangePhase;
   /** True when no byte of the request can have reached the upstream: repeating cannot run it twice. */
@@ -29,15 +29,16 @@ interface FailureFacts {
   readonly stale: boolean;
   /** Node's code of the cause (`ECONNREFUSED`, `HPE_INVALID_CONSTANT`), or `null`. */
   readonly code: string | null;
-}
 
-export interface TransportError extends FailureFacts {}
-export class TransportError extends Error {
-  override readonly name = 'TransportError';
-
-  constructor(facts: FailureFacts) {
+  constructor(facts: Omit<TransportError, keyof Error>) {
     super(`upstream ${facts.kind} (${facts.phase})`);
-    Object.assign(this, facts);
+    this.name = 'TransportError';
+    this.kind = facts.kind;
+    this.phase = facts.phase;
+    this.neverSent = facts.neverSent;
+    this.reusedSocket = facts.reusedSocket;
+    this.stale = facts.stale;
+    this.code = facts.code;
   }
 }
 
@@ -110,7 +111,7 @@ const reasonOfCode: readonly (readonly [RegExp, FailureReason])[] = [
 ];
 
 /** The class of a failure; `null` where it is no fault of the way there: the caller left, or our address check said no. */
-export function failureReason({ kind, code }: Pick<FailureFacts, 'kind' | 'code'>): FailureReason | null {
+export function failureReason({ kind, code }: Pick<TransportError, 'kind' | 'code'>): FailureReason | null {
   if (kind === 'aborted' || kind === 'address_denied') return null;
   if (kind === 'timeout') return 'timeout';
   if (kind === 'invalid') return 'protocol';
@@ -147,7 +148,7 @@ const sentences: Readonly<Record<FailureReason, string | Readonly<Record<Exchang
 };
 
 /** One sentence that says what to look at, and the class where there is one; `null` where the caller left. */
-export function failureWords(failure: Pick<FailureFacts, 'kind' | 'phase' | 'code'>): string | null {
+export function failureWords(failure: Pick<TransportError, 'kind' | 'phase' | 'code'>): string | null {
   if (failure.kind === 'address_denied') return denied;
   const reason = failureReason(failure);
   if (reason === null) return null;
