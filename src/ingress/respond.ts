@@ -7,17 +7,15 @@
  * connection is announced when the request's body was not read to its end.
  */
 import type { ServerResponse } from 'node:http';
-import { Readable } from 'node:stream';
 import type { ResponseEnd, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { discard, pump } from './response-stream.ts';
 import { announcesBody } from './body.ts';
 import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
 import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
-import { StalledReader } from './stalled-reader.ts';
+import { discard, limitUnread, pump, type Streamed } from './response-stream.ts';
 
 /** What all responses share. */
 export interface ResponseParts {
@@ -73,35 +71,6 @@ const linger = ({ request, gone, connection }: OpenCall, { clock, lingerMs }: Re
     gone.addEventListener('abort', done);
   });
 
-/**
- * Cuts a client off that takes nothing of an ended response for too long: nothing else would end its connection. A response of
- * which nothing waits in this process, as of almost all, needs no watching.
- */
-function whileRead(
-  ended: Promise<ResponseEnd>,
-  response: ServerResponse,
-  { clock, maxMs }: { readonly clock: Clock; readonly maxMs: number },
-): Promise<ResponseEnd> {
-  if (response.writableLength === 0) return ended;
-  const onStalled = (): void => void response.req.socket.resetAndDestroy();
-  const reader = new StalledReader({ response, clock, maxMs, onStalled });
-  reader.waiting();
-  return ended.finally(() => reader.moved());
-}
-
-/** A larger response is written in pieces: of one write it shows only at its end whether the client reads. Bytes. */
-const pieceBytes = 64 * 1024;
-
-function inPieces(whole: Buffer): Readable {
-  let at = 0;
-  return new Readable({
-    highWaterMark: pieceBytes,
-    read() {
-      this.push(at < whole.length ? whole.subarray(at, (at += pieceBytes)) : null);
-    },
-  });
-}
-
 /** What ends a response; `null` = nothing more. */
 interface LastBytes {
   readonly last: Buffer | null;
@@ -117,23 +86,22 @@ const smallBytes = 8 * 1024;
  */
 async function finish(
   call: OpenCall,
-  { last, maxUnreadMs: maxMs = ownUnreadMs }: LastBytes,
+  { last, maxUnreadMs = ownUnreadMs }: LastBytes,
   parts: ResponseParts,
 ): Promise<ResponseEnd> {
   const { response } = call;
   const ended = responseEnd(call);
-  const reading = { clock: parts.clock, maxMs };
-  if (!bodyUnread(call)) {
-    if (last === null) response.end();
-    else if (last.length > smallBytes) response.end(last);
-    else response.end(last.toString('latin1'), 'latin1');
-    return whileRead(ended, response, reading);
-  }
-  if (last === null) response.flushHeaders();
-  else response.write(last);
-  await linger(call, parts);
-  response.end();
-  return whileRead(ended, response, reading);
+  if (bodyUnread(call)) {
+    if (last === null) response.flushHeaders();
+    else response.write(last);
+    await linger(call, parts);
+    response.end();
+  } else if (last === null) response.end();
+  else if (last.length > smallBytes) response.end(last);
+  else response.end(last.toString('latin1'), 'latin1');
+  // Nothing waits in this process of almost all responses.
+  if (response.writableLength > 0) limitUnread(response, maxUnreadMs);
+  return ended;
 }
 
 /** Ends a connection whose response broke in the middle, so that the client cannot take it for whole. */
@@ -147,22 +115,12 @@ function breakOff(response: ServerResponse, framed: boolean): void {
   else end();
 }
 
-interface Streamed {
-  readonly body: Readable;
-  readonly declaredBytes: number | null;
-  readonly maxUnreadMs: number;
-}
-
-async function stream(
-  call: OpenCall,
-  { body, declaredBytes, maxUnreadMs }: Streamed,
-  parts: ResponseParts,
-): Promise<ResponseEnd> {
-  const { clock } = parts;
-  const { response, gone } = call;
+async function stream(call: OpenCall, streamed: Streamed, parts: ResponseParts): Promise<ResponseEnd> {
+  const { body, declaredBytes, maxUnreadMs } = streamed;
+  const { response } = call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
   if (body.readableLength === 0) response.flushHeaders();
-  const end = await pump({ body, response, declaredBytes, clientGone: gone, clock, maxUnreadMs });
+  const end = await pump(call, streamed, parts.clock);
   if (end === 'complete') return finish(call, { last: null, maxUnreadMs }, parts);
   if (end === 'upstream_cut') breakOff(response, declaredBytes !== null || response.chunkedEncoding);
   return end;
@@ -217,11 +175,8 @@ export async function writeOutcome(
     release();
     return end;
   }
-  if (body === null) return finish(call, { last: null, maxUnreadMs }, parts);
-  if (!Buffer.isBuffer(body))
-    return stream(call, { body, declaredBytes: framing.declaredBytes, maxUnreadMs }, parts);
-  if (body.length <= pieceBytes) return finish(call, { last: body, maxUnreadMs }, parts);
-  return stream(call, { body: inPieces(body), declaredBytes: body.length, maxUnreadMs }, parts);
+  if (body === null || Buffer.isBuffer(body)) return finish(call, { last: body, maxUnreadMs }, parts);
+  return stream(call, { body, declaredBytes: framing.declaredBytes, maxUnreadMs }, parts);
 }
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */

@@ -1,7 +1,7 @@
 /**
  * Moves an upstream's body to the client.
  *
- * Owns: backpressure from the client to the upstream, and telling a whole body from a cut one.
+ * Owns: backpressure from the client to the upstream, how long a client may take nothing, and telling a whole body from a cut one.
  * Does not own: heads, and what a cut means for the connection (`respond.ts`).
  * Invariants: no more than one stream buffer of each side is held; a body shorter or longer than its declared
  * length counts as cut; afterwards the body is either ended or destroyed.
@@ -9,17 +9,13 @@
 import type { ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import type { ResponseEnd } from '../call.ts';
-import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import { StalledReader } from './stalled-reader.ts';
+import type { OpenCall } from './connections.ts';
 
-export interface Pumping {
+export interface Streamed {
   readonly body: Readable;
-  readonly response: ServerResponse;
   /** Length promised in the head, bytes; `null` = none. */
   readonly declaredBytes: number | null;
-  readonly clientGone: CallSignal;
-  readonly clock: Clock;
   /** A client that reads nothing of the waiting bytes for this long counts as gone, milliseconds. */
   readonly maxUnreadMs: number;
 }
@@ -36,16 +32,32 @@ export function discard(body: Readable): void {
   body.destroy();
 }
 
+function cutOff(this: ServerResponse): void {
+  this.req.socket.resetAndDestroy();
+}
+
+/**
+ * Bytes wait for the client: it is cut off if it takes none of them for this long. Node's timer of the socket begins anew with whatever
+ * the client takes, and with the turn of this response on the connection.
+ */
+export function limitUnread(response: ServerResponse, ms: number): void {
+  if (!response.listeners('timeout').includes(cutOff)) response.on('timeout', cutOff);
+  response.setTimeout(ms);
+}
+
 /** Writes the whole body, but does not end the response. */
-export const pump = (pumping: Pumping): Promise<ResponseEnd> =>
+export const pump = (
+  { response, gone }: OpenCall,
+  { body, declaredBytes, maxUnreadMs }: Streamed,
+  clock: Pick<Clock, 'monotonic'>,
+): Promise<ResponseEnd> =>
   new Promise((resolve) => {
-    const { body, response, declaredBytes, clientGone, clock, maxUnreadMs } = pumping;
     let written = 0;
+    let fullSince: number | null = null;
     const settle = (end: ResponseEnd): void => {
-      reader.moved();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);
-      clientGone.removeEventListener('abort', onGone);
+      gone.removeEventListener('abort', onGone);
       if (end !== 'complete') body.destroy();
       resolve(end);
     };
@@ -54,34 +66,31 @@ export const pump = (pumping: Pumping): Promise<ResponseEnd> =>
       if (declaredBytes !== null && written > declaredBytes) settle('upstream_cut');
       else if (!response.write(chunk)) {
         body.pause();
-        reader.waiting();
+        fullSince = clock.monotonic();
+        limitUnread(response, maxUnreadMs);
       }
     };
     const onDrain = (): void => {
-      reader.moved();
+      fullSince = null;
+      response.setTimeout(0);
       body.resume();
     };
     const onEnd = (): void =>
       settle(declaredBytes === null || written === declaredBytes ? 'complete' : 'upstream_cut');
     const onCut = (): void => {
-      const isHeldBack = reader.waitedMs >= heldBackMs;
       settle('upstream_cut');
-      if (isHeldBack) response.req.socket.resetAndDestroy();
+      const isHeldBack = fullSince !== null && clock.monotonic() - fullSince >= heldBackMs;
+      // Behind another response nothing of it could be read yet.
+      if (isHeldBack && response.socket !== null) response.req.socket.resetAndDestroy();
     };
     const onGone = (): void => settle('client_gone');
-    // A client that does not read would otherwise occupy a connection of the upstream's shared pool for as long as it likes.
-    const onStalled = (): void => {
-      settle('client_gone');
-      response.req.socket.resetAndDestroy();
-    };
-    const reader = new StalledReader({ response, clock, maxMs: maxUnreadMs, onStalled });
     // Stays: an error after the end must not become an uncaught one. A cut shows as `close` without `end`.
     body.on('error', () => {});
-    if (clientGone.aborted) onGone();
+    if (gone.aborted) onGone();
     else if (body.readableEnded) onEnd();
     else if (body.destroyed) onCut();
     else {
-      clientGone.addEventListener('abort', onGone);
+      gone.addEventListener('abort', onGone);
       response.on('drain', onDrain);
       body.on('close', onCut).on('end', onEnd).on('data', onData);
       // A reader of the body before this left it paused, and a paused stream does not flow by being listened to.

@@ -125,6 +125,20 @@ describe('a client that does not read its response', () => {
     expect((await raw.closed).reset).toBe(true);
   });
 
+  test('is only slow while it takes a little of it within each limit, also of a response that was handed over as a whole', async () => {
+    const { raw, ends } = await reading(500, large);
+    // In all four times as long as the limit. The system hands its buffers on by the megabyte.
+    for (let taken = 0; taken < large.length; taken = raw.received().length) {
+      await new Promise((resolve) => setTimeout(resolve, 60));
+      raw.socket.resume();
+      await settled(() => raw.received().length >= Math.min(taken + 1_048_576, large.length));
+      raw.socket.pause();
+    }
+    raw.socket.resume();
+    expect((await raw.responses(1))[0]?.body).toHaveLength(large.length);
+    expect(ends).toEqual(['complete']);
+  });
+
   test('is reset, too, when its response breaks while it is held back for long', async () => {
     const body = endless();
     const { raw, ends } = await reading(60_000, body);
