@@ -73,10 +73,7 @@ export class Pipeline {
     const callRecord = telemetry.begin(call);
     try {
       const prepared = await this.#prepare(call, callRecord);
-      const outcome = await features.around(prepared, (made, audience) =>
-        this.#forward(made, audience, callRecord),
-      );
-      return reportedAtItsEnd(outcome, callRecord);
+      return reportedAtItsEnd(await features.around(prepared, this.#forward), callRecord);
     } catch (failure) {
       reportFailure(call, callRecord, failure);
       throw failure;
@@ -98,13 +95,13 @@ export class Pipeline {
     const route = run.egress.routes.find(call, caller);
     callRecord.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
-    const prepared = prepare({ call, caller, route, body, run }, this.#parts);
+    const prepared = prepare({ call, caller, route, body, run, callRecord }, this.#parts);
     callRecord.admitting(prepared.request.admission.lane);
     return prepared;
   }
 
   /** From the lane to the response. Ends when `audience` aborts: no client waits for the response any more. */
-  async #forward(prepared: Prepared, audience: Audience, callRecord: CallRecord): Promise<Outcome> {
+  readonly #forward: Forward = async (prepared, audience) => {
     const progress: Progress = { attempts: 0, absorbed: 0, history: noHistory, refusedAt: null };
     const checks = new SendChecks(this.#checks, prepared);
     let ticket: Ticket | null = null;
@@ -112,10 +109,13 @@ export class Pipeline {
       await checks.mayEnter();
       ticket = await this.#parts.admission.enter(prepared.request, audience);
       for (;;) {
-        const permission = await checks.mayBeSent(ticket, callRecord);
+        prepared.callRecord.queued();
+        const lease = await ticket.whenGranted();
+        const permission = await checks.permit(lease, ticket);
+        if (permission === null) continue;
         progress.attempts += 1;
         audience.moved?.('upstream');
-        const attempt = attemptOf(prepared, permission, { audience, callRecord });
+        const attempt = attemptOf(prepared, permission, audience);
         const result = await this.#attempts.send(attempt);
         // A call nobody waits for any more has no wait left: it is not sent again, and its lane does not sleep for it.
         const remainingMs = audience.aborted ? 0 : ticket.remainingMs();
@@ -146,19 +146,14 @@ export class Pipeline {
       checks.end();
       ticket?.leave();
     }
-  }
+  };
 }
 
-const attemptOf = (
-  prepared: Prepared,
-  { lease, credential }: Permission,
-  { audience, callRecord }: { readonly audience: Audience; readonly callRecord: CallRecord },
-): Attempt => ({
+const attemptOf = (prepared: Prepared, { lease, credential }: Permission, audience: Audience): Attempt => ({
   prepared,
   lease,
   credential,
-  callRecord,
-  traceparent: callRecord.sent(),
+  traceparent: prepared.callRecord.sent(),
   lane: lease.grant.lane,
   signal: audience,
 });

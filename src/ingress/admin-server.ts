@@ -12,8 +12,7 @@ import { createServer } from 'node:http';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
-import { listen } from './listen.ts';
-import { openapiOf } from './openapi.ts';
+import { end, listen, openapiOf } from './ports.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
 export type MetricsFormat = 'prometheus' | 'openmetrics';
@@ -124,10 +123,6 @@ export function createAdminServer(options: AdminServerOptions): AdminServer {
     app,
     server,
     listen: () => listen(server, options.port, options.host),
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve());
-        server.closeAllConnections();
-      }),
+    close: () => end(server),
   };
 }

@@ -6,6 +6,7 @@
  * Invariants: every head is judged before it is routed; the query is never parsed here; nothing a client sends
  * ends the process.
  */
+import type { Express } from 'express';
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
@@ -20,13 +21,12 @@ import type { Entry } from './connections.ts';
 import { drainServer } from './drain.ts';
 import type { DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
-import { listen } from './listen.ts';
 import type { LoadWatch } from './load.ts';
 import { Overload, type Overloaded, type OverloadOptions } from './overload.ts';
+import { end, listen } from './ports.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
 import { buildRoutes } from './routes.ts';
-import type { RouteRequest } from './routes.ts';
-import { openRefused, refuseRequest } from './serve-call.ts';
+import { refuseRequest } from './serve-call.ts';
 import type { RequestRefusal, ServeParts } from './serve-call.ts';
 
 export interface DataServerOptions {
@@ -88,16 +88,14 @@ function judge(request: IncomingMessage, credentialFields: ReadonlySet<string>):
     credentialFields,
   );
   if (finding === null) return null;
-  return {
-    ...finding,
-    mustEnd: true,
-    ...(finding.code === 'method_not_allowed' ? { allow: proxyMethods } : {}),
-  };
+  const { code, status, detail } = finding;
+  const refusal = { code, status, details: { detail }, mustEnd: true };
+  return code === 'method_not_allowed' ? { ...refusal, allow: proxyMethods } : refusal;
 }
 
 /** The early refusal of an overloaded process. The connection ends, so that the client or its balancer may choose another replica. */
 const overloadRefusalOf = (overloaded: Overloaded | null): RequestRefusal | null =>
-  overloaded === null ? null : { code: 'overloaded', mustEnd: true, ...overloaded };
+  overloaded === null ? null : { code: 'overloaded', details: overloaded, mustEnd: true };
 
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
@@ -114,7 +112,7 @@ export class DataServer {
   readonly #arrivals: ArrivalTimes;
   readonly #waitingForContinue = new WeakSet<IncomingMessage>();
   readonly #parts: ServeParts;
-  readonly #route: RouteRequest;
+  readonly #app: Express;
   #draining = false;
   /** When unfinished heads were last looked at, monotonic milliseconds. */
   #unfinishedSeenAt = Number.NEGATIVE_INFINITY;
@@ -151,7 +149,7 @@ export class DataServer {
       onBug,
       onRequestRefused: options.onRequestRefused ?? (() => {}),
     };
-    this.#route = buildRoutes(options, this.#parts);
+    this.#app = buildRoutes(options, this.#parts);
     this.server = this.#serve();
   }
 
@@ -171,10 +169,7 @@ export class DataServer {
   /** Stops at once. */
   close(): Promise<void> {
     this.#stopWatching();
-    return new Promise((resolve) => {
-      this.server.close(() => resolve());
-      this.server.closeAllConnections();
-    });
+    return end(this.server);
   }
 
   stats(): DataServerStats {
@@ -225,14 +220,14 @@ export class DataServer {
     const refusal =
       judge(request, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry, request));
     if (refusal !== null) {
-      refuseRequest(openRefused(connection, response, this.#parts), refusal, this.#parts).catch(onBug);
+      refuseRequest(response, refusal, this.#parts).catch(onBug);
       return;
     }
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
     if (request.headers.upgrade !== undefined) connection.end();
     // Without its `100 Continue` Node ends the connection behind the response; `sendContinue` resumes it.
     if (this.#waitingForContinue.has(request)) connection.suspend();
-    this.#route(connection, response);
+    this.#app(request, response);
   }
 
   /** Why a call with a good head is not let in. */

@@ -2,7 +2,7 @@
  * Responses made by Sluice itself: `application/problem+json` (RFC 9457) with the `error` member that the
  * language-model SDKs read.
  *
- * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-response.ts`).
+ * Owns: the document and its fields. Does not own: sending them (`respond.ts`, `raw-errors.ts`).
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
 import type { CallFacts } from '../call.ts';
@@ -11,7 +11,6 @@ import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
 import type { ProviderError } from '../provider-error.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
-import { retryFields } from './retry-after.policy.ts';
 
 /** A whole response, ready to be written. */
 export interface ProblemResponse {
@@ -82,16 +81,27 @@ function problemResponse(document: Document, extra: readonly string[]): ProblemR
   return { status, fields, body };
 }
 
+/** Above 2^31 − 1 ms client timers fire at once, so the exact spelling is left out. */
+const maxTimerMs = 2_147_483_647;
+/** The time given where no better one is known. */
+const defaultRetryMs = 1_000;
+
+/**
+ * The true time to try again, in the spellings that client libraries really read; none is earlier than the truth. `Retry-After` has
+ * whole seconds, at least 1: some clients fail on a fraction, and retry at once on 0 (openai from 6.27, urllib3).
+ */
 function retryLines(status: number, { code, details, rawFields = [] }: RefusedCall): string[] {
   const lines: string[] = [];
-  let shouldRetry = details.shouldRetry;
+  let { shouldRetry } = details;
   if (status === 429 || status === 503 || details.status !== undefined) {
+    const { retryInMs = NaN } = details;
+    const ms = Math.max(1, Math.ceil(Number.isFinite(retryInMs) ? retryInMs : defaultRetryMs));
+    const seconds = Math.ceil(ms / 1_000);
+    lines.push('Retry-After', String(seconds));
+    if (ms <= maxTimerMs) lines.push('retry-after-ms', String(ms));
     // Nobody is to sleep for the rest of a day, also not who would.
     const honouredMs = honouredWaitMs(code === 'day_quota_exhausted' ? [] : rawFields);
-    const retry = retryFields(details.retryInMs, honouredMs);
-    lines.push('Retry-After', String(retry.retryAfterSeconds));
-    if (retry.retryAfterMs !== null) lines.push('retry-after-ms', String(retry.retryAfterMs));
-    if (retry.shouldRetry === false) shouldRetry = false;
+    if (seconds * 1_000 > honouredMs) shouldRetry = false;
   }
   if (shouldRetry !== undefined) lines.push('x-should-retry', String(shouldRetry));
   return lines;

@@ -1,15 +1,15 @@
 /**
- * Answers what Node's server never passes to the application: requests that do not parse (`clientError`), and CONNECT.
+ * Answers what Node's server never passes to the application, on bare sockets: requests that do not parse (`clientError`), and CONNECT.
  *
- * Owns: the listeners of these two events, which receive sockets without a response. Does not own: which refusal fits a broken request
- * (`broken.ts`), how its text is written (`raw-response.ts`).
- * Keeps: a listener never throws, and every socket that one receives is answered or ended.
+ * Does not own: heads that parsed (`guard.policy.ts`).
+ * Invariants: a response meant for one request never stands in another one's place; the responses of earlier requests on the
+ * connection are still sent; every socket is answered or ended; a listener never throws.
  */
-import type { IncomingMessage, Server } from 'node:http';
+import { STATUS_CODES, type IncomingMessage, type Server } from 'node:http';
 import type { Socket } from 'node:net';
-import { breakageOf, retire } from './broken.ts';
-import { refusalResponse } from './problem.ts';
-import { respondRaw } from './raw-response.ts';
+import type { Clock } from '../clock.ts';
+import type { Connection, Connections, OpenCall } from './connections.ts';
+import { refusalResponse, type ProblemResponse } from './problem.ts';
 import { newRequestId } from './read-call.ts';
 import type { RequestRefusal, ServeParts } from './serve-call.ts';
 
@@ -19,32 +19,83 @@ export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 /** Listens to `clientError` and `connect` for as long as the server lives. */
 export function watchRawErrors(server: Server, parts: ServeParts): void {
   const { connections, random, clock, lingerMs } = parts;
-  /** False when the connection is not free for a last response (`retire`): then nothing is written. */
-  const refuseRaw = (
-    socket: Socket,
-    why: Pick<RequestRefusal, 'code' | 'detail' | 'status' | 'allow'>,
-  ): boolean => {
+  /** False when the connection is not free for a last response: then nothing is written. */
+  const refuse = (socket: Socket, why: RequestRefusal): boolean => {
     if (!retire(connections, socket)) return false;
     parts.onRequestRefused(why.code);
-    const { code, detail, status, allow } = why;
-    const response = refusalResponse({
-      code,
-      details: detail === undefined ? {} : { detail },
-      requestId: newRequestId(random),
-      ...(status === undefined ? {} : { status }),
-      ...(allow === undefined ? {} : { allow }),
-    });
-    respondRaw(socket, response, clock, lingerMs);
+    respond(socket, refusalResponse({ ...why, requestId: newRequestId(random) }), clock, lingerMs);
     return true;
   };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    refuseRaw(socket as Socket, breakageOf(error.code));
+    refuse(socket as Socket, refusalOf(error.code));
   });
-  server.on('connect', (request: IncomingMessage) => {
+  server.on('connect', ({ socket }: IncomingMessage) => {
     // Node has detached this socket: an error without a listener would end the process.
-    request.socket.on('error', () => request.socket.destroy());
-    const isAnswered = refuseRaw(request.socket, { code: 'method_not_allowed', allow: proxyMethods });
+    socket.on('error', () => socket.destroy());
+    const isAnswered = refuse(socket, { code: 'method_not_allowed', allow: proxyMethods, details: {} });
     // The socket is not read any more, so that its end would not be noticed when the client leaves.
-    if (!isAnswered) request.socket.destroy();
+    if (!isAnswered) socket.destroy();
   });
+}
+
+/** What the parser's error means for the client. */
+function refusalOf(code: string | undefined): RequestRefusal {
+  if (code === 'HPE_HEADER_OVERFLOW')
+    return { code: 'headers_too_large', status: 431, details: { detail: 'The request head is too large.' } };
+  const [status, detail] =
+    code === 'ERR_HTTP_REQUEST_TIMEOUT'
+      ? [408, 'The request did not arrive in time.']
+      : [400, 'The request is not valid HTTP/1.1.'];
+  return { code: 'request_invalid', status, details: { detail } };
+}
+
+/** The call whose body was being received when the parser gave up. */
+function receiving({ newest, calls }: Connection): OpenCall | null {
+  return newest !== null && calls.includes(newest) && !newest.request.complete ? newest : null;
+}
+
+/**
+ * Takes a connection out of service after a parser error.
+ * @returns true when the connection is free for one last response about it.
+ */
+function retire(connections: Connections, socket: Socket): boolean {
+  const connection = connections.on(socket);
+  if (connection.failed) return false;
+  connection.failed = true;
+  const announced = connection.closing;
+  connection.end();
+  const broken = receiving(connection);
+  const begun = broken?.response.headersSent ?? false;
+  broken?.gone.abort();
+  if (!socket.writable || socket.bytesRead === 0) {
+    socket.destroy();
+    return false;
+  }
+  // Whatever is still open is complete and will be answered; the connection ends behind the last of it.
+  const others = connection.calls.length - (broken !== null && connection.calls.includes(broken) ? 1 : 0);
+  if (others > 0) return false;
+  if (announced || begun) {
+    socket.destroySoon();
+    return false;
+  }
+  return true;
+}
+
+/** Sends one response, reads what still comes for `lingerMs` so that no reset overtakes it, and ends the connection. */
+function respond(
+  socket: Socket,
+  { status, fields, body }: ProblemResponse,
+  clock: Clock,
+  lingerMs: number,
+): void {
+  const lines = [`HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}`];
+  for (let at = 0; at < fields.length; at += 2) lines.push(`${fields[at] ?? ''}: ${fields[at + 1] ?? ''}`);
+  lines.push(`Date: ${new Date(clock.now()).toUTCString()}`, 'Connection: close', '', '');
+  socket.on('error', () => socket.destroy());
+  socket.once(
+    'close',
+    clock.after(lingerMs, () => socket.destroy()),
+  );
+  socket.end(Buffer.concat([Buffer.from(lines.join('\r\n'), 'latin1'), body]));
+  socket.resume();
 }

@@ -5,14 +5,11 @@
  * Does not own: heads that may not be routed at all (`guard.policy.ts`), and the calls themselves.
  * Invariant: the query is never parsed, and no part of a path is decoded here.
  */
-import type { ServerResponse } from 'node:http';
 import express from 'express';
-import type { NextFunction, Request, Response } from 'express';
+import type { Express, NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
-import type { Connection } from './connections.ts';
-import { openapiOf } from './openapi.ts';
-import { openRefused, refuseRequest, serveCall } from './serve-call.ts';
-import type { RequestRefusal, ServeParts, Service } from './serve-call.ts';
+import { openapiOf } from './ports.ts';
+import { refuseRequest, serveCall, type RequestRefusal, type ServeParts } from './serve-call.ts';
 
 /** The handlers of the routes. */
 export interface RouteHandlers {
@@ -35,57 +32,37 @@ const jsonOutcome = (json: Buffer): Outcome => ({
 const noSuchRoute =
   'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.';
 
-/** What Express carries from the request to its route. */
-interface Locals {
-  readonly connection: Connection;
-}
-type Routed = Response<unknown, Locals>;
-
-/** What the router hangs on a request, let go once it is routed: a call that is held keeps its request for minutes. */
-const routed = { next: undefined, params: undefined, route: undefined, _parsedUrl: undefined };
-const withoutLocals = { locals: undefined };
-
-/** Routes a request that was let in. */
-export type RouteRequest = (connection: Connection, response: ServerResponse) => void;
-
-export function buildRoutes(handlers: RouteHandlers, parts: ServeParts): RouteRequest {
-  // Express's router without its application, which gives each request and response another prototype: all of Node's code
-  // that touches them then misses its inline caches, and nothing here uses what the prototypes add.
-  const router = express.Router({ caseSensitive: true, strict: true });
-  const serve = (form: Call['form'], handle: (call: Call) => Promise<Outcome>) => {
-    const service: Service = { ...parts, form, handle };
+export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServeParts): Express {
+  const app = express();
+  app.disable('x-powered-by').disable('etag').set('query parser', false);
+  app.enable('case sensitive routing').enable('strict routing');
+  const serve = (form: Call['form'], made: (call: Call) => Promise<Outcome>) => {
+    const service = { ...parts, form, handle: made };
     // Nothing is returned: the router would hold what it knows of the request until the call has ended.
-    return (_request: Request, response: Routed): void =>
-      void serveCall(response.locals.connection, response, service);
+    return (_request: Request, response: Response): void => void serveCall(response, service);
   };
-  router.all('/proxy', serve('proxy', handlers.handle));
-  router.all(/^\/via\/./, serve('via', handlers.handle));
-  router.get(
+  const json = async (value: Promise<unknown>): Promise<Outcome> =>
+    jsonOutcome(Buffer.from(JSON.stringify(await value)));
+  app.all('/proxy', serve('proxy', handle));
+  app.all(/^\/via\/./, serve('via', handle));
+  app.get(
     '/activity',
-    serve('activity', async (call) =>
-      jsonOutcome(Buffer.from(JSON.stringify(await handlers.activity(call)))),
-    ),
+    serve('activity', (call) => json(activity(call))),
   );
-  router.get(
+  app.get(
     '/openapi.json',
     serve('activity', async () => jsonOutcome(openapiOf('data'))),
   );
-  const refuse =
-    (why: RequestRefusal) =>
-    (_request: Request, response: Routed): Promise<void> =>
-      refuseRequest(openRefused(response.locals.connection, response, parts), why, parts);
-  for (const path of ['/activity', '/openapi.json'])
-    router.all(path, refuse({ code: 'method_not_allowed', allow: 'GET, HEAD' }));
-  router.use(refuse({ code: 'not_found', detail: noSuchRoute }));
-  return (connection, response) => {
-    const request = response.req;
-    const locals: Locals = { connection };
-    const unrouted: NextFunction = (error: unknown) => {
-      parts.onBug(error);
-      response.socket?.destroy();
-    };
-    router(request as Request, Object.assign(response, { locals }) as Routed, unrouted);
-    Object.assign(request, routed);
-    Object.assign(response, withoutLocals);
-  };
+  const refuse = (why: RequestRefusal) => (_request: Request, response: Response) =>
+    refuseRequest(response, why, parts);
+  app.all(
+    ['/activity', '/openapi.json'],
+    refuse({ code: 'method_not_allowed', allow: 'GET, HEAD', details: {} }),
+  );
+  app.use(refuse({ code: 'not_found', details: { detail: noSuchRoute } }));
+  app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
+    parts.onBug(error);
+    response.socket?.destroy();
+  });
+  return app;
 }

@@ -14,9 +14,9 @@ import type { RefusalCode } from '../errors.ts';
 import type { ArrivalTimes } from './arrival-times.ts';
 import type { BodyBounds } from './body.ts';
 import { OpenCall } from './connections.ts';
-import type { Connection, Connections } from './connections.ts';
+import type { Connections } from './connections.ts';
 import { bugResponse, refusalResponse } from './problem.ts';
-import type { ProblemResponse } from './problem.ts';
+import type { ProblemResponse, RefusedCall } from './problem.ts';
 import { newRequestId, ReadCall } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
 import type { ResponseParts } from './respond.ts';
@@ -37,42 +37,25 @@ export interface ServeParts extends ResponseParts {
 }
 
 /** The refusal of a request that does not become a call: for its form, or because the process is overloaded. */
-export interface RequestRefusal {
-  readonly code: RefusalCode;
-  readonly detail?: string;
-  readonly status?: number;
-  readonly allow?: string;
-  readonly retryInMs?: number;
+export interface RequestRefusal extends Pick<RefusedCall, 'code' | 'details' | 'status' | 'allow'> {
   /** True when the connection ends with the response: its framing is in doubt, or the process is overloaded. */
   readonly mustEnd?: boolean;
 }
 
-/** Opens a request that never becomes a call. */
-export const openRefused = (
-  connection: Connection,
-  response: ServerResponse,
-  { random }: ServeParts,
-): OpenCall => new OpenCall(connection, response, newRequestId(random));
-
 /** Answers a request that never becomes a call. */
-export async function refuseRequest(open: OpenCall, why: RequestRefusal, parts: ServeParts): Promise<void> {
-  parts.connections.open(open);
-  const { code, detail, status, allow, retryInMs } = why;
-  const response = refusalResponse({
-    code,
-    details: {
-      ...(detail === undefined ? {} : { detail }),
-      ...(retryInMs === undefined ? {} : { retryInMs }),
-    },
-    requestId: open.id,
-    ...(status === undefined ? {} : { status }),
-    ...(allow === undefined ? {} : { allow }),
-  });
-  parts.onRequestRefused(code);
+export async function refuseRequest(
+  response: ServerResponse,
+  { mustEnd, ...why }: RequestRefusal,
+  parts: ServeParts,
+): Promise<void> {
+  const { connections, random, onRequestRefused } = parts;
+  const open = new OpenCall(connections.on(response.req.socket), response, newRequestId(random));
+  connections.open(open);
+  onRequestRefused(why.code);
   try {
-    await writeProblem(open, response, parts, why.mustEnd);
+    await writeProblem(open, refusalResponse({ ...why, requestId: open.id }), parts, mustEnd);
   } finally {
-    parts.connections.leave(open);
+    connections.leave(open);
   }
 }
 
@@ -107,12 +90,8 @@ export interface Service extends ServeParts {
 }
 
 /** Runs one call. Never rejects. */
-export async function serveCall(
-  connection: Connection,
-  response: ServerResponse,
-  parts: Service,
-): Promise<void> {
-  const call = new ReadCall(connection, response, parts);
+export async function serveCall(response: ServerResponse, parts: Service): Promise<void> {
+  const call = new ReadCall(parts.connections.on(response.req.socket), response, parts);
   parts.connections.open(call);
   try {
     await writeAndReport(call, await parts.handle(call), parts);

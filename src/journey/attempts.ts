@@ -19,7 +19,6 @@ import type { Refusal } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
-import type { CallRecord } from '../telemetry/call-record.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
 import { endAnswered, endBroken, requeue, type PassDecision, type SendAgainDecision } from './lease-end.ts';
@@ -37,7 +36,6 @@ export interface AttemptsParts {
 /** One attempt of a call, under its lease. */
 export interface Attempt extends Sending, Permission {
   readonly prepared: Prepared;
-  readonly callRecord: CallRecord;
 }
 
 /** A call between two attempts. */
@@ -65,7 +63,7 @@ export class Attempts {
 
   /** Resolves with how the attempt ended, once quotas, telemetry and answer times have what its response states. */
   async send(attempt: Attempt): Promise<AttemptResult> {
-    const { prepared, lease, callRecord } = attempt;
+    const { prepared, lease } = attempt;
     const { dispatcher, quotas, responseTimes, clock } = this.#parts;
     const sentAt = clock.monotonic();
     const result = await dispatcher.send(attempt).catch((bug: unknown) => {
@@ -76,7 +74,7 @@ export class Attempts {
       const { throttle } = result.feedback;
       quotas.noteOwner(prepared.ownQuota, result.feedback);
       const upstreamId = throttle === null ? null : upstreamIdOf(result.head.rawFields);
-      callRecord.answered(result.head.status, throttle, upstreamId);
+      prepared.callRecord.answered(result.head.status, throttle, upstreamId);
       if (throttle === null && statusOf(result) < 500)
         responseTimes.note(prepared.request.admission.bucket, sentAt, clock.monotonic());
     }
@@ -145,12 +143,9 @@ export class Attempts {
   }
 
   /** The call is sent again: its ticket goes back to its position. Returns whether that absorbs a throttled response. */
-  sendAgain(
-    { prepared, lease, callRecord }: Attempt,
-    result: AttemptResult,
-    decision: SendAgainDecision,
-  ): boolean {
+  sendAgain({ prepared, lease }: Attempt, result: AttemptResult, decision: SendAgainDecision): boolean {
     requeue(lease, result, decision);
+    const { callRecord } = prepared;
     if (result.kind === 'answered') {
       this.#learnCharge(prepared, result);
       if (!Buffer.isBuffer(result.body)) result.body.destroy();
@@ -181,7 +176,7 @@ const saysWhetherToRetry = (rawFields: readonly string[]): boolean =>
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
 function giveUp(
-  { prepared: { description, request }, lease, callRecord }: Attempt,
+  { prepared: { description, request, callRecord }, lease }: Attempt,
   error: TransportError,
   decision: PassDecision,
 ): Refusal {

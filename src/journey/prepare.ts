@@ -27,6 +27,7 @@ import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts
 import { separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
+import type { CallRecord } from '../telemetry/call-record.ts';
 import { keysOfSharedCredential, repeatFields, repeatKeyOf } from './repeat-key.ts';
 
 /** A call ready for admission. */
@@ -46,6 +47,7 @@ export interface Prepared {
   /** Values with which fields of the client go upstream instead of its own, by lower-case name; `null` = all go as they came. */
   readonly replacedFields: ReadonlyMap<string, string> | null;
   readonly pools: Pools;
+  readonly callRecord: CallRecord;
   /** As they were when the call began. */
   readonly egress: Egress;
 }
@@ -57,6 +59,7 @@ interface Received {
   readonly body: CallBody;
   /** The runtime that the call began with. */
   readonly run: Runtime;
+  readonly callRecord: CallRecord;
 }
 
 export interface PrepareParts {
@@ -68,7 +71,7 @@ export interface PrepareParts {
 }
 
 export function prepare(received: Received, parts: PrepareParts): Prepared {
-  const { call, caller, route, body, run } = received;
+  const { call, caller, route, body, run, callRecord } = received;
   const { estimates, responseTimes, quotas, chosenBuckets } = parts;
   const { labelKey } = run.settings.privacy;
   const { egress } = run;
@@ -175,7 +178,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
   const ownQuota = { bucket: own, parts: { ...shares, shop: route.host } };
   const known = { description, request, ownQuota, guess, repeatKey, replacedFields };
-  return { call, caller, route, body, pools, egress, ...known };
+  return { call, caller, route, body, callRecord, pools, egress, ...known };
 }
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */

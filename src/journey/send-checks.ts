@@ -14,7 +14,6 @@ import type { Credentials } from '../credentials/credentials.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { Refusal } from '../errors.ts';
 import type { BucketKey } from '../ids.ts';
-import type { CallRecord } from '../telemetry/call-record.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { CallCredential } from './call-credential.ts';
 import { returnGrant } from './lease-end.ts';
@@ -73,33 +72,26 @@ export class SendChecks {
     if (pausedMs > maxWaitMs) throw pausedTooLong('wait_too_long', pausedMs);
   }
 
-  /** Waits for a grant under which the call may be sent. @throws Refusal where there will be none */
-  async mayBeSent(ticket: Ticket, callRecord: CallRecord): Promise<Permission> {
+  /**
+   * The call has been granted. `null` = it may not be sent now: its grant has gone back, and there will be another one.
+   * @throws Refusal where there will be none
+   */
+  async permit(lease: Lease, ticket: Ticket): Promise<Permission | null> {
     const { breakers, telemetry } = this.#parts;
-    for (;;) {
-      callRecord.queued();
-      const lease = await ticket.whenGranted();
-      try {
-        const readiness = this.#credential.ready(ticket.remainingMs());
-        if (readiness.kind === 'pause') {
-          returnGrant(lease, readiness.sleepMs);
-          continue;
-        }
-        const pausedMs = this.#pausedMs(ticket);
-        if (pausedMs > 0) {
-          returnGrant(lease, Math.min(pausedMs, askAgainMs));
-          continue;
-        }
-        if (this.#probe === null && !breakers.areClosed)
-          this.#probe = await breakers.pass(this.#request.subject);
-        if (lease.holds()) return { lease, credential: readiness.field };
-      } catch (refusal) {
-        lease.settle({ kind: 'dropped' }, null);
-        throw refusal;
-      }
-      telemetry.leaseLost('stalled');
-      returnGrant(lease);
+    try {
+      const readiness = this.#credential.ready(ticket.remainingMs());
+      if (readiness.kind === 'pause') return returned(lease, readiness.sleepMs);
+      const pausedMs = this.#pausedMs(ticket);
+      if (pausedMs > 0) return returned(lease, Math.min(pausedMs, askAgainMs));
+      if (this.#probe === null && !breakers.areClosed)
+        this.#probe = await breakers.pass(this.#request.subject);
+      if (lease.holds()) return { lease, credential: readiness.field };
+    } catch (refusal) {
+      lease.settle({ kind: 'dropped' }, null);
+      throw refusal;
     }
+    telemetry.leaseLost('stalled');
+    return returned(lease, 0);
   }
 
   /**
@@ -136,6 +128,11 @@ export class SendChecks {
     if (pausedMs > 0 && pausedMs > ticket.remainingMs()) throw pausedTooLong('wait_expired', pausedMs);
     return pausedMs;
   }
+}
+
+function returned(lease: Lease, sleepMs: number): null {
+  returnGrant(lease, sleepMs);
+  return null;
 }
 
 const pausedTooLong = (code: 'wait_too_long' | 'wait_expired', retryInMs: number): Refusal =>

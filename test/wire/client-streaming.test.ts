@@ -127,7 +127,7 @@ describe('a client that does not read its response', () => {
 
   test('is only slow while it takes a little of it within each limit, also of a response that was handed over as a whole', async () => {
     const { raw, ends } = await reading(500, large);
-    // In all four times as long as the limit. The system hands its buffers on by the megabyte.
+    // In all several times as long as the limit. The system hands its buffers on by the megabyte.
     for (let taken = 0; taken < large.length; taken = raw.received().length) {
       await new Promise((resolve) => setTimeout(resolve, 60));
       raw.socket.resume();
