@@ -12,7 +12,7 @@ import { fieldMap } from '../field-lines.policy.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
-import { mayRefuseInside } from './feedback/github.policy.ts';
+import { mayRefuseInside } from './feedback/learn-from.policy.ts';
 import { learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
 import { learnFromStreamEvent } from './feedback/stream-event.policy.ts';

@@ -6,7 +6,7 @@
  * every time, because they differ by plan and may change.
  */
 import type { Feedback, MeterReport, Throttle } from '../../call.ts';
-import { believable } from './believable.policy.ts';
+import { believable } from './response.policy.ts';
 import {
   countAt,
   isRecord,

@@ -1,20 +1,29 @@
 /**
- * What a response teaches of an upstream whose dialect is described in configuration (`speaks`).
- *
- * Owns: windows, fields and conditions as they are described. Does not own: what is read where the description names no
- * fields (`ietf.policy.ts`), and the bounds of belief. Invariant: 429 is a refusal for want of quota in every dialect.
+ * What a response teaches of an upstream whose dialect is described in configuration (`speaks`): windows, fields, conditions and waits
+ * as they are described, else the fields that no provider owns. 429 is a refusal for want of quota in every dialect.
  */
 import type { Feedback, MeterName, MeterReport, Throttle } from '../../call.ts';
-import type { ResponseCondition, Dialect, DialectWindow } from '../../config/dialect.ts';
-import type { ResponseTime } from '../stated-time.policy.ts';
-import { describedWaitMs, readFields, type FieldReading } from './dialect-fields.policy.ts';
+import type {
+  CountField,
+  Dialect,
+  DialectFields,
+  DialectWindow,
+  ResponseCondition,
+  TimeField,
+  WaitPlace,
+} from '../../config/dialect.ts';
+import { longestWaitMs } from '../retry-after.policy.ts';
+import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
+import { valueAt } from './json.policy.ts';
 import {
+  count,
   exhaustedForMs,
   longWindowOf,
   mayHaveLeft,
   reportsOf,
   requestsReading,
+  reset,
   windowOf,
   type Reading,
 } from './reading.policy.ts';
@@ -44,31 +53,66 @@ export function learnFromDialect(dialect: Dialect, response: ResponseReader): Fe
   const meters =
     dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, response.at);
   const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, response));
-  const throttle = throttleOf(dialect, response, { readings, meters });
+  const throttle = throttleOf(dialect, response, readings, meters);
   return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
 }
 
-function readingsOf(dialect: Dialect, { fields, at }: ResponseReader): readonly Reading[] {
-  if (dialect.fields === null) return unownedReadings(fields, at);
-  return dialect.fields.flatMap((described) => {
-    const reported = readFields(described, fields, at);
-    return reported === null ? [] : [readingOf(reported, dialect)];
-  });
+function readingsOf({ fields: described, windows }: Dialect, response: ResponseReader): readonly Reading[] {
+  if (described === null) return unownedReadings(response.fields, response.at);
+  return described.map((one) => readingOf(one, windows, response)).filter((reading) => reading !== null);
 }
 
-/** A field with a rate stands for a limit of one second's calls: how many more the upstream lets pass at once is not documented. */
-function readingOf(reported: FieldReading, { windows }: Dialect): Reading {
-  const { limit, used, remaining, resetInMs, resetGrainMs, windowMs, rate } = reported;
+/**
+ * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls: how
+ * many more the upstream lets pass at once is not documented.
+ */
+function readingOf(
+  described: DialectFields,
+  windows: readonly DialectWindow[],
+  { fields, at }: ResponseReader,
+): Reading | null {
+  const limit = countIn(described.limit, fields);
+  const used = countIn(described.used, fields);
+  const remaining = countIn(described.remaining, fields);
+  const resetInMs = timeIn(described.reset, fields, at);
+  const rate = countIn(described.rate, fields);
+  if ([limit, used, remaining, resetInMs, rate].every((value) => value === null)) return null;
+  const { window } = described;
+  const windowMs = typeof window === 'number' ? window : timeIn(window, fields, at);
   const isRate = rate !== null && rate > 0;
   const stated = windows.length === 1 ? (windows[0]?.requests ?? null) : null;
   const known = limit ?? (isRate ? Math.max(1, Math.floor(rate)) : stated);
+  const as = described.reset?.as;
   return requestsReading({
     limit: known ?? (used !== null && remaining !== null ? used + remaining : null),
     remaining: remaining ?? (used !== null && known !== null ? Math.max(0, known - used) : null),
     resetInMs,
-    resetGrainMs,
-    statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * 1000 : windowMs,
+    resetGrainMs: as === 'milliseconds' || as === 'duration' ? 1 : secondMs,
+    statedWindowMs: isRate && known !== null && limit === null ? (known / rate) * secondMs : windowMs,
   });
+}
+
+function countIn(field: CountField | null, fields: ReadonlyMap<string, string>): number | null {
+  return field === null ? null : count(valueOf(field, fields));
+}
+
+function timeIn(
+  field: TimeField | null,
+  fields: ReadonlyMap<string, string>,
+  at: ResponseTime,
+): number | null {
+  return field === null ? null : reset(valueOf(field, fields), at, field.as).resetInMs;
+}
+
+/** The value of a field, or the number behind a name in that value: `total=100; remaining=99`. */
+function valueOf({ name, member }: CountField, fields: ReadonlyMap<string, string>): string | undefined {
+  const value = fields.get(name)?.slice(0, 1_024);
+  if (value === undefined || member === null) return value;
+  for (const part of value.split(/[;,]/)) {
+    const [key = '', found] = part.split('=');
+    if (key.trim().toLowerCase() === member) return found?.trim();
+  }
+  return undefined;
 }
 
 /** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
@@ -134,12 +178,38 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
 const dayReports = (reading: Reading): readonly MeterReport[] =>
   reportsOf([reading]).filter(({ meter }) => meter === 'requests_day');
 
-interface Reported {
-  readonly readings: readonly Reading[];
-  readonly meters: readonly MeterReport[];
+/** The wait that a refusal states in the places which its dialect describes, the first that does; `null`: none of them. */
+function describedWaitMs(places: readonly WaitPlace[], response: ResponseReader): number | null {
+  for (const place of places) {
+    const as = place.kind === 'field' ? place.field.as : place.as;
+    const waitMs = longestWaitMs(textAt(place, response), (value) => timeLeftMs(value, as, response.at));
+    if (waitMs !== null) return waitMs;
+  }
+  return null;
 }
 
-function throttleOf(dialect: Dialect, response: ResponseReader, reported: Reported): Throttle | null {
+function textAt(place: WaitPlace, response: ResponseReader): string | undefined {
+  switch (place.kind) {
+    case 'field':
+      return valueOf(place.field, response.fields);
+    case 'member': {
+      const value = valueAt(response.json, place.pointer);
+      return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
+    }
+    case 'sentence':
+      return new RegExp(place.pattern, 'i').exec((response.body ?? '').slice(0, maxText))?.[1];
+  }
+}
+
+/** How much of a body a described pattern is looked for in, characters. */
+const maxText = 2_000;
+
+function throttleOf(
+  dialect: Dialect,
+  response: ResponseReader,
+  readings: readonly Reading[],
+  meters: readonly MeterReport[],
+): Throttle | null {
   const { status } = response;
   const statedMs = describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
   if (dialect.permanentBy.some((one) => meetsCondition(one, response)))
@@ -149,8 +219,8 @@ function throttleOf(dialect: Dialect, response: ResponseReader, reported: Report
     const isOverload = status === 503 || status === 529;
     return isOverload ? { kind: 'overload', waitMs: statedMs ?? response.bodyMs } : null;
   }
-  const namedMs = statedMs ?? response.bodyMs ?? exhaustedForMs(reported.readings) ?? by?.waitMs ?? null;
-  return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, reported.meters) };
+  const namedMs = statedMs ?? response.bodyMs ?? exhaustedForMs(readings) ?? by?.waitMs ?? null;
+  return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, meters) };
 }
 
 function waitOf({ penaltyMs, windows, hintlessMs }: Dialect, namedMs: number | null): number | null {

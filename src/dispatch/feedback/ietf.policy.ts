@@ -28,75 +28,58 @@ export interface Quota {
 
 interface Item {
   readonly names: readonly string[];
-  readonly parameters: Readonly<Record<string, string>>;
+  readonly parameters: ReadonlyMap<string, string>;
 }
 
-const maxField = 2048;
-/** A quoted string, or a run of anything that is neither quote nor separator. */
-const piece = /"(?:[^"\\]|\\.)*"|[^",;]+|[,;]/g;
+const maxField = 2_048;
+const quoted = /"(?:[^"\\]|\\.)*"/g;
+const items = /(?:"(?:[^"\\]|\\.)*"|[^",])+/g;
+const parts = /(?:"(?:[^"\\]|\\.)*"|[^";])+/g;
+const unquoted = (text: string): string => text.trim().replace(/^"(.*)"$/s, '$1');
 
 function itemsOf(value: string | undefined): readonly Item[] {
   if (value === undefined || value.length > maxField) return [];
-  const pieces = value.match(piece) ?? [];
-  if (pieces.join('').length < value.length) return []; // an unclosed quote: no telling where an item ends
-  const items: Item[] = [];
-  let names: string[] = [];
-  let parameters: Record<string, string> = {};
-  let key: string | null = null;
-  const finish = (): void => {
-    if (names.length > 0 || Object.keys(parameters).length > 0) items.push({ names, parameters });
-    names = [];
-    parameters = {};
-    key = null;
-  };
-  for (const text of pieces) {
-    if (text === ',') finish();
-    else if (text === ';') key = null;
-    else if (text.startsWith('"')) {
-      if (key === null) names.push(text.slice(1, -1));
-      else parameters[key] = text.slice(1, -1);
-      key = null;
-    } else {
-      const equals = text.indexOf('=');
-      if (equals < 0) {
-        if (text.trim() !== '') names.push(text.trim());
-      } else {
-        key = text.slice(0, equals).trim().toLowerCase();
-        parameters[key] = text.slice(equals + 1).trim();
-      }
-    }
+  if (value.replaceAll(quoted, '').includes('"')) return []; // an unclosed quote: no telling where an item ends
+  return (value.match(items) ?? [])
+    .map(itemOf)
+    .filter(({ names, parameters }) => names.length + parameters.size > 0);
+}
+
+function itemOf(text: string): Item {
+  const names: string[] = [];
+  const parameters = new Map<string, string>();
+  for (const part of text.match(parts) ?? []) {
+    const [, key, value = ''] = /^([^"=]*)=(.*)$/s.exec(part) ?? [];
+    if (key !== undefined) parameters.set(key.trim().toLowerCase(), unquoted(value));
+    else if (part.trim() !== '') names.push(unquoted(part));
   }
-  finish();
-  return items;
+  return { names, parameters };
 }
 
 const numberIn = (item: Item | undefined, name: string): number | undefined =>
-  count(item?.parameters[name]) ?? undefined;
+  count(item?.parameters.get(name)) ?? undefined;
 
-function quotaOf(name: string | undefined, item: Item | undefined, policy: Item | undefined): Quota {
+function quotaOf(item: Item | undefined, policy: Item | undefined): Quota {
   return {
-    name: name ?? '',
+    name: (item ?? policy)?.names[0] ?? '',
     r: numberIn(item, 'r'),
     t: numberIn(item, 't'),
     q: numberIn(policy, 'q'),
     w: numberIn(policy, 'w'),
-    qu: policy?.parameters['qu'],
+    qu: policy?.parameters.get('qu'),
   };
 }
 
 /** Items of `RateLimit`, each joined with the policy of its name; then the policies that no item names. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
-  const items = itemsOf(fields.get('ratelimit'));
-  const policyOf = (item: Item): Item | undefined =>
-    policies.find(({ names }) => names.some((name) => item.names.includes(name)));
-  const joined = new Set(items.map(policyOf));
-  return [
-    ...items.map((item) => quotaOf(item.names[0], item, policyOf(item))),
-    ...policies
-      .filter((policy) => !joined.has(policy))
-      .map((policy) => quotaOf(policy.names[0], undefined, policy)),
-  ];
+  const left = new Set(policies);
+  const stated = itemsOf(fields.get('ratelimit')).map((item) => {
+    const policy = policies.find(({ names }) => names.some((name) => item.names.includes(name)));
+    if (policy !== undefined) left.delete(policy);
+    return quotaOf(item, policy);
+  });
+  return [...stated, ...Array.from(left, (policy) => quotaOf(undefined, policy))];
 }
 
 /** Readings of the structured fields; quotas in another unit than requests are left out. */
@@ -116,29 +99,21 @@ function quotaReadings(fields: ReadonlyMap<string, string>): readonly Reading[] 
 }
 
 /** Windows by which some gateways name their limits: `x-ratelimit-limit-second` (Kong), `-minute`, `-hour`, `-day`. */
-const namedWindows = Object.entries({
-  second: 1_000,
-  minute: 60_000,
-  hour: 3_600_000,
-  day: 86_400_000,
-}).map(([window, windowMs]) => ({
-  limitField: `x-ratelimit-limit-${window}`,
-  remainingField: `x-ratelimit-remaining-${window}`,
-  windowMs,
-}));
+const namedWindows = Object.entries({ second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 }).map(
+  ([window, windowMs]) =>
+    [`x-ratelimit-limit-${window}`, `x-ratelimit-remaining-${window}`, windowMs] as const,
+);
 
 /** Readings of `x-ratelimit-limit-<window>` and `x-ratelimit-remaining-<window>`. */
 function namedWindowReadings(fields: ReadonlyMap<string, string>): readonly Reading[] {
-  if (!namedWindows.some(({ limitField }) => fields.has(limitField))) return none;
-  return namedWindows
-    .map(({ limitField, remainingField, windowMs }) =>
-      requestsReading({
-        limit: count(fields.get(limitField)),
-        remaining: count(fields.get(remainingField)),
-        statedWindowMs: windowMs,
-      }),
-    )
-    .filter(({ limit }) => limit !== null);
+  let readings = none;
+  for (const [limitField, remainingField, statedWindowMs] of namedWindows) {
+    const limit = count(fields.get(limitField));
+    if (limit === null) continue;
+    const remaining = count(fields.get(remainingField));
+    readings = [...readings, requestsReading({ limit, remaining, statedWindowMs })];
+  }
+  return readings;
 }
 
 /** What the fields of any provider say: the structured ones, or else those before them. */

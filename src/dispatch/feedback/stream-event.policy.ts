@@ -7,8 +7,8 @@
  */
 import type { Feedback } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
-import { believable } from './believable.policy.ts';
-import { parsedWaitMs } from './body-wait.policy.ts';
+import { believable } from './response.policy.ts';
+import { parsedWaitMs } from '../retry-after.policy.ts';
 import { isRecord, lastObject, parseJson, stringAt, type JsonRecord } from './json.policy.ts';
 import { asThrottle, refusedIn, requested, withMessage } from './language-model.policy.ts';
 import { isErrorText, statusInside } from './model-error.policy.ts';
