@@ -10,6 +10,7 @@ import type { connectRedis, RedisConnection } from '../redis/connection.ts';
 import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
 import { malformed } from '../redis/malformed-reply.ts';
 import { RedisUnusable } from '../redis/redis-unusable.ts';
+import { serverFacts } from '../redis/server-info.policy.ts';
 import type { RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
@@ -17,12 +18,11 @@ import { FailoverCeilings } from './failover/ceilings.ts';
 import { defaultLeaseMs } from './limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
-import { livingChannel, replicaChannel } from './redis/channels.ts';
+import { replicaChannel } from './redis/channels.ts';
 import { RedisControls } from './redis/controls.ts';
 import { RedisEstimates } from './redis/estimates.ts';
 import { createRedisLimiter } from './redis/limiter.ts';
 import { Presence } from './redis/presence.ts';
-import type { Found } from './redis/replica.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
 import type { SharedLimiter } from './shared/limiter.ts';
@@ -61,8 +61,8 @@ export class SharedStores implements Stores {
       troubles.note(failure);
     });
     const { client } = connection;
-    const channel = { livingChannel: livingChannel(settings) };
-    const replica = new Presence({ connection, clock, random, telemetry, leaseMs, ...channel });
+    const onDoubt = (): void => this.#restoreSends();
+    const replica = new Presence({ connection, clock, random, telemetry, onDoubt });
     const redis = createRedisHealth({
       connection,
       clock,
@@ -97,8 +97,6 @@ export class SharedStores implements Stores {
       leaseMs,
       beforeResume,
     });
-    replica.onLoss(() => this.#onLoss());
-    replica.onDoubt(() => this.#findLost());
     this.#subscribe();
     this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
   }
@@ -127,10 +125,11 @@ export class SharedStores implements Stores {
   /** Rejects while Redis, or a node of its Cluster, cannot be used. */
   async #check(): Promise<void> {
     try {
-      await this.#replica.checkServer();
+      const { fault } = serverFacts(await this.#connection.info());
+      if (fault !== null) throw new RedisUnusable(fault);
       // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
       await this.#connection.reachAll();
-      await this.#replica.beat(this.#connection.client, !this.#redis.isUp);
+      await this.#replica.beat(this.#connection.client);
     } catch (failure) {
       this.#troubles.note(failure);
       throw failure;
@@ -188,13 +187,8 @@ export class SharedStores implements Stores {
     });
   }
 
-  /** Another server serves: puts back what it may lack. */
-  async #findLost(): Promise<Found | null> {
-    return (await this.ceilings.restore()) ? 'whole' : null;
-  }
-
-  #onLoss(): void {
-    // What cannot be put back now is put back when Redis is available again, before anybody is sent.
+  /** Redis may lack sends of the last window. What cannot be put back now is when Redis is available again, before anybody is sent. */
+  #restoreSends(): void {
     this.ceilings.restore().catch((failure: unknown) => {
       this.#telemetry.log.bug('sends could not be put back', failure);
     });

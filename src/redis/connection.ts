@@ -22,8 +22,6 @@ const connectMs = 2_000;
 /** A socket on which a reply is due, and no byte comes for this long, is closed: nothing else notices a primary that hangs. */
 const silentMs = 2_000;
 const slotsRefreshMs = 1_000;
-/** Hash slot of the tag `{presence}`: `presence.lua` counts only the subscriptions at the node that runs it. */
-const presenceSlot = 15_428;
 
 guardReplies();
 
@@ -33,10 +31,10 @@ export interface RedisConnection {
   /** Receives messages of `channel` until closed, over every reconnection; renews a subscription whose messages do not arrive. */
   subscribe(channel: string, hear: SubscriberParts['hear']): void;
   /**
-   * Subscribes to one more channel on the connection of `subscribe`, which has to prove for it that messages arrive. Without a listener
-   * only so that the subscription is counted there. Returns the function that ends it.
+   * Subscribes to one more channel on the connection of `subscribe`, which has to prove for it that messages arrive. Returns the
+   * function that ends it.
    */
-  join(channel: string, listener?: SubscriptionListener): () => void;
+  join(channel: string, listener: SubscriptionListener): () => void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
   /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
@@ -56,9 +54,6 @@ export const connectRedis = (
   parts: ConnectionParts,
   onError: (failure: unknown) => void,
 ): RedisConnection => new Connection(settings, parts, onError);
-
-/** Who joins a channel only to be counted there. */
-const counted: SubscriptionListener = { onMessage() {}, onReady() {}, mayWait: () => true };
 
 class Connection implements RedisConnection {
   readonly client: RedisClient;
@@ -103,7 +98,7 @@ class Connection implements RedisConnection {
     subscriber.begin();
   }
 
-  join(channel: string, listener: SubscriptionListener = counted): () => void {
+  join(channel: string, listener: SubscriptionListener): () => void {
     this.#joined.set(channel, listener);
     for (const subscriber of this.#subscribers) subscriber.join(channel);
     return () => {
@@ -143,17 +138,11 @@ class Connection implements RedisConnection {
     });
   };
 
-  /**
-   * Where a subscriber connects. In a Cluster any node hears what is published on any other; subscriptions are counted where the
-   * replicas' heartbeats run.
-   */
+  /** Where a subscriber connects. In a Cluster any node hears what is published on any other; subscriptions are counted at primaries. */
   #subscriberOptions(): Options {
     if (!(this.client instanceof Cluster)) return standalone(this.#settings, this.#options);
-    const nodes = this.client.nodes('all');
-    const [primary] = this.client.slots[presenceSlot] ?? [];
-    const node =
-      nodes.find(({ options: { host, port } }) => `${host ?? ''}:${port ?? 0}` === primary) ??
-      nodes[Math.floor(this.#parts.random.next() * nodes.length)];
+    const nodes = this.client.nodes('master');
+    const node = nodes[Math.floor(this.#parts.random.next() * nodes.length)];
     const { host, port } = node?.options ?? this.#settings.nodes[0] ?? {};
     return {
       ...this.#options,

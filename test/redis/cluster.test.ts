@@ -1,9 +1,8 @@
-/** What the driver knows of a Cluster: which primaries there are, whether each of them answers, and where subscriptions belong. */
+/** What the driver knows of a Cluster: which primaries there are, and whether each of them answers. */
 import { afterAll, afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { connectRedis } from '../../src/redis/connection.ts';
-import { presenceKeys } from '../../src/limiter/redis/presence.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
@@ -54,37 +53,6 @@ test('a Redis Cluster counts as reached while all its primaries answer, and a pr
   expect(connection.primaries()).toBe(all.join(' '));
   await expect(connection.reachAll()).rejects.toThrow(/closed/i);
 });
-
-test('in a Redis Cluster replicas are counted where their heartbeats run', async () => {
-  const first = await startNode(0, 8_000);
-  const second = await startNode(8_001, 16_383);
-  await first.operator.call('CLUSTER', 'MEET', '127.0.0.1', second.port);
-  await until(() => isWhole(first.operator));
-  await until(() => isWhole(second.operator));
-  for (let replicas = 1; replicas <= 8; replicas += 1) {
-    const connection = connectRedis(
-      plainRedis({
-        mode: 'cluster',
-        nodes: [{ host: '127.0.0.1', port: first.port }],
-        commandTimeoutMs: 2_000,
-      }),
-      { clock: systemClock, random: systemRandom },
-      () => {},
-    );
-    closers.push(() => connection.close());
-    await until(() => connection.isReady());
-    connection.join('living');
-    connection.subscribe(`r${replicas}`, { onMessage: () => {}, onReady: () => {}, onError: () => {} });
-    const script = "return redis.call('PUBSUB', 'NUMSUB', 'living')[2]";
-    await until(async () => (await connection.client.eval(script, 1, presenceKeys[0])) === replicas);
-  }
-});
-
-/** The node knows a primary for every slot, and takes commands: for some time after that it answers CLUSTERDOWN. */
-async function isWhole(operator: Redis): Promise<boolean> {
-  const info = String(await operator.call('CLUSTER', 'INFO'));
-  return info.includes('cluster_slots_assigned:16384') && info.includes('cluster_state:ok');
-}
 
 const yes = (): boolean => true;
 const no = (): boolean => false;

@@ -58,7 +58,6 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
       slotTaken: ignored,
       slotReturned: ignored,
       lost: ignored,
-      epochBegan: ignored,
       reach: ignored,
     },
     {

@@ -69,7 +69,6 @@ export class VirtualRedis {
       slotTaken: ignore,
       slotReturned: ignore,
       lost: ignore,
-      epochBegan: ignore,
       reach: ignore,
     };
     const publish = (channel: string, text: string): void => {

@@ -8,8 +8,7 @@ import type { BreakerId, BreakerNews, BreakerStore, SharedBreaker, Stored } from
 import { amountOf, listOf, malformed, textOf, wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import { asWord, ofWord } from '../../provider-error.policy.ts';
-import { presenceKeys } from './presence.ts';
-import type { Replica } from './replica.ts';
+import { replicasKey, type Presence } from './presence.ts';
 import { runOwn } from './scripts.ts';
 
 /** Beyond its time a breaker is remembered for as long as a replica does (`breaker.policy.ts`). Milliseconds. */
@@ -32,10 +31,10 @@ interface Change {
 export class RedisBreakers implements BreakerStore {
   readonly isShared = true;
   readonly #redis: RedisHealth;
-  readonly #replica: Pick<Replica, 'id'>;
+  readonly #replica: Pick<Presence, 'id'>;
   #hear: (news: BreakerNews) => void = () => {};
 
-  constructor(redis: RedisHealth, replica: Pick<Replica, 'id'>) {
+  constructor(redis: RedisHealth, replica: Pick<Presence, 'id'>) {
     this.#redis = redis;
     this.#replica = replica;
   }
@@ -61,7 +60,7 @@ export class RedisBreakers implements BreakerStore {
   }
 
   async catchUp(): Promise<void> {
-    const keys = [namesKey, presenceKeys[1], namesKey];
+    const keys = [namesKey, replicasKey, namesKey];
     const argv = [this.#replica.id, 'names'];
     const known = await this.#redis.run('other', async (client) =>
       listOf(await runOwn(client, 'breaker', { keys, argv })).map((names) => idOf(textOf(names).split(' '))),
@@ -86,7 +85,7 @@ export class RedisBreakers implements BreakerStore {
     id: BreakerId,
     { known, next }: Change = { known: '', next: null },
   ): Promise<Stored> {
-    const keys = [keyOf(id), presenceKeys[1], namesKey];
+    const keys = [keyOf(id), replicasKey, namesKey];
     const names = `${id.key} ${id.upstream} ${id.credential}`;
     const argv = [this.#replica.id, operation, known, ...wordsOf(next), names];
     const reply = await this.#redis.run('other', async (client) =>

@@ -19,7 +19,7 @@ import {
 } from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './scripts.ts';
 import { ceilingKey, type ReplicaId } from '../../ids.ts';
-import { presenceKeys } from './presence.ts';
+import { replicasKey } from './presence.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import { unavailable, type RedisHealth, type Unavailable } from '../../redis/health.ts';
 import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
@@ -96,7 +96,7 @@ export class RedisCeilings {
 
   /** Says to the other replicas that a slot is back. */
   async announceSlot(key: CeilingKey, replica: ReplicaId): Promise<void> {
-    const wanted = { keys: [presenceKeys[1]], argv: [replica, `s ${key}`] };
+    const wanted = { keys: [replicasKey], argv: [replica, `s ${key}`] };
     await this.#redis.run('other', (client) => runOwn(client, 'publish', wanted));
   }
 

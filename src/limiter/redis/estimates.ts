@@ -9,9 +9,8 @@ import type { Clock } from '../../clock.ts';
 import type { EstimateStore, SharedEstimate } from '../estimate-store.ts';
 import { amountOf, malformed, wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
-import { presenceKeys } from './presence.ts';
+import { replicasKey, type Presence } from './presence.ts';
 import { runOwn } from './scripts.ts';
-import type { Replica } from './replica.ts';
 
 /** Milliseconds between two messages: less than a call that follows another one takes to come. */
 const everyMs = 100;
@@ -20,7 +19,7 @@ const maxGathered = 500;
 export interface EstimatesParts {
   readonly redis: RedisHealth;
   readonly clock: Pick<Clock, 'after'>;
-  readonly replica: Pick<Replica, 'id' | 'count'>;
+  readonly replica: Pick<Presence, 'id' | 'count'>;
 }
 
 export class RedisEstimates implements EstimateStore {
@@ -60,7 +59,7 @@ export class RedisEstimates implements EstimateStore {
     const { redis, replica } = this.#parts;
     const text = `e ${[...this.#gathered.values()].map(wordsOf).join(',')}`;
     this.#gathered.clear();
-    const wanted = { keys: [presenceKeys[1]], argv: [replica.id, text] };
+    const wanted = { keys: [replicasKey], argv: [replica.id, text] };
     // While Redis is unavailable nothing is passed on, and each replica learns from its own calls only.
     await redis.run('other', (client) => runOwn(client, 'publish', wanted));
   }

@@ -10,7 +10,7 @@ import { RedisLaneGuard } from '../shared/lane-guard.ts';
 import { SharedLimiter } from '../shared/limiter.ts';
 import { readEvent } from '../shared/read-event.ts';
 import type { LogEvent } from '../shared/state.ts';
-import type { Replica } from './replica.ts';
+import type { Presence } from './presence.ts';
 import { RestoredRedis } from './restored-redis.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
@@ -19,7 +19,7 @@ const foldVersion = '6';
 export interface RedisLimiterParts {
   readonly connection: RedisConnection;
   readonly redis: RedisHealth;
-  readonly replica: Pick<Replica, 'id' | 'count'>;
+  readonly replica: Pick<Presence, 'id' | 'count'>;
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;

@@ -8,9 +8,8 @@ import { bucketKey, type BucketKey } from '../../ids.ts';
 import { maxQuotas, type Joined, type QuotaStore } from '../quota-store.ts';
 import { wordOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
-import { presenceKeys } from './presence.ts';
+import { replicasKey, type Presence } from './presence.ts';
 import { runOwn } from './scripts.ts';
-import type { Replica } from './replica.ts';
 
 /** How long Redis remembers a quota of which no replica says anything any more. Milliseconds. */
 const memoryMs = 86_400_000;
@@ -21,16 +20,16 @@ const quotaKey = (quota: string): string => `sluice:{presence}:1:quota:${quota}`
 
 export class RedisQuotas implements QuotaStore {
   readonly #redis: RedisHealth;
-  readonly #replica: Pick<Replica, 'id'>;
+  readonly #replica: Pick<Presence, 'id'>;
   #hear: (joined: Joined) => void = () => {};
 
-  constructor(redis: RedisHealth, replica: Pick<Replica, 'id'>) {
+  constructor(redis: RedisHealth, replica: Pick<Presence, 'id'>) {
     this.#redis = redis;
     this.#replica = replica;
   }
 
   async claim(quota: string, bucket: BucketKey): Promise<BucketKey | 'unavailable'> {
-    const keys = [quotaKey(quota), joinedKey, presenceKeys[1]];
+    const keys = [quotaKey(quota), joinedKey, replicasKey];
     const argv = [this.#replica.id, bucket, String(memoryMs), String(maxQuotas)];
     const reply = await this.#redis.run('other', async (client) =>
       bucketKey(wordOf(await runOwn(client, 'quotas', { keys, argv }))),

@@ -34,7 +34,6 @@ const idleTimers = 6;
 const wayMs = 50;
 
 /** Who has not come back for so long may be taken for gone. Milliseconds. */
-const presumedMs = 3_000;
 
 export function balance({ ledger, clock, server, replicas, upstreams }: Leftovers): void {
   const now = clock.monotonic();
@@ -72,17 +71,6 @@ export function balance({ ledger, clock, server, replicas, upstreams }: Leftover
       const left = [...tickets.keys(), ...leases.keys()].join(', ');
       broken('7', `Redis keeps ${left} in ${model.key}`);
     }
-  }
-  const { faults } = ledger.plan;
-  // Nobody can say what a replica held that did not come back after a promotion.
-  const isAnyAbsent =
-    ledger.plan.frozenWrites > 0 ||
-    faults.some(
-      (fault) => fault.kind === 'kill' || ('ms' in fault && fault.kind !== 'step' && fault.ms >= presumedMs),
-    );
-  const promotions = isAnyAbsent ? faults.filter(({ kind }) => kind === 'promote').length : 0;
-  if (server.epochs > ledger.losses.length + promotions) {
-    broken('7', `${server.epochs} epochs after ${ledger.losses.length} losses`);
   }
   if (ledger.overlaps > ledger.suspicions.length) {
     broken('3', `${ledger.overlaps} overlaps, ${ledger.suspicions.length} suspicions`);

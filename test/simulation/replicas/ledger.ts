@@ -104,8 +104,6 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   /** Leases that a replica suspects of overlapping, by reason. */
   readonly suspicions: string[] = [];
   overlaps = 0;
-  /** When somebody last declared that data was lost. */
-  lastEpochAt = -Infinity;
   readonly refusedCalls: RefusedCall[] = [];
   readonly stated = new Map<string, Stated>();
   /** When something was last granted in a bucket. */
@@ -221,11 +219,6 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   get #skewMs(): number {
     const skews = this.plan.faults.map((fault) => ('skewMs' in fault ? Math.abs(fault.skewMs) : 0));
     return skews.reduce((sum, skewMs) => sum + skewMs, 0) * 2;
-  }
-
-  epochBegan(): void {
-    this.lastEpochAt = this.#monotonic();
-    this.note(this.lastEpochAt, 'a new epoch');
   }
 
   get lastLossAt(): number {

@@ -28,7 +28,6 @@ export async function livedLog(seed: number): Promise<string[]> {
     slotTaken() {},
     slotReturned() {},
     lost() {},
-    epochBegan() {},
     reach() {},
   };
   const channels = {

@@ -2,7 +2,6 @@
 import { row, describedReloads, statedWaits, type Mutation } from '../mutations.ts';
 
 const deadReplicas = 'src/limiter/policy/dead-replicas.policy.ts';
-const presence = 'src/limiter/redis/presence.ts';
 const health = 'src/redis/health.ts';
 const ceilings = 'src/limiter/failover/ceilings.ts';
 const share = 'src/limiter/failover/quota-share.ts';
@@ -43,20 +42,12 @@ export const replicaMutations: readonly Mutation[] = [
     "const lease = [...bucket.leases.values()].find((one) => token.startsWith(`${one.ticket.id}.`));\n  if (lease === undefined || lease.stage === 'abandoned') return",
   ),
   row(
-    '3',
-    'new replicas do not see that others live',
-    presence,
-    'if (known === null) connection.join(livingChannel);',
-    '',
-  ),
-  row(
     '5',
     'returned grants save up a share',
     settling,
     'giveLeaseUnitsBack(bucket, lease, now);',
     'giveLeaseUnitsBack(bucket, lease, now);\n      lane.start -= 1_000 / lane.weight;',
   ),
-  row('7', 'a new epoch is not noticed', presence, '    this.#noteLoss();\n', ''),
   row(
     '7',
     'tickets of dead replicas keep their positions',

@@ -20,8 +20,6 @@ export interface ServerWatch {
   slotTaken(key: string, id: string): void;
   slotReturned(key: string, id: string): void;
   lost(what: string): void;
-  /** The record of a new epoch says that data was lost. */
-  epochBegan(): void;
   reach(state: string): void;
 }
 
@@ -30,8 +28,6 @@ interface Entry {
   readonly clock: number;
   readonly command: string;
   readonly words: readonly string[];
-  /** Subscriptions to the channel of the living then. */
-  readonly living: number;
   /** Run id of the server that carried it out. */
   readonly server: string;
 }
@@ -42,19 +38,7 @@ export interface Channels {
   subscribers(channel: string): number;
 }
 
-/** The record of `presence.lua`. */
-interface PresenceRecord {
-  readonly order: number;
-  readonly start: string;
-  readonly kind: string;
-  readonly beats: number;
-  readonly held: number;
-  readonly server: string;
-  readonly doubt: string;
-}
-
 const presenceLifeMs = 5_000;
-const settlingMs = 1_300;
 /** The client's name for a script of the product. */
 export const scriptCommand = (file: string): string => `sluice_${file}`;
 
@@ -77,10 +61,6 @@ export class Server {
   readonly #lanes = new Map<string, { readonly owner: string; readonly until: number }>();
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
-  #record: PresenceRecord | null = null;
-  readonly #checking = new Set<string>();
-  /** When the first replica was back after an absence, for a while. */
-  #backAt: number | null = null;
   readonly #replicas = new Map<string, number>();
   #log: Entry[] = [];
   #silent = false;
@@ -90,8 +70,6 @@ export class Server {
   /** Commands on buckets, and messages to all other replicas, so far. */
   bucketCommands = 0;
   messages = 0;
-  /** Epochs that began with a loss, as far as anybody said so. */
-  epochs = 0;
   /** Nothing is carried out before (`hang`). */
   hangsUntil = 0;
   isDown = false;
@@ -139,9 +117,7 @@ export class Server {
 
   /** Carries out one command. */
   execute(command: string, words: readonly string[]): unknown {
-    const isBeat = command === scriptCommand('presence');
-    const living = isBeat ? this.#channels.subscribers(words[12] ?? '') : 0;
-    const entry = { at: this.monotonic(), clock: this.now(), command, words, living, server: this.runId };
+    const entry = { at: this.monotonic(), clock: this.now(), command, words, server: this.runId };
     this.#log.push(entry);
     return this.#run(entry);
   }
@@ -204,12 +180,9 @@ export class Server {
     this.#sends.clear();
     this.#days.clear();
     this.#replicas.clear();
-    this.#record = null;
-    this.#checking.clear();
-    this.#backAt = null;
   }
 
-  #run({ clock, command, words, living, server }: Entry): unknown {
+  #run({ clock, command, words, server }: Entry): unknown {
     const [key = '', ...argv] = words;
     switch (command) {
       case scriptCommand('consume'):
@@ -221,7 +194,7 @@ export class Server {
       case scriptCommand('restore'):
         return this.#restore(key, argv, clock);
       case scriptCommand('presence'):
-        return this.#presence(argv.slice(3), { now: clock, living, server });
+        return this.#presence(argv, { now: clock, server });
       case scriptCommand('takelane'):
         return this.#takeLane(key, argv, clock);
       case scriptCommand('freelane'):
@@ -392,67 +365,14 @@ export class Server {
 
   /** presence.lua */
   #presence(
-    argv: string[],
-    { now, living, server }: { readonly now: number; readonly living: number; readonly server: string },
+    [replica = '']: string[],
+    { now, server }: { readonly now: number; readonly server: string },
   ): unknown {
-    const [replica = '', order = '', start = '', beats = '', , comesBack, heldAgoMs = '', lease = ''] = argv;
-    const [, checkedIn = '', found = '', mustDoubt] = argv.slice(8);
-    const leaseMs = Number(lease);
-    const before = this.#record;
-    const known = order === '' ? null : { order: Number(order), start, beats: Number(beats) };
-    for (const [each, at] of this.#replicas) if (at <= now - leaseMs) this.#replicas.delete(each);
-    const isGoneBack =
-      known !== null &&
-      before !== null &&
-      (known.order > before.order ||
-        (known.order === before.order && (known.start !== before.start || known.beats > before.beats)));
-    let doubt = before?.doubt ?? '';
-    const isChecked = doubt !== '' && checkedIn === doubt;
-    if (isChecked && found === 'whole') this.#checking.delete(replica);
-    const isOver = doubt !== '' && this.#checking.size === 0;
-    const isLate = doubt !== '' && !isOver && Math.abs(now - Number(doubt)) >= presenceLifeMs;
-    const wasLoss = known !== null && before?.kind === 'first' && known.order < before.order;
-    const isNew = before === null || isGoneBack || wasLoss || isLate || (isChecked && found === 'missing');
-    let { kind, held, ...epoch } = before ?? { kind: '', held: now, order: 0, start: '', beats: 0 };
-    if (isNew) {
-      kind = before === null && known === null && living === 0 ? 'first' : 'change';
-      epoch = {
-        order: Math.max(epoch.order + 1, (known?.order ?? 0) + 1, Math.floor(now)),
-        start: String(now),
-        beats: Math.max(epoch.beats, known?.beats ?? 0),
-      };
-      if (kind === 'change' && !this.#silent) {
-        this.epochs += 1;
-        this.#watch.epochBegan();
-      }
-      held = heldAgoMs !== '' && Number(heldAgoMs) < leaseMs ? now - Number(heldAgoMs) : now;
-      doubt = '';
-    } else if (mustDoubt === '1' || before.server !== server) {
-      for (const each of this.#replicas.keys()) this.#checking.add(each);
-      doubt = this.#checking.size > 0 ? String(now) : '';
-    } else if (isOver) doubt = '';
-    if (doubt === '') this.#checking.clear();
-    const record = { ...epoch, beats: epoch.beats + 1, kind, held, doubt, server };
-    this.#record = record;
-    if (this.#backAt !== null && (this.#backAt + presenceLifeMs <= now || this.#backAt > now))
-      this.#backAt = null;
-    if (comesBack === '1' && (this.#backAt === null || this.#backAt + settlingMs <= now)) this.#backAt = now;
     for (const [each, at] of this.#replicas) if (at >= now + presenceLifeMs) this.#replicas.delete(each);
+    const isNew = !this.#replicas.has(replica);
     this.#replicas.set(replica, now);
-    const backAgoMs = this.#backAt === null ? '' : String(now - this.#backAt);
-    const count = [...this.#replicas.values()].filter((at) => at > now - presenceLifeMs).length;
-    return [
-      record.order,
-      record.start,
-      kind,
-      String(record.beats),
-      String(now),
-      count,
-      backAgoMs,
-      String(now - held),
-      doubt,
-      doubt === '' ? '' : String(now - Number(doubt)),
-    ];
+    for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
+    return [this.#replicas.size, Number(isNew), server];
   }
 }
 

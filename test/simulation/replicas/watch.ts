@@ -178,8 +178,7 @@ export class Watch {
     const clean = replica.undisturbedSince(now) <= from - 1_000;
     const { leaseMs } = this.#ledger.plan;
     // A capped lane waits one lease after a loss or an absence with its grant in hand.
-    const { lastEpochAt } = this.#ledger;
-    const noticedAt = [replica.modeSince, replica.resumedAt, replica.connection.lastTroubleAt, lastEpochAt];
+    const noticedAt = [replica.modeSince, replica.resumedAt, replica.connection.lastTroubleAt];
     // A bucket that was unused for a while is seen to be new when it is used again.
     if (this.#ledger.losses.length > 0) noticedAt.push(this.#ledger.lastLossAt, call.admittedAt);
     // The lease may have run out meanwhile, and have taken its ticket along.
