@@ -11,6 +11,7 @@ import {
   createBrotliDecompress,
   createGunzip,
   createInflate,
+  createInflateRaw,
   createZstdDecompress,
 } from 'node:zlib';
 import type { Clock } from '../clock.ts';
@@ -39,7 +40,8 @@ const chunkSize = 16 * kib;
 interface Coding {
   /** What its decoder keeps of the decoded text at most: its window. */
   readonly windowBytes: number;
-  readonly create: () => Transform;
+  /** For a text that begins with these bytes. */
+  readonly create: (first: Buffer) => Transform;
   /** False: these first bytes begin a text whose window is larger than that. */
   readonly isBounded: (first: Buffer) => boolean;
 }
@@ -64,7 +66,12 @@ const gzip: Coding = {
   create: () => createGunzip({ chunkSize }),
   isBounded: () => true,
 };
-const deflate: Coding = { ...gzip, create: () => createInflate({ chunkSize }) };
+const deflate: Coding = {
+  ...gzip,
+  // Some servers leave out the header of RFC 1950, whose first byte has a low half of 8.
+  create: (first) =>
+    ((first[0] ?? 0) & 0x0f) === 8 ? createInflate({ chunkSize }) : createInflateRaw({ chunkSize }),
+};
 const brotli: Coding = {
   windowBytes: 2 ** maxBrotliBits,
   create: () => createBrotliDecompress({ chunkSize }),
@@ -133,7 +140,9 @@ export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, c
 
 /** Decodes in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
 class PassingDecoder implements Decoder {
-  readonly #stream: Transform;
+  /** `null` before the first bytes. */
+  #stream: Transform | null = null;
+  readonly #onBytes: (bytes: Buffer) => void;
   readonly #coding: Coding;
   readonly #clock: Clock;
   #receivedBytes = 0;
@@ -144,31 +153,37 @@ class PassingDecoder implements Decoder {
   constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
     all.alive += 1;
     this.#coding = coding;
+    this.#onBytes = onBytes;
     this.#clock = clock;
-    this.#stream = coding.create();
-    this.#stream.on('data', (bytes: Buffer) => {
-      if (this.#mayRead(bytes.length)) onBytes(bytes);
-      else this.stop();
-    });
-    this.#stream.on('end', () => this.#over(true)).on('error', () => this.stop());
   }
 
   write(chunk: Buffer): void {
     if (this.#isOver || chunk.length === 0) return;
     if (this.#receivedBytes === 0 && !this.#coding.isBounded(chunk)) return this.stop();
     this.#receivedBytes += chunk.length;
-    this.#stream.write(chunk);
-    if (this.#stream.writableLength > backlogBytes) this.stop();
+    const stream = (this.#stream ??= this.#begin(chunk));
+    stream.write(chunk);
+    if (stream.writableLength > backlogBytes) this.stop();
   }
 
   end(onOver: (isWhole: boolean) => void): void {
     if (this.#isOver) return onOver(false);
     this.#onOver = onOver;
-    this.#stream.end();
+    if (this.#stream === null) this.#over(true);
+    else this.#stream.end();
   }
 
   stop(): void {
     this.#over(false);
+  }
+
+  #begin(first: Buffer): Transform {
+    const stream = this.#coding.create(first);
+    stream.on('data', (bytes: Buffer) => {
+      if (this.#mayRead(bytes.length)) this.#onBytes(bytes);
+      else this.stop();
+    });
+    return stream.on('end', () => this.#over(true)).on('error', () => this.stop());
   }
 
   #mayRead(bytes: number): boolean {
@@ -187,7 +202,7 @@ class PassingDecoder implements Decoder {
   #over(isWhole: boolean): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#stream.destroy();
+    this.#stream?.destroy();
     all.alive -= 1;
     all.heldBytes -= this.#held;
     this.#onOver?.(isWhole);

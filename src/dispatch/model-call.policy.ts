@@ -39,14 +39,16 @@ export const maxParsedBody = 1_048_576;
 const maxModel = 256;
 const oneRequest: Costs = { requests: 1 };
 
-/** Describes a POST by its path (without query), content type (`null` = none) and body. Total and linear. */
-export function describeModelCall(path: string, contentType: string | null, body: Buffer): ModelCall {
+/** Describes a POST by its path and query, content type (`null` = none) and body, decoded. Total and linear. */
+export function describeModelCall(pathAndQuery: string, contentType: string | null, body: Buffer): ModelCall {
+  const [path = '', query = ''] = pathAndQuery.split('?', 2);
   const operation = operationOf(path);
   const countsTokens = countingPath.test(path);
   const asked: Asked = { inPath: modelInPath(path), operation };
-  const read = readBody(asked, contentType, body);
+  const { model, ...read } = readBody(asked, contentType, body);
   return {
-    model: asked.inPath,
+    // Only what has no body to name it in, as sound and offers of sessions, names its model in the query.
+    model: model ?? asked.inPath ?? modelName(new URLSearchParams(query).get('model')),
     tier: '',
     costs: oneRequest,
     guess: null,
@@ -69,19 +71,25 @@ function readBody(asked: Asked, contentType: string | null, body: Buffer): Parti
     contentType ?? '',
   );
   if (boundary !== null) return readForm(asked, formFields(body, boundary[1] ?? boundary[2] ?? ''));
-  // SDKs always name JSON; a missing type is given the benefit of the doubt.
-  if (contentType !== null && !/^application\/(?:[\w.-]+\+)?json\b/i.test(contentType)) return {};
+  if (!isJson(contentType) && !looksLikeJson(body)) return {};
   if (body.length > maxParsedBody) return readLarge(asked, body);
-  const parsed = parseJson(body.toString('utf8'), maxParsedBody);
+  const parsed = parseJson(body.toString('utf8').replace(/^\uFEFF/, ''), maxParsedBody);
   if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
   const { beginning, ...prompt } = readPrompt(parsed);
   return {
-    model: asked.inPath ?? modelName(stringAt(parsed, 'model')),
+    model: asked.inPath ?? modelName(stringAt(parsed, 'model') ?? stringAt(parsed, 'model_id')),
     tier: tierOf(parsed),
     ...chargeOf(asked.operation, prompt, parsed),
     beginning,
   };
 }
+
+/** SDKs always name JSON; a missing type is given the benefit of the doubt. */
+const isJson = (contentType: string | null): boolean =>
+  contentType === null || /^application\/(?:[\w.-]+\+)?json\b/i.test(contentType);
+
+/** Browsers and scripts send JSON as text. */
+const looksLikeJson = (body: Buffer): boolean => /^\uFEFF?\s*\{/.test(body.toString('utf8', 0, 256));
 
 /** Of a form only what an image costs is known. */
 function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, string>): Partial<ModelCall> {
@@ -91,22 +99,30 @@ function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, stri
   return { model, costs: chargeOf(operation, readPrompt({ prompt }), { n }).costs };
 }
 
-/** Where the model and the output limits of a body that is not parsed are looked for, bytes from either end. */
+/** Where the output limits of a body that is not parsed are looked for, and its model first, bytes from either end. */
 const endsRead = 16_384;
 
-/** Too large to parse: text is what is not base64, the model and the limits of the output are looked for at both ends. */
+const statedModel = /"model(?:_id)?"\s*:\s*"([^"\\]{1,256})"/;
+
+/** Too large to parse: text is what is not base64; the model and the limits of the output are looked for at both ends. */
 function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCall> {
   const { runs, bytes } = base64In(body);
   const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
   const limits = ends.matchAll(/"(max_(?:completion_|output_)?tokens)"\s*:\s*(\d{1,9})\b/g);
   return {
-    model: inPath ?? /"model"\s*:\s*"([^"\\]{1,256})"/.exec(ends)?.[1] ?? null,
+    model: inPath ?? statedModel.exec(ends)?.[1] ?? modelInside(body),
     ...chargeOf(
       operation,
       { chars: body.length - bytes, images: runs, tokens: 0, marked: 0 },
       Object.fromEntries(Array.from(limits, ([, name = '', count]) => [name, Number(count)])),
     ),
   };
+}
+
+/** The first member `model` with a text as its value. Inside a text its quotes would be escaped. */
+function modelInside(body: Buffer): string | null {
+  const at = body.indexOf('"model"');
+  return statedModel.exec(body.toString('utf8', at, at < 0 ? 0 : at + 2 * maxModel))?.[1] ?? null;
 }
 
 /** No word and no number is that long: a run of so many characters of base64 is no text. */
@@ -298,10 +314,22 @@ function operationOf(path: string): Operation {
 /** Providers give what only counts tokens a limit of its own. */
 const countingPath = /(?:[:/]count[-_]?tokens|\/responses\/input_tokens|\/(?:de)?tokenize)$/i;
 
-/** Azure names the deployment and Gemini the model in the path; it then is what the quota belongs to. */
+/** Where providers name a model, or what stands for one, in the path; the quota belongs to that. */
+const modelPaths: readonly RegExp[] = [
+  /\/deployments\/([^/]{1,256})\//, // Azure
+  /\/(?:models|tunedModels|endpoints)\/([^/:]{1,256}):/, // Gemini, Vertex AI
+  /^\/model\/([^/]{1,256})\/[^/]+$/, // Bedrock
+  /\/models\/([^/:]{1,128}\/[^/:]{1,128})\/(?:predictions|pipeline\/[^/]+)$/, // Replicate, Hugging Face
+  /\/hf-inference\/models\/([^/:]{1,128}\/[^/:]{1,128})$/,
+  /\/ai\/run\/(@?[^:]{1,256})$/, // Cloudflare
+];
+
 function modelInPath(path: string): string | null {
-  const found = /\/deployments\/([^/]{1,256})\//.exec(path) ?? /\/models\/([^/:]{1,256}):/.exec(path);
-  return found === null ? null : decoded(found[1] ?? '');
+  for (const pattern of modelPaths) {
+    const name = pattern.exec(path)?.[1];
+    if (name !== undefined) return decoded(name);
+  }
+  return null;
 }
 
 /** A stray percent sign leaves the raw spelling, which still distinguishes models. */
@@ -393,7 +421,7 @@ function formFields(body: Buffer, boundary: string): ReadonlyMap<string, string>
     const next = body.indexOf(`\r\n${delimiter}`, start);
     if (next < 0) break;
     const [head = '', value] = splitPart(body, start, next);
-    const name = /\bname="([^"]{1,100})"/i.exec(head)?.[1];
+    const [, quoted, name = quoted] = /\bname=(?:"([^"]{1,100})"|([^\s;"]{1,100}))/i.exec(head) ?? [];
     const isFile = /;\s*filename\*?=/i.test(head);
     if (name !== undefined && value !== undefined && !isFile && !fields.has(name)) fields.set(name, value);
     at = next + 2;

@@ -111,6 +111,9 @@ async function readModelResponse(
     if (start.refusal !== null) return { body: start.body, feedback: start.refusal, bodyFeedback: null };
     return watched(start.body, encoding, beforeOutput(judge(null)), clock);
   }
+  // Bedrock's stream: frames with JSON inside.
+  if (/^application\/vnd\.amazon\.eventstream\b/i.test(type))
+    return watched(body, encoding, beforeOutput(judge(null)), clock);
   const isRead = method === 'POST' && (isJson(type) || isJsonLines(type) || isUntyped(type));
   const length = fields.get('content-length') ?? '';
   const whole = arrived(body, length);
@@ -153,8 +156,10 @@ function watched(body: Readable, encoding: string, head: Feedback, clock: Clock)
   let onThrottle = (_feedback: Feedback): void => {};
   let lateError: Feedback | null = null;
   let members = noUsage;
+  const onFound = (found: string): void => void (members = withUsageIn(members, found));
   const text = new PassingText(
-    { name: '"usage', isLine: false, onFound: (found) => (members = withUsageIn(members, found)) },
+    { name: '"usage', isLine: false, onFound },
+    { name: '"eval_count"', isLine: false, onFound },
     {
       name: '"error"',
       isLine: true,

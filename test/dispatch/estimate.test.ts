@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { brotliCompressSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
 import fc from 'fast-check';
 import type { UpstreamKind } from '../../src/call.ts';
 import { describeCall, type CallDescription } from '../../src/dispatch/estimate.policy.ts';
@@ -144,6 +145,7 @@ describe('the estimate of an image call', () => {
     ]);
     expect(edit(body)).toMatchObject({ model: 'gpt-image-1', costs: { requests: 1, tokens: 2, images: 2 } });
     expect(edit(body, 'multipart/form-data; boundary="b0"').model).toBe('gpt-image-1');
+    expect(edit(form([field('model', 'm').replace('"model"', 'model')])).model).toBe('m');
   });
 
   test('never reads a file as a field, whatever its name', () => {
@@ -178,6 +180,63 @@ describe('the model of a call', () => {
     expect(post(path, { model: 'other' }).model).toBe('my-gpt');
     expect(post('/openai/deployments/a%/embeddings', {}).model).toBe('a%');
   });
+
+  test.each([
+    ['/v1beta/models/m-1:generateContent', 'm-1'],
+    ['/v1beta/tunedModels/mine-1:generateContent', 'mine-1'],
+    ['/v1/projects/p/locations/eu/publishers/anthropic/models/claude:streamRawPredict', 'claude'],
+    ['/v1/projects/p/locations/eu/endpoints/42:predict', '42'],
+    ['/model/anthropic.claude-v2%3A0/converse', 'anthropic.claude-v2:0'],
+    ['/model/arn%3Aaws%3Abedrock%3A1%2Fprofile/invoke', 'arn:aws:bedrock:1/profile'],
+    ['/hf-inference/models/org/m/pipeline/feature-extraction', 'org/m'],
+    ['/hf-inference/models/org/m', 'org/m'],
+    ['/v1/models/owner/m/predictions', 'owner/m'],
+    ['/client/v4/accounts/a/ai/run/@cf/meta/m', '@cf/meta/m'],
+    ['/v1/realtime/calls?model=m-2', 'm-2'],
+    ['/models/chat/completions?api-version=1', null],
+  ])('is read from %s', (path, model) => {
+    expect(post(path, {}).model).toBe(model);
+  });
+
+  test('stands in the query where the body is no document', () => {
+    expect(call('language-model', 'POST', '/v1/listen?model=nova', 'RIFF', 'audio/wav').model).toBe('nova');
+  });
+
+  const coded = (coding: string, body: Buffer) =>
+    describeCall('language-model', {
+      method: 'POST',
+      path: '/v1/responses',
+      contentType: 'application/json',
+      rawFields: ['Content-Encoding', coding],
+      body,
+    });
+  const document = JSON.stringify({ model: 'm', input: 'hi' });
+  test.each([
+    ['gzip', gzipSync(document)],
+    ['deflate', deflateSync(document)],
+    ['br', brotliCompressSync(document)],
+    ['zstd', zstdCompressSync(document)],
+  ])('is read from a body in %s', (coding, body) => {
+    expect(coded(coding, body)).toMatchObject({ model: 'm', costs: { requests: 1, tokens: 4 } });
+  });
+
+  test('is unknown where a body in gzip is damaged or decodes to more than 4 MiB', () => {
+    expect(coded('gzip', gzipSync(document).subarray(0, 20)).model).toBeNull();
+    const bomb = gzipSync(JSON.stringify({ model: 'm', input: 'x'.repeat(4_194_304) }));
+    expect(coded('gzip', bomb).model).toBeNull();
+  });
+
+  test('is read from JSON that is sent as text, or begins with a byte order mark', () => {
+    const text = call('language-model', 'POST', '/v1/chat/completions', document, 'text/plain;charset=UTF-8');
+    expect([text.model, post('/v1/chat/completions', `\uFEFF${document}`).model]).toEqual(['m', 'm']);
+  });
+
+  test.each([{ model: 'voice', model_id: 'other' }, { model_id: 'voice' }])(
+    'is `model`, or `model_id` without it: %j',
+    (body) => {
+      expect(post('/v1/text-to-speech/v1', body).model).toBe('voice');
+    },
+  );
 
   test.each([{}, { model: 7 }, { model: '' }, { model: 'x'.repeat(257) }])(
     'is unknown for the body %.40j',
@@ -257,12 +316,13 @@ describe('the estimate of an unreadable body', () => {
     },
   );
 
-  test('comes with the model when that stands at either end of an unparsed body', () => {
+  test('comes with the model wherever that stands in an unparsed body', () => {
     const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
     const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
     for (const body of [
       `{"model":"m1","messages":${text}}`,
       `{"messages":${text},"model":"m1","tools":${tools}}`,
+      `{"messages":${text},"model":"m1","tools":${text}}`,
     ])
       expect(post('/v1/chat/completions', body).model).toBe('m1');
   });

@@ -1,7 +1,14 @@
 /** What is read beside a response, of whatever it decodes to, is bounded by counts: bytes decoded, decoders at work. */
 import { randomBytes } from 'node:crypto';
 import { PassThrough, Readable } from 'node:stream';
-import { brotliCompressSync, constants, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
+import {
+  brotliCompressSync,
+  constants,
+  deflateRawSync,
+  deflateSync,
+  gzipSync,
+  zstdCompressSync,
+} from 'node:zlib';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { decoded, decodingNow } from '../../src/dispatch/decoding.ts';
@@ -46,6 +53,7 @@ const codings: readonly [string, (bytes: Buffer) => Buffer][] = [
   ['gzip', (bytes) => gzipSync(bytes)],
   ['x-gzip', (bytes) => gzipSync(bytes)],
   ['deflate', (bytes) => deflateSync(bytes)],
+  ['deflate', (bytes) => deflateRawSync(bytes)],
   ['br', (bytes) => brotliCompressSync(bytes, brotli(22))],
   ['zstd', (bytes) => zstdCompressSync(bytes)],
 ];

@@ -1,6 +1,6 @@
 /**
  * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
- * Azure, Groq, Mistral, Anthropic, Gemini and Bedrock.
+ * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama.
  *
  * Owns: finding `usage` in a text that may be cut, and which of its tokens a provider counts. Does not own: reading
  * bodies (`read-response.ts`) and charging (`spent.policy.ts`). Invariant: a member that is missing or no
@@ -24,8 +24,8 @@ const cachedIsFree = 'x_groq';
 
 /** `known` with what this text (a response, its end, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
-  if (!text.includes('"usage')) return known;
-  const found = lastUsage(text) ?? wholeUsage(text);
+  if (!/"(?:usage|billed_units"|eval_count")/.test(text)) return known;
+  const found = lastUsage(text) ?? wholeUsage(text) ?? usageOfOllama(text);
   if (found === null) return known;
   const counted = Object.entries(found).filter(([, value]) => value !== null);
   const mark = text.includes(groqMark) ? { [cachedIsFree]: true } : {};
@@ -33,7 +33,19 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
 }
 
 const lastUsage = (text: string): JsonRecord | null =>
-  lastObject(text, 'usage', isUsage) ?? lastObject(text, 'usageMetadata', isUsage);
+  lastObject(text, 'usage', isUsage) ??
+  lastObject(text, 'usageMetadata', isUsage) ??
+  lastObject(text, 'billed_units', isUsage);
+
+/** Ollama counts among the members of its last line. */
+function usageOfOllama(text: string): JsonRecord | null {
+  const count = (name: string): number | null => {
+    const found = new RegExp(`"${name}"\\s*:\\s*(\\d{1,12})\\b`).exec(text)?.[1];
+    return found === undefined ? null : Number(found);
+  };
+  const output = count('eval_count');
+  return output === null ? null : { prompt_tokens: count('prompt_eval_count'), completion_tokens: output };
+}
 
 /** Members may come in any order: of a text that is whole, `usage` may stand before the rest. */
 function wholeUsage(text: string): JsonRecord | null {

@@ -27,6 +27,16 @@ describe('the usage reported by a response', () => {
       { prompt: 100, kept: 0, input: 100, output: 20, total: 120 },
     ],
     [
+      'Cohere',
+      { text: 'x', meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } },
+      { prompt: 40, kept: 0, input: 40, output: 60, total: 100 },
+    ],
+    [
+      'Ollama',
+      '{"done":false}\n{"model":"m","done":true,"prompt_eval_count":40,"eval_count":60}\n',
+      { prompt: 40, kept: 0, input: 40, output: 60, total: 100 },
+    ],
+    [
       'Responses: cached tokens count',
       {
         usage: {
