@@ -14,12 +14,18 @@ export interface ReturningInput {
   /** Lower-case names of the fields in which an API key may come: whoever caches the response must tell them apart. */
   readonly keyFields: readonly string[];
   readonly cookies: CookieScope;
-  /** Set for calls of the `/via/` form. */
-  readonly via: ViaRewrite | null;
+  readonly links: Links;
 }
 
-/** How to keep a client that follows links on its way through Sluice. */
+/** How a client that follows links of the response stays on its way. */
+export type Links =
+  /** A call of the `/via/` form: links to the upstream lead through Sluice. */
+  | ViaRewrite
+  /** A call of the `/proxy` form: a relative `Location` would be taken for a path of Sluice. The URL that was called. */
+  | { readonly form: 'proxy'; readonly target: string };
+
 export interface ViaRewrite {
+  readonly form: 'via';
   /** Origin of the call, `scheme://host`: base of references without a host. */
   readonly origin: string;
   /**
@@ -34,7 +40,7 @@ const notNameable = new Set(['content-length', 'content-type', 'content-encoding
 
 /** Cleans a response's fields. Returns name and value alternating, ready for `writeHead`. */
 export function returningFields(input: ReturningInput): string[] {
-  const { rawFields, status, via } = input;
+  const { rawFields, status, links } = input;
   const named = namedByConnection(rawFields);
   const fields: string[] = [];
   const cacheControl: string[] = [];
@@ -52,7 +58,8 @@ export function returningFields(input: ReturningInput): string[] {
       if (cookie !== null) fields.push(name, cookie);
     } else if (lower === 'cache-control') cacheControl.push(value);
     else if (lower === 'vary') vary.push(value);
-    else fields.push(name, via === null ? value : rewritten(lower, value, via));
+    else
+      fields.push(name, links.form === 'via' ? rewritten(lower, value, links) : located(lower, value, links));
   }
   fields.push('Cache-Control', privateCacheControl(cacheControl), 'Vary', varyWith(vary, input.keyFields));
   // RFC 9110 §15.3.6: a 205 has no content, and says so because its framing allows one.
@@ -69,8 +76,12 @@ function rewritten(name: string, value: string, via: ViaRewrite): string {
   if (name === 'location' || name === 'content-location') return rewriteUrl(value, via);
   // Link targets stand in angle brackets and cannot contain one themselves.
   if (name === 'link') return value.replace(/<([^<>]*)>/g, (_, url: string) => `<${rewriteUrl(url, via)}>`);
-  return value;
+  // What begins with an origin is the address of something: of an upload, an operation, a file. Origins for browsers are not followed.
+  return /^https?:\/\//i.test(value) && !name.startsWith('access-control-') ? rewriteUrl(value, via) : value;
 }
+
+const located = (name: string, value: string, { target }: { readonly target: string }): string =>
+  name === 'location' ? (URL.parse(value, target)?.href ?? value) : value;
 
 const withAuthority = /^(?:https?:)?\/\/[^/?#]+/i;
 

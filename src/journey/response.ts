@@ -5,7 +5,7 @@
 import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call.ts';
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { cookieScope } from '../dispatch/cookies.policy.ts';
-import { returningFields, type ViaRewrite } from '../dispatch/response-fields.policy.ts';
+import { returningFields, type Links } from '../dispatch/response-fields.policy.ts';
 import { failureWords } from '../dispatch/transport-error.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
@@ -54,9 +54,12 @@ export function fieldsForClient(
   addsRateLimit: boolean,
 ): Outcome['fields'] {
   const { keyFields, routes } = egress;
-  const via = call.form === 'via' ? viaRewrite(call, route, routes) : null;
+  const links: Links =
+    call.form === 'via'
+      ? viaRewrite(call, route, routes)
+      : { form: 'proxy', target: route.origin + route.pathAndQuery };
   const cookies = cookieScope(call, route.pathAndQuery, route.upstream.cookies);
-  return returningFields({ rawFields, status, addsRateLimit, keyFields, cookies, via });
+  return returningFields({ rawFields, status, addsRateLimit, keyFields, cookies, links });
 }
 
 /** How links of the same upstream lead the client back to us. */
@@ -64,13 +67,13 @@ function viaRewrite(
   { rawFields }: Pick<Call, 'rawFields'>,
   { upstream, origin }: Route,
   routes: RouteFinder,
-): ViaRewrite {
+): Links {
   const own = ownOrigin(rawFields);
   const baseFor = (url: URL): string | null => {
     const prefix = routes.viaPrefix(upstream, url);
     return prefix === null ? null : own + prefix;
   };
-  return { origin, baseFor };
+  return { form: 'via', origin, baseFor };
 }
 
 /**

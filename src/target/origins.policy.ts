@@ -79,11 +79,28 @@ function parentOf(hostname: string): string {
 
 /**
  * The `/via/` prefix under which an origin of this upstream is reached, or `null` when the URL is not one of its
- * origins. Without a trailing slash; append the raw path.
+ * origins. Where TLS ends before the upstream, it writes `http:` for itself, and no port: then the scheme does not matter, and no port
+ * stands for that of its one origin with this host. Without a trailing slash; append the raw path.
  */
 export function viaPrefix(index: OriginIndex, upstream: UpstreamSettings, url: URL): string | null {
-  const match = matchOrigin(index, url, (candidate) => candidate === upstream);
-  if (match === null) return null;
-  const single = upstream.origins.length === 1 && !match.pattern.wildcard;
-  return single ? `/via/${upstream.name}` : `/via/${upstream.name}/${url.host}`;
+  for (const written of [url, withOtherScheme(url), ...withoutPort(upstream, url)]) {
+    const match = matchOrigin(index, written, (candidate) => candidate === upstream);
+    if (match === null) continue;
+    const single = upstream.origins.length === 1 && !match.pattern.wildcard;
+    return single ? `/via/${upstream.name}` : `/via/${upstream.name}/${written.host}`;
+  }
+  return null;
+}
+
+function withoutPort({ origins }: UpstreamSettings, { port, hostname }: URL): readonly URL[] {
+  const same = origins.filter(({ wildcard, host }) => !wildcard && host.toLowerCase() === hostname);
+  return port === '' && same.length === 1
+    ? same.map(({ scheme, host, port: own }) => new URL(`${scheme}://${host}:${own}`))
+    : [];
+}
+
+function withOtherScheme(url: URL): URL {
+  const other = new URL(url);
+  other.protocol = url.protocol === 'https:' ? 'http:' : 'https:';
+  return other;
 }

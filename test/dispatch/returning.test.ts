@@ -10,7 +10,7 @@ const everything = (rawFields: readonly string[], changes: Partial<ReturningInpu
     addsRateLimit: true,
     keyFields,
     cookies: { kind: 'unchanged' },
-    via: null,
+    links: { form: 'proxy', target: 'https://acme.shop.example/orders/1?a=b' },
     ...changes,
   });
 
@@ -166,11 +166,12 @@ describe('what caches are told', () => {
 
 describe('URLs in responses to /via/ calls', () => {
   const via: ViaRewrite = {
+    form: 'via',
     origin: 'https://acme.shop.example',
     baseFor: (url) =>
       url.protocol === 'https:' && url.host.endsWith('.shop.example') ? `https://gate.example/via/shop/${url.host}` : null,
   };
-  const value = (name: string, text: string): string | undefined => everything([name, text], { via })[1];
+  const value = (name: string, text: string): string | undefined => everything([name, text], { links: via })[1];
   test.each([
     ['https://acme.shop.example/a?b=c%2f#d', 'https://gate.example/via/shop/acme.shop.example/a?b=c%2f#d'],
     ['https://other.shop.example/a', 'https://gate.example/via/shop/other.shop.example/a'],
@@ -194,8 +195,24 @@ describe('URLs in responses to /via/ calls', () => {
       '<https://gate.example/via/shop/acme.shop.example/p?page_info=a>; rel="previous", <https://cdn.example/x>; rel="icon", <https://gate.example/via/shop/acme.shop.example/p?b>; rel="next"',
     );
   });
-  test('stay as they are in other fields and for other call forms', () => {
-    expect(value('X-Link', 'https://acme.shop.example/')).toBe('https://acme.shop.example/');
-    expect(returning(['Location', 'https://acme.shop.example/'])).toEqual(['Location', 'https://acme.shop.example/']);
+  test.each(['X-Goog-Upload-URL', 'Operation-Location', 'Azure-AsyncOperation', 'x-next'])('are rewritten in %s', (name) => {
+    expect(value(name, 'https://acme.shop.example/up?id=1')).toBe('https://gate.example/via/shop/acme.shop.example/up?id=1');
+    expect(value(name, 'https://cdn.example/up')).toBe('https://cdn.example/up');
+    expect(value(name, '/up')).toBe('/up');
+    expect(value(name, 'see https://acme.shop.example/')).toBe('see https://acme.shop.example/');
+  });
+  test('stay as they are where they say which pages may read the response', () => {
+    expect(value('Access-Control-Allow-Origin', 'https://acme.shop.example')).toBe('https://acme.shop.example');
   });
 }); // prettier-ignore
+
+test.each([
+  ['/orders/2', 'https://acme.shop.example/orders/2'],
+  ['../carts?x=1#y', 'https://acme.shop.example/carts?x=1#y'],
+  ['?page=2', 'https://acme.shop.example/orders/1?page=2'],
+  ['https://acme.shop.example/a%2fb', 'https://acme.shop.example/a%2fb'],
+  ['https://cdn.example/x', 'https://cdn.example/x'],
+  ['https://[broken/', 'https://[broken/'],
+])('a Location %j in the response to a /proxy call leads the client to %j', (text, expected) => {
+  expect(returning(['Location', text])).toEqual(['Location', expected]);
+});

@@ -367,12 +367,21 @@ describe('a /via/ path', () => {
     [shop, 'https://api.shop.example/a', '/via/shop'],
     [shop, 'https://evil.example/a', null],
     [shop, 'mailto:x@api.shop.example', null],
+    [shop, 'http://api.shop.example/a', '/via/shop'],
+    [shop, 'http://api.shop.example:8080/a', null],
     [stores, 'https://acme.shop.example/a', '/via/stores/acme.shop.example'],
+    [stores, 'http://acme.shop.example/a', '/via/stores/acme.shop.example'],
     [stores, 'https://api.shop.example/a', null],
     [mixed, 'https://b.example:8443/a', '/via/mixed/b.example:8443'],
+    [mixed, 'http://b.example:8443/a', '/via/mixed/b.example:8443'],
+    [mixed, 'http://b.example/a', '/via/mixed/b.example:8443'],
+    [mixed, 'http://b.example:81/a', null],
   ])('of an origin leads back to its upstream (sample %#)', (upstream, url, expected) => {
     const prefix = viaPrefix(all, upstream, new URL(url));
     expect(prefix).toBe(expected);
-    if (prefix !== null) expect(via(`${prefix}/a`)).toBe(`${upstream.name} ${new URL(url).origin} /a`);
+    if (prefix !== null)
+      expect(via(`${prefix}/a`)).toBe(
+        `${upstream.name} ${new URL(url.replace(/^http:/, 'https:')).origin} /a`,
+      );
   });
 });
