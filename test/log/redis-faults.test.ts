@@ -235,15 +235,15 @@ test('a replica that was kept from hearing for longer than entries are kept join
   expect(far.events.filter((event) => event === 'restored')).toHaveLength(2);
 });
 
-/** Gives the last entry but one the mark of another history. */
-async function spoilMark(control: ReturnType<typeof operator>): Promise<void> {
+/** The last entry but one reads well, and is not the one of which its mark was made. */
+async function forgeAuthor(control: ReturnType<typeof operator>): Promise<void> {
   const entry = String(await control.lindex(keys.log, -2));
-  await control.lset(keys.log, -2, entry.replace(/^(\d+) \w+/, '$1 0123456789'));
+  await control.lset(keys.log, -2, entry.replace(/^((?:\S+ ){4})\S+/, '$1nobody'));
 }
 
 test.each([
   ['entry', (control) => control.lset(keys.log, -1, 'nobody wrote this')],
-  ['mark', (control) => spoilMark(control)],
+  ['author of an entry', (control) => forgeAuthor(control)],
   ['entry too many', (control) => control.rpush(keys.log, 'nobody wrote this')],
   ['list of entries', (control) => control.set(keys.log, 'of another application')],
   ['head', (control) => control.set(keys.head, 'of another application')],

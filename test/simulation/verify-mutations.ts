@@ -1,21 +1,20 @@
 /**
- * `npm run verify:mutations [-- <words of a mutation's name>]`: applies every one-line change of `mutations.ts`,
- * `replicas/mutations.ts` and `guard-mutations.ts` to a copy of the product, and asks who finds it: the histories of one
- * process, those of several replicas, the unit tests of the policies, or those of the guards. Prints a row for each change: the
- * invariant that the line keeps, the change, its file, and who found it. Fails when a change is found by nobody and has no reason
- * to survive; and before the first run, when no change has the words, or a line that is to be changed is not in the sources.
+ * `npm run verify:mutations [-- <words of a mutation's name, or of its file's>]`: applies every change of the tables in `mutations/` to a
+ * copy of the product, and asks who finds it: the histories of one process, those of several replicas, the unit tests of the policies,
+ * the test that the row names, or the tests of the guards. Prints a row for each change: the invariant that the line keeps, the change,
+ * its file, and who found it. Fails when a change is found by nobody and has no reason to survive; and before the first run, when no
+ * change has the words, or a text that is to be changed is not in the sources, is there twice, or leaves no program.
  */
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { stripTypeScriptTypes } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
-import { guardMutations } from './guard-mutations.ts';
-import { mutations, type Mutation } from './mutations.ts';
+import { readTable, type Change, type Mutation, type Table } from './mutations/read.ts';
 import { describedFrom } from './plan-described.ts';
-import { replicaMutations } from './replicas/mutations.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
@@ -24,6 +23,8 @@ const copied = ['src', 'presets', 'simulators', 'test', 'jest.config.mjs'];
 const workers = 2;
 /** A run that needs more processor time than this does not end. Wall time would say how busy the machine is. Seconds. */
 const maxProcessorSeconds = 300;
+/** What a test waits for that never comes costs no processor time. Milliseconds. */
+const maxTestMs = 60_000;
 
 interface Found {
   readonly mutation: Mutation;
@@ -65,7 +66,8 @@ const unitTests =
   async (copy) => {
     const report = join(copy, 'report.json');
     const jest = join(root, 'node_modules/jest/bin/jest.js');
-    const args = ['--experimental-vm-modules', jest, ...paths, '-w=1', '--json', `--outputFile=${report}`];
+    const options = ['-w=1', `--testTimeout=${maxTestMs}`, '--json', `--outputFile=${report}`];
+    const args = ['--experimental-vm-modules', jest, ...paths, ...options];
     await rm(report, { force: true });
     try {
       await limited(args, copy);
@@ -83,11 +85,11 @@ const unitTests =
   };
 
 /**
- * The unit tests of the policies, of admission, of presence, a reload, kept grants, lost tickets and stalled replicas over Redis, of
- * the order and the overlaps of calls without it, and those of the guards.
+ * The unit tests of the policies, of admission, of presence, serialized calls and stalled replicas over Redis, of the order and the overlaps
+ * of calls without it, and those of the replicas of a log.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(order|overlaps)|limiter/redis/(kept-grants|lost-tickets|presence|reload|stalled-replica)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
+  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(presence|serialized-calls|stalled-replica)|limiter/shared/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );
@@ -103,40 +105,51 @@ interface Report {
   }[];
 }
 
-const plan = [
-  ...mutations.map((mutation) => ({
-    mutation,
-    finders:
-      mutation.isDescribed === true
-        ? [one(describedFrom, 2_000), unit]
-        : [one(1, 700), unit, several(1, 400), one(701, 2_300)],
-  })),
-  ...replicaMutations.map((mutation) => ({
-    mutation,
-    finders:
-      mutation.isDescribed === true
-        ? [several(describedFrom, 1_200), unit]
-        : [several(1, 1_200), unit, several(1_201, 2_000)],
-  })),
-  ...guardMutations.map((mutation) => ({ mutation, finders: [guards, wire] })),
-];
+/** Who is asked for the changes of a table, one after the other. */
+const findersOf: Readonly<Record<Table, (mutation: Mutation) => readonly Finder[]>> = {
+  'one-process': () => [one(1, 700), unit, several(1, 400), one(701, 2_300)],
+  'one-process-described': () => [one(describedFrom, 2_000), unit],
+  replicas: () => [several(1, 1_200), unit, several(1_201, 2_000)],
+  'replicas-described': () => [several(describedFrom, 1_200), unit],
+  log: ({ test }) => [unitTests(`test/${test}.test.ts`)],
+  guards: () => [guards, wire],
+};
+
+const plan = (Object.keys(findersOf) as Table[]).flatMap((table) =>
+  readTable(table).map((mutation) => ({ mutation, finders: findersOf[table](mutation) })),
+);
 
 const wanted = argv.slice(2).join(' ');
-const chosen = plan.filter(({ mutation }) => mutation.what.includes(wanted));
-if (chosen.length === 0) throw new Error(`no mutation has "${wanted}" in its name`);
-const rewritten = chosen.filter(
-  ({ mutation: { file, find } }) => !readFileSync(join(root, file), 'utf8').includes(find),
+const chosen = plan.filter(({ mutation: { what, changes } }) =>
+  [what, ...changes.map(({ file }) => file)].some((name) => name.includes(wanted)),
 );
-if (rewritten.length > 0) {
-  const rows = rewritten.map(
-    ({ mutation: { what, file } }) => `"${what}": ${file} has no such line any more`,
-  );
-  throw new Error(`${rewritten.length} mutations change nothing:\n${rows.join('\n')}`);
+if (chosen.length === 0) throw new Error(`no mutation has "${wanted}" in its name or file`);
+/** Why the change cannot be made; `null` = it can. */
+function problemOf({ file, find, put }: Change): string | null {
+  const parts = readFileSync(join(root, file), 'utf8').split(find);
+  if (parts.length === 1) return 'has no such text any more';
+  // Another place would be changed instead of the one that is meant.
+  if (parts.length > 2) return 'has the text more than once';
+  try {
+    // What is no program would be found by whatever imports it.
+    if (file.endsWith('.ts')) stripTypeScriptTypes(parts.join(put));
+    return null;
+  } catch {
+    return 'is no program with the change';
+  }
 }
+const problems = chosen.flatMap(({ mutation: { what, changes } }) =>
+  changes.flatMap((change) => {
+    const problem = problemOf(change);
+    return problem === null ? [] : [`"${what}": ${change.file} ${problem}`];
+  }),
+);
+if (problems.length > 0)
+  throw new Error(`${problems.length} changes cannot be made:\n${problems.join('\n')}`);
 const queue = [...chosen];
 const found: Found[] = [];
 
-const unchanged = { keeps: '0', what: 'nothing', file: 'src/call.ts', find: '/**', put: '/**' };
+const unchanged: Mutation = { keeps: '0', what: 'nothing', changes: [], test: null, survives: null };
 if (wanted === '')
   queue.unshift({ mutation: unchanged, finders: [one(1, 200), unit, several(1, 200), guards, wire] });
 await Promise.all(Array.from({ length: workers }, work));
@@ -145,8 +158,8 @@ const [asItStands] = wrong < 0 ? [] : found.splice(wrong, 1);
 if (asItStands !== undefined && asItStands.by !== null) {
   throw new Error(`the product as it stands is found wrong: ${asItStands.by}`);
 }
-const survivors = found.filter(({ by, mutation }) => by === null && mutation.survives === undefined);
-const known = found.filter(({ by, mutation }) => by === null && mutation.survives !== undefined);
+const survivors = found.filter(({ by, mutation }) => by === null && mutation.survives === null);
+const known = found.filter(({ by, mutation }) => by === null && mutation.survives !== null);
 stdout.write(
   `mutations: ${found.filter(({ by }) => by !== null).length} found, ${known.length} survive for a reason, ${survivors.length} found by nobody\n`,
 );
@@ -164,9 +177,10 @@ async function work(): Promise<void> {
     for (let next = queue.shift(); next !== undefined; next = queue.shift()) {
       const by = await withMutation(copy, next.mutation, next.finders);
       found.push({ mutation: next.mutation, by });
-      const { keeps, what, file, survives } = next.mutation;
+      const { keeps, what, changes, survives } = next.mutation;
+      const files = changes.map(({ file }) => file).join(', ');
       stdout.write(
-        `${keeps.padStart(2)} | ${what} | ${file} | ${by ?? (survives === undefined ? 'NOBODY' : `nobody: ${survives}`)}\n`,
+        `${keeps.padStart(2)} | ${what} | ${files} | ${by ?? (survives === null ? 'NOBODY' : `nobody: ${survives}`)}\n`,
       );
     }
   } finally {
@@ -176,15 +190,16 @@ async function work(): Promise<void> {
 
 async function withMutation(
   copy: string,
-  { file, find, put }: Mutation,
+  { changes }: Mutation,
   finders: readonly Finder[],
 ): Promise<string | null> {
-  const path = join(copy, file);
-  const source = await readFile(join(root, file), 'utf8');
-  await writeFile(
-    path,
-    source.replace(find, () => put),
-  );
+  for (const { file, find, put } of changes) {
+    const source = await readFile(join(copy, file), 'utf8');
+    await writeFile(
+      join(copy, file),
+      source.replace(find, () => put),
+    );
+  }
   try {
     for (const finder of finders) {
       const by = await finder(copy);
@@ -192,7 +207,7 @@ async function withMutation(
     }
     return null;
   } finally {
-    await writeFile(path, source);
+    for (const { file } of changes) await cp(join(root, file), join(copy, file));
   }
 }
 

@@ -21,13 +21,9 @@ test('keys that carry no version keep their meaning', () => {
   const headers = ['consume', 'giveback', 'slots', 'restore', 'presence'].map(
     (name) => `${name} ${/^KEYS.*$/m.exec(read(name))?.[0] ?? ''}`,
   );
-  const formats = [
-    ...headers,
-    sendsKey('c'),
-    dayKey('c'),
-    replicasKey,
-    replicaChannel(replicaId('r')),
-  ].join('\n');
+  const formats = [...headers, sendsKey('c'), dayKey('c'), replicasKey, replicaChannel(replicaId('r'))].join(
+    '\n',
+  );
   if (digest(formats) === pinnedUnversioned) return;
   throw new Error(
     `Keys that old and new replicas share have changed (${digest(formats)} instead of ${pinnedUnversioned}). Give what ` +

@@ -138,6 +138,74 @@ test('a cancelled call is never granted, wherever it stands', async () => {
   expect(a.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
 });
 
+test('a cancelled call is ahead of nobody', async () => {
+  await a.admit('first', serial);
+  await a.admit('gone', serial);
+  await world.pass(5);
+  await b.admit('waits', serial);
+  await a.limiter.cancel(bucket, ticketId('gone'));
+  expect(await b.limiter.forecast(bucket, ticketId('waits'))).toMatchObject({ ahead: 0 });
+});
+
+test('a call that is cancelled while the guard of its lane is asked is not sent, and the lane is free', async () => {
+  let agree = (): void => {};
+  const agrees = new Promise<void>((done) => (agree = done));
+  const c = world.replica('c', {
+    guard: {
+      take: (call, keepMs) => agrees.then(() => world.guard.take(call, keepMs)),
+      free: (call) => world.guard.free(call),
+    },
+  });
+  void c.admit('gone', serial);
+  await world.pass(20);
+  await c.limiter.cancel(bucket, ticketId('gone'));
+  await world.pass(5);
+  expect(world.log.entries.at(-1)?.events).toMatchObject([{ event: { settlement: { kind: 'dropped' } } }]);
+  agree();
+  await world.pass(20);
+  expect(c.granted()).toEqual([]);
+  expect((await a.admit('next', serial)).kind).toBe('granted');
+});
+
+test('a call whose guard took most of its lease goes back to its position', async () => {
+  let slowMs = leaseMs / 2;
+  const c = world.replica('c', {
+    guard: {
+      async take(call, keepMs) {
+        const askedAt = world.clock.monotonic();
+        while (world.clock.monotonic() < askedAt + slowMs) await world.nextStep();
+        return world.guard.take(call, keepMs);
+      },
+      free: (call) => world.guard.free(call),
+    },
+  });
+  void c.admit('one', serial);
+  await world.pass(leaseMs / 2 + 100);
+  expect(c.granted()).toEqual([]);
+  slowMs = 0;
+  await world.pass(leaseMs);
+  expect(c.granted()).toEqual(['one']);
+});
+
+test('a call that is asked about again is not entered again', async () => {
+  await a.admit('first', serial);
+  await a.admit('waits', serial);
+  const before = world.log.entries.length;
+  expect((await a.admit('first', serial)).kind).toBe('granted');
+  expect((await a.admit('waits', serial)).kind).toBe('queued');
+  expect(world.log.entries.length).toBe(before);
+});
+
+test('a call that its client has left does not go back to its lane when it is refused', async () => {
+  await a.admit('left', serial);
+  await b.admit('second', serial);
+  await a.limiter.cancel(bucket, ticketId('left'));
+  await a.settle('left', { kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 0 });
+  await world.pass(100);
+  expect([a.granted(), b.granted()]).toEqual([['left'], ['second']]);
+  expect(a.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+});
+
 test('a call that is cancelled while it is granted gives its place back', async () => {
   void a.admit('gone', serial);
   await a.limiter.cancel(bucket, ticketId('gone'));
@@ -243,6 +311,20 @@ test.each([
   expect(a.granted()).toEqual(['from.busy', 'to.busy', 'earlier', 'moves', 'later']);
 });
 
+test('a call that moves into another log stands by its arrival there', async () => {
+  await a.admit('from.busy', { bucket: 'from', ...serial });
+  await a.admit('to.busy', { bucket: 'to', ...serial });
+  await world.pass(5);
+  const arrivedAt = world.clock.monotonic();
+  await world.pass(5);
+  await a.admit('later', { bucket: 'to', ...serial });
+  await a.admit('moves', { bucket: 'from', ...serial });
+  await a.limiter.move(bucketKey('from'), admission('moves', { bucket: 'to', arrivedAt, ...serial }));
+  await a.settle('to.busy');
+  await world.pass(20);
+  expect(a.granted()).toEqual(['from.busy', 'to.busy', 'moves']);
+});
+
 test('a call that moves is not refused where it comes to', async () => {
   const full = { ...serial, maxQueued: 1 };
   await a.admit('from.busy', { bucket: 'from', ...serial });
@@ -261,6 +343,14 @@ test('a call that moves is not refused where it comes to', async () => {
   expect(a.granted().toSorted()).toEqual(['from.busy', 'moves', 'to.busy', 'waits']);
 });
 
+test('a log with a call is not left, however long the call takes', async () => {
+  await a.admit('long', serial);
+  await world.pass(121_000);
+  await a.settle('long');
+  expect((await a.admit('next', serial)).kind).toBe('granted');
+  expect(a.opened()).toBe(1);
+});
+
 test('a log that nobody uses is left, and joined again with what it knows', async () => {
   const limit = { limit: 1, windowMs: 600_000 };
   await a.admit('one', limit);
@@ -277,7 +367,9 @@ test('a log that nobody uses is left, and joined again with what it knows', asyn
 test('closing takes the waiting calls of the replica out of their lanes', async () => {
   await a.admit('first', serial);
   await a.admit('waits', serial);
+  await world.pass(5);
   await b.admit('other', serial);
+  expect(await b.limiter.forecast(bucket, ticketId('other'))).toMatchObject({ ahead: 1 });
   await a.limiter.close();
   await world.pass(20);
   expect(await b.limiter.forecast(bucket, ticketId('other'))).toMatchObject({ ahead: 0 });

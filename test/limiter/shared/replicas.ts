@@ -133,6 +133,11 @@ export class World {
     return log;
   }
 
+  /** Resolves when some time has passed. */
+  nextStep(): Promise<void> {
+    return new Promise((resolve) => void this.clock.after(stepMs, resolve));
+  }
+
   /** Lets time pass, and everything happen that is due in it. */
   async pass(ms: number): Promise<void> {
     await turn();
