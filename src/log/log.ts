@@ -76,6 +76,9 @@ export interface Log<Event> {
   now(): number;
   /** How long ago the copy was last known to be the whole log, milliseconds. Infinity while it is not joined. */
   staleMs(): number;
-  /** Ends following: the follower hears nothing more. What was appended is still sent; resolves when it was. */
-  close(): Promise<void>;
+  /**
+   * Ends following: the follower hears nothing more. What was appended is still sent; resolves when it was.
+   * @param keptMs how long the log is of use if nothing is appended any more, milliseconds; `null` or absent = it may be in use
+   */
+  close(keptMs?: number | null): Promise<void>;
 }

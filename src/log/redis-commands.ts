@@ -1,6 +1,6 @@
 /**
  * What is asked of Redis for a log: its keys, its scripts (`lua/`), and their replies as values. Keys of one log have one hash tag, so
- * that they are on one node of a Cluster. Every key lives an hour from the last entry on.
+ * that they are on one node of a Cluster. Every key lives an hour from the last entry on, or for as long as that entry says.
  */
 import { Cluster } from 'ioredis';
 import type { ReplicaId } from '../ids.ts';
@@ -55,6 +55,8 @@ export interface Batch {
   readonly returns: boolean;
   /** Bytes of a log that is due for a snapshot. */
   readonly maxBytes: number;
+  /** How long the log is kept if nothing is appended any more, milliseconds; `null` = an hour. */
+  readonly keptMs: number | null;
 }
 
 export type AppendReply =
@@ -92,9 +94,10 @@ export async function append(
   { end, batch }: { readonly end: CopyEnd; readonly batch: Batch },
 ): Promise<AppendReply> {
   const { replica, number, maxMs, maxBytes } = batch;
+  const kept = batch.keptMs === null ? '' : Math.ceil(batch.keptMs);
   const events = batch.events ?? '';
   const copy = [end.life, end.sequence, end.mark];
-  const words = [...copy, replica, number, events, channel, maxMs, batch.returns ? '1' : '', maxBytes];
+  const words = [...copy, replica, number, events, channel, maxMs, batch.returns ? '1' : '', maxBytes, kept];
   const [kind, life, entries, previous, term, termBegan, stamped, dueBytes] = listOf(
     await run(client, 'append', { keys, argv: words }),
   );

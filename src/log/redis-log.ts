@@ -59,6 +59,8 @@ const othersMs = 1_000;
 const lookMs = 50;
 /** After an error that sending again does not mend, and before a log that cannot be read is replaced. Milliseconds. */
 const repairMs = 1_000;
+/** A log that is left is kept for so long at least: others may follow it yet, and joining it is quicker than beginning one. Milliseconds. */
+const minKeptMs = 60_000;
 /** A copy that has not joined for so long is without its log, although Redis answers. Milliseconds. */
 const joinLimitMs = 2_000;
 /** Published by a replica without a copy that finds no log: who has a copy looks, and begins from it. */
@@ -123,6 +125,8 @@ export class RedisLog<Event> implements Log<Event> {
   #mustRead = false;
   #working: Promise<void> | null = null;
   #isSaving = false;
+  /** Of what is appended last; `null` = the log is in use. */
+  #keptMs: number | null = null;
   #leave: (() => void) | null = null;
   #unwatch = (): void => {};
   /** Of the next attempt while the log is away, or of the limit of joining. */
@@ -161,7 +165,8 @@ export class RedisLog<Event> implements Log<Event> {
     return this.#state.kind === 'joined' ? this.#parts.clock.monotonic() - this.#wholeAt : Infinity;
   }
 
-  async close(): Promise<void> {
+  async close(keptMs: number | null = null): Promise<void> {
+    if (keptMs !== null) this.#keptMs = Math.max(keptMs, minKeptMs);
     if (this.#state.kind !== 'joined') this.#drop();
     this.#release();
     this.#state = { kind: 'closed' };
@@ -280,6 +285,7 @@ export class RedisLog<Event> implements Log<Event> {
         maxMs: this.#maxMs(),
         returns: returns && actsAlone,
         maxBytes,
+        keptMs: this.#keptMs,
       };
       return append(client, this.#names, { end: this.#knownEnd(), batch });
     });

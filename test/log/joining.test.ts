@@ -85,6 +85,7 @@ test('a copy that is replaced by that of another replica learns up to where the 
       maxMs: 1,
       returns: false,
       maxBytes: 1e6,
+      keptMs: null,
     };
     const last = String((await control.lindex(keys.log, -1)) ?? '').split(' ');
     const known = number === 1 ? end : { ...end, sequence: sequence + 1, mark: last[1] ?? '' };

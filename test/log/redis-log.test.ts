@@ -52,7 +52,7 @@ async function appendUnheard(
   const batch = { replica: replicaId('r9'), number: 1, events: `["${word}"]`, maxMs: 1e6 };
   const reply = await append(control, names, {
     end: { life, sequence: Number(sequence), mark, term: a.term, at: a.at },
-    batch: { ...batch, returns: false, maxBytes: 1e6 },
+    batch: { ...batch, returns: false, maxBytes: 1e6, keptMs: null },
   });
   if (reply.kind !== 'whole') throw new Error(reply.kind);
   return reply.entries.at(-1) ?? '';

@@ -46,6 +46,7 @@ const ask = (end: CopyEnd, batch: Partial<Batch> = {}): Promise<AppendReply> =>
       maxMs: 1_000,
       returns: false,
       maxBytes: 1e6,
+      keptMs: null,
       ...batch,
     },
   });
@@ -63,6 +64,19 @@ function endOf(entries: readonly string[]): CopyEnd {
   const [sequence = '', mark = '', term = '', at = ''] = (entries.at(-1) ?? '').split(' ');
   return { life: 'one', sequence: Number(sequence), mark, term: Number(term), at: Number(at) };
 }
+
+test('what is appended last says for how long the log is kept, and what comes then after all renews it for an hour', async () => {
+  const lives = async (): Promise<number> =>
+    Math.min(await redis.pttl(keys.head), await redis.pttl(keys.log));
+  await beginOne();
+  const first = await whole(start, { keptMs: 7_200_000 });
+  expect(await lives()).toBeGreaterThan(7_000_000);
+  const second = await whole(endOf(first.entries), { number: 2, keptMs: 60_000 });
+  expect(await redis.pttl(keys.head)).toBeLessThanOrEqual(60_000);
+  expect(await redis.pttl(keys.log)).toBeLessThanOrEqual(60_000);
+  await whole(endOf(second.entries), { number: 3 });
+  expect(await lives()).toBeGreaterThan(3_000_000);
+});
 
 test('a batch is appended once, however often it is sent', async () => {
   await beginOne();

@@ -8,7 +8,7 @@ import type { Clock } from '../../clock.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { Entry, Follower, Joined, Log, Urgency } from '../../log/log.ts';
 import type { EventReply } from '../policy/bucket-events.ts';
-import { createState, fold } from './fold.ts';
+import { createState, fold, memoryMsOf } from './fold.ts';
 import { restore, snapshot } from './snapshot.ts';
 import type { Effects, LogEvent, SharedState } from './state.ts';
 import { DueTick, rankOf } from './ticks.ts';
@@ -104,10 +104,10 @@ export class Copy implements Follower<LogEvent> {
     this.log.follow(this);
   }
 
-  /** Leaves the log. */
+  /** Leaves the log, which is kept for as long as somebody may need what it has. */
   async close(): Promise<void> {
     this.#leave();
-    await this.log.close();
+    await this.log.close(memoryMsOf(this.#state, this.log.now()));
   }
 
   onEntry(entry: Entry<LogEvent>): void {

@@ -336,6 +336,16 @@ function forgetBucket({ buckets, grantsDue, upkeepDue }: SharedState, key: Bucke
   upkeepDue.delete(key);
 }
 
+/** How long the state is of use if no entry comes any more, milliseconds; `null` = calls wait or are in flight. */
+export function memoryMsOf({ buckets, upkeepDue }: SharedState, now: number): number | null {
+  let until = now;
+  for (const [key, bucket] of buckets) {
+    if (!isUnused(bucket)) return null;
+    until = Math.max(until, upkeepDue.timeOf(key) ?? now);
+  }
+  return until - now;
+}
+
 /** When a waiting call may have room. */
 function nextGrantAt(state: SharedState, now: number): number | null {
   const first = state.grantsDue.first();

@@ -8,6 +8,7 @@ begins where something may have been lost: another server (its run id) serves, o
 KEYS  1 head  2 log  3 beginning of the names of snapshots
 ARGV  1 life, 2 sequence, 3 mark of the caller's copy  4 replica  5 batch  6 events ('' = only read)  7 channel
       8 ms by which the time may go on at most  9 '1' = the caller may have acted alone until now  10 bytes of a log that is due for a snapshot
+      11 ms that the keys live if nothing is appended any more ('' = an hour)
 Reply { 'none' | 'short' | 'far' | 'fork' | 'damaged', life }
       { 'more' | 'whole', life, entries, previous life, term, sequence before the term, the caller's entry without its events ('' = it is
         among the entries, or only read), bytes of the log if the caller is to make a snapshot ('' = it is not) }
@@ -71,9 +72,11 @@ if bytes > math.max(tonumber(ARGV[10]), savedBytes) and math.abs(now - saving) >
   due = text(bytes)
   fields[#fields + 1], fields[#fields + 2] = 'saving', text(now)
 end
-if length == 1 or math.abs(now - renewed) > renewMs then
-  for _, key in ipairs({ KEYS[1], KEYS[2], KEYS[3] .. life .. '.' .. saved }) do redis.call('PEXPIRE', key, hourMs) end
-  fields[#fields + 1], fields[#fields + 2] = 'renewed', text(now)
+local keptMs = tonumber(ARGV[11])
+if keptMs or length == 1 or math.abs(now - renewed) > renewMs then
+  for _, key in ipairs({ KEYS[1], KEYS[2], KEYS[3] .. life .. '.' .. saved }) do redis.call('PEXPIRE', key, keptMs or hourMs) end
+  -- Whoever appends next uses the log again.
+  fields[#fields + 1], fields[#fields + 2] = 'renewed', keptMs and '0' or text(now)
 end
 redis.call('HSET', KEYS[1], 'sequence', sequence + 1, 'mark', mark, 'at', text(at), 'clock', text(now), 'bytes', text(bytes), unpack(fields))
 redis.call('PUBLISH', ARGV[7], entry)
