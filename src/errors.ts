@@ -39,7 +39,7 @@ export const refusals = {
   headers_too_large: kind(431, 'rejected', 'The request header is too large'),
   /** Answered with the status of the upstream's own refusal (`RefusalDetails.status`). */
   upstream_refused: kind(429, 'rejected', 'The upstream refuses such calls'),
-  upgrade_unsupported: kind(501, 'rejected', 'Protocol upgrades are not supported'),
+  upgrade_unsupported: kind(426, 'rejected', 'Protocol upgrades are not supported'),
   upstream_unreachable: kind(502, 'failed', 'The upstream could not be reached'),
   upstream_invalid: kind(502, 'failed', 'The upstream sent an invalid response'),
   credential_unavailable: kind(502, 'failed', 'The upstream credential is not available'),

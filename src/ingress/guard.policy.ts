@@ -81,7 +81,7 @@ function judgeField(name: string, value: string, head: RequestHead): GuardFindin
       // An offer of h2c may be declined by silence (RFC 9110 §7.8); everything else wants another protocol.
       return membersOf(value).every((protocol) => protocol === 'h2c' || protocol === '')
         ? null
-        : { code: 'upgrade_unsupported', status: 501, detail: 'Send a plain HTTP/1.1 request.' };
+        : { code: 'upgrade_unsupported', status: 426, detail: 'Send a plain HTTP/1.1 request.' };
     case 'expect':
       return head.httpVersion === '1.0' || membersOf(value).every((member) => member === '100-continue')
         ? null

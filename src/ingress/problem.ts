@@ -69,7 +69,7 @@ function problemResponse(document: Document, extra: readonly string[]): ProblemR
     'application/problem+json',
     'Content-Length',
     String(body.length),
-    // 404, 405, 414 and 501 may otherwise be cached by default (RFC 9110 §15.1).
+    // 404, 405 and 414 may otherwise be cached by default (RFC 9110 §15.1).
     'Cache-Control',
     'no-store',
     'Sluice-Error',
@@ -114,6 +114,8 @@ export function refusalResponse(refused: RefusedCall): ProblemResponse {
   const status = refused.status ?? details.status ?? refusals[code].status;
   const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, refused)];
   if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
+  // Required (RFC 9110 §15.5.22); clients of websockets that read it go on with plain requests at once.
+  if (status === 426) extra.push('Upgrade', 'HTTP/1.1');
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
   const detail = details.detail ?? `${title}.`;
   const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };

@@ -54,7 +54,7 @@ describe('the request guard', () => {
     ['another coding before chunked', fields('Transfer-Encoding', 'gzip, chunked'), 400],
     ['a coding in HTTP/1.0', { ...fields('Transfer-Encoding', 'chunked'), httpVersion: '1.0' }, 400],
     ['a Connection option that names a field', fields('Connection', 'close, Authorization'), 400],
-    ['another protocol', fields('Upgrade', 'h2c, websocket'), 501],
+    ['another protocol', fields('Upgrade', 'h2c, websocket'), 426],
     ['an unknown expectation', fields('Expect', '100-continue, x'), 417],
   ])('refuses %s', (_what, head, status) => {
     expect(statusOf(head)).toBe(status);

@@ -379,9 +379,7 @@ describe('a /via/ path', () => {
   ])('of an origin leads back to its upstream (sample %#)', (upstream, url, expected) => {
     const prefix = viaPrefix(all, upstream, new URL(url));
     expect(prefix).toBe(expected);
-    if (prefix !== null)
-      expect(via(`${prefix}/a`)).toBe(
-        `${upstream.name} ${new URL(url.replace(/^http:/, 'https:')).origin} /a`,
-      );
+    const leadsTo = new RegExp(`^${upstream.name} https://${new URL(url).hostname}(:8443)? /a$`);
+    if (prefix !== null) expect(via(`${prefix}/a`)).toMatch(leadsTo);
   });
 });

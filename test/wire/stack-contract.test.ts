@@ -55,9 +55,9 @@ test.each([
     'POST',
     '/via/up/x',
     'Upgrade: websocket\r\nConnection: upgrade\r\n',
-    501,
+    426,
     'upgrade_unsupported',
-    'server_error',
+    'invalid_request_error',
   ],
 ])(
   'the refusal of %s %s is a problem document that SDKs can read, too',
@@ -67,6 +67,7 @@ test.each([
     const [response] = responses;
     expect(response?.status).toBe(status);
     expect(response?.field('content-type')).toBe('application/problem+json');
+    expect(response?.field('upgrade')).toBe(status === 426 ? 'HTTP/1.1' : undefined);
     const requestId = response?.field('sluice-request-id');
     expect(JSON.parse(response?.body.toString() ?? '')).toMatchObject({
       status,

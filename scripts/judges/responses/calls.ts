@@ -128,7 +128,7 @@ export function refused({
     }),
     at('414 target_too_long', `/via/plain/${'x'.repeat(9_000)}`),
     at('431 headers_too_large', plain, line(`X-Large: ${'x'.repeat(20_000)}`)),
-    at('501 upgrade_unsupported', plain, line('Upgrade: websocket', 'Connection: upgrade')),
+    at('426 upgrade_unsupported', plain, line('Upgrade: websocket', 'Connection: upgrade')),
     at('508 loop_detected', plain, line('Via: 1.1 sluice')),
     at('502 upstream_unreachable', '/via/unreachable/x'),
     at('502 upstream_unreachable', '/via/unreachable/x', { method: 'POST', body: '{}' }),
