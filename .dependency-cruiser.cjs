@@ -46,7 +46,7 @@ module.exports = {
       to: {
         pathNot: [
           '\\.policy\\.ts$',
-          '^src/(call|errors|bucket|ids|limiter/(limiter|policy/bucket-events)|config/(settings|defaults|dialect))\\.ts$',
+          '^src/(call|errors|bucket|ids|limiter/(limiter|policy/bucket-events)|config/(settings|defaults))\\.ts$',
           'node_modules/(ipaddr|graphql)',
         ],
       },

@@ -2,7 +2,7 @@
  * Which bucket a call belongs to, and the limits of that bucket, of its lanes and of the workspace's ceiling as configured.
  * Pure; results are memoised by settings object. `journey/prepare.ts` makes keyed digests of the parts of a bucket's name.
  */
-import type { DialectWindow } from '../config/dialect.ts';
+import type { DialectWindow } from '../config/settings.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
 

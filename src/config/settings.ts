@@ -6,5 +6,16 @@ export type { CredentialSource, OAuthClient, UpstreamCredential } from './creden
 export type { RedisNode, RedisSettings } from './redis.ts';
 export type { IdempotencySettings, LogSettings, Settings } from './schema.ts';
 export type { ServerSettings } from './server.ts';
+export type {
+  CountField,
+  Dialect,
+  DialectFields,
+  DialectWindow,
+  ResponseCondition,
+  Separator,
+  TimeField,
+  TimeUnit,
+  WaitPlace,
+} from './speaks.ts';
 export type { UpstreamLimits, UpstreamSettings, UpstreamTimeouts } from './upstream.ts';
 export type { WorkspaceKey, WorkspaceSettings } from './workspace.ts';

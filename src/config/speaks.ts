@@ -1,22 +1,22 @@
 /**
  * `speaks` of an upstream: how it counts, reports and refuses, as a preset's name or as its parts, and the {@link Dialect} that these come
- * to.
+ * to. Each part is read into the form in which responses are read with it; field names and texts are lower case there.
  */
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { checkText } from './check-text.ts';
-import type { ResponseCondition, CountField, Dialect, DialectFields, DialectWindow } from './dialect.ts';
-import type { Separator, TimeField, TimeUnit, WaitPlace, WindowMeter } from './dialect.ts';
 import { presetNames, presetPath } from './presets.ts';
 import type { Path } from './problem.ts';
 import {
   bodyText,
   count,
+  orNull,
   plainFieldName,
+  readText,
   refuse,
   seconds,
   section,
-  text,
+  type Frozen,
   type RuleContext,
 } from './values.ts';
 
@@ -33,100 +33,141 @@ const window = section({
     ),
 });
 
-/** Units of a time, as contract and presets name them. */
+/** Units of a time, as contract and presets name them; `inferred`, where the file has none: by the form of the value. */
 const unit = z
   .enum(['seconds', 'milliseconds', 'epoch-seconds', 'epoch-milliseconds', 'date', 'duration'])
   .optional()
   .describe('Unit of the time. date: HTTP-date or RFC 3339; duration: 1m30s.');
 
-const named = plainFieldName.describe('Name of the field.');
+export type TimeUnit = NonNullable<z.output<typeof unit>> | 'inferred';
 
-const member = z
-  .string()
-  .regex(/^[\w.-]{1,64}$/)
-  .optional()
-  .describe('Part of a value such as "total=100; remaining=99": the number behind this name.');
+const fieldName = plainFieldName.toLowerCase();
+const named = fieldName.describe('Name of the field.');
+
+const member = orNull(
+  z
+    .string()
+    .regex(/^[\w.-]{1,64}$/)
+    .toLowerCase(),
+).describe('Part of a value such as "total=100; remaining=99": the number behind this name.');
 
 const counted = (description: string) =>
-  z
-    .union([plainFieldName, section({ name: named, member })])
-    .optional()
-    .describe(description);
+  orNull(
+    z.union([fieldName.transform((name) => ({ name, member: null })), section({ name: named, member })]),
+  ).describe(description);
 
-const timed = (description: string) =>
-  z.union([plainFieldName, section({ name: named, member, as: unit })]).describe(description);
+/** @param unstated unit of a time whose field is given without one */
+const timed = (description: string, unstated: TimeUnit) =>
+  z
+    .union([
+      fieldName.transform((name) => ({ name, member: null, as: unstated })),
+      section({ name: named, member, as: unit.transform((as) => as ?? unstated) }),
+    ])
+    .describe(description);
 
 const fields = section({
   limit: counted('Field with the calls of a window. Default: what windows states.'),
   used: counted('Field with the calls that are used.'),
   remaining: counted('Field with the calls that are left.'),
-  reset: timed(
-    'Field with the end of the window, or the time until then; as: its unit. Default: told from the value.',
-  ).optional(),
-  window: z
-    .union([seconds.min(1), timed('Field with the length of the window.')])
-    .optional()
-    .describe('Which of windows the fields tell of, in seconds, or a field with its length.'),
+  reset: orNull(
+    timed(
+      'Field with the end of the window, or the time until then; as: its unit. Default: told from the value.',
+      'inferred',
+    ),
+  ),
+  window: orNull(
+    z.union([
+      seconds.min(1).transform((long) => long * 1000),
+      timed('Field with the length of the window.', 'seconds'),
+    ]),
+  ).describe('Which of windows the fields tell of, in seconds, or a field with its length.'),
   rate: counted('Field with the calls per second instead of a limit.'),
 });
 
-const condition = {
+/** Fields that report one quota; `null` = not reported. `window`: milliseconds, or the field with it; `rate`: calls per second. */
+export interface DialectFields extends Frozen<z.output<typeof fields>> {}
+/** Where a number stands: a field, and the name before it in a value of several. */
+export type CountField = NonNullable<DialectFields['limit']>;
+export type TimeField = NonNullable<DialectFields['reset']>;
+
+const conditionShape = {
   status: z
     .union([z.int().min(100).max(599), z.array(z.int().min(100).max(599)).min(1)])
     .describe('Status of the response, or a list of them.'),
-  field: plainFieldName.optional().describe('Field that the response must have.'),
-  equals: z.string().optional().describe('Value that the field must have. Default: any.'),
-  body: bodyText.optional().describe('Text that the start of the body must hold; case does not matter.'),
+  field: orNull(fieldName).describe('Field that the response must have.'),
+  equals: orNull(z.string()).describe('Value that the field must have. Default: any.'),
+  body: orNull(bodyText.toLowerCase()).describe(
+    'Text that the start of the body must hold; case does not matter.',
+  ),
 };
 
-type Condition = z.output<z.ZodObject<typeof condition>>;
+type WrittenCondition = z.output<z.ZodObject<typeof conditionShape>>;
 
-function checkCondition({ status, field, equals, body }: Condition, context: RuleContext): void {
-  if (equals !== undefined && field === undefined)
+function checkCondition({ status, field, equals, body }: WrittenCondition, context: RuleContext): void {
+  if (equals !== null && field === null)
     refuse(context, { reason: 'belongs to no field', fix: 'name the field that has this value' }, ['equals']);
-  else if (field === undefined && body === undefined && [status].flat().some((one) => one < 400))
+  else if (field === null && body === null && [status].flat().some((one) => one < 400))
     refuse(context, { reason: 'holds for every response of a success', fix: 'add field or body to it' });
 }
 
+const condition = section(conditionShape)
+  .superRefine(checkCondition)
+  .transform(({ status, ...parts }) => ({ statuses: [status].flat(), ...parts, waitMs: null }));
+
+const throttlingCondition = section({
+  ...conditionShape,
+  waitSeconds: seconds.optional().describe('Wait where the response names none.'),
+})
+  .superRefine(checkCondition)
+  .transform(({ status, waitSeconds, ...parts }) => ({
+    statuses: [status].flat(),
+    ...parts,
+    waitMs: waitSeconds === undefined ? null : waitSeconds * 1000,
+  }));
+
+/** A response that means something beside its status. All parts must hold; `null` = anything will do, or no wait is named. */
+export interface ResponseCondition extends Frozen<z.output<typeof throttlingCondition>> {}
+
 const conditions = (description: string) =>
-  z
-    .array(section(condition).superRefine(checkCondition))
-    .min(1)
-    .optional()
-    .describe(`${description} All parts of a condition must hold.`);
+  z.array(condition).min(1).optional().describe(`${description} All parts of a condition must hold.`);
 
 /** A word of `bucketBy`. */
-const bucketPart = text((written) =>
-  readSeparator(written) === null
-    ? {
-        reason: 'tells no quotas apart',
-        fix: 'write credential, host, "path:/v1/{*}", "header:x-org" or "body:/model"',
-      }
-    : null,
-);
+const bucketPart = readText((written) => {
+  const value = readSeparator(written);
+  const fix = 'write credential, host, "path:/v1/{*}", "header:x-org" or "body:/model"';
+  return value === null ? { reason: 'tells no quotas apart', fix } : { value };
+});
 
 const waitPlace = section({
-  field: plainFieldName.optional().describe('Field with the wait.'),
+  field: fieldName.optional().describe('Field with the wait.'),
   member,
-  body: text((written) =>
-    readWaitText(written) === null
-      ? {
-          reason: 'is neither a JSON Pointer nor a pattern with one group',
-          fix: 'write /parameters/retry_after, or a pattern such as "try again in (\\d+) s"',
-        }
-      : null,
-  )
+  body: readText((written) => {
+    const value = readWaitText(written);
+    const reason = 'is neither a JSON Pointer nor a pattern with one group';
+    const fix = 'write /parameters/retry_after, or a pattern such as "try again in (\\d+) s"';
+    return value === null ? { reason, fix } : { value };
+  })
     .optional()
     .describe('JSON Pointer to the wait in the body, or a pattern whose one group it is.'),
-  as: unit,
-}).superRefine(({ field, member, body }, context) => {
-  if ((field === undefined) === (body === undefined))
-    refuse(context, { reason: 'names not one place', fix: 'give it either field or body' });
-  else if (field === undefined && member !== undefined)
-    refuse(context, { reason: 'belongs to no field', fix: 'name it in the pointer or pattern of body' }, [
-      'member',
-    ]);
-});
+  as: unit.transform((as): TimeUnit => as ?? 'inferred'),
+})
+  .superRefine(({ field, member, body }, context) => {
+    if ((field === undefined) === (body === undefined))
+      refuse(context, { reason: 'names not one place', fix: 'give it either field or body' });
+    else if (field === undefined && member !== null)
+      refuse(context, { reason: 'belongs to no field', fix: 'name it in the pointer or pattern of body' }, [
+        'member',
+      ]);
+  })
+  .transform(({ field: name, member, body, as }): WaitPlace =>
+    name !== undefined || body === undefined
+      ? { kind: 'field', field: { name: name ?? '', member, as } }
+      : { ...body, as },
+  );
+
+/** Where a refusal states its wait. */
+export type WaitPlace =
+  { readonly kind: 'field'; readonly field: TimeField } | (WaitText & { readonly as: TimeUnit });
 
 const dialectShape = {
   windows: z.array(window).min(1).max(4).optional().describe('Windows of calls that hold at once, 1 to 4.'),
@@ -135,12 +176,7 @@ const dialectShape = {
     .optional()
     .describe('Fields of responses that tell the quota. Default: RateLimit, X-RateLimit-* and their kin.'),
   throttledBy: z
-    .array(
-      section({
-        ...condition,
-        waitSeconds: seconds.optional().describe('Wait where the response names none.'),
-      }).superRefine(checkCondition),
-    )
+    .array(throttlingCondition)
     .min(1)
     .optional()
     .describe('Responses that refuse for want of quota, beside 429. All parts of a condition must hold.'),
@@ -194,7 +230,7 @@ export const speaks = z
 
 /** Refuses buckets that credentials would share. */
 export function checkBucketBy(
-  bucketBy: readonly string[],
+  bucketBy: readonly unknown[],
   { context, path }: { readonly context: RuleContext; readonly path: Path },
 ): void {
   if (bucketBy.includes('credential')) return;
@@ -202,8 +238,10 @@ export function checkBucketBy(
   refuse(context, { reason: 'leaves credential out', fix }, path);
 }
 
-/** Parts of a dialect as the file has them. */
-export type SpeaksInput = z.output<typeof parts>;
+/** Parts of a dialect that have been read. */
+export type SpeaksParts = z.output<typeof parts>;
+/** What may stand in the file. */
+export type SpeaksInput = z.input<typeof parts>;
 
 /** A file of `presets/`. An operator could write its dialect, and both are held to the same rules. */
 const presetSchema = section({
@@ -234,33 +272,30 @@ export function presetOf(name: string): Preset {
   return preset;
 }
 
-/** A dialect, and the keys of an upstream that it gives defaults for. */
-export interface BuiltDialect {
-  readonly dialect: Dialect;
-  /** `null`: not stated. */
-  readonly bucketBy: readonly ('credential' | 'host')[] | null;
-  readonly maxInFlight: number | null;
-}
-
 /** A window of this length or more counts beside a shorter one as the hourly one. */
 const hourlySeconds = 1_800;
 
 /** The parts, with those of the preset that they leave out. @throws ConfigError where the file of a preset cannot be used */
-export function partsOf(speaks: string | SpeaksInput): SpeaksInput {
+function partsOf(speaks: string | SpeaksParts): SpeaksParts {
   if (typeof speaks === 'string') return presetOf(speaks).speaks;
   if (speaks.preset === undefined) return speaks;
   const stated = Object.entries(speaks).filter(([, value]) => value !== undefined);
   return { ...presetOf(speaks.preset).speaks, ...Object.fromEntries(stated) };
 }
 
+/** A dialect, and the keys of an upstream that it gives defaults for; `null`: not stated. */
+export type BuiltDialect = ReturnType<typeof buildDialect>;
+/** How an upstream of kind generic counts, reports and refuses. */
+export interface Dialect extends Frozen<BuiltDialect['dialect']> {}
+
+/** The dialect of what may stand in a file. @throws ConfigError, ZodError */
+export const dialectOf = (written: string | SpeaksInput): BuiltDialect => buildDialect(speaks.parse(written));
+
 /** The dialect as responses are read with it. @throws ConfigError as `partsOf` */
-export function buildDialect(speaks: string | SpeaksInput): BuiltDialect {
+export function buildDialect(speaks: string | SpeaksParts) {
   const parts = partsOf(speaks);
-  const throttledBy = (parts.throttledBy ?? []).map(conditionOf);
-  const permanentBy = (parts.permanentBy ?? []).map(conditionOf);
-  const expiredBy = (parts.expiredBy ?? [{ status: 401 }]).map(conditionOf);
-  const by = parts.bucketBy ?? null;
-  const waitIn = (parts.waitIn ?? []).flatMap(waitPlaceOf);
+  const { throttledBy = [], permanentBy = [], waitIn = [], bucketBy = null } = parts;
+  const expiredBy: readonly ResponseCondition[] = parts.expiredBy ?? [unauthorized];
   const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
   const reading = [
     ...throttledBy.filter(({ body }) => isWaitInBody || body !== null),
@@ -268,36 +303,45 @@ export function buildDialect(speaks: string | SpeaksInput): BuiltDialect {
   ];
   return {
     dialect: {
+      /** Shortest first. */
       windows: buildWindows(parts.windows ?? []),
-      fields: parts.fields === undefined ? null : [parts.fields].flat().map(fieldsOf),
+      /** `null`: the fields that no provider owns. */
+      fields: parts.fields === undefined ? null : [parts.fields].flat(),
       throttledBy,
       permanentBy,
       expiredBy,
-      separators: (by ?? []).map(readSeparator).filter((one): one is Separator => typeof one === 'object'),
+      separators: (bucketBy ?? []).filter((one) => typeof one === 'object'),
       penaltyMs: parts.penaltySeconds === undefined ? null : parts.penaltySeconds * 1000,
+      /** Places beside the usual ones; they go before those. */
       waitIn,
+      /** Wait after a refusal that names none; `null`: a growing back-off. */
       hintlessMs: parts.hintlessSeconds === undefined ? null : parts.hintlessSeconds * 1000,
+      /** Statuses below 400 whose bodies a condition or a wait reads. */
       bodyStatuses: reading.flatMap(({ statuses }) => statuses.filter((status) => status < 400)),
     },
-    bucketBy:
-      by === null
-        ? null
-        : by.map(readSeparator).filter((one): one is 'credential' | 'host' => typeof one === 'string'),
+    bucketBy: bucketBy?.filter((one) => typeof one === 'string') ?? null,
     maxInFlight: parts.maxInFlight ?? null,
   };
 }
 
+const unauthorized = { statuses: [401], field: null, equals: null, body: null, waitMs: null };
+
+/** Which meter counts a window. */
+export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
+
 /** Each window with its meter. The longest of a day is the day's; there is one meter for each of three shorter ones. */
-export function buildWindows(windows: NonNullable<SpeaksInput['windows']>): DialectWindow[] {
+export function buildWindows(windows: readonly z.output<typeof window>[]) {
   const sorted = windows.toSorted((a, b) => a.seconds - b.seconds);
   const meters = metersFor(sorted.map(({ seconds }) => seconds).filter((seconds) => seconds < daySeconds));
   return sorted.map(({ requests, seconds, kind }, index) => ({
-    meter: meters[index] ?? 'requests_day',
+    meter: meters[index] ?? ('requests_day' as const),
     requests,
     windowMs: seconds * 1000,
     kind,
   }));
 }
+
+export type DialectWindow = Dialect['windows'][number];
 
 function metersFor(lengths: readonly number[]): WindowMeter[] {
   const longest = lengths.at(-1) ?? 0;
@@ -313,53 +357,13 @@ function metersFor(lengths: readonly number[]): WindowMeter[] {
   }
 }
 
-type InputFields = Extract<NonNullable<SpeaksInput['fields']>, readonly unknown[]>[number];
-type InputField = InputFields['limit'] | InputFields['reset'];
-
-function fieldsOf({ limit, used, remaining, reset, window, rate }: InputFields): DialectFields {
-  return {
-    limit: countField(limit),
-    used: countField(used),
-    remaining: countField(remaining),
-    reset: timeField(reset, 'inferred'),
-    window: typeof window === 'number' ? window * 1000 : timeField(window, 'seconds'),
-    rate: countField(rate),
-  };
-}
-
-function countField(field: InputField): CountField | null {
-  if (field === undefined) return null;
-  if (typeof field === 'string') return { name: field.toLowerCase(), member: null };
-  return { name: field.name.toLowerCase(), member: field.member?.toLowerCase() ?? null };
-}
-
-function timeField(field: InputField, unstated: TimeUnit): TimeField | null {
-  const counted = countField(field);
-  if (counted === null) return null;
-  const as = typeof field === 'object' && 'as' in field ? field.as : undefined;
-  return { ...counted, as: as ?? unstated };
-}
-
-type InputWait = NonNullable<SpeaksInput['waitIn']>[number];
-
-function waitPlaceOf({ field, member, body, as: unit }: InputWait): WaitPlace[] {
-  const as = unit ?? 'inferred';
-  const name = field?.toLowerCase();
-  if (name !== undefined)
-    return [{ kind: 'field', field: { name, member: member?.toLowerCase() ?? null, as } }];
-  const place = readWaitText(body ?? '');
-  return place === null ? [] : [{ ...place, as }];
-}
-
-type InputCondition = NonNullable<SpeaksInput['throttledBy']>[number];
-
-const conditionOf = ({ status, field, equals, body, waitSeconds }: InputCondition): ResponseCondition => ({
-  statuses: [status].flat(),
-  field: field?.toLowerCase() ?? null,
-  equals: equals ?? null,
-  body: body?.toLowerCase() ?? null,
-  waitMs: waitSeconds === undefined ? null : waitSeconds * 1000,
-});
+/** The part of a call that distinguishes its quota from others of the upstream. */
+export type Separator =
+  /** The path up to these segments; `null` = any one. */
+  | { readonly kind: 'path'; readonly segments: readonly (string | null)[] }
+  | { readonly kind: 'header'; readonly name: string }
+  /** A JSON Pointer (RFC 6901), unescaped. */
+  | { readonly kind: 'body'; readonly pointer: readonly string[] };
 
 const headerName = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/;
 
@@ -399,6 +403,7 @@ function readPointer(text: string): readonly string[] | null {
   return names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'));
 }
 
+/** A JSON Pointer, unescaped, or the source of a regular expression whose one group is the time; case does not matter. */
 type WaitText =
   | { readonly kind: 'member'; readonly pointer: readonly string[] }
   | { readonly kind: 'sentence'; readonly pattern: string };

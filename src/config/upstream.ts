@@ -3,11 +3,10 @@ import { z } from 'zod';
 import { readCarriers } from '../credential-carriers.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds, defaultWaits } from './defaults.ts';
-import type { Dialect } from './dialect.ts';
 import { origin, originFault } from './origins.ts';
 import type { Path } from './problem.ts';
 import { waitFault, waitKeys, waitShape, type ServerInput, type Waits } from './server.ts';
-import { buildDialect, checkBucketBy, speaks, type BuiltDialect } from './speaks.ts';
+import { buildDialect, checkBucketBy, speaks, type BuiltDialect, type Dialect } from './speaks.ts';
 import {
   addressRange,
   carrierWord,

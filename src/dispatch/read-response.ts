@@ -7,7 +7,7 @@
 import type { Readable } from 'node:stream';
 import type { Feedback, ResponseHead, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { Dialect } from '../config/dialect.ts';
+import type { Dialect } from '../config/settings.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';

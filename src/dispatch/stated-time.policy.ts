@@ -5,7 +5,7 @@
  * and what a reset means for a bucket (`feedback/reading.policy.ts`). Invariants: never throws, linear;
  * what is not exactly one of these forms is `null` ("no information"), never 0, because 0 would open a bucket.
  */
-import type { TimeUnit } from '../config/dialect.ts';
+import type { TimeUnit } from '../config/settings.ts';
 
 /** The two clocks an instant can be measured against. */
 export interface ResponseTime {

@@ -2,7 +2,7 @@
  * The parts of a call by which its upstream separates quotas, as the upstream's dialect says (`bucketBy`). A part that a call does
  * not have is an empty text: calls without it share a quota. Pure; nothing is read for an upstream whose dialect separates nothing.
  */
-import type { Separator } from '../config/dialect.ts';
+import type { Separator } from '../config/settings.ts';
 import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 

@@ -2,8 +2,10 @@
  * Every preset behind the same replicas, each in front of a simulator that enforces it: a burst, a closing, a refusal for good.
  * Nothing in it is judged by time.
  */
-import { partsOf } from '../../src/config/speaks.ts';
-import { presetNames } from '../../src/config/presets.ts';
+import { readFileSync } from 'node:fs';
+import { parse } from 'yaml';
+import { presetNames, presetPath } from '../../src/config/presets.ts';
+import type { SpeaksInput } from '../../src/config/speaks.ts';
 import type { SpokenCondition } from '../../simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenReplicas, type SpokenUpstream } from './spoken.ts';
 import { until } from './until.ts';
@@ -13,6 +15,10 @@ const windows = [{ requests: 5, seconds: 1 }];
 const burstCalls = 7;
 /** Where a preset has no refusal for good, an operator describes one beside it. */
 const planEnded: SpokenCondition = { status: 403, body: 'your plan has ended' };
+
+/** As it is written. */
+const partsOf = (preset: string): SpeaksInput =>
+  (parse(readFileSync(presetPath(preset), 'utf8')) as { readonly speaks: SpeaksInput }).speaks;
 
 const permanentOf = (preset: string): readonly SpokenCondition[] =>
   partsOf(preset).permanentBy ?? [planEnded];

@@ -11,7 +11,7 @@ import type {
   ResponseCondition,
   TimeField,
   WaitPlace,
-} from '../../config/dialect.ts';
+} from '../../config/settings.ts';
 import { longestWaitMs } from '../retry-after.policy.ts';
 import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';

@@ -1,6 +1,6 @@
 /** What a response teaches: the one entrance to the feedback policies. Total; any facts give a `Feedback`. */
 import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
-import type { Dialect } from '../../config/dialect.ts';
+import type { Dialect } from '../../config/settings.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
 import { learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';

@@ -6,7 +6,7 @@
  * fit exactly one known length is `null`, a level is an interval that contains the truth.
  */
 import type { MeterName, MeterReport } from '../../call.ts';
-import type { TimeUnit } from '../../config/dialect.ts';
+import type { TimeUnit } from '../../config/settings.ts';
 import { singleValues, timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 
 /** One limit of a response; `null` members were absent or unusable. */

@@ -1,6 +1,6 @@
 /** Windows of more than an hour that a response shows by what is left of them, with and without a description of the upstream. */
 import { describe, expect, test } from '@jest/globals';
-import { buildDialect } from '../../../src/config/speaks.ts';
+import { dialectOf } from '../../../src/config/speaks.ts';
 import type { SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
@@ -20,7 +20,7 @@ const factsOf = (fields: Readonly<Record<string, string>>) =>
     nowMs: 0,
   }) as const;
 const metersOf = (speaks: SpeaksInput, fields: Readonly<Record<string, string>>) =>
-  learnFrom('generic', factsOf(fields), buildDialect(speaks).dialect).meters;
+  learnFrom('generic', factsOf(fields), dialectOf(speaks).dialect).meters;
 const dayMs = 86_400_000;
 
 describe('a response that states how much of a long window is left', () => {

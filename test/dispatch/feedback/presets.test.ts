@@ -1,7 +1,7 @@
 /** Each preset reads the responses that its provider documents, or that were recorded of it (`test/fixtures/presets/`). */
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
-import { buildDialect } from '../../../src/config/speaks.ts';
+import { dialectOf } from '../../../src/config/speaks.ts';
 import { presetNames } from '../../../src/config/presets.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
@@ -36,7 +36,7 @@ test.each(all)('%s reads its recorded response %i', (name, _, { status, fields, 
     callClass: 'default',
     nowMs,
   };
-  const { throttle, meters, refusesCredential } = learnFrom('generic', facts, buildDialect(name).dialect);
+  const { throttle, meters, refusesCredential } = learnFrom('generic', facts, dialectOf(name).dialect);
   if (expects.throttle !== undefined) expect(throttle?.kind ?? null).toBe(expects.throttle);
   if (expects.waitMs !== undefined) expect(throttle?.waitMs).toBe(expects.waitMs);
   expect(refusesCredential ?? false).toBe(expects.expired ?? false);

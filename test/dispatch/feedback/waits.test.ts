@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { UpstreamKind } from '../../../src/call.ts';
-import { buildDialect, type SpeaksInput } from '../../../src/config/speaks.ts';
+import { dialectOf, type SpeaksInput } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 const nowMs = Date.UTC(2026, 8, 1, 12, 0, 0);
@@ -223,7 +223,7 @@ describe('the wait of a described dialect', () => {
       callClass: 'default',
       nowMs,
     };
-    return learnFrom('generic', facts, buildDialect(speaks).dialect).throttle?.waitMs ?? null;
+    return learnFrom('generic', facts, dialectOf(speaks).dialect).throttle?.waitMs ?? null;
   };
   const waitIn: SpeaksInput['waitIn'] = [
     { field: 'X-Acme-Retry', as: 'duration' },
@@ -256,8 +256,8 @@ describe('the wait of a described dialect', () => {
 
   test('makes bodies of successes worth reading where those refuse', () => {
     const throttledBy: SpeaksInput['throttledBy'] = [{ status: [200, 400], field: 'x-refused' }];
-    expect(buildDialect({ throttledBy }).dialect.bodyStatuses).toEqual([]);
-    expect(buildDialect({ throttledBy, waitIn }).dialect.bodyStatuses).toEqual([200]);
+    expect(dialectOf({ throttledBy }).dialect.bodyStatuses).toEqual([]);
+    expect(dialectOf({ throttledBy, waitIn }).dialect.bodyStatuses).toEqual([200]);
   });
 });
 

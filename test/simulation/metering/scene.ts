@@ -1,6 +1,6 @@
 /** What an experiment with a paced upstream is made of, and what it tells. */
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
-import type { Dialect as DescribedDialect } from '../../../src/config/dialect.ts';
+import type { Dialect as DescribedDialect } from '../../../src/config/settings.ts';
 import type { Counter } from './counters.ts';
 import type { Dialect } from './dialects.ts';
 import type { Outsider } from './outsiders.ts';

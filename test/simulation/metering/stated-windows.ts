@@ -2,7 +2,7 @@
  * Windows that an upstream counts by its own clock, which may differ from that of the store, and states in its responses: calls of a full
  * window, on virtual time.
  */
-import { buildDialect } from '../../../src/config/speaks.ts';
+import { dialectOf } from '../../../src/config/speaks.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import { Fixed, Leaky, Rolling, type Counter } from './counters.ts';
 import { silent, type Dialect } from './dialects.ts';
@@ -92,7 +92,7 @@ export function measure(way: Way, seed: number) {
     {
       counter: () => counterOf(kind, windowMs, phaseMs % windowMs),
       dialect: stating(stated, origin - behindMs, isLearned),
-      described: buildDialect({ ...(isLearned ? {} : { windows }), ...fields }).dialect,
+      described: dialectOf({ ...(isLearned ? {} : { windows }), ...fields }).dialect,
       windowMs,
       stated: isLearned
         ? []
