@@ -20,7 +20,6 @@ const long = [
   'test/limiter/policy/fair-shares.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',
-  'test/redis/reply-bounds.test.ts',
   'test/limiter/redis/nonsense.test.ts',
   'test/limiter/redis/troubles.test.ts',
   'test/log/cluster.test.ts',

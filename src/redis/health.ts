@@ -9,10 +9,8 @@
  * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
  */
 import type { Clock } from '../clock.ts';
-import type { LaneKey } from '../ids.ts';
 import type { RedisCommand } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { CommandWindow } from './command-window.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
 import type { RedisTroubles } from './troubles.ts';
@@ -47,8 +45,6 @@ const cooldownMs = { min: 1_000, max: 30_000 };
 export interface RunOptions {
   /** Sent once only. */
   readonly once?: boolean;
-  /** Lane of an arriving call: arriving calls wait behind all else while many commands are under way, lanes in rotation. */
-  readonly lane?: LaneKey;
 }
 
 export interface AvailabilityWatcher {
@@ -105,7 +101,6 @@ class Health implements RedisHealth {
   readonly #parts: HealthParts;
   readonly #watchers = new Set<AvailabilityWatcher>();
   readonly #wrongReplies;
-  readonly #window = new CommandWindow();
   #state: 'up' | 'down' | 'closed' = 'up';
   #failingSince: number | null = null;
   /** How much of that time this process itself was stalled. Milliseconds. */
@@ -126,12 +121,11 @@ class Health implements RedisHealth {
   async run<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
-    { once = false, lane }: RunOptions = {},
+    { once = false }: RunOptions = {},
   ): Promise<Reply<T>> {
     const { clock } = this.#parts;
     let since: number | null = null;
     for (let attempts = 1; this.isUp; attempts += 1) {
-      if (!this.#window.tryEnter() && !(await this.#window.wait(lane ?? null))) break;
       since ??= clock.monotonic();
       const done = await this.#attempt(command, send, attempts);
       if (done.kind !== 'failed') return done;
@@ -157,7 +151,6 @@ class Health implements RedisHealth {
 
   close(): void {
     this.#state = 'closed';
-    this.#window.dismiss();
     this.#cancelProbe();
     this.#wrongReplies.close();
   }
@@ -169,7 +162,6 @@ class Health implements RedisHealth {
   ): Promise<Attempt<T>> {
     const { connection, clock, telemetry, commandTimeoutMs, tripsOnPermanentError } = this.#parts;
     const sentAt = clock.monotonic();
-    let isInTime = true;
     try {
       const value = await send(connection.client);
       telemetry.redisCommand(command, clock.monotonic() - sentAt);
@@ -185,10 +177,7 @@ class Health implements RedisHealth {
       }
       this.#failingSince ??= sentAt;
       this.#stalledMs = Math.max(this.#stalledMs, clock.monotonic() - sentAt - commandTimeoutMs);
-      isInTime = false;
       return { kind: 'failed' };
-    } finally {
-      this.#window.leave(isInTime);
     }
   }
 
@@ -210,7 +199,6 @@ class Health implements RedisHealth {
     if (!this.isUp) return;
     this.#state = 'down';
     this.#parts.troubles.unavailable();
-    this.#window.dismiss();
     for (const watcher of this.#watchers) watcher.onUnavailable();
     this.#probeIn(probeInMs);
   }

@@ -1,27 +1,24 @@
 /**
- * What stands at Redis' address may answer anything; nothing that it says ends the process. ioredis 6.0.0 reads replies
+ * What stands at Redis' address may answer anything. No reply of a wrong shape ends the process; a hostile server may still claim a
+ * reply so large that the heap does not hold it. ioredis 6.0.0 reads replies
  * without looking at their shape (an integer in reply to SUBSCRIBE, a null that nobody asked for) and throws what goes
- * wrong then out of every handler, as an uncaught exception. Its decoder reserves memory for as many elements as a
- * length claims, so that a few bytes exhaust the heap. It listens for one error of a socket only: a TLS peer that is not trusted
+ * wrong then out of every handler, as an uncaught exception. It listens for one error of a socket only: a TLS peer that is not trusted
  * causes a second one, by the alert with which it answers the end of the handshake.
  *
  * Owns: that such bytes close the connection they came on, which is then opened again like any broken one. Does not
- * own: what well-formed replies mean. Reaches into four classes of ioredis, for it has no option for this and makes its
+ * own: what well-formed replies mean. Reaches into three classes of ioredis, for it has no option for this and makes its
  * clients for Sentinels and Cluster nodes itself; refuses to load when they are not as expected.
  */
 import { Duplex } from 'node:stream';
 import { Command, SentinelConnector } from 'ioredis';
 import StandaloneConnectors from 'ioredis/built/connectors/StandaloneConnector.js';
 import DataHandlers from 'ioredis/built/DataHandler.js';
-import Decoders from 'ioredis/built/resp/decoder.js';
-import { isSlots, ReplyBounds } from './reply-bounds.policy.ts';
 
 /** Guards every connection of ioredis in this process. Doing so again changes nothing. */
 export function guardReplies(): void {
   if (isGuarded) return;
   isGuarded = true;
   guardHandlers(DataHandlers.default.prototype);
-  guardDecoders(Decoders.Decoder.prototype);
   guardSockets(StandaloneConnectors.default.prototype);
   guardSockets(SentinelConnector.prototype);
   // ioredis walks through the reply to CLUSTER SLOTS in a callback: an error thrown there would be uncaught and end the process.
@@ -68,18 +65,6 @@ function guardHandlers(prototype: object): void {
   });
 }
 
-/** What a decoder throws ends its connection, through `returnFatalError`. */
-function guardDecoders(prototype: object): void {
-  const write = methodOf(prototype, 'write');
-  const bounds = new WeakMap<object, ReplyBounds>();
-  Reflect.set(prototype, 'write', function (this: object, bytes: Uint8Array) {
-    let known = bounds.get(this);
-    if (known === undefined) bounds.set(this, (known = new ReplyBounds()));
-    known.read(bytes);
-    write.call(this, bytes);
-  });
-}
-
 /** The first error of a socket ends its connection, and ioredis reports it; those behind it have nothing to add. */
 function guardSockets(prototype: object): void {
   const connect = methodOf(prototype, 'connect');
@@ -89,3 +74,24 @@ function guardSockets(prototype: object): void {
     return stream;
   });
 }
+
+const isWithin = (value: unknown, most: number): boolean =>
+  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= most;
+
+/** True when a reply has the shape of `CLUSTER SLOTS`: ranges of slots, each with its nodes (a host may be unknown). */
+const isSlots = (reply: unknown): boolean =>
+  Array.isArray(reply) &&
+  reply.every(
+    (range: unknown) =>
+      Array.isArray(range) &&
+      range.slice(0, 2).length === 2 &&
+      range.slice(0, 2).every((slot) => isWithin(slot, 16_383)) &&
+      range
+        .slice(2)
+        .every(
+          (node: unknown) =>
+            Array.isArray(node) &&
+            (node[0] === null || typeof node[0] === 'string') &&
+            isWithin(node[1], 65_535),
+        ),
+  );
