@@ -72,7 +72,7 @@ export interface RedisLogParts<Event> {
   /** While the log is away its follower does what others have to hear of: a term begins when it is back. */
   readonly actsAlone: boolean;
   readonly redis: Pick<RedisHealth, 'run' | 'watch' | 'isUp'>;
-  readonly connection: Pick<RedisConnection, 'join'>;
+  readonly connection: Pick<RedisConnection, 'subscribe'>;
   readonly clock: Clock;
   readonly random: Random;
   readonly log: Pick<Journal, 'bug'>;
@@ -418,7 +418,7 @@ export class RedisLog<Event> implements Log<Event> {
   #joined({ before, isReplaced }: Joining, log: Whole): void {
     this.#cancelTimer();
     this.#state = { kind: 'joined' };
-    this.#leave ??= this.#parts.connection.join(this.#names.channel, {
+    this.#leave ??= this.#parts.connection.subscribe(this.#names.channel, {
       onMessage: (text) => this.#hear(text),
       // What was published before is brought by a reply.
       onReady: () => this.#look(),

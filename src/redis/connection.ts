@@ -11,8 +11,7 @@ import type { Clock, Random } from '../clock.ts';
 import type { RedisNode, RedisSettings } from '../config/settings.ts';
 import { GatheringRedis } from './gathering-redis.ts';
 import { guardReplies } from './reply-guard.ts';
-import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriberParts } from './subscriber.ts';
-import type { SubscriptionListener } from './subscription.ts';
+import { maxRetryMs, retriesOfLost, retryMs, Subscriber, type SubscriptionListener } from './subscriber.ts';
 
 export type RedisClient = Redis | Cluster;
 /** Replies keep the shapes of RESP2, whatever the protocol. */
@@ -28,13 +27,8 @@ guardReplies();
 export interface RedisConnection {
   readonly client: RedisClient;
   isReady(): boolean;
-  /** Receives messages of `channel` until closed, over every reconnection; renews a subscription whose messages do not arrive. */
-  subscribe(channel: string, hear: SubscriberParts['hear']): void;
-  /**
-   * Subscribes to one more channel on the connection of `subscribe`, which has to prove for it that messages arrive. Returns the
-   * function that ends it.
-   */
-  join(channel: string, listener: SubscriptionListener): () => void;
+  /** Receives messages of `channel`, over every reconnection. Returns the function that ends that. */
+  subscribe(channel: string, listener: SubscriptionListener): () => void;
   /** The server's `INFO` as text; of one of the primaries in a Cluster. */
   info(): Promise<string>;
   /** Resolves when every primary of a Cluster answers; rejects with the failure of one that does not. At once otherwise. */
@@ -61,8 +55,7 @@ class Connection implements RedisConnection {
   readonly #parts: ConnectionParts;
   readonly #onError: (failure: unknown) => void;
   readonly #options: Options;
-  readonly #subscribers: Subscriber[] = [];
-  readonly #joined = new Map<string, SubscriptionListener>();
+  readonly #subscriber: Subscriber;
   #cancelConnect = (): void => {};
 
   constructor(settings: RedisSettings, parts: ConnectionParts, onError: (failure: unknown) => void) {
@@ -78,34 +71,19 @@ class Connection implements RedisConnection {
     this.client.on('error', onError);
     if (this.client instanceof Cluster) this.client.on('node error', onError);
     this.client.on('end', this.#connectAgain);
+    this.#subscriber = new Subscriber({
+      ...parts,
+      client: this.client,
+      options: () => this.#subscriberOptions(),
+    });
   }
 
   isReady(): boolean {
     return this.client.status === 'ready';
   }
 
-  subscribe(channel: string, hear: SubscriberParts['hear']): void {
-    const { client } = this;
-    const subscriber = new Subscriber({
-      ...this.#parts,
-      channel,
-      hear,
-      joined: this.#joined,
-      client,
-      options: () => this.#subscriberOptions(),
-    });
-    this.#subscribers.push(subscriber);
-    subscriber.begin();
-  }
-
-  join(channel: string, listener: SubscriptionListener): () => void {
-    this.#joined.set(channel, listener);
-    for (const subscriber of this.#subscribers) subscriber.join(channel);
-    return () => {
-      if (this.#joined.get(channel) !== listener) return;
-      this.#joined.delete(channel);
-      for (const subscriber of this.#subscribers) subscriber.leave(channel);
-    };
+  subscribe(channel: string, listener: SubscriptionListener): () => void {
+    return this.#subscriber.join(channel, listener);
   }
 
   async info(): Promise<string> {
@@ -126,7 +104,7 @@ class Connection implements RedisConnection {
   close(): void {
     this.client.off('end', this.#connectAgain);
     this.#cancelConnect();
-    for (const subscriber of this.#subscribers) subscriber.close();
+    this.#subscriber.close();
     this.client.disconnect();
   }
 

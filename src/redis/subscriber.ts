@@ -1,11 +1,11 @@
 /**
- * The connection of a subscriber, made again whenever it ends.
+ * The connection of a replica's subscriptions, made again whenever it ends.
  *
- * Owns: when the next connection is made. Does not own: whether it hears (`subscription.ts`), where it connects (`connection.ts`).
+ * A ping twice a second makes a reply due, so that a dead socket is noticed. That each message arrives is not proved: who follows a log
+ * gets what it lacks with the reply to its next append.
  */
 import { Redis, type Cluster, type RedisOptions } from 'ioredis';
 import type { Clock, Random } from '../clock.ts';
-import { listen, type SubscriptionListener } from './subscription.ts';
 
 export const maxRetryMs = 500;
 
@@ -16,19 +16,26 @@ export const retryMs = (attempts: number, random: Random): number =>
 /** An established connection that is lost counts as this many attempts, so that its pause is not the shortest. */
 export const retriesOfLost = 4;
 
+const pingMs = 500;
 /**
  * How long messages are left unread that nobody waits for, milliseconds. To be woken for each message costs a process many times what the
  * message itself does.
  */
 const unreadMs = 20;
 
+export interface SubscriptionListener {
+  readonly onMessage: (text: string) => void;
+  /** Messages come from here on; earlier ones may be missing. */
+  readonly onReady: () => void;
+  /** The connection of the subscription failed; it is made again. */
+  readonly onError?: (failure: unknown) => void;
+  /** True while nobody here waits for a message, so that it may be read some milliseconds later. Left out: never. */
+  readonly mayWait?: () => boolean;
+}
+
 export interface SubscriberParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly channel: string;
-  readonly hear: SubscriptionListener & { readonly onError: (failure: unknown) => void };
-  /** Further channels on the same connection. Each new connection subscribes to those known by then. */
-  readonly joined: ReadonlyMap<string, SubscriptionListener>;
   /** The connection of the commands. */
   readonly client: Redis | Cluster;
   /** Where to connect; asked for each connection. */
@@ -37,89 +44,106 @@ export interface SubscriberParts {
 
 export class Subscriber {
   readonly #parts: SubscriberParts;
-  #open: Redis | null = null;
-  #cancel = (): void => {};
+  /** By channel. Each new connection subscribes to those known by then. */
+  readonly #listeners = new Map<string, SubscriptionListener>();
+  #state: 'unused' | 'open' | 'closed' = 'unused';
+  #socket: Redis | null = null;
+  #cancelRetry = (): void => {};
+  #cancelPing = (): void => {};
   #cancelUnread = (): void => {};
-  #isClosed = false;
 
   constructor(parts: SubscriberParts) {
     this.#parts = parts;
   }
 
-  begin(): void {
-    const { client, channel, hear, clock, options } = this.#parts;
-    if (this.#isClosed) return;
-    // Where the commands do not get through, grants do not come either.
+  /** Subscribes to a channel. Returns the function that ends it. */
+  join(channel: string, listener: SubscriptionListener): () => void {
+    this.#listeners.set(channel, listener);
+    if (this.#socket?.status === 'ready') this.#subscribe(this.#socket, channel);
+    else if (this.#state === 'unused') this.#begin();
+    return () => {
+      if (this.#listeners.get(channel) !== listener) return;
+      this.#listeners.delete(channel);
+      // A connection that fails at this is closed by what fails on it next.
+      if (this.#socket?.status === 'ready') this.#socket.unsubscribe(channel).catch(() => {});
+    };
+  }
+
+  close(): void {
+    this.#state = 'closed';
+    for (const cancel of [this.#cancelRetry, this.#cancelPing, this.#cancelUnread]) cancel();
+    this.#socket?.disconnect();
+  }
+
+  #begin(): void {
+    const { client, options } = this.#parts;
+    if (this.#state === 'closed') return;
+    this.#state = 'open';
+    // Where the commands do not get through, messages do not come either.
     if (client.status !== 'ready') {
-      client.once('ready', () => this.begin());
+      client.once('ready', () => this.#begin());
       return;
     }
     const socket = new Redis<'legacy'>({
       ...options(),
-      connectionName: 'sluice-grants',
+      connectionName: 'sluice-subscriptions',
       retryStrategy: () => null,
       lazyConnect: true,
     });
-    this.#open = socket;
-    socket.on('error', hear.onError);
+    this.#socket = socket;
+    socket.on('error', (failure) => this.#report(failure));
     socket.on('end', () => this.#lost(socket));
-    socket
-      .connect()
-      .then(() => {
-        socket.on('message', (from: string, text: string) => {
-          this.#parts.joined.get(from)?.onMessage(text);
-          this.#readOnLater(socket);
-        });
-        for (const each of this.#parts.joined.keys()) this.#join(socket, each);
-        return listen(socket, channel, { publisher: client, listener: hear, clock });
-      })
-      .catch((failure: unknown) => {
-        hear.onError(failure);
-        socket.disconnect();
-      });
-  }
-
-  /** One more of the channels that are joined. */
-  join(channel: string): void {
-    if (this.#open?.status === 'ready') this.#join(this.#open, channel);
-  }
-
-  /** One less of them. */
-  leave(channel: string): void {
-    // A connection that fails at this is closed by what fails on it next.
-    if (this.#open?.status === 'ready') this.#open.unsubscribe(channel).catch(() => {});
-  }
-
-  close(): void {
-    this.#isClosed = true;
-    this.#cancel();
-    this.#cancelUnread();
-    this.#open?.disconnect();
-  }
-
-  /** A refused subscription is reported; the other channels go on without this one. */
-  #join(socket: Redis, channel: string): void {
-    socket.subscribe(channel).then(
-      () => this.#parts.joined.get(channel)?.onReady(),
-      (failure: unknown) => {
-        if (socket.status === 'ready') this.#parts.hear.onError(failure);
+    socket.on('message', (channel: string, text: string) => {
+      this.#listeners.get(channel)?.onMessage(text);
+      this.#readOnLater(socket);
+    });
+    socket.connect().then(
+      () => {
+        for (const channel of this.#listeners.keys()) this.#subscribe(socket, channel);
+        this.#pingLater(socket);
       },
+      (failure: unknown) => this.#giveUp(socket, failure),
     );
   }
 
+  #subscribe(socket: Redis, channel: string): void {
+    socket.subscribe(channel).then(
+      () => this.#listeners.get(channel)?.onReady(),
+      (failure: unknown) => this.#giveUp(socket, failure),
+    );
+  }
+
+  #pingLater(socket: Redis): void {
+    this.#cancelPing = this.#parts.clock.after(pingMs, () => {
+      socket.ping().then(
+        () => this.#pingLater(socket),
+        (failure: unknown) => this.#giveUp(socket, failure),
+      );
+    });
+  }
+
+  #giveUp(socket: Redis, failure: unknown): void {
+    if (this.#socket !== socket || this.#state === 'closed') return;
+    this.#report(failure);
+    socket.disconnect();
+  }
+
+  #report(failure: unknown): void {
+    for (const { onError } of this.#listeners.values()) onError?.(failure);
+  }
+
   #readOnLater({ stream }: Redis): void {
-    const { hear, joined, clock } = this.#parts;
     if (stream.isPaused()) return;
-    for (const { mayWait } of [hear, ...joined.values()]) if (mayWait?.() !== true) return;
+    for (const { mayWait } of this.#listeners.values()) if (mayWait?.() !== true) return;
     stream.pause();
-    this.#cancelUnread = clock.after(unreadMs, () => stream.resume());
+    this.#cancelUnread = this.#parts.clock.after(unreadMs, () => stream.resume());
   }
 
   #lost(socket: Redis): void {
-    this.#cancel();
-    this.#cancelUnread();
-    if (this.#open !== socket || this.#isClosed) return;
+    if (this.#socket !== socket || this.#state === 'closed') return;
+    for (const cancel of [this.#cancelRetry, this.#cancelPing, this.#cancelUnread]) cancel();
+    this.#socket = null;
     const { clock, random } = this.#parts;
-    this.#cancel = clock.after(retryMs(retriesOfLost, random), () => this.begin());
+    this.#cancelRetry = clock.after(retryMs(retriesOfLost, random), () => this.#begin());
   }
 }

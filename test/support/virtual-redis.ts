@@ -5,7 +5,7 @@
 import type { Settings } from '../../src/config/settings.ts';
 import { defaultLeaseMs, type Grant } from '../../src/limiter/limiter.ts';
 import type { RedisClient, RedisConnection } from '../../src/redis/connection.ts';
-import type { SubscriptionListener } from '../../src/redis/subscription.ts';
+import type { SubscriptionListener } from '../../src/redis/subscriber.ts';
 import { createStores, type Stores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from './no-telemetry.ts';
 import { Server } from '../simulation/replicas/server.ts';
@@ -134,10 +134,9 @@ export class VirtualRedis {
       info: async () => String(await this.#ask(name, 'info', [])),
       reachAll: async () => {},
       primaries: () => '',
-      subscribe: (channel, listener) => void this.#hear(name, channel, listener),
-      join: (channel, listener) => {
+      subscribe: (channel, listener) => {
         this.#joined.set(channel, (this.#joined.get(channel) ?? new Set()).add(name));
-        const leave = listener === undefined ? () => {} : this.#hear(name, channel, listener);
+        const leave = this.#hear(name, channel, listener);
         return () => {
           leave();
           this.#joined.get(channel)?.delete(name);

@@ -5,7 +5,7 @@
  * Owns: the way to the server and back. Does not own: when something breaks (`plan.ts`), repetition (the product's).
  */
 import type { RedisClient, RedisConnection } from '../../../src/redis/connection.ts';
-import type { SubscriptionListener } from '../../../src/redis/subscription.ts';
+import type { SubscriptionListener } from '../../../src/redis/subscriber.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
 import { quiet, type NetworkPlan } from './plan.ts';
@@ -32,7 +32,6 @@ export class Connection {
   readonly #listeners: { readonly event: string; readonly run: () => void }[] = [];
   readonly #pending = new Set<(failure: Error) => void>();
   readonly #subscriptions = new Set<Subscription>();
-  readonly #joined = new Set<string>();
   #status: 'ready' | 'close' = 'ready';
   /** Packets neither come nor go, and neither side sees an error. */
   #mute = false;
@@ -79,16 +78,7 @@ export class Connection {
       info: async () => String(await this.#ask('info', [])),
       reachAll: async () => {},
       primaries: () => '',
-      subscribe: (channel, { onMessage, onReady }) => {
-        const subscription = { channel, onMessage, onReady, open: false };
-        this.#subscriptions.add(subscription);
-        this.#resubscribe(subscription);
-      },
-      join: (channel, listener) => {
-        if (listener !== undefined) return this.#follow(channel, listener);
-        this.#process.arrives(this.#now() + 2 * this.#network.meanMs, () => void this.#joined.add(channel));
-        return () => this.#joined.delete(channel);
-      },
+      subscribe: (channel, listener) => this.#follow(channel, listener),
       close: () => {
         this.#closed = true;
         this.#status = 'close';
@@ -112,11 +102,9 @@ export class Connection {
     }
   }
 
-  /** The server counts it among the subscribers of a channel that it joined: also while packets vanish. */
+  /** The server counts it among the subscribers of a channel: also while packets vanish. */
   isOn(channel: string): boolean {
-    const isOpen = [...this.#subscriptions].some(
-      ({ open, channel: own }) => open && (own === channel || this.#joined.has(channel)),
-    );
+    const isOpen = [...this.#subscriptions].some((one) => one.open && one.channel === channel);
     return this.#status === 'ready' && isOpen;
   }
 
