@@ -13,9 +13,10 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writ
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { CallAbort } from '../src/call-abort.ts';
-import { systemClock } from '../src/clock.ts';
+import { systemClock, systemRandom } from '../src/clock.ts';
 import { repeatKeyOf, type RepeatInput } from '../src/journey/repeat-key.ts';
-import { Repeats, type MakeCall } from '../src/repeats/repeats.ts';
+import type { MakeCall } from '../src/repeats/repeats.ts';
+import { startRepeats } from '../src/repeats/start.ts';
 import { startRedis } from '../test/support/redis.ts';
 import { cpuMs, writeConfig } from './gateway.ts';
 import { median, medianInterval } from './paired.ts';
@@ -92,13 +93,13 @@ try {
 
 /** What a call without a key runs through of repeats, microseconds: the search for its key, and the way past those that are held. */
 async function ownUs(): Promise<number> {
-  const repeats = new Repeats({
+  const idempotency = { keepSeconds: 60, maxBytes: 1, maxWorkspaceBytes: 1, maxTotalBytes: 1 };
+  const repeats = startRepeats({
     clock: systemClock,
-    settings: () => ({ keepSeconds: 60, maxBytes: 1, maxWorkspaceBytes: 1, maxTotalBytes: 1 }),
-    replica: 'r',
-    shared: null,
-    onReplayed: () => {},
-    onJoined: () => {},
+    random: systemRandom,
+    telemetry: { replayed() {}, joined() {}, madeAgain() {} } as never,
+    settings: () => ({ idempotency, privacy: { labelKey: 'of a benchmark' } }) as never,
+    redis: null,
   });
   const rawFields = ['User-Agent', 'a client/1.0', 'Accept', '*/*'];
   const fields = new Map([

@@ -143,8 +143,7 @@ export class Gateway {
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
-    const { repeats, sharedRedis, stores, controls } = this.#parts;
-    repeats.connect();
+    const { sharedRedis, stores, controls } = this.#parts;
     sharedRedis?.connect();
     await stores.ready();
     await controls.start();

@@ -51,7 +51,13 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const sharedRedis =
     settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
   const credentials = startCredentials({ settings, clock, random, telemetry, send, redis: sharedRedis });
-  const repeats = startRepeats({ clock, random, telemetry, settings: () => runtime().settings });
+  const repeats = startRepeats({
+    clock,
+    random,
+    telemetry,
+    settings: () => runtime().settings,
+    redis: sharedRedis,
+  });
   const stores = createStores({
     settings,
     clock,

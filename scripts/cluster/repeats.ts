@@ -1,6 +1,7 @@
 /**
  * Pairs of equal calls that arrive at different replicas within two seconds, with clients that hang up, a Redis that loses
- * its data, and a replica that is killed: one upstream call for each pair, but for those whose holder was killed, which are counted.
+ * its data, and a replica that is killed: one upstream call for each pair, but for those whose holder was killed, which are counted, and
+ * those that Redis forgot between the two.
  */
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -138,7 +139,11 @@ async function load(replicas: number): Promise<Row> {
   const since = stalls.mark();
   const victim = replicas - 1;
   const work: Promise<Got>[] = [];
-  const flushed = pause(flushAtMs).then(() => cli(redis.port, 'flushall'));
+  const flushed = pause(flushAtMs).then(async () => {
+    const from = systemClock.monotonic();
+    await cli(redis.port, 'flushall');
+    return { from, to: systemClock.monotonic() };
+  });
   const killed = pause(killAtMs).then(() => {
     gateways[victim]?.signal('SIGKILL');
     return systemClock.monotonic();
@@ -155,7 +160,7 @@ async function load(replicas: number): Promise<Row> {
     );
   }
   const got = await Promise.all(work);
-  await flushed;
+  const loss = await flushed;
   const killedAt = await killed;
   const readable = await wordsIn(redis.port);
   const again = await metric('sluice_repeats_made_again_total');
@@ -165,7 +170,7 @@ async function load(replicas: number): Promise<Row> {
   for (const fleet of fleets) await fleet.stop();
   upstream.stop();
   await stopServer(redis);
-  return judge(got, { made: upstream.made, again, replays, readable, killedAt, victim, stalledMs });
+  return judge(got, { made: upstream.made, again, replays, readable, loss, killedAt, victim, stalledMs });
 }
 
 /** How many keys or values in Redis show a part of a call. */
@@ -186,23 +191,33 @@ interface Seen {
   readonly again: number;
   readonly replays: number;
   readonly readable: number;
+  /** When Redis lost its data, monotonic milliseconds. */
+  readonly loss: { readonly from: number; readonly to: number };
   readonly killedAt: number;
   readonly victim: number;
   readonly stalledMs: number;
 }
 
 function judge(got: readonly Got[], seen: Seen): Row {
-  const { made, victim, killedAt } = seen;
+  const { made, victim, killedAt, loss } = seen;
   const all = [...made.values()];
   const twice = all.filter(({ length }) => length > 1);
   // Only a call of the killed replica may have been made again, once, after its death.
   const isOfVictim = ([first, second, ...more]: readonly Made[]): boolean =>
     first?.by === victim && second !== undefined && second.at > killedAt && more.length === 0;
-  const others = twice.filter((calls) => !isOfVictim(calls));
+  // Or one that was made before Redis lost its data, and repeated elsewhere after that.
+  const isForgotten = ([first, second, ...more]: readonly Made[]): boolean =>
+    first !== undefined &&
+    first.at < loss.to &&
+    second !== undefined &&
+    second.at > loss.from &&
+    more.length === 0;
+  const forgotten = twice.filter((calls) => isForgotten(calls));
+  const others = twice.filter((calls) => !isOfVictim(calls) && !isForgotten(calls));
   const failed = got.filter(({ made: by, words }) => by === null && words !== 'left');
   const left = got.filter(({ words }) => words === 'left').length;
   const calls = all.reduce((sum, { length }) => sum + length, 0);
-  const isCounted = calls - made.size <= seen.again;
+  const isCounted = calls - made.size - forgotten.length <= seen.again;
   const isKept = failed.length === 0 && others.length === 0 && isCounted && seen.readable === 0;
   const isStarved = seen.stalledMs > starvedMs;
   const words = [...new Set(failed.map((each) => each.words))].join(', ');
@@ -211,7 +226,7 @@ function judge(got: readonly Got[], seen: Seen): Row {
     holdsWhenQuiet: isKept,
     figures: [
       `${pairs} pairs, ${calls} upstream calls for ${made.size} distinct`,
-      `${twice.length} twice, ${others.length} of them not the killed replica's, ${seen.again} counted`,
+      `${twice.length} twice, ${forgotten.length} of them forgotten by Redis, ${others.length} neither that nor the killed replica's, ${seen.again} counted`,
       `${seen.replays} replays, ${left} clients left`,
       `${failed.length} without a response${words === '' ? '' : ` (${words})`}`,
       `${seen.readable} readable in Redis`,

@@ -11,7 +11,7 @@ import type { IdempotencySettings } from '../config/settings.ts';
 import type { Room } from './kept-body.ts';
 import type { Remembered, RepeatKey } from './repeat.ts';
 
-export interface KeptEntry extends Remembered {
+interface KeptEntry extends Remembered {
   readonly key: RepeatKey;
   readonly bytes: number;
   /** Monotonic milliseconds. */
@@ -25,6 +25,7 @@ const textBytes = 48;
 export class KeptResponses {
   readonly #clock: Clock;
   readonly #bounds: () => IdempotencySettings;
+  readonly #onDropped: (key: RepeatKey) => void;
   /** Oldest first. */
   readonly #entries = new Map<string, KeptEntry>();
   readonly #bytesOf = new Map<string, number>();
@@ -32,9 +33,11 @@ export class KeptResponses {
   #underWay = 0;
   #cancelSweep: (() => void) | null = null;
 
-  constructor(clock: Clock, bounds: () => IdempotencySettings) {
+  /** `onDropped`: called when a response is not kept any more. */
+  constructor(clock: Clock, bounds: () => IdempotencySettings, onDropped: (key: RepeatKey) => void) {
     this.#clock = clock;
     this.#bounds = bounds;
+    this.#onDropped = onDropped;
   }
 
   find(name: string): Remembered | null {
@@ -45,13 +48,13 @@ export class KeptResponses {
     return null;
   }
 
-  /** Keeps the result of a call for `lifeMs` milliseconds. */
-  put(key: RepeatKey, remembered: Remembered, lifeMs: number): void {
+  /** Keeps the result of a call for `lifeMs` milliseconds. False: it is larger than what may be kept. */
+  put(key: RepeatKey, remembered: Remembered, lifeMs: number): boolean {
     const { name, owner } = key;
     this.delete(name);
     const bytes = bytesOf(remembered);
     const { maxTotalBytes, maxWorkspaceBytes } = this.#bounds();
-    if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return;
+    if (bytes > Math.min(maxTotalBytes, maxWorkspaceBytes)) return false;
     const { fingerprint, response } = remembered;
     const own = response === 'too_large' ? response : { ...response, body: ownBytes(response.body) };
     const entry = { fingerprint, response: own, key, bytes, endsAt: this.#clock.monotonic() + lifeMs };
@@ -59,6 +62,7 @@ export class KeptResponses {
     this.#count(owner, bytes);
     this.#makeRoom(owner);
     this.#sweepLater(lifeMs);
+    return true;
   }
 
   delete(name: string): void {
@@ -66,6 +70,7 @@ export class KeptResponses {
     if (entry === undefined) return;
     this.#entries.delete(name);
     this.#count(entry.key.owner, -entry.bytes);
+    this.#onDropped(entry.key);
   }
 
   /** Room for the bytes of a response of this owner that is under way. Kept responses make room only for one with a key. */
@@ -97,11 +102,6 @@ export class KeptResponses {
   /** Memory of responses that are under way. Bytes. */
   get bytesUnderWay(): number {
     return this.#underWay;
-  }
-
-  /** All kept responses, the oldest first. */
-  entries(): Iterable<KeptEntry> {
-    return this.#entries.values();
   }
 
   close(): void {

@@ -1,10 +1,10 @@
 /**
- * What clients that left their calls may come back for, by the digest of the call. Each is given out once, because equal calls
- * without a key are calls of their own. Owns: how long it is remembered, and of how many calls; `redis-repeats.ts` does the same
- * for all replicas.
+ * What clients that left their calls without a key may come back for, by the digest of the call. Each is given out once, at whichever
+ * replica, because equal calls without a key are calls of their own.
  */
-import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
+import { anybody, type MemoryMap, type Reading, type SharedMap } from '../shared/shared-map.ts';
+import { leftKeptMs } from './claim.ts';
 
 /**
  * `call`: the call with this name goes on without a client, or has ended and its response is kept · `place`: the call waited and
@@ -13,48 +13,107 @@ import type { Clock } from '../clock.ts';
 export type LeftCall =
   { readonly kind: 'call'; readonly name: string } | { readonly kind: 'place'; readonly arrivedAt: number };
 
-/** A repeat that comes later than this after its call was left is a new call. Milliseconds. */
-export const leftKeptMs = 60_000;
-const maxDigests = 100_000;
 /** Of equal calls that clients have left, at most so many are remembered. */
-export const maxLeftOfOne = 100;
+const maxLeftOfOne = 100;
+/** Life of a list, milliseconds. */
+const listMs = 2 * leftKeptMs;
 
-type Entry = LeftCall & { readonly leftAt: number };
+/** Something that was left, as all replicas read it: ages count from when the list was written. Milliseconds. */
+export interface Offer {
+  /** Name of the call; `null` = its position is offered. */
+  readonly name: string | null;
+  readonly arrivedAgoMs: number;
+  readonly leftAgoMs: number;
+}
+export type Offers = readonly Offer[];
+
+export const offersCodec = {
+  write: (offers: Offers): Buffer => Buffer.from(JSON.stringify(offers), 'utf8'),
+  read: (bytes: Buffer): Offers => JSON.parse(bytes.toString('utf8')) as Offers,
+};
+
+export interface LeftCallsParts {
+  readonly clock: Clock;
+  /** Opaque name of this replica. */
+  readonly replica: string;
+  readonly map: SharedMap<Offers>;
+  /** Has what is offered while the map does not answer. */
+  readonly meanwhile: MemoryMap<Offers>;
+}
 
 export class LeftCalls {
-  readonly #clock: Clock;
-  /** Oldest first. */
-  readonly #left = new LRUCache<string, readonly Entry[]>({ max: maxDigests });
+  readonly #parts: LeftCallsParts;
+  #writes = 0;
 
-  constructor(clock: Clock) {
-    this.#clock = clock;
+  constructor(parts: LeftCallsParts) {
+    this.#parts = parts;
   }
 
-  offer(digest: string, left: LeftCall): void {
-    const entries = [...(this.#left.get(digest) ?? []), { ...left, leftAt: this.#clock.monotonic() }];
-    this.#left.set(digest, entries.slice(-maxLeftOfOne));
+  async offer(digest: string, left: LeftCall): Promise<void> {
+    const { clock, map, meanwhile } = this.#parts;
+    const arrivedAgoMs = left.kind === 'place' ? clock.monotonic() - left.arrivedAt : 0;
+    const offer = { name: left.kind === 'call' ? left.name : null, arrivedAgoMs, leftAgoMs: 0 };
+    const add = (offers: Offers): Offers => [...offers, offer].slice(-maxLeftOfOne);
+    if (!(await this.#change(map, digest, add))) await this.#change(meanwhile, digest, add);
   }
 
   /** The oldest, which is nobody else's from now on; `null` = there is none. */
-  take(digest: string): LeftCall | null {
-    const usable = (this.#left.get(digest) ?? []).filter(
-      ({ leftAt }) => this.#clock.monotonic() - leftAt <= leftKeptMs,
-    );
-    const [first, ...others] = usable;
-    this.#put(digest, others);
-    return first ?? null;
+  async take(digest: string): Promise<LeftCall | null> {
+    const { clock, map, meanwhile } = this.#parts;
+    for (const each of [meanwhile, map]) {
+      let taken: Offer | undefined;
+      const askedAt = clock.monotonic();
+      const isTaken = await this.#change(each, digest, (offers) => {
+        const usable = offers.filter(({ leftAgoMs }) => leftAgoMs <= leftKeptMs);
+        taken = usable[0];
+        return taken === undefined ? null : usable.slice(1);
+      });
+      if (!isTaken || taken === undefined) continue;
+      const { name, arrivedAgoMs } = taken;
+      return name === null ? { kind: 'place', arrivedAt: askedAt - arrivedAgoMs } : { kind: 'call', name };
+    }
+    return null;
   }
 
-  /** Takes this call out. False when it was not there: somebody has taken it. */
-  withdraw(digest: string, name: string): boolean {
-    const entries = this.#left.get(digest) ?? [];
-    const others = entries.filter((each) => each.kind !== 'call' || each.name !== name);
-    this.#put(digest, others);
-    return others.length < entries.length;
+  /** Takes this call out. False when it was not there: somebody has taken it, or the map does not answer. */
+  async withdraw(digest: string, name: string): Promise<boolean> {
+    const { map, meanwhile } = this.#parts;
+    const without = (offers: Offers): Offers | null => {
+      const others = offers.filter((each) => each.name !== name);
+      return others.length === offers.length ? null : others;
+    };
+    return (await this.#change(meanwhile, digest, without)) || (await this.#change(map, digest, without));
   }
 
-  #put(digest: string, entries: readonly Entry[]): void {
-    if (entries.length > 0) this.#left.set(digest, entries);
-    else this.#left.delete(digest);
+  /**
+   * Writes what `change` makes of a list; `null` leaves it as it is. Of those who change a list at once one succeeds, and the others
+   * try again with what it wrote. True when the list was written.
+   */
+  async #change(
+    map: SharedMap<Offers>,
+    digest: string,
+    change: (offers: Offers) => Offers | null,
+  ): Promise<boolean> {
+    for (let read: Reading<Offers> = await map.read({ name: digest }); read.kind !== 'unavailable';) {
+      const next = change(offersIn(read));
+      if (next === null) return false;
+      this.#writes += 1;
+      const owner = `${this.#parts.replica}.${this.#writes}`;
+      const over = read.kind === 'entry' ? read.owner : read.kind === 'none' ? null : anybody;
+      const reply = await map.put({ name: digest }, next, { owner, ttlMs: listMs, over });
+      if (reply.kind === 'put') return true;
+      read = reply.kind === 'lost' ? reply.to : { kind: 'unavailable' };
+    }
+    return false;
   }
+}
+
+function offersIn(read: Reading<Offers>): Offers {
+  if (read.kind !== 'entry') return [];
+  const ageMs = listMs - read.leftMs;
+  return read.value.map(({ name, arrivedAgoMs, leftAgoMs }) => ({
+    name,
+    arrivedAgoMs: arrivedAgoMs + ageMs,
+    leftAgoMs: leftAgoMs + ageMs,
+  }));
 }

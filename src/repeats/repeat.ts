@@ -1,6 +1,8 @@
-/**
- * What makes one call a repeat of another, and what is kept of a response for repeats that come later. Types only.
- */
+/** What makes one call a repeat of another, what is kept of a response for repeats that come later, and why a repeat is refused. */
+import type { CallSignal } from '../call-abort.ts';
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+
 /**
  * How a call shows that it may be a repeat. `key`: the client names the call (`Idempotency-Key`, a webhook id) · `first`,
  * `again`: an SDK numbers its attempts, and this is the first or a later one.
@@ -41,3 +43,47 @@ export interface Remembered {
 export type CallResult =
   | { readonly kind: 'answered'; readonly response: KeptResponse | 'too_large'; readonly isKept: boolean }
   | { readonly kind: 'failed'; readonly failure: unknown };
+
+/** The call has run: repeating it cannot succeed. */
+export const tooLarge = (): Refusal =>
+  new Refusal('idempotency_conflict', {
+    detail: 'The call with this key has been answered, and its response is too large to be kept.',
+    shouldRetry: false,
+  });
+
+/** The call has run, but its response cannot be decrypted. */
+export const unreadable = (): Refusal =>
+  new Refusal('idempotency_conflict', {
+    detail: 'The call with this key has been answered, and its response is no longer available.',
+    shouldRetry: false,
+  });
+
+/** @throws Refusal `idempotency_mismatch` where the key was used for a different call */
+export function assertSameCall(
+  key: { readonly fingerprint: string },
+  known: { readonly fingerprint: string },
+): void {
+  if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
+}
+
+/** The key of a client that waits for a shared call is not valid any more. */
+export const unauthenticated = (): Refusal => new Refusal('unauthenticated');
+
+/** This process ends before the call does: the repeat may come to another replica. */
+export const endsBeforeResponse = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });
+
+/** Resolves after `ms` milliseconds. Rejects with the signal's reason as soon as the signal is aborted. */
+export function delay(clock: Clock, ms: number, signal: CallSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const leave = (): void => {
+      cancel();
+      reject(signal.reason as unknown);
+    };
+    const cancel = clock.after(ms, () => {
+      signal.removeEventListener('abort', leave);
+      resolve();
+    });
+    if (signal.aborted) leave();
+    else signal.addEventListener('abort', leave, { once: true });
+  });
+}

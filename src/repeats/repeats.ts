@@ -10,14 +10,14 @@
 import type { Audience, Outcome, ResponseHead } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { assertSameCall, tooLarge, unauthenticated } from './conflicts.ts';
-import { delay } from './delay.ts';
+import { leftKeptMs } from './claim.ts';
+import type { Claims } from './claims.ts';
 import { KeptBody } from './kept-body.ts';
-import { KeptResponses, type KeptEntry } from './kept-responses.ts';
-import { LeftCalls, leftKeptMs, type LeftCall } from './left-calls.ts';
+import { KeptResponses } from './kept-responses.ts';
+import type { LeftCall, LeftCalls } from './left-calls.ts';
+import { assertSameCall, delay, tooLarge, unauthenticated } from './repeat.ts';
 import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
-import type { SharedRepeats } from './shared-repeats.ts';
 
 /** A client may be seen to leave a little later than its repeat comes, on another connection. Milliseconds. */
 const leavesWithinMs = 250;
@@ -30,8 +30,11 @@ export interface RepeatsParts {
   readonly settings: () => IdempotencySettings;
   /** Opaque name of this replica, new with every start. */
   readonly replica: string;
-  /** Over all replicas; `null` = there is this one only. `keptResponses`: what this replica keeps, the oldest first. */
-  readonly shared: ((keptResponses: () => Iterable<KeptEntry>) => SharedRepeats) | null;
+  /** Who makes a call, over all replicas. */
+  readonly claims: Claims;
+  readonly left: LeftCalls;
+  /** There are no other replicas. */
+  readonly isAlone: boolean;
   /** A repeat got a kept response. */
   readonly onReplayed: (upstream: string) => void;
   /** A call waits for the response of an equal one that is under way here, or has got it from another replica. */
@@ -63,24 +66,17 @@ interface Beginning {
 export class Repeats {
   readonly #parts: RepeatsParts;
   readonly #kept: KeptResponses;
-  readonly #left: LeftCalls;
   /** Calls under way by name. */
   readonly #held = new Map<string, SharedCall>();
   /** How many calls without a key are under way, by their digest. */
   readonly #unnamed = new Map<string, number>();
-  readonly #shared: SharedRepeats | null;
   #unnamedCalls = 0;
+  /** Resolves when all that clients left has been offered. */
+  #written: Promise<unknown> = Promise.resolve();
 
   constructor(parts: RepeatsParts) {
     this.#parts = parts;
-    this.#kept = new KeptResponses(parts.clock, parts.settings);
-    this.#left = new LeftCalls(parts.clock);
-    this.#shared = parts.shared?.(() => this.#kept.entries()) ?? null;
-  }
-
-  /** Opens the connection to Redis where there is one, so that the first call does not wait for it. */
-  connect(): void {
-    this.#shared?.connect();
+    this.#kept = new KeptResponses(parts.clock, parts.settings, (key) => parts.claims.forget(key));
   }
 
   /** Memory of responses that have ended and are kept for repeats, and of those that are under way. Bytes. */
@@ -113,14 +109,16 @@ export class Repeats {
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
   async settled(withinMs: number): Promise<void> {
-    const { clock } = this.#parts;
+    const { clock, claims, isAlone } = this.#parts;
     const calls = [...this.#held.values()].filter(({ isAbandoned }) => isAbandoned);
-    if (calls.length === 0 && this.#shared === null) return;
+    if (calls.length === 0 && isAlone) return;
     let cancel = (): void => {};
     const tooLate = new Promise<void>((resolve) => {
       cancel = clock.after(withinMs, resolve);
     });
-    const ended = Promise.all(calls.map((call) => call.ended)).then(() => this.#shared?.flushed());
+    const ended = Promise.all(calls.map((call) => call.ended)).then(() =>
+      Promise.all([this.#written, claims.flushed()]),
+    );
     await Promise.race([ended, tooLate]);
     cancel();
   }
@@ -128,7 +126,7 @@ export class Repeats {
   close(): void {
     for (const call of this.#held.values()) call.abort();
     this.#kept.close();
-    this.#shared?.close();
+    this.#parts.claims.close();
   }
 
   /** A call with a key: joins the one under way, gets what was kept, or is made. */
@@ -147,9 +145,7 @@ export class Repeats {
       if (remembered.response === 'too_large') throw tooLarge();
       return this.#given(key, remembered.response, true);
     }
-    const left = this.#left.take(key.name);
-    const arrivedAt = left?.kind === 'place' ? left.arrivedAt : incoming.arrivedAt;
-    return this.#begin(incoming, { key, arrivedAt, taken: null }, make).join(incoming);
+    return this.#begin(incoming, { key, arrivedAt: incoming.arrivedAt, taken: null }, make).join(incoming);
   }
 
   /** A call without a key: has the response of an equal call that was left, if it is a repeat and there is one, or is made. */
@@ -162,8 +158,7 @@ export class Repeats {
       return this.#begin(incoming, { key: own, arrivedAt, taken: null }, make).join(incoming);
     }
     const underWay = this.#held.get(left.name);
-    // Whoever can write to Redis could offer the name of another call.
-    if (underWay?.isJoinable === true && underWay.key.fingerprint === key.fingerprint) {
+    if (underWay?.isJoinable === true) {
       this.#parts.onJoined(key.upstream);
       return underWay.join(incoming);
     }
@@ -184,16 +179,16 @@ export class Repeats {
    * repeated itself.
    */
   async #takeLeft({ key, clientGone }: IncomingCall): Promise<LeftCall | null> {
-    const { clock } = this.#parts;
+    const { clock, isAlone, left: leftCalls } = this.#parts;
     const until = clock.monotonic() + leavesWithinMs;
     for (;;) {
-      const left = this.#left.take(key.fingerprint) ?? (await this.#shared?.takeLeft(key)) ?? null;
+      const left = await leftCalls.take(key.fingerprint);
       if (left !== null) {
         if (!clientGone.aborted) return left;
         this.#offer(key, left);
       }
       clientGone.throwIfAborted();
-      const mayBeLeft = this.#shared !== null || this.#unnamed.has(key.fingerprint);
+      const mayBeLeft = !isAlone || this.#unnamed.has(key.fingerprint);
       if (!mayBeLeft || clock.monotonic() >= until) return null;
       await delay(clock, lookEveryMs, clientGone);
     }
@@ -214,10 +209,10 @@ export class Repeats {
         this.#leftWaiting(key, isMade ? null : taken, arrivedAt);
       },
       onAbandoned: () => {
-        if (isMade) this.#shared?.abandoned(key);
+        if (isMade) this.#parts.claims.abandoned(key);
         this.#offer(key, { kind: 'call', name: key.name });
       },
-      withdraw: () => this.#withdraw(key),
+      withdraw: () => this.#parts.left.withdraw(key.fingerprint, key.name),
       onEnded: (ended) => {
         release();
         this.#ended(call, ended, isMade);
@@ -240,15 +235,15 @@ export class Repeats {
     audience: Audience,
     make: (arrivedAt: number) => Promise<Outcome>,
   ): Promise<Outcome> {
+    const { claims } = this.#parts;
     if (taken !== null) {
       const kept = this.#kept.find(key.name);
-      if (kept !== null && kept.response !== 'too_large' && kept.fingerprint === key.fingerprint)
-        return this.#given(key, kept.response, true);
-      const response = (await this.#shared?.ofLeft(key, audience)) ?? null;
+      if (kept !== null && kept.response !== 'too_large') return this.#given(key, kept.response, true);
+      const response = await claims.ofAnother(key, audience);
       return response === null ? make(arrivedAt) : this.#given(key, response.response, response.isReplayed);
     }
-    if (this.#shared === null || key.marker !== 'key') return make(arrivedAt);
-    const found = await this.#shared.find(key, audience);
+    if (key.marker !== 'key') return make(arrivedAt);
+    const found = await claims.find(key, audience);
     if (found.kind === 'make') return make(found.arrivedAt ?? arrivedAt);
     return this.#given(key, found.response, found.isReplayed);
   }
@@ -275,23 +270,17 @@ export class Repeats {
   /** The last client has left a call that waited: its repeat has its position, or what the call itself had taken over. */
   #leftWaiting(key: RepeatKey, taken: LeftCall | null, arrivedAt: number): void {
     const place: LeftCall = { kind: 'place', arrivedAt };
-    if (key.marker !== 'key') this.#offer(key, taken ?? place);
-    else {
-      this.#left.offer(key.name, place);
-      this.#shared?.left(key, arrivedAt);
-    }
+    if (key.marker === 'key') this.#parts.claims.left(key, arrivedAt);
+    else this.#offer(key, taken ?? place);
   }
 
   /** Whoever repeats the call next may have this, at whichever replica. */
   #offer(key: RepeatKey, left: LeftCall): void {
-    const here = (): void => this.#left.offer(key.fingerprint, left);
-    if (this.#shared === null) here();
-    else this.#shared.offer(key, left, here);
+    this.#writing(this.#parts.left.offer(key.fingerprint, left));
   }
 
-  async #withdraw(key: RepeatKey): Promise<boolean> {
-    if (this.#left.withdraw(key.fingerprint, key.name)) return true;
-    return (await this.#shared?.withdraw(key)) ?? false;
+  #writing(work: Promise<unknown>): void {
+    this.#written = Promise.all([this.#written, work]);
   }
 
   #ended(call: SharedCall, ended: CallResult, isMade: boolean): void {
@@ -300,12 +289,15 @@ export class Repeats {
     const isKept = ended.kind === 'answered' && ended.isKept;
     const lifeMs = key.marker === 'key' ? this.#parts.settings().keepSeconds * 1000 : leftKeptMs;
     // What another replica has made is kept there; what was given once without a key is given again only when it was left again.
-    const isOwn = isMade || (key.marker !== 'key' && this.#shared === null);
+    const isOwn = isMade || (key.marker !== 'key' && this.#parts.isAlone);
+    let result = ended;
     if (isOwn && isKept && lifeMs > 0) {
-      this.#kept.put(key, { fingerprint: key.fingerprint, response: ended.response }, lifeMs);
-    } else if (key.marker !== 'key' && this.#kept.find(key.name)?.fingerprint === key.fingerprint)
-      this.#kept.delete(key.name);
-    this.#shared?.ended(key, ended, lifeMs);
+      const remembered = { fingerprint: key.fingerprint, response: ended.response };
+      if (!this.#kept.put(key, remembered, lifeMs)) result = { ...ended, response: 'too_large' };
+    } else if (key.marker !== 'key') this.#kept.delete(key.name);
+    const wasClaimed = this.#parts.claims.ended(key, result, lifeMs);
+    if (wasClaimed && !isKept && key.marker !== 'key')
+      this.#writing(this.#parts.left.withdraw(key.fingerprint, key.name));
   }
 
   #forget(call: SharedCall): void {

@@ -14,10 +14,9 @@ import type { Audience, Outcome, ResponseEnd } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { endsBeforeResponse, unauthenticated } from './conflicts.ts';
 import type { KeptBody } from './kept-body.ts';
 import { showsThatItRan } from './ran.ts';
-import type { CallResult, RepeatKey } from './repeat.ts';
+import { endsBeforeResponse, unauthenticated, type CallResult, type RepeatKey } from './repeat.ts';
 import { SharedResponse } from './shared-response.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq). Milliseconds. */

@@ -1,57 +1,55 @@
-/**
- * Builds the repeats of one process; with Redis, their responses are shared with the other replicas.
- *
- * Owns: which part reports which fact to telemetry. Does not own: what a repeat gets (`repeats.ts`).
- */
+/** Builds the repeats of one process; with Redis, their responses are shared with the other replicas. */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
+import { RedisMap } from '../shared/redis-map.ts';
+import { MemoryMap } from '../shared/shared-map.ts';
+import type { SharedRedis } from '../shared/shared-redis.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { RedisRepeats } from './redis-repeats.ts';
+import { claimCodec, type Claim } from './claim.ts';
+import { Claims } from './claims.ts';
+import { LeftCalls, offersCodec, type Offers } from './left-calls.ts';
 import { Repeats } from './repeats.ts';
-import { SharedRepeats } from './shared-repeats.ts';
 
 export interface StartParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain' | 'redisError' | 'log'>;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain' | 'log'>;
   /** As configured now. */
   readonly settings: () => Settings;
+  /** `null` = there are no other replicas. */
+  readonly redis: SharedRedis | null;
 }
 
-export function startRepeats({ clock, random, telemetry, settings }: StartParts): Repeats {
-  const { redis, privacy } = settings();
-  const idempotency = () => settings().idempotency;
+export function startRepeats({ clock, random, telemetry, settings, redis }: StartParts): Repeats {
+  const { labelKey } = settings().privacy;
   const replica = random.hex(8);
+  const meanwhile = new MemoryMap<Offers>(clock);
+  const claims =
+    redis === null
+      ? new MemoryMap<Claim>(clock)
+      : new RedisMap({ redis, name: 'repeat.4', labelKey, codec: claimCodec });
+  const left =
+    redis === null ? meanwhile : new RedisMap({ redis, name: 'left.4', labelKey, codec: offersCodec });
   return new Repeats({
     clock,
-    settings: idempotency,
+    settings: () => settings().idempotency,
     replica,
+    isAlone: redis === null,
+    claims: new Claims({
+      clock,
+      map: claims,
+      replica,
+      onMadeAgain: (upstream) => telemetry.madeAgain(upstream),
+      onUnreadable: once((upstream) =>
+        telemetry.log.warn(
+          'a kept response in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
+          { upstream },
+        ),
+      ),
+    }),
+    left: new LeftCalls({ clock, replica, map: left, meanwhile }),
     onReplayed: (upstream) => telemetry.replayed(upstream),
     onJoined: (upstream) => telemetry.joined(upstream),
-    shared:
-      redis === null
-        ? null
-        : (keptResponses) =>
-            new SharedRepeats({
-              clock,
-              labelKey: privacy.labelKey,
-              redis: new RedisRepeats({
-                settings: redis,
-                clock,
-                random,
-                onError: () => telemetry.redisError('other'),
-              }),
-              replica,
-              settings: idempotency,
-              onMadeAgain: (upstream) => telemetry.madeAgain(upstream),
-              onUnreadable: once((upstream) =>
-                telemetry.log.warn(
-                  'a kept response in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
-                  { upstream },
-                ),
-              ),
-              keptResponses,
-            }),
   });
 }
 
