@@ -2,7 +2,7 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`.
  */
-import type { Admission, BucketSetting } from '../limiter.ts';
+import type { BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
@@ -24,17 +24,14 @@ export const maxArrivalAgoMs = 660_000;
  */
 export const maxArrivalAheadMs = 50;
 
-/** An admission as it is applied, when its arrival is known. */
-export type BucketAdmission = Omit<StoredAdmission, 'position'> & Pick<Admission, 'position'>;
-
 /** A call of this replica asks to enter. */
 export interface Entering {
-  readonly admission: BucketAdmission;
+  readonly admission: StoredAdmission;
   readonly replica: ReplicaId;
 }
 
 /** An admission with its position, as `order`, and with costs that it can take. */
-type OrderedAdmission = BucketAdmission & { readonly order: number };
+type OrderedAdmission = StoredAdmission & { readonly order: number };
 
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
 export function admit(
@@ -67,7 +64,7 @@ export function admit(
  */
 export function refusalShown(
   bucket: Bucket,
-  admission: BucketAdmission,
+  admission: StoredAdmission,
   now: number,
 ): Extract<AdmitReply, { kind: 'refused' }> | null {
   if (admission.position.kind === 'kept' || bucket.tickets.has(admission.ticket)) return null;
@@ -113,7 +110,7 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
  * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the
  * store lost it. So a replica that was slow for a moment does not send its calls to the end of the line.
  */
-function orderOf({ position, urgency }: BucketAdmission, now: number): number {
+function orderOf({ position, urgency }: StoredAdmission, now: number): number {
   if (position.kind === 'kept') return position.order;
   const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);

@@ -1,10 +1,9 @@
 /**
  * What an event does to a bucket. Part of the specification in `scheduler.policy.ts`.
  */
-import type { BucketEvent, EventReply, StoredAdmission } from './bucket-events.ts';
+import type { BucketEvent, EventReply } from './bucket-events.ts';
 import type { Bucket } from './bucket-state.policy.ts';
 import type { ReplicaId } from '../../ids.ts';
-import type { BucketAdmission } from './admit.policy.ts';
 import type { Effects } from './pump.policy.ts';
 import * as scheduler from './scheduler.policy.ts';
 import type { TimedLesson } from './scheduler.policy.ts';
@@ -40,7 +39,7 @@ function applied(
 ): Done {
   switch (event.kind) {
     case 'admit': {
-      const admission = arrivedBy(event.admission, now);
+      const { admission } = event;
       const { effects, ...reply } = scheduler.admit(bucket, { admission, replica }, now);
       return { reply, effects };
     }
@@ -74,12 +73,6 @@ function applied(
     case 'open':
       return { reply: { kind: 'done' }, effects: scheduler.open(bucket, event.agoMs, now) };
   }
-}
-
-function arrivedBy(admission: StoredAdmission, now: number): BucketAdmission {
-  const { position } = admission;
-  if (position.kind === 'kept') return { ...admission, position };
-  return { ...admission, position: { kind: 'arrival', at: position.at ?? now } };
 }
 
 /** Cuts the lesson's times at `now`: a replica knows the log's time only to half of a round trip, and may state a later one. */

@@ -12,13 +12,12 @@ import type {
 } from '../limiter.ts';
 import type { TimedLesson } from './lessons.policy.ts';
 
-/** An admission as a log takes it: times are the log's, `null` = the time at which it is applied. */
+/** An admission as a log takes it: times are the log's. */
 export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
   readonly position:
-    | { readonly kind: 'arrival'; readonly at: number | null }
-    | { readonly kind: 'kept'; readonly order: number };
+    { readonly kind: 'arrival'; readonly at: number } | { readonly kind: 'kept'; readonly order: number };
 };
 
 export type BucketEvent =

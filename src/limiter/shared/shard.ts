@@ -170,9 +170,10 @@ export class Shard {
     const known = this.#calls.get(admission.ticket);
     if (known !== undefined) return Promise.resolve(this.#replyAgain(known));
     if (this.#phase.kind === 'away' || this.#phase.kind === 'closed') return Promise.resolve(unavailable);
-    const refusal = this.#refusalFromCopy(admission);
+    const stored = this.#copy.isJoined ? this.#stored(admission, true) : null;
+    const refusal = stored === null ? null : this.#refusalFromCopy(admission.bucket, stored);
     if (refusal !== null) return Promise.resolve(refusal);
-    return new Promise((answer) => this.#enter(this.#keep(admission, answer)));
+    return new Promise((answer) => this.#enter(this.#keep(admission, answer), stored));
   }
 
   /** Enters a call that comes from another bucket. It is never refused, and its grant is reported. */
@@ -339,16 +340,12 @@ export class Shard {
     return call;
   }
 
-  #enter(call: OwnCall): void {
+  #enter(call: OwnCall, stored: StoredAdmission | null = null): void {
     call.state = { kind: 'entering' };
     if (!this.#copy.isJoined) return;
     const { bucket } = call.admission;
-    const event: LogEvent = {
-      kind: 'admit',
-      bucket,
-      admission: this.#stored(call.admission, call.answer !== null),
-    };
-    this.#copy.say(event, (heard) => this.#onAdmitHeard(call, heard));
+    const admission = stored ?? this.#stored(call.admission, call.answer !== null);
+    this.#copy.say({ kind: 'admit', bucket, admission }, (heard) => this.#onAdmitHeard(call, heard));
   }
 
   #onAdmitHeard(call: OwnCall, heard: Heard): void {
@@ -374,32 +371,40 @@ export class Shard {
     return { kind: 'queued', forecastMs, ahead, heldBy };
   }
 
-  #refusalFromCopy(admission: Admission): AdmissionReply | null {
-    const { log, state, isJoined } = this.#copy;
-    const bucket = state.buckets.get(admission.bucket);
-    if (bucket === undefined || !isJoined || log.staleMs() > freshMs) return null;
-    const { position, ...stored } = this.#stored(admission, true);
-    const at = position.kind === 'kept' ? position : { ...position, at: position.at ?? log.now() };
-    return refusalShown(bucket, { ...stored, position: at }, log.now());
+  #refusalFromCopy(key: BucketKey, admission: StoredAdmission): AdmissionReply | null {
+    const { log, state } = this.#copy;
+    const bucket = state.buckets.get(key);
+    if (bucket === undefined || log.staleMs() > freshMs) return null;
+    return refusalShown(bucket, admission, log.now());
   }
 
   /** The admission as the log takes it. A call that must not be refused any more comes with its order. */
-  #stored({ bucket, ...admission }: Admission, mayBeRefused: boolean): StoredAdmission {
-    const { leaseMs } = this.#parts;
-    const { position, urgency } = admission;
-    const setting =
-      this.#phase.kind === 'alone'
-        ? this.#phase.alone.settingOf(bucket, admission.setting)
-        : admission.setting;
-    if (position.kind === 'kept') return { ...admission, setting, leaseMs, position };
-    const at = this.#copy.arrivalAt(position.at);
-    const order = urgency * orderUnit + Math.floor(Math.max(0, at) * sequencePerMs);
+  #stored(admission: Admission, mayBeRefused: boolean): StoredAdmission {
+    const { bucket, setting } = admission;
     return {
-      ...admission,
-      setting,
-      leaseMs,
-      position: mayBeRefused ? { kind: 'arrival', at } : { kind: 'kept', order },
+      ticket: admission.ticket,
+      lane: admission.lane,
+      position: this.#storedPosition(admission, mayBeRefused),
+      urgency: admission.urgency,
+      callClass: admission.callClass,
+      costs: admission.costs,
+      document: admission.document,
+      maxQueued: admission.maxQueued,
+      maxWaitMs: admission.maxWaitMs,
+      leaseMs: this.#parts.leaseMs,
+      setting: this.#phase.kind === 'alone' ? this.#phase.alone.settingOf(bucket, setting) : setting,
+      weight: admission.weight,
+      maxInFlight: admission.maxInFlight,
+      perMinute: admission.perMinute,
+      ceilingTag: admission.ceilingTag,
     };
+  }
+
+  #storedPosition({ position, urgency }: Admission, mayBeRefused: boolean): StoredAdmission['position'] {
+    if (position.kind === 'kept') return position;
+    const at = this.#copy.arrivalAt(position.at);
+    if (mayBeRefused) return { kind: 'arrival', at };
+    return { kind: 'kept', order: urgency * orderUnit + Math.floor(Math.max(0, at) * sequencePerMs) };
   }
 
   // ── grants

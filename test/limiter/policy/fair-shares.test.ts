@@ -3,7 +3,7 @@ import { ticketId, type LeaseToken } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { serviceCost } from '../../../src/limiter/policy/waiting-costs.policy.ts';
-import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
+import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { forecast, settle, type Effects } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, tick } from './scheduling.ts';
@@ -16,7 +16,7 @@ const meters = [
   { meter: 'tokens', limit: limits.tokens, windowMs },
 ] as const;
 
-const of = (ticket: string, options: AdmissionOptions): BucketAdmission => ({
+const of = (ticket: string, options: AdmissionOptions): StoredAdmission => ({
   ...call(ticket, options),
   setting: { meters, learn: true, probe: 0 },
 });

@@ -4,7 +4,7 @@ import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { maxLanes } from '../../../src/limiter/policy/forecast-others.policy.ts';
 import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
-import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
+import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { charged, forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
@@ -341,7 +341,7 @@ atOrigins('the forecast for a call', (instant) => {
     lane: string,
     units: number,
     stated: number | null = 30_000,
-  ): BucketAdmission => ({
+  ): StoredAdmission => ({
     ...call(id, { lane, costs: { tokens: units }, maxWaitMs: 45_000 }),
     setting: {
       meters: stated === null ? [] : [{ meter: 'tokens', limit: stated, windowMs: 60_000 }],

@@ -1,7 +1,7 @@
 /** Builders for tests that drive the scheduler's transitions directly. */
 import { replicaId, type LeaseToken, type ReplicaId } from '../../../src/ids.ts';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { BucketAdmission } from '../../../src/limiter/policy/admit.policy.ts';
+import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Effects } from '../../../src/limiter/policy/pump.policy.ts';
 import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
@@ -10,7 +10,7 @@ import type { Instant } from '../../support/at-origins.ts';
 export const replica = replicaId('r');
 
 /** A call into a bucket of ten a ten seconds, with all the time in the world. */
-export const call = (ticket: string, options: AdmissionOptions = {}): BucketAdmission =>
+export const call = (ticket: string, options: AdmissionOptions = {}): StoredAdmission =>
   admission(ticket, { lane: 'l', limit: 10, maxQueued: 1_000_000, maxWaitMs: Infinity, ...options });
 
 /** Calls arrive this long before they are entered, so that many of one instant have arrivals of their own. Milliseconds. */
@@ -20,7 +20,7 @@ const lastArrivals = new WeakMap<Bucket, number>();
 /** As the policy's `admit`, for calls that arrive in the order in which they are entered. */
 export function admit(
   bucket: Bucket,
-  asked: BucketAdmission,
+  asked: StoredAdmission,
   by: ReplicaId,
   now: number,
 ): ReturnType<typeof scheduler.admit> {

@@ -173,10 +173,7 @@ class History {
     const position =
       step.again && order !== undefined
         ? ({ kind: 'kept', order } as const)
-        : ({
-            kind: 'arrival',
-            at: step.arrivedAgoMs === null ? null : this.#at - step.arrivedAgoMs,
-          } as const);
+        : ({ kind: 'arrival', at: this.#at - (step.arrivedAgoMs ?? 0) } as const);
     const {
       weight,
       maxInFlight,
