@@ -75,7 +75,7 @@ const joiningIn = (setup: Setup, prefer: Readonly<Record<string, string>>, waitM
 
 const wasRefused = ({ status }: CallResponse): boolean => status === 429;
 
-/** The default wait that `docs/reference.md` states, milliseconds. */
+/** The default wait that `docs/reference/configuration.md` states, milliseconds. */
 const defaultWaitMs = 75_000;
 
 export const joiningWorkspaces = {

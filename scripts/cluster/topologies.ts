@@ -94,7 +94,7 @@ export async function clusterNodes(): Promise<readonly RedisServer[]> {
 
 const certificate = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.crt', import.meta.url));
 const certificateKey = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.key', import.meta.url));
-/** The user of `docs/operations/redis.md`. */
+/** The user of `docs/operate/redis.md`. */
 const user = '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info';
 const admin = '--user default on >key-of-admin ~* &* +@all';
 

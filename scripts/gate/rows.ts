@@ -171,7 +171,7 @@ const tlsCut: Row = {
     const options = (port: number): readonly string[] => [
       `--port 0 --tls-port ${port} --tls-auth-clients no`,
       `--tls-cert-file ${certificate} --tls-key-file ${certificateKey} --tls-ca-cert-file ${certificate}`,
-      // The user of docs/operations/redis.md.
+      // The user of docs/operate/redis.md.
       '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info',
       '--user default on >key-of-admin ~* &* +@all',
     ];

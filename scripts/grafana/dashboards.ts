@@ -14,7 +14,7 @@ import { datasource, figure, heatmap, lines, quantile } from './panels.ts';
 
 const { maxWaitSeconds } = defaultWaits;
 
-const guide = 'docs/observability/read-the-pressure.md';
+const guide = 'docs/operate/monitor.md';
 
 function dashboard(title: string, uid: string, description: string) {
   return new DashboardBuilder(title)
@@ -371,7 +371,7 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
   )
   .withPanel(
     lines(
-      { title: 'Memory', means: 'Resident. Held calls cost memory beside their bodies: docs/operations/sizing.md.', unit: 'bytes' },
+      { title: 'Memory', means: 'Resident. Held calls cost memory beside their bodies: docs/operate/size.md.', unit: 'bytes' },
       [{ expr: 'process_resident_memory_bytes and on (instance) sluice_queue_bytes', legend: '{{instance}}' }],
     ),
   )
@@ -383,7 +383,7 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
   )
   .withPanel(
     lines(
-      { title: 'Turned away, by bound', means: 'Calls refused as overloaded: more replicas, or docs/operations/overload.md.', unit: 'reqps' },
+      { title: 'Turned away, by bound', means: 'Calls refused as overloaded: more replicas, or docs/operate/size.md#overload.', unit: 'reqps' },
       [{ expr: rate('sluice_overload_total', 'bound'), legend: '{{bound}}' }],
       { stacked: true },
     ),

@@ -6,7 +6,7 @@ const manifests = new URL('../../k8s/install.yaml', import.meta.url).pathname;
 
 /** Findings that stand, and why. */
 const answered: readonly (readonly [string, string])[] = [
-  ['CPU limit is not set', 'throttled CPU delays every call that a pod holds (docs/operations/sizing.md)'],
+  ['CPU limit is not set', 'throttled CPU delays every call that a pod holds (docs/operate/size.md)'],
   ['ImagePullPolicy is not set to Always', 'the image is named by its version, which is pushed once'],
 ];
 

@@ -15,7 +15,7 @@ import { available, pause, run } from './tools.ts';
 const { values } = parseArgs({
   options: {
     minutes: { type: 'string', default: '15' },
-    to: { type: 'string', default: new URL('../../docs/observability/images', import.meta.url).pathname },
+    to: { type: 'string', default: new URL('../../docs/images', import.meta.url).pathname },
   },
 });
 const minuteMs = 60_000;

@@ -18,7 +18,7 @@ const text = (description: string): Json => ({
 const codes = Object.keys(refusals) as RefusalCode[];
 
 const activitySchema = JSON.parse(
-  readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
+  readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8'),
 ) as { readonly $defs: Json };
 
 /** `$defs` of the activity schema as components: every `#/$defs/x` becomes `#/components/schemas/x`. */

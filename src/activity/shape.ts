@@ -1,5 +1,5 @@
 /**
- * The shape of what `/activity` answers (described by `docs/observability/activity.schema.json`), and what has to be known
+ * The shape of what `/activity` answers (described by `schema/activity.schema.json`), and what has to be known
  * to answer. Types only.
  */
 import type { Headroom } from './headroom.policy.ts';

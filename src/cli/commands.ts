@@ -280,12 +280,13 @@ function readPort(text: string | undefined): number | null | undefined {
   return /^\d{1,5}$/.test(text) && Number(text) <= 65_535 ? Number(text) : undefined;
 }
 
-const names = Object.keys(commands) as readonly (keyof typeof commands)[];
-const width = Math.max(...names.map((name) => name.length)) + 2;
+/** Every command, in the order in which help lists them. */
+export const commandNames = Object.keys(commands) as readonly (keyof typeof commands)[];
+const width = Math.max(...commandNames.map((name) => name.length)) + 2;
 
 const overview = `<command>
 
-${names.map((name) => `  ${name.padEnd(width)}${commands[name].purpose}`).join('\n')}
+${commandNames.map((name) => `  ${name.padEnd(width)}${commands[name].purpose}`).join('\n')}
 
 sluice <command> --help says more, sluice --version the version.`;
 
@@ -297,16 +298,16 @@ export function readCommand([first = '', ...rest]: readonly string[]): Command {
   if (['--version', '-v', 'version'].includes(first)) return { kind: 'version' };
   if (['--help', '-h', 'help'].includes(first)) return { kind: 'help', text: `Usage: sluice ${overview}` };
   if (first === '') return { kind: 'usage-error', text: `Usage: sluice ${overview}` };
-  const name = names.find((name) => name === first || name === `${first} ${rest[0]}`);
+  const name = commandNames.find((name) => name === first || name === `${first} ${rest[0]}`);
   if (name !== undefined) {
     const parsed = commands[name].parse(name === first ? rest : rest.slice(1));
     return parsed.kind === 'command' ? { ...parsed, name } : parsed;
   }
-  const verbs = names
+  const verbs = commandNames
     .filter((name) => name.startsWith(`${first} `))
     .map((name) => name.slice(first.length + 1));
   if (verbs.length === 0) {
-    const meant = nearest(first, names);
+    const meant = nearest(first, commandNames);
     return usageError(
       `Unknown command "${first}".${meant === null ? '' : ` Did you mean ${meant}?`}`,
       `sluice ${overview}`,

@@ -14,7 +14,7 @@ const adviceOf = {
   password:
     'Redis refuses the user or the password of redis.url, or wants one where none is given: correct the URL, or the users of Redis.',
   permission:
-    'The user of redis.url may not run a command that Sluice needs: give it the rights that docs/operations/redis.md lists.',
+    'The user of redis.url may not run a command that Sluice needs: give it the rights that docs/operate/redis.md lists.',
   name: 'The host name of redis.url cannot be resolved: correct it, or name resolution on this machine.',
   refused:
     'Nothing takes connections at the address of redis.url: start Redis, or correct host and port of the URL.',

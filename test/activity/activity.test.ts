@@ -150,9 +150,7 @@ describe('the recorder of activity', () => {
 
 describe('the activity API', () => {
   const schema = z.fromJSONSchema(
-    JSON.parse(
-      readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
-    ) as never,
+    JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
   );
 
   test('follows the published JSON Schema, for one workspace and for all', async () => {

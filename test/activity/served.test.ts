@@ -8,9 +8,7 @@ import type { AllActivity, WorkspaceActivity } from '../../src/activity/snapshot
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 const schema = z.fromJSONSchema(
-  JSON.parse(
-    readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
-  ) as never,
+  JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
 );
 let upstream: Server;
 let gateway: TestGateway;

@@ -22,9 +22,7 @@ import {
 } from './replicas.ts';
 
 const schema = z.fromJSONSchema(
-  JSON.parse(
-    readFileSync(new URL('../../docs/observability/activity.schema.json', import.meta.url), 'utf8'),
-  ) as never,
+  JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
 );
 /** Longer than the interval at which replicas publish their activity. */
 const shareMs = 6_000;

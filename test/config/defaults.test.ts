@@ -32,9 +32,9 @@ describe('the default waits are as documented', () => {
       'helm/sluice/templates/_facts.tpl',
       `dict "maxWaitSeconds" ${maxWaitSeconds} "maxWaitCeilingSeconds" ${maxWaitCeilingSeconds}`,
     ],
-    ['docs/reference.md', `| \`limits.maxQueued\` | ${grouped(maxQueued)} |`],
-    ['docs/reference.md', `| \`limits.maxWaitSeconds\` | ${maxWaitSeconds} |`],
-    ['docs/reference.md', `| \`limits.maxWaitCeilingSeconds\` | ${maxWaitCeilingSeconds} |`],
+    ['docs/callers/errors.md', `\`maxQueued\` calls (${grouped(maxQueued)})`],
+    ['docs/reference/http.md', `\`maxWaitSeconds\` (${maxWaitSeconds})`],
+    ['docs/callers/index.md', `the maximum is ${maxWaitCeilingSeconds} s`],
   ])('stand in %s (%s)', (path, words) => expect(textOf(path)).toContain(words));
 });
 

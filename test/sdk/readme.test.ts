@@ -36,10 +36,12 @@ afterAll(async () => {
   await shop.close();
 });
 
-/** Runs the README's block that imports the package, as a program; its last line is what is tried with it. */
+/** Runs the block of README and docs/callers/sdks.md that imports the package, as a program; its last line is what is tried with it. */
 async function run(packageName: string, tried: string, replaced: Readonly<Record<string, string>> = {}) {
-  const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8');
-  const blocks = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, code = '']) => code);
+  const pages = ['README.md', 'docs/callers/sdks.md'].map((page) =>
+    readFileSync(new URL(`../../${page}`, import.meta.url), 'utf8'),
+  );
+  const blocks = [...pages.join('\n').matchAll(/```js\n([^]*?)```/g)].map(([, code = '']) => code);
   let code = blocks.find((block) => block.includes(`from '${packageName}'`)) ?? '';
   const { port } = service.dataAddress;
   for (const [from, to] of Object.entries({ localhost: '127.0.0.1', '8080': String(port), ...replaced })) {
@@ -59,7 +61,7 @@ test('the OpenAI example of the README gets a chat response', async () => {
   expect(await run('openai', `(await client.chat.completions.create(${request})).choices.length`)).toBe(1);
 });
 
-test('the shopify-api-node example of the README lists a shop under a wildcard origin, page by page', async () => {
+test('the shopify-api-node example of the page of SDKs lists a shop under a wildcard origin, page by page', async () => {
   const pages = `await (async () => {
     const first = await shopify.product.list({ limit: 50 });
     const second = await shopify.product.list(first.nextPageParameters);

@@ -1,0 +1,40 @@
+/** The page of commands: what each says of itself with `--help`. */
+import { commandNames, readCommand } from '../../src/cli/commands.ts';
+
+/** Help of a command line, as it is printed. */
+function helpOf(words: readonly string[]): string {
+  const command = readCommand([...words, '--help']);
+  if (command.kind !== 'help') throw new Error(`no help for ${words.join(' ')}`);
+  return command.text;
+}
+
+/** The text of docs/reference/cli.md. */
+export function cliPage(): string {
+  const firstWords = new Set(commandNames.map((name) => name.split(' ')[0] ?? ''));
+  const sections = [...firstWords].map((word) => `## ${word}\n\n\`\`\`text\n${helpOf([word])}\n\`\`\`\n`);
+  return `# Commands
+
+From the repository: \`npm run sluice -- <command>\`. Of a build: \`node --max-semi-space-size=16 dist/main.js <command>\`. In the image the
+entry point is the command.
+
+\`\`\`text
+${helpOf([])}
+\`\`\`
+
+| exit code | means |
+|---|---|
+| 0 | done; \`serve\` was ended by a signal |
+| 1 | it cannot be done: the file has problems, a connection that was tried failed, a port is taken, nobody answers at the admin port |
+| 2 | the command line cannot be read |
+
+| signal to \`serve\` | does |
+|---|---|
+| SIGHUP | reads the configuration again, changed or not |
+| SIGTERM | drains: [Shut down](../operate/day-2.md#shut-down) |
+| SIGINT (Ctrl-C) | the same without \`drainDelaySeconds\` |
+| a second one, half a second later or more | ends at once |
+
+A variable \`\${NAME}\` of the configuration that the environment lacks is taken from \`.env\` beside the file.
+
+${sections.join('\n')}`;
+}

@@ -1,0 +1,28 @@
+/** The page of presets: a row for each API that `speaks` knows by name. */
+import { presetNames } from '../../src/config/presets.ts';
+import { presetOf, type Preset } from '../../src/config/speaks.ts';
+
+/** The text of docs/reference/presets.md. */
+export function presetsPage(): string {
+  const rows = presetNames.map((name) => {
+    const { title, source, counts, missing, speaks } = presetOf(name);
+    return `| \`${name}\` | [${title}](${source}) | ${counts} | ${windowsText(speaks)} | ${missing ?? ''} |`;
+  });
+  return `# Presets
+
+Write a preset's name into \`speaks\` of an upstream: \`speaks: github\`. Limits that depend on a plan are the smallest that the provider
+documents; raise them with \`speaks: { preset: hubspot, windows: [...] }\`. [Put any API behind Sluice](../operate/any-api.md) explains the parts.
+
+| preset | API | counts | stated windows | not covered |
+|---|---|---|---|---|
+${rows.join('\n')}
+`;
+}
+
+function windowsText({ windows = [], maxInFlight, penaltySeconds }: Preset['speaks']): string {
+  return [
+    ...windows.map(({ requests, seconds }) => `${requests} in ${seconds} s`),
+    ...(maxInFlight === undefined ? [] : [`${maxInFlight} at once`]),
+    ...(penaltySeconds === undefined ? [] : [`penalty ${penaltySeconds} s`]),
+  ].join(', ');
+}
