@@ -1,6 +1,6 @@
 /**
  * `node scripts/gate/planted.ts [words of a row's name]`: for each row of the gate a fault is planted in a copy of the product, and the
- * row must find it. Fails when a row does not, or when the line to change is no longer there. Ten minutes.
+ * row must find it. Fails when a row does not, or when the line to change is no longer there. A quarter of an hour.
  */
 import { execFile } from 'node:child_process';
 import { cp, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';

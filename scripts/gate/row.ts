@@ -48,8 +48,9 @@ export interface Row {
   readonly leaving?: true;
   /** Seconds that calls to `open` may wait: over a minute, and the ceiling is judged over two windows. */
   readonly openWaitSeconds?: number;
-  /** Calls to `open`, in the time in which other rows make 72. */
+  /** Calls to `open`, 72 by default, and the time in which they are made, 3.6 s by default. */
   readonly openCalls?: number;
+  readonly openForMs?: number;
   /** The upstream's credential, YAML; a fixed one by default. */
   readonly credential?: (upstream: GateUpstream) => Promise<Credential>;
 }
@@ -76,7 +77,7 @@ export interface Judged {
 const replicas = 3;
 const ceiling = 60;
 const openCallsOfMost = 72;
-const openForMs = 3_600;
+const openForMsOfMost = 3_600;
 const serialCalls = 30;
 const serialEveryMs = 120;
 /** Longer than the lease of a serialized lane and whatever a fault takes. */
@@ -229,7 +230,13 @@ function ordered(
 
 /** Starts all calls at their times, round robin over the replicas; resolves when each has ended. */
 async function startLoad(
-  { pairs, leaving, openCalls = openCallsOfMost, openWaitSeconds: openWait = openWaitSeconds }: Row,
+  {
+    pairs,
+    leaving,
+    openCalls = openCallsOfMost,
+    openForMs = openForMsOfMost,
+    openWaitSeconds: openWait = openWaitSeconds,
+  }: Row,
   target: { readonly gateways: readonly Gateway[]; readonly key: string; readonly sent: Map<string, number> },
 ): Promise<readonly Ended[]> {
   const { gateways, key, sent } = target;
