@@ -5,11 +5,11 @@
  *   closed ── refused ──▶ open ── its time has come, a call asks ──▶ probing ── refused ──▶ open, for twice as long
  *                                                                         └─── succeeded ──▶ closed
  *
- * Owns: when the next call may ask. Does not own: what a refusal concerns (`concern.policy.ts`), the calls.
  * Invariants: while a breaker is open nobody is sent; while it probes one call is; the pause between two probes grows from
  * `firstPauseMs` to `maxPauseMs`, and is never shorter than the time that the upstream named.
  */
 
+import type { BreakerSubject, Feedback, Throttle } from '../call.ts';
 import type { ProviderError } from '../provider-error.policy.ts';
 
 /** Time from the first refusal to the first probe. */
@@ -87,3 +87,103 @@ export function ask(breaker: Breaker, now: number): BreakerReply {
 
 /** True when no call has asked for the breaker for so long that its state says nothing about the upstream any more. */
 export const isForgotten = ({ until }: Breaker, now: number): boolean => now > until + memoryMs;
+
+// Which other calls a refusal concerns: all that carry the credential, or those to one host, for one model or on one path with it. A
+// refusal that lies in the call itself (it is too large, its query too expensive) concerns no other call; those by a limit that is not
+// the bucket's own (`secondary`) do.
+
+export const concerns = ['credential', 'host', 'model', 'path'] as const;
+export type Concern = (typeof concerns)[number];
+
+/**
+ * True for a refusal that may lie in the call itself: it opens a breaker only where a second one follows before any call with the
+ * credential succeeds. Until then each such call is refused by the upstream itself, which costs nobody anything.
+ */
+export const needsConfirmation = (throttle: Throttle): boolean =>
+  throttle.kind === 'permanent' && throttle.reason === 'unclear';
+
+/** `null`: no other call is concerned. */
+export function concernOf(throttle: Throttle): Concern | null {
+  if (throttle.kind === 'secondary') return 'path';
+  if (throttle.kind !== 'permanent') return null;
+  switch (throttle.reason) {
+    case 'quota':
+    case 'unclear':
+      return 'credential';
+    case 'store_state':
+      return 'host';
+    case 'daily':
+      return 'model';
+    case 'too_large':
+    case 'max_cost':
+      return null;
+  }
+}
+
+/**
+ * The parts of a breaker's name beside upstream and credential, for a call and a concern; `null`: the call lacks such a part, and
+ * has no such breaker.
+ */
+export function partsOf(
+  { host, model, operation }: BreakerSubject,
+  concern: Concern,
+): readonly string[] | null {
+  switch (concern) {
+    case 'credential':
+      return [];
+    case 'host':
+      return [host];
+    case 'model':
+      return model === null ? null : [model];
+    case 'path':
+      return [host, operation];
+  }
+}
+
+// What an attempt reports
+
+/** As much of an attempt's result as matters. */
+type Result =
+  | {
+      readonly kind: 'answered';
+      readonly head: { readonly status: number };
+      readonly feedback: Pick<Feedback, 'throttle' | 'errorStatus' | 'said'>;
+    }
+  | { readonly kind: 'failed' };
+
+export type Observation =
+  | {
+      readonly kind: 'refused';
+      readonly status: number;
+      readonly throttle: Throttle;
+      /** What the provider's own error says beside it; absent = no known word. */
+      readonly said?: ProviderError;
+    }
+  | { readonly kind: 'succeeded' }
+  /** Neither: it broke, or was refused for a reason of its own. */
+  | { readonly kind: 'silent' };
+
+const silent: Observation = { kind: 'silent' };
+
+/** `null`: the attempt was not made. */
+export function observationOf(result: Result | null): Observation {
+  if (result === null || result.kind === 'failed') return silent;
+  const { throttle, errorStatus, said } = result.feedback;
+  const status = errorStatus ?? result.head.status;
+  switch (throttle?.kind) {
+    case 'permanent':
+      // A server error proves nothing of an account, whatever code it carries; a shop is refused with 540, too.
+      return status < 500 || throttle.reason === 'store_state'
+        ? { kind: 'refused', status, throttle, ...(said === undefined ? {} : { said }) }
+        : silent;
+    case 'secondary':
+      return { kind: 'refused', status, throttle };
+    case 'rate':
+      // A client that is asked to slow down is not refused for good.
+      return { kind: 'succeeded' };
+    case 'overload':
+      return silent;
+    case undefined:
+      return status < 400 ? { kind: 'succeeded' } : silent;
+  }
+}

@@ -2,23 +2,31 @@
  * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
  * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
  *
- * Owns: the table, its bound, names of breakers, reading again what other replicas may have changed.
- * Does not own: the calls; admission is notified when a breaker opens. Invariants: while no breaker is known, a call costs
- * one check of the size of a table; what leaves this process are keyed digests and numbers.
+ * Invariants: while no breaker is known, a call costs one check of the size of a table; what leaves this process are keyed digests and
+ * numbers.
  */
 import { LRUCache } from 'lru-cache';
 import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
-import type { Refusal } from '../errors.ts';
+import { Refusal } from '../errors.ts';
+import { digest } from '../identity.ts';
 import type { BreakerId, BreakerStore, SharedBreaker, Stored } from '../limiter/breaker-store.ts';
 import type { ObservedBreaker } from '../telemetry/events.ts';
-import { afterRefusal, afterSilence, ask } from './breaker.policy.ts';
-import type { Breaker, PermanentRefusal } from './breaker.policy.ts';
-import { concernOf, needsConfirmation } from './concern.policy.ts';
-import { KnownBreakers, type KnownBreaker } from './known.ts';
-import { BreakerNames } from './names.ts';
-import { breakerRefusal } from './refusal.ts';
-import type { Observation } from './observation.policy.ts';
+import type { ProviderError } from '../provider-error.policy.ts';
+import {
+  afterRefusal,
+  afterSilence,
+  ask,
+  concernOf,
+  concerns,
+  isForgotten,
+  needsConfirmation,
+  partsOf,
+} from './breaker.policy.ts';
+import type { Breaker, Concern, Observation, PermanentRefusal } from './breaker.policy.ts';
+
+/** Breakers that are known at most; the one that changed longest ago is forgotten first. */
+const maxKnown = 10_000;
 
 /** Known breakers are compared with the store this often, so that a lost message is made up for. Milliseconds. */
 const refreshMs = 5_000;
@@ -45,10 +53,20 @@ export interface Probe {
   readonly ids: readonly BreakerId[];
 }
 
+/** A breaker that is not closed, as far as this replica knows. */
+interface KnownBreaker {
+  readonly id: BreakerId;
+  readonly state: Breaker;
+  /** Version in the store; `''` = the store does not have the breaker. */
+  readonly version: string;
+}
+
 export class Breakers {
   readonly #parts: BreakersParts;
-  readonly #known = new KnownBreakers();
-  readonly #names: BreakerNames;
+  /** By name. Looked at with `peek`, so that their order is that of changes. */
+  readonly #known = new LRUCache<string, KnownBreaker>({ max: maxKnown });
+  /** Names of the breakers that may concern a call: a waiting call is asked about again and again. */
+  readonly #names = new WeakMap<BreakerSubject, ReadonlyMap<Concern, BreakerId>>();
   /** When a refusal was met that has to be confirmed, by breaker. */
   readonly #unconfirmed = new LRUCache<string, number>({ max: maxUnconfirmed });
   #cancelRefresh: (() => void) | null = null;
@@ -56,7 +74,6 @@ export class Breakers {
 
   constructor(parts: BreakersParts) {
     this.#parts = parts;
-    this.#names = new BreakerNames(parts.labelKey);
     parts.store.listen(({ id, state }) => this.#adopt(id, state ?? 'closed'));
   }
 
@@ -101,7 +118,7 @@ export class Breakers {
   /** What became of a call that was sent, `probe` if it was one. */
   observe(subject: BreakerSubject, probe: Probe | null, observation: Observation): void {
     const concern = observation.kind === 'refused' ? concernOf(observation.throttle) : null;
-    const named = concern === null ? null : this.#names.name(subject, concern);
+    const named = concern === null ? null : (this.#namesOf(subject).get(concern) ?? null);
     if (observation.kind === 'succeeded' && this.awaitSuccess) this.#doubtsEnd(subject);
     const refused = named !== null && this.#isConfirmed(named, observation) ? named : null;
     const asked = probe?.ids ?? [];
@@ -122,9 +139,9 @@ export class Breakers {
   observed(upstream: string, credential: string | null = null): readonly ObservedBreaker[] {
     if (this.#known.size === 0) return [];
     const now = this.#now();
-    const wanted = this.#names.upstream(upstream);
-    const own = credential === null ? null : this.#names.credential(upstream, credential);
-    return [...this.#known]
+    const wanted = this.#digest('upstream', upstream);
+    const own = credential === null ? null : this.#digest('owner', upstream, credential);
+    return [...this.#known.values()]
       .filter(({ id }) => id.upstream === wanted && (own === null || id.credential === own))
       .map(({ state: { status, until } }) => ({ status, retryInMs: Math.max(0, until - now) }))
       .sort((a, b) => a.retryInMs - b.retryInMs);
@@ -132,8 +149,9 @@ export class Breakers {
 
   /** Closes all breakers of an upstream, here and in the store: an operator says that it takes calls again. */
   closeAllOf(upstream: string): void {
-    const wanted = this.#names.upstream(upstream);
-    for (const { id } of this.#known) if (id.upstream === wanted) this.#close(id);
+    const wanted = this.#digest('upstream', upstream);
+    const own = [...this.#known.values()].filter(({ id }) => id.upstream === wanted);
+    for (const { id } of own) this.#close(id);
   }
 
   /** Ends the comparing with the store. */
@@ -144,7 +162,7 @@ export class Breakers {
 
   /** Opens or reopens the breaker that a refusal names. `null`: the breaker was open already. */
   #refused(id: BreakerId, refusal: PermanentRefusal): Breaker | null {
-    const before = this.#known.get(id.key);
+    const before = this.#known.peek(id.key);
     const state = afterRefusal(before?.state ?? null, refusal, this.#now());
     if (state === before?.state) return null;
     this.#change(id, state, (next) => this.#parts.store.put(id, before?.version ?? '', next));
@@ -154,7 +172,7 @@ export class Breakers {
   /** False for the first of the refusals that may lie in their call alone; an open breaker is proof enough. */
   #isConfirmed({ key }: BreakerId, observation: Observation): boolean {
     if (observation.kind !== 'refused' || !needsConfirmation(observation.throttle)) return true;
-    if (this.#known.get(key) !== undefined) return true;
+    if (this.#known.peek(key) !== undefined) return true;
     const now = this.#now();
     const metAt = this.#unconfirmed.get(key);
     this.#unconfirmed.set(key, now);
@@ -163,11 +181,11 @@ export class Breakers {
 
   /** A call with the credential succeeded: what refused another one lay in that call. */
   #doubtsEnd(subject: BreakerSubject): void {
-    for (const { key } of this.#names.of(subject)) this.#unconfirmed.delete(key);
+    for (const { key } of this.#namesOf(subject).values()) this.#unconfirmed.delete(key);
   }
 
   #silent(id: BreakerId): void {
-    const before = this.#known.get(id.key);
+    const before = this.#known.peek(id.key);
     if (before === undefined || before.state.kind === 'open') return;
     const state = afterSilence(before.state, this.#now());
     this.#change(id, state, (next) => this.#parts.store.put(id, before.version, next));
@@ -203,7 +221,7 @@ export class Breakers {
     this.#set({ id, state, version: next.version });
     if (state.kind === 'open') this.#parts.onBreakerOpened();
     const storing = store(next).then((stored) => {
-      if (this.#known.get(id.key)?.version !== next.version) return;
+      if (this.#known.peek(id.key)?.version !== next.version) return;
       if (stored === 'unavailable') this.#notStored(id, next.version);
       else if (stored !== 'closed') this.#adopt(id, stored);
     });
@@ -212,8 +230,8 @@ export class Breakers {
 
   /** The store could not be reached: keeps the breaker to be stored when it can. */
   #notStored(id: BreakerId, version: string): void {
-    const now = this.#known.get(id.key);
-    if (now?.version === version) this.#known.set({ ...now, version: '' });
+    const now = this.#known.peek(id.key);
+    if (now?.version === version) this.#known.set(id.key, { ...now, version: '' });
   }
 
   #adopt(id: BreakerId, stored: Stored): void {
@@ -223,13 +241,13 @@ export class Breakers {
       return;
     }
     const { version, kind, status, said, refusals, leftMs } = stored;
-    if (this.#known.get(id.key)?.version === version) return;
+    if (this.#known.peek(id.key)?.version === version) return;
     this.#set({ id, version, state: { kind, status, said, refusals, until: this.#now() + leftMs } });
     if (kind === 'open') this.#parts.onBreakerOpened();
   }
 
   #set(known: KnownBreaker): void {
-    this.#known.set(known);
+    this.#known.set(known.id.key, known);
     this.#refreshLater();
   }
 
@@ -244,20 +262,44 @@ export class Breakers {
   /** Forgets breakers that no call asks for any more, and reads the state of the others from the store. */
   async #refresh(): Promise<void> {
     const { store } = this.#parts;
-    this.#known.forgetOld(this.#now());
+    const old = [...this.#known.values()].filter(({ state }) => isForgotten(state, this.#now()));
+    for (const { id } of old) this.#known.delete(id.key);
     if (this.#known.size > 0) this.#refreshLater();
     if (!store.isShared) return;
-    for (const { id, state, version } of [...this.#known].slice(0, readPerRefresh)) {
+    for (const { id, state, version } of [...this.#known.values()].toReversed().slice(0, readPerRefresh)) {
       const stored = version === '' ? await store.put(id, '', this.#shared(state)) : await store.read(id);
-      if (this.#known.get(id.key)?.version === version) this.#adopt(id, stored);
+      if (this.#known.peek(id.key)?.version === version) this.#adopt(id, stored);
     }
   }
 
   *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
-    for (const { key } of this.#names.of(subject)) {
-      const known = this.#known.get(key);
+    for (const { key } of this.#namesOf(subject).values()) {
+      const known = this.#known.peek(key);
       if (known !== undefined) yield known;
     }
+  }
+
+  #namesOf(subject: BreakerSubject): ReadonlyMap<Concern, BreakerId> {
+    const known = this.#names.get(subject);
+    if (known !== undefined) return known;
+    const { upstream, credential } = subject;
+    const owner = {
+      upstream: this.#digest('upstream', upstream),
+      credential: this.#digest('owner', upstream, credential),
+    };
+    const names = new Map<Concern, BreakerId>();
+    for (const concern of concerns) {
+      const parts = partsOf(subject, concern);
+      if (parts !== null)
+        names.set(concern, { key: this.#digest(concern, upstream, credential, ...parts), ...owner });
+    }
+    this.#names.set(subject, names);
+    return names;
+  }
+
+  /** Names are keyed digests, the same on every replica. */
+  #digest(purpose: string, ...parts: readonly string[]): string {
+    return digest(this.#parts.labelKey, `breaker ${purpose}`, ...parts);
   }
 
   #shared({ kind, status, said, refusals, until }: Breaker): SharedBreaker {
@@ -272,4 +314,24 @@ export class Breakers {
   #now(): number {
     return this.#parts.clock.monotonic();
   }
+}
+
+/** The upstream's refusal, repeated by Sluice. */
+function breakerRefusal({
+  status,
+  said,
+  retryInMs,
+}: {
+  readonly status: number;
+  readonly said: ProviderError | null;
+  readonly retryInMs: number;
+}): Refusal {
+  return new Refusal('upstream_refused', {
+    status,
+    retryInMs,
+    detail: `The upstream refuses such calls with ${status}, for a reason that waiting does not cure. One call asks it again at the time named here.`,
+    shouldRetry: false,
+    ...(said === null ? {} : { said }),
+    ...(status === 429 ? { heldBy: 'closed' as const } : {}),
+  });
 }

@@ -7,7 +7,7 @@
  */
 import type { AdmissionRequest, Lease, Ticket } from '../admission/ticket.ts';
 import type { Breakers, Probe } from '../breaker/breakers.ts';
-import { observationOf } from '../breaker/observation.policy.ts';
+import { observationOf } from '../breaker/breaker.policy.ts';
 import type { InjectedField } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';

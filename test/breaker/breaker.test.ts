@@ -4,16 +4,17 @@ import {
   afterRefusal,
   afterSilence,
   ask,
+  concernOf,
   firstPauseMs,
   isForgotten,
   maxPauseMs,
   memoryMs,
+  observationOf,
+  partsOf,
   probeLifeMs,
   silentPauseMs,
   type Breaker,
 } from '../../src/breaker/breaker.policy.ts';
-import { concernOf, partsOf } from '../../src/breaker/concern.policy.ts';
-import { observationOf } from '../../src/breaker/observation.policy.ts';
 import type { Throttle } from '../../src/call.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;

@@ -8,15 +8,16 @@
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
 import { plainReadings } from './ietf.policy.ts';
-import { readMessage, type LimiterMessage } from './message.policy.ts';
 import {
   errorIn,
   isErrorText,
   lastingVerdict,
   mayBeRate,
+  readMessage,
   sentenceIn,
   statusInside,
   verdictOf,
+  type LimiterMessage,
   type ModelError,
   type Verdict,
 } from './model-error.policy.ts';

@@ -4,8 +4,7 @@
  * or of a refusal, the first in the list reads it.
  */
 import type { ResponseTime } from '../stated-time.policy.ts';
-import type { LimiterMessage } from './message.policy.ts';
-import type { ModelError, Verdict } from './model-error.policy.ts';
+import type { LimiterMessage, ModelError, Verdict } from './model-error.policy.ts';
 import { count, reset, type Reading } from './reading.policy.ts';
 
 /** The fields of one limit. */
