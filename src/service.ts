@@ -23,12 +23,12 @@ import { DataServer } from './ingress/data-server.ts';
 import type { LoadWatch } from './ingress/load.ts';
 import { heartbeat } from './observation/event-stream.ts';
 import type { Observation } from './observation/observation.ts';
-import { startObservation, type ObservationParts } from './observation/start.ts';
+import { startObservation, type ObservedService } from './observation/observation.ts';
 import type { Slices } from './slices.ts';
 import type { ProcessPressure } from './telemetry/events.ts';
 import type { RunningTelemetry } from './telemetry/telemetry.ts';
 
-export interface ServiceParts extends ObservationParts {
+export interface ServiceParts extends ObservedService {
   /** Replaces the system's name resolution of upstreams. */
   readonly resolve?: Resolve;
   /** Replaces the slices in which a reload does its work. */

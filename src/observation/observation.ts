@@ -1,7 +1,6 @@
 /**
  * Everything that observes the gateway, put together: telemetry with the activity recorder and the page's timeline
- * listening, `/activity`, the live page. Owns the wiring; does not own any figure, and the pace of sharing
- * (`sharing.ts`). The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
+ * listening, `/activity`, the live page. Owns the wiring; does not own any figure. The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
 import { countOf } from '../activity/cell.ts';
 import { Busiest } from '../activity/busiest.ts';
@@ -10,17 +9,18 @@ import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import { createActivity, type Activity } from '../activity/snapshot.ts';
-import type { Clock } from '../clock.ts';
+import { RedisActivity } from '../activity/redis-activity.ts';
+import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { Page } from '../page/page.ts';
 import type { PageSource } from '../page/state.ts';
 import { Timeline } from '../page/timeline.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
-import { idleProcess, type PressureSource } from '../telemetry/events.ts';
+import { idleProcess, silentLog, type Log, type PressureSource } from '../telemetry/events.ts';
+import { startTracing } from '../telemetry/traces.ts';
 import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
-import { Sharing } from './sharing.ts';
 
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends PressureSource {
@@ -40,6 +40,9 @@ const nothingKnown: ObservationSource = {
   ceilings: () => Promise.resolve(noCeilings),
 };
 
+/** Time between the end of a round of sharing and the beginning of the next one, milliseconds. */
+const shareEveryMs = 5_000;
+
 export class Observation {
   readonly telemetry: RunningTelemetry;
   readonly activity: Activity;
@@ -49,12 +52,15 @@ export class Observation {
   readonly #shared: SharedActivity;
   readonly #recorder: Recorder;
   readonly #busiest: Busiest;
-  readonly #sharing: Sharing;
+  #nextRound: CancelTimer | null = null;
+  #isClosed = false;
+  readonly #clock: Clock;
   #settings: Settings;
   #source = nothingKnown;
 
   constructor(settings: Settings, parts: ObservationParts) {
     const { clock } = parts;
+    this.#clock = clock;
     this.#settings = settings;
     this.#shared = parts.shared ?? embeddedActivity;
     const timeline = new Timeline(clock);
@@ -79,12 +85,7 @@ export class Observation {
       clock,
       onBug: (bug) => this.#onBug(bug),
     });
-    this.#sharing = new Sharing({
-      clock,
-      share: () => this.#share(),
-      onBug: (bug) => this.#onBug(bug),
-    });
-    this.#sharing.start();
+    this.#shareLater();
   }
 
   /** Connects the gateway. */
@@ -99,7 +100,8 @@ export class Observation {
   }
 
   async close(): Promise<void> {
-    this.#sharing.stop();
+    this.#isClosed = true;
+    this.#nextRound?.();
     this.page.close();
     this.calls.close();
     // The last seconds count for the replicas that stay.
@@ -112,6 +114,17 @@ export class Observation {
     this.telemetry.log.bug('observing met a fault of ours', bug);
   }
 
+  /** Rounds of sharing follow each other, never two at once; a round that fails is followed by the next one all the same. */
+  #shareLater(): void {
+    if (this.#isClosed) return;
+    this.#nextRound = this.#clock.after(shareEveryMs, () => {
+      void this.#share()
+        .catch((bug: unknown) => this.#onBug(bug))
+        .finally(() => this.#shareLater());
+    });
+  }
+
+  /** Shares what this replica counted with the others. */
   async #share(): Promise<void> {
     this.calls.send(heartbeat);
     await this.#recorder.publish();
@@ -187,3 +200,52 @@ export class Observation {
     };
   }
 }
+
+/** What observing a service needs of it. */
+export interface ObservedService {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Where log lines go. */
+  readonly destination: TelemetryParts['destination'];
+  /** Environment, for the standard `OTEL_*` variables only. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
+/** Starts what observes a service: tracing first, because its last export is logged by the telemetry that starts after it. */
+export async function startObservation(parts: ObservedService): Promise<Observation> {
+  const { settings, clock, random, destination, env } = parts;
+  const replica = random.hex(8);
+  let log: Log = silentLog;
+  const tracing = await startTracing(
+    env,
+    replica,
+    lateLog(() => log),
+  );
+  const metrics = { processMetrics: true };
+  const { redis } = settings;
+  const shared: RedisActivity | null =
+    redis === null
+      ? null
+      : new RedisActivity({
+          settings: redis,
+          clock,
+          random,
+          replica,
+          onError: (kind) => observation.telemetry.redisError(kind),
+          onCommand: (command, durationMs) => observation.telemetry.redisCommand(command, durationMs),
+        });
+  const observed = { clock, random, destination, tracing, metrics };
+  const observation = new Observation(settings, shared === null ? observed : { ...observed, shared });
+  log = observation.telemetry.log;
+  return observation;
+}
+
+/** A log that can be given to other parts before the log exists to which it writes. */
+const lateLog = (log: () => Log): Log => ({
+  debug: (message, fields) => log().debug(message, fields),
+  info: (message, fields) => log().info(message, fields),
+  warn: (message, fields) => log().warn(message, fields),
+  error: (message, fields) => log().error(message, fields),
+  bug: (message, cause, fields) => log().bug(message, cause, fields),
+});

@@ -1,8 +1,8 @@
 /**
  * Buckets that turned out to share a quota: which bucket a call belongs to since then.
  *
- * Owns: what this replica knows of it, its bound, and telling the store what responses show. Does not own: what is proof
- * (`quota-names.policy.ts`), moving calls that wait (admission). Invariants: a bucket is followed to one that is not joined
+ * Owns: what this replica knows of it, its bound, and telling the store what responses show. Does not own: moving calls that wait
+ * (admission). Invariants: a bucket is followed to one that is not joined
  * itself; a joined bucket never leads back to itself; what leaves this process are keyed digests.
  */
 import { LRUCache } from 'lru-cache';
@@ -11,7 +11,6 @@ import type { Clock } from '../clock.ts';
 import { digest } from '../identity.ts';
 import type { BucketKey } from '../ids.ts';
 import { maxQuotas, type QuotaStore } from '../limiter/quota-store.ts';
-import { quotaNames, type QuotaParts } from './quota-names.policy.ts';
 
 /** What responses show again and again is reported to the store this often, milliseconds; the store keeps it for a day. */
 const repeatMs = 3_600_000;
@@ -76,4 +75,39 @@ export class JoinedQuotas {
     this.#into.set(from, to);
     this.#parts.onJoined();
   }
+}
+
+// What is proof: two buckets that come to share one list of words share a quota.
+
+/** What distinguishes a bucket from the others of its upstream; absent parts are empty. */
+export interface QuotaParts {
+  readonly upstream: string;
+  readonly credential: string;
+  readonly host: string;
+  /** Model, or the class of models that its provider documents. */
+  readonly model: string;
+  /** Host of the call, also where buckets are not kept apart by it. */
+  readonly shop: string;
+}
+
+/**
+ * Which quotas a response shows a bucket to count against.
+ *
+ * - A refusal names the limit that several models share: the models of one credential.
+ * - A success names organisation and project: their keys share the quota of each model. A refusal writes other names for them,
+ *   and may speak of the organisation's limit while the projects have their own.
+ * - A shop's response names the app: its tokens share the bucket of that shop.
+ */
+export function quotaNames(
+  { upstream, credential, host, model, shop }: QuotaParts,
+  { scope, throttle }: Pick<Feedback, 'scope' | 'throttle'>,
+): readonly (readonly string[])[] {
+  if (scope === undefined) return [];
+  const { organization = '', project = '', family, app } = scope;
+  const isOwned = throttle === null && (organization !== '' || project !== '');
+  return [
+    ...(family === undefined ? [] : [['family', upstream, credential, host, family]]),
+    ...(isOwned ? [['owner', upstream, host, organization, project, model]] : []),
+    ...(app === undefined ? [] : [['app', upstream, shop, app]]),
+  ];
 }

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
-import { quotaNames } from '../../src/quotas/quota-names.policy.ts';
+import { quotaNames } from '../../src/quotas/joined-quotas.ts';
 
 type Shown = Parameters<typeof quotaNames>[1];
 type QuotaScope = NonNullable<Feedback['scope']>;
