@@ -2,7 +2,7 @@
  * What a call will be charged in tokens, from what its provider counted of calls before it.
  *
  * Owns: the arithmetic of estimates. Does not own: characters (`model-call.policy.ts`), remembering (`token-estimates.ts`), and
- * correcting a call that turns out otherwise (`spent.policy.ts`). Pure; `now` is an argument, monotonic milliseconds.
+ * correcting a call that turns out otherwise (`feedback/usage.policy.ts`). Pure; `now` is an argument, monotonic milliseconds.
  *
  * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is
  * not counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for

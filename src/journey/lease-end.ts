@@ -11,7 +11,7 @@ import type { Costs, Feedback } from '../call.ts';
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import type { ResendDecision } from '../dispatch/resend.policy.ts';
-import { spentOf } from '../dispatch/spent.policy.ts';
+import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
 import type { Answered } from './response.ts';

@@ -10,8 +10,7 @@ import { Refusal } from '../errors.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { LRUCache } from 'lru-cache';
 import { indexOrigins, viaPrefix } from './origins.policy.ts';
-import { decideTarget } from './target.policy.ts';
-import { passedThrough } from './via.policy.ts';
+import { decideTarget, passedThrough } from './target.policy.ts';
 
 /** Decisions kept: calls come to the same few targets again and again, and deciding costs a URL parse. */
 const routesKept = 1_000;

@@ -5,6 +5,7 @@
  * (`route.ts` says so through `allowed`), and addresses (`address.policy.ts`). Keeps: one parse decides origin, and
  * path and query go on as the client's own bytes or the call is refused; nothing later parses the target again.
  */
+import { valuesOf } from '../field-lines.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import type { Call } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
@@ -207,4 +208,19 @@ function hostAsWritten(authority: string): string | null {
   const host = authorityWithPort.exec(authority)?.[1]?.toLowerCase() ?? '';
   const outsideBrackets = host.startsWith('[') ? host.slice(host.indexOf(']') + 1) : host;
   return host === '' || outsideBrackets.includes(':') ? null : host;
+}
+
+/** One member of the list: protocol, received-by, and perhaps a comment. */
+const member = /^\s*\S+[ \t]+([^\s,(]+)/;
+
+/**
+ * True for a request that has already passed through Sluice: some `Via` line (RFC 9110 §7.6.3) names the pseudonym. Only the received-by
+ * part counts; a comment or a longer name that contains ours does not.
+ *
+ * @param rawFields name and value alternating.
+ */
+export function passedThrough(rawFields: readonly string[], pseudonym: string): boolean {
+  return valuesOf(rawFields, 'via')
+    .flatMap((value) => value.split(','))
+    .some((text) => member.exec(text)?.[1]?.toLowerCase() === pseudonym.toLowerCase());
 }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import type { Feedback, TokenUsage } from '../../src/call.ts';
-import { spentOf } from '../../src/dispatch/spent.policy.ts';
+import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import { createMeter, settleUnits, take } from '../../src/limiter/policy/meter.policy.ts';
 import { applySetting } from '../../src/limiter/policy/meter-quota.policy.ts';
 import { levelAt } from '../../src/limiter/policy/meter.policy.ts';

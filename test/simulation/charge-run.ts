@@ -3,7 +3,7 @@
  * drains, and the clients. Does not own: limiters (`charge-fleet.ts`), and what is a good outcome.
  */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
-import { spentOf } from '../../src/dispatch/spent.policy.ts';
+import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
 import { lateThrottle } from '../../src/journey/lease-end.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';

@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { Refusal } from '../../src/errors.ts';
 import { createRouteFinder } from '../../src/target/route.ts';
-import { passedThrough } from '../../src/target/via.policy.ts';
+import { passedThrough } from '../../src/target/target.policy.ts';
 import {
   byName,
   fixedCredential,
