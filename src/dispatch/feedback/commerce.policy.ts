@@ -26,16 +26,16 @@ export function learnFromCommerce(response: ResponseReader): Feedback {
 }
 
 /** What a status means in REST and GraphQL alike; `null` = nothing, or too many requests, which each says in its own way. */
-function commerceStatus({ status, statedMs }: ResponseReader): Throttle | null {
-  switch (status) {
+function commerceStatus(response: ResponseReader): Throttle | null {
+  switch (response.status) {
     case 402: // frozen
     case 423: // locked after repeated excess
     case 430: // security rejection
     case 540: // temporarily disabled
-      return { kind: 'permanent', reason: 'store_state', waitMs: statedMs };
+      return { kind: 'permanent', reason: 'store_state', waitMs: response.statedMs };
     case 503:
     case 529:
-      return { kind: 'overload', waitMs: statedMs };
+      return { kind: 'overload', waitMs: response.statedMs };
     default:
       return null;
   }
@@ -59,24 +59,28 @@ const leakPeriodMs = 1_000;
  * different values, the fuller one is believed.
  */
 export function callLimitOf(fields: ReadonlyMap<string, string>): CallLimit | null {
-  const limits = [...fields]
-    .filter(([name]) => /(?:shop-api-call-limit|_shop_api_call_limit)$/.test(name))
-    .flatMap(([, value]) => value.slice(0, 256).split(','))
-    .map((single) => /^\s*(\d{1,7})\s*\/\s*(\d{1,7})\s*$/.exec(single))
-    .map((found) => ({ used: Number(found?.[1]), limit: Number(found?.[2]) }))
-    .filter(({ limit }) => limit > 0);
-  const fullness = ({ used, limit }: CallLimit): number => used / limit;
-  return limits.toSorted((a, b) => fullness(b) - fullness(a))[0] ?? null;
+  let fullest: CallLimit | null = null;
+  for (const [name, value] of fields) {
+    if (!/(?:shop-api-call-limit|_shop_api_call_limit)$/.test(name)) continue;
+    for (const single of value.slice(0, 256).split(',')) {
+      const [, used, limit] = /^\s*(\d{1,7})\s*\/\s*(\d{1,7})\s*$/.exec(single) ?? [];
+      const found = { used: Number(used), limit: Number(limit) };
+      if (!(found.limit > 0)) continue;
+      if (fullest === null || found.used * fullest.limit > fullest.used * found.limit) fullest = found;
+    }
+  }
+  return fullest;
 }
 
 function learnFromRest(response: ResponseReader): Feedback {
   const { status, body } = response;
-  const refused = status === 429 ? (body ?? '') : '';
+  const refused = status === 429 ? (body ?? '') : null;
   const reported = callLimitOf(response.fields);
-  const inSentence = reported === null ? fullBucketIn(refused) : null;
+  const inSentence = reported === null && refused !== null ? fullBucketIn(refused) : null;
   const calls = reported ?? inSentence;
-  const statedMs = response.statedMs ?? (inSentence === null ? null : leakPeriodMs);
-  const throttle = status === 429 ? tooManyCalls(refused, calls, statedMs) : commerceStatus(response);
+  const leakMs = inSentence === null ? null : leakPeriodMs;
+  const throttle =
+    refused === null ? commerceStatus(response) : tooManyCalls(refused, calls, response.statedMs ?? leakMs);
   if (calls === null) return { meters: [], throttle };
   // The counter is rounded up: `1/40` is anything above 0 and up to 1.
   const level = { lowest: Math.max(0, calls.used - 1), highest: calls.used };
@@ -135,12 +139,12 @@ const tailCost = (text: string): QueryCost | null =>
   asCost(lastObject(text, 'cost', (value) => asCost(value) !== null));
 
 function learnFromGraphql(response: ResponseReader): Feedback {
-  const { json, body, status, statedMs } = response;
+  const { json, body, status } = response;
   const cost = isRecord(json) ? asCost(recordAt(recordAt(json, 'extensions'), 'cost')) : tailCost(body ?? '');
   const refusal = refusalIn(json) ?? (status === 429 ? 'throttled' : null);
   const throttle: Throttle | null =
     refusal === 'throttled'
-      ? { kind: 'rate', waitMs: statedMs ?? restoreWaitMs(cost), meter: 'cost' }
+      ? { kind: 'rate', waitMs: response.statedMs ?? restoreWaitMs(cost), meter: 'cost' }
       : refusal === 'max_cost'
         ? { kind: 'permanent', reason: 'max_cost', waitMs: null }
         : commerceStatus(response);

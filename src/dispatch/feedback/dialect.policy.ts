@@ -211,15 +211,16 @@ function throttleOf(
   meters: readonly MeterReport[],
 ): Throttle | null {
   const { status } = response;
-  const statedMs = describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
+  // Most responses are no refusals: nobody asks then what they state of a wait.
+  const statedMs = (): number | null => describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
   if (dialect.permanentBy.some((one) => meetsCondition(one, response)))
-    return { kind: 'permanent', reason: 'quota', waitMs: statedMs };
+    return { kind: 'permanent', reason: 'quota', waitMs: statedMs() };
   const by = dialect.throttledBy.find((one) => meetsCondition(one, response));
   if (by === undefined && status !== 429) {
     const isOverload = status === 503 || status === 529;
-    return isOverload ? { kind: 'overload', waitMs: statedMs ?? response.bodyMs } : null;
+    return isOverload ? { kind: 'overload', waitMs: statedMs() ?? response.bodyMs } : null;
   }
-  const namedMs = statedMs ?? response.bodyMs ?? exhaustedForMs(readings) ?? by?.waitMs ?? null;
+  const namedMs = statedMs() ?? response.bodyMs ?? exhaustedForMs(readings) ?? by?.waitMs ?? null;
   return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, meters) };
 }
 
