@@ -22,7 +22,7 @@ interface Row {
 }
 
 /** Keys whose own keys another row or docs/operate/any-api.md describes. */
-const ends = [/^credentials\.<upstream>$/, /^speaks\.(fields|windows|permanentBy|expiredBy)$/];
+const ends = [/^speaks\.(fields|windows|permanentBy|expiredBy)$/];
 
 /** The node and what it may be instead: choices, and the items of a list. */
 const formsOf = (node: Node): readonly Node[] => [
@@ -66,11 +66,9 @@ function rowsOf(node: Node, prefix: string, waits: boolean): Row[] {
   return [...rows.values()];
 }
 
+/** Rows of the keys below a key. Entries of a map by upstream have none of their own: the map's row says what they are. */
 function below(node: Node, key: string, waits: boolean): Row[] {
-  if (ends.some((end) => end.test(key))) return [];
-  const { additionalProperties: entry } = node;
-  if (entry === undefined || entry === false) return rowsOf(node, `${key}.`, waits);
-  return [{ key: `${key}.<upstream>`, node: entry, waitsForRestart: waits }];
+  return ends.some((end) => end.test(key)) ? [] : rowsOf(node, `${key}.`, waits);
 }
 
 const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ');

@@ -78,10 +78,10 @@ const idempotency = section({
     .describe('Larger responses are not kept; a repeat gets 409 idempotency_conflict.'),
   maxWorkspaceBytes: bytes()
     .default(16 * mebibyte)
-    .describe('Bytes kept for one workspace at most; the oldest responses go first.'),
+    .describe('Bytes that a replica keeps for one workspace at most; the oldest responses go first.'),
   maxTotalBytes: bytes()
     .default(64 * mebibyte)
-    .describe('Bytes kept in all at most, with redis over all replicas.'),
+    .describe('Bytes that a replica keeps in all at most.'),
 });
 
 const workspaceFault = (id: string): Fault | null => {
