@@ -28,7 +28,7 @@ const recheckMs = 5_000;
 
 export class Gateway {
   /** What an operator may do about an upstream: pause it, resume it, reopen it. */
-  readonly controls: Pick<Controls, 'open' | 'pause' | 'resume'>;
+  readonly controls: Pick<Controls, 'open' | 'pause' | 'resume' | 'pausedMs'>;
   readonly #options: GatewayOptions;
   readonly #slices: Slices;
   readonly #parts: Parts;

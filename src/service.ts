@@ -89,6 +89,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     process: () => processPressure(running),
     buckets: () => gateway.buckets(),
     breakers: (upstream) => gateway.breakers(upstream),
+    pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
     credentials: () => gateway.credentials(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
   });

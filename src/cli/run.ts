@@ -1,7 +1,6 @@
 /** Parses the command line and runs its command. Owns: the exit code of a command that no signal ended. */
-import { readFileSync } from 'node:fs';
-import { findPackageJSON } from 'node:module';
 import { systemClock } from '../clock.ts';
+import { packageVersion } from '../version.ts';
 import { readCommand } from './commands.ts';
 import type { CliIo } from './io.ts';
 import { Output } from './output.ts';
@@ -47,10 +46,4 @@ async function codeOf(argv: readonly string[]): Promise<number> {
     case 'command':
       return command.run(io);
   }
-}
-
-function packageVersion(): string {
-  const text = readFileSync(findPackageJSON(import.meta.url) ?? '', 'utf8');
-  const { version } = JSON.parse(text) as { readonly version: string };
-  return version;
 }

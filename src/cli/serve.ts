@@ -115,6 +115,7 @@ function watchFile(
     slices,
     onSettings: async (settings) => {
       await service.reload(settings);
+      service.telemetry.configurationRead('in use');
       log.info('configuration reloaded');
       warnOfRestart(restartKeys(first.settings, settings), log);
       await warnOfUncallable(settings, slices, { io, log });
@@ -124,6 +125,7 @@ function watchFile(
       const time = new Date(systemClock.now()).toISOString();
       const message = `The configuration in use stays: ${error.message}`;
       io.err(JSON.stringify({ level: 'error', time, message }));
+      service.telemetry.configurationRead('refused');
       logRefusedReload(error, log);
     },
   });

@@ -36,6 +36,7 @@ const nothingKnown: ObservationSource = {
   process: () => idleProcess,
   buckets: () => [],
   breakers: () => [],
+  pausedMs: () => 0,
   credentials: () => [],
   ceilings: () => Promise.resolve(noCeilings),
 };

@@ -54,6 +54,8 @@ export interface PressureSource {
   buckets(): readonly ObservedBucket[];
   /** Breakers of an upstream that are not closed, as far as this replica knows; the one that is asked first comes first. */
   breakers(upstream: string): readonly ObservedBreaker[];
+  /** How long an operator's pause of the upstream holds yet, milliseconds; 0 = there is none. */
+  pausedMs(upstream: string): number;
   /** Credentials in use whose end is known. */
   credentials(): readonly ObservedCredential[];
 }

@@ -26,6 +26,21 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
     new Histogram<L | 'trace_id'>({ name, help, labelNames, buckets, registers, enableExemplars: true });
 
   return {
+    buildInfo: gauge('sluice_build_info', 'Always 1: which version runs, on which Node.', [
+      'version',
+      'node',
+    ]),
+    reloadSuccessful: gauge(
+      'sluice_config_last_reload_successful',
+      'Whether the latest configuration is in use: 0 after one was refused.',
+    ),
+    reloadSucceededAt: gauge(
+      'sluice_config_last_reload_success_timestamp_seconds',
+      'When the configuration in use was read.',
+    ),
+    upstreamPaused: gauge('sluice_upstream_paused', 'Whether an operator has paused the upstream.', [
+      'upstream',
+    ]),
     requests: counter('sluice_requests_total', 'Calls ended, by how they ended.', [
       'workspace',
       'upstream',

@@ -26,6 +26,7 @@ import {
   type RenewalOutcome,
 } from './events.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
+import { packageVersion } from '../version.ts';
 import { outcomes, type CallOutcome } from './outcome.policy.ts';
 
 /** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, where exemplars are shown. */
@@ -70,7 +71,8 @@ export class Metrics {
 
   constructor({ processMetrics = false }: MetricsOptions = {}) {
     this.instruments = createInstruments(this.#registry);
-    const { limiterMode, redisErrors, overloads, leasesLost } = this.instruments;
+    const { limiterMode, redisErrors, overloads, leasesLost, buildInfo } = this.instruments;
+    buildInfo.set({ version: packageVersion(), node: process.versions.node }, 1);
     for (const mode of limiterModes) limiterMode.set({ mode }, 0);
     for (const kind of redisErrorKinds) redisErrors.inc({ kind }, 0);
     for (const bound of overloadBounds) overloads.inc({ bound }, 0);
@@ -127,6 +129,13 @@ export class Metrics {
     if (outcome === 'shed' && code !== null) this.instruments.shed.inc({ ...by, reason: code });
   }
 
+  /** A configuration was read at this time (Unix milliseconds) and is in use, or was refused. */
+  configurationRead(result: 'in use' | 'refused', at: number): void {
+    const { reloadSuccessful, reloadSucceededAt } = this.instruments;
+    reloadSuccessful.set(result === 'in use' ? 1 : 0);
+    if (result === 'in use') reloadSucceededAt.set(at / 1000);
+  }
+
   limiterMode(mode: LimiterMode): void {
     for (const each of limiterModes) this.instruments.limiterMode.set({ mode: each }, each === mode ? 1 : 0);
   }
@@ -155,9 +164,9 @@ const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 
 function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {
   readProcess(instruments, source.process());
   const { queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed } = instruments;
-  const { credentialExpires } = instruments;
-  for (const gauge of [queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed])
-    gauge.reset();
+  const { credentialExpires, upstreamPaused } = instruments;
+  const gauges = [queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed, upstreamPaused];
+  for (const gauge of gauges) gauge.reset();
   credentialExpires.reset();
   const closed = new Map<string, number>();
   const used = new Map<string, Map<MeterName, number>>();
@@ -165,6 +174,7 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
     queueDepth.set({ upstream }, waiting);
     queueOldest.set({ upstream }, oldestMs / 1000);
     inFlight.set({ upstream }, sent);
+    upstreamPaused.set({ upstream }, source.pausedMs(upstream) > 0 ? 1 : 0);
     breakerOpen.set({ upstream }, source.breakers(upstream).length > 0 ? 1 : 0);
     closed.set(upstream, 0);
     used.set(upstream, new Map(expected.map((dimension) => [dimension, 0])));

@@ -55,6 +55,7 @@ const nothingKnown: PressureSource = {
   process: () => idleProcess,
   buckets: () => [],
   breakers: () => [],
+  pausedMs: () => 0,
   credentials: () => [],
 };
 
@@ -87,6 +88,12 @@ export class RunningTelemetry {
     const failed = (cause: unknown): void => this.#failed(cause);
     this.#reporters = { clock, metrics, labels, live, logger, tracing, sinks, failed };
     live.reload(settings);
+    this.configurationRead('in use');
+  }
+
+  /** A configuration was read now and is in use, or was refused. */
+  configurationRead(result: 'in use' | 'refused'): void {
+    this.#guard(() => this.#metrics.configurationRead(result, this.#reporters.clock.now()));
   }
 
   begin(call: Call): CallRecord {

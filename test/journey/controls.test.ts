@@ -121,7 +121,13 @@ describe.each([
 
   test('a pause holds calls, refuses those that cannot wait for its end, and resume lets them go', async () => {
     const service = await replica(`${name}p`, section());
+    const paused = async () =>
+      RegExp(`^sluice_upstream_paused\\{upstream="${name}p"\\} (\\d)$`, 'm').exec(
+        (await service.telemetry.metrics('prometheus')).body,
+      )?.[1];
+    expect(await paused()).toBe('0');
     expect((await admin(service, `${name}p/pause?seconds=10`)).status).toBe(200);
+    expect(await paused()).toBe('1');
     const before = seen;
     const refused = await call(service, `${name}p`, 'wait=2');
     expect(await refused.json()).toMatchObject({ status: 429, code: 'wait_too_long', heldBy: 'closed' });

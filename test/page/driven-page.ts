@@ -53,6 +53,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     process: () => pressure.process,
     buckets: () => buckets,
     breakers: () => [],
+    pausedMs: () => 0,
     credentials: () => [],
   };
   telemetry.observe(known);

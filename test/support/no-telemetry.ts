@@ -24,6 +24,7 @@ export const noTelemetry: Telemetry = {
   shedding: nothing,
   requestRefused: nothing,
   limiterMode: nothing,
+  configurationRead: nothing,
   redisCommand: nothing,
   redisError: nothing,
   leaseLost: nothing,

@@ -38,6 +38,10 @@ const published = [
   ['sluice_bucket_used_ratio', 'gauge', 'upstream dimension'],
   ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
   ['sluice_breaker_open', 'gauge', 'upstream'],
+  ['sluice_upstream_paused', 'gauge', 'upstream'],
+  ['sluice_build_info', 'gauge', 'version node'],
+  ['sluice_config_last_reload_successful', 'gauge', ''],
+  ['sluice_config_last_reload_success_timestamp_seconds', 'gauge', ''],
 
   ['sluice_credential_expires_seconds', 'gauge', 'upstream'],
   ['sluice_credential_renewals_total', 'counter', 'upstream outcome'],
@@ -75,6 +79,7 @@ describe('a scrape of the metrics', () => {
       process: () => idleProcess,
       buckets: () => [],
       breakers: () => [],
+      pausedMs: () => 0,
       credentials: () => [
         { upstream: 'lm', expiresInMs: 9_000 },
         { upstream: 'lm', expiresInMs: 3_000 },
@@ -146,6 +151,7 @@ describe('a scrape of the metrics', () => {
         { upstream: 'lm', snapshot: snapshot({ meters: [meter(400)] }) },
       ],
       breakers: () => [{ status: 402, retryInMs: 1_000 }],
+      pausedMs: () => 0,
     });
     expect(await given.value('sluice_breaker_open', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
