@@ -8,7 +8,7 @@
  * not counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for
  * the cache is taken to be there: when it is not, the provider says so with the response, or with one refusal.
  */
-import type { Costs, TokenUsage } from '../call.ts';
+import type { Costs, Feedback, TokenUsage } from '../call.ts';
 
 /** What is known of a call's tokens from its bytes. */
 export interface TokenGuess {
@@ -23,7 +23,7 @@ export interface TokenGuess {
 }
 
 /** Tokens of output, and how far a call's are from those of the others, both as means of the latest calls. */
-export interface LearnedOutput {
+interface LearnedOutput {
   readonly mean: number;
   readonly deviation: number;
 }
@@ -54,6 +54,13 @@ export interface LearnedPrompt {
   readonly at: number;
 }
 
+/** What is known of calls like this one; `null` = nothing. */
+export interface Learned {
+  readonly model: LearnedModel | null;
+  /** Of prompts that begin like its own. */
+  readonly prompt: LearnedPrompt | null;
+}
+
 /** Providers keep a prompt for five minutes from its last use. Milliseconds. */
 export const cacheLifeMs = 300_000;
 /** How many deviations above the mean the expected output lies at most. */
@@ -69,17 +76,13 @@ const alwaysBelieved = 8_192;
 const forgottenShare = 1 / 64;
 
 /** Meters of tokens as the call is expected to be charged. */
-export function expectedTokens(
-  guess: TokenGuess,
-  model: LearnedModel | null,
-  prompt: LearnedPrompt | null,
-  now: number,
-): Costs {
-  const input = expectedInput(guess, model, prompt, now);
+export function expectedTokens(guess: TokenGuess, learned: Learned, now: number): Costs {
+  const { model, prompt } = learned;
+  const input = expectedInput(guess, learned, now);
   // Without a word of it, output that is counted when it is made is one token: a full meter holds the call, others let it go.
   const unknown = guess.apart ? 1 : (guess.output ?? 0);
-  const learned = model?.output ?? null;
-  const made = learned === null ? unknown : learned.mean + deviations * learned.deviation;
+  const usual = model?.output ?? null;
+  const made = usual === null ? unknown : usual.mean + deviations * usual.deviation;
   const output = Math.ceil(Math.min(guess.output ?? Infinity, made));
   const beyond = prompt?.beyond ?? model?.beyond ?? 0;
   const tokens = isChargedByRule(guess, model) ? Math.ceil(byRule(guess) + beyond) : input + output;
@@ -88,17 +91,12 @@ export function expectedTokens(
 }
 
 /** The provider reserves what a call may use, by rule, instead of what it uses. */
-export const isChargedByRule = ({ apart }: TokenGuess, model: LearnedModel | null): boolean =>
+const isChargedByRule = ({ apart }: TokenGuess, model: LearnedModel | null): boolean =>
   !apart && (model === null || model.isStated);
 
 const byRule = ({ prompt, output }: TokenGuess): number => prompt + (output ?? 0);
 
-function expectedInput(
-  guess: TokenGuess,
-  model: LearnedModel | null,
-  prompt: LearnedPrompt | null,
-  now: number,
-): number {
+function expectedInput(guess: TokenGuess, { model, prompt }: Learned, now: number): number {
   const { marked } = guess;
   if (prompt !== null) {
     const kept = now - prompt.at < cacheLifeMs ? prompt.kept : 0;
@@ -111,16 +109,41 @@ function expectedInput(
 /** Whole units; a call is never expected to cost nothing. */
 const atLeastOne = (units: number): number => Math.max(1, Math.ceil(units));
 
-/** What the usage of a call teaches of its model. */
-export function learnModel(
+/**
+ * What is known after a call's response. `late`: what the rest of the body reported, which may be a refusal behind content; then the
+ * usage is that of a part of the response, and teaches nothing.
+ */
+export function learn(
+  guess: TokenGuess,
+  known: Learned,
+  { head, late }: { readonly head: Feedback; readonly late: Feedback | null },
+  now: number,
+): Learned {
+  if (head.throttle !== null) return afterRefusal(guess, known, head, now);
+  if (late !== null && late.throttle !== null) return afterRefusal(guess, known, late, now);
+  const usage = late?.usage ?? head.usage;
+  if (usage === undefined) return known;
+  const prompt =
+    usage.prompt === null
+      ? known.prompt
+      : {
+          factor: bounded(usage.prompt / guess.prompt),
+          kept: usage.kept,
+          beyond: known.prompt?.beyond ?? null,
+          at: now,
+        };
+  return { model: modelAfter(known.model, guess, usage, head), prompt };
+}
+
+function modelAfter(
   known: LearnedModel | null,
   guess: TokenGuess,
-  usage: TokenUsage,
-  stated: { readonly tokens: boolean; readonly apart: boolean },
+  { prompt, input, total }: TokenUsage,
+  { meters }: Feedback,
 ): LearnedModel {
-  const { prompt, input, total } = usage;
   const factor = prompt === null ? null : bounded(prompt / guess.prompt);
   const counted = input === null || guess.marked > 0 ? null : Math.min(maxFactor, input / guess.prompt);
+  const isApart = meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens');
   return {
     factor: mean(known?.factor, factor) ?? 1,
     counted: mean(known?.counted, counted) ?? mean(known?.factor, factor) ?? 1,
@@ -128,8 +151,8 @@ export function learnModel(
       input === null || total === null
         ? (known?.output ?? null)
         : learnOutput(known?.output ?? null, guess.output, Math.max(0, total - input)),
-    isStated: stated.tokens,
-    apart: stated.apart || known?.apart === true,
+    isStated: meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
+    apart: isApart || known?.apart === true,
     beyond: (known?.beyond ?? 0) * (1 - forgottenShare),
   };
 }
@@ -147,56 +170,38 @@ function learnOutput(known: LearnedOutput | null, allowed: number | null, made: 
   };
 }
 
-/** What the usage of a call teaches of prompts that begin like its own; `null` = nothing. */
-export function learnPrompt(
-  known: LearnedPrompt | null,
-  guess: TokenGuess,
-  { prompt, kept }: TokenUsage,
-  now: number,
-): LearnedPrompt | null {
-  if (prompt === null) return null;
-  return { factor: bounded(prompt / guess.prompt), kept, beyond: known?.beyond ?? null, at: now };
-}
-
-/** What a refusal teaches that says how many tokens the call asks for: so much of its prompt is not kept, or it is longer. */
-export function refusedPrompt(
-  guess: TokenGuess,
-  known: LearnedPrompt | null,
-  asked: number,
-  now: number,
-): LearnedPrompt {
-  const factor = bounded(Math.max(known?.factor ?? 1, asked / guess.prompt));
-  const kept = Math.max(0, guess.prompt * factor - asked);
-  return { factor, kept, beyond: known?.beyond ?? null, at: now };
-}
-
 /**
- * What such a refusal teaches where the provider charges by rule: how far its rule is above ours for calls that begin like this
- * one. The difference and not the ratio, which for a short prompt would be no measure of a long one.
+ * What a refusal teaches that says how many tokens the call asks for. Of counted input: so much of its prompt is not kept, or it is
+ * longer. Where the provider charges by rule: how far its rule is above ours, for calls that begin like this one, and, a part of the way,
+ * for those that begin like no earlier one, because their prompts differ. The difference and not the ratio, which for a short prompt
+ * would be no measure of a long one. What is charged by use is learned of responses.
  */
-export function refusedByRule(
+function afterRefusal(
   guess: TokenGuess,
-  known: LearnedPrompt | null,
-  asked: number,
+  known: Learned,
+  { throttle, requestedTokens: asked }: Feedback,
   now: number,
-): LearnedPrompt {
+): Learned {
+  if (throttle?.kind !== 'rate' || asked === undefined) return known;
+  const { model, prompt } = known;
+  const { meter } = throttle;
+  if (meter === 'input_tokens') {
+    const factor = bounded(Math.max(prompt?.factor ?? 1, asked / guess.prompt));
+    const kept = Math.max(0, guess.prompt * factor - asked);
+    return { model, prompt: { factor, kept, beyond: prompt?.beyond ?? null, at: now } };
+  }
+  if ((meter !== 'tokens' && meter !== 'tokens_day') || !isChargedByRule(guess, model)) return known;
   const beyond = beyondRule(guess, asked);
-  return { factor: known?.factor ?? 1, kept: known?.kept ?? 0, beyond, at: known?.at ?? now };
+  return {
+    model: model === null ? null : { ...model, beyond: model.beyond + (beyond - model.beyond) * newShare },
+    prompt: { factor: prompt?.factor ?? 1, kept: prompt?.kept ?? 0, beyond, at: prompt?.at ?? now },
+  };
 }
 
 /** Bounded, because no response corrects it: a figure without sense must not hold a workspace's calls up for long. */
 function beyondRule(guess: TokenGuess, asked: number): number {
   const most = Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved);
   return Math.min(most, Math.max(0, asked - byRule(guess)));
-}
-
-/**
- * What refusals teach of calls that begin like no earlier one. Their prompts differ, so that one refusal moves the model only a
- * part of the way.
- */
-export function refusedModel(known: LearnedModel, guess: TokenGuess, asked: number): LearnedModel {
-  const beyond = beyondRule(guess, asked);
-  return { ...known, beyond: known.beyond + (beyond - known.beyond) * newShare };
 }
 
 const bounded = (factor: number): number => Math.min(maxFactor, Math.max(minFactor, factor));

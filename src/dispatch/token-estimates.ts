@@ -10,33 +10,19 @@ import { LRUCache } from 'lru-cache';
 import type { Costs, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { embeddedEstimates, type EstimateStore, type SharedEstimate } from '../limiter/estimate-store.ts';
-import {
-  expectedTokens,
-  isChargedByRule,
-  learnModel,
-  learnPrompt,
-  refusedByRule,
-  refusedModel,
-  refusedPrompt,
-  type LearnedModel,
-  type LearnedPrompt,
-  type TokenGuess,
-} from './token-estimate.policy.ts';
+import { expectedTokens, learn } from './token-estimate.policy.ts';
+import type { Learned, LearnedModel, LearnedPrompt, TokenGuess } from './token-estimate.policy.ts';
 
 export const maxBeginnings = 10_000;
 export const maxModels = 10_000;
 
-/** Names under which the estimates of a call are kept. Both are keyed digests. */
-export interface GuessNames {
-  /** Digest of the lane: one workspace in one bucket. */
-  readonly lane: string;
-  /** Digest of the prompt's beginning; `null` = not known. */
-  readonly beginning: string | null;
-}
-
 /** A call's guess and where what its response teaches belongs. */
-export interface NamedGuess extends GuessNames {
+export interface NamedGuess {
   readonly guess: TokenGuess;
+  /** Keyed digest of the lane: one workspace in one bucket. */
+  readonly lane: string;
+  /** Keyed digest of the prompt's beginning; `null` = not known. */
+  readonly beginning: string | null;
 }
 
 export class TokenEstimates {
@@ -52,30 +38,25 @@ export class TokenEstimates {
   }
 
   /** Meters of tokens as the call is expected to be charged. */
-  expected({ guess, lane, beginning }: NamedGuess): Costs {
-    const model = this.#models.get(lane) ?? null;
-    return expectedTokens(guess, model, this.#promptOf(beginning), this.#clock.monotonic());
+  expected(named: NamedGuess): Costs {
+    return expectedTokens(named.guess, this.#learnedOf(named), this.#clock.monotonic());
   }
 
-  /**
-   * The response is over, or refused the call. `late`: what the rest of its body reported, which may be a refusal behind content.
-   */
+  /** The response is over, or refused the call. `late`: what the rest of its body reported. */
   learn(named: NamedGuess, head: Feedback, late: Feedback | null): void {
     const { guess, lane, beginning } = named;
     if (guess.prompt <= 0) return;
-    if (head.throttle !== null) return this.#learnRefusal(named, head);
-    // Usage in a stream that ended with a throttle is that of a part of the response, and teaches nothing.
-    if (late !== null && late.throttle !== null) return this.#learnRefusal(named, late);
-    const usage = late?.usage ?? head.usage;
-    if (usage === undefined) return;
-    const stated = {
-      tokens: head.meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
-      apart: head.meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens'),
+    const known = this.#learnedOf(named);
+    const { model, prompt } = learn(guess, known, { head, late }, this.#clock.monotonic());
+    if (model !== null && model !== known.model) this.#keepModel(lane, model);
+    if (beginning !== null && prompt !== null && prompt !== known.prompt) this.#keepPrompt(beginning, prompt);
+  }
+
+  #learnedOf({ lane, beginning }: NamedGuess): Learned {
+    return {
+      model: this.#models.get(lane) ?? null,
+      prompt: beginning === null ? null : (this.#prompts.get(beginning) ?? null),
     };
-    const model = learnModel(this.#models.get(lane) ?? null, guess, usage, stated);
-    this.#keepModel(lane, model);
-    const prompt = learnPrompt(this.#promptOf(beginning), guess, usage, this.#clock.monotonic());
-    if (beginning !== null && prompt !== null) this.#keepPrompt(beginning, prompt);
   }
 
   #keepModel(name: string, model: LearnedModel): void {
@@ -98,32 +79,5 @@ export class TokenEstimates {
     }
     const { kind: _kind, name, ...model } = learned;
     this.#models.set(name, model);
-  }
-
-  #learnRefusal(named: NamedGuess, { throttle, requestedTokens }: Feedback): void {
-    if (throttle?.kind !== 'rate' || requestedTokens === undefined) return;
-    if (throttle.meter === 'input_tokens') this.#learnAskedInput(named, requestedTokens);
-    else if (throttle.meter === 'tokens' || throttle.meter === 'tokens_day')
-      this.#learnRule(named, requestedTokens);
-  }
-
-  #learnAskedInput({ guess, beginning }: NamedGuess, asked: number): void {
-    if (beginning === null) return;
-    const now = this.#clock.monotonic();
-    this.#keepPrompt(beginning, refusedPrompt(guess, this.#promptOf(beginning), asked, now));
-  }
-
-  /** What is charged by use is learned of responses. */
-  #learnRule({ guess, lane, beginning }: NamedGuess, asked: number): void {
-    const model = this.#models.get(lane) ?? null;
-    if (!isChargedByRule(guess, model)) return;
-    if (model !== null) this.#keepModel(lane, refusedModel(model, guess, asked));
-    if (beginning === null) return;
-    const now = this.#clock.monotonic();
-    this.#keepPrompt(beginning, refusedByRule(guess, this.#promptOf(beginning), asked, now));
-  }
-
-  #promptOf(beginning: string | null): LearnedPrompt | null {
-    return beginning === null ? null : (this.#prompts.get(beginning) ?? null);
   }
 }
