@@ -75,14 +75,11 @@ class StartReader {
   readonly #judgeError: JudgeError;
   readonly #decoder = new TextDecoder();
   readonly #parser;
-  #length = 0;
+  /** What has come. */
+  #text = '';
   #judged = 0;
-  /** Gemini writes an error as it is, without `data:`. `null`: what comes are events. */
-  #document: { readonly parts: string[]; isBegun: boolean; triedAt: number } | null = {
-    parts: [],
-    isBegun: false,
-    triedAt: 0,
-  };
+  /** Length of the text when it was last judged as a whole. */
+  #triedAt = 0;
 
   constructor(judge: JudgeError) {
     this.#judgeError = judge;
@@ -91,11 +88,12 @@ class StartReader {
 
   read(bytes: Buffer): void {
     if (this.isOver) return;
-    const text = this.#decoder.decode(bytes, { stream: true }).slice(0, maxHeldBytes - this.#length);
-    this.#length += text.length;
+    const text = this.#decoder.decode(bytes, { stream: true }).slice(0, maxHeldBytes - this.#text.length);
+    this.#text += text;
     this.#parser.feed(text);
-    this.#readDocument(text);
-    this.isOver ||= this.#length >= maxHeldBytes;
+    // Tried again where the text is twice as long, so that the work is in proportion to it, however small its pieces are.
+    if (this.#text.length >= 2 * this.#triedAt) this.#judgeDocument();
+    this.isOver ||= this.#text.length >= maxHeldBytes;
   }
 
   /** All has come. Some upstreams leave out the empty line behind their last event, and some clients read it all the same. */
@@ -105,7 +103,7 @@ class StartReader {
 
   /** Nothing more is waited for. */
   end(): void {
-    if (!this.isOver) this.#judgeDocument();
+    this.#judgeDocument();
     this.isOver = true;
   }
 
@@ -117,29 +115,11 @@ class StartReader {
     this.isOver ||= this.#judged >= maxJudged || isContent(data);
   }
 
-  #readDocument(text: string): void {
-    const document = this.#document;
-    if (document === null || this.isOver) return;
-    if (!document.isBegun) {
-      const begins = text.trimStart();
-      if (begins === '') return;
-      if (!/^[[{]/.test(begins)) {
-        this.#document = null;
-        return;
-      }
-      document.isBegun = true;
-    }
-    document.parts.push(text);
-    // Tried again where the text is twice as long, so that the work is in proportion to it, however small its pieces are.
-    if (this.#length >= 2 * document.triedAt) this.#judgeDocument();
-  }
-
+  /** Gemini writes an error as it is, without `data:`. */
   #judgeDocument(): void {
-    const document = this.#document;
-    if (document === null || !document.isBegun) return;
-    document.triedAt = this.#length;
-    const text = document.parts.join('');
-    if (isErrorText(text)) this.#refuse(this.#judgeError(text));
+    this.#triedAt = this.#text.length;
+    const isDocument = !this.isOver && /^\s*[[{]/.test(this.#text);
+    if (isDocument && isErrorText(this.#text)) this.#refuse(this.#judgeError(this.#text));
   }
 
   #refuse(feedback: Feedback | null): void {
