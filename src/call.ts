@@ -265,6 +265,8 @@ export interface Outcome {
   readonly body: Readable | Buffer | null;
   /** A client that reads nothing of a waiting body for this long counts as gone, milliseconds; absent = five minutes. */
   readonly maxUnreadMs?: number;
+  /** A silent event stream gets a comment so often, milliseconds; absent or `null` = it gets none. */
+  readonly commentMs?: number | null;
   /** True when the response was kept from an earlier call with the same idempotency key (`Sluice-Replayed`). */
   readonly isReplayed?: boolean;
   readonly record: AdmissionRecord;

@@ -132,6 +132,11 @@ export const upstream = section({
     idleSeconds: seconds.default(300).describe('Longest silence inside a response.'),
     totalSeconds: seconds.default(900).describe('One whole exchange.'),
   }).prefault({}),
+  keepAliveComments: seconds
+    .optional()
+    .describe(
+      'A silent event stream gets a comment so often, for clients and proxies that give up a silent response.',
+    ),
   maxSockets: count.default(512).describe('Sockets open to one origin at most.'),
   idempotencyFields: z
     .array(requestField)
@@ -229,6 +234,8 @@ export function settleUpstream(
     /** How it counts, reports and refuses, where that is described; `null`: as its kind says. */
     dialect: dialectBeside(bucketBy, spoken),
     timeouts: settleTimeouts(written.timeouts, defaults.headSeconds),
+    /** A silent event stream gets a comment so often, milliseconds; `null` = none. */
+    commentMs: written.keepAliveComments === undefined ? null : written.keepAliveComments * 1000,
   };
 }
 

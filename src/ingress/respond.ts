@@ -15,6 +15,7 @@ import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
 import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
+import { isPlainEventStream } from './stream-comments.ts';
 import { discard, limitUnread, pump, type Streamed } from './response-stream.ts';
 
 /** What all responses share. */
@@ -176,7 +177,10 @@ export async function writeOutcome(
     return end;
   }
   if (body === null || Buffer.isBuffer(body)) return finish(call, { last: body, maxUnreadMs }, parts);
-  return stream(call, { body, declaredBytes: framing.declaredBytes, maxUnreadMs }, parts);
+  const { declaredBytes } = framing;
+  const mayComment = declaredBytes === null && isPlainEventStream(outcome.fields);
+  const commentMs = mayComment ? (outcome.commentMs ?? null) : null;
+  return stream(call, { body, declaredBytes, maxUnreadMs, commentMs }, parts);
 }
 
 /** Writes a problem of our own. `mustEnd`: what follows on this connection cannot be trusted. */

@@ -11,6 +11,7 @@ import type { Readable } from 'node:stream';
 import type { ResponseEnd } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { OpenCall } from './connections.ts';
+import { startComments } from './stream-comments.ts';
 
 export interface Streamed {
   readonly body: Readable;
@@ -18,6 +19,8 @@ export interface Streamed {
   readonly declaredBytes: number | null;
   /** A client that reads nothing of the waiting bytes for this long counts as gone, milliseconds. */
   readonly maxUnreadMs: number;
+  /** A body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes. */
+  readonly commentMs: number | null;
 }
 
 /**
@@ -48,13 +51,17 @@ export function limitUnread(response: ServerResponse, ms: number): void {
 /** Writes the whole body, but does not end the response. */
 export const pump = (
   { response, gone }: OpenCall,
-  { body, declaredBytes, maxUnreadMs }: Streamed,
-  clock: Pick<Clock, 'monotonic'>,
+  { body, declaredBytes, maxUnreadMs, commentMs }: Streamed,
+  clock: Pick<Clock, 'monotonic' | 'after'>,
 ): Promise<ResponseEnd> =>
   new Promise((resolve) => {
     let written = 0;
     let fullSince: number | null = null;
+    // A client for which bytes wait has not run out of them.
+    const writeComment = (text: string): void => void (fullSince ?? response.write(text));
+    const comments = commentMs === null ? null : startComments(commentMs, writeComment, clock);
     const settle = (end: ResponseEnd): void => {
+      comments?.end();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);
       gone.removeEventListener('abort', onGone);
@@ -63,6 +70,7 @@ export const pump = (
     };
     const onData = (chunk: Buffer): void => {
       written += chunk.length;
+      comments?.passed(chunk);
       if (declaredBytes !== null && written > declaredBytes) settle('upstream_cut');
       else if (!response.write(chunk)) {
         body.pause();

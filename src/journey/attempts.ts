@@ -134,6 +134,7 @@ export class Attempts {
       upstreamFields: head.rawFields,
       body,
       maxUnreadMs: prepared.route.upstream.timeouts.idleMs,
+      commentMs: prepared.route.upstream.commentMs,
       record,
       rateLimit,
       // What the upstream says of repeating the call goes before what we would say.

@@ -90,6 +90,7 @@ describe('defaults', () => {
       cookies: 'scoped',
       propagateTrace: false,
       maxSockets: 512,
+      commentMs: null,
       caFile: null,
       timeouts: { connectMs: 10_000, headMs: 300_000, idleMs: 300_000, totalMs: 900_000 },
       limits: { maxQueued: 1000, maxWaitSeconds: 75, maxWaitCeilingSeconds: 600, learn: true, probe: 1 },

@@ -53,6 +53,7 @@ export function upstreamSettings(
     limits: unstatedLimits,
     bucketBy: ['credential'],
     maxBuckets: 1_000,
+    commentMs: null,
     dialect: null,
     allowPrivateAddresses: false,
     cookies: 'scoped',

@@ -169,3 +169,43 @@ test('a client brings its own credential where none is configured, and nothing e
   expect(two).toMatch(/\r\nx-api-key: mine\r\n/);
   expect(one + two).not.toContain(key);
 });
+
+test('a silent event stream gets comments between its events and within none, if that is configured', async () => {
+  let allowed = 0;
+  const script: Script = async (connection) => {
+    await connection.requests(1);
+    connection.send(
+      'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n',
+    );
+    for (const [at, part] of ['data: 1\n\n', 'data: ', '2\n\n'].entries()) {
+      await until(() => allowed > at);
+      connection.send(`${part.length.toString(16)}\r\n${part}\r\n`);
+    }
+    await until(() => allowed > 3);
+    connection.send('0\r\n\r\n');
+  };
+  const stack = await opened(script, { more: '    keepAliveComments: 0.05' });
+  const response = await fetch(`http://127.0.0.1:${stack.port}${stack.proxy('/x')}`, {
+    headers: { authorization: `Bearer ${stack.key}` },
+  });
+  let text = '';
+  const reading = (async () => {
+    for await (const bytes of response.body ?? []) text += Buffer.from(bytes).toString();
+  })();
+  const comments = (): number => text.split(': waiting\n\n').length - 1;
+  await until(() => comments() >= 2);
+  allowed += 1;
+  await until(() => text.includes('data: 1'));
+  const before = comments();
+  await until(() => comments() >= before + 2);
+  allowed += 1;
+  await until(() => text.endsWith('data: '));
+  // Several silences long.
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(text.endsWith('data: ')).toBe(true);
+  allowed += 1;
+  await until(() => text.endsWith(': waiting\n\n'));
+  allowed += 1;
+  await reading;
+  expect(text.replaceAll(': waiting\n\n', '')).toBe('data: 1\n\ndata: 2\n\n');
+});
