@@ -159,7 +159,7 @@ export const schema = {
     metrics: strict({
       serviceMonitor: monitor,
       podMonitor: monitor,
-      prometheusRule: strict({ enabled: boolean, labels }),
+      prometheusRule: strict({ enabled: boolean, labels, runbookBase: string }),
       dashboards: strict({ enabled: boolean, labels, annotations: labels }),
     }),
     serviceAccount: strict({ create: boolean, name: string, annotations: labels }),
