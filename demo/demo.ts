@@ -10,7 +10,7 @@ import type { CliIo } from '../src/cli/io.ts';
 import { createKey } from '../src/cli/keys.ts';
 import { systemClock, systemRandom } from '../src/clock.ts';
 import { parseSettings } from '../src/config/load.ts';
-import { watchProcess } from '../src/ingress/load.ts';
+import { watchProcess } from '../src/ingress/overload.ts';
 import { startService, type Service } from '../src/service.ts';
 import { burst, type BurstResult, type BurstTargets } from './burst.ts';
 

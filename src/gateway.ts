@@ -28,7 +28,7 @@ const recheckMs = 5_000;
 
 export class Gateway {
   /** What an operator may do about an upstream: pause it, resume it, reopen it. */
-  readonly controls: Pick<Controls, 'open' | 'pause' | 'resume' | 'pausedMs'>;
+  readonly controls: Controls;
   readonly #options: GatewayOptions;
   readonly #slices: Slices;
   readonly #parts: Parts;
@@ -135,10 +135,6 @@ export class Gateway {
   /** Upstream credentials in use whose end is known. */
   credentials(): readonly ObservedCredential[] {
     return this.#parts.credentials.observed();
-  }
-
-  upstreamNames(): readonly string[] {
-    return [...this.#runtime.settings.upstreams.keys()];
   }
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */

@@ -12,15 +12,10 @@ import type { Resolve } from './dispatch/agents.ts';
 import { OwnListeners } from './dispatch/agents.ts';
 import { Refusal } from './errors.ts';
 import { Gateway } from './gateway.ts';
-import {
-  addControlRoutes,
-  type ControlActions,
-  type ControlResult,
-  type GivenCommand,
-} from './ingress/control-routes.ts';
+import { addControlRoutes } from './ingress/control-routes.ts';
 import { createAdminServer, type AdminServer, type Readiness } from './ingress/admin-server.ts';
 import { DataServer } from './ingress/data-server.ts';
-import type { LoadWatch } from './ingress/load.ts';
+import type { LoadWatch } from './ingress/overload.ts';
 import { heartbeat } from './observation/event-stream.ts';
 import type { Observation } from './observation/observation.ts';
 import { startObservation, type ObservedService } from './observation/observation.ts';
@@ -181,27 +176,13 @@ function adminServer(
       (app) => page.addRoutes(app),
       (app) => app.get('/calls', (request, response) => calls.open(request, response, heartbeat)),
       (app) =>
-        addControlRoutes(app, controlActions(gateway), (command) => logCommand(telemetry.log, command)),
+        addControlRoutes(app, gateway.controls, ({ verb, upstream, seconds, result }) =>
+          // Whatever came of it: pausing an upstream is felt by everybody who calls it.
+          telemetry.log.info('a command was given at the admin port', { verb, upstream, seconds, result }),
+        ),
     ],
     onBug: bugLog(telemetry),
   });
-}
-
-/** A command is logged whatever came of it: pausing an upstream is felt by everybody who calls it. */
-function logCommand(log: RunningTelemetry['log'], { verb, upstream, seconds, result }: GivenCommand): void {
-  log.info('a command was given at the admin port', { verb, upstream, seconds, result });
-}
-
-function controlActions(gateway: Gateway): ControlActions {
-  const { controls } = gateway;
-  const known = async (upstream: string, act: () => Promise<ControlResult>): Promise<ControlResult> =>
-    gateway.upstreamNames().includes(upstream) ? act() : 'unknown';
-  return {
-    upstreams: () => gateway.upstreamNames(),
-    open: (upstream) => known(upstream, () => controls.open(upstream)),
-    pause: (upstream, ms) => known(upstream, () => controls.pause(upstream, ms)),
-    resume: (upstream) => known(upstream, () => controls.resume(upstream)),
-  };
 }
 
 /** Data port first: whoever sees the admin port open may call. */

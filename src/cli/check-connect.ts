@@ -8,7 +8,7 @@ import { readOnce } from '../credentials/once.ts';
 import { createEndpoint, tryOrigin, type TrialResult } from '../dispatch/one-request.ts';
 import { credentialFaultWords, type CredentialFault } from '../errors.ts';
 import { tryRedis } from '../limiter/stores.ts';
-import { originText } from './origin-text.ts';
+import { originText } from '../config/origins.ts';
 
 export interface ConnectionReport {
   /** One line each, in the order of the file. */

@@ -4,7 +4,7 @@ import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
-import { originText } from './origin-text.ts';
+import { originText } from '../config/origins.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
 export interface CheckCommand {

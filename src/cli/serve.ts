@@ -9,7 +9,7 @@ import { ConfigError, firstSettings } from '../config/load.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
-import { watchProcess } from '../ingress/load.ts';
+import { watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
@@ -19,7 +19,6 @@ import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
-import { logRefusedReload } from './refused-reload.ts';
 
 /** Settings of the file, and its digest. */
 type First = Awaited<ReturnType<typeof firstSettings>>;
@@ -130,6 +129,31 @@ function watchFile(
     },
   });
 }
+
+/** The keys at the root of the file; any other may be somebody's name. */
+const sections = new Set(['server', 'redis', 'privacy', 'log', 'upstreams', 'workspaces']);
+
+/**
+ * The log line of a reload that changed nothing, which an alert can find. Invariant: no name of the file but those of its sections,
+ * because deeper keys are ids of workspaces, or may be one that was indented wrongly.
+ */
+function logRefusedReload(error: Error, log: Log): void {
+  if (!(error instanceof ConfigError)) {
+    log.bug('the configuration could not be watched or taken over, the old one stays', error);
+    return;
+  }
+  const { problems } = error;
+  const roots = problems.map(({ path }) => path.split(/[.[]/, 1)[0] ?? '');
+  const lines = problems.flatMap(({ line }) => (line === null ? [] : [line]));
+  log.error('configuration refused, the old one stays', {
+    problems: problems.length,
+    sections: listed(roots.filter((root) => sections.has(root))),
+    lines: listed(lines),
+  });
+}
+
+/** Each once, in the order of the file. */
+const listed = (values: readonly (string | number)[]): string => [...new Set(values)].join(', ');
 
 /** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
 function warnOfRestart(keys: readonly string[], log: Log): void {

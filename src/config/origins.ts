@@ -72,6 +72,12 @@ export const origin = readText(readOrigin).describe(
   'scheme://host[:port]; one leading "*." stands for exactly one label.',
 );
 
+/** An origin as it is written in the file. */
+export function originText({ scheme, host, wildcard, port }: OriginPattern): string {
+  const usual = scheme === 'https' ? 443 : 80;
+  return `${scheme}://${wildcard ? '*.' : ''}${host}${port === usual ? '' : `:${port}`}`;
+}
+
 /** The address a host spells out, without brackets, or `null` for a name. */
 function literalAddress(host: string): string | null {
   const bare = host.replace(/^\[|\]$/g, '');

@@ -51,6 +51,11 @@ export class Controls {
     this.#parts = parts;
   }
 
+  /** Names of the upstreams that are configured now. */
+  upstreams(): readonly string[] {
+    return [...this.#parts.upstreams()];
+  }
+
   /** Reads the pauses and openings that were made before this process began, and from now on those of other replicas. */
   async start(): Promise<void> {
     if (!this.#parts.store.isShared) return;

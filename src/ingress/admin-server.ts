@@ -11,11 +11,9 @@ import type { Express, NextFunction, Request, Response } from 'express';
 import { createServer } from 'node:http';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { end, listen, openapiOf } from './ports.ts';
-
-/** `prometheus`: text format 0.0.4. `openmetrics`: OpenMetrics 1.0.0, on request only. */
-export type MetricsFormat = 'prometheus' | 'openmetrics';
 
 /** Whether a load balancer may send new calls to this replica, and what is wrong with Redis. */
 export interface Readiness {

@@ -6,15 +6,16 @@ import type { Express, Request, Response } from 'express';
 import { nearest } from '../nearest.policy.ts';
 import { adminProblem } from './admin-guard.ts';
 
-/** The result of a command: `not_paused` = there was no pause to end; `unknown` = there is no such upstream. */
-export type ControlResult = 'done' | 'not_paused' | 'unavailable' | 'unknown';
+/** What came of a command that was carried out: `not_paused` = there was no pause to end. */
+type Outcome = 'done' | 'not_paused' | 'unavailable';
 
+/** What an operator may do about an upstream. */
 export interface ControlActions {
-  /** Names of the upstreams that are configured now. */
+  /** Names of the upstreams that are configured now; no other name is acted on. */
   upstreams(): readonly string[];
-  open(upstream: string): Promise<ControlResult>;
-  pause(upstream: string, ms: number): Promise<ControlResult>;
-  resume(upstream: string): Promise<ControlResult>;
+  open(upstream: string): Promise<Outcome>;
+  pause(upstream: string, ms: number): Promise<Outcome>;
+  resume(upstream: string): Promise<Outcome>;
 }
 
 /** A command as it was given, and what came of it. */
@@ -24,7 +25,7 @@ export interface GivenCommand {
   readonly upstream: string | null;
   /** Of a pause. */
   readonly seconds: number | null;
-  readonly result: ControlResult | 'invalid';
+  readonly result: Outcome | 'unknown' | 'invalid';
 }
 
 /** A day: longer than an upstream closes a bucket. */
@@ -36,27 +37,30 @@ export function addControlRoutes(
   actions: ControlActions,
   onCommand: (command: GivenCommand) => void,
 ): void {
-  const route = (
+  const resultOf = async (
     verb: GivenCommand['verb'],
-    act: (upstream: string, seconds: number | null) => Promise<ControlResult> | null,
-  ) => {
+    name: string,
+    { seconds, known }: { readonly seconds: number | null; readonly known: readonly string[] },
+  ): Promise<GivenCommand['result']> => {
+    if (verb === 'pause' && seconds === null) return 'invalid';
+    if (!known.includes(name)) return 'unknown';
+    return actions[verb](name, (seconds ?? 0) * 1_000);
+  };
+  for (const verb of ['open', 'resume', 'pause'] as const) {
     app.post(`/upstreams/:name/${verb}`, async (request: Request, response: Response) => {
       const name = String(request.params['name']);
+      const known = actions.upstreams();
       const seconds = verb === 'pause' ? secondsOf(request.url) : null;
-      const acting = act(name, seconds);
-      const result = acting === null ? 'invalid' : await acting;
+      const result = await resultOf(verb, name, { seconds, known });
       const isKnown = result !== 'unknown' && result !== 'invalid';
       onCommand({ verb, upstream: isKnown ? name : null, seconds, result });
-      respond(response, result, nearest(name, actions.upstreams()));
+      respond(response, result, nearest(name, known));
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
       response.set('Allow', 'POST');
       adminProblem(response, { status: 405, code: 'method_not_allowed', detail: 'Use POST.' });
     });
-  };
-  route('open', (upstream) => actions.open(upstream));
-  route('resume', (upstream) => actions.resume(upstream));
-  route('pause', (upstream, seconds) => (seconds === null ? null : actions.pause(upstream, seconds * 1_000)));
+  }
 }
 
 function secondsOf(url: string): number | null {

@@ -1,7 +1,7 @@
 /**
  * When new calls are refused because the process itself is short of time or memory, how many of them, and when to come back.
  *
- * Owns: how the share of refused calls changes with each sample. Does not own: taking samples (`load.ts`), and bounds that are counted
+ * Owns: how the share of refused calls changes with each sample. Does not own: taking samples, and bounds that are counted
  * (`overload.ts`). Invariants: one long pause of the process, however long, refuses nobody: only a load that every sample of a window
  * shows does; without load the share falls to 0. Pure.
  */

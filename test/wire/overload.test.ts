@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OverloadBound } from '../../src/errors.ts';
-import { memoryRatio, watchProcess, type LoadWatch } from '../../src/ingress/load.ts';
+import { memoryRatio, watchProcess, type LoadWatch } from '../../src/ingress/overload.ts';
 import {
   later,
   outcomeOf,
