@@ -68,7 +68,7 @@ export async function hasWaitingCall(port: number): Promise<boolean> {
   }
 }
 
-/** The day's count and the epoch live for a day, nothing longer. */
+/** The day's count lives for a day, nothing longer. */
 const maxLifeMs = 86_400_000;
 
 export const nothingLeft = ({ eternal, maxMs, tickets, leases, lanes }: Remains): boolean =>

@@ -127,10 +127,9 @@ const renewing =
 
 async function bucketsIn(redisUrl: string): Promise<number> {
   const redis = new Redis(redisUrl);
-  const keys = await redis.keys('*');
-  const inLogs = (await logStates(redis, keys)).reduce((sum, { buckets }) => sum + buckets.size, 0);
+  const states = await logStates(redis, await redis.keys('*'));
   redis.disconnect();
-  return inLogs + keys.filter((key) => key.endsWith(':records')).length;
+  return states.reduce((sum, { buckets }) => sum + buckets.size, 0);
 }
 
 /** How often a token was refused, at most. */

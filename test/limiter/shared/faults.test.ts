@@ -1,6 +1,9 @@
 /** The limiter over a log that loses entries, that is away, and whose replicas stop: no call is lost, and none is sent twice. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../../src/ids.ts';
+import type { Settlement } from '../../../src/limiter/limiter.ts';
+import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import { admission } from '../../support/admission.ts';
 import { leaseMs, World, type Replica } from './replicas.ts';
 
 let world: World;
@@ -49,14 +52,15 @@ describe('when the log has lost what came last', () => {
     expect(b.granted()).toEqual(['second']);
   });
 
-  test('what ended calls used is counted', async () => {
+  test.each(['succeeded', 'unknown'] as const)('what ended calls used is counted (%s)', async (kind) => {
+    const end: Settlement = kind === 'succeeded' ? { kind, spent: null } : { kind };
     const limit = { limit: 2, windowMs: 60_000 };
     await a.admit('before', { ...limit, bucket: 'bucket.other' });
     const kept = world.log.entries.length;
     await a.admit('one', limit);
-    await a.settle('one');
+    await a.settle('one', end);
     await a.admit('two', limit);
-    await a.settle('two');
+    await a.settle('two', end);
     world.log.keepOnly(kept);
     await world.pass(termMs);
     expect(await b.admit('three', { ...limit, maxWaitMs: 10_000 })).toMatchObject({
@@ -145,6 +149,102 @@ describe('when the log has lost what came last', () => {
     await world.pass(termMs);
     expect(b.granted()).toEqual([]);
     expect(b.limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+  });
+});
+
+describe('when somebody else says what is wrong of a call', () => {
+  const say = async (event: Extract<LogEvent, { kind: 'in' }>['event']): Promise<void> => {
+    world.log.open('x').append({ kind: 'in', bucket, event });
+    await world.pass(5);
+  };
+  const putBack = (): Promise<void> =>
+    say({
+      kind: 'settle',
+      lease: a.grantOf('first').lease,
+      settlement: { kind: 'returned', sleepMs: 0, because: 'backoff' },
+      lesson: null,
+    });
+
+  test.each(['here', 'away'] as const)(
+    'a call under way that is put back and granted again while its replica is %s is not sent again, and ends its new lease',
+    async (where) => {
+      await a.admit('first', serial);
+      await b.admit('second', serial);
+      if (where === 'away') a.end().goAway();
+      await putBack();
+      if (where === 'away') a.end().comeBack();
+      await world.pass(50);
+      expect([a.granted(), b.granted()]).toEqual([['first'], []]);
+      await a.settle('first');
+      await world.pass(50);
+      expect(b.granted()).toEqual(['second']);
+    },
+  );
+
+  test('a waiting call that the log lacks is entered again within a second', async () => {
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    await say({ kind: 'cancel', ticket: ticketId('second') });
+    await world.pass(1_100);
+    await a.settle('first');
+    await world.pass(50);
+    expect(b.granted()).toEqual(['second']);
+  });
+});
+
+describe('in a new term', () => {
+  test('replicas that have lost nothing say so when they hear of it, and calls go on', async () => {
+    const c = world.replica('c');
+    await c.admit('before', { bucket: 'bucket.other' });
+    await a.admit('first', serial);
+    await b.admit('second', serial);
+    a.end().stop();
+    b.end().stop();
+    world.log.keepOnly(world.log.entries.length);
+    await world.pass(5);
+    a.end().goOn();
+    b.end().goOn();
+    await a.settle('first');
+    await world.pass(200);
+    expect(b.granted()).toEqual(['second']);
+  });
+
+  test('nobody waits for a replica that has left the log without a call', async () => {
+    await a.admit('one');
+    await a.settle('one');
+    await b.admit('before');
+    await a.limiter.close();
+    await world.pass(5);
+    world.log.keepOnly(world.log.entries.length);
+    void b.admit('next');
+    await world.pass(200);
+    expect(b.granted()).toEqual(['before', 'next']);
+  });
+
+  test('a call whose move was lost waits in its new bucket alone', async () => {
+    const [from, to] = ['bucket.from', 'bucket.to'];
+    await a.admit('from.busy', { bucket: from, ...serial });
+    await a.admit('moves', { bucket: from, ...serial });
+    const kept = world.log.entries.length;
+    const asked = admission('moves', { bucket: to, arrivedAt: world.clock.monotonic(), ...serial });
+    await a.limiter.move(bucketKey(from), asked);
+    await world.pass(20);
+    world.log.keepOnly(kept);
+    await world.pass(termMs);
+    await b.admit('next', { bucket: from, ...serial });
+    expect(await b.limiter.forecast(bucketKey(from), ticketId('next'))).toMatchObject({ ahead: 0 });
+  });
+
+  test('waiting calls that enter again have the settings of the last reload', async () => {
+    await a.admit('before', { bucket: 'bucket.other' });
+    const kept = world.log.entries.length;
+    for (const ticket of ['first', 'second', 'third'])
+      await b.admit(ticket, { limit: 1, windowMs: 600_000, maxWaitMs: 900_000 });
+    const meters = [{ meter: 'requests', limit: 2, windowMs: 600_000 }] as const;
+    await b.limiter.reconfigure({ bucket, setting: { meters, learn: true, probe: 0 }, lanes: [] });
+    world.log.keepOnly(kept);
+    await world.pass(termMs);
+    expect(b.limiter.snapshot()).toMatchObject([{ meters: [{ limit: 2 }] }]);
   });
 });
 
@@ -294,6 +394,38 @@ describe('while the log is away, with whenDown: local', () => {
     const kinds = [];
     for (const ticket of ['1', '2', '3', '4']) kinds.push((await c.admit(ticket, limit)).kind);
     expect(kinds).toEqual(['granted', 'granted', 'refused', 'refused']);
+  });
+
+  test('calls that waited get no more than its share either', async () => {
+    const limit = { limit: 4, windowMs: 60_000, maxWaitMs: 600_000 };
+    for (const ticket of ['1', '2', '3', '4', 'waits']) await c.admit(ticket, limit);
+    c.end().goAway();
+    await world.pass(20_000);
+    expect(c.granted()).toEqual(['1', '2', '3', '4']);
+  });
+
+  test('settings that came meanwhile hold for all afterwards', async () => {
+    const limit = { limit: 1, windowMs: 600_000, maxWaitMs: 900_000 };
+    await c.admit('first', limit);
+    expect((await a.admit('second', limit)).kind).toBe('queued');
+    c.end().goAway();
+    const meters = [{ meter: 'requests', limit: 1_000, windowMs: 600_000 }] as const;
+    await c.limiter.reconfigure({ bucket, setting: { meters, learn: true, probe: 0 }, lanes: [] });
+    c.end().comeBack();
+    await world.pass(2_000);
+    expect(a.granted()).toEqual(['second']);
+  });
+
+  test('afterwards others do not count what has drained since', async () => {
+    const limit = { limit: 2, windowMs: 10_000, maxWaitMs: 1_000 };
+    await c.admit('before', { limit: 1, bucket: 'bucket.other' });
+    c.end().goAway();
+    await c.admit('one', limit);
+    await c.settle('one');
+    await world.pass(20_000);
+    c.end().comeBack();
+    await world.pass(2_000);
+    for (const ticket of ['two', 'three']) expect((await a.admit(ticket, limit)).kind).toBe('granted');
   });
 
   test('calls that waited are served at their positions, and a serialized lane waits one lease first', async () => {

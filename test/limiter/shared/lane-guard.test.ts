@@ -31,7 +31,10 @@ function promises(name: string, guard: () => LaneGuard): void {
       expect(await guard().take(a, longMs)).toEqual({ kind: 'taken' });
       const reply = await guard().take(b, longMs);
       expect(reply).toMatchObject({ kind: 'taken by another' });
-      expect(reply.kind === 'taken by another' && reply.retryInMs > 0 && reply.retryInMs < longMs).toBe(true);
+      // Long before its time is over: most calls free their lane.
+      expect(reply.kind === 'taken by another' && reply.retryInMs > 0 && reply.retryInMs < longMs / 2).toBe(
+        true,
+      );
       await guard().free(a);
       expect(await guard().take(b, longMs)).toEqual({ kind: 'taken' });
     });

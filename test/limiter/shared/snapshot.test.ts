@@ -3,7 +3,7 @@
  *
  * `SLUICE_LOG_HISTORIES` (20) asks for more histories.
  */
-import { describe, expect, test } from '@jest/globals';
+import { describe, expect, jest, test } from '@jest/globals';
 import { createState, fold } from '../../../src/limiter/shared/fold.ts';
 import {
   digest,
@@ -71,6 +71,17 @@ test('a snapshot of a crowd is the same when its calls leave while it is read', 
   }
   expect(parts.length).toBeGreaterThan(1);
   expect(digest(restore(parts))).toBe(then);
+});
+
+test('a part is made when it is read', () => {
+  const stringify = jest.spyOn(JSON, 'stringify');
+  const parts = snapshot(crowd(5_000))[Symbol.iterator]();
+  parts.next();
+  const first = stringify.mock.calls.length;
+  while (parts.next().done !== true);
+  const all = stringify.mock.calls.length;
+  stringify.mockRestore();
+  expect(first).toBeLessThan(all / 2);
 });
 
 /** A state with so many calls that wait. */

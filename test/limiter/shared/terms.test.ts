@@ -216,6 +216,15 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(30, 'r1', call('c')))).toEqual(['c']);
   });
 
+  test('what is reported keeps no waiting call from being looked at', () => {
+    const { say } = secondTerm(instant, ['r1']);
+    const calls = Array.from({ length: 5 }, (_, n) => call(`t${n}`));
+    const { nextAt } = say(10, 'r1', here(2), ...calls);
+    const used = { bucket: bucketOf('bucket'), setting, costs: {}, closedMs: 0 };
+    expect(nextAt).not.toBeNull();
+    expect(say(20, 'r1', report([], [used])).nextAt).toBe(nextAt);
+  });
+
   test('units of a call that has ended and is not known count', () => {
     const { state, say } = secondTerm(instant, ['r1', 'r2']);
     const used = { bucket: bucketOf('bucket'), setting, costs: { requests: 3 }, closedMs: 0 };

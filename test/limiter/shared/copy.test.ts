@@ -1,0 +1,37 @@
+/** What a replica makes of the log's time, and whose turn it is to tick. */
+import { expect, test } from '@jest/globals';
+import { replicaId } from '../../../src/ids.ts';
+import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
+import { Copy } from '../../../src/limiter/shared/copy.ts';
+import { rankOf } from '../../../src/limiter/shared/ticks.ts';
+import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import type { Log } from '../../../src/log/log.ts';
+import { manualClock } from '../../support/manual-clock.ts';
+
+test('arrivals keep their order when the replica learns that the log’s time is earlier', () => {
+  const clock = manualClock(1_000);
+  let aheadMs = 50;
+  const log: Log<LogEvent> = {
+    follow() {},
+    append() {},
+    now: () => clock.now() + aheadMs,
+    staleMs: () => 0,
+    close: () => Promise.resolve(),
+  };
+  const user = { onApplied() {}, onJoined() {}, onAway() {}, awaitsOthers: () => false };
+  const copy = new Copy({ clock, replica: replicaId('r1'), leaseMs: 15_000, log, user });
+  const first = copy.arrivalAt(clock.monotonic());
+  clock.advance(10);
+  aheadMs = 0;
+  const second = copy.arrivalAt(clock.monotonic());
+  expect(second).toBeGreaterThan(first);
+  expect(copy.arrivalAt(clock.monotonic() - 5)).toBeLessThan(second);
+});
+
+test('a replica that has been silent is not waited for when a grant is due', () => {
+  const [silent, self] = [replicaId('a'), replicaId('b')];
+  const replicas = new SortedNames<typeof self>();
+  replicas.set(silent, 0);
+  replicas.set(self, 3_000);
+  expect([rankOf(self, replicas, 1_000), rankOf(self, replicas, 3_000)]).toEqual([1, 0]);
+});
