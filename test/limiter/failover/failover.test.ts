@@ -144,6 +144,17 @@ describe('while Redis is unavailable', () => {
     expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
   });
 
+  test('a bucket of which nothing is known is probed by one call before the others go', async () => {
+    await loseRedis();
+    const meters = [{ meter: 'requests', limit: 1_000, windowMs: 60_000 }] as const;
+    await calls(40, 'w', { ...stated(1_000), setting: { meters, learn: true, probe: 1 } });
+    expect(sentOf('w')).toBe(1);
+    const [first] = one.grants;
+    if (first !== undefined) await one.limiter.settle(first, { kind: 'succeeded', spent: null }, null);
+    await redis.pass(50);
+    expect(sentOf('w')).toBe(40);
+  });
+
   const change = (limit: number | null) => {
     const { setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission('x', stated(limit));
     return {

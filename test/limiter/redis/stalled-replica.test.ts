@@ -41,7 +41,7 @@ async function settled({ limiter }: VirtualReplica, grant: Grant | undefined): P
 /** Those that waited and were granted since. */
 const left = (): string[] => [...one.grants, ...two.grants].map(({ ticket }) => ticket);
 
-test('a call of a replica that stands still keeps its capped lane for one lease, and no longer', async () => {
+test('a call of a replica that stands still keeps its capped lane for one lease, and then its lease counts as lost', async () => {
   const long = await granted(one, 'long');
   expect((await enter(two, 'second')).kind).toBe('queued');
   await redis.pass(2 * leaseMs);
@@ -53,6 +53,9 @@ test('a call of a replica that stands still keeps its capped lane for one lease,
   // Its call must not go on: the lease counts as run out before the lane is given to another one.
   expect(long.expiresAt).toBeLessThan(redis.clock.monotonic());
   redis.still.clear();
+  await redis.pass(2 * tickMs);
+  await settled(one, long);
+  expect(one.lost).toEqual(['expired']);
 });
 
 test('calls of a replica that goes on after it was taken for dead wait again, at their former positions', async () => {
