@@ -475,7 +475,8 @@ export class RedisLog<Event> implements Log<Event> {
     while (clock.monotonic() < until) {
       const others = await this.#run(state, (client) => subscribers(client, this.#names));
       if (others === null) return;
-      if (others === 0) break;
+      // After an absence of Redis others may be on their way back, and are not subscribed yet.
+      if (others === 0 && !state.returns) break;
       const sent = await this.#run(state, (client) => client.publish(this.#names.channel, who));
       if (sent === null) return;
       await this.#pause(lookMs);

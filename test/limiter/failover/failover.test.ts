@@ -78,6 +78,33 @@ describe('when Redis is available again', () => {
     expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
   });
 
+  test('a replica that knows nothing of an emptied Redis does not begin before the others are back', async () => {
+    const two = await redis.replica('two', 'deny');
+    await redis.pass(1_500);
+    await calls(60, 'before', stated(60));
+    redis.isUnavailable = true;
+    await redis.pass(2_500);
+    expect(two.modes.at(-1)).toBe('deny');
+    redis.server.flush();
+    redis.cut.add('one');
+    redis.isUnavailable = false;
+    for (let tried = 0; tried < 60; tried += 1) {
+      if (tried === 20) redis.cut.clear();
+      const asked = two.limiter.admit(
+        admission(`new${tried}`, { ...stated(60), arrivedAt: redis.clock.monotonic() }),
+      );
+      void asked.then((reply) => reply.kind === 'granted' && two.grants.push(reply.grant));
+      await redis.pass(30);
+    }
+    await redis.pass(3_000);
+    expect([one.modes.at(-1), two.modes.at(-1)]).toEqual(['redis', 'redis']);
+    const drained = redis.clock.monotonic() / 1_000;
+    expect(one.grants.length + two.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
+    const closing = two.close();
+    await redis.pass(1_000);
+    await closing;
+  });
+
   test('every replica reports what it sent, also after other replicas have reported and their calls wait again', async () => {
     const two = await redis.replica('two');
     const three = await redis.replica('three');
