@@ -1,48 +1,53 @@
 /**
- * Which workspaces are the busiest over all replicas, so that they are the ones with a label. Owns the ranking; does not
- * own how busy one is on a replica (`recorder.ts`) and when a label changes hands (`telemetry/labels.ts`).
+ * Which workspaces are the busiest over all replicas, so that they are the ones with a label. How busy one is on a replica is
+ * counted in `recorder.ts`; when a label changes hands is decided in `telemetry/labels.ts`.
  */
-import { Owners, type OwnerParts } from './owners.ts';
+import type { Labelled } from './shape.ts';
 import type { Recorder } from './recorder.ts';
 import type { SharedActivity } from './shared.ts';
 
-export interface BusiestParts extends OwnerParts {
+/** Labels that are shown at a time. */
+const maxLabels = 100;
+
+export interface BusiestParts {
   readonly recorder: Pick<Recorder, 'busiest'>;
   readonly shared: Pick<SharedActivity, 'busiest'>;
-  readonly labels: { prefer(busy: ReadonlyMap<string, number>): void };
+  readonly labels: {
+    prefer(busy: ReadonlyMap<string, number>): void;
+    /** Ids of the workspaces that have a label now. */
+    holders(): Iterable<string>;
+  };
+  /** The label of a workspace, whether it is shown under it now or not. */
+  readonly labelOf: (workspaceId: string) => string;
+  readonly isConfigured: (workspaceId: string) => boolean;
 }
 
-export class Busiest {
-  readonly #parts: BusiestParts;
-  readonly #owners: Owners;
-
-  constructor(parts: BusiestParts) {
-    this.#parts = parts;
-    this.#owners = new Owners(parts);
-  }
-
-  /** The label of a workspace, whether it is shown under it now or not. */
-  labelOf(workspaceId: string): string {
-    return this.#owners.labelOf(workspaceId);
-  }
-
-  /** Lets the busiest workspaces have the labels. Called before they are shown, and every few seconds. */
-  async prefer(): Promise<void> {
-    const elsewhere = await this.#parts.shared.busiest();
-    const owners = await this.#owners.of([...elsewhere.keys()]);
-    const busy = new Map(this.#parts.recorder.busiest());
-    for (const [label, there] of elsewhere) {
-      const workspaceId = owners.get(label);
-      if (workspaceId !== undefined) busy.set(workspaceId, (busy.get(workspaceId) ?? 0) + there);
-    }
+/**
+ * Lets the busiest workspaces have the labels; called before they are shown, and every few seconds. Resolves with those to be shown:
+ * workspaces that have a label here, and labels under which other replicas alone have counted calls.
+ */
+export async function preferBusiest({
+  recorder,
+  shared,
+  labels,
+  labelOf,
+  isConfigured,
+}: BusiestParts): Promise<Labelled> {
+  const elsewhere = new Map(await shared.busiest());
+  const busy = new Map<string, number>();
+  for (const [workspaceId, here] of recorder.busiest()) {
+    const label = labelOf(workspaceId);
     // A workspace that was removed has no row: its calls are among the others.
-    const workspaces = this.#parts.workspaces();
-    for (const workspaceId of busy.keys()) if (!workspaces.has(workspaceId)) busy.delete(workspaceId);
-    this.#parts.labels.prefer(busy);
+    if (isConfigured(workspaceId)) busy.set(workspaceId, here + (elsewhere.get(label) ?? 0));
+    elsewhere.delete(label);
   }
-
-  /** The configuration changed: labels of other replicas may belong to workspaces that are configured now. */
-  reload(): void {
-    this.#owners.reload();
-  }
+  labels.prefer(busy);
+  const own = [...labels.holders()].map((workspaceId) => ({ workspaceId, busy: busy.get(workspaceId) ?? 0 }));
+  for (const { workspaceId } of own) elsewhere.delete(labelOf(workspaceId));
+  const others = [...elsewhere].map(([label, there]) => ({ label, busy: there }));
+  const shown = [...own, ...others].sort((a, b) => b.busy - a.busy).slice(0, maxLabels);
+  return {
+    workspaceIds: shown.flatMap((each) => ('workspaceId' in each ? [each.workspaceId] : [])),
+    elsewhere: shown.flatMap((each) => ('label' in each ? [each.label] : [])),
+  };
 }

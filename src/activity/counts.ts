@@ -15,8 +15,10 @@ export const credentialGroups = ['sharing', 'apart'] as const;
 export type CredentialGroup = (typeof credentialGroups)[number];
 
 export interface CountOptions {
-  /** Digest of a lane for the shared store. */
-  readonly keyOf: (workspaceId: string, upstream: string) => ActivityKey;
+  /** Digest for the shared store: of a workspace's label, or the name of a total, and an upstream. */
+  readonly keyOf: (label: string, upstream: string) => ActivityKey;
+  /** Label of a workspace, under which its load is published to the other replicas. */
+  readonly labelOf: (workspaceId: string) => string;
   /** True when the workspace's calls carry the upstream's own credential, whose quota all share. Default: always. */
   readonly sharesQuota?: (workspaceId: string, upstream: string) => boolean;
   /** True while the workspace is shown under a label of its own: it keeps its lanes. Default: never. */
@@ -57,7 +59,7 @@ export class Counts {
   lane(workspaceId: string, upstream: string, minute: number): ActivityLane {
     const known = this.lanes.find(workspaceId, upstream);
     if (known !== undefined) return known;
-    const minutes = new Minutes(() => this.#options.keyOf(workspaceId, upstream));
+    const minutes = new Minutes(() => this.#keyOf(workspaceId, upstream));
     const total = this.#totalFor(workspaceId, upstream);
     const lane: ActivityLane = {
       workspaceId,
@@ -106,12 +108,22 @@ export class Counts {
 
   /** Digest of a lane. Asking does not make a lane, nor keep one from being forgotten. */
   keyOf(workspaceId: string, upstream: string): ActivityKey {
-    return this.lanes.find(workspaceId, upstream)?.minutes.key ?? this.#options.keyOf(workspaceId, upstream);
+    return this.lanes.find(workspaceId, upstream)?.minutes.key ?? this.#keyOf(workspaceId, upstream);
   }
 
-  /** Digest of a total. No id of a workspace begins with a blank (`config/names.ts`). */
+  /** Digest of the lane of a workspace of which only the label is known. */
+  keyOfLabel(label: string, upstream: string): ActivityKey {
+    return this.#options.keyOf(label, upstream);
+  }
+
+  #keyOf(workspaceId: string, upstream: string): ActivityKey {
+    const { keyOf, labelOf } = this.#options;
+    return keyOf(labelOf(workspaceId), upstream);
+  }
+
+  /** Digest of a total. No label is named so. */
   totalKeyOf(upstream: string, who: CredentialGroup): ActivityKey {
-    return this.total(upstream, who)?.key ?? this.#options.keyOf(` ${who}`, upstream);
+    return this.total(upstream, who)?.key ?? this.#options.keyOf(who, upstream);
   }
 
   /** Returns the cells that changed since the last call of this method. */
@@ -130,8 +142,8 @@ export class Counts {
     let totals = this.#totals.get(upstream);
     if (totals === undefined) {
       totals = {
-        sharing: new Minutes(() => keyOf(' sharing', upstream)),
-        apart: new Minutes(() => keyOf(' apart', upstream)),
+        sharing: new Minutes(() => keyOf('sharing', upstream)),
+        apart: new Minutes(() => keyOf('apart', upstream)),
       };
       this.#totals.set(upstream, totals);
     }

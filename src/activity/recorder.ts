@@ -24,8 +24,6 @@ const maxBusiest = 200;
 export interface RecorderOptions extends CountOptions {
   readonly clock: Clock;
   readonly shared: SharedActivity;
-  /** Label of a workspace, under which its load is published to the other replicas. */
-  readonly labelOf: (workspaceId: string) => string;
   /** Lanes of this replica with calls that wait or are in flight now. */
   readonly live?: () => Iterable<ActivityLaneId & LaneCalls>;
 }
@@ -81,6 +79,11 @@ export class Recorder implements FactSink {
   sum({ workspaceId, upstream }: ActivityLaneId, span: Span): Promise<Cell> {
     const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
     return this.#sum(own, this.#counts.keyOf(workspaceId, upstream), span);
+  }
+
+  /** What other replicas counted for a workspace that has not called here, by its label. */
+  sumElsewhere(label: string, upstream: string, span: Span): Promise<Cell> {
+    return this.#sum(undefined, this.#counts.keyOfLabel(label, upstream), span);
   }
 
   /** What was counted on an upstream for all workspaces together, also for those whose lanes were forgotten; all replicas. */

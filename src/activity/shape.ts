@@ -36,14 +36,21 @@ export interface LaneNow extends CeilingsNow {
   readonly inFlight: number;
 }
 
+/** Who is shown by label, together at most as many as there are labels. */
+export interface Labelled {
+  readonly workspaceIds: readonly string[];
+  /** Labels of workspaces that have called other replicas only. */
+  readonly elsewhere: readonly string[];
+}
+
 /** What the gateway reports to activity. Asked only when a page or an API call needs it. */
 export interface ActivitySource {
   /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
   limits(workspaceId: string): readonly LaneLimits[];
   now(workspaceId: string, upstream: string): Promise<LaneNow>;
   labelOf(workspaceId: string): string;
-  /** Workspaces that are shown under a label of their own now, the busiest of all replicas among them. */
-  labelled(): Promise<Iterable<string>>;
+  /** Who is shown by label now, the busiest of all replicas among them. */
+  labelled(): Promise<Labelled>;
   /** Names of all configured upstreams. */
   upstreams(): Iterable<string>;
   replicas(): Promise<number>;
@@ -86,7 +93,8 @@ export interface WorkspaceActivity {
 
 /**
  * Of all workspaces: those with a label of their own, the one with most calls first, and `other`: all calls that are not
- * in those rows, without state or headroom. The rows of an upstream together are all calls to it.
+ * in those rows. Without state and headroom: `other`, and workspaces that have called other replicas only. The rows of an upstream
+ * together are all calls to it.
  */
 export interface AllActivity {
   readonly generatedAt: string;

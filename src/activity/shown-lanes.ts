@@ -4,12 +4,12 @@
  * (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
-import type { Cell } from './cell.ts';
+import { isEmpty, type Cell } from './cell.ts';
 import type { LaneLimits } from './limits.policy.ts';
 import { recentOf } from './recent.ts';
 import type { ActivityLaneId, Recorder, Span } from './recorder.ts';
 import { createReplays, type Replays } from './replays.ts';
-import type { ActivitySource, CeilingState, LaneActivity } from './shape.ts';
+import type { ActivitySource, AllActivity, CeilingState, LaneActivity } from './shape.ts';
 
 /** A lane that may be shown, with the label and the limits of its workspace. */
 export interface ShownLane extends ActivityLaneId {
@@ -22,11 +22,11 @@ export interface CountedLane extends ShownLane {
   readonly cell: Cell;
 }
 
+/** The counts of a workspace on an upstream, of which this replica knows the label only. */
+export type ElsewhereLane = Pick<CountedLane, 'label' | 'upstream' | 'cell'>;
+
 /** One workspace with its lanes. */
-export interface WorkspaceRow {
-  readonly workspace: string;
-  readonly upstreams: readonly LaneActivity[];
-}
+export type WorkspaceRow = AllActivity['workspaces'][number];
 
 /** Lanes whose counts are read concurrently, because counts of other replicas are read over the network. */
 const readAtOnce = 16;
@@ -59,6 +59,19 @@ export class ShownLanes {
       const some = lanes.slice(from, from + readAtOnce);
       const reading = some.map(async (lane) => ({ ...lane, cell: await this.#recorder.sum(lane, span) }));
       found.push(...(await Promise.all(reading)));
+    }
+    return found;
+  }
+
+  /** The counts of workspaces that have called other replicas only, by their labels. */
+  async readElsewhere(labels: readonly string[], span: Span): Promise<readonly ElsewhereLane[]> {
+    const found: ElsewhereLane[] = [];
+    for (const label of labels) {
+      const reading = [...this.#source.upstreams()].map(async (upstream) => {
+        const cell = await this.#recorder.sumElsewhere(label, upstream, span);
+        return { label, upstream, cell };
+      });
+      found.push(...(await Promise.all(reading)).filter(({ cell }) => !isEmpty(cell)));
     }
     return found;
   }

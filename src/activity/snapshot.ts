@@ -7,7 +7,7 @@ import { isEmpty, takeOut, type Cell } from './cell.ts';
 import { recentOf } from './recent.ts';
 import type { Recorder } from './recorder.ts';
 import type { ActivitySource, AllActivity, LaneActivity, WorkspaceActivity } from './shape.ts';
-import { ShownLanes, type CountedLane, type WorkspaceRow } from './shown-lanes.ts';
+import { ShownLanes, type ElsewhereLane, type WorkspaceRow } from './shown-lanes.ts';
 
 export type {
   ActivitySource,
@@ -45,13 +45,17 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
 
     async ofAll(windowMs) {
       const minutes = minutesOf(windowMs);
-      const labelled = [...(await source.labelled())].flatMap((workspaceId) => lanes.of(workspaceId));
+      const { workspaceIds, elsewhere } = await source.labelled();
+      const labelled = workspaceIds.flatMap((workspaceId) => lanes.of(workspaceId));
       // Totals first: a call that comes meanwhile is then in the row of its workspace, never in `other` for a moment.
       const span = { minutes, readSince: clock.monotonic() };
       const totals = await lanes.totals(span);
       const counted = await lanes.readCounts(await recorder.active(labelled, 60), span);
-      const rows = [...(await lanes.rows(counted))].sort((a, b) => callsOf(b) - callsOf(a));
-      return { ...(await frame(minutes)), workspaces: [...rows, ...restOf(totals, counted)] };
+      const others = await lanes.readElsewhere(elsewhere, span);
+      const rows = [...(await lanes.rows(counted)), ...rowsOf(others)].sort(
+        (a, b) => callsOf(b) - callsOf(a),
+      );
+      return { ...(await frame(minutes)), workspaces: [...rows, ...restOf(totals, [...counted, ...others])] };
     },
   };
 }
@@ -59,11 +63,14 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
 const callsOf = ({ upstreams }: WorkspaceRow): number =>
   upstreams.reduce((sum, { recent }) => sum + recent.calls, 0);
 
+const rowsOf = (lanes: readonly ElsewhereLane[]): WorkspaceRow[] =>
+  [...Map.groupBy(lanes, ({ label }) => label)].map(([workspace, own]) => ({
+    workspace,
+    upstreams: own.map(({ upstream, cell }) => ({ upstream, recent: recentOf(cell) })),
+  }));
+
 /** The totals less what was counted in the lanes, as one row `other`. Returns no row when the rest is empty. */
-function restOf(
-  totals: ReadonlyMap<string, Cell>,
-  lanes: readonly CountedLane[],
-): readonly AllActivity['workspaces'][number][] {
+function restOf(totals: ReadonlyMap<string, Cell>, lanes: readonly ElsewhereLane[]): readonly WorkspaceRow[] {
   const upstreams = [...totals].flatMap(([upstream, total]) => {
     const own = lanes.filter((lane) => lane.upstream === upstream).map(({ cell }) => cell);
     const rest = takeOut(total, own);

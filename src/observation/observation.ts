@@ -2,12 +2,13 @@
  * Everything that observes the gateway, put together: telemetry with the activity recorder and the page's timeline
  * listening, `/activity`, the live page. Owns the wiring; does not own any figure. The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
+import { LRUCache } from 'lru-cache';
 import { countOf } from '../activity/cell.ts';
-import { Busiest } from '../activity/busiest.ts';
+import { preferBusiest } from '../activity/busiest.ts';
 import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
 import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
-import type { CeilingsNow } from '../activity/shape.ts';
+import type { CeilingsNow, Labelled } from '../activity/shape.ts';
 import { createActivity, type Activity } from '../activity/snapshot.ts';
 import { RedisActivity } from '../activity/redis-activity.ts';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
@@ -52,7 +53,8 @@ export class Observation {
   readonly calls = createEventStream();
   readonly #shared: SharedActivity;
   readonly #recorder: Recorder;
-  readonly #busiest: Busiest;
+  /** Labels that were made lately. */
+  readonly #labels = new LRUCache<string, string>({ max: 5_000 });
   #nextRound: CancelTimer | null = null;
   #isClosed = false;
   readonly #clock: Clock;
@@ -70,14 +72,6 @@ export class Observation {
       ...parts,
       sinks: [this.#recorder, timeline],
       listeners: this.#listeners(),
-    });
-    this.#busiest = new Busiest({
-      clock,
-      shared: this.#shared,
-      recorder: this.#recorder,
-      labels: this.telemetry.labels,
-      labelOf: (workspaceId) => workspaceLabel(settings.privacy.labelKey, workspaceId),
-      workspaces: () => this.#settings.workspaces,
     });
     this.activity = this.#createActivity(clock);
     this.page = new Page({
@@ -97,7 +91,6 @@ export class Observation {
 
   reload(settings: Settings): void {
     this.#settings = settings;
-    this.#busiest.reload();
   }
 
   async close(): Promise<void> {
@@ -129,7 +122,26 @@ export class Observation {
   async #share(): Promise<void> {
     this.calls.send(heartbeat);
     await this.#recorder.publish();
-    await this.#busiest.prefer();
+    await this.#preferBusiest();
+  }
+
+  #preferBusiest(): Promise<Labelled> {
+    return preferBusiest({
+      shared: this.#shared,
+      recorder: this.#recorder,
+      labels: this.telemetry.labels,
+      labelOf: (workspaceId) => this.#labelOf(workspaceId),
+      isConfigured: (workspaceId) => this.#settings.workspaces.has(workspaceId),
+    });
+  }
+
+  #labelOf(workspaceId: string): string {
+    let label = this.#labels.get(workspaceId);
+    if (label === undefined) {
+      label = workspaceLabel(this.#settings.privacy.labelKey, workspaceId);
+      this.#labels.set(workspaceId, label);
+    }
+    return label;
   }
 
   #createRecorder(clock: Clock): Recorder {
@@ -137,8 +149,8 @@ export class Observation {
     return new Recorder({
       clock,
       shared: this.#shared,
-      keyOf: (workspaceId, upstream) => digest(labelKey, 'activity', upstream, workspaceId),
-      labelOf: (workspaceId) => this.#busiest.labelOf(workspaceId),
+      keyOf: (label, upstream) => digest(labelKey, 'activity', upstream, label),
+      labelOf: (workspaceId) => this.#labelOf(workspaceId),
       isShown: (workspaceId) => this.telemetry.labels.holds(workspaceId),
       live: () => this.telemetry.lanes(),
       sharesQuota: (workspaceId, upstreamName) => {
@@ -162,10 +174,7 @@ export class Observation {
           ...(await this.#recorder.calls(workspaceId, upstream)),
         }),
         labelOf: (workspaceId) => this.telemetry.labels.peek(workspaceId),
-        labelled: async () => {
-          await this.#busiest.prefer();
-          return this.telemetry.labels.holders();
-        },
+        labelled: () => this.#preferBusiest(),
         upstreams: () => this.#settings.upstreams.keys(),
         replicas: () => this.#shared.replicas(),
       },

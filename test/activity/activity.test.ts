@@ -57,7 +57,7 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       refusing: { status: 402, retryInMs: 41_999.2 },
     }),
   labelOf: label,
-  labelled: () => Promise.resolve(shown),
+  labelled: () => Promise.resolve({ workspaceIds: shown, elsewhere: [] }),
   upstreams: () => ['lm'],
   replicas: () => Promise.resolve(1),
 });

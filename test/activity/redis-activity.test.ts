@@ -17,7 +17,7 @@ import { until } from '../support/until.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
 
 const hash = `sha256:${'0'.repeat(64)}`;
-const keyOf = (workspaceId: string, upstream: string) => digest('key', 'activity', upstream, workspaceId);
+const keyOf = (label: string, upstream: string) => digest('key', 'activity', upstream, label);
 const labelOf = (workspaceId: string) => workspaceLabel('key', workspaceId);
 const lane = ['canary-acme', 'canary-lm'] as const;
 const laneId = (workspaceId: string = lane[0], upstream: string = lane[1]) => ({ workspaceId, upstream });
@@ -271,7 +271,7 @@ describe('activity in Redis', () => {
     one.recorder.ended(...lane, ok);
     await published(one);
     await published(two);
-    expect(await two.shared.active(0)).toEqual(new Set([keyOf(...lane)]));
+    expect(await two.shared.active(0)).toEqual(new Set([keyOf(labelOf(lane[0]), lane[1])]));
   });
 
   test('is requested once per interval from a Redis that replies with errors, not for every lane', async () => {

@@ -80,7 +80,7 @@ export async function drivenPage(clock: Clock = systemClock) {
           refusing: null,
         }),
       labelOf: (id) => telemetry.labels.peek(id),
-      labelled: () => Promise.resolve(telemetry.labels.holders()),
+      labelled: () => Promise.resolve({ workspaceIds: [...telemetry.labels.holders()], elsewhere: [] }),
       upstreams: () => [lm.name, shop.name],
       replicas: () => Promise.resolve(3),
     },
