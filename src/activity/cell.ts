@@ -5,6 +5,7 @@
  */
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
 import type { RefusalCode } from '../errors.ts';
+import type { RecentPressure } from './shape.ts';
 
 /**
  * Codes of the refusals whose outcome is `shed` (`errors.ts`), each counted apart. Cells are published as lists of numbers by
@@ -137,4 +138,26 @@ export function waitQuantile(cell: Cell, share: number): number {
     if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, countOf(cell, 'waitMaxMs'));
   }
   return countOf(cell, 'waitMaxMs');
+}
+
+/** What `/activity` shows of the counts of some minutes, summed in one cell. Waits are rounded to milliseconds; reasons of refusals are listed only where there were any. */
+export function recentOf(cell: Cell): RecentPressure {
+  const byOutcome = Object.fromEntries(outcomes.map((outcome) => [outcome, countOf(cell, outcome)]));
+  const calls = outcomes.reduce((sum, outcome) => sum + countOf(cell, outcome), 0);
+  return {
+    calls,
+    outcomes: byOutcome,
+    held: countOf(cell, 'held'),
+    waitMs: {
+      mean: calls > 0 ? Math.round(countOf(cell, 'waitSumMs') / calls) : 0,
+      p50: Math.round(waitQuantile(cell, 0.5)),
+      p95: Math.round(waitQuantile(cell, 0.95)),
+      max: Math.round(countOf(cell, 'waitMaxMs')),
+    },
+    absorbed: countOf(cell, 'absorbed'),
+    throttled: { rate: countOf(cell, 'throttledRate'), permanent: countOf(cell, 'throttledPermanent') },
+    shed: Object.fromEntries(
+      shedReasons.map((reason) => [reason, countOf(cell, reason)] as const).filter(([, n]) => n > 0),
+    ),
+  };
 }

@@ -13,7 +13,6 @@ import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, emptyCell, type Cell } from './cell.ts';
 import { busiestOfText, busiestText, callsOfText, callsText, cellOfText } from './cell-text.ts';
-import { errorKindOf, RedisNotReady } from './redis-failure.ts';
 import * as layout from './redis-layout.ts';
 import { Remembered } from './remembered.ts';
 import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
@@ -245,4 +244,15 @@ export class RedisActivity implements SharedActivity {
   #minute(): number {
     return Math.floor(this.#parts.clock.now() / 60_000);
   }
+}
+
+/** There is no connection now: it is still being made, or the driver has reported why not. */
+class RedisNotReady extends Error {}
+
+/** `null`: the driver has reported the error already. */
+function errorKindOf(failure: unknown): RedisErrorKind | null {
+  if (failure instanceof RedisNotReady) return null;
+  if (!(failure instanceof Error)) return 'other';
+  if (failure.name === 'ReplyError') return 'reply';
+  return /timed? ?out/i.test(failure.message) ? 'timeout' : 'connection';
 }

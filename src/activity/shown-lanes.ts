@@ -4,9 +4,8 @@
  * (`replays.ts`).
  */
 import type { Clock } from '../clock.ts';
-import { isEmpty, type Cell } from './cell.ts';
+import { isEmpty, recentOf, type Cell } from './cell.ts';
 import type { LaneLimits } from './limits.policy.ts';
-import { recentOf } from './recent.ts';
 import type { ActivityLaneId, Recorder, Span } from './recorder.ts';
 import { createReplays, type Replays } from './replays.ts';
 import type { ActivitySource, AllActivity, CeilingState, LaneActivity } from './shape.ts';

@@ -3,8 +3,7 @@
  * workspaces. Owns what goes into a response; its shape is in `shape.ts`, limits and live state come from the gateway.
  */
 import type { Clock } from '../clock.ts';
-import { isEmpty, takeOut, type Cell } from './cell.ts';
-import { recentOf } from './recent.ts';
+import { isEmpty, recentOf, takeOut, type Cell } from './cell.ts';
 import type { Recorder } from './recorder.ts';
 import type { ActivitySource, AllActivity, LaneActivity, WorkspaceActivity } from './shape.ts';
 import { ShownLanes, type ElsewhereLane, type WorkspaceRow } from './shown-lanes.ts';

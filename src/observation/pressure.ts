@@ -4,8 +4,7 @@
  * Owns: which bucket belongs to which upstream and ceiling, as the lanes of the latest calls name them. Does not own: how that is
  * shown.
  */
-import { LastBuckets } from '../activity/last-buckets.ts';
-import { nextSlotMs } from '../activity/next-slot.policy.ts';
+import { LastBuckets, nextSlotMs } from '../activity/next-slot.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { Clock } from '../clock.ts';

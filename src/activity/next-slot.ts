@@ -1,5 +1,5 @@
 /**
- * The bucket that a workspace used last on an upstream, so that "when is the next slot" can be answered. Owns how often lanes and
+ * When the next call of a workspace could leave, from its ceiling and the bucket that it used last on an upstream. Owns how often lanes and
  * buckets are read; does not own either. A workspace that uses several (models, shops) is answered for the last one.
  */
 import type { Clock } from '../clock.ts';
@@ -58,4 +58,20 @@ export class LastBuckets {
     }
     return { at, byCeiling };
   }
+}
+
+/**
+ * Expected wait of a call that arrived now, milliseconds. `ceilingMs`: of the workspace's own ceiling. The bucket adds the
+ * time until it opens, and until its meters of requests have room behind the calls that wait already. Tokens and cost are
+ * left out: they depend on the call. `null` when nothing is known. An
+ * expectation, never a promise: others may come first, and the upstream may say something new.
+ */
+export function nextSlotMs(ceilingMs: number | null, bucket: BucketSnapshot | null): number | null {
+  if (bucket === null) return ceilingMs;
+  let waitMs = Math.max(ceilingMs ?? 0, bucket.closedMs);
+  for (const { meter, level, limit, windowMs } of bucket.meters) {
+    if ((meter !== 'requests' && meter !== 'requests_day') || limit <= 0) continue;
+    waitMs = Math.max(waitMs, ((level + bucket.waiting + 1 - limit) * windowMs) / limit);
+  }
+  return waitMs;
 }
