@@ -7,7 +7,7 @@
  *                          └─ refused ──▶ ArrivingCallCheck ──▶ Refusal
  *
  * Owns: how a call enters, and the parts: the calls and their states (`wait-registry.ts`, `queued-call.ts`), the ceiling
- * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`early-refusal.ts`).
+ * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
 import type { CeilingKey } from '../ids.ts';
@@ -21,7 +21,7 @@ import type { CallSettings } from './buckets.policy.ts';
 import { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingGate } from './ceiling-gate.ts';
 import { CeilingSlots } from './ceiling-slots.ts';
-import { EarlyRefusal } from './early-refusal.ts';
+import { LateRefusals } from './late-refusals.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { ArrivingCallCheck } from './arriving-call-check.ts';
@@ -51,7 +51,7 @@ const neverJoined = (): null => null;
 export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
-  readonly #earlyRefusal: EarlyRefusal;
+  readonly #lateRefusals: LateRefusals;
   readonly #arrivingCalls: ArrivingCallCheck;
   readonly #reconfiguring: Reconfiguring;
   readonly #slotsAhead: SlotsAhead;
@@ -62,7 +62,7 @@ export class AdmissionQueue {
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
     onGrant: (grant) => this.#gate.onGrant(grant),
-    onClosed: (bucket, closedMs) => this.#earlyRefusal.onStandstill(bucket, null, closedMs),
+    onClosed: (bucket, closedMs) => this.#lateRefusals.onStandstill(bucket, null, closedMs),
   };
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
@@ -76,14 +76,14 @@ export class AdmissionQueue {
     this.#parts = parts;
     this.#registry = registry;
     this.#reconfiguring = new Reconfiguring(parts);
-    this.#earlyRefusal = new EarlyRefusal(parts, registry, rotation);
-    this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#earlyRefusal);
+    this.#lateRefusals = new LateRefusals(parts, registry, rotation);
+    this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#lateRefusals);
     const slots = new CeilingSlots(parts);
     const slotsAhead = new SlotsAhead(parts, slots);
-    const earlyRefusal = this.#earlyRefusal;
+    const lateRefusals = this.#lateRefusals;
     this.#slotsAhead = slotsAhead;
     const slotsBack = new SlotsBack(parts, { registry, rotation });
-    const neighbours = { registry, rotation, edge, slots, slotsAhead, slotsBack, earlyRefusal };
+    const neighbours = { registry, rotation, edge, slots, slotsAhead, slotsBack, lateRefusals };
     this.#gate = new CeilingGate(parts, neighbours);
     ceilings.listen((key) => slotsBack.onSlotBack(key));
   }
@@ -140,7 +140,7 @@ export class AdmissionQueue {
   reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
     const changed = this.#reconfiguring.reconfigure(known, settingsOf);
-    this.#earlyRefusal.onReconfigured(changed);
+    this.#lateRefusals.onReconfigured(changed);
   }
 
   /** Buckets were joined into others: moves each waiting call of theirs to the bucket it belongs to now, in order. */
@@ -150,7 +150,7 @@ export class AdmissionQueue {
 
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void {
-    this.#earlyRefusal.onDrain(budgetMs);
+    this.#lateRefusals.onDrain(budgetMs);
   }
 
   /** Calls that wait in this process now under one ceiling. */

@@ -2,14 +2,14 @@
  * Refuses an arriving call that cannot be sent within its wait: a call that the limiter has just queued or refused. The bucket
  * forecasts how long the call waits for a grant, the ceiling how long for a slot, and the longer of the two counts.
  *
- * Owns: asking the ceiling for an arriving call. Does not own: calls that wait already (`early-refusal.ts`), granted calls
+ * Owns: asking the ceiling for an arriving call. Does not own: calls that wait already (`late-refusals.ts`), granted calls
  * (`ceiling-gate.ts`).
  * Keeps: an arriving call that cannot be sent within its wait is refused at once with the true time (13).
  */
 import type { Refusal } from '../errors.ts';
 import type { CeilingHold } from '../limiter/ceilings.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
-import type { EarlyRefusal } from './early-refusal.ts';
+import type { LateRefusals } from './late-refusals.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -23,12 +23,12 @@ const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
 export class ArrivingCallCheck {
   readonly #parts: AdmissionParts;
   readonly #rotation: LaneRotation;
-  readonly #earlyRefusal: EarlyRefusal;
+  readonly #lateRefusals: LateRefusals;
 
-  constructor(parts: AdmissionParts, rotation: LaneRotation, earlyRefusal: EarlyRefusal) {
+  constructor(parts: AdmissionParts, rotation: LaneRotation, lateRefusals: LateRefusals) {
     this.#parts = parts;
     this.#rotation = rotation;
-    this.#earlyRefusal = earlyRefusal;
+    this.#lateRefusals = lateRefusals;
   }
 
   /**
@@ -39,7 +39,7 @@ export class ArrivingCallCheck {
     const byCeiling = await this.#ceilingHold(call, reply, askedAt);
     if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
     if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);
-    if (call.lane.waiting > reply.ahead) this.#earlyRefusal.onOvertaken(call);
+    if (call.lane.waiting > reply.ahead) this.#lateRefusals.onOvertaken(call);
     return null;
   }
 
@@ -52,8 +52,8 @@ export class ArrivingCallCheck {
     const { clock, ceilings } = this.#parts;
     const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
     const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
-    // A call that ended meanwhile must not start scans of its ceiling: they end when a call waits or leaves, and it does neither.
-    if (!call.isGone) this.#earlyRefusal.onForecastRead(ceiling.key);
+    // A call that ended meanwhile must not start sweeps of its ceiling.
+    if (!call.isGone) this.#lateRefusals.onForecastRead(ceiling.key);
     return hold;
   }
 

@@ -11,7 +11,7 @@
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import type { CeilingEdge } from './ceiling-edge.ts';
 import { isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
-import type { EarlyRefusal } from './early-refusal.ts';
+import type { LateRefusals } from './late-refusals.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { applyLimits } from './lanes.ts';
@@ -32,7 +32,7 @@ export interface GateNeighbours {
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly edge: CeilingEdge;
-  readonly earlyRefusal: EarlyRefusal;
+  readonly lateRefusals: LateRefusals;
 }
 
 /** How long a lane pauses whose grants keep being returned: by then all of them are returned. Milliseconds. */
@@ -48,7 +48,7 @@ export class CeilingGate {
     this.#parts = parts;
     this.#slots = neighbours.slots;
     this.#neighbours = neighbours;
-    this.#leaseParts = { ...parts, earlyRefusal: neighbours.earlyRefusal };
+    this.#leaseParts = { ...parts, lateRefusals: neighbours.lateRefusals };
   }
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
@@ -138,7 +138,7 @@ export class CeilingGate {
   async #onRefused(pending: GrantedCall, slotReply: SlotReply): Promise<boolean> {
     const { call } = pending;
     const { reply } = slotReply;
-    const { rotation, earlyRefusal, slotsBack } = this.#neighbours;
+    const { rotation, lateRefusals, slotsBack } = this.#neighbours;
     if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
       slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
       call.lane.gate.asleep = {
@@ -147,7 +147,7 @@ export class CeilingGate {
       };
     }
     const mayGoOn = await this.#requeue(pending);
-    earlyRefusal.onCeilingFull(call.request.ceiling.key);
+    lateRefusals.onCeilingFull(call.request.ceiling.key);
     return mayGoOn;
   }
 

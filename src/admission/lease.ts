@@ -7,7 +7,7 @@
 import type { CeilingState } from '../limiter/ceilings.ts';
 import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { TakenSlot } from './ceiling-slots.ts';
-import type { EarlyRefusal } from './early-refusal.ts';
+import type { LateRefusals } from './late-refusals.ts';
 import { onSlotBack } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -20,7 +20,7 @@ export interface GrantedCall {
 }
 
 export interface LeaseParts extends AdmissionParts {
-  readonly earlyRefusal: EarlyRefusal;
+  readonly lateRefusals: LateRefusals;
 }
 
 export class AdmittedLease implements Lease {
@@ -53,7 +53,7 @@ export class AdmittedLease implements Lease {
   settle(settlement: Settlement, lesson: Lesson | null): void {
     if (this.#isSettled) return;
     this.#isSettled = true;
-    const { limiter, ceilings, background, leaseMs, earlyRefusal } = this.#parts;
+    const { limiter, ceilings, background, leaseMs, lateRefusals } = this.#parts;
     const { grant } = this;
     const call = this.#call;
     const { ceiling, reply } = this.#slot;
@@ -66,9 +66,9 @@ export class AdmittedLease implements Lease {
     }
     background(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
-    if (stillMs > 0) earlyRefusal.onStandstill(grant.bucket, grant.lane, stillMs);
+    if (stillMs > 0) lateRefusals.onStandstill(grant.bucket, grant.lane, stillMs);
     const points = lesson?.feedback.requestedCost ?? null;
-    if (points !== null) earlyRefusal.onCostKnown(call, points);
+    if (points !== null) lateRefusals.onCostKnown(call, points);
   }
 }
 

@@ -2,7 +2,7 @@
  * All calls of this replica that are in admission: who waits, until when, and how each ends.
  *
  * Owns: the changes of a call's state with all that goes with them: counts, deadlines, listeners, the limiter's tickets.
- * Does not own: who is refused early (`early-refusal.ts`), who may go (`ceiling-gate.ts`).
+ * Does not own: who is refused early (`late-refusals.ts`), who may go (`ceiling-gate.ts`).
  * Keeps: a waiting caller is answered exactly once; a call that ends gives back its ticket, its timer and its listener
  * (9, 10).
  */
@@ -15,19 +15,17 @@ import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type CallKeeper, type Waiting } from './queued-call.ts';
 import { expired, waitTooLong, type Hold } from './refusals.ts';
-import { ScanSchedule } from './scan-schedule.ts';
 import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 
 export class WaitRegistry implements CallKeeper {
-  /** When the calls that wait under a ceiling are scanned (`ceiling-scan.ts`); it ends with the last of them. */
-  readonly scans: ScanSchedule;
+  /** A call has left; none waits under its ceiling now. */
+  onNoneWaiting: (ceiling: CeilingKey) => void = () => {};
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
 
   constructor(parts: AdmissionParts, lanes: Lanes) {
-    this.scans = new ScanSchedule(parts.clock);
     this.#parts = parts;
     this.#lanes = lanes;
   }
@@ -93,7 +91,7 @@ export class WaitRegistry implements CallKeeper {
     if (state.kind !== 'waiting') return false;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
-    this.#endScansOf(call);
+    this.#noteLeft(call);
     state.resolve(lease);
     return true;
   }
@@ -136,7 +134,7 @@ export class WaitRegistry implements CallKeeper {
     this.#calls.delete(call.request.admission.ticket);
     call.clientGone.removeEventListener('abort', call);
     if (state.kind !== 'sent' || !state.ticketEnded) this.#takeOut(call);
-    this.#endScansOf(call);
+    this.#noteLeft(call);
     if (state.kind === 'waiting') state.reject(rejectionOf(ending));
   }
 
@@ -145,9 +143,8 @@ export class WaitRegistry implements CallKeeper {
     this.#queues.remove(call);
   }
 
-  /** A call has left: its ceiling is scanned no more where it was the last one. */
-  #endScansOf({ request: { ceiling } }: QueuedCall): void {
-    if (this.#queues.waitingUnder(ceiling.key) === 0) this.scans.forget(ceiling.key);
+  #noteLeft({ request: { ceiling } }: QueuedCall): void {
+    if (this.#queues.waitingUnder(ceiling.key) === 0) this.onNoneWaiting(ceiling.key);
   }
 
   #takeOut({ request: { admission } }: QueuedCall): void {

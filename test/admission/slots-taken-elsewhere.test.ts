@@ -67,7 +67,7 @@ describe('a call whose slot another replica takes is refused although no call ar
   });
 });
 
-describe('the scans of waiting calls', () => {
+describe('the sweeps over waiting calls', () => {
   test('go by the limits of the latest reload', async () => {
     const { clock, raiseTo, takeElsewhere, secondEnded } = await world();
     raiseTo(5);
@@ -84,7 +84,7 @@ describe('the scans of waiting calls', () => {
     expect(forecasts.length).toBeGreaterThanOrEqual(4);
     expect(forecasts.length).toBeLessThanOrEqual(6);
     first.settle({ kind: 'succeeded', spent: null }, null);
-    await clock.run(44_000);
+    await clock.run(45_000);
     expect(secondEnded()).toBe('sent');
     expect(clock.timers).toBe(0);
   });

@@ -4,7 +4,6 @@
  */
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from '@jest/globals';
-import { ScanThrottle } from '../../src/admission/scan-throttle.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
@@ -70,10 +69,12 @@ const sleeps = (sleepMs: number) => ({ kind: 'throttled', closeMs: 0, requeue: f
 
 describe('very many waiting calls', () => {
   test('are not checked once for each of many attempts that end', async () => {
-    const { enter, leases, checksDuring } = world();
+    const { clock, enter, leases, checksDuring } = world();
     for (let n = 0; n < manyEnds; n += 1) enter(`own${n}`, { lane: `own${n}` });
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`);
-    await setImmediate();
+    // The rest after the sweep that follows arriving calls is over.
+    clock.outside(500, () => {});
+    await clock.run(500);
     const checks = await checksDuring(() => {
       for (let n = 0; n < manyEnds; n += 1) leases.get(`own${n}`)?.settle(sleeps(5_000), null);
     });
@@ -85,7 +86,7 @@ describe('very many waiting calls', () => {
   test('are not checked once for each of many more urgent calls', async () => {
     const { clock, enter, checksDuring } = world();
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { perMinute: 1_000_000 });
-    // The rest after the scan that follows arriving calls is over.
+    // The rest after the sweep that follows arriving calls is over.
     clock.outside(1_500, () => {});
     await clock.run(1_500);
     let checks = 0;
@@ -96,7 +97,7 @@ describe('very many waiting calls', () => {
     expect(checks).toBeLessThan(20 * (manyCalls + manyEnds));
   });
 
-  test('are refused in time although a scan has just ended', async () => {
+  test('are refused in time although a sweep has just ended', async () => {
     const { clock, enter, ends, leases } = world();
     for (const id of ['a', 'b']) enter(id, { lane: id });
     for (let n = 0; n < manyCalls; n += 1) enter(`n${n}`, { lane: 'b', maxWaitMs: n < 10 ? 3_000 : 30_000 });
@@ -106,29 +107,5 @@ describe('very many waiting calls', () => {
     await clock.run(100);
     const refused = [...ends].filter(([, how]) => how === 'wait_too_long');
     expect(refused.map(([id]) => id)).toEqual(Array.from({ length: 10 }, (_, n) => `n${n}`));
-  });
-});
-
-describe('the throttle of scans', () => {
-  test('runs each scan of few calls at once', () => {
-    let scans = 0;
-    const throttle = new ScanThrottle(new FakeClock(), () => {
-      scans += 1;
-      return 100;
-    });
-    for (let n = 0; n < 5; n += 1) throttle.request();
-    expect(scans).toBe(5);
-  });
-
-  test('pauses after a scan of very many calls in proportion to them, and runs the last requested scan', async () => {
-    const clock = new FakeClock();
-    const scans: number[] = [];
-    const throttle = new ScanThrottle(clock, () => {
-      scans.push(clock.monotonic());
-      return 10_000;
-    });
-    for (let at = 0; at <= 250; at += 10) clock.outside(at, () => throttle.request());
-    await clock.run(10_000);
-    expect(scans).toEqual([0, 100, 200, 300]);
   });
 });

@@ -1,0 +1,271 @@
+/**
+ * Refuses waiting calls as soon as it is known that they cannot leave within their wait: a full ceiling, a closed bucket, a lane that
+ * stands still, a call that turned out more expensive, a reload, the end of the process.
+ *
+ * What happens is noted, and one sweep over the waiting calls applies all that was noted since the last one. After a sweep of many calls
+ * the next one waits, so that sweeps take a small part of the process' time. Other replicas take slots, too, which no event here shows:
+ * while calls wait under a ceiling it is swept again, one, two, four, … seconds after the last call that arrived.
+ *
+ * Does not own: arriving calls (`arriving-call-check.ts`).
+ * Keeps: a call that is refused does not count as being ahead of the calls behind it.
+ */
+import type { CancelTimer } from '../clock.ts';
+import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
+import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
+import { refused } from './ending.ts';
+import type { LaneRotation } from './lane-rotation.ts';
+import type { LaneView } from './lanes.ts';
+import type { AdmissionParts } from './parts.ts';
+import type { QueuedCall } from './queued-call.ts';
+import { draining, waitTooLong, type Hold } from './refusals.ts';
+import type { WaitRegistry } from './wait-registry.ts';
+
+/** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
+const maxRejudged = 64;
+/** The times of this many next slots come with every reading of the ceiling (`ceiling-read.policy.ts`). */
+const knownSlots = 64;
+/** Sweeps of a ceiling for the sake of other replicas are at least this far apart. Milliseconds. */
+const sweepEveryMs = 1_000;
+/** A sweep that visits no more calls is so cheap that no rest follows it: late calls are refused in the same tick. */
+const maxFreeVisits = 100;
+/** Milliseconds of rest for each call that was visited: about a hundred times as long as a visit takes. */
+const restPerVisitMs = 0.01;
+
+/** A ceiling that is due for a sweep. */
+interface DueCeiling {
+  /** How many slots to forecast (`null` = one for every waiting call). A call further back is judged by the last of them. */
+  upTo: number | null;
+  /** Calls that have entered their lane, but whose callers do not wait yet: they count as ahead of others. */
+  readonly entered: Set<QueuedCall>;
+}
+
+/** Until when a bucket sends nothing (`null` = it sends), and until when single lanes of it do not. Monotonic milliseconds. */
+interface Standstill {
+  until: number | null;
+  readonly lanes: Map<LaneKey, number>;
+}
+
+export class LateRefusals {
+  readonly #parts: AdmissionParts;
+  readonly #registry: WaitRegistry;
+  readonly #rotation: LaneRotation;
+  #ceilings = new Map<CeilingKey, DueCeiling>();
+  #standstills = new Map<BucketKey, Standstill>();
+  /** Ceilings under which calls wait: when slots were last read for an arriving call, and the last sweep. Monotonic milliseconds. */
+  readonly #watched = new Map<CeilingKey, { forecastAt: number; sweptAt: number }>();
+  #cancelWatch: CancelTimer = () => {};
+  #isPlanned = false;
+  /** No sweep before then, monotonic milliseconds. */
+  #restsUntil = 0;
+
+  constructor(parts: AdmissionParts, registry: WaitRegistry, rotation: LaneRotation) {
+    this.#parts = parts;
+    this.#registry = registry;
+    this.#rotation = rotation;
+    registry.onNoneWaiting = (key) => this.#endWatch(key);
+  }
+
+  /** A ceiling had no slot: slots of its calls may come later than was forecast before. */
+  onCeilingFull(key: CeilingKey): void {
+    this.#due(key, null);
+  }
+
+  /** A more urgent call went before others that wait for a slot of its ceiling. */
+  onOvertaken(by: QueuedCall): void {
+    this.#due(by.request.ceiling.key, null).entered.add(by);
+  }
+
+  /** The slots of a ceiling were read for an arriving call. */
+  onForecastRead(key: CeilingKey): void {
+    const now = this.#now();
+    const watched = this.#watched.get(key);
+    if (this.#watched.size === 0) this.#watchLater();
+    // The sweep uses what was just read.
+    const isDue = watched === undefined || now - watched.sweptAt >= sweepEveryMs;
+    this.#watched.set(key, { forecastAt: now, sweptAt: isDue ? now : watched.sweptAt });
+    if (isDue) this.#due(key, knownSlots);
+  }
+
+  /** A bucket (`lane` is `null`), or one lane of it, sends nothing for this long. */
+  onStandstill(bucket: BucketKey, lane: LaneKey | null, stillMs: number): void {
+    const until = this.#now() + stillMs;
+    let standstill = this.#standstills.get(bucket);
+    if (standstill === undefined) {
+      standstill = { until: null, lanes: new Map() };
+      this.#standstills.set(bucket, standstill);
+    }
+    if (lane === null) standstill.until = Math.max(standstill.until ?? until, until);
+    else standstill.lanes.set(lane, Math.max(standstill.lanes.get(lane) ?? until, until));
+    this.#plan();
+  }
+
+  /** A response stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
+  onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
+    const { bucket, document } = admission;
+    if (document === null || points <= (admission.costs.cost ?? 0)) return;
+    const moreExpensive: QueuedCall[] = [];
+    for (const call of this.#registry.all()) {
+      if (!call.isWaiting) continue;
+      const other = call.request.admission;
+      const isSame = other.bucket === bucket && other.document === document;
+      if (!isSame || points <= (other.costs.cost ?? 0)) continue;
+      moreExpensive.push(call);
+      if (moreExpensive.length >= maxRejudged) break;
+    }
+    this.#parts.background(this.#refuseLateOf(moreExpensive));
+  }
+
+  /** Configuration changed: calls that were expected to leave in time may be late. */
+  onReconfigured(calls: readonly QueuedCall[]): void {
+    const waiting = calls.filter((call) => call.isWaiting);
+    for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values()) {
+      this.#parts.background(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
+    }
+    for (const { request } of waiting) this.#due(request.ceiling.key, null);
+  }
+
+  /** The process will send nothing after `budgetMs`. With 0 every waiting call is refused without a forecast. */
+  onDrain(budgetMs: number): void {
+    const { limiter, background } = this.#parts;
+    for (const call of this.#registry.all()) {
+      if (!call.isWaiting) continue;
+      if (budgetMs === 0) {
+        this.#registry.end(call, refused(draining()));
+        continue;
+      }
+      const { bucket, ticket } = call.request.admission;
+      background(
+        limiter.forecast(bucket, ticket).then((forecast) => {
+          const isLate = forecast !== null && forecast.waitMs > budgetMs;
+          if (isLate && call.isWaiting) this.#registry.end(call, refused(draining()));
+        }),
+      );
+    }
+  }
+
+  #due(key: CeilingKey, upTo: number | null): DueCeiling {
+    let due = this.#ceilings.get(key);
+    if (due === undefined) this.#ceilings.set(key, (due = { upTo, entered: new Set() }));
+    due.upTo = due.upTo === null || upTo === null ? null : Math.max(due.upTo, upTo);
+    this.#plan();
+    return due;
+  }
+
+  #watchLater(): void {
+    this.#cancelWatch = this.#parts.clock.after(sweepEveryMs, () => {
+      const now = this.#now();
+      for (const [key, watched] of this.#watched) {
+        const { forecastAt, sweptAt } = watched;
+        if (now < forecastAt + Math.max(sweepEveryMs, 2 * (sweptAt - forecastAt))) continue;
+        watched.sweptAt = now;
+        this.#due(key, knownSlots);
+      }
+      this.#watchLater();
+    });
+  }
+
+  #endWatch(key: CeilingKey): void {
+    if (this.#watched.delete(key) && this.#watched.size === 0) this.#cancelWatch();
+  }
+
+  /** Sweeps when the current tick has ended, or after the rest. */
+  #plan(): void {
+    if (this.#isPlanned) return;
+    this.#isPlanned = true;
+    const restMs = this.#restsUntil - this.#now();
+    if (restMs > 0) this.#parts.clock.after(restMs, () => this.#sweep());
+    else this.#parts.background(Promise.resolve().then(() => this.#sweep()));
+  }
+
+  #sweep(): void {
+    this.#isPlanned = false;
+    const [ceilings, standstills] = [this.#ceilings, this.#standstills];
+    this.#ceilings = new Map();
+    this.#standstills = new Map();
+    let visits = 0;
+    if (standstills.size > 0) {
+      visits += this.#registry.size;
+      this.#refuseHeldBy(standstills);
+    }
+    for (const [key, due] of ceilings) {
+      if (this.#registry.waitingUnder(key) === 0) continue;
+      visits += this.#registry.size;
+      this.#parts.background(this.#sweepCeiling(key, due));
+    }
+    if (visits > maxFreeVisits) this.#restsUntil = this.#now() + visits * restPerVisitMs;
+  }
+
+  #refuseHeldBy(standstills: ReadonlyMap<BucketKey, Standstill>): void {
+    const now = this.#now();
+    for (const call of this.#registry.all()) {
+      const { bucket, lane } = call.request.admission;
+      const standstill = call.isWaiting ? standstills.get(bucket) : undefined;
+      if (standstill === undefined) continue;
+      const until = Math.max(standstill.until ?? now, standstill.lanes.get(lane) ?? now);
+      if (until <= call.deadline) continue;
+      this.#parts.background(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }, 0));
+    }
+  }
+
+  /** Forecasts slots for the calls under the ceiling, the most urgent first, then as they entered, and refuses the late ones. */
+  async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
+    const calls = [...this.#registry.all()]
+      .filter((call) => call.request.ceiling.key === key && !call.asksForSlot)
+      .filter((call) => call.isWaiting || entered.has(call))
+      .toSorted((one, other) => one.request.admission.urgency - other.request.admission.urgency);
+    const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
+    const positions = Array.from({ length: count }, (_, index) => index + 1);
+    const [first] = calls;
+    if (first === undefined) return;
+    // The limits are read from a call, because a reload may have changed them since the sweep was planned.
+    const holds = await this.#parts.ceilings.forecast(first.request.ceiling, positions);
+    this.#refuseLate(
+      calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),
+      holds,
+    );
+  }
+
+  /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
+  #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
+    const now = this.#now();
+    const aheadIn = new Map<LaneView, number>();
+    for (const call of calls) {
+      const ahead = aheadIn.get(call.lane) ?? 0;
+      const position = Math.min(this.#rotation.positionOf(call, ahead), holds.length);
+      const hold = holds[position - 1];
+      // A call that its ceiling does not hold waits for something else; its deadline ends its wait, also when that timer is late.
+      const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
+      if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      else aheadIn.set(call.lane, ahead + 1);
+    }
+  }
+
+  /** Refuses the late calls of one bucket, one after the other, so that a refused call is not part of the next one's forecast. */
+  async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
+    const { clock, limiter } = this.#parts;
+    const inOrder = calls.toSorted(
+      (one, other) => one.request.admission.urgency - other.request.admission.urgency,
+    );
+    for (const call of inOrder) {
+      if (!call.isWaiting) continue;
+      const { bucket, ticket } = call.request.admission;
+      const forecast = await limiter.forecast(bucket, ticket);
+      if (forecast === null || !call.isWaiting) continue;
+      const isLate = forecast.waitMs > 0 && clock.monotonic() + forecast.waitMs > call.deadline;
+      if (isLate) await this.#refuseHeld(call, forecast, forecast.ahead);
+    }
+  }
+
+  /** Refuses the call with the longer of two waits: `hold`, or its ceiling's with `ahead` calls of its lane before it. */
+  async #refuseHeld(call: QueuedCall, hold: Hold, ahead: number): Promise<void> {
+    const position = this.#rotation.positionOf(call, ahead);
+    const [byCeiling] = await this.#parts.ceilings.forecast(call.request.ceiling, [position]);
+    if (!call.isWaiting) return;
+    const longest = byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
+    this.#registry.end(call, refused(waitTooLong(longest, call.request)));
+  }
+
+  #now(): number {
+    return this.#parts.clock.monotonic();
+  }
+}
