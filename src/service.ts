@@ -1,7 +1,7 @@
 /**
  * A running Sluice: the gateway between its two servers, from listening to the last response.
  *
- * Owns: what is started and ended in which order. Does not own: the journey (`gateway.ts`), signals and files (`cli/`).
+ * Owns: what is started and ended in which order. Does not own: the flow of a call (`pipeline.ts`), signals and files (`cli/`).
  * Invariant: a call that was accepted gets its response or one retryable refusal, also while the process ends.
  */
 import type { AddressInfo } from 'node:net';

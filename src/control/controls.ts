@@ -2,7 +2,7 @@
  * What an operator may do about an upstream: pause it for a while, end that, and reopen what its responses have closed.
  *
  * Owns: what this replica knows of the pauses and openings that all replicas share; it opens its own buckets accordingly and notifies
- * breakers. Does not own: holding a call back (`journey/forward.ts` asks here), the store. Bound: what another replica was asked to do
+ * breakers. Does not own: holding a call back (`journey/send-checks.ts` asks here), the store. Bound: what another replica was asked to do
  * is known here within a second. While Redis is unavailable, this replica goes by what it last read.
  */
 import type { Clock } from '../clock.ts';

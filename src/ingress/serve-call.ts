@@ -2,7 +2,7 @@
  * One call from its request to the end of its response.
  *
  * Owns: that every call ends in exactly one response or a closed connection, and that everything held for it is let go.
- * Does not own: routes (`data-server.ts`), the journey (`gateway.ts`).
+ * Does not own: routes (`routes.ts`), the journey (`pipeline.ts`).
  * Invariants: `onEnd` of an outcome is called exactly once; a refusal becomes its problem document; anything else
  * thrown is a bug, reported to `onBug` once and answered without details.
  */
