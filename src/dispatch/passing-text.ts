@@ -13,7 +13,7 @@ const bufferBytes = 16 * 1024;
 /** Names that are read one by one. A text may be full of them, and costs no more than other text then. */
 const readEach = 32;
 
-export interface SoughtMember {
+interface SoughtMember {
   /** How the quoted name begins, with its first quote: `"usage`. */
   readonly name: string;
   /** True: what is found ends with its line, and is given out then. False: it ends with the next name, or where enough has followed. */

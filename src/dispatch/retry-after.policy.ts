@@ -28,12 +28,7 @@ const waitName = /(?:retry|tryagain)(?:after|in|at|delay)((?:m(?:illi)?|min(?:ut
  * Milliseconds until the time that a field or member states whose name, as `pattern` has it, is one of a wait and may end with its unit;
  * `null`: it states none.
  */
-export function namedTimeMs(
-  name: string,
-  value: string,
-  at: ResponseTime,
-  pattern = waitName,
-): number | null {
+function namedTimeMs(name: string, value: string, at: ResponseTime, pattern = waitName): number | null {
   const found = pattern.exec(name.toLowerCase().replaceAll(/[-_]/g, ''));
   if (found === null) return null;
   return (found[1] === undefined ? null : durationMs(value + found[1])) ?? timeLeftMs(value, 'inferred', at);
@@ -78,7 +73,7 @@ export function longestWaitMs(
 }
 
 /** A stated time as a wait: rounded up, a day at most; `null` for one that is over. */
-export function usableWaitMs(waitMs: number | null): number | null {
+function usableWaitMs(waitMs: number | null): number | null {
   if (waitMs === null || !Number.isFinite(waitMs) || waitMs <= 0) return null;
   return Math.min(Math.ceil(waitMs), maxRetryAfterMs);
 }

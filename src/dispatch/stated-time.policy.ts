@@ -16,7 +16,7 @@ export interface ResponseTime {
 }
 
 /** Instant at which a response was made: its own `Date`, else our clock. */
-export function answeredAtMs({ date, now }: ResponseTime): number {
+function answeredAtMs({ date, now }: ResponseTime): number {
   return (typeof date === 'string' ? instantMs(date.trim()) : null) ?? now;
 }
 

@@ -30,7 +30,7 @@ export interface StreamStart {
 }
 
 /** What an error in the text of an event says; `null`: the text holds none. */
-export type JudgeError = (text: string) => Feedback | null;
+type JudgeError = (text: string) => Feedback | null;
 
 /** Resolves with the first content or error, when the bounds are reached, or with the stream's end or failure. */
 export async function streamStart(

@@ -44,7 +44,7 @@ function commerceStatus(response: ResponseReader): Throttle | null {
 // REST
 
 /** Calls in the bucket after this one, and its capacity. */
-export interface CallLimit {
+interface CallLimit {
   readonly used: number;
   readonly limit: number;
 }
