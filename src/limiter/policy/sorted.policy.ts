@@ -26,8 +26,15 @@ export class SortedNames<Name extends string = string> {
   set(name: Name, score: number): void {
     const known = this.#scores.get(name);
     if (known === score) return;
-    if (known !== undefined) this.#entries.splice(this.#position(known, name), 1);
     this.#scores.set(name, score);
+    if (known !== undefined) {
+      const from = this.#position(known, name);
+      if (this.#isBetweenNeighbours(from, score, name)) {
+        this.#entries[from] = { name, score };
+        return;
+      }
+      this.#entries.splice(from, 1);
+    }
     const at = this.#position(score, name);
     // Most names come last. `push` spares them the array of removed elements that `splice` returns.
     if (at === this.#entries.length) this.#entries.push({ name, score });
@@ -88,18 +95,27 @@ export class SortedNames<Name extends string = string> {
     return other;
   }
 
+  /** True when the name keeps this place with this score. */
+  #isBetweenNeighbours(place: number, score: number, name: string): boolean {
+    const [before, after] = [this.#entries[place - 1], this.#entries[place + 1]];
+    return (
+      (before === undefined || isBefore(before, score, name)) &&
+      (after === undefined || !isBefore(after, score, name))
+    );
+  }
+
   #position(score: number, name: string): number {
     let low = 0;
     let high = this.#entries.length;
     while (low < high) {
       const middle = (low + high) >>> 1;
       const entry = this.#entries[middle];
-      if (entry !== undefined && (entry.score < score || (entry.score === score && entry.name < name))) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
+      if (entry !== undefined && isBefore(entry, score, name)) low = middle + 1;
+      else high = middle;
     }
     return low;
   }
 }
+
+const isBefore = (entry: Entry<string>, score: number, name: string): boolean =>
+  entry.score < score || (entry.score === score && entry.name < name);

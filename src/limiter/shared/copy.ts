@@ -158,8 +158,8 @@ export class Copy implements Follower<LogEvent> {
 
   #noteDue(nextAt: number | null): void {
     if (!this.#isJoined) return;
+    if (nextAt === null) return this.#dueTick.cancel();
     const now = this.log.now();
-    const rank = rankOf(this.#parts.replica, this.#state.replicas, now);
-    this.#dueTick.note(nextAt === null ? null : nextAt - now, rank);
+    this.#dueTick.note(nextAt - now, rankOf(this.#parts.replica, this.#state.replicas, now));
   }
 }

@@ -56,16 +56,16 @@ export class SharedLimiter implements Limiter {
     return this.#of(admission.bucket).admit(admission);
   }
 
-  async settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
-    await this.#known(grant.bucket)?.settle(grant, settlement, lesson);
+  settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
+    return this.#known(grant.bucket)?.settle(grant, settlement, lesson) ?? Promise.resolve();
   }
 
-  async learn(grant: Grant, lesson: Lesson): Promise<void> {
-    await this.#known(grant.bucket)?.learn(grant, lesson);
+  learn(grant: Grant, lesson: Lesson): Promise<void> {
+    return this.#known(grant.bucket)?.learn(grant, lesson) ?? Promise.resolve();
   }
 
-  async charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-    await this.#known(grant.bucket)?.charged(grant, edge);
+  charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    return this.#known(grant.bucket)?.charged(grant, edge) ?? Promise.resolve();
   }
 
   async reconfigure(change: Reconfiguration): Promise<void> {

@@ -21,21 +21,21 @@ export function rankOf(replica: ReplicaId, replicas: SortedNames<ReplicaId>, now
 export class DueTick {
   readonly #clock: Clock;
   readonly #tick: () => void;
-  #cancel: CancelTimer = () => {};
+  #cancel: CancelTimer | null = null;
 
   constructor(clock: Clock, tick: () => void) {
     this.#clock = clock;
     this.#tick = tick;
   }
 
-  /** Something is due in `inMs` milliseconds (`null`: nothing is), which replaces what was due before. */
-  note(inMs: number | null, rank: number): void {
+  /** Something is due in `inMs` milliseconds, which replaces what was due before. */
+  note(inMs: number, rank: number): void {
     this.cancel();
-    if (inMs !== null) this.#cancel = this.#clock.after(Math.max(0, inMs) + rank * stepMs, this.#tick);
+    this.#cancel = this.#clock.after(Math.max(0, inMs) + rank * stepMs, this.#tick);
   }
 
   cancel(): void {
-    this.#cancel();
-    this.#cancel = () => {};
+    this.#cancel?.();
+    this.#cancel = null;
   }
 }
