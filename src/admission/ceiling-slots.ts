@@ -8,7 +8,6 @@
 import type { CeilingRef, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
-import { StoreLatency } from './store-latency.ts';
 
 /** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
 const freshMs = 100;
@@ -41,6 +40,34 @@ export interface TakenSlot extends SlotReply {
 }
 
 export const isTaken = (slotReply: SlotReply): slotReply is TakenSlot => slotReply.reply.kind === 'taken';
+
+/** How many of the last responses count. */
+const remembered = 8;
+
+/**
+ * How long a store takes to answer, by its last responses. One slow response is a stall, also of this process; a store is slow
+ * when most of its responses are.
+ */
+class StoreLatency {
+  readonly #lastMs: number[] = [];
+
+  note(tookMs: number): void {
+    this.#lastMs.push(tookMs);
+    if (this.#lastMs.length > remembered) this.#lastMs.shift();
+  }
+
+  /** True when more than half of the last responses took longer than this. */
+  isUsuallyOver(ms: number): boolean {
+    let over = 0;
+    for (const tookMs of this.#lastMs) if (tookMs > ms) over += 1;
+    return over * 2 > this.#lastMs.length;
+  }
+
+  /** The longest of the last responses; 0 before the first one. Milliseconds. */
+  get maxMs(): number {
+    return Math.max(0, ...this.#lastMs);
+  }
+}
 
 export class CeilingSlots {
   readonly #parts: AdmissionParts;

@@ -13,8 +13,7 @@ import type { RedisCommand } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
-import type { RedisTroubles } from './troubles.ts';
-import { createWrongReplies } from './wrong-replies.ts';
+import { WrongReplies, type RedisTroubles } from './troubles.ts';
 
 /** What became of a command. */
 export type Reply<T> =
@@ -111,7 +110,7 @@ class Health implements RedisHealth {
 
   constructor(parts: HealthParts) {
     this.#parts = parts;
-    this.#wrongReplies = createWrongReplies(parts.clock, parts.telemetry.log);
+    this.#wrongReplies = new WrongReplies(parts.clock, parts.telemetry.log);
   }
 
   get isUp(): boolean {
@@ -152,7 +151,6 @@ class Health implements RedisHealth {
   close(): void {
     this.#state = 'closed';
     this.#cancelProbe();
-    this.#wrongReplies.close();
   }
 
   async #attempt<T>(

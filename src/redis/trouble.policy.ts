@@ -10,6 +10,17 @@ export interface RedisTrouble {
   readonly advice: string;
 }
 
+/** Redis is there but must not be used: wrong version, or it evicts keys. The message is for the operator. */
+export class RedisUnusable extends Error {
+  readonly trouble: RedisTrouble;
+
+  constructor(trouble: RedisTrouble) {
+    super(trouble.advice);
+    this.name = 'RedisUnusable';
+    this.trouble = trouble;
+  }
+}
+
 const adviceOf = {
   password:
     'Redis refuses the user or the password of redis.url, or wants one where none is given: correct the URL, or the users of Redis.',

@@ -6,8 +6,7 @@ import { test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { replicaId } from '../../../src/ids.ts';
-import { replicaChannel } from '../../../src/limiter/redis/channels.ts';
-import { replicasKey } from '../../../src/limiter/redis/presence.ts';
+import { replicaChannel, replicasKey } from '../../../src/limiter/redis/presence.ts';
 import { dayKey, sendsKey } from '../../../src/limiter/redis/sliding-log.ts';
 
 /** The digest of keys that carry no version. */
