@@ -170,12 +170,54 @@ function reaches(address: string, listening: string): boolean {
 
 /** How long before Node's own timer an unused connection counts as overdue: those that it closes stay in the pool for a moment. Milliseconds. */
 const overdueMarginMs = 100;
+/** Closings of an origin that are remembered, and for how long, milliseconds. */
+const closingsKept = 8;
+const closingMemoryMs = 600_000;
+/** A connection is used for this share of the time after which its origin closes unused ones. */
+const safeShare = 0.75;
 
-/** What a pool does beside what its types list; both are methods of Node's that others replace, too. */
+/** What a pool does beside what its types list; all are methods of Node's that others replace, too. */
 interface PoolMethods {
   keepSocketAlive(socket: Socket): boolean;
+  reuseSocket(socket: Socket, request: http.ClientRequest): void;
   addRequest(request: http.ClientRequest, options: object): void;
   readonly freeSockets: Record<string, Socket[]>;
+}
+
+/**
+ * After how long an origin closes unused connections that said nothing of it (`Keep-Alive: timeout=`). A server with a limit closes at
+ * equal ages again and again, one that is stopped at any age, and all at once.
+ */
+export class IdleClosings {
+  #seen: readonly { readonly ageMs: number; readonly at: number }[] = [];
+
+  /** The origin closed a connection that was unused for `ageMs`, at a monotonic time. */
+  note(ageMs: number, at: number): void {
+    this.#seen = [...this.#seen, { ageMs, at }].slice(-closingsKept);
+  }
+
+  /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
+  usableMs(now: number): number {
+    const recent = this.#seen.filter(({ at }) => now - at < closingMemoryMs);
+    const repeated = recent.filter((one) =>
+      recent.some(
+        (other) =>
+          Math.abs(other.at - one.at) > 100 && Math.abs(other.ageMs - one.ageMs) <= 0.25 * other.ageMs,
+      ),
+    );
+    return safeShare * Math.min(Infinity, ...repeated.map(({ ageMs }) => ageMs));
+  }
+}
+
+/** A connection of a pool that has been unused once. Times are monotonic milliseconds. */
+interface Kept {
+  readonly closings: IdleClosings;
+  keptAt: number;
+  unusedUntil: number;
+  /** How long it was unused before its present request; `null` = it is unused. */
+  wasUnusedMs: number | null;
+  /** Bytes read when its present request began. */
+  bytesBefore: number;
 }
 
 /**
@@ -183,21 +225,47 @@ interface PoolMethods {
  *
  * Node closes an unused connection by a timer, and leaves it in its pool until the close is through. A process that was kept from
  * running handles requests before its timers, and before it reads that the upstream has closed a connection meanwhile: a POST was
- * written into such a one, and answered 502, because it must not be written twice.
+ * written into such a one, and answered 502, because it must not be written twice. So was one that the upstream closed at this moment.
  */
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
-  /** Monotonic milliseconds. */
-  const unusedUntil = new WeakMap<Socket, number>();
+  const all = new WeakMap<Socket, Kept>();
+  /** By address and port. */
+  const closingsOf = new Map<string, IdleClosings>();
   /** No connection is overdue before this time. */
   let nextCheckAt = 0;
+  const learnedBy = (socket: Socket): Kept => {
+    const key = `${socket.remoteAddress} ${socket.remotePort}`;
+    const closings = closingsOf.get(key) ?? new IdleClosings();
+    if (closingsOf.size >= maxAddresses) closingsOf.clear();
+    closingsOf.set(key, closings);
+    const kept = { closings, keptAt: 0, unusedUntil: 0, wasUnusedMs: null, bytesBefore: 0 };
+    all.set(socket, kept);
+    const onClosed = (): void => noteClosing(socket, kept, clock.monotonic());
+    socket.once('error', onClosed).once('close', onClosed);
+    return kept;
+  };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
     const isKept = keep(socket);
-    const until = clock.monotonic() + (socket.timeout ?? 0) - overdueMarginMs;
-    if (isKept) unusedUntil.set(socket, until);
-    nextCheckAt = Math.min(nextCheckAt, until);
-    return isKept;
+    if (!isKept) return false;
+    const kept = all.get(socket) ?? learnedBy(socket);
+    const now = clock.monotonic();
+    const usableMs = Math.min((socket.timeout ?? 0) - overdueMarginMs, kept.closings.usableMs(now));
+    kept.keptAt = now;
+    kept.unusedUntil = now + usableMs;
+    kept.wasUnusedMs = null;
+    nextCheckAt = Math.min(nextCheckAt, kept.unusedUntil);
+    return true;
+  };
+  const reuse = pool.reuseSocket.bind(pool);
+  pool.reuseSocket = (socket, request) => {
+    const kept = all.get(socket);
+    if (kept !== undefined) {
+      kept.wasUnusedMs = clock.monotonic() - kept.keptAt;
+      kept.bytesBefore = socket.bytesRead;
+    }
+    reuse(socket, request);
   };
   const add = pool.addRequest.bind(pool);
   pool.addRequest = (request, options) => {
@@ -206,7 +274,7 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
       nextCheckAt = now + idleConnectionMs;
       for (const free of Object.values(pool.freeSockets)) {
         for (const socket of free.splice(0)) {
-          const until = unusedUntil.get(socket) ?? 0;
+          const until = all.get(socket)?.unusedUntil ?? 0;
           if (until <= now) socket.destroy();
           else free.push(socket);
           if (until > now) nextCheckAt = Math.min(nextCheckAt, until);
@@ -215,4 +283,21 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
     }
     add(request, options);
   };
+}
+
+/** Addresses of which it is known when they close unused connections. */
+const maxAddresses = 1_000;
+
+/**
+ * The other side closed a connection: while it was unused, or before it answered a request that was written into it. Not known of one that
+ * this process closes: it is overdue then, or its request was given up.
+ */
+function noteClosing(
+  socket: Socket,
+  { closings, keptAt, unusedUntil, wasUnusedMs, bytesBefore }: Kept,
+  now: number,
+): void {
+  if (wasUnusedMs === null && now < unusedUntil) closings.note(now - keptAt, now);
+  else if (wasUnusedMs !== null && socket.errored !== null && socket.bytesRead === bytesBefore)
+    closings.note(wasUnusedMs, now);
 }
