@@ -1,33 +1,17 @@
 /**
  * Notices that the configuration file changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
- * older text never a newer one; a change is noticed within {@link pollMs} plus {@link settleMs} even if the file system
+ * older text never a newer one; a change is noticed within five seconds and a tenth (`file-watch.ts`) even if the file system
  * reports nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
  * slices.
- *
- * Watches the folder, not the file: Kubernetes mounts a ConfigMap as a link `..data` that is swapped, editors replace
- * the file, and a watch on the old inode would stay silent for ever.
  */
-import { watch } from 'node:fs';
-import { dirname } from 'node:path';
 import type { Clock } from '../clock.ts';
+import { FileWatch, type WatchFolder } from '../file-watch.ts';
 import type { Slices } from '../slices.ts';
 import type { StartThread } from './check-thread.ts';
 import { readText, settingsApart, textDigest, type ConfigSource } from './load.ts';
 import { ConfigError } from './problem.ts';
 import type { Settings } from './settings.ts';
-
-/** The file is compared this often in any case, milliseconds: half of the time in which a removed key must be refused. */
-export const pollMs = 5_000;
-/** A changed text is used when it reads the same twice, this far apart: a half-written file may be valid YAML. */
-export const settleMs = 100;
-
-/** Calls `onEvent` when something in the folder may have changed; returns the function that stops the watch. */
-export type WatchFolder = (
-  folder: string,
-  onEvent: () => void,
-  onError: (error: Error) => void,
-) => () => void;
 
 export interface WatchOptions extends ConfigSource {
   readonly clock: Pick<Clock, 'after'>;
@@ -50,36 +34,31 @@ export interface SettingsWatch {
   close(): Promise<void>;
 }
 
-const systemWatch: WatchFolder = (folder, onEvent, onError) => {
-  const watcher = watch(folder, { persistent: false }, onEvent);
-  watcher.on('error', onError);
-  return () => watcher.close();
-};
-
 /** Starts watching. */
 export function watchSettings(options: WatchOptions): SettingsWatch {
-  return new FileWatch(options);
+  return new WatchedSettings(options);
 }
 
-class FileWatch implements SettingsWatch {
+class WatchedSettings implements SettingsWatch {
   readonly #options: WatchOptions;
   readonly #queue: ReloadQueue;
-  readonly #stopWatching: () => void;
+  readonly #watch: FileWatch;
   #usedDigest: string | null;
   #seenDigest: string | null = null;
   /** A text that was refused for what it says; the same text would be refused again. */
   #refusedDigest: string | null = null;
   #lastComplaint = '';
-  #cancelCheck: (() => void) | null = null;
-  #cancelPoll: () => void = () => {};
 
   constructor(options: WatchOptions) {
     this.#options = options;
     this.#usedDigest = options.loadedDigest ?? null;
     this.#queue = new ReloadQueue((candidate, signal) => this.#use(candidate, signal));
-    this.#stopWatching = this.#startWatching();
-    this.#poll();
-    this.#checkSoon();
+    this.#watch = new FileWatch({
+      ...options,
+      onCheck: () => this.#check(),
+      onError: (error) => this.#complain(error),
+    });
+    this.#watch.checkSoon();
   }
 
   async reloadNow(): Promise<boolean> {
@@ -89,41 +68,11 @@ class FileWatch implements SettingsWatch {
   }
 
   async close(): Promise<void> {
-    this.#stopWatching();
-    this.#cancelPoll();
-    this.#cancelCheck?.();
+    this.#watch.close();
     await this.#queue.close();
   }
 
-  #startWatching(): () => void {
-    const { path, watchFolder = systemWatch } = this.#options;
-    try {
-      return watchFolder(
-        dirname(path),
-        () => this.#checkSoon(),
-        (error) => this.#complain(error),
-      );
-    } catch (error) {
-      this.#complain(error);
-      return () => {};
-    }
-  }
-
-  #poll(): void {
-    this.#cancelPoll = this.#options.clock.after(pollMs, () => {
-      this.#check();
-      this.#poll();
-    });
-  }
-
-  #checkSoon(): void {
-    this.#cancelCheck ??= this.#options.clock.after(settleMs, () => {
-      this.#cancelCheck = null;
-      this.#check();
-    });
-  }
-
-  /** Takes over a text that is not in use nor on its way, and has been seen twice. */
+  /** Takes over a text that is not in use nor on its way, and has been seen twice: a half-written file may be valid YAML. */
   #check(): void {
     const candidate = this.#read();
     if (candidate === null) return;
@@ -139,7 +88,7 @@ class FileWatch implements SettingsWatch {
     } else if (isStable) {
       void this.#queue.add(candidate);
     } else {
-      this.#checkSoon();
+      this.#watch.checkSoon();
     }
   }
 

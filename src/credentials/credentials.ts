@@ -18,7 +18,7 @@ import type { ObservedCredential, RenewalOutcome } from '../telemetry/events.ts'
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
-import { FileWatch } from './file-watch.ts';
+import { FileWatch } from '../file-watch.ts';
 import type { RefreshGrants } from './refresh/refresh-grant.ts';
 import { clientIn, sharedName, type SharedToken, type SharedTokens } from './shared-tokens.ts';
 import { createFixedSource, type Source, type CredentialState } from './source.ts';

@@ -12,7 +12,7 @@ import { open } from 'node:fs/promises';
 import type { Clock } from '../clock.ts';
 import { fieldValueFault } from '../config/names.ts';
 import type { CredentialFault } from '../errors.ts';
-import { FileWatch, pollMs } from './file-watch.ts';
+import { FileWatch, pollMs } from '../file-watch.ts';
 import { RefusalGap } from './renewal.policy.ts';
 import type { Source, SourceEvents, CredentialState } from './source.ts';
 

@@ -15,8 +15,8 @@ import {
   type StartThread,
 } from '../../src/config/check-thread.ts';
 import { readSettings } from '../../src/config/load.ts';
-import { pollMs, settleMs, watchSettings } from '../../src/config/reload.ts';
-import type { SettingsWatch, WatchFolder } from '../../src/config/reload.ts';
+import { watchSettings, type SettingsWatch } from '../../src/config/reload.ts';
+import { pollMs, settleMs, type WatchFolder } from '../../src/file-watch.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
 
