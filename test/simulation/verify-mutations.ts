@@ -85,11 +85,11 @@ const unitTests =
   };
 
 /**
- * The unit tests of the policies, of admission, of presence, serialized calls and stalled replicas over Redis, of the order and the overlaps
+ * The unit tests of the policies, of admission, of presence, lost data and stalled replicas over Redis, of the order and the overlaps
  * of calls without it, and those of the replicas of a log.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(presence|serialized-calls|stalled-replica)|limiter/shared/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
+  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(lost-data|presence|stalled-replica)|limiter/shared/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );
