@@ -15,7 +15,7 @@ import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
 import { createRuntime, nextRuntime, type Runtime } from './runtime.ts';
 import { createSlices, type Slices } from './slices.ts';
-import type { ObservedBreaker, ObservedBucket, ObservedCredential } from './telemetry/events.ts';
+import type { ObservedBreaker, ObservedBucket, ObservedCeiling, ObservedCredential } from './telemetry/events.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
@@ -125,6 +125,10 @@ export class Gateway {
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[] {
     return this.#parts.pressure.buckets();
+  }
+
+  ceilingsUsed(): readonly ObservedCeiling[] {
+    return this.#parts.pressure.ceilingsUsed();
   }
 
   /** Breakers of an upstream that are not closed, as far as this replica knows. */

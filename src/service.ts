@@ -83,6 +83,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   observation.observe({
     process: () => processPressure(running),
     buckets: () => gateway.buckets(),
+    ceilingsUsed: () => gateway.ceilingsUsed(),
     breakers: (upstream) => gateway.breakers(upstream),
     pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
     credentials: () => gateway.credentials(),

@@ -7,6 +7,7 @@
  */
 import type { CeilingRef, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
 import type { AdmissionParts } from './parts.ts';
+import { useOf } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
 
 /** A slot older than this is taken again before its call leaves: less than the windows have to spare. Milliseconds. */
@@ -83,7 +84,7 @@ export class CeilingSlots {
    */
   async ask(call: QueuedCall): Promise<SlotReply> {
     const lateMs = this.#isFar ? this.#farLateMs : 0;
-    const asked = await this.#take(call.request.ceiling, lateMs);
+    const asked = await this.#take(call, lateMs);
     const spareMs = this.#isFar ? asked.tookMs : 0;
     const slotReply = this.#isGood(call, asked, spareMs) ? asked : await this.#takeAgain(call, asked);
     return this.keepFresh(call, slotReply);
@@ -146,8 +147,8 @@ export class CeilingSlots {
   }
 
   /** Takes the slot again, so that it is valid for one round trip after the reply. */
-  #renew({ request }: QueuedCall, { reply }: SlotReply): Promise<SlotReply> {
-    return this.#take(request.ceiling, this.#farLateMs, reply.kind === 'taken' ? reply.slot : undefined);
+  #renew(call: QueuedCall, { reply }: SlotReply): Promise<SlotReply> {
+    return this.#take(call, this.#farLateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
   get #farLateMs(): number {
@@ -155,9 +156,9 @@ export class CeilingSlots {
   }
 
   /** The slot is counted from when the reply is expected, unless only the last one was late. */
-  #takeAgain({ request }: QueuedCall, { reply, tookMs, isRetaken }: SlotReply): Promise<SlotReply> {
+  #takeAgain(call: QueuedCall, { reply, tookMs, isRetaken }: SlotReply): Promise<SlotReply> {
     const lateMs = this.#isFar || isRetaken ? Math.min(tookMs, maxLateMs) : 0;
-    return this.#take(request.ceiling, lateMs, reply.kind === 'taken' ? reply.slot : undefined);
+    return this.#take(call, lateMs, reply.kind === 'taken' ? reply.slot : undefined);
   }
 
   async giveSlotBack({ ceiling, reply }: SlotReply): Promise<void> {
@@ -165,11 +166,17 @@ export class CeilingSlots {
   }
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */
-  async #take(ceiling: CeilingRef, lateMs: number, again?: CeilingSlot): Promise<SlotReply> {
+  async #take(
+    { request: { ceiling }, lane }: QueuedCall,
+    lateMs: number,
+    again?: CeilingSlot,
+  ): Promise<SlotReply> {
     const { clock, ceilings } = this.#parts;
     const askedAt = clock.monotonic();
     const reply = await ceilings.take(ceiling, again, lateMs);
-    const tookMs = clock.monotonic() - askedAt;
+    const now = clock.monotonic();
+    const tookMs = now - askedAt;
+    lane.ceilingUse = useOf(ceiling, reply, now);
     this.#latency.note(tookMs);
     const isRetaken = again !== undefined;
     return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, askedAt, tookMs, isRetaken };

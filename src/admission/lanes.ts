@@ -6,6 +6,7 @@
  */
 import type { Clock } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
+import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, BucketLane } from './ticket.ts';
 
@@ -63,6 +64,15 @@ type AskingAhead =
   /** A call has asked ahead; the bucket has not replied yet. */
   | { readonly kind: 'asked' };
 
+/** How full the ceiling of a lane was when it last asked for a slot. */
+export interface CeilingUse {
+  /** Used shares, 0 to 1; `null` = there is no such ceiling. */
+  readonly minute: number | null;
+  readonly day: number | null;
+  /** Monotonic milliseconds. */
+  readonly at: number;
+}
+
 export interface LaneView {
   readonly bucket: BucketKey;
   readonly key: LaneKey;
@@ -81,6 +91,8 @@ export interface LaneView {
   readonly edge: EdgeState;
   readonly rotation: RotationState;
   askingAhead: AskingAhead;
+  /** `null` = it never asked. */
+  ceilingUse: CeilingUse | null;
 }
 
 export class Lanes {
@@ -137,6 +149,7 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
   askingAhead: { kind: 'unlikely' },
+  ceilingUse: null,
 });
 
 /**
@@ -155,6 +168,17 @@ export function applyLimits(lane: LaneView, ceilingTag: string): void {
 export function onSlotBack({ gate, edge }: LaneView): void {
   gate.asleep = null;
   edge.fullUntil = null;
+}
+
+/** How full a ceiling is by its reply. */
+export function useOf({ perDay }: CeilingRef, reply: TakeReply, at: number): CeilingUse {
+  const { state } = reply;
+  const dayLeft = reply.kind === 'taken' ? reply.dayLeft : reply.isDaily ? 0 : null;
+  return {
+    minute: state === null ? null : 1 - state.remaining / state.limit,
+    day: perDay === null || dayLeft === null ? null : 1 - dayLeft / perDay,
+    at,
+  };
 }
 
 /** For how long the ceiling is known to have no slot, and which ceiling; `null` = it may have one. */

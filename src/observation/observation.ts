@@ -36,6 +36,7 @@ export type ObservationParts = Omit<TelemetryParts, 'sinks' | 'listeners'> & {
 const nothingKnown: ObservationSource = {
   process: () => idleProcess,
   buckets: () => [],
+  ceilingsUsed: () => [],
   breakers: () => [],
   pausedMs: () => 0,
   credentials: () => [],

@@ -8,9 +8,9 @@ import { LastBuckets, nextSlotMs } from '../activity/next-slot.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { Clock } from '../clock.ts';
-import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
+import { ceilingWindowMs, type CeilingRef, type Ceilings, type CeilingState } from '../limiter/ceilings.ts';
 import type { BucketKey, BucketSnapshot, Limiter } from '../limiter/limiter.ts';
-import type { ObservedBucket } from '../telemetry/events.ts';
+import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
 export interface Pressure {
   /** State of one ceiling, now. */
@@ -19,6 +19,8 @@ export interface Pressure {
   bucketsOf(upstream: string): readonly BucketKey[];
   /** Buckets touched by this replica. */
   buckets(): readonly ObservedBucket[];
+  /** How full the ceilings were that this replica's calls met, by their latest calls. */
+  ceilingsUsed(): readonly ObservedCeiling[];
 }
 
 export const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null, refusing: null };
@@ -45,6 +47,18 @@ export function createPressure(parts: {
       };
     },
     bucketsOf: (upstream) => [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
+    ceilingsUsed() {
+      const since = clock.monotonic() - ceilingWindowMs;
+      return Array.from(admission.lanes()).flatMap(({ upstream, ceilingUse }) =>
+        ceilingUse === null
+          ? []
+          : {
+              upstream,
+              minute: ceilingUse.at < since ? 0 : (ceilingUse.minute ?? 0),
+              day: ceilingUse.day ?? 0,
+            },
+      );
+    },
     buckets() {
       const upstreamOf = upstreamsByBucket();
       return snapshot().map((each) => ({ upstream: upstreamOf.get(each.bucket) ?? 'none', snapshot: each }));

@@ -52,6 +52,7 @@ export interface PressureSource {
   process(): ProcessPressure;
   /** Buckets this replica has touched, with the upstream each belongs to. */
   buckets(): readonly ObservedBucket[];
+  ceilingsUsed(): readonly ObservedCeiling[];
   /** Breakers of an upstream that are not closed, as far as this replica knows; the one that is asked first comes first. */
   breakers(upstream: string): readonly ObservedBreaker[];
   /** How long an operator's pause of the upstream holds yet, milliseconds; 0 = there is none. */
@@ -80,6 +81,13 @@ export const idleProcess = {
   overloadRefusals: 0,
 };
 export type ProcessPressure = Readonly<typeof idleProcess>;
+
+/** How full a workspace's ceiling on an upstream is: used shares of the minute and of the day, 0 to 1. */
+export interface ObservedCeiling {
+  readonly upstream: string;
+  readonly minute: number;
+  readonly day: number;
+}
 
 /** An upstream refuses calls for a reason that waiting does not cure. */
 export interface ObservedBreaker {

@@ -38,6 +38,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'sluice_config_last_reload_success_timestamp_seconds',
       'When the configuration in use was read.',
     ),
+    ceilingUsed: gauge(
+      'sluice_ceiling_used_ratio',
+      'Used share of the fullest ceiling of a workspace, as its latest call on this replica met it.',
+      ['upstream', 'window'],
+    ),
     upstreamPaused: gauge('sluice_upstream_paused', 'Whether an operator has paused the upstream.', [
       'upstream',
     ]),

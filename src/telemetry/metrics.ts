@@ -164,8 +164,17 @@ const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 
 function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {
   readProcess(instruments, source.process());
   const { queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed } = instruments;
-  const { credentialExpires, upstreamPaused } = instruments;
-  const gauges = [queueDepth, queueOldest, inFlight, breakerOpen, bucketUsed, bucketClosed, upstreamPaused];
+  const { credentialExpires, upstreamPaused, ceilingUsed } = instruments;
+  const gauges = [
+    queueDepth,
+    queueOldest,
+    inFlight,
+    breakerOpen,
+    bucketUsed,
+    bucketClosed,
+    upstreamPaused,
+    ceilingUsed,
+  ];
   for (const gauge of gauges) gauge.reset();
   credentialExpires.reset();
   const closed = new Map<string, number>();
@@ -188,6 +197,11 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
       if (!dimensions.includes(dimension)) continue;
       ratios.set(dimension, Math.max(ratios.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
     }
+  }
+  for (const { upstream } of live) {
+    const ceilings = source.ceilingsUsed().filter((ceiling) => ceiling.upstream === upstream);
+    for (const window of ['minute', 'day'] as const)
+      ceilingUsed.set({ upstream, window }, Math.max(0, ...ceilings.map((ceiling) => ceiling[window])));
   }
   for (const [upstream, closedMs] of closed) bucketClosed.set({ upstream }, closedMs / 1000);
   for (const [upstream, ratios] of used)

@@ -54,6 +54,7 @@ export interface TelemetrySettings extends Pick<Settings, 'log' | 'upstreams'> {
 const nothingKnown: PressureSource = {
   process: () => idleProcess,
   buckets: () => [],
+  ceilingsUsed: () => [],
   breakers: () => [],
   pausedMs: () => 0,
   credentials: () => [],

@@ -54,6 +54,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     buckets: () => buckets,
     breakers: () => [],
     pausedMs: () => 0,
+    ceilingsUsed: () => [],
     credentials: () => [],
   };
   telemetry.observe(known);

@@ -39,6 +39,7 @@ const published = [
   ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
   ['sluice_breaker_open', 'gauge', 'upstream'],
   ['sluice_upstream_paused', 'gauge', 'upstream'],
+  ['sluice_ceiling_used_ratio', 'gauge', 'upstream window'],
   ['sluice_build_info', 'gauge', 'version node'],
   ['sluice_config_last_reload_successful', 'gauge', ''],
   ['sluice_config_last_reload_success_timestamp_seconds', 'gauge', ''],
@@ -80,6 +81,10 @@ describe('a scrape of the metrics', () => {
       buckets: () => [],
       breakers: () => [],
       pausedMs: () => 0,
+      ceilingsUsed: () => [
+        { upstream: 'lm', minute: 0.25, day: 0 },
+        { upstream: 'lm', minute: 0.5, day: 0.75 },
+      ],
       credentials: () => [
         { upstream: 'lm', expiresInMs: 9_000 },
         { upstream: 'lm', expiresInMs: 3_000 },
@@ -111,6 +116,9 @@ describe('a scrape of the metrics', () => {
     expect(of('sluice_shed_total reason')).toBe(
       'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
     );
+    expect(of('sluice_ceiling_used_ratio window')).toBe('day minute');
+    expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="minute"} 0.5\n');
+    expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="day"} 0.75\n');
     expect(of('sluice_limiter_mode mode')).toBe('deny local memory redis');
     expect(of('sluice_upstream_throttles_total kind')).toBe('permanent rate');
     expect(of('sluice_bucket_used_ratio dimension')).toBe('cost requests requests_day tokens tokens_day');
@@ -152,6 +160,10 @@ describe('a scrape of the metrics', () => {
       ],
       breakers: () => [{ status: 402, retryInMs: 1_000 }],
       pausedMs: () => 0,
+      ceilingsUsed: () => [
+        { upstream: 'lm', minute: 0.25, day: 0 },
+        { upstream: 'lm', minute: 0.5, day: 0.75 },
+      ],
     });
     expect(await given.value('sluice_breaker_open', { upstream: 'lm' })).toBe(1);
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(

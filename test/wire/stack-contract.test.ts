@@ -92,7 +92,11 @@ test('a call without an API key gets 401 with a challenge, also for the activity
 
 test('a full ceiling refuses at once, with the true time and a hint not to retry', async () => {
   const stack = await opened(undefined, { more: '    limits: { requestsPerMinute: 1 }' });
+  const used = () => stack.metric('sluice_ceiling_used_ratio');
+  expect(await used()).toBe(0);
   expect((await get(stack))?.status).toBe(200);
+  // Of the minute, and nothing of 10,000 a day yet.
+  expect(await used()).toBeCloseTo(1, 3);
   const response = await get(stack, stack.proxy('/x'), 'Prefer: wait=45\r\n');
   expect(response?.field('sluice-error')).toBe('wait_too_long');
   expect(Number(response?.field('retry-after'))).toBeGreaterThanOrEqual(60);
