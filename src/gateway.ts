@@ -15,7 +15,12 @@ import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
 import { createRuntime, nextRuntime, type Runtime } from './runtime.ts';
 import { createSlices, type Slices } from './slices.ts';
-import type { ObservedBreaker, ObservedBucket, ObservedCeiling, ObservedCredential } from './telemetry/events.ts';
+import type {
+  ObservedBreaker,
+  ObservedBucket,
+  ObservedCeiling,
+  ObservedCredential,
+} from './telemetry/events.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
