@@ -135,7 +135,7 @@ export class CeilingGate {
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one. */
-  async #onRefused(pending: GrantedCall, slotReply: SlotReply): Promise<boolean> {
+  #onRefused(pending: GrantedCall, slotReply: SlotReply): boolean {
     const { call } = pending;
     const { reply } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
@@ -146,7 +146,7 @@ export class CeilingGate {
         because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
       };
     }
-    const mayGoOn = await this.#requeue(pending);
+    const mayGoOn = this.#requeue(pending);
     lateRefusals.onCeilingFull(call.request.ceiling.key);
     return mayGoOn;
   }
@@ -175,9 +175,10 @@ export class CeilingGate {
 
   /**
    * Returns the ticket to its lane. The lane sleeps until the ceiling has a slot, unless this call had a slot and gave it back.
-   * Resolves to false: no grant behind this one may go first.
+   * False: no grant behind this one may go first. It does not wait until the limiter has heard of it: the grants behind this one go back
+   * with the same command.
    */
-  async #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot'): Promise<false> {
+  #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot'): false {
     // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
     const isMoved = hasMoved(call, grant);
     if (!isMoved) {
@@ -192,10 +193,13 @@ export class CeilingGate {
     const { gate } = call.lane;
     const { asleep } = gate;
     this.#neighbours.edge.onRefused(call.lane);
-    await this.#parts.limiter.settle(grant, this.#settlementOf(call, why), null);
-    if (why === 'no slot') gate.reported = asleep;
-    call.sleepAtPosition = asleep;
-    this.#neighbours.registry.moveToJoinedBucket(call);
+    const heard = (): void => {
+      if (why === 'no slot') gate.reported = asleep;
+      call.sleepAtPosition = asleep;
+      this.#neighbours.registry.moveToJoinedBucket(call);
+    };
+    const { limiter, background } = this.#parts;
+    background(limiter.settle(grant, this.#settlementOf(call, why), null).then(heard));
     return false;
   }
 

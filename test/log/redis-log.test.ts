@@ -98,12 +98,17 @@ test('what nobody waits for goes with what is appended next, in order, or by its
   const all = installation(redis);
   const a = await all.add();
   await until(() => a.isJoined);
-  const before = a.sequence;
-  a.say('may wait', 'soon');
-  await new Promise(setImmediate);
-  a.say('may not');
-  await until(() => a.hasOwn);
-  expect([a.sequence, a.said]).toEqual([before + 1, ['may wait', 'may not']]);
+  // On a busy machine a turn may take longer than an event is held back for.
+  const entriesOfBoth = async (): Promise<number> => {
+    const before = a.sequence;
+    a.say('may wait', 'soon');
+    await new Promise(setImmediate);
+    a.say('may not');
+    await until(() => a.hasOwn);
+    expect(a.said.slice(-2)).toEqual(['may wait', 'may not']);
+    return a.sequence - before;
+  };
+  while ((await entriesOfBoth()) !== 1);
   a.say('alone', 'soon');
   await until(() => a.hasOwn);
   a.say('at the end', 'soon');

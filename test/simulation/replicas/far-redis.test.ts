@@ -43,8 +43,9 @@ test.each([
     const times = sorted(seen.flatMap(({ sentAt }) => sentAt));
     const tookMs = (times.at(-1) ?? NaN) - (times[0] ?? NaN);
     expect(tookMs / optimumMs).toBeLessThanOrEqual(1.02);
-    // The first 600 calls go as they come: one round trip to the bucket, one to the ceiling, and some more at the start.
+    // The first 600 calls go as they come: one round trip to the log, one to the ceiling. The first of each replica join the log before.
     const delays = seen.slice(0, limit).map(({ plan, sentAt }) => (sentAt[0] ?? NaN) - plan.at);
-    expect(Math.max(...delays)).toBeLessThanOrEqual(10 * roundTripMs);
+    expect(Math.max(...delays)).toBeLessThanOrEqual(15 * roundTripMs);
+    expect(Math.max(...delays.slice(limit / 2))).toBeLessThanOrEqual(10 * roundTripMs);
   },
 );
