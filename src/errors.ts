@@ -67,8 +67,8 @@ export const heldByReasons = [
 ] as const;
 /**
  * `ceiling_*`: the workspace's own ceiling · `closed`: the upstream named a time before which nobody may send ·
- * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: calls of the
- * same workspace that are sent one after the other · `queue`: as many calls wait as may wait.
+ * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: as many
+ * calls are in flight as may be, of the same workspace or of all · `queue`: as many calls wait as may wait.
  */
 export type HeldBy = (typeof heldByReasons)[number];
 

@@ -50,6 +50,7 @@ export function bucketSetting(upstream: UpstreamSettings): BucketSetting {
       meters: upstream.kind === 'commerce' ? commerceMeters(upstream) : windowMeters(upstream),
       learn: limits.learn,
       probe: upstream.kind === 'generic' ? 0 : limits.probe,
+      ...(limits.maxInFlightTotal === null ? {} : { maxInFlightTotal: limits.maxInFlightTotal }),
     };
     bucketSettings.set(upstream, setting);
   }

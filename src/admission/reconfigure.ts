@@ -126,9 +126,9 @@ function withSettings(request: AdmissionRequest, settings: CallSettings): Admiss
 
 function isSameBucket(one: BucketSetting, other: BucketSetting): boolean {
   if (one === other) return true;
-  if (one.learn !== other.learn || one.probe !== other.probe || one.meters.length !== other.meters.length) {
+  if (one.learn !== other.learn || one.probe !== other.probe) return false;
+  if (one.maxInFlightTotal !== other.maxInFlightTotal || one.meters.length !== other.meters.length)
     return false;
-  }
   return one.meters.every(({ meter, limit, windowMs, counts }, index) => {
     const twin = other.meters[index];
     return (

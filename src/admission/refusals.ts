@@ -42,7 +42,8 @@ const cause: Readonly<Record<HeldBy, string>> = {
   tokens: "The upstream's quota of tokens is used up.",
   cost: "The upstream's quota of cost points is used up.",
   upstream_day: "The upstream's quota of the day is used up.",
-  serialized: 'At most `maxInFlight` calls of this workspace (commerce: 1) are sent at a time.',
+  serialized:
+    'As many calls are in flight as may be: `maxInFlight` of this workspace (commerce: 1), or `maxInFlightTotal` of all.',
   queue: 'Other calls are waiting.',
 };
 

@@ -67,6 +67,7 @@ function upstreamLine({ name, kind, origins, credential, limits }: UpstreamSetti
     credential === null ? "credential: the client's own" : `credential: ${credential.field}`,
     `ceiling: ${limits.requestsPerMinute ?? 'none'}/min ${limits.requestsPerDay ?? 'none'}/day`,
     ...(limits.maxInFlight === null ? [] : [`in flight: ${limits.maxInFlight}`]),
+    ...(limits.maxInFlightTotal === null ? [] : [`in flight of all: ${limits.maxInFlightTotal}`]),
   ];
   return `  ${name} (${kind}): ${parts.join(', ')}`;
 }

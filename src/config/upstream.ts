@@ -27,6 +27,7 @@ import {
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
 const paceShape = {
   maxInFlight: limit('Calls in flight per workspace and bucket. Default: commerce 1, others none.'),
+  maxInFlightTotal: limit('Calls in flight per bucket, of all workspaces. Default: none.'),
   ...waitShape,
   learn: z
     .exactOptional(z.boolean())
@@ -36,7 +37,7 @@ const paceShape = {
     .describe('Calls sent to a bucket of unknown level before its first response. Default 1.'),
 };
 
-const paceKeys = ['maxInFlight', ...waitKeys, 'learn', 'probe'] as const;
+const paceKeys = ['maxInFlight', 'maxInFlightTotal', ...waitKeys, 'learn', 'probe'] as const;
 
 /** Refuses keys that two sections state. */
 function refuseGivenTwice<Key extends string>(
@@ -255,6 +256,7 @@ function settleLimits(written: UpstreamInput, server: ServerInput, spoken: Built
     tokensPerDay: null,
     cost: null,
     maxInFlight: spoken?.maxInFlight ?? kind.maxInFlight,
+    maxInFlightTotal: null,
     ...defaultWaits,
     learn: true,
     probe: 1,

@@ -18,6 +18,7 @@ import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
+import { isCapped } from '../limiter/limiter.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
@@ -119,7 +120,7 @@ export class Attempts {
     const { prepared, lease } = attempt;
     if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
     const { head, feedback, bodyFeedback } = result;
-    const capped = prepared.request.admission.maxInFlight !== null;
+    const capped = isCapped(prepared.request.admission);
     const { body, done } = endAnswered(lease, result, { ...decision, capped });
     const onEnd = (): void => {
       done();
@@ -181,7 +182,7 @@ function giveUp(
   error: TransportError,
   decision: PassDecision,
 ): Refusal {
-  const capped = request.admission.maxInFlight !== null;
+  const capped = isCapped(request.admission);
   endBroken(lease, error, { safe: description.safe, capped });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
   callRecord.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));

@@ -30,6 +30,8 @@ export interface BucketSetting {
   readonly learn: boolean;
   /** Grants outstanding before the first response taught the level; 0 = the bucket starts open. */
   readonly probe: number;
+  /** Grants in flight over all lanes; absent: any number. */
+  readonly maxInFlightTotal?: number;
 }
 
 /** Properties of a lane that configuration decides; the latest ones given hold. */
@@ -54,6 +56,10 @@ export type Position =
   | { readonly kind: 'arrival'; readonly at: number }
   /** The order that a store gave it before: it is entered again, and never refused. */
   | { readonly kind: 'kept'; readonly order: number };
+
+/** True when a call holds a place in flight that others wait for until it has ended: its lane or its bucket has a cap. */
+export const isCapped = ({ maxInFlight, setting }: Pick<Admission, 'maxInFlight' | 'setting'>): boolean =>
+  maxInFlight !== null || setting.maxInFlightTotal !== undefined;
 
 /** A call asking to enter its lane. */
 export interface Admission extends LaneSetting {
@@ -171,7 +177,7 @@ export type Settlement =
       /** The limits of the ceiling that refused it (as in `LaneSetting`); absent: those that the lane has. */
       readonly ceilingTag?: string;
     }
-  /** Sent, fate unknown: a capped lane stays taken until the lease expires. */
+  /** Sent, fate unknown: its place in a capped lane or bucket stays taken until the lease expires. */
   | { readonly kind: 'unknown' };
 
 /** What a finished or half-finished attempt taught, with the ages the learning rule needs. */

@@ -55,6 +55,11 @@ describe('the bucket of a call', () => {
     expect(bucketSetting(upstream('language-model')).meters).toEqual([]);
   });
 
+  test('has a cap on calls in flight where one is stated', () => {
+    expect(bucketSetting(upstream('generic', { maxInFlightTotal: 3 })).maxInFlightTotal).toBe(3);
+    expect(bucketSetting(upstream('generic'))).not.toHaveProperty('maxInFlightTotal');
+  });
+
   test('starts with probes, unless nothing is known of the upstream', () => {
     expect(bucketSetting(upstream('language-model', { probe: 2 })).probe).toBe(2);
     expect(bucketSetting(upstream('commerce')).probe).toBe(1);

@@ -330,6 +330,32 @@ describe('a reload of other limits', () => {
     expect(story).toEqual(names(6));
   });
 
+  test('lets calls of all lanes go when the cap of their bucket is raised, and holds them when it is lowered', async () => {
+    const { enter, pass, reload, story, leases } = world();
+    const capped = (maxInFlightTotal: number): BucketSetting => ({
+      meters: [],
+      learn: true,
+      probe: 0,
+      maxInFlightTotal,
+    });
+    names(6).forEach((id, at) => enter(id, { setting: capped(1), lane: `l${at % 3}` }));
+    await pass(1_000);
+    expect(story).toEqual(['c0']);
+    reload({ setting: capped(3) });
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+    reload({ setting: capped(2) });
+    leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, null);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2']);
+    leases.get('c1')?.settle({ kind: 'succeeded', spent: null }, null);
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1', 'c2', 'c3']);
+    reload({ setting: { meters: [], learn: true, probe: 0 } });
+    await pass(1_000);
+    expect(story).toEqual(names(6));
+  });
+
   test('changes the shares of later grants when it changes a weight', async () => {
     const { enter, pass, reload, story } = world();
     const share = (from: number, to: number, of: string): number =>

@@ -108,6 +108,7 @@ describe('defaults', () => {
       requestsPerMinute: perMinute,
       requestsPerDay: perDay,
       maxInFlight: inFlight,
+      maxInFlightTotal: null,
       bucket: { capacity: 40, leakPerSecond: 2 },
       cost: null,
     });
@@ -130,6 +131,7 @@ describe('a setting with several sources', () => {
     expect(settings.upstreams.get('shop')?.limits).toMatchObject({
       requestsPerMinute: null,
       maxInFlight: null,
+      maxInFlightTotal: 6,
       maxQueued: 7,
       maxWaitSeconds: 20,
       maxWaitCeilingSeconds: 30,

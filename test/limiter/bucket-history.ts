@@ -269,6 +269,7 @@ const settingOf = (draw: Draw, nature: Nature): BucketSetting => ({
   learn: draw.chance(0.7),
   probe: nature.probe,
   meters: nature.stated ? statedMeters(draw, nature) : [],
+  ...(draw.chance(0.2) ? { maxInFlightTotal: draw.one(1, 2, 5) } : {}),
 });
 
 /** Mostly the same; another one wakes lanes. */

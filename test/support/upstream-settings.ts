@@ -34,6 +34,7 @@ export const unstatedLimits: UpstreamLimits = {
   bucket: { capacity: 40, leakPerSecond: 2 },
   cost: null,
   maxInFlight: null,
+  maxInFlightTotal: null,
   ...defaultWaits,
   learn: true,
   probe: 1,

@@ -76,8 +76,8 @@ export function refusalShown(
 }
 
 /** True when these are the settings that the bucket has. */
-function isUnder(bucket: Bucket, { meters, learn }: BucketSetting): boolean {
-  if (bucket.learn !== learn) return false;
+function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSetting): boolean {
+  if (bucket.learn !== learn || bucket.maxInFlight !== (maxInFlightTotal ?? null)) return false;
   let stated = 0;
   for (const meter of bucket.meters.values()) if (meter.stated !== null) stated += 1;
   if (stated !== meters.length) return false;

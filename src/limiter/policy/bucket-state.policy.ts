@@ -89,7 +89,7 @@ export interface Lane {
   serviceMs: number;
   /** When it was last granted something. */
   grantedAt: number | null;
-  /** In a capped lane: when its leases of unknown fate end, soonest first. `inFlight` counts these leases, too. */
+  /** Where the lane or its bucket has a cap: when its leases of unknown fate end, soonest first. `inFlight` counts these leases, too. */
   readonly abandoned: number[];
   /** When a slot of its ceiling last came back unused; `null` = never. A refusal that may be older says nothing of it. */
   slotBackAt: number | null;
@@ -115,7 +115,7 @@ export type DocumentCost =
 export type Withheld =
   /** Nothing is granted. */
   | { readonly what: 'all' }
-  /** Lanes with a cap on calls in flight wait, until this time at most: the other replicas may say it sooner. */
+  /** Lanes with a cap on calls in flight wait, and all of a bucket with one, until this time at most: the other replicas may say it sooner. */
   | { readonly what: 'capped_lanes'; readonly until: number }
   /** The same for the replica that goes on alone: until then, as nobody will say it. */
   | { readonly what: 'capped_lanes_alone'; readonly until: number };
@@ -148,6 +148,10 @@ export interface Bucket {
   readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
+  /** Leases over all lanes at most; `null` = any number. */
+  maxInFlight: number | null;
+  /** Mean time a grant stays in flight, as `Lane.serviceMs`. */
+  serviceMs: number;
   /** False until a response stated the level (or that there is none to state). */
   opened: boolean;
   probingSince: number | null;
@@ -194,6 +198,8 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     estimated: new Map(),
     learn: true,
     probe,
+    maxInFlight: null,
+    serviceMs: 0,
     opened: probe <= 0,
     probingSince: null,
     closedUntil: null,
@@ -213,6 +219,10 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
 /** Milliseconds for which nobody may send yet; 0 = the bucket is open. */
 export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: number): number =>
   closedUntil === null ? 0 : Math.max(0, closedUntil - now);
+
+/** True when the bucket has as many leases as it may have. */
+export const isFull = ({ maxInFlight, leases }: Pick<Bucket, 'maxInFlight' | 'leases'>): boolean =>
+  maxInFlight !== null && leases.size >= maxInFlight;
 
 export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);

@@ -3,15 +3,16 @@
  * given this time, so it must be neither too short nor too long. The call can leave when
  * - every meter has drained enough for this call and for the calls that go first,
  * - the bucket is open and the lane awake; the calls that go first leave only from then on,
- * - in a lane with a cap on calls in flight, the calls in flight and ahead have been served. A call of unknown fate counts as in
+ * - in a lane or a bucket with a cap on calls in flight, the calls in flight and ahead have been served. A call of unknown fate counts as in
  *   flight until its lease ends.
  *
  * How many calls of other lanes go first: `forecast-others.policy.ts`.
  */
 import type { MeterName } from '../../call.ts';
+import type { HeldBy } from '../../errors.ts';
 import type { TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
-import type { Bucket } from './bucket-state.policy.ts';
+import { isFull, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { metersForecast, type Forecast, type Needed } from './forecast-meters.policy.ts';
@@ -29,8 +30,10 @@ import {
   afterStandstill,
   bucketStandstill,
   laneStandstill,
+  placesOfBucket,
+  placesOfLane,
   roundsForecast,
-  serialWaitMs,
+  serialForecast,
 } from './standstill.policy.ts';
 import { waitingUnits } from './waiting-costs.policy.ts';
 
@@ -84,23 +87,39 @@ function forecastBehind(bucket: Bucket, { position, elsewhere }: Behind, now: nu
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
 function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: number): Forecast {
   const { lane } = position;
-  // A lane that waits for a document's cost adds no time, because the response that states the cost may come at any moment.
-  let longest: Forecast = { waitMs: 0, heldBy: lane?.asleep.has('document') === true ? 'cost' : 'queue' };
+  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, lane) };
   const consider = ({ waitMs, heldBy }: Forecast): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };
   const ofBucket = bucketStandstill(bucket, now);
-  const all = needsOf(bucket, position, elsewhere === null ? [] : othersAhead(bucket, position, elsewhere));
+  const others = elsewhere === null ? [] : othersAhead(bucket, position, elsewhere);
+  const all = needsOf(bucket, position, others);
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
-  const ofLane = laneStandstill(bucket, position, now);
+  const ofLane = laneStandstill(bucket, { position, ofBucket }, now);
   if (ofLane.waitMs > ofBucket.waitMs) {
     // Calls of other lanes do not stand still with this one.
     const own = needsOf(bucket, position, []);
     consider(afterStandstill(ofLane, metersForecast(bucket, own, now + ofLane.waitMs)));
   }
-  consider({ waitMs: serialWaitMs(position, now), heldBy: 'serialized' });
-  if (ofLane.waitMs > 0) consider(afterStandstill(ofLane, roundsForecast(position, position.ahead)));
+  const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, position.ahead);
+  for (const [places, standstill, ahead] of [
+    [placesOfLane(position), ofLane, position.ahead],
+    [placesOfBucket(bucket), ofBucket, aheadInBucket],
+  ] as const) {
+    if (places === null) continue;
+    consider(serialForecast(places, ahead, now));
+    if (standstill.waitMs > 0) consider(afterStandstill(standstill, roundsForecast(places, ahead)));
+  }
   return longest;
+}
+
+/**
+ * What holds a call to which no time can be told: the response that states a document's cost may come at any moment, and so may the end
+ * of a call that holds a place in flight.
+ */
+function heldAnyhow(bucket: Bucket, lane: Lane | undefined): HeldBy {
+  if (lane?.asleep.has('document') === true) return 'cost';
+  return isFull(bucket) ? 'serialized' : 'queue';
 }
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */

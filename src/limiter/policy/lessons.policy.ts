@@ -39,6 +39,7 @@ export const timed = ({ feedback, sentAgoMs, headAgoMs }: Lesson, now: number): 
 export function applySettings(bucket: Bucket, setting: BucketSetting, now: number): void {
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
+  bucket.maxInFlight = setting.maxInFlightTotal ?? null;
   followWindows(bucket, setting.meters, now);
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
   for (const meter of bucket.meters.values()) {
@@ -232,15 +233,16 @@ export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): v
   markLeaseAnswered(bucket, lease);
 }
 
-/** By this share of the difference one call changes the mean time in flight of its lane: when it was shorter, when it was longer. */
+/** By this share of the difference one call changes the mean time in flight of its lane and bucket: when it was shorter, when it was longer. */
 export const shorterServiceShare = 0.5;
 export const longerServiceShare = 0.2;
 
 /**
- * Updates the lane's mean service time. A longer time changes the mean slowly, also when it is the first: forecasts, and so
+ * Updates the mean service time of a lane or a bucket. A longer time changes the mean slowly, also when it is the first: forecasts, and so
  * refusals, rest on the mean, and one slow response of a service that has just started would refuse a whole lane of calls that have
  * enough time.
  */
-export function noteService(lane: Lane, ms: number): void {
-  lane.serviceMs += (ms - lane.serviceMs) * (ms < lane.serviceMs ? shorterServiceShare : longerServiceShare);
+export function noteService(served: Pick<Lane | Bucket, 'serviceMs'>, ms: number): void {
+  served.serviceMs +=
+    (ms - served.serviceMs) * (ms < served.serviceMs ? shorterServiceShare : longerServiceShare);
 }

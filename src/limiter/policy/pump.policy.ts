@@ -1,10 +1,19 @@
 /**
  * The pump in which every transition ends: sweep what expired, wake lanes, then grant heads of lanes in fair order
- * while the bucket is open and every meter the head needs has room. Part of the specification in
+ * while the bucket is open, has a place in flight left, and every meter the head needs has room. Part of the specification in
  * `scheduler.policy.ts`.
  */
 import type { LaneKey, ReplicaId } from '../../ids.ts';
-import { closedMs, meterOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import {
+  closedMs,
+  isFull,
+  meterOf,
+  type Bucket,
+  type Lane,
+  type Lease,
+  type Ticket,
+  type Withheld,
+} from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
 import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
 import { nextFirstCallAt } from './first-calls.policy.ts';
@@ -49,8 +58,11 @@ export function pump(bucket: Bucket, now: number): Effects {
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
+  if (bucket.waiting > 0 && bucket.maxInFlight !== null && isWithheld(bucket, now))
+    return { grants, nextAt: soonest(nextAt, bucket.withheld.until) };
   while (bucket.waiting > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
+    if (isFull(bucket)) return { grants, nextAt };
     const nextFirst = nextFirstCallAt(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);
@@ -124,12 +136,17 @@ export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolea
 
 /** True when a call of the lane may be under way of which its replica has not told yet: the lane sleeps until then. */
 function waitsForReplicas(bucket: Bucket, { lane }: Head, now: number): boolean {
-  const { withheld } = bucket;
-  if (lane.maxInFlight === null || withheld === null || withheld.what === 'all' || withheld.until <= now)
-    return false;
-  sleep(bucket, lane, { because: 'term', until: withheld.until });
+  if (lane.maxInFlight === null || !isWithheld(bucket, now)) return false;
+  sleep(bucket, lane, { because: 'term', until: bucket.withheld.until });
   return true;
 }
+
+/** True when calls of which replicas have not told yet may hold the places of a cap. */
+const isWithheld = (
+  bucket: Bucket,
+  now: number,
+): bucket is Bucket & { readonly withheld: Exclude<Withheld, { what: 'all' }> } =>
+  bucket.withheld !== null && bucket.withheld.what !== 'all' && bucket.withheld.until > now;
 
 /** Milliseconds until every meter of the ticket's call has room for it; 0 = now. */
 function roomForTicketInMs(bucket: Bucket, ticket: Ticket, now: number): number {

@@ -8,7 +8,7 @@
  * (Goyal, Vin, Cheng 1996), each grant counting the time for which it
  * keeps its most expensive meter busy / weight.
  *
- * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane (3), order within a lane
+ * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane and per bucket (3), order within a lane
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */

@@ -113,7 +113,7 @@ function succeed(
   if (settlement.spent !== null) correct(bucket, { lease, spent: settlement.spent }, now);
   if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
   else applySilence(bucket, lease, now);
-  noteService(lane, now - lease.grantedAt);
+  for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
   end(bucket, lane, lease);
   forget(bucket, lease.ticket);
 }
@@ -154,9 +154,9 @@ function giveBack(
   else sleep(bucket, lane, { because, until: now + heldMs });
 }
 
-/** A capped lane stays taken until the lease expires. */
+/** Its place in a capped lane or bucket stays taken until the lease expires. */
 function leaveUnknown({ bucket, lane, lease }: HeldCall, now: number): void {
-  if (lane.maxInFlight === null) {
+  if (lane.maxInFlight === null && bucket.maxInFlight === null) {
     end(bucket, lane, lease);
   } else {
     lease.stage = 'abandoned';

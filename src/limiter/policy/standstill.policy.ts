@@ -2,7 +2,7 @@
  * How long nobody at all can leave a bucket or a lane, however much room there is: nothing is taken from the meters meanwhile, so
  * that the calls of a line begin to take their turns only afterwards. Part of the specification in `scheduler.policy.ts`.
  *
- * Owns: closings, sleeping lanes, slots of calls of unknown fate; the rounds of a lane with a cap. Does not own: the wait for meters
+ * Owns: closings, sleeping lanes, places of calls of unknown fate; the rounds of a lane or a bucket with a cap. Does not own: the wait for meters
  * (`forecast-meters.policy.ts`). Pure.
  */
 import type { HeldBy } from '../../errors.ts';
@@ -21,42 +21,74 @@ const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
 };
 
 /** A lane and its cap. */
-export interface CappedLane {
+interface LaneAndCap {
   /** `undefined`: the workspace has no lane in this bucket yet. */
   readonly lane: Lane | undefined;
   /** `null` = no cap. */
   readonly maxInFlight: number | null;
 }
 
-export const bucketStandstill = (bucket: Bucket, now: number): Forecast => ({
-  waitMs: closedMs(bucket, now),
-  heldBy: 'closed',
-});
-
-/** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
-export function laneStandstill(bucket: Bucket, position: CappedLane, now: number): Forecast {
-  const { lane } = position;
-  let longest = bucketStandstill(bucket, now);
-  for (const reason of sleepReasons) {
-    const until = lane?.asleep.get(reason);
-    if (until !== undefined && until - now > longest.waitMs)
-      longest = { waitMs: until - now, heldBy: heldBySleep[reason] };
-  }
-  for (const until of [slotsHeldUntil(position), withheldUntil(bucket, position)]) {
-    if (until !== null && until - now > longest.waitMs)
-      longest = { waitMs: until - now, heldBy: 'serialized' };
-  }
-  return longest;
+/** The places in flight of a lane or of a bucket. */
+export interface Places {
+  readonly maxInFlight: number;
+  readonly inFlight: number;
+  /** When the places come back that calls of unknown fate hold, soonest first; these are counted in `inFlight`. */
+  readonly abandoned: readonly number[];
+  /** Mean time that a call holds a place, milliseconds. */
+  readonly serviceMs: number;
+  readonly grantedAt: number | null;
 }
 
-/** Until when the lane waits for calls of other replicas; `null` = it does not, or they may say sooner that there are none. */
-const withheldUntil = ({ withheld }: Bucket, { maxInFlight }: CappedLane): number | null =>
-  maxInFlight !== null && withheld?.what === 'capped_lanes_alone' ? withheld.until : null;
+/** `null`: the lane has no cap. */
+export function placesOfLane({ lane, maxInFlight }: LaneAndCap): Places | null {
+  if (maxInFlight === null) return null;
+  const { inFlight = 0, abandoned = [], serviceMs = 0, grantedAt = null } = lane ?? {};
+  return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt };
+}
 
-/** When the first slot of a lane comes back of which calls of unknown fate hold all; `null` = there is another one. */
-function slotsHeldUntil({ lane, maxInFlight }: CappedLane): number | null {
-  if (lane === undefined || maxInFlight === null) return null;
-  return lane.abandoned[lane.abandoned.length - maxInFlight] ?? null;
+/** `null`: the bucket has no cap. */
+export function placesOfBucket({ maxInFlight, leases, serviceMs, lastGrantAt }: Bucket): Places | null {
+  if (maxInFlight === null) return null;
+  const abandoned: number[] = [];
+  for (const { stage, expiresAt } of leases.values()) if (stage === 'abandoned') abandoned.push(expiresAt);
+  abandoned.sort((one, other) => one - other);
+  return { maxInFlight, inFlight: leases.size, abandoned, serviceMs, grantedAt: lastGrantAt };
+}
+
+/** Until the first call of the bucket can leave. */
+export function bucketStandstill(bucket: Bucket, now: number): Forecast {
+  const closed: Forecast = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
+  return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket), now));
+}
+
+/** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */
+export function laneStandstill(
+  bucket: Bucket,
+  { position, ofBucket }: { readonly position: LaneAndCap; readonly ofBucket: Forecast },
+  now: number,
+): Forecast {
+  let longest = ofBucket;
+  for (const reason of sleepReasons) {
+    const until = position.lane?.asleep.get(reason);
+    if (until !== undefined)
+      longest = longerOf(longest, { waitMs: until - now, heldBy: heldBySleep[reason] });
+  }
+  return longerOf(longest, placesStandstill(bucket, placesOfLane(position), now));
+}
+
+/** Of equal waits the first. */
+const longerOf = (one: Forecast, other: Forecast): Forecast => (other.waitMs > one.waitMs ? other : one);
+
+/**
+ * While calls of unknown fate hold all places, or may, as other replicas have not told of theirs and nobody will say sooner that there
+ * are none.
+ */
+function placesStandstill({ withheld }: Bucket, places: Places | null, now: number): Forecast {
+  if (places === null) return { waitMs: 0, heldBy: 'serialized' };
+  const { abandoned, maxInFlight } = places;
+  const heldUntil = abandoned[abandoned.length - maxInFlight] ?? now;
+  const withheldUntil = withheld?.what === 'capped_lanes_alone' ? withheld.until : now;
+  return { waitMs: Math.max(0, heldUntil - now, withheldUntil - now), heldBy: 'serialized' };
 }
 
 /** What comes after a standstill adds to it; what takes longer is named. */
@@ -65,28 +97,31 @@ export const afterStandstill = (standstill: Forecast, then: Forecast): Forecast 
   heldBy: then.waitMs > standstill.waitMs ? then.heldBy : standstill.heldBy,
 });
 
-/** The rounds that a lane with a cap takes after a standstill: until then the calls in flight have ended. */
-export const roundsForecast = ({ lane, maxInFlight }: CappedLane, ahead: number): Forecast => ({
-  waitMs: lane === undefined || maxInFlight === null ? 0 : Math.floor(ahead / maxInFlight) * lane.serviceMs,
+/** The rounds that a lane or a bucket with a cap takes after a standstill: until then the calls in flight have ended. */
+export const roundsForecast = ({ maxInFlight, serviceMs }: Places, ahead: number): Forecast => ({
+  waitMs: Math.floor(ahead / maxInFlight) * serviceMs,
   heldBy: 'serialized',
 });
 
 /**
- * A capped lane serves its calls in rounds of `maxInFlight`. A round under way counts as half over. Once it takes longer than
+ * Where there is a cap, calls are served in rounds of `maxInFlight`. A round under way counts as half over. Once it takes longer than
  * usual, it is expected to take as much longer again as it is late already.
  */
-export function serialWaitMs(
-  { lane, maxInFlight, ahead }: CappedLane & { readonly ahead: number },
+export function serialForecast(places: Places, ahead: number, now: number): Forecast {
+  return { waitMs: serialWaitMs(places, ahead, now), heldBy: 'serialized' };
+}
+
+function serialWaitMs(
+  { maxInFlight, inFlight, abandoned, serviceMs, grantedAt }: Places,
+  ahead: number,
   now: number,
 ): number {
-  if (lane === undefined || maxInFlight === null) return 0;
-  const { serviceMs, abandoned } = lane;
-  // Of a lane without a slot see `laneStandstill`.
+  // Without a place see `placesStandstill`.
   if (abandoned.length >= maxInFlight) return 0;
-  const served = lane.inFlight - abandoned.length;
+  const served = inFlight - abandoned.length;
   const rounds = Math.floor((ahead + served) / (maxInFlight - abandoned.length));
   if (rounds < 1) return 0;
-  if (served === 0 || lane.grantedAt === null) return rounds * serviceMs;
-  const underWayMs = Math.max(serviceMs / 2, now - lane.grantedAt - serviceMs);
+  if (served === 0 || grantedAt === null) return rounds * serviceMs;
+  const underWayMs = Math.max(serviceMs / 2, now - grantedAt - serviceMs);
   return underWayMs + (rounds - 1) * serviceMs;
 }

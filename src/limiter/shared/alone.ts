@@ -3,7 +3,7 @@
  * its share of every limit.
  *
  * Owns: the share, what was used. Does not own: when this time begins and ends (`shard.ts`).
- * Keeps: a capped lane waits one lease first, because calls that other replicas were granted may be under way. Beyond that nothing
+ * Keeps: a capped lane or bucket waits one lease first, because calls that other replicas were granted may be under way. Beyond that nothing
  * keeps replicas that are alone from overlapping in one lane.
  */
 import type { Costs, MeterName } from '../../call.ts';
@@ -48,14 +48,15 @@ export class Alone {
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
     this.copy = new Copy({ clock, replica, leaseMs, log, user, state });
-    for (const [bucket, { meters }] of state.buckets) {
+    for (const [bucket, { meters, maxInFlight }] of state.buckets) {
       const inForce: MeterSetting[] = [];
       for (const { name: meter, limit, windowMs, log: counted } of meters.values()) {
         if (limit === null) continue;
         const setting = { meter, limit, windowMs };
         inForce.push(counted === null ? setting : { ...setting, counts: counted.counts });
       }
-      this.#settings.set(bucket, this.#shareOf(inForce, 0));
+      const cap = maxInFlight === null ? {} : { maxInFlightTotal: maxInFlight };
+      this.#settings.set(bucket, this.#shareOf({ meters: inForce, probe: 0, ...cap }));
     }
   }
 
@@ -68,13 +69,13 @@ export class Alone {
   }
 
   /** This replica's share of the limits of a bucket. Responses speak of all replicas together, so they raise none. */
-  settingOf(bucket: BucketKey, { meters, probe }: BucketSetting): BucketSetting {
-    return this.#settings.get(bucket) ?? this.#shareOf(meters, probe);
+  settingOf(bucket: BucketKey, setting: BucketSetting): BucketSetting {
+    return this.#settings.get(bucket) ?? this.#shareOf(setting);
   }
 
   /** The operator has stated these limits now. */
-  reconfigure(bucket: BucketKey, { meters, probe }: BucketSetting): BucketSetting {
-    const setting = this.#shareOf(meters, probe);
+  reconfigure(bucket: BucketKey, stated: BucketSetting): BucketSetting {
+    const setting = this.#shareOf(stated);
     this.#settings.set(bucket, setting);
     return setting;
   }
@@ -110,8 +111,13 @@ export class Alone {
     return all;
   }
 
-  #shareOf(meters: readonly MeterSetting[], probe: number): BucketSetting {
-    const share = meters.map((meter) => ({ ...meter, limit: quotaShare(meter.limit, this.#replicas) }));
-    return { meters: share, learn: false, probe };
+  #shareOf({ meters, probe, maxInFlightTotal }: Omit<BucketSetting, 'learn'>): BucketSetting {
+    const share = (limit: number): number => quotaShare(limit, this.#replicas);
+    return {
+      meters: meters.map((meter) => ({ ...meter, limit: share(meter.limit) })),
+      learn: false,
+      probe,
+      ...(maxInFlightTotal === undefined ? {} : { maxInFlightTotal: share(maxInFlightTotal) }),
+    };
   }
 }

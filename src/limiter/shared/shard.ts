@@ -17,6 +17,7 @@ import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
 import {
   queuedWithoutForecast,
   type Admission,
+  isCapped,
   type AdmissionReply,
   type BucketSnapshot,
   type CeilingEdge,
@@ -205,7 +206,7 @@ export class Shard {
     this.#noteEnded(call, held, settle.settlement);
     const hear = (heard: Heard): void => {
       const isGone = heard !== 'lost' && heard?.kind === 'lease' && !heard.known;
-      if (isGone && call.admission.maxInFlight !== null) this.#parts.onLeaseLost('expired');
+      if (isGone && isCapped(call.admission)) this.#parts.onLeaseLost('expired');
     };
     if (isRequeued(settle.settlement)) return this.#sayReturning(call, settle, hear);
     if (hasLeft) this.#left.delete(grant.lease);
@@ -456,8 +457,8 @@ export class Shard {
 
   #send(call: OwnCall, held: HeldGrant): void {
     const { replicas, onLeaseLost } = this.#parts;
-    const isCapped = call.admission.maxInFlight !== null;
-    if (held.origin.kind === 'alone' && isCapped && replicas() > 1) onLeaseLost('unavailable');
+    if (held.origin.kind === 'alone' && isCapped(call.admission) && replicas() > 1)
+      onLeaseLost('unavailable');
     call.state = { kind: 'sent', held };
     if (call.answer === null) this.#parts.listener.onGrant(held.grant);
     else answer(call, { kind: 'granted', grant: held.grant });
@@ -487,11 +488,11 @@ export class Shard {
     return { call, held: call.state.held, hasLeft: left !== undefined };
   }
 
-  /** Somebody may be waiting for what the end of the call does: its lane has a cap, or it failed, or calls wait, or it may open the bucket. */
+  /** Somebody may be waiting for what the end of the call does: its lane or bucket has a cap, or it failed, or calls wait, or it may open the bucket. */
   #isAwaited({ admission }: OwnCall, { settlement, lesson }: SettleEvent): boolean {
     const bucket = this.#copy.state.buckets.get(admission.bucket);
     const isPlain = settlement.kind === 'succeeded' && (lesson?.feedback.throttle ?? null) === null;
-    return !isPlain || admission.maxInFlight !== null || bucket?.opened !== true || bucket.waiting > 0;
+    return !isPlain || isCapped(admission) || bucket?.opened !== true || bucket.waiting > 0;
   }
 
   #noteEnded({ admission }: OwnCall, { lease, origin }: HeldGrant, settlement: Settlement): void {
@@ -609,7 +610,7 @@ export class Shard {
       else if (remedy.kind === 'take') grants.push({ call, lease: remedy.lease });
       else if (remedy.kind === 'hold') {
         holds.push(call);
-        if (call.admission.maxInFlight !== null && isGrantedByLog(call)) this.#parts.onLeaseLost('epoch');
+        if (isCapped(call.admission) && isGrantedByLog(call)) this.#parts.onLeaseLost('epoch');
       } else if (remedy.kind === 'go on') goOn(call, remedy.lease.token, origin);
       else if (remedy.kind === 'settle again') this.#settleAgain(call, remedy.lease.token);
       else if (remedy.kind === 'wait') {
@@ -699,10 +700,10 @@ export class Shard {
   }
 
   #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
-    const { ticket, bucket, lane, maxInFlight } = admission;
+    const { ticket, bucket, lane } = admission;
     const { token, grantedAt, expiresAt } = lease;
-    // A lane with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
-    const isOfLog = origin.kind === 'alone' && maxInFlight !== null;
+    // A lane or bucket with a cap is not granted anything at the beginning of a time alone: this grant is older, and no guard is there to ask.
+    const isOfLog = origin.kind === 'alone' && isCapped(admission);
     const isLate = isOfLog || isTooLate(this.#copy.log.now() - grantedAt);
     this.#onGrant({ ticket, bucket, lane, lease: token, expiresAt, origin, isLate });
   }

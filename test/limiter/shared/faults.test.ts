@@ -459,6 +459,22 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.leasesLost).toEqual(['unavailable']);
   });
 
+  test('a bucket with a cap waits one lease first, and gives this replica its share of the places', async () => {
+    const setting = { meters: [], learn: true, probe: 0, maxInFlightTotal: 5 };
+    await c.admit('elsewhere', { setting, lane: 'other' });
+    await c.settle('elsewhere');
+    c.end().goAway();
+    for (let n = 0; n < 6; n += 1) await c.admit(`t${n}`, { setting, lane: `l${n % 3}` });
+    await world.pass(leaseMs - 100);
+    expect(c.granted()).toEqual(['elsewhere']);
+    await world.pass(200);
+    // The world has two replicas.
+    expect(c.granted()).toEqual(['elsewhere', 't0', 't1']);
+    await c.settle('t0');
+    await world.pass(50);
+    expect(c.granted()).toEqual(['elsewhere', 't0', 't1', 't2']);
+  });
+
   test('afterwards its calls stand in the log: those under way hold their lanes, those that wait keep their order', async () => {
     await c.admit('before', serial);
     await c.settle('before');

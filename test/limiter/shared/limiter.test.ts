@@ -65,6 +65,30 @@ test('a waiting call is granted when its meter has room again, by a tick of one 
   expect(a.grantOf('two').expiresAt - world.clock.monotonic()).toBeLessThanOrEqual(leaseMs);
 });
 
+test('a bucket with a cap has no more calls in flight than that, over lanes and replicas', async () => {
+  const setting = { meters: [], learn: true, probe: 0, maxInFlightTotal: 2 };
+  await a.admit('one', { setting, lane: 'l1' });
+  await world.pass(5);
+  await b.admit('two', { setting, lane: 'l2' });
+  await world.pass(5);
+  expect(await a.admit('three', { setting, lane: 'l3' })).toMatchObject({
+    kind: 'queued',
+    heldBy: 'serialized',
+  });
+  await b.admit('four', { setting, lane: 'l1' });
+  await world.pass(2_000);
+  expect([a.granted(), b.granted()]).toEqual([['one'], ['two']]);
+  await b.settle('two');
+  await world.pass(50);
+  expect([a.granted(), b.granted()]).toEqual([['one', 'three'], ['two']]);
+  await a.settle('one');
+  await world.pass(50);
+  expect([a.granted(), b.granted()]).toEqual([
+    ['one', 'three'],
+    ['two', 'four'],
+  ]);
+});
+
 test('of several replicas one ticks when a grant is due', async () => {
   const limit = { limit: 2, windowMs: 1_000 };
   await a.admit('one', limit);

@@ -106,6 +106,28 @@ atOrigins('in a new term', (instant) => {
     expect(granted(say(10 + leaseMs, 'r1', tick))).toEqual(['b']);
   });
 
+  test('in a bucket with a cap every lane waits like a lane with one', () => {
+    const { say } = secondTerm(instant, ['r1', 'r2']);
+    const capped = { setting: { ...setting, maxInFlightTotal: 1 } };
+    say(10, 'r1', call('a', capped), call('b', { ...capped, lane: 'other' }), here(2));
+    const then = say(10 + holdMs, 'r1', tick);
+    expect([granted(then), then.nextAt]).toEqual([[], instant(10) + leaseMs]);
+    for (let ms = 2_000; ms < leaseMs; ms += 1_000) expect(granted(say(ms, 'r1', tick))).toEqual([]);
+    expect(granted(say(10 + leaseMs, 'r1', tick))).toEqual(['a']);
+  });
+
+  test('a bucket that loses its cap goes on at once, and one with a cap as soon as the silent replica has said here', () => {
+    for (const losesCap of [true, false]) {
+      const { say } = secondTerm(instant, ['r1', 'r2']);
+      say(10, 'r1', call('a', { setting: { ...setting, maxInFlightTotal: 1 } }), here(2));
+      expect(granted(say(10 + holdMs, 'r1', tick))).toEqual([]);
+      const event = { kind: 'reconfigure', setting, lanes: [] } as const;
+      const change: LogEvent = { kind: 'in', bucket: bucketOf('bucket'), event };
+      const end = losesCap ? say(11 + holdMs, 'r1', change) : say(11 + holdMs, 'r2', here(2));
+      expect(granted(end)).toEqual(['a']);
+    }
+  });
+
   test('a lane that loses its cap goes on at once', () => {
     const { say } = secondTerm(instant, ['r1', 'r2']);
     say(10, 'r1', call('b', serial), here(2));
