@@ -119,8 +119,11 @@ export class Gateway {
     const workspace = settings.workspaces.get(workspaceId);
     const upstream = settings.upstreams.get(upstreamName);
     if (workspace === undefined || upstream === undefined) return noCeilings;
-    const ceiling = ceilingOf(workspace, upstream, settings.privacy.labelKey);
-    const now = await this.#parts.pressure.ceilings(ceiling);
+    const { pressure } = this.#parts;
+    const written = ceilingOf(workspace, upstream, settings.privacy.labelKey);
+    const { yielded } = callSettings(workspace, upstream);
+    const { perMinute, perDay } = yielded !== null && pressure.hasYielded(written.key) ? yielded : written;
+    const now = await pressure.ceilings({ key: written.key, perMinute, perDay });
     const credential = workspace.credentials.get(upstreamName) ?? upstream.credential;
     const account = credential?.quota ?? accountOfWorkspace(workspaceId);
     const [refusing = null] = this.#parts.breakers.observed(upstreamName, account);

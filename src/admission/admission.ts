@@ -10,7 +10,7 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
-import type { CeilingKey } from '../ids.ts';
+import type { BucketKey, CeilingKey } from '../ids.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
@@ -83,13 +83,27 @@ export class AdmissionQueue {
     const lateRefusals = this.#lateRefusals;
     this.#slotsAhead = slotsAhead;
     const slotsBack = new SlotsBack(parts, { registry, rotation });
-    const neighbours = { registry, rotation, edge, slots, slotsAhead, slotsBack, lateRefusals };
+    const present = (request: AdmissionRequest): AdmissionRequest => this.#reconfiguring.present(request);
+    const onAnswer = (bucket: BucketKey): void =>
+      this.#reconfiguring.onAnswer(bucket, { calls: registry.all(), lanes: this.#lanes.all() });
+    const neighbours = {
+      registry,
+      rotation,
+      edge,
+      slots,
+      slotsAhead,
+      slotsBack,
+      lateRefusals,
+      present,
+      onAnswer,
+    };
     this.#gate = new CeilingGate(parts, neighbours);
     ceilings.listen((key) => slotsBack.onSlotBack(key));
   }
 
   /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
-  async enter(request: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
+  async enter(asked: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
+    const request = this.#reconfiguring.present(asked);
     const call = this.#registry.enter(request, clientGone);
     let askedAhead: ReturnType<SlotsAhead['ask']> = null;
     try {

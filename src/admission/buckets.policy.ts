@@ -116,6 +116,8 @@ export function ceilingLimits(
 
 /** What a reload may change of a call that is already in admission. */
 export interface CallSettings extends LaneSetting {
+  /** What holds instead once a response of the bucket has stated a request limit: default ceilings yield. `null` = the same. */
+  readonly yielded: CallSettings | null;
   readonly setting: BucketSetting;
   /** Sends per day that its ceiling allows; `null` = it has none. */
   readonly perDay: number | null;
@@ -135,8 +137,14 @@ export function callSettings(workspace: WorkspaceSettings, upstream: UpstreamSet
 const callSettingsCache = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
 
 function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
-  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
-  return {
+  const ceilings = ceilingLimits(workspace, upstream);
+  const { isDefault } = upstream.limits;
+  const yielded = {
+    perMinute:
+      isDefault.perMinute && !workspace.requestsPerMinute.has(upstream.name) ? null : ceilings.perMinute,
+    perDay: isDefault.perDay && !workspace.requestsPerDay.has(upstream.name) ? null : ceilings.perDay,
+  };
+  const under = ({ perMinute, perDay }: typeof ceilings): Omit<CallSettings, 'yielded'> => ({
     setting: bucketSetting(upstream),
     weight: workspace.weight,
     maxInFlight: upstream.limits.maxInFlight,
@@ -144,5 +152,7 @@ function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSetting
     ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     perMinute,
     perDay,
-  };
+  });
+  const isSame = yielded.perMinute === ceilings.perMinute && yielded.perDay === ceilings.perDay;
+  return { ...under(ceilings), yielded: isSame ? null : { ...under(yielded), yielded: null } };
 }

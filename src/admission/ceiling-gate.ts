@@ -20,6 +20,7 @@ import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { SlotsAhead } from './slots-ahead.ts';
 import type { SlotsBack } from './slots-back.ts';
+import type { AdmissionRequest } from './ticket.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** Why a ticket goes back to its lane. */
@@ -33,6 +34,9 @@ export interface GateNeighbours {
   readonly rotation: LaneRotation;
   readonly edge: CeilingEdge;
   readonly lateRefusals: LateRefusals;
+  /** The request as default ceilings let it go now (`reconfigure.ts`). */
+  readonly present: (request: AdmissionRequest) => AdmissionRequest;
+  readonly onAnswer: LeaseParts['onAnswer'];
 }
 
 /** How long a lane pauses whose grants keep being returned: by then all of them are returned. Milliseconds. */
@@ -48,7 +52,8 @@ export class CeilingGate {
     this.#parts = parts;
     this.#slots = neighbours.slots;
     this.#neighbours = neighbours;
-    this.#leaseParts = { ...parts, lateRefusals: neighbours.lateRefusals };
+    const { lateRefusals, onAnswer } = neighbours;
+    this.#leaseParts = { ...parts, lateRefusals, onAnswer };
   }
 
   /** The limiter granted a queued ticket; its call may have ended meanwhile. */
@@ -68,6 +73,7 @@ export class CeilingGate {
       return this.#drop(grant);
     }
     const { gate } = call.lane;
+    call.request = this.#neighbours.present(call.request);
     applyLimits(call.lane, call.request.admission.ceilingTag);
     const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`

@@ -5,7 +5,7 @@
  * Keeps: a lease is settled once (8); a call that was not sent gives its slot back (9).
  */
 import type { CeilingState } from '../limiter/ceilings.ts';
-import type { Grant, Lesson, Settlement } from '../limiter/limiter.ts';
+import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { TakenSlot } from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
 import { onSlotBack } from './lanes.ts';
@@ -21,6 +21,8 @@ export interface GrantedCall {
 
 export interface LeaseParts extends AdmissionParts {
   readonly lateRefusals: LateRefusals;
+  /** The limiter has learned from a response of a call whose default ceilings may yield. */
+  readonly onAnswer: (bucket: BucketKey) => void;
 }
 
 export class AdmittedLease implements Lease {
@@ -46,8 +48,13 @@ export class AdmittedLease implements Lease {
   }
 
   learn(lesson: Lesson): void {
-    const { background, limiter } = this.#parts;
-    if (!this.#isSettled) background(limiter.learn(this.grant, lesson));
+    if (!this.#isSettled) this.#learned(this.#parts.limiter.learn(this.grant, lesson));
+  }
+
+  #learned(work: Promise<void>): void {
+    const { background, onAnswer } = this.#parts;
+    const mayYield = this.#call.request.yielded !== null;
+    background(mayYield ? work.then(() => onAnswer(this.grant.bucket)) : work);
   }
 
   settle(settlement: Settlement, lesson: Lesson | null): void {
@@ -64,7 +71,7 @@ export class AdmittedLease implements Lease {
       background(ceilings.giveSlotBack(ceiling, reply.slot));
       onSlotBack(call.lane);
     }
-    background(limiter.settle(grant, settlement, lesson));
+    this.#learned(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
     if (stillMs > 0) lateRefusals.onStandstill(grant.bucket, grant.lane, stillMs);
     const points = lesson?.feedback.requestedCost ?? null;

@@ -54,7 +54,45 @@ export class Reconfiguring {
   }
 
   /** Returns the calls whose settings changed. Lanes without calls follow, those of an earlier reload among them. */
-  reconfigure({ calls, lanes }: Known, settingsOf: SettingsOf): readonly QueuedCall[] {
+  reconfigure({ calls, lanes }: Known, reloaded: SettingsOf): readonly QueuedCall[] {
+    const settingsOf: SettingsOf = (request) => {
+      const settings = reloaded(request);
+      return settings === null ? null : this.#present(settings, request);
+    };
+    const changed = this.#change(calls, settingsOf);
+    this.#cancel();
+    this.#lanes = [...lanes].values();
+    this.#step(settingsOf);
+    return changed;
+  }
+
+  /** The request as default ceilings let it go: without them where a response of its bucket has stated a limit. */
+  present(request: AdmissionRequest): AdmissionRequest {
+    const { yielded, admission } = request;
+    return yielded !== null && this.#parts.limiter.statesRequests(admission.bucket)
+      ? withSettings(request, yielded)
+      : request;
+  }
+
+  /** A response may have stated a limit of the bucket: default ceilings hold none of these calls any more then. */
+  onAnswer(bucket: BucketKey, { calls, lanes }: Known): void {
+    if (!this.#parts.limiter.statesRequests(bucket)) return;
+    let isNew = false;
+    for (const lane of lanes) {
+      if (lane.bucket !== bucket || lane.latest.yielded === null) continue;
+      lane.latest = this.present(lane.latest);
+      isNew = true;
+    }
+    if (isNew)
+      this.#change(calls, ({ admission, yielded }) => (admission.bucket === bucket ? yielded : null));
+  }
+
+  #present(settings: CallSettings, { admission }: AdmissionRequest): CallSettings {
+    const { yielded } = settings;
+    return yielded !== null && this.#parts.limiter.statesRequests(admission.bucket) ? yielded : settings;
+  }
+
+  #change(calls: Iterable<QueuedCall>, settingsOf: SettingsOf): readonly QueuedCall[] {
     const changes: BucketChanges = new Map();
     const changed: QueuedCall[] = [];
     for (const call of calls) {
@@ -67,9 +105,6 @@ export class Reconfiguring {
       note(changes, call.request);
     }
     this.#report(changes);
-    this.#cancel();
-    this.#lanes = [...lanes].values();
-    this.#step(settingsOf);
     return changed;
   }
 
@@ -116,9 +151,10 @@ const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolea
   admission.maxQueued === settings.maxQueued;
 
 function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
-  const { setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay } = settings;
+  const { setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay, yielded } = settings;
   return {
     ...request,
+    yielded,
     admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
     ceiling: { key: request.ceiling.key, perMinute, perDay },
   };

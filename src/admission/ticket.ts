@@ -2,6 +2,7 @@
  * What admission takes and returns: the request to admit a call; the call's ticket, which lives from the first wait to the last
  * resend and does all waiting of the journey; and the lease, which permits one sending. Types only.
  */
+import type { CallSettings } from './buckets.policy.ts';
 import type { BreakerSubject } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
 import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
@@ -12,6 +13,8 @@ export interface AdmissionRequest {
   /** When this process received the call, monotonic milliseconds. It determines the call's position in its lane. */
   readonly arrivedAt: number;
   readonly ceiling: CeilingRef;
+  /** As in {@link CallSettings}. */
+  readonly yielded: CallSettings | null;
   /** In this process only: a reload finds the call's new settings by it and by the upstream of `subject`. */
   readonly workspaceId: string;
   /** Where the call goes. Finds the breakers that concern it. */

@@ -53,7 +53,7 @@ function refuseGivenTwice<Key extends string>(
 
 const limits = section({
   requestsPerMinute: limit(
-    'Calls per 60 s: fills the bucket’s request meter and is the default ceiling of each workspace. Default: language-model 500, commerce 40, generic none.',
+    'Calls per 60 s: fills the bucket’s request meter and is the default ceiling of each workspace. Default, until a response states a limit: language-model 500, commerce 40, generic none.',
   ),
   requestsPerDay: limit('Calls per 24 h, same roles. Default: language-model 10000, others none.'),
   tokensPerMinute: limit('Tokens per 60 s (language-model). Default: learned from the responses.'),
@@ -266,6 +266,8 @@ function settleLimits(written: UpstreamInput, server: ServerInput, spoken: Built
   };
   return {
     ...stated,
+    /** Whether a limit is the kind's and nobody wrote it: it yields, as a ceiling, to what the upstream states. */
+    isDefault: { perMinute: own.requestsPerMinute === undefined, perDay: own.requestsPerDay === undefined },
     /** Commerce REST leaky bucket. */
     bucket: {
       capacity,

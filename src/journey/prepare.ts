@@ -130,7 +130,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued } = callSettings(
+  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = callSettings(
     workspace,
     upstream,
   );
@@ -162,6 +162,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     },
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
+    yielded,
     workspaceId: workspace.id,
     subject: {
       upstream: upstream.name,

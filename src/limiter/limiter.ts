@@ -243,6 +243,8 @@ export interface Limiter {
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
   /** Current expected wait of a ticket that already waits; `null` if it does not wait. */
   forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null>;
+  /** Whether a response of the bucket has stated how many requests its upstream allows. */
+  statesRequests(bucket: BucketKey): boolean;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

@@ -8,13 +8,21 @@ import { LastBuckets, nextSlotMs } from '../activity/next-slot.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import type { Clock } from '../clock.ts';
-import { ceilingWindowMs, type CeilingRef, type Ceilings, type CeilingState } from '../limiter/ceilings.ts';
+import {
+  ceilingWindowMs,
+  type CeilingKey,
+  type CeilingRef,
+  type Ceilings,
+  type CeilingState,
+} from '../limiter/ceilings.ts';
 import type { BucketKey, BucketSnapshot, Limiter } from '../limiter/limiter.ts';
 import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
 export interface Pressure {
   /** State of one ceiling, now. */
   ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>>;
+  /** Whether every bucket that calls under this ceiling used here has stated limits, to which a default ceiling yields. */
+  hasYielded(ceiling: CeilingKey): boolean;
   /** Buckets that calls to this upstream named. */
   bucketsOf(upstream: string): readonly BucketKey[];
   /** Buckets touched by this replica. */
@@ -27,7 +35,7 @@ export const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlot
 
 export function createPressure(parts: {
   readonly clock: Clock;
-  readonly limiter: Pick<Limiter, 'snapshot'>;
+  readonly limiter: Pick<Limiter, 'snapshot' | 'statesRequests'>;
   readonly ceilings: Ceilings;
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }): Pressure {
@@ -45,6 +53,10 @@ export function createPressure(parts: {
         perDay: shown(perDay),
         nextSlotMs: nextSlotMs(hold?.waitMs ?? null, lastBuckets.of(ceiling.key)),
       };
+    },
+    hasYielded(key) {
+      const lanes = [...admission.lanes()].filter(({ ceiling }) => ceiling === key);
+      return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesRequests(bucket));
     },
     bucketsOf: (upstream) => [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
     ceilingsUsed() {

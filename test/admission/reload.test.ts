@@ -4,6 +4,7 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
+import { ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
@@ -477,4 +478,59 @@ test('a reload of very many lanes without calls reports a few buckets at a time,
   expect([...reported.values()].filter((setting) => setting !== second)).toEqual([]);
   expect(Math.max(...perInstant.values())).toBeLessThanOrEqual(64);
   await limiter.close();
+});
+
+describe('a default ceiling', () => {
+  const stating = (meter: 'requests' | 'tokens') => ({
+    feedback: {
+      meters: [{ meter, limit: 1_000, windowMs: 60_000, level: { lowest: 1, highest: 1 } }],
+      throttle: null,
+    },
+    sentAgoMs: 1,
+    headAgoMs: 0,
+  });
+  const ids = names(4);
+
+  test('yields as soon as a response of the bucket states how many requests are allowed, for waiting and for new calls', async () => {
+    const { enter, pass, leases, story, ceilings } = world();
+    for (const id of ids) enter(id, { perMinute: 2, perDay: 100, isDefault: true });
+    enter('elsewhere', { perMinute: 2, perDay: 100, isDefault: true, bucket: 'other' });
+    await pass(1_000);
+    expect(story).toEqual(['c0', 'c1']);
+    leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating('requests'));
+    await pass(0);
+    enter('new', { perMinute: 2, perDay: 100, isDefault: true });
+    await pass(100);
+    expect(story).toEqual([...ids, 'new']);
+    expect(leases.get('new')?.ceiling).toBeNull();
+    expect(await ceilings.state({ key: ceilingKey('w'), perMinute: 2, perDay: null })).toMatchObject({
+      remaining: 0,
+    });
+  });
+
+  test('holds while responses state something else, and one that was written holds whatever they state', async () => {
+    for (const [meter, isDefault] of [
+      ['tokens', true],
+      ['requests', false],
+    ] as const) {
+      const { enter, pass, leases, story } = world();
+      for (const id of ids) enter(id, { perMinute: 2, isDefault });
+      await pass(1_000);
+      leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating(meter));
+      await pass(50_000);
+      expect(story).toEqual(['c0', 'c1']);
+    }
+  });
+
+  test('does not come back with a reload', async () => {
+    const { enter, pass, leases, story, reload } = world();
+    enter('c0', { perMinute: 2, isDefault: true });
+    await pass(100);
+    leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating('requests'));
+    await pass(100);
+    for (const id of ids.slice(1)) enter(id, { perMinute: 2, isDefault: true, maxInFlight: 1 });
+    reload({ perMinute: 2, maxInFlight: null, yielded: settingsOf(callOf(new FakeClock(), 'x')[0], {}) });
+    await pass(1_000);
+    expect(story).toEqual(ids);
+  });
 });

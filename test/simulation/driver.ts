@@ -118,6 +118,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         ceilingTag,
       },
       ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
+      yielded: null,
       arrivedAt: scene.ownTime(),
       workspaceId: call.workspace.name,
       subject: { upstream: 'upstream', credential: '', host: '', model: null, operation: '' },

@@ -234,6 +234,7 @@ export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings
     ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
     perMinute,
     perDay,
+    yielded: null,
   };
 });
 

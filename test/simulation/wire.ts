@@ -123,6 +123,7 @@ export function wiredLimiter(
         return limiter().cancel(bucket, ticket);
       }),
     forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
+    statesRequests: (bucket) => limiter().statesRequests(bucket),
     snapshot: () => limiter().snapshot(),
     close: async () => {},
   };

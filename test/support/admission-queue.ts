@@ -13,6 +13,8 @@ import { admission, type AdmissionOptions } from './admission.ts';
 export interface CallOptions extends AdmissionOptions {
   readonly perMinute?: number | null;
   readonly perDay?: number | null;
+  /** The ceilings are defaults, and yield to what the upstream states. */
+  readonly isDefault?: boolean;
   /** Names the ceiling. */
   readonly workspace?: string;
   /** How long the call may wait, milliseconds. */
@@ -27,7 +29,8 @@ export type Entering = Parameters<AdmissionQueue['enter']>;
 
 /** A call that arrives now, to be entered. */
 export function callOf(clock: Clock, ticket: string, options: CallOptions = {}): Entering {
-  const { perMinute = null, perDay = null, workspace = 'w', maxWaitIfAskedMs = 600_000, ...more } = options;
+  const { perMinute = null, perDay = null, workspace = 'w', maxWaitIfAskedMs = 600_000 } = options;
+  const { isDefault = false, ...more } = options;
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = options.arrivedAt ?? clock.monotonic();
   const request: AdmissionRequest = {
@@ -39,13 +42,15 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
     }),
     arrivedAt,
     ceiling: { key: ceilingKey(workspace), perMinute, perDay },
+    yielded: null,
     workspaceId: workspace,
     subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
     maxWaitMs: options.maxWaitMs ?? 45_000,
     maxWaitIfAskedMs,
     stillValid,
   };
-  return [request, clientGone];
+  const yielded = isDefault ? settingsOf(request, { perMinute: null, perDay: null }) : null;
+  return [{ ...request, yielded }, clientGone];
 }
 
 /** What a reload says of a call: everything as it was, but for `changes`. */
@@ -60,6 +65,7 @@ export function settingsOf(
     weight,
     maxInFlight,
     maxQueued,
+    yielded: null,
     ...changes,
     perMinute,
     perDay,

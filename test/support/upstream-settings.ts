@@ -38,6 +38,7 @@ export const unstatedLimits: UpstreamLimits = {
   ...defaultWaits,
   learn: true,
   probe: 1,
+  isDefault: { perMinute: false, perDay: false },
 };
 
 export function upstreamSettings(

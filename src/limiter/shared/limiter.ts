@@ -96,6 +96,10 @@ export class SharedLimiter implements Limiter {
     return this.#known(bucket)?.forecast(bucket, ticket) ?? null;
   }
 
+  statesRequests(bucket: BucketKey): boolean {
+    return this.#known(bucket)?.statesRequests(bucket) ?? false;
+  }
+
   snapshot(): readonly BucketSnapshot[] {
     return [...this.#shards.values()].flatMap((shard) => shard.snapshot(this.#buckets));
   }

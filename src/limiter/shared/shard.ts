@@ -277,6 +277,12 @@ export class Shard {
     return known === undefined ? null : forecast(known, ticket, log.now());
   }
 
+  statesRequests(bucket: BucketKey): boolean {
+    for (const [meter, { reported }] of this.#copy.state.buckets.get(bucket)?.meters ?? [])
+      if (reported !== null && meter.startsWith('requests')) return true;
+    return false;
+  }
+
   /** The state of those of these buckets that the log has. What waits and what is in flight are calls of this replica. */
   snapshot(buckets: ReadonlySet<BucketKey>): readonly BucketSnapshot[] {
     const { state, log } = this.#copy;
