@@ -37,7 +37,7 @@ const maxBareRatio = 1.5;
 const ownGrowthBytes = 32 * 1_048_576;
 /** For slow reads, of which a bare server has nothing to hold: at most this while they are held, and this in all. Bytes. */
 const ofReads = { held: 32 * 1_048_576, base: 96 * 1_048_576, each: 256 * 1_024 };
-/** The limits that end them: 20 s for a head, 60 s for a request, and `timeouts.totalSeconds` for a response. */
+/** The limits that end them: 20 s for a head, 1 KiB a second for a request, and `timeouts.totalSeconds` for a response. */
 const responseSeconds = 20;
 
 interface Pair {

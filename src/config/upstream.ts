@@ -131,7 +131,7 @@ export const upstream = section({
       .optional()
       .describe('From sending to the response’s head. Default 300, commerce 60.'),
     idleSeconds: seconds.default(300).describe('Longest silence inside a response.'),
-    totalSeconds: seconds.default(900).describe('One whole exchange.'),
+    totalSeconds: seconds.default(3_600).describe('One whole exchange, however fast it moves.'),
   }).prefault({}),
   keepAliveComments: seconds
     .optional()

@@ -7,7 +7,7 @@
  */
 import type { IncomingMessage } from 'node:http';
 import type { CallBody } from '../call.ts';
-import type { Clock } from '../clock.ts';
+import type { CancelTimer, Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { OpenCall } from './connections.ts';
 
@@ -107,10 +107,13 @@ export function headBytes({ url = '', rawHeaders }: Pick<IncomingMessage, 'url' 
 export const announcesBody = (request: IncomingMessage): boolean =>
   request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
 
+/** A body of which fewer bytes come within this time is given up: slower than 1 KiB a second. */
+const leastSpeed = { bytes: 30 * 1024, withinMs: 30_000 } as const;
+
 /** What all readers share. */
 export interface BodyReaderParts {
   readonly bounds: BodyBounds;
-  readonly clock: Pick<Clock, 'monotonic'>;
+  readonly clock: Pick<Clock, 'monotonic' | 'after'>;
   /** True when the client sent `Expect: 100-continue` and waits for our word. */
   readonly awaitsContinue: (open: OpenCall) => boolean;
 }
@@ -190,16 +193,29 @@ export class BodyReader {
     const { request, gone: clientGone } = this.#open;
     const chunks: Buffer[] = [];
     return new Promise((resolve, reject) => {
+      let cancelWatch: CancelTimer = () => {};
+      const watch = (before: number): void => {
+        cancelWatch = this.#parts.clock.after(leastSpeed.withinMs, () => {
+          if (this.#taken - before >= leastSpeed.bytes) return watch(this.#taken);
+          refuse(
+            new Refusal('request_invalid', { status: 408, detail: 'The request did not arrive in time.' }),
+          );
+        });
+      };
+      // Most bodies are complete in this turn.
+      const watching = setImmediate(() => watch(this.#taken));
       const stop = (): void => {
+        clearImmediate(watching);
+        cancelWatch();
         request.off('data', onData).off('end', onEnd);
         clientGone.removeEventListener('abort', onGone);
       };
       const onData = (chunk: Buffer): void => {
         const refusal = this.#keep(chunk.length, owner);
-        if (refusal === null) {
-          chunks.push(chunk);
-          return;
-        }
+        if (refusal === null) chunks.push(chunk);
+        else refuse(refusal);
+      };
+      const refuse = (refusal: Refusal): void => {
         stop();
         request.pause();
         reject(refusal);

@@ -66,11 +66,11 @@ export interface DataServerStats {
   readonly overloadRefusals: number;
 }
 
-/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads and bodies end in 408. */
+/** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`body.ts` asks for a least speed). */
 const parserLimits = {
   maxHeaderSize: 16_384,
   headersTimeout: 20_000,
-  requestTimeout: 60_000,
+  requestTimeout: 900_000,
   connectionsCheckingInterval: 5_000,
 };
 const maxFields = 1_000;

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { Refusal } from '../../src/errors.ts';
 import type { Call } from '../../src/call.ts';
+import { FakeClock } from '../support/fake-clock.ts';
 import { readResponses } from '../support/raw-client.ts';
 import {
   later,
@@ -327,4 +328,26 @@ describe('Expect: 100-continue', () => {
     await raw.send('POST /proxy HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc');
     expect((await raw.closed).bytes.toString()).toMatch(/^HTTP\/1\.1 200 [^]*abc$/);
   });
+});
+
+test('a body may take as long as it moves, and is given up when it hardly does', async () => {
+  const clock = new FakeClock();
+  const pass = (ms: number) => clock.run(clock.monotonic() + ms);
+  const settings = { ...serverSettings, maxBodyBytes: 1_000_000, maxHeldBytes: 2_000_000 };
+  const { client, data } = await startDataServer(echo, { clock, settings });
+  const raw = await client();
+  const part = 'x'.repeat(31 * 1024);
+  await raw.send(withLength(5 * part.length + 2));
+  await settled(() => clock.timers > 0);
+  for (let sent = 1; sent <= 5; sent += 1) {
+    await raw.send(part);
+    await settled(() => data.stats().heldBodyBytes === sent * part.length);
+    await pass(30_000);
+  }
+  await raw.send('x');
+  await settled(() => data.stats().heldBodyBytes === 5 * part.length + 1);
+  expect(raw.received()).toHaveLength(0);
+  await pass(30_000);
+  const [response] = await raw.responses(1);
+  expect([response?.status, response?.field('sluice-error')]).toEqual([408, 'request_invalid']);
 });
