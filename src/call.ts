@@ -3,6 +3,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
+import type { HeldBy } from './errors.ts';
 import type { ProviderError } from './provider-error.policy.ts';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
@@ -213,11 +214,22 @@ export interface UpstreamResponse {
   readonly body: Readable;
 }
 
-/** Counters that the client gets in `Sluice-Admission`. */
+/** What a call waits for. The line alone is no cause: calls in it wait for what its first call waits for. */
+export type WaitCause = Exclude<HeldBy, 'queue'>;
+
+/** What held a call, and for how many milliseconds. */
+export interface HeldTime {
+  readonly cause: WaitCause;
+  readonly ms: number;
+}
+
+/** What the client gets in `Sluice-Admission`. */
 export interface AdmissionRecord {
   readonly waitedMs: number;
   readonly attempts: number;
   readonly absorbed: number;
+  /** What held the call in its lane, longest first; empty = nothing did. Their sum is `waitedMs`, but for parts of milliseconds. */
+  readonly held: readonly HeldTime[];
 }
 
 /** The workspace ceiling as the client gets it (`RateLimit-Policy`, `RateLimit`). */

@@ -136,6 +136,7 @@ export class Pipeline {
       }
     } catch (thrown) {
       const failure = checks.reasonOf(thrown);
+      prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {
         const ceiling = await this.#parts.ceilings.state(prepared.request.ceiling);
@@ -162,4 +163,5 @@ const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): Admi
   waitedMs: ticket?.waitedMs() ?? 0,
   attempts,
   absorbed,
+  held: ticket?.held() ?? [],
 });

@@ -63,7 +63,9 @@ const problem: Json = {
 const field = (description: string, schema: Json = { type: 'string' }): Json => ({ description, schema });
 const responseFields: Json = {
   'Sluice-Request-Id': field('Id of this call, also in logs and traces.'),
-  'Sluice-Admission': field('waited=<ms>, attempts=<n>, absorbed=<throttled responses absorbed>'),
+  'Sluice-Admission': field(
+    'waited=<ms>, attempts=<n>, absorbed=<throttled responses absorbed> and, where something held the call, held=(requests;ms=1200 ceiling_minute;ms=300): what, longest first.',
+  ),
   'RateLimit-Policy': field('The workspace ceiling on this upstream.'),
   RateLimit: field('What is left under it.'),
 };

@@ -31,6 +31,7 @@ import { Reconfiguring } from './reconfigure.ts';
 import { SlotsAhead } from './slots-ahead.ts';
 import { SlotsBack } from './slots-back.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
+import { WaitCauses } from './wait-causes.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
 /** What the queue is built of; {@link AdmissionParts}, which its own parts share, follows from it. */
@@ -52,6 +53,7 @@ export class AdmissionQueue {
   readonly #parts: AdmissionParts;
   readonly #registry: WaitRegistry;
   readonly #lateRefusals: LateRefusals;
+  readonly #causes: WaitCauses;
   readonly #arrivingCalls: ArrivingCallCheck;
   readonly #reconfiguring: Reconfiguring;
   readonly #slotsAhead: SlotsAhead;
@@ -62,7 +64,10 @@ export class AdmissionQueue {
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
     onGrant: (grant) => this.#gate.onGrant(grant),
-    onClosed: (bucket, closedMs) => this.#lateRefusals.onStandstill(bucket, null, closedMs),
+    onClosed: (bucket, closedMs) => {
+      this.#causes.onClosed(bucket);
+      this.#lateRefusals.onStandstill(bucket, null, closedMs);
+    },
   };
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
@@ -70,11 +75,13 @@ export class AdmissionQueue {
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
     const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, joinedBucketOf, background };
     this.#lanes = new Lanes(clock);
-    const registry = new WaitRegistry(parts, this.#lanes);
+    const causes = new WaitCauses(parts);
+    const registry = new WaitRegistry(parts, this.#lanes, causes);
     const rotation = new LaneRotation(clock, registry);
     const edge = new CeilingEdge(parts, rotation);
     this.#parts = parts;
     this.#registry = registry;
+    this.#causes = causes;
     this.#reconfiguring = new Reconfiguring(parts);
     this.#lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#lateRefusals);
@@ -96,6 +103,7 @@ export class AdmissionQueue {
       lateRefusals,
       present,
       onAnswer,
+      causes,
     };
     this.#gate = new CeilingGate(parts, neighbours);
     ceilings.listen((key) => slotsBack.onSlotBack(key));

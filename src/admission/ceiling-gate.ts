@@ -21,6 +21,7 @@ import type { QueuedCall } from './queued-call.ts';
 import type { SlotsAhead } from './slots-ahead.ts';
 import type { SlotsBack } from './slots-back.ts';
 import type { AdmissionRequest } from './ticket.ts';
+import type { WaitCauses } from './wait-causes.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** Why a ticket goes back to its lane. */
@@ -37,6 +38,7 @@ export interface GateNeighbours {
   /** The request as default ceilings let it go now (`reconfigure.ts`). */
   readonly present: (request: AdmissionRequest) => AdmissionRequest;
   readonly onAnswer: LeaseParts['onAnswer'];
+  readonly causes: WaitCauses;
 }
 
 /** How long a lane pauses whose grants keep being returned: by then all of them are returned. Milliseconds. */
@@ -198,7 +200,10 @@ export class CeilingGate {
     }
     const { gate } = call.lane;
     const { asleep } = gate;
-    this.#neighbours.edge.onRefused(call.lane);
+    const { edge, causes } = this.#neighbours;
+    edge.onRefused(call.lane);
+    if (call.isWaiting) causes.begins(call);
+    causes.onEvent(call.lane);
     const heard = (): void => {
       if (why === 'no slot') gate.reported = asleep;
       call.sleepAtPosition = asleep;

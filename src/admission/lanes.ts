@@ -1,6 +1,6 @@
 /**
- * What this process knows of each lane: plain data in four parts, each written by one owner (`ceiling-gate.ts`,
- * `ceiling-edge.ts`, `lane-rotation.ts`, `slots-ahead.ts`), and the registry that finds it by bucket and lane.
+ * What this process knows of each lane: plain data in five parts, each written by one owner (`ceiling-gate.ts`,
+ * `ceiling-edge.ts`, `lane-rotation.ts`, `slots-ahead.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
  *
  * Does not own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
  */
@@ -9,6 +9,7 @@ import type { CeilingKey } from '../ids.ts';
 import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, BucketLane } from './ticket.ts';
+import { emptyTimeline, type CauseTimeline } from './wait-causes.policy.ts';
 
 /** Lanes unused for this long are forgotten when there are more than `maxLanes`. Milliseconds. */
 const retentionMs = 120_000;
@@ -64,6 +65,13 @@ type AskingAhead =
   /** A call has asked ahead; the bucket has not replied yet. */
   | { readonly kind: 'asked' };
 
+/** What holds the lane. */
+interface CausesState {
+  timeline: CauseTimeline;
+  /** Calls that wait and have no grant under way from the start. */
+  calls: number;
+}
+
 /** How full the ceiling of a lane was when it last asked for a slot. */
 export interface CeilingUse {
   /** Used shares, 0 to 1; `null` = there is no such ceiling. */
@@ -90,6 +98,7 @@ export interface LaneView {
   readonly gate: GateState;
   readonly edge: EdgeState;
   readonly rotation: RotationState;
+  readonly causes: CausesState;
   askingAhead: AskingAhead;
   /** `null` = it never asked. */
   ceilingUse: CeilingUse | null;
@@ -148,6 +157,7 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
+  causes: { timeline: emptyTimeline, calls: 0 },
   askingAhead: { kind: 'unlikely' },
   ceilingUse: null,
 });

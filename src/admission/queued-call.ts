@@ -9,12 +9,14 @@
  * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
 import type { CallSignal } from '../call-abort.ts';
+import type { HeldTime } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { refused, type Ending } from './ending.ts';
 import type { CeilingSleep, LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
 import type { AdmissionRequest, Lease, Ticket } from './ticket.ts';
+import { heldTimes, type CallHeld } from './wait-causes.policy.ts';
 
 export type CallState =
   /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
@@ -74,6 +76,8 @@ export class QueuedCall implements Ticket {
   sleepAtPosition: CeilingSleep | null;
   /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
   slotGivenBackAt: number | null = null;
+  /** What has held it (`wait-causes.ts`); `null` = it never waited without a grant. */
+  heldSoFar: CallHeld | null = null;
   #state: CallState = { kind: 'entering' };
   #onCallerWaits: (() => void) | null = null;
   #waitedMs = 0;
@@ -133,6 +137,10 @@ export class QueuedCall implements Ticket {
 
   waitedMs(): number {
     return this.#waitedMs;
+  }
+
+  held(): readonly HeldTime[] {
+    return heldTimes(this.heldSoFar, this.#waitedMs);
   }
 
   leave(): void {

@@ -3,7 +3,7 @@
  * resend and does all waiting of the journey; and the lease, which permits one sending. Types only.
  */
 import type { CallSettings } from './buckets.policy.ts';
-import type { BreakerSubject } from '../call.ts';
+import type { BreakerSubject, HeldTime } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
 import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 
@@ -64,6 +64,8 @@ export interface Ticket {
   ensureTimeLeft(ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
+  /** What held the call in the waits that are over, longest first; empty = nothing did. */
+  held(): readonly HeldTime[];
   /** Ends the call in admission: it is in no lane afterwards. The journey calls this on every path. */
   leave(): void;
 }

@@ -16,18 +16,21 @@ import type { CeilingKey, TicketId } from '../ids.ts';
 import { QueuedCall, type CallKeeper, type Waiting } from './queued-call.ts';
 import { expired, waitTooLong, type Hold } from './refusals.ts';
 import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
+import type { WaitCauses } from './wait-causes.ts';
 
 export class WaitRegistry implements CallKeeper {
   /** A call has left; none waits under its ceiling now. */
   onNoneWaiting: (ceiling: CeilingKey) => void = () => {};
   readonly #parts: AdmissionParts;
   readonly #lanes: Lanes;
+  readonly #causes: WaitCauses;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
 
-  constructor(parts: AdmissionParts, lanes: Lanes) {
+  constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses) {
     this.#parts = parts;
     this.#lanes = lanes;
+    this.#causes = causes;
   }
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
@@ -78,6 +81,8 @@ export class WaitRegistry implements CallKeeper {
       const cancelDeadline = this.#parts.clock.after(call.deadline - since, () => this.#expire(call));
       call.become({ kind: 'waiting', since, resolve, reject, cancelDeadline });
       this.#queues.add(call);
+      // A call that has a grant waits for its slot of the ceiling; if there is none, it begins to be held then.
+      if (!call.asksForSlot) this.#causes.begins(call);
       const stop =
         call.reasonToStop(since) ?? (before.kind === 'sent' ? this.#lateForCeiling(call, since) : null);
       if (stop !== null) this.end(call, stop);
@@ -91,6 +96,7 @@ export class WaitRegistry implements CallKeeper {
     if (state.kind !== 'waiting') return false;
     this.#stopWaiting(call, state);
     call.become({ kind: 'sent', ticketEnded: false });
+    this.#causes.onEvent(call.lane);
     this.#noteLeft(call);
     state.resolve(lease);
     return true;
@@ -115,6 +121,7 @@ export class WaitRegistry implements CallKeeper {
   #transfer(call: QueuedCall, to: BucketLane): void {
     const { admission } = call.request;
     this.#queues.remove(call);
+    this.#causes.ends(call);
     call.lane.calls -= 1;
     call.asksForSlot = false;
     call.request = { ...call.request, admission: { ...admission, ...to } };
@@ -122,6 +129,7 @@ export class WaitRegistry implements CallKeeper {
     call.lane.calls += 1;
     applyLimits(call.lane, admission.ceilingTag);
     this.#queues.add(call);
+    this.#causes.begins(call);
   }
 
   /** Ends the call in admission, and rejects its waiting caller. A second `end` of the same call does nothing. */
@@ -141,6 +149,7 @@ export class WaitRegistry implements CallKeeper {
   #stopWaiting(call: QueuedCall, { cancelDeadline }: Waiting): void {
     cancelDeadline();
     this.#queues.remove(call);
+    this.#causes.ends(call);
   }
 
   #noteLeft({ request: { ceiling } }: QueuedCall): void {

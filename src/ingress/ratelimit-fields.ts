@@ -12,9 +12,13 @@ const maxInteger = 999_999_999_999_999;
 
 const whole = (value: number): number => (Number.isNaN(value) ? 0 : Math.min(maxInteger, Math.max(0, value)));
 
-/** `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`. */
-export const admissionField = ({ waitedMs, attempts, absorbed }: AdmissionRecord): string =>
-  `waited=${Math.round(whole(waitedMs))}, attempts=${Math.round(whole(attempts))}, absorbed=${Math.round(whole(absorbed))}`;
+/** `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>` and, where something held the call, `held=(<cause>;ms=<n> …)`. */
+export function admissionField({ waitedMs, attempts, absorbed, held }: AdmissionRecord): string {
+  const counters = `waited=${Math.round(whole(waitedMs))}, attempts=${Math.round(whole(attempts))}, absorbed=${Math.round(whole(absorbed))}`;
+  if (held.length === 0) return counters;
+  const causes = held.map(({ cause, ms }) => `${cause};ms=${Math.round(whole(ms))}`);
+  return `${counters}, held=(${causes.join(' ')})`;
+}
 
 /** `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers): `"workspace";q=500;w=60`. */
 export const rateLimitPolicyField = ({ limit, windowSeconds }: RateLimitState): string =>

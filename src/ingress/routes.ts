@@ -23,7 +23,7 @@ const jsonOutcome = (json: Buffer): Outcome => ({
   throttled: false,
   fields: ['Content-Type', 'application/json', 'Cache-Control', 'no-store'],
   body: json,
-  record: { waitedMs: 0, attempts: 0, absorbed: 0 },
+  record: { waitedMs: 0, attempts: 0, absorbed: 0, held: [] },
   rateLimit: null,
   shouldRetry: null,
   onEnd: () => {},

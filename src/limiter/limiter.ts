@@ -245,6 +245,11 @@ export interface Limiter {
   forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null>;
   /** Whether a response of the bucket has stated how many requests its upstream allows. */
   statesRequests(bucket: BucketKey): boolean;
+  /**
+   * What holds the first waiting ticket of a lane for longest, from what this replica knows: for how long it is held, milliseconds, about,
+   * and why. `null` = none waits.
+   */
+  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

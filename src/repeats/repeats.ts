@@ -261,7 +261,7 @@ export class Repeats {
       shouldRetry,
       throttled: false,
       isReplayed,
-      record: { waitedMs: 0, attempts: 0, absorbed: 0 },
+      record: { waitedMs: 0, attempts: 0, absorbed: 0, held: [] },
       rateLimit: null,
       onEnd: () => {},
     };

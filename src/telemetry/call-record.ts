@@ -6,7 +6,7 @@
  * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
  * span open. No method throws, because a fault of telemetry must not end a call.
  */
-import type { Call, Throttle } from '../call.ts';
+import type { Call, HeldTime, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -38,11 +38,17 @@ export interface CallReporters {
 /** Ids of absorbed attempts that a log line names at most. */
 const maxIds = 32;
 
+/** Milliseconds by cause; `undefined` = nothing held the call. */
+const heldMsOf = (held: readonly HeldTime[]): Readonly<Record<string, number>> | undefined =>
+  held.length === 0 ? undefined : Object.fromEntries(held.map(({ cause, ms }) => [cause, tenth(ms)]));
+
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 export class RunningCallRecord {
   /** Whose call it is; set when its API key has named a workspace. Shown under its label only. */
   workspaceId: string | null = null;
+  /** What held a call that ends without an admission record of its own (`CallEnd`), as there. */
+  held: readonly HeldTime[] = [];
   readonly #to: CallReporters;
   readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
@@ -195,11 +201,17 @@ export class RunningCallRecord {
     const now = this.#now();
     const durationMs = now - this.#call.receivedAt;
     const overheadMs = this.#overheadMs(now);
-    const own = { waitedMs: this.#heldMs, attempts: this.#attempts, absorbed: this.#absorbed };
-    const { waitedMs, attempts, absorbed } = end.admission ?? own;
+    const own = {
+      waitedMs: this.#heldMs,
+      attempts: this.#attempts,
+      absorbed: this.#absorbed,
+      held: this.held,
+    };
+    const admission = end.admission ?? own;
+    const { waitedMs, attempts, absorbed, held } = admission;
 
     this.#beginSpans();
-    this.#spans?.ended(end, { waitedMs, attempts, absorbed });
+    this.#spans?.ended(end, admission);
 
     metrics.callEnded(by, outcome, code);
     if (heldBy !== null) heldRefusals.inc({ upstream, held_by: heldBy });
@@ -220,6 +232,7 @@ export class RunningCallRecord {
       // Why the last failed attempt failed, also where a later attempt succeeded.
       reason: this.#reason,
       waitedMs: tenth(waitedMs),
+      heldMs: heldMsOf(held),
       attempts,
       absorbed,
       absorbedIds: this.#absorbedIds.length === 0 ? undefined : this.#absorbedIds,

@@ -50,7 +50,9 @@ export interface LoggerParts {
 }
 
 /** Fields of a call's line; `undefined` leaves one out. */
-export type CallFields = Readonly<Record<string, LogValue | readonly string[] | undefined>>;
+export type CallFields = Readonly<
+  Record<string, LogValue | readonly string[] | Readonly<Record<string, number>> | undefined>
+>;
 
 /**
  * Writes log lines. Of ended calls, successes are written with probability `sampleSuccesses`, calls without a valid API key a few times

@@ -192,13 +192,15 @@ export class CallSpans {
     this.#latestAttempt = null;
   }
 
-  ended({ outcome, status, code }: CallEnd, { waitedMs, attempts, absorbed }: AdmissionRecord): void {
+  ended({ outcome, status, code }: CallEnd, { waitedMs, attempts, absorbed, held }: AdmissionRecord): void {
     this.#server.setAttributes({
       'sluice.outcome': outcome,
       'sluice.waited_ms': Math.round(waitedMs),
       'sluice.attempts': attempts,
       'sluice.absorbed': absorbed,
     });
+    const [longest] = held;
+    if (longest !== undefined) this.#server.setAttribute('sluice.held_by', longest.cause);
     if (status > 0) this.#server.setAttribute('http.response.status_code', status);
     if (code !== null) this.#server.setAttribute('sluice.code', code);
     // A server span is an error only when the server is at fault: 5xx.

@@ -9,9 +9,19 @@ describe('the structured fields of Sluice', () => {
     const state = { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 1 };
     expect(rateLimitPolicyField(state)).toBe('"workspace";q=500;w=60');
     expect(rateLimitField(state)).toBe('"workspace";r=412;t=1');
-    expect(admissionField({ waitedMs: 12, attempts: 1, absorbed: 0 })).toBe(
+    expect(admissionField({ waitedMs: 12, attempts: 1, absorbed: 0, held: [] })).toBe(
       'waited=12, attempts=1, absorbed=0',
     );
+  });
+
+  test('name what held a call as an inner list, in whole milliseconds', () => {
+    const held = [
+      { cause: 'requests', ms: 1_200.4 },
+      { cause: 'ceiling_minute', ms: 299.6 },
+    ] as const;
+    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held });
+    expect(field).toBe('waited=1500, attempts=2, absorbed=1, held=(requests;ms=1200 ceiling_minute;ms=300)');
+    expect(serializeDictionary(parseDictionary(field))).toBe(field);
   });
 
   test.each([-1, 0, 0.4, 1.6, 1e20, Number.NaN, Number.POSITIVE_INFINITY])(
@@ -23,7 +33,7 @@ describe('the structured fields of Sluice', () => {
           expect(Number.isSafeInteger(number)).toBe(true);
       if (value === 1.6) expect(rateLimitField(state)).toBe('"workspace";r=1;t=2');
       expect(
-        parseDictionary(admissionField({ waitedMs: value, attempts: value, absorbed: value })).size,
+        parseDictionary(admissionField({ waitedMs: value, attempts: value, absorbed: value, held: [] })).size,
       ).toBe(3);
     },
   );
@@ -55,7 +65,7 @@ describe('the numbers in structured fields', () => {
         ]);
       expect(rateLimitPolicyField(state)).toBe(list('q', 'w'));
       expect(rateLimitField(state)).toBe(list('r', 't'));
-      expect(admissionField({ waitedMs: n, attempts: n, absorbed: n })).toBe(
+      expect(admissionField({ waitedMs: n, attempts: n, absorbed: n, held: [] })).toBe(
         serializeDictionary({ waited: n, attempts: n, absorbed: n }),
       );
     },

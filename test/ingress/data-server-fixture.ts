@@ -35,7 +35,7 @@ export const outcomeOf = (more: Partial<Outcome> = {}): Outcome => ({
   throttled: false,
   fields: ['Content-Type', 'text/plain'],
   body: Buffer.from('fine'),
-  record: { waitedMs: 0, attempts: 1, absorbed: 0 },
+  record: { waitedMs: 0, attempts: 1, absorbed: 0, held: [] },
   rateLimit: null,
   shouldRetry: null,
   onEnd: () => {},

@@ -111,7 +111,7 @@ describe('the fields of a refusal', () => {
       details: { retryInMs: 2_500 },
       requestId,
       known: {
-        record: { waitedMs: 45_000.4, attempts: 2, absorbed: 2 },
+        record: { waitedMs: 45_000.4, attempts: 2, absorbed: 2, held: [] },
         rateLimit: { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 },
       },
     });

@@ -144,7 +144,7 @@ export async function drivenPage(clock: Clock = systemClock) {
     const finish = () => {
       call.sent();
       call.answered(end === 'throttled' ? 429 : 200, null);
-      const admission = { waitedMs: ageMs, attempts: absorbed + 1, absorbed };
+      const admission = { waitedMs: ageMs, attempts: absorbed + 1, absorbed, held: [] };
       if (end === 'throttled') call.ended({ outcome: 'throttled', status: 429, code: null, admission });
       else call.ended({ outcome: 'ok', status: 200, code: null, admission });
     };

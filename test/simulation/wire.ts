@@ -124,6 +124,8 @@ export function wiredLimiter(
       }),
     forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
     statesRequests: (bucket) => limiter().statesRequests(bucket),
+    // Asked of what the process knows.
+    forecastFirst: (bucket, lane) => limiter().forecastFirst(bucket, lane),
     snapshot: () => limiter().snapshot(),
     close: async () => {},
   };

@@ -8,6 +8,7 @@ const nothing = (): void => {};
 const silentCall: CallRecord = {
   traceId: null,
   workspaceId: null,
+  held: [],
   routed: nothing,
   admitting: nothing,
   queued: nothing,

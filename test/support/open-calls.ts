@@ -63,6 +63,7 @@ function watchedTicket(ticket: Ticket, of: string): Ticket {
     remainingMs: () => ticket.remainingMs(),
     ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
     waitedMs: () => ticket.waitedMs(),
+    held: () => ticket.held(),
     leave() {
       tickets.delete(watched);
       ticket.leave();

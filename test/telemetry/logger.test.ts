@@ -65,7 +65,7 @@ describe('the log line of a call', () => {
       outcome: 'shed',
       status: 429,
       code: 'wait_too_long',
-      admission: { waitedMs: 1.26, attempts: 2, absorbed: 1 },
+      admission: { waitedMs: 1.26, attempts: 2, absorbed: 1, held: [] },
     });
     const [line] = given.lines();
     expect(Object.keys(line ?? {}).sort()).toEqual(
@@ -101,6 +101,16 @@ describe('the log line of a call', () => {
       upstream: 'lm',
     });
     expect(line?.['workspace']).toMatch(/^w_[0-9a-f]{16}$/);
+  });
+
+  test('says what held the call, in milliseconds by cause', () => {
+    const given = driven();
+    const held = [
+      { cause: 'closed', ms: 1_000.26 },
+      { cause: 'serialized', ms: 20 },
+    ] as const;
+    end(given, { ...ok, admission: { waitedMs: 1_020.26, attempts: 2, absorbed: 1, held } });
+    expect(given.lines()[0]).toMatchObject({ heldMs: { closed: 1_000.3, serialized: 20 } });
   });
 
   test('never shows a canary', () => {

@@ -10,7 +10,7 @@
  */
 import type { MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
-import type { TicketId } from '../../ids.ts';
+import type { LaneKey, TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
 import { isFull, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
@@ -119,7 +119,8 @@ function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: nu
  */
 function heldAnyhow(bucket: Bucket, lane: Lane | undefined): HeldBy {
   if (lane?.asleep.has('document') === true) return 'cost';
-  return isFull(bucket) ? 'serialized' : 'queue';
+  const isAtCap = lane !== undefined && lane.maxInFlight !== null && lane.inFlight >= lane.maxInFlight;
+  return isAtCap || isFull(bucket) ? 'serialized' : 'queue';
 }
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */
@@ -165,4 +166,16 @@ export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
 export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecast | null {
   const position = positionOf(bucket, id);
   return position === null ? null : { ...forecastAt(bucket, position, now), ahead: position.ahead };
+}
+
+/**
+ * What the first waiting ticket of a lane waits for; `null` if none waits. Other lanes count in sum, so that it takes the same time however
+ * many there are.
+ */
+export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Forecast | null {
+  const first = bucket.lanes.get(key)?.line.first();
+  const position = first === undefined ? null : positionOf(bucket, first.name);
+  return position === null
+    ? null
+    : forecastBehind(bucket, { position, elsewhere: inSum(bucket, position) }, now);
 }

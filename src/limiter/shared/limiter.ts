@@ -100,6 +100,10 @@ export class SharedLimiter implements Limiter {
     return this.#known(bucket)?.statesRequests(bucket) ?? false;
   }
 
+  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
+    return this.#known(bucket)?.forecastFirst(bucket, lane) ?? null;
+  }
+
   snapshot(): readonly BucketSnapshot[] {
     return [...this.#shards.values()].flatMap((shard) => shard.snapshot(this.#buckets));
   }

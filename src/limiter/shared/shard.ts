@@ -34,7 +34,7 @@ import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
 import { orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
-import { forecast } from '../policy/scheduler.policy.ts';
+import { forecast, forecastFirst } from '../policy/scheduler.policy.ts';
 import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { Alone } from './alone.ts';
 import { snapshotOf } from './bucket-snapshot.ts';
@@ -281,6 +281,12 @@ export class Shard {
     for (const [meter, { reported }] of this.#copy.state.buckets.get(bucket)?.meters ?? [])
       if (reported !== null && meter.startsWith('requests')) return true;
     return false;
+  }
+
+  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
+    const { state, log } = this.#copy;
+    const known = state.buckets.get(bucket);
+    return known === undefined ? null : forecastFirst(known, lane, log.now());
   }
 
   /** The state of those of these buckets that the log has. What waits and what is in flight are calls of this replica. */
