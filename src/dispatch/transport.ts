@@ -83,6 +83,9 @@ const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1_000;
 
+/** A longer body is written in parts of this many bytes, so that a response that comes meanwhile is read before the next one. */
+const partBytes = 131_072;
+
 /** Connections that were open before: the next request on them is exposed to a close that is already under way. */
 const established = new WeakSet<Socket>();
 
@@ -204,10 +207,24 @@ class Exchange implements Proxied {
     attempt.onSent?.();
     try {
       if (attempt.body === null || attempt.body.length === 0) this.#request?.end();
-      else this.#request?.end(attempt.body);
+      else if (attempt.body.length <= partBytes) this.#request?.end(attempt.body);
+      else this.#writeFrom(attempt.body, 0);
     } catch (error) {
       this.onError(error);
     }
+  }
+
+  /**
+   * An upstream that refuses a large body answers and closes before it has read all. A write into a closed connection makes Node drop what
+   * came over it unread, so each part is written after what has come was read; to a refusal nothing more is sent.
+   */
+  #writeFrom(body: Buffer, from: number): void {
+    const request = this.#request;
+    const isRefused = this.#phase === 'body' && (this.#body?.statusCode ?? 0) >= 400;
+    if (request === null || this.isOver || isRefused) return;
+    const part = body.subarray(from, from + partBytes);
+    if (from + part.length === body.length) request.end(part);
+    else request.write(part, () => setImmediate(() => this.#writeFrom(body, from + part.length)));
   }
 
   onResponse(response: IncomingMessage): void {
@@ -228,7 +245,11 @@ class Exchange implements Proxied {
     }
     this.#phase = 'body';
     this.#body = response;
-    const over = (): void => this.#over();
+    const over = (): void => {
+      this.#over();
+      // It is not sent any more, so that nothing else may follow on this connection.
+      if (this.#request?.writableEnded === false) this.#request.destroy();
+    };
     response.on('end', over).on('close', over);
     this.#bytesSeen = this.#socket?.bytesRead ?? 0;
     this.#limits.begin('idleMs');

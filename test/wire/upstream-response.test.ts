@@ -193,6 +193,30 @@ describe('a response of the upstream', () => {
     await opened.upstream.allClosed();
   });
 
+  test('that refuses a large body ends the upload', async () => {
+    const body = Buffer.alloc(16 * 1024 * 1024);
+    const opened = await world(async (connection) => {
+      await connection.until((received) => received.length > 0);
+      connection.send('HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig');
+    });
+    const fields = { host: 'x', 'content-length': String(body.length) };
+    expect(await outcome(opened.send({ method: 'POST', fields, body }))).toBe('413 "big"');
+    await opened.upstream.allClosed();
+    expect(opened.upstream.connections[0]?.received().length).toBeLessThan(body.length);
+  });
+
+  test('that comes before a large body was read does not end the upload when it is no refusal', async () => {
+    const body = Buffer.alloc(16 * 1024 * 1024);
+    const opened = await world(async (connection) => {
+      await connection.until((received) => received.length > 0);
+      connection.send('HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n');
+      await connection.until((received) => received.length > body.length);
+      connection.send('2\r\nok\r\n0\r\n\r\n');
+    });
+    const fields = { host: 'x', 'content-length': String(body.length) };
+    expect(await outcome(opened.send({ method: 'POST', fields, body }))).toBe('200 "ok"');
+  });
+
   test('is streamed: each event arrives before the next is sent', async () => {
     let go = (): void => {};
     const next = new Promise<void>((resolve) => (go = resolve));
