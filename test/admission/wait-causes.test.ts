@@ -129,6 +129,17 @@ describe('a call says that it was held', () => {
     await limiter.close();
   });
 
+  test('serialized behind calls in flight of other workspaces, where all together have a cap', async () => {
+    const { enter, pass, lease, told, limiter } = world();
+    const setting = { meters: [], learn: true, probe: 0, maxInFlightTotal: 1 };
+    for (const id of ['a', 'b']) await enter(id, { setting, lane: id, workspace: id });
+    await pass(400);
+    done(lease('a'));
+    await pass(10);
+    expect(told('b').ms).toEqual([{ cause: 'serialized', ms: 400 }]);
+    await limiter.close();
+  });
+
   test('by the ceiling that has no slot, and by nothing that its lane waited for before it came', async () => {
     const { enter, pass, isGranted, told, limiter } = world();
     await enter('a', { perMinute: 1 });
