@@ -42,10 +42,6 @@ const planted: Readonly<Record<string, readonly [body: string, leak: string | nu
     `await limiter.admit({ ...callOf(systemClock, 'other')[0].admission, maxWaitMs: 5_000, position: { kind: 'arrival', at: 0 } });`,
     '1 leases in a store, in a bucket of "u"',
   ],
-  'ticket in a store': [
-    `const first = await enter(); (await first.whenGranted()).settle({ kind: 'throttled', closeMs: 60_000, requeue: true, sleepMs: 0 }, null);`,
-    '1 tickets in a store, in a bucket of "u"',
-  ],
   'child process': [
     `spawn(process.execPath, ['-e', 'setTimeout(() => {}, 5_000)'], { stdio: 'ignore' });`,
     'a child process made here',
