@@ -52,7 +52,7 @@ const wait: Remedy = { kind: 'wait' };
 export function remedyFor(
   state: OwnCallState,
   standing: Standing,
-  ended: ReadonlyMap<LeaseToken, unknown>,
+  ended: { has(lease: LeaseToken): boolean },
 ): Remedy {
   const isAbsent = standing.kind === 'absent';
   const lease = standing.kind === 'granted' ? standing.lease : null;

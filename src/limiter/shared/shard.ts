@@ -39,25 +39,23 @@ import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
 import { Alone } from './alone.ts';
 import { snapshotOf } from './bucket-snapshot.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
+import { EndedCalls } from './ended-calls.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
   closedMsBy,
   usedBy,
-  type EndedCall,
   type HeldGrant,
   type Origin,
   type OwnCall,
   type SettleEvent,
 } from './own-call.ts';
-import { isGrantLost, remedyFor, saidAgain, standingOf, ticketsOf } from './reconcile.ts';
+import { remedyFor, standingOf, ticketsOf } from './reconcile.ts';
 import type { Effects, HeldCall, LogEvent, UsedUnits } from './state.ts';
 
 /** A refusal out of the copy needs one that was the whole log no longer ago than this. Milliseconds. */
 const freshMs = 250;
 /** While this replica has calls it is heard of this often, and looks whether the state has them. Milliseconds. */
 const beatMs = 1_000;
-/** How long it is remembered how a call ended: longer than the tail that a failover loses. Milliseconds. */
-const endedMemoryMs = 10_000;
 /** A lane whose guard does not answer is asked for again after this time. Milliseconds. */
 const guardRetryMs = 50;
 /** Events that are said again after the log was away, at most; the oldest are left out. */
@@ -127,10 +125,8 @@ export class Shard {
   readonly #calls = new Map<TicketId, OwnCall>();
   /** Calls that have left or moved with a grant that is yet to be settled, by the lease of that grant. */
   readonly #left = new Map<LeaseToken, OwnCall>();
-  readonly #ended = new Map<LeaseToken, EndedCall>();
+  readonly #ended: EndedCalls;
   readonly #unsaid: Unsaid[] = [];
-  /** Usage that the log may not have counted: it went away again before that was heard. */
-  readonly #unreported: { readonly used: UsedUnits; readonly at: number }[] = [];
   #phase: Phase = { kind: 'joining' };
   #cancelBeat: CancelTimer | null = null;
   #usedAt: number;
@@ -138,6 +134,7 @@ export class Shard {
   constructor(parts: ShardParts) {
     const { clock, replica, leaseMs, log } = parts;
     this.#parts = parts;
+    this.#ended = new EndedCalls(clock);
     this.#usedAt = clock.monotonic();
     this.#shared = new Copy({ clock, replica, leaseMs, log, user: this.#userOfShared() });
   }
@@ -515,8 +512,7 @@ export class Shard {
       return this.#phase.alone.noteUsed({ bucket, setting, costs: used, closedMs: closedMsBy(settlement) });
     }
     const grantedBy = origin.kind === 'log' ? origin.sequence : null;
-    const at = this.#parts.clock.monotonic();
-    this.#ended.set(lease, { bucket, setting, grantedBy, settlement, used, at });
+    this.#ended.note(lease, { bucket, setting, grantedBy, settlement, used });
   }
 
   // ── saying
@@ -610,9 +606,7 @@ export class Shard {
     const enters: OwnCall[] = [];
     const holds: OwnCall[] = [];
     const used =
-      this.#phase.kind === 'alone'
-        ? []
-        : [...this.#unreportedYet(), ...usedAlone, ...this.#lostUsage(termBegan)];
+      this.#phase.kind === 'alone' ? [] : [...usedAlone, ...this.#ended.takeLost(state, termBegan)];
     this.#endStrangers();
     for (const call of [...this.#calls.values(), ...this.#left.values()]) {
       const standing = standingOf(state, call);
@@ -641,16 +635,9 @@ export class Shard {
     if (held.length + used.length === 0) return;
     const at = this.#parts.clock.monotonic();
     this.#copy.say({ kind: 'report', held, used }, (heard) => {
-      if (heard === 'lost') this.#unreported.push(...used.map((each) => ({ used: each, at })));
+      if (heard === 'lost') this.#ended.keepUnreported(used, at);
       else for (const call of holds) renewOrigin(call, this.#originOfLast());
     });
-  }
-
-  #unreportedYet(): UsedUnits[] {
-    const now = this.#parts.clock.monotonic();
-    return this.#unreported
-      .splice(0)
-      .map(({ used, at }) => ({ ...used, closedMs: Math.max(0, used.closedMs - (now - at)) }));
   }
 
   /** Where entries were lost, sends under the ceilings may be lost, too: they are put back before others go on. */
@@ -661,22 +648,6 @@ export class Shard {
     if (known?.number === term && !known.awaited.includes(replica)) return;
     await restoreSends();
     copy.say({ kind: 'here', term });
-  }
-
-  /** What ended here while its grant, or its end, was lost: units that the state does not count, and for how long it closed. */
-  #lostUsage(keptUpTo: number): UsedUnits[] {
-    const { buckets } = this.#copy.state;
-    const now = this.#parts.clock.monotonic();
-    const used: UsedUnits[] = [];
-    for (const [lease, ended] of this.#ended) {
-      const { bucket, setting } = ended;
-      if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
-      this.#ended.delete(lease);
-      const costs = ended.used;
-      const closedMs = closedMsBy(saidAgain(ended, now));
-      if (Object.keys(costs).length > 0 || closedMs > 0) used.push({ bucket, setting, costs, closedMs });
-    }
-    return used;
   }
 
   /** Takes out of the state what it has for this replica and no call here stands behind. */
@@ -692,23 +663,14 @@ export class Shard {
         void this.#say(bucket, { kind: 'cancel', ticket });
         continue;
       }
-      void this.#say(bucket, { kind: 'settle', lease, settlement: this.#endOf(lease), lesson: null });
+      void this.#say(bucket, { kind: 'settle', lease, settlement: this.#ended.endOf(lease), lesson: null });
     }
   }
 
-  /** How a lease ends behind which no call stands here any more. */
-  #endOf(lease: LeaseToken): Settlement {
-    const ended = this.#ended.get(lease);
-    // It is not known any more how: its call may have been sent.
-    if (ended === undefined) return { kind: 'succeeded', spent: null };
-    return withoutRequeue(saidAgain(ended, this.#parts.clock.monotonic()));
-  }
-
   #settleAgain(call: OwnCall, lease: LeaseToken): void {
-    const ended = this.#ended.get(lease);
-    if (ended === undefined) return;
-    const settlement = saidAgain(ended, this.#parts.clock.monotonic());
-    void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
+    const settlement = this.#ended.settlementOf(lease);
+    if (settlement !== null)
+      void this.#sayReturning(call, { kind: 'settle', lease, settlement, lesson: null });
   }
 
   #takeGrant({ admission }: OwnCall, lease: Lease, origin: Origin): void {
@@ -758,7 +720,7 @@ export class Shard {
   /** Is heard of while it has calls, keeps their lanes, and enters again what the state lacks. */
   #beat(): void {
     this.#cancelBeat = null;
-    this.#forgetEnded();
+    if (this.#phase.kind === 'joined') this.#ended.forgetOld();
     if (this.#calls.size + this.#left.size === 0) return;
     this.#cancelBeat = this.#parts.clock.after(beatMs, () => this.#beat());
     const copy = this.#copy;
@@ -771,15 +733,6 @@ export class Shard {
       const remedy = remedyFor(state, standingOf(copy.state, call), this.#ended);
       if (remedy.kind === 'enter') this.#enter(call);
       else if (remedy.kind === 'take') this.#takeGrant(call, remedy.lease, this.#originOfLast());
-    }
-  }
-
-  #forgetEnded(): void {
-    if (this.#phase.kind !== 'joined') return;
-    const since = this.#parts.clock.monotonic() - endedMemoryMs;
-    for (const [lease, { at }] of this.#ended) {
-      if (at > since) return;
-      this.#ended.delete(lease);
     }
   }
 }
