@@ -135,6 +135,8 @@ export interface Feedback {
   readonly errorStatus?: number;
   /** The response says that the upstream credential is not valid, or not any more: it ran nothing. Absent = it does not. */
   readonly refusesCredential?: boolean;
+  /** The refusal says that too many calls are in flight at once. Absent = it does not. */
+  readonly refusesConcurrency?: boolean;
   /** GraphQL cost points this document asks for (`requestedQueryCost`); to be learned per document. */
   readonly requestedCost?: number;
   /** GraphQL cost points it really took; absent when it was not executed. */

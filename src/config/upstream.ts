@@ -27,7 +27,9 @@ import {
 /** Keys that may stand in `limits` or directly on the upstream, not in both. */
 const paceShape = {
   maxInFlight: limit('Calls in flight per workspace and bucket. Default: commerce 1, others none.'),
-  maxInFlightTotal: limit('Calls in flight per bucket, of all workspaces. Default: none.'),
+  maxInFlightTotal: limit(
+    'Calls in flight per bucket, of all workspaces. Default: learned from refusals that say so.',
+  ),
   ...waitShape,
   learn: z
     .exactOptional(z.boolean())

@@ -18,7 +18,6 @@ import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Refusal } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
-import { isCapped } from '../limiter/limiter.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
@@ -120,7 +119,7 @@ export class Attempts {
     const { prepared, lease } = attempt;
     if (result.kind === 'failed') throw giveUp(attempt, result.error, decision);
     const { head, feedback, bodyFeedback } = result;
-    const capped = isCapped(prepared.request.admission);
+    const capped = lease.grant.holdsPlace;
     const { body, done } = endAnswered(lease, result, { ...decision, capped });
     const onEnd = (): void => {
       done();
@@ -178,12 +177,11 @@ const saysWhetherToRetry = (rawFields: readonly string[]): boolean =>
 
 /** The final attempt broke: the lease ends, the client gets a refusal. */
 function giveUp(
-  { prepared: { description, request, callRecord }, lease }: Attempt,
+  { prepared: { description, callRecord }, lease }: Attempt,
   error: TransportError,
   decision: PassDecision,
 ): Refusal {
-  const capped = isCapped(request.admission);
-  endBroken(lease, error, { safe: description.safe, capped });
+  endBroken(lease, error, { safe: description.safe, capped: lease.grant.holdsPlace });
   const refusal = failureRefusal(error, decision.shouldRetry !== false);
   callRecord.attemptFailed(error.kind === 'aborted' ? 'client_gone' : refusal.code, failureReason(error));
   return refusal;

@@ -94,6 +94,8 @@ export interface Grant {
   readonly lane: LaneKey;
   /** Owner token: only its owner can settle. */
   readonly lease: LeaseToken;
+  /** The lane or the bucket counts calls in flight: the lease has to last until the call has ended. */
+  readonly holdsPlace: boolean;
   /** Monotonic milliseconds of this process after which the lease must be taken for lost. */
   readonly expiresAt: number;
 }

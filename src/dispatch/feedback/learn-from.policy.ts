@@ -2,6 +2,7 @@
 import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/settings.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
+import { withConcurrency } from './concurrency.policy.ts';
 import { learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';
@@ -24,8 +25,8 @@ export function learnFrom(
   dialect: Dialect | null = null,
 ): Feedback {
   const response = new ResponseReader(facts);
-  if (dialect !== null) return believable(learnFromDialect(dialect, response));
-  const reported = believable(read(kind, response));
+  if (dialect !== null) return withConcurrency(believable(learnFromDialect(dialect, response)), response);
+  const reported = withConcurrency(believable(read(kind, response)), response);
   return (reported.errorStatus ?? facts.status) === refusedStatus
     ? { ...reported, refusesCredential: true }
     : reported;

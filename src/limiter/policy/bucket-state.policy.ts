@@ -148,8 +148,10 @@ export interface Bucket {
   readonly estimated: Map<string, SortedNames<TicketId>>;
   learn: boolean;
   probe: number;
-  /** Leases over all lanes at most; `null` = any number. */
+  /** Leases over all lanes at most, as configuration states; `null` = any number. */
   maxInFlight: number | null;
+  /** The same as the last refusal taught that said that too many calls are in flight; `null` = none did. */
+  learnedInFlight: { readonly max: number; readonly at: number } | null;
   /** Mean time a grant stays in flight, as `Lane.serviceMs`. */
   serviceMs: number;
   /** False until a response stated the level (or that there is none to state). */
@@ -199,6 +201,7 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     learn: true,
     probe,
     maxInFlight: null,
+    learnedInFlight: null,
     serviceMs: 0,
     opened: probe <= 0,
     probingSince: null,
@@ -219,10 +222,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
 /** Milliseconds for which nobody may send yet; 0 = the bucket is open. */
 export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: number): number =>
   closedUntil === null ? 0 : Math.max(0, closedUntil - now);
-
-/** True when the bucket has as many leases as it may have. */
-export const isFull = ({ maxInFlight, leases }: Pick<Bucket, 'maxInFlight' | 'leases'>): boolean =>
-  maxInFlight !== null && leases.size >= maxInFlight;
 
 export function meterOf(bucket: Bucket, name: MeterName, now: number): Meter {
   let meter = bucket.meters.get(name);

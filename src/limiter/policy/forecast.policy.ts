@@ -12,7 +12,7 @@ import type { MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
-import { isFull, type Bucket, type Lane } from './bucket-state.policy.ts';
+import type { Bucket, Lane } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { metersForecast, type Forecast, type Needed } from './forecast-meters.policy.ts';
@@ -25,6 +25,7 @@ import {
   type LanePosition,
   type OthersAhead,
 } from './forecast-others.policy.ts';
+import { isFull } from './in-flight.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import {
   afterStandstill,
@@ -87,7 +88,7 @@ function forecastBehind(bucket: Bucket, { position, elsewhere }: Behind, now: nu
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
 function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: number): Forecast {
   const { lane } = position;
-  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, lane) };
+  let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, lane, now) };
   const consider = ({ waitMs, heldBy }: Forecast): void => {
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy };
   };
@@ -104,7 +105,7 @@ function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: nu
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, position.ahead);
   for (const [places, standstill, ahead] of [
     [placesOfLane(position), ofLane, position.ahead],
-    [placesOfBucket(bucket), ofBucket, aheadInBucket],
+    [placesOfBucket(bucket, now), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
     consider(serialForecast(places, ahead, now));
@@ -117,10 +118,10 @@ function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: nu
  * What holds a call to which no time can be told: the response that states a document's cost may come at any moment, and so may the end
  * of a call that holds a place in flight.
  */
-function heldAnyhow(bucket: Bucket, lane: Lane | undefined): HeldBy {
+function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy {
   if (lane?.asleep.has('document') === true) return 'cost';
   const isAtCap = lane !== undefined && lane.maxInFlight !== null && lane.inFlight >= lane.maxInFlight;
-  return isAtCap || isFull(bucket) ? 'serialized' : 'queue';
+  return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
 }
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */

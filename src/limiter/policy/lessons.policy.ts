@@ -6,6 +6,7 @@ import type { Costs, Feedback, MeterName } from '../../call.ts';
 import { markOf, meterOf, meterOfMark, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { meterNames, requestWindows } from './meter-names.policy.ts';
 import { learnDocument } from './documents.policy.ts';
+import { learnFromRefusal } from './in-flight.policy.ts';
 import { endPilot } from './first-calls.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
 import {
@@ -80,6 +81,7 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   const { document } = lease.ticket;
   const points = feedback.requestedCost;
   if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
+  if (isFirst && feedback.refusesConcurrency === true) learnFromRefusal(bucket, now);
   if (!isFirst || closedMs > 0) return;
   for (const [meter, mark] of marked(bucket, lease)) {
     const isReported = feedback.meters.some((one) => one.meter === meter.name && one.level !== null);

@@ -6,7 +6,6 @@
 import type { LaneKey, ReplicaId } from '../../ids.ts';
 import {
   closedMs,
-  isFull,
   meterOf,
   type Bucket,
   type Lane,
@@ -16,6 +15,7 @@ import {
 } from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
 import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
+import { isFull } from './in-flight.policy.ts';
 import { nextFirstCallAt } from './first-calls.policy.ts';
 import { grant, type Granted } from './grant.policy.ts';
 import {
@@ -62,7 +62,7 @@ export function pump(bucket: Bucket, now: number): Effects {
     return { grants, nextAt: soonest(nextAt, bucket.withheld.until) };
   while (bucket.waiting > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
-    if (isFull(bucket)) return { grants, nextAt };
+    if (isFull(bucket, now)) return { grants, nextAt };
     const nextFirst = nextFirstCallAt(bucket, now);
     if (nextFirst > now) return { grants, nextAt: soonest(nextAt, nextFirst) };
     const head = nextHead(bucket, round, now);

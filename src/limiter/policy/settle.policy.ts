@@ -7,6 +7,7 @@ import type { LaneKey, LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
+import { maxInFlightOf } from './in-flight.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
 import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
@@ -156,7 +157,7 @@ function giveBack(
 
 /** Its place in a capped lane or bucket stays taken until the lease expires. */
 function leaveUnknown({ bucket, lane, lease }: HeldCall, now: number): void {
-  if (lane.maxInFlight === null && bucket.maxInFlight === null) {
+  if (lane.maxInFlight === null && maxInFlightOf(bucket, now) === null) {
     end(bucket, lane, lease);
   } else {
     lease.stage = 'abandoned';

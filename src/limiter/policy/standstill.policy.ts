@@ -8,6 +8,7 @@
 import type { HeldBy } from '../../errors.ts';
 import type { SleepReason } from '../limiter.ts';
 import { closedMs, type Bucket, type Lane } from './bucket-state.policy.ts';
+import { maxInFlightOf } from './in-flight.policy.ts';
 import type { Forecast } from './forecast-meters.policy.ts';
 
 /** Of equal waits, a refusal names the first in this order. */
@@ -47,7 +48,9 @@ export function placesOfLane({ lane, maxInFlight }: LaneAndCap): Places | null {
 }
 
 /** `null`: the bucket has no cap. */
-export function placesOfBucket({ maxInFlight, leases, serviceMs, lastGrantAt }: Bucket): Places | null {
+export function placesOfBucket(bucket: Bucket, now: number): Places | null {
+  const { leases, serviceMs, lastGrantAt } = bucket;
+  const maxInFlight = maxInFlightOf(bucket, now);
   if (maxInFlight === null) return null;
   const abandoned: number[] = [];
   for (const { stage, expiresAt } of leases.values()) if (stage === 'abandoned') abandoned.push(expiresAt);
@@ -58,7 +61,7 @@ export function placesOfBucket({ maxInFlight, leases, serviceMs, lastGrantAt }: 
 /** Until the first call of the bucket can leave. */
 export function bucketStandstill(bucket: Bucket, now: number): Forecast {
   const closed: Forecast = { waitMs: closedMs(bucket, now), heldBy: 'closed' };
-  return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket), now));
+  return longerOf(closed, placesStandstill(bucket, placesOfBucket(bucket, now), now));
 }
 
 /** Until the first call of the lane can leave: its bucket's standstill, or its own if that is longer. */

@@ -14,7 +14,7 @@ import type { Presence } from './presence.ts';
 import { RestoredRedis } from './restored-redis.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '7';
+const foldVersion = '8';
 
 export interface RedisLimiterParts {
   readonly connection: RedisConnection;

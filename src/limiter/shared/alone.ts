@@ -12,6 +12,7 @@ import type { BucketKey, ReplicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
 import { quotaShare } from '../failover/quota-share.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
+import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
@@ -48,15 +49,16 @@ export class Alone {
     const log = new MemoryLog<LogEvent>({ clock, replica, after });
     this.#replicas = replicas;
     this.copy = new Copy({ clock, replica, leaseMs, log, user, state });
-    for (const [bucket, { meters, maxInFlight }] of state.buckets) {
+    for (const [key, bucket] of state.buckets) {
       const inForce: MeterSetting[] = [];
-      for (const { name: meter, limit, windowMs, log: counted } of meters.values()) {
+      for (const { name: meter, limit, windowMs, log: counted } of bucket.meters.values()) {
         if (limit === null) continue;
         const setting = { meter, limit, windowMs };
         inForce.push(counted === null ? setting : { ...setting, counts: counted.counts });
       }
+      const maxInFlight = maxInFlightOf(bucket, at);
       const cap = maxInFlight === null ? {} : { maxInFlightTotal: maxInFlight };
-      this.#settings.set(bucket, this.#shareOf({ meters: inForce, probe: 0, ...cap }));
+      this.#settings.set(key, this.#shareOf({ meters: inForce, probe: 0, ...cap }));
     }
   }
 

@@ -95,7 +95,7 @@ type Phase =
   | { readonly kind: 'closed' };
 
 /** A grant as this replica hears of it. */
-interface HeardGrant extends Grant {
+interface HeardGrant extends Omit<Grant, 'holdsPlace'> {
   /** Of the lease, on the log's time. */
   readonly expiresAt: number;
   readonly origin: Origin;
@@ -443,7 +443,9 @@ export class Shard {
     if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
     if (isLate) return this.#putBack(call, lease, 0);
     const guard = this.#guardOf(call);
-    const grant = { ticket, bucket, lane, lease, expiresAt: this.#copy.monotonicAt(expiresAt) };
+    const { learnedInFlight = null } = this.#copy.state.buckets.get(bucket) ?? {};
+    const holdsPlace = isCapped(call.admission) || learnedInFlight !== null;
+    const grant = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.#copy.monotonicAt(expiresAt) };
     const held: HeldGrant = { grant, lease, origin, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };

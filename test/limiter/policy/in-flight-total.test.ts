@@ -1,9 +1,10 @@
-/** `maxInFlightTotal`: a bucket has no more leases than that, over all its lanes, and its forecasts count on it. */
+/** Calls in flight of a bucket over all its lanes: no more than `maxInFlightTotal`, or than refusals taught, and forecasts count on it. */
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { BucketSetting, Settlement } from '../../../src/limiter/limiter.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import { raiseEveryMs } from '../../../src/limiter/policy/in-flight.policy.ts';
 import {
   forecast,
   pumpOnly,
@@ -201,5 +202,67 @@ atOrigins('a bucket with a cap on calls in flight', (instant) => {
     reconfigure(bucket, { setting: capOf(2), lanes: [] }, instant(1_200));
     const after = held.map(({ lease }) => end(bucket, lease, succeeded, 1_300).length);
     expect(after).toEqual([0, 0, 1, 1]);
+  });
+});
+
+atOrigins('a bucket whose upstream refuses calls because too many are in flight', (instant) => {
+  const tooMany = {
+    meters: [],
+    throttle: { kind: 'rate', waitMs: 1_000, meter: null },
+    refusesConcurrency: true,
+  } as const;
+  const throttled: Settlement = { kind: 'throttled', closeMs: 1_000, requeue: true, sleepMs: 0 };
+
+  /** Nine calls go at once to an upstream that takes three: it refuses six of them. */
+  function refusedSix(stated: number | null = null): { bucket: Bucket; served: Granted[] } {
+    const bucket = newBucket(instant);
+    const held = crowd(bucket, { calls: 3, cap: stated, now: instant(1_000) });
+    for (const { lease } of held.slice(3)) {
+      const lesson = { feedback: tooMany, sentAt: instant(1_000), headAt: instant(1_010) };
+      settle(bucket, { lease: leaseToken(lease), settlement: throttled, lesson }, instant(1_010));
+    }
+    return { bucket, served: held.slice(0, 3) };
+  }
+
+  const grantsAt = (bucket: Bucket, ms: number): number => {
+    bucket.replicas.set(replica, instant(ms));
+    return pumpOnly(bucket, instant(ms)).grants.length;
+  };
+
+  test('has as many in flight afterwards as were not refused', () => {
+    const { bucket, served } = refusedSix();
+    expect(grantsAt(bucket, 2_010)).toBe(0);
+    expect(forecast(bucket, ticketId('c2'), instant(2_010))?.heldBy).toBe('serialized');
+    for (const { lease } of served)
+      settle(bucket, { lease: leaseToken(lease), settlement: succeeded, lesson: null }, instant(2_020));
+    expect(bucket.leases.size).toBe(3);
+  });
+
+  test('tries one more after each minute without such a refusal', () => {
+    const { bucket } = refusedSix();
+    for (const [ms, size] of [
+      [raiseEveryMs - 1, 3],
+      [raiseEveryMs, 4],
+      [2 * raiseEveryMs, 5],
+    ] as const) {
+      // The leases of served calls would have ended meanwhile.
+      for (const lease of bucket.leases.values())
+        bucket.expiries.set(lease.token, instant(10 * raiseEveryMs));
+      grantsAt(bucket, 1_010 + ms);
+      expect(bucket.leases.size).toBe(size);
+    }
+  });
+
+  test('never has more in flight than is stated, and always one', () => {
+    const { bucket } = refusedSix(9);
+    bucket.replicas.set(replica, instant(1_010));
+    reconfigure(bucket, { setting: capOf(2), lanes: [] }, instant(1_010));
+    expect(grantsAt(bucket, 30_000)).toBe(2);
+
+    const single = newBucket(instant);
+    const [only] = crowd(single, { calls: 1, cap: 1, now: instant(1_000) });
+    const lesson = { feedback: tooMany, sentAt: instant(1_000), headAt: instant(1_010) };
+    settle(single, { lease: leaseToken(only?.lease ?? ''), settlement: throttled, lesson }, instant(1_010));
+    expect(grantsAt(single, 2_010)).toBe(1);
   });
 });
