@@ -10,6 +10,7 @@ import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
 import { ceilingOf } from './journey/prepare.ts';
+import type { RedisContact } from './limiter/failover/when-down.ts';
 import { noCeilings } from './observation/pressure.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
@@ -160,6 +161,11 @@ export class Gateway {
   /** Why Redis is unavailable, in words for the operator; `null` while it is available, or where none is configured. */
   storeTrouble(): { readonly reason: string; readonly advice: string } | null {
     return this.#parts.stores.trouble();
+  }
+
+  /** Whether this replica has ever reached its Redis. */
+  redisContact(): RedisContact {
+    return this.#parts.stores.contact();
   }
 
   async close(): Promise<void> {

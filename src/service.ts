@@ -76,8 +76,9 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     gateway,
     data: dataServer(parts, gateway, observation),
     admin: adminServer(parts, { observation, gateway }, () => ({
-      ready: !draining,
+      isDraining: draining,
       trouble: gateway.storeTrouble(),
+      contact: gateway.redisContact(),
     })),
   };
   observation.observe({

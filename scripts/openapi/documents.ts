@@ -350,8 +350,10 @@ export function adminPort(): Json {
           operationId: 'readyz',
           summary: 'Calls may be sent here',
           responses: {
-            '200': text('ok; while Redis is away the next line says why'),
-            '503': text('draining'),
+            '200': text('ok; while Redis is away further lines say why, and that it has never been reached'),
+            '503': text(
+              'draining, or starting: Redis has never been reached, for redis.startSeconds at most',
+            ),
           },
         },
       },

@@ -65,6 +65,7 @@ export async function chartChecks(tools) {
   await check('old Kubernetes (1.29) renders without the sleep hook and delays in the process', () =>
     oldKubernetesProblems(tools),
   );
+  await check('another number of pods restarts none of them', () => restartProblems(tools));
   const all = new Map(sets);
   await check('kustomize builds base and overlays', () => {
     for (const folder of ['base', 'overlays/dev', 'overlays/prod'])
@@ -130,6 +131,16 @@ function oldKubernetesProblems(tools) {
   if (pod.terminationGracePeriodSeconds < server.drainSeconds + 5)
     problems.push('the grace period is shorter than the drain');
   return problems;
+}
+
+function restartProblems(tools) {
+  const set = ['-f', join(chart, 'ci/02-redis.yaml')];
+  const [few, many] = [3, 5].map((count) => {
+    const objects = documents(render(tools.helm4, [...set, '--set', `replicaCount=${count}`]));
+    const { template } = objects.find(({ kind }) => kind === 'Deployment').spec;
+    return template.metadata.annotations['checksum/restart'];
+  });
+  return few === many ? [] : ['the annotation checksum/restart differs'];
 }
 
 /** Renders with one mistake each, so that a validator that finds nothing is noticed. */

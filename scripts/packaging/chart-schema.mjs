@@ -105,6 +105,7 @@ export const schema = {
       url: { type: 'string', pattern: '^(rediss?([+](sentinel|cluster))?://.+)?$' },
       existingSecret: reference,
       whenDown: oneOf('local', 'deny'),
+      replicas: nullable(integer(1)),
       development: strict({ enabled: boolean, image: string, resources }),
     }),
     privacy: strict({ labelKey: strict({ existingSecret: reference }) }),

@@ -2,6 +2,7 @@
  * What no single object's type can say: selectors that match, names and ports that exist, autoscalers that own the
  * replicas, the "restricted" Pod Security Standard, and this chart's own promises (probes, drain, no tokens).
  */
+import { parse } from 'yaml';
 import { nameOf } from './documents.mjs';
 
 const podOf = (object) =>
@@ -104,6 +105,22 @@ function serviceProblems(service, pods, problems) {
   }
 }
 
+/** A pod that has never reached Redis takes 1 / `redis.replicas` of every limit: that number has to count all pods there can be. */
+function shareProblems(objects) {
+  const config = objects.find(({ kind, data }) => kind === 'ConfigMap' && data['sluice.yaml']);
+  const { redis } = config === undefined ? {} : parse(config.data['sluice.yaml']);
+  if (redis === undefined) return [];
+  const counts = objects.flatMap(({ kind, metadata, spec }) => {
+    if (kind === 'HorizontalPodAutoscaler') return spec.maxReplicas;
+    if (kind === 'ScaledObject') return spec.maxReplicaCount;
+    return kind === 'Deployment' && metadata.name === config.metadata.name ? (spec.replicas ?? []) : [];
+  });
+  const most = Math.max(...counts);
+  return redis.replicas === most
+    ? []
+    : [`redis.replicas is ${redis.replicas}, but there can be ${most} pods`];
+}
+
 /** @param {object[]} objects of one release. @returns {string[]} problems */
 export function ruleProblems(objects) {
   const pods = objects.flatMap((object) => (podOf(object) ? [{ object, ...podOf(object) }] : []));
@@ -112,6 +129,7 @@ export function ruleProblems(objects) {
   const all = [];
   const names = objects.map((object) => nameOf(object));
   for (const name of repeated(names)) all.push(`${name}: is there twice`);
+  all.push(...shareProblems(objects));
   for (const object of objects) {
     const problems = [];
     const { kind, spec } = object;

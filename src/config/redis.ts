@@ -6,10 +6,13 @@
 import { z } from 'zod';
 import {
   atRestart,
+  count,
   filePath,
   formed,
+  orNull,
   readText,
   refuse,
+  seconds,
   secretFault,
   section,
   text,
@@ -116,6 +119,12 @@ export const redis = section(
       .describe(
         'Without Redis: each replica enforces its share (local), or calls are refused with 503 (deny).',
       ),
+    replicas: orNull(count).describe(
+      'The most replicas there can be. One that has never reached Redis takes this part of every limit; without the number it refuses calls with 503 until it has.',
+    ),
+    startSeconds: seconds
+      .default(30)
+      .describe('A replica that has never reached Redis is not ready for so long after its start.'),
     mode: z
       .enum(['single', 'sentinel', 'cluster'])
       .optional()

@@ -11,24 +11,26 @@ import type { Express, NextFunction, Request, Response } from 'express';
 import { createServer } from 'node:http';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import type { RedisContact } from '../limiter/failover/when-down.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { end, listen, openapiOf } from './ports.ts';
 
 /** Whether a load balancer may send new calls to this replica, and what is wrong with Redis. */
 export interface Readiness {
-  readonly ready: boolean;
+  readonly isDraining: boolean;
   /**
-   * Why Redis is unavailable; `null` = it is available. It does not make a replica unready, because calls are answered in the mode of
-   * `redis.whenDown`.
+   * Why Redis is unavailable; `null` = it is available. It does not make a replica unready that has reached Redis before: a load balancer
+   * would drop all replicas at once.
    */
   readonly trouble: { readonly reason: string; readonly advice: string } | null;
+  /** A replica that has never reached Redis is not ready while that is awaited. */
+  readonly contact: RedisContact;
 }
 
 export interface AdminServerOptions extends AdminAccess {
   readonly host: string;
   readonly port: number;
-  /** `ready` is false while draining only. If it depended on Redis, a load balancer would drop all replicas at once. */
   readonly readiness: () => Readiness;
   readonly metrics: (
     format: MetricsFormat,
@@ -68,6 +70,23 @@ function defaultPage(_request: Request, response: Response): void {
   response.type('text').send('Sluice\n\n/livez\n/readyz\n/metrics\n/activity\n/openapi.json\n');
 }
 
+function stateOf({ isDraining, contact }: Readiness): 'ok' | 'starting' | 'draining' {
+  if (isDraining) return 'draining';
+  return contact.kind === 'never' && contact.isAwaited ? 'starting' : 'ok';
+}
+
+/** What the operator should know of Redis; empty = nothing is wrong with it. */
+function redisLines({ trouble, contact }: Readiness): readonly string[] {
+  const lines: string[] = [];
+  if (trouble !== null) lines.push(`Redis is away (${trouble.reason}): ${trouble.advice}`);
+  if (contact.kind === 'never') {
+    const { replicas } = contact;
+    const until = replicas === null ? 'calls are refused' : `this replica takes 1/${replicas} of every limit`;
+    lines.push(`Redis has never been reached: until it is, ${until}.`);
+  }
+  return lines;
+}
+
 function buildApp(options: AdminServerOptions): Express {
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
@@ -80,12 +99,12 @@ function buildApp(options: AdminServerOptions): Express {
     response.type('text').send('ok\n');
   });
   app.get('/readyz', (_request, response) => {
-    const { ready, trouble } = options.readiness();
-    const detail = trouble === null ? '' : `Redis is away (${trouble.reason}): ${trouble.advice}\n`;
+    const readiness = options.readiness();
+    const state = stateOf(readiness);
     response
-      .status(ready ? 200 : 503)
+      .status(state === 'ok' ? 200 : 503)
       .type('text')
-      .send(`${ready ? 'ok' : 'draining'}\n${detail}`);
+      .send([state, ...redisLines(readiness)].map((line) => `${line}\n`).join(''));
   });
   app.get('/metrics', async (request, response) => {
     const { contentType, body } = await options.metrics(negotiated(request));

@@ -14,6 +14,7 @@ import { RedisUnusable, type RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
+import type { RedisContact, WhenDown } from './failover/when-down.ts';
 import { defaultLeaseMs } from './limiter.ts';
 import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
@@ -40,7 +41,10 @@ export class SharedStores implements Stores {
   readonly quotas: RedisQuotas;
   readonly estimates: RedisEstimates;
   readonly controls: RedisControls;
+  readonly #settings: NonNullable<Settings['redis']>;
   readonly #clock: Clock;
+  /** Monotonic milliseconds. */
+  readonly #startedAt: number;
   readonly #telemetry: Telemetry;
   readonly #connection: RedisConnection;
   readonly #troubles: RedisTroubles;
@@ -52,7 +56,7 @@ export class SharedStores implements Stores {
 
   constructor(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect) {
     const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
-    const { whenDown, commandTimeoutMs } = settings;
+    const { commandTimeoutMs, replicas } = settings;
     const troubles = new RedisTroubles(telemetry.log, { tls: settings.tls !== null });
     const connection = connect(settings, { clock, random }, (failure) => {
       telemetry.redisError('connection');
@@ -60,18 +64,21 @@ export class SharedStores implements Stores {
     });
     const { client } = connection;
     const onDoubt = (): void => this.#restoreSends();
-    const replica = new Presence({ connection, clock, random, telemetry, onDoubt });
+    const replica = new Presence({ connection, clock, random, telemetry, replicas, onDoubt });
     const redis = createRedisHealth({
       connection,
       clock,
       telemetry,
       troubles,
       commandTimeoutMs,
-      tripsOnPermanentError: whenDown === 'local',
+      tripsOnPermanentError: settings.whenDown === 'local',
       check: () => this.#check(),
     });
     const ceilings = new RedisCeilings({ client, redis, clock });
+    const whenDown = (): WhenDown => this.#whenDown();
+    this.#settings = settings;
     this.#clock = clock;
+    this.#startedAt = clock.monotonic();
     this.#telemetry = telemetry;
     this.#connection = connection;
     this.#troubles = troubles;
@@ -92,6 +99,7 @@ export class SharedStores implements Stores {
       telemetry,
       listener,
       settings,
+      whenDown,
       leaseMs,
       beforeResume,
     });
@@ -109,6 +117,13 @@ export class SharedStores implements Stores {
     return this.#troubles.now();
   }
 
+  contact(): RedisContact {
+    if (this.#replica.hasReachedRedis) return { kind: 'reached' };
+    const { replicas, startSeconds } = this.#settings;
+    const isAwaited = this.#clock.monotonic() - this.#startedAt < startSeconds * 1_000;
+    return { kind: 'never', isAwaited, replicas: this.#whenDown() === 'local' ? replicas : null };
+  }
+
   async close(): Promise<void> {
     this.#stopWatching();
     this.estimates.close();
@@ -118,6 +133,12 @@ export class SharedStores implements Stores {
     await this.#redis.run('other', (client) => this.#replica.leave(client), { once: true });
     this.#redis.close();
     this.#connection.close();
+  }
+
+  /** Calls are refused while nobody, neither Redis nor the operator, has said how many replicas share the limits. */
+  #whenDown(): WhenDown {
+    const { replicas, whenDown } = this.#settings;
+    return replicas === null && !this.#replica.hasReachedRedis ? 'deny' : whenDown;
   }
 
   /** Rejects while Redis, or a node of its Cluster, cannot be used. */
@@ -144,10 +165,20 @@ export class SharedStores implements Stores {
         return this.#redis.start(true);
       } catch (failure) {
         if (failure instanceof RedisUnusable) throw failure;
-        if (this.#clock.monotonic() > until) return this.#redis.start(false);
+        if (this.#clock.monotonic() > until) return this.#startWithout();
         await this.#pause();
       }
     }
+  }
+
+  #startWithout(): void {
+    this.#redis.start(false);
+    const contact = this.contact();
+    if (contact.kind === 'reached') return;
+    const { replicas } = contact;
+    const { startSeconds } = this.#settings;
+    const calls = replicas === null ? 'refused' : 'share';
+    this.#telemetry.log.warn('Redis has never been reached', { calls, replicas, startSeconds });
   }
 
   #pause(): Promise<void> {

@@ -7,6 +7,7 @@ import type { BreakerStore } from './breaker-store.ts';
 import type { Ceilings } from './ceilings.ts';
 import type { ControlsStore } from './controls-store.ts';
 import type { EstimateStore } from './estimate-store.ts';
+import type { RedisContact } from './failover/when-down.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
 import type { QuotaStore } from './quota-store.ts';
 
@@ -24,6 +25,8 @@ export interface Stores {
   ready(): Promise<void>;
   /** Why Redis is away; `null` while it is not, or where none is configured. */
   trouble(): RedisTrouble | null;
+  /** Whether this replica has ever reached Redis, and what it does until then. */
+  contact(): RedisContact;
   close(): Promise<void>;
 }
 

@@ -34,6 +34,7 @@ function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
     controls: createEmbeddedControls(clock),
     async ready() {},
     trouble: () => null,
+    contact: () => ({ kind: 'reached' }),
     async close() {
       await limiter.close();
       await ceilings.close();

@@ -11,6 +11,8 @@ describe('the redis section', () => {
   test('needs only a URL', () => {
     expect(redisOf(`{ url: 'redis://r' }`)).toEqual({
       whenDown: 'local',
+      replicas: null,
+      startSeconds: 30,
       mode: 'single',
       nodes: [{ host: 'r', port: 6379 }],
       sentinelName: null,

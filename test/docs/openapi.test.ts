@@ -84,7 +84,7 @@ test('the admin document has every route of the port but the files of the page',
     port: 0,
     adminNames: [],
     adminToken: null,
-    readiness: () => ({ ready: true, trouble: null }),
+    readiness: () => ({ isDraining: false, trouble: null, contact: { kind: 'reached' } }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve(null),
     routes: [

@@ -26,7 +26,7 @@ async function start(adminNames: readonly string[] = [], adminToken: string | nu
     port: 0,
     adminNames,
     adminToken,
-    readiness: () => ({ ready: true, trouble: null }),
+    readiness: () => ({ isDraining: false, trouble: null, contact: { kind: 'reached' } }),
     metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
     activity: () => Promise.resolve({}),
     routes: [

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
 import request from 'supertest';
 import { createAdminServer } from '../../src/ingress/admin-server.ts';
-import type { AdminServer, AdminServerOptions } from '../../src/ingress/admin-server.ts';
+import type { AdminServer, AdminServerOptions, Readiness } from '../../src/ingress/admin-server.ts';
 
 let admin: AdminServer | null = null;
 const bugs: unknown[] = [];
@@ -11,13 +11,19 @@ afterEach(async () => {
   bugs.length = 0;
 });
 
+const reachable = (isDraining: boolean): Readiness => ({
+  isDraining,
+  trouble: null,
+  contact: { kind: 'reached' },
+});
+
 async function start(more: Partial<AdminServerOptions> = {}): Promise<AdminServer> {
   admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
     adminNames: [],
     adminToken: null,
-    readiness: () => ({ ready: true, trouble: null }),
+    readiness: () => reachable(false),
     metrics: (format) =>
       Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),
     activity: () => Promise.resolve({ workspaces: ['w_0'] }),
@@ -30,16 +36,16 @@ async function start(more: Partial<AdminServerOptions> = {}): Promise<AdminServe
 
 describe('the probes of the admin port', () => {
   test('report liveness independently of readiness', async () => {
-    const { server } = await start({ readiness: () => ({ ready: false, trouble: null }) });
+    const { server } = await start({ readiness: () => reachable(true) });
     expect((await request(server).get('/livez')).status).toBe(200);
     expect((await request(server).get('/readyz')).status).toBe(503);
   });
 
   test('report the readiness of the replica', async () => {
-    let ready = true;
-    const { server } = await start({ readiness: () => ({ ready, trouble: null }) });
+    let isDraining = false;
+    const { server } = await start({ readiness: () => reachable(isDraining) });
     expect((await request(server).get('/readyz')).status).toBe(200);
-    ready = false;
+    isDraining = true;
     expect((await request(server).get('/readyz')).status).toBe(503);
   });
 });

@@ -3,6 +3,8 @@ import type { RedisSettings } from '../../src/config/settings.ts';
 
 export const plainRedis = (changes: Partial<RedisSettings> = {}): RedisSettings => ({
   whenDown: 'local',
+  replicas: null,
+  startSeconds: 30,
   mode: 'single',
   nodes: [{ host: '127.0.0.1', port: 6379 }],
   sentinelName: null,

@@ -67,7 +67,11 @@ is configured, an origin that cannot exist stands in. Without a workspace every 
   "drainSeconds" (ternary $facts.drain (int (add $facts.drain $facts.delay)) $facts.sleepHook) "drainDelaySeconds" (ternary 0 $facts.delay $facts.sleepHook) "keepAliveSeconds" $facts.keepAlive -}}
 {{- $_ := set $config "server" (merge (dict "adminNames" $adminNames) (default dict $config.server) $server) -}}
 {{- if $facts.redis -}}
-{{- $_ := set $config "redis" (merge (default dict $config.redis) (dict "url" "${REDIS_URL}" "whenDown" .Values.redis.whenDown)) -}}
+{{- /* The most pods there can be: without a number of its own, what the Deployment states, or what the autoscaler may reach. */ -}}
+{{- $most := ternary .Values.autoscaling.maxReplicas (include "sluice.replicas" . | fromJson).count $facts.autoscaled -}}
+{{- if not (kindIs "invalid" .Values.redis.replicas) -}}{{- $most = .Values.redis.replicas -}}{{- end -}}
+{{- $redis := dict "url" "${REDIS_URL}" "whenDown" .Values.redis.whenDown "replicas" (int $most) -}}
+{{- $_ := set $config "redis" (merge (default dict $config.redis) $redis) -}}
 {{- end -}}
 {{- if .Values.privacy.labelKey.existingSecret.name -}}
 {{- $_ := set $config "privacy" (merge (default dict $config.privacy) (dict "labelKey" "${SLUICE_LABEL_KEY}")) -}}
@@ -75,7 +79,12 @@ is configured, an origin that cannot exist stands in. Without a workspace every 
 {{- toYaml $config -}}
 {{- end }}
 
-{{/* What the process reads once: a change needs new pods. Upstreams, workspaces and the log level are reloaded, so they are left out. */}}
+{{/*
+What the process reads once: a change needs new pods. Upstreams, workspaces and the log level are reloaded, so they are left out; so is
+redis.replicas, which a pod no longer uses once it has reached Redis: another number of pods must not drain every held call.
+*/}}
 {{- define "sluice.restartChecksum" -}}
-{{- omit (include "sluice.config" . | fromYaml) "upstreams" "workspaces" "log" | toJson | sha256sum -}}
+{{- $config := omit (include "sluice.config" . | fromYaml) "upstreams" "workspaces" "log" -}}
+{{- with $config.redis -}}{{- $_ := set $config "redis" (omit . "replicas") -}}{{- end -}}
+{{- $config | toJson | sha256sum -}}
 {{- end }}

@@ -34,7 +34,7 @@ export const createEmbeddedLimiter = (
     isKeptElsewhere: false,
     // What follows is for a log that may be away, or that others follow.
     guard: null,
-    whenDown: 'deny',
+    whenDown: () => 'deny',
     restoreSends: () => Promise.resolve(),
     onLeaseLost,
   });

@@ -51,7 +51,8 @@ export interface FailoverCeilingsParts {
   readonly redis: RedisCeilings;
   readonly clock: Clock;
   readonly replica: { readonly id: ReplicaId; count(): number };
-  readonly whenDown: WhenDown;
+  /** What this replica does while Redis is unavailable. */
+  readonly whenDown: () => WhenDown;
 }
 
 export class FailoverCeilings implements Ceilings {
@@ -87,7 +88,7 @@ export class FailoverCeilings implements Ceilings {
         };
       }
       case 'unavailable':
-        if (this.#parts.whenDown === 'local') return this.#takeLocally(ceiling, id);
+        if (this.#parts.whenDown() === 'local') return this.#takeLocally(ceiling, id);
         throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
     }
   }
@@ -122,7 +123,7 @@ export class FailoverCeilings implements Ceilings {
     if (isNone(ceiling) || positions.length === 0) return notHeld();
     const read = await this.#parts.redis.forecast(ceiling, positions, question);
     if (!('kind' in read)) return read;
-    if (this.#parts.whenDown === 'deny') return notHeld();
+    if (this.#parts.whenDown() === 'deny') return notHeld();
     return this.#local.forecast(this.#share(ceiling), positions, question);
   }
 

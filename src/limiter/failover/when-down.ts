@@ -1,5 +1,17 @@
 /** What a replica does while Redis is unavailable; limiter and ceilings do the same. */
 export type WhenDown = 'local' | 'deny';
 
+/** Whether this replica has ever reached Redis. */
+export type RedisContact =
+  /** It has, or none is configured. */
+  | { readonly kind: 'reached' }
+  | {
+      readonly kind: 'never';
+      /** The time of `redis.startSeconds` has not passed yet. */
+      readonly isAwaited: boolean;
+      /** Of every limit it takes one part in so many; `null` = it refuses calls. */
+      readonly replicas: number | null;
+    };
+
 /** `Retry-After` of a call that is refused because Redis is unavailable. Milliseconds. */
 export const retryUnavailableMs = 1_000;

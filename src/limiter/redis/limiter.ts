@@ -6,6 +6,7 @@ import type { RedisConnection } from '../../redis/connection.ts';
 import type { RedisHealth } from '../../redis/health.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { LimiterListener } from '../limiter.ts';
+import type { WhenDown } from '../failover/when-down.ts';
 import { RedisLaneGuard } from '../shared/lane-guard.ts';
 import { SharedLimiter } from '../shared/limiter.ts';
 import { readEvent } from '../shared/read-event.ts';
@@ -25,6 +26,8 @@ export interface RedisLimiterParts {
   readonly telemetry: Telemetry;
   readonly listener: LimiterListener;
   readonly settings: Pick<RedisSettings, 'database' | 'keyPrefix' | 'whenDown'>;
+  /** What this replica does while Redis is unavailable. */
+  readonly whenDown: () => WhenDown;
   /** How long a lease lives, milliseconds. */
   readonly leaseMs: number;
   /** Awaited before calls go by Redis again after it was away. */
@@ -32,12 +35,12 @@ export interface RedisLimiterParts {
 }
 
 export function createRedisLimiter(parts: RedisLimiterParts): SharedLimiter {
-  const { beforeResume, clock, connection, leaseMs, listener, random, replica, telemetry } = parts;
-  const { database, keyPrefix, whenDown } = parts.settings;
+  const { beforeResume, clock, connection, leaseMs, listener, random, replica, telemetry, whenDown } = parts;
+  const { database, keyPrefix } = parts.settings;
   const restore = (): Promise<unknown> =>
     beforeResume().catch((failure: unknown) => telemetry.log.bug('sends could not be put back', failure));
   const redis = new RestoredRedis(parts.redis, restore, (isUp) =>
-    telemetry.limiterMode(isUp ? 'redis' : whenDown),
+    telemetry.limiterMode(isUp ? 'redis' : whenDown()),
   );
   return new SharedLimiter({
     clock,
@@ -57,7 +60,7 @@ export function createRedisLimiter(parts: RedisLimiterParts): SharedLimiter {
         clock,
         random,
         readEvent,
-        actsAlone: whenDown === 'local',
+        actsAlone: parts.settings.whenDown === 'local',
         name: { digest: key, version: foldVersion, database, keyPrefix },
         replica: replica.id,
         log: telemetry.log,

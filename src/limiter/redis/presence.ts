@@ -24,6 +24,8 @@ export interface PresenceParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;
+  /** The most replicas there can be: so many count as alive until Redis says otherwise. `null` = nobody has said. */
+  readonly replicas: number | null;
   /** Redis may lack what this replica has put there: another server serves, or data was lost. */
   readonly onDoubt: () => void;
 }
@@ -31,7 +33,7 @@ export interface PresenceParts {
 export class Presence {
   readonly id: ReplicaId;
   readonly #parts: PresenceParts;
-  #count = 1;
+  #count: number;
   /** When that many were last heard of, or this replica came back and began to wait for them. Monotonic milliseconds. */
   #countedAt = -Infinity;
   /** The server of the latest heartbeat, and the primaries of its Cluster; `null` = none was answered. */
@@ -45,6 +47,7 @@ export class Presence {
 
   constructor(parts: PresenceParts) {
     this.#parts = parts;
+    this.#count = parts.replicas ?? 1;
     this.id = replicaId(`r${parts.random.hex(12)}`);
     const { client } = parts.connection;
     client.on('close', () => {
@@ -55,6 +58,11 @@ export class Presence {
       if (this.#server !== null) parts.onDoubt();
       this.#beatNow();
     });
+  }
+
+  /** Redis has answered a heartbeat of this replica, at any time. */
+  get hasReachedRedis(): boolean {
+    return this.#server !== null;
   }
 
   /** Number of live replicas, this one included. At least 1; stays as it is while Redis is unavailable. */

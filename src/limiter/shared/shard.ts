@@ -68,7 +68,8 @@ export interface ShardParts {
   readonly listener: LimiterListener;
   /** Of serialized lanes; `null` = no other replica makes grants, so that the log alone keeps them. */
   readonly guard: LaneGuard | null;
-  readonly whenDown: WhenDown;
+  /** What this replica does while the log is away. */
+  readonly whenDown: () => WhenDown;
   /** How long a lease lives, milliseconds. */
   readonly leaseMs: number;
   /** Living replicas, this one among them. */
@@ -167,6 +168,8 @@ export class Shard {
     this.#touch();
     const known = this.#calls.get(admission.ticket);
     if (known !== undefined) return Promise.resolve(this.#replyAgain(known));
+    // This replica may have heard meanwhile of how many it is one.
+    if (this.#phase.kind === 'away' && this.#parts.whenDown() === 'local') this.#goAlone();
     if (this.#phase.kind === 'away' || this.#phase.kind === 'closed') return Promise.resolve(unavailable);
     const stored = this.#copy.isJoined ? this.#stored(admission, true) : null;
     const refusal = stored === null ? null : this.#refusalFromCopy(admission.bucket, stored);
@@ -567,18 +570,19 @@ export class Shard {
   // ── the log comes and goes
 
   #onAway(): void {
-    const { clock, replica, leaseMs, replicas, whenDown } = this.#parts;
     if (this.#phase.kind === 'alone' || this.#phase.kind === 'closed') return;
     for (const { done } of this.#unsaid) done();
-    if (whenDown === 'deny') {
-      this.#phase = { kind: 'away' };
-      for (const call of this.#calls.values()) {
-        if (call.state.kind !== 'entering' || call.answer === null) continue;
-        this.#calls.delete(call.admission.ticket);
-        answer(call, unavailable);
-      }
-      return;
+    if (this.#parts.whenDown() === 'local') return this.#goAlone();
+    this.#phase = { kind: 'away' };
+    for (const call of this.#calls.values()) {
+      if (call.state.kind !== 'entering' || call.answer === null) continue;
+      this.#calls.delete(call.admission.ticket);
+      answer(call, unavailable);
     }
+  }
+
+  #goAlone(): void {
+    const { clock, replica, leaseMs, replicas } = this.#parts;
     const user = this.#userOfAlone();
     const alone = new Alone(this.#shared, { clock, replica, leaseMs, replicas: replicas(), user });
     this.#phase = { kind: 'alone', alone };

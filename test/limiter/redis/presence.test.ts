@@ -38,7 +38,7 @@ async function twoReplicas() {
   if (!connection.isReady()) await once(connection.client, 'ready');
   const replica = () => {
     let doubts = 0;
-    const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry };
+    const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry, replicas: null };
     const presence = new Presence({ ...parts, onDoubt: () => void (doubts += 1) });
     const beat = (): Promise<void> => presence.beat(connection.client);
     return { beat, count: () => presence.count(), doubts: () => doubts };

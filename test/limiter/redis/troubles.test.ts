@@ -88,7 +88,9 @@ describe('a gateway that cannot use its Redis', () => {
     // A connection that is closed at once may be met first as an absence without a reason.
     const line = await lineWith(logs, `"reason":"${reason}"`);
     expect(line['advice']).toMatch(/^\S.{30,}\.$/);
-    expect(await readiness(service)).toBe(`ok\nRedis is away (${reason}): ${String(line['advice'])}\n`);
+    expect(await readiness(service)).toBe(
+      `starting\nRedis is away (${reason}): ${String(line['advice'])}\nRedis has never been reached: until it is, calls are refused.\n`,
+    );
     expect(logs.join('')).not.toMatch(/wrong|127\.0\.0\.1|redis\.invalid/);
     await service.close();
   });

@@ -1,6 +1,7 @@
 /** The limiter over a log that loses entries, that is away, and whose replicas stop: no call is lost, and none is sent twice. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../../src/ids.ts';
+import type { WhenDown } from '../../../src/limiter/failover/when-down.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/shared/state.ts';
 import { admission } from '../../support/admission.ts';
@@ -337,6 +338,20 @@ describe('while the log is away, with whenDown: deny', () => {
     await a.settle('first');
     await world.pass(50);
     expect(b.granted()).toEqual(['second']);
+  });
+
+  test('a replica that hears meanwhile of how many it is one goes on alone, also with what waits', async () => {
+    let whenDown: WhenDown = 'deny';
+    const c = world.replica('c', { whenDown: () => whenDown });
+    const limit = { limit: 4, windowMs: 60_000, maxWaitMs: 600_000 };
+    for (const ticket of ['1', '2', '3', '4', 'waits']) await c.admit(ticket, limit);
+    c.end().goAway();
+    expect(await c.admit('refused', limit)).toMatchObject({ reason: 'limiter_unavailable' });
+    whenDown = 'local';
+    await world.pass(5);
+    expect((await c.admit('held', limit)).kind).toBe('queued');
+    await world.pass(120_000);
+    expect(c.granted()).toEqual(['1', '2', '3', '4', 'waits', 'held']);
   });
 
   test('a grant that was made meanwhile is taken', async () => {

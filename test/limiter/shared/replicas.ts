@@ -35,7 +35,7 @@ export interface Replica {
 }
 
 interface ReplicaOptions {
-  readonly whenDown?: WhenDown;
+  readonly whenDown?: WhenDown | (() => WhenDown);
   readonly guard?: LaneGuard;
   readonly restoreSends?: () => Promise<unknown>;
   readonly idleMs?: number;
@@ -87,7 +87,7 @@ export class World {
       },
       guard,
       restoreSends,
-      whenDown,
+      whenDown: typeof whenDown === 'function' ? whenDown : () => whenDown,
       leaseMs,
       idleMs,
       replicas: () => 2,
