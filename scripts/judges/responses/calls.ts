@@ -164,7 +164,7 @@ export function ofAdmin({ open: { adminUrl: base }, withoutRedis }: Gateways): r
       at('200', path, { connection: 'kept' }),
     ]),
     at('200', '/metrics', { fields: ['Accept: application/openmetrics-text; version=1.0.0'] }),
-    at('200', '/readyz', { base: withoutRedis.adminUrl }),
+    at('503', '/readyz', { base: withoutRedis.adminUrl }),
     at('400', '/activity?window=x'),
     at('404', '/none'),
     at('404', '/none', { method: 'HEAD' }),

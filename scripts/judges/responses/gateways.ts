@@ -32,7 +32,9 @@ export async function startGateways(): Promise<Gateways> {
   const fleets = [
     await start(yaml('drainSeconds: 6, drainDelaySeconds: 3')),
     await start(yaml('maxOpenCalls: 1')),
-    await start(yaml('drainSeconds: 0', 'redis: { url: "redis://127.0.0.1:9", whenDown: deny }')),
+    await start(
+      yaml('drainSeconds: 0', 'redis: { url: "redis://127.0.0.1:9", whenDown: deny, startSeconds: 3600 }'),
+    ),
   ];
   const [open, full, withoutRedis] = fleets.flatMap(({ gateways }) => gateways);
   if (open === undefined || full === undefined || withoutRedis === undefined) throw new Error('no gateway');
