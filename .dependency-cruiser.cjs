@@ -12,7 +12,7 @@ const layers = [
   { name: 'features', path: '^src/(repeats|control|activity)/' },
   { name: 'stages', path: '^src/(ingress|auth|target|admission|breaker|quotas|credentials|dispatch)/' },
   { name: 'limiter', path: '^src/limiter/' },
-  { name: 'shared', path: '^src/shared/' },
+  { name: 'replicated', path: '^src/replicated/' },
   { name: 'redis', path: '^src/redis/' },
 ];
 const pathsOf = (some) => some.map(({ path }) => path);

@@ -44,7 +44,7 @@ const long = [
 /** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
   'test/cluster/nobody-elses-answer.test.ts',
-  'test/limiter/shared/snapshot.test.ts',
+  'test/limiter/over-log/snapshot.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',
 ];

@@ -25,7 +25,7 @@ import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
 import { startRepeats } from './repeats/start.ts';
 import type { Runtime } from './runtime.ts';
-import { SharedRedis } from './shared/shared-redis.ts';
+import { SharedRedis } from './replicated/shared-redis.ts';
 import type { Telemetry } from './telemetry/telemetry.ts';
 
 export type Parts = ReturnType<typeof createParts>;

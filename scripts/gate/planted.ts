@@ -95,7 +95,7 @@ const planted: readonly Planted[] = [
   {
     row: 'hang up',
     fault: 'a call stays in line when its client has left',
-    file: 'src/limiter/shared/shard.ts',
+    file: 'src/limiter/over-log/shard.ts',
     from: "        return this.#say(bucket, { kind: 'cancel', ticket });",
     to: '        return Promise.resolve();',
     finds: /left behind: |lost: s-/,

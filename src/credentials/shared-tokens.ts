@@ -8,7 +8,7 @@
 import type { Clock, Random } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
 import { digest } from '../identity.ts';
-import { anybody, type SharedMap } from '../shared/shared-map.ts';
+import { anybody, type SharedMap } from '../replicated/shared-map.ts';
 import type { Fetched } from './oauth-source.ts';
 import type { FetchToken, TokenFetch } from './token-fetcher.ts';
 

@@ -3,8 +3,8 @@
  * endpoint, and before both, with Redis, from the tokens that all replicas share.
  */
 import type { Settings } from '../config/settings.ts';
-import { RedisMap } from '../shared/redis-map.ts';
-import type { SharedRedis } from '../shared/shared-redis.ts';
+import { RedisMap } from '../replicated/redis-map.ts';
+import type { SharedRedis } from '../replicated/shared-redis.ts';
 import { Credentials, SourceNames, type CredentialParts } from './credentials.ts';
 import { RefreshGrants } from './refresh/refresh-grant.ts';
 import { SharedTokens, tokenCodec, type SharedToken } from './shared-tokens.ts';

@@ -24,7 +24,7 @@ import { createRedisLimiter } from './redis/limiter.ts';
 import { Presence, replicaChannel } from './redis/presence.ts';
 import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
-import type { SharedLimiter } from './shared/limiter.ts';
+import type { SharedLimiter } from './over-log/limiter.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */

@@ -1,6 +1,6 @@
 /** What replicas share of a call that may be repeated: who makes it, and what became of it. */
 import { Refusal, refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
-import type { Entry, MapKey } from '../shared/shared-map.ts';
+import type { Entry, MapKey } from '../replicated/shared-map.ts';
 import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 
 /** A claim that is not renewed for so long belongs to a replica that is gone. Milliseconds. */

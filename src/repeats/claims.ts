@@ -11,8 +11,8 @@
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { PutReply, SharedMap } from '../shared/shared-map.ts';
-import { anybody } from '../shared/shared-map.ts';
+import type { PutReply, SharedMap } from '../replicated/shared-map.ts';
+import { anybody } from '../replicated/shared-map.ts';
 import {
   arrivedAgoMs,
   claimMs,

@@ -3,7 +3,7 @@
  * replica, because equal calls without a key are calls of their own.
  */
 import type { Clock } from '../clock.ts';
-import { anybody, type MemoryMap, type Reading, type SharedMap } from '../shared/shared-map.ts';
+import { anybody, type MemoryMap, type Reading, type SharedMap } from '../replicated/shared-map.ts';
 import { leftKeptMs } from './claim.ts';
 
 /**

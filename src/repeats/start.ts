@@ -1,9 +1,9 @@
 /** Builds the repeats of one process; with Redis, their responses are shared with the other replicas. */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import { RedisMap } from '../shared/redis-map.ts';
-import { MemoryMap } from '../shared/shared-map.ts';
-import type { SharedRedis } from '../shared/shared-redis.ts';
+import { RedisMap } from '../replicated/redis-map.ts';
+import { MemoryMap } from '../replicated/shared-map.ts';
+import type { SharedRedis } from '../replicated/shared-redis.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { claimCodec, type Claim } from './claim.ts';
 import { Claims } from './claims.ts';

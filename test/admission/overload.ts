@@ -7,7 +7,7 @@ import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
-import type { LogEvent } from '../../src/limiter/shared/state.ts';
+import type { LogEvent } from '../../src/limiter/over-log/state.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaLedger } from '../simulation/replicas/ledger.ts';
 import type { ReplicasPlan } from '../simulation/replicas/plan.ts';

@@ -10,8 +10,8 @@ import {
   tokenCodec,
   type SharedToken,
 } from '../../src/credentials/shared-tokens.ts';
-import { RedisMap } from '../../src/shared/redis-map.ts';
-import { SharedRedis } from '../../src/shared/shared-redis.ts';
+import { RedisMap } from '../../src/replicated/redis-map.ts';
+import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';

@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { redisWire } from '../support/redis-wire.ts';
-import { holdMs } from '../../src/limiter/shared/fold.ts';
+import { holdMs } from '../../src/limiter/over-log/fold.ts';
 import { until } from '../support/until.ts';
 import { agree, keys } from './replicas.ts';
 import { closers, goOn, installation, operator, server, talk, three } from './world.ts';

@@ -1,7 +1,7 @@
 /** The guard of serialized lanes, for several replicas in one process. */
 import type { Clock } from '../../src/clock.ts';
 import type { LeaseToken } from '../../src/ids.ts';
-import type { Guarded, LaneGuard, LaneReply } from '../../src/limiter/shared/lane-guard.ts';
+import type { Guarded, LaneGuard, LaneReply } from '../../src/limiter/over-log/lane-guard.ts';
 
 /** A lane is asked for again after this time at most, milliseconds. */
 const maxRetryMs = 50;

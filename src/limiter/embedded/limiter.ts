@@ -4,8 +4,8 @@ import { replicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import { defaultLeaseMs, type LimiterListener } from '../limiter.ts';
-import { SharedLimiter } from '../shared/limiter.ts';
-import type { LogEvent } from '../shared/state.ts';
+import { SharedLimiter } from '../over-log/limiter.ts';
+import type { LogEvent } from '../over-log/state.ts';
 
 const replica = replicaId('embedded');
 

@@ -7,10 +7,10 @@ import type { RedisHealth } from '../../redis/health.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { LimiterListener } from '../limiter.ts';
 import type { WhenDown } from '../failover/when-down.ts';
-import { RedisLaneGuard } from '../shared/lane-guard.ts';
-import { SharedLimiter } from '../shared/limiter.ts';
-import { readEvent } from '../shared/read-event.ts';
-import type { LogEvent } from '../shared/state.ts';
+import { RedisLaneGuard } from '../over-log/lane-guard.ts';
+import { SharedLimiter } from '../over-log/limiter.ts';
+import { readEvent } from '../over-log/read-event.ts';
+import type { LogEvent } from '../over-log/state.ts';
 import type { Presence } from './presence.ts';
 import { RestoredRedis } from './restored-redis.ts';
 

@@ -5,9 +5,9 @@
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
 import type { StampedEntry } from '../../../src/log/entry.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
-import { createState, fold } from '../../../src/limiter/shared/fold.ts';
-import { digest, restore } from '../../../src/limiter/shared/snapshot.ts';
-import type { LogEvent, SharedState } from '../../../src/limiter/shared/state.ts';
+import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
+import { digest, restore } from '../../../src/limiter/over-log/snapshot.ts';
+import type { LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import type { Snapshot } from './log-store.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 

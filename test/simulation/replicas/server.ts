@@ -7,7 +7,7 @@
 import { bucketKey, logOf } from '../../../src/ids.ts';
 import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
-import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
 import { LogStore } from './log-store.ts';
 import { LogCopies, type LogCopiesParts } from './log-copies.ts';

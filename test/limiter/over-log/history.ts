@@ -5,8 +5,8 @@
  */
 import { bucketKey, laneKey, leaseToken, replicaId, ticketId, type BucketKey } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
-import { createState, fold } from '../../../src/limiter/shared/fold.ts';
-import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/shared/state.ts';
+import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
+import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
 import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';

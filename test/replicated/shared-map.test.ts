@@ -2,9 +2,9 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import { RedisMap } from '../../src/shared/redis-map.ts';
-import { anybody, MemoryMap, type SharedMap } from '../../src/shared/shared-map.ts';
-import { SharedRedis } from '../../src/shared/shared-redis.ts';
+import { RedisMap } from '../../src/replicated/redis-map.ts';
+import { anybody, MemoryMap, type SharedMap } from '../../src/replicated/shared-map.ts';
+import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';

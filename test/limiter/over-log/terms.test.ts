@@ -1,15 +1,15 @@
 /** A new term of the log: what was granted before may be unknown, so replicas say what they have under way before others may go. */
 import { describe, expect, test } from '@jest/globals';
 import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
-import { createState, holdMs } from '../../../src/limiter/shared/fold.ts';
-import { restore, snapshot } from '../../../src/limiter/shared/snapshot.ts';
+import { createState, holdMs } from '../../../src/limiter/over-log/fold.ts';
+import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import type {
   Effects,
   HeldCall,
   LogEvent,
   SharedState,
   UsedUnits,
-} from '../../../src/limiter/shared/state.ts';
+} from '../../../src/limiter/over-log/state.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, bucketOf, entryOf, foldOwn, granted, leaseMs, settle, tick } from './folding.ts';
 

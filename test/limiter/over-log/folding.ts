@@ -2,8 +2,8 @@
 import { bucketKey, leaseToken, replicaId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { Entry } from '../../../src/log/log.ts';
-import { fold } from '../../../src/limiter/shared/fold.ts';
-import type { Effects, LogEvent, SharedState } from '../../../src/limiter/shared/state.ts';
+import { fold } from '../../../src/limiter/over-log/fold.ts';
+import type { Effects, LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 
 export const leaseMs = 15_000;

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { DueTimes } from '../../../src/limiter/shared/due-times.ts';
+import { DueTimes } from '../../../src/limiter/over-log/due-times.ts';
 
 const name = fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i');
 const step = fc.oneof(

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/failover/when-down.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { admission } from '../../support/admission.ts';
 import { leaseMs, World, type Replica } from './replicas.ts';
 

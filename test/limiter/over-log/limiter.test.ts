@@ -1,7 +1,7 @@
 /** The limiter over a log: what a call goes through at one replica, and between two. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
-import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { admission } from '../../support/admission.ts';
 import { leaseMs, World, type Replica } from './replicas.ts';

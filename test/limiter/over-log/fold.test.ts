@@ -1,7 +1,7 @@
 /** What an entry does to the state of the shared limiter, beyond what the policy does to one bucket. */
 import { expect, jest, test } from '@jest/globals';
-import { createState, fold, maxWorkPerEntry, upkeepMs } from '../../../src/limiter/shared/fold.ts';
-import { digest } from '../../../src/limiter/shared/snapshot.ts';
+import { createState, fold, maxWorkPerEntry, upkeepMs } from '../../../src/limiter/over-log/fold.ts';
+import { digest } from '../../../src/limiter/over-log/snapshot.ts';
 import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
 import {
   blankMemoryMs,

@@ -4,15 +4,15 @@
  * `SLUICE_LOG_HISTORIES` (20) asks for more histories.
  */
 import { describe, expect, jest, test } from '@jest/globals';
-import { createState, fold } from '../../../src/limiter/shared/fold.ts';
+import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import {
   digest,
   maxPartBytes,
   restore,
   snapshot,
   SnapshotError,
-} from '../../../src/limiter/shared/snapshot.ts';
-import type { SharedState } from '../../../src/limiter/shared/state.ts';
+} from '../../../src/limiter/over-log/snapshot.ts';
+import type { SharedState } from '../../../src/limiter/over-log/state.ts';
 import { origins } from '../../support/origins.ts';
 import { Draw, randomFrom } from '../bucket-history.ts';
 import { admit, entryOf, foldOwn } from './folding.ts';

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { bucketKey, laneKey, leaseToken } from '../../../src/ids.ts';
-import { RedisLaneGuard, type LaneGuard, type Guarded } from '../../../src/limiter/shared/lane-guard.ts';
+import { RedisLaneGuard, type LaneGuard, type Guarded } from '../../../src/limiter/over-log/lane-guard.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { createRedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';

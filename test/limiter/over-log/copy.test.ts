@@ -2,9 +2,9 @@
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
-import { Copy } from '../../../src/limiter/shared/copy.ts';
-import { rankOf } from '../../../src/limiter/shared/ticks.ts';
-import type { LogEvent } from '../../../src/limiter/shared/state.ts';
+import { Copy } from '../../../src/limiter/over-log/copy.ts';
+import { rankOf } from '../../../src/limiter/over-log/ticks.ts';
+import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import type { Log } from '../../../src/log/log.ts';
 import { manualClock } from '../../support/manual-clock.ts';
 

@@ -4,15 +4,15 @@
  *
  * Where a change of the policy, of the fold or of the histories is meant to change them:
  *
- *   SLUICE_RENEW_DIGESTS=1 npm test -- test/limiter/shared/golden-digests.test.ts
+ *   SLUICE_RENEW_DIGESTS=1 npm test -- test/limiter/over-log/golden-digests.test.ts
  *
  * A changed fold is another version, which has logs of its own (`docs/adr/0029-redis-orders-every-replica-decides.md`).
  */
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
-import { createState, fold } from '../../../src/limiter/shared/fold.ts';
-import { digest } from '../../../src/limiter/shared/snapshot.ts';
+import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
+import { digest } from '../../../src/limiter/over-log/snapshot.ts';
 import { origins } from '../../support/origins.ts';
 import { entriesOf, leaseMs } from './history.ts';
 
