@@ -2,7 +2,6 @@
 import { Redis } from 'ioredis';
 import type { ConnectionOptions } from 'node:tls';
 import { logStates } from './log-states.ts';
-import { until } from './processes.ts';
 
 export interface Remains {
   readonly keys: number;
@@ -20,15 +19,6 @@ export interface Remains {
 export interface Access {
   readonly password?: string;
   readonly tls?: ConnectionOptions;
-}
-
-/**
- * What is left once nothing is, or after ten seconds at the latest: replicas clear up within a second after their last call, and a busy
- * machine needs its time.
- */
-export async function leftAtLast(port: number, options: Access = {}): Promise<Remains> {
-  await until(async () => nothingLeft(await left(port, options)), 10_000);
-  return left(port, options);
 }
 
 /** Reads every key of one server. */

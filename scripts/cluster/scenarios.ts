@@ -9,16 +9,12 @@ import { crowds } from './crowd.ts';
 import { defaultWaits } from './default-wait.ts';
 import { farRedisBursts } from './far-redis.ts';
 import { flood } from './flood.ts';
-import { holders } from './holders.ts';
 import { joiningWorkspaces } from './joining-workspaces.ts';
 import { outsiders } from './outsider.ts';
-import { redisFaults } from './redis-faults.ts';
 import { reloads } from './reloads.ts';
 import { renewals } from './renewals.ts';
-import { repeats } from './repeats.ts';
 import type { Scenario } from './row.ts';
 import { slowedBursts } from './slowed.ts';
-import { topologies } from './topologies.ts';
 
 /** One after the other. */
 type Track = readonly Scenario[];
@@ -28,16 +24,7 @@ export const stages: readonly (readonly Track[])[] = [
   [[bursts.shopBurst]],
   [bursts.chat],
   [farRedisBursts],
-  [
-    [bursts.ceiling],
-    [holders.killed, holders.stopped, redisFaults.unavailableLocal],
-    [redisFaults.flushed, redisFaults.restarted, topologies.sentinel, topologies.cluster],
-  ],
-  [
-    [redisFaults.hungLocal],
-    [topologies.secured, redisFaults.hungDeny],
-    [redisFaults.leaving, redisFaults.unavailableDeny],
-  ],
+  [[bursts.ceiling]],
   [
     [joiningWorkspaces.embedded],
     [defaultWaits.embedded],
@@ -51,7 +38,6 @@ export const stages: readonly (readonly Track[])[] = [
   [[outsiders.replicas]],
   [[closings.embedded], [closings.replicas]],
   [[...oneDocument], [reloads.replicas]],
-  [[repeats]],
   [[renewals.short]],
 ];
 

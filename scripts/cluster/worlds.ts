@@ -15,7 +15,7 @@ import {
 } from '../../test/support/redis-fleet.ts';
 import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
-import { startSimulator, until, type Simulator } from './processes.ts';
+import { startSimulator, type Simulator } from './processes.ts';
 import { seconds, summary } from './row.ts';
 import { stalls } from './stalls.ts';
 
@@ -183,13 +183,6 @@ const lag = async (fleet: Fleet): Promise<number> => Math.max(0, ...(await repli
 /** Replicas that logged this. */
 export const logged = ({ fleet }: Pick<World, 'fleet'>, message: string): number =>
   fleet.gateways.filter(({ lines }) => lines.some((line) => line.includes(message))).length;
-
-/** Replicas that are on Redis within ten seconds. */
-export async function backOnRedis({ fleet }: World): Promise<number> {
-  const onRedis = (): Promise<number> => fleet.metric('sluice_limiter_mode{mode="redis"}');
-  await until(async () => (await onRedis()) === fleet.gateways.length, 10_000);
-  return onRedis();
-}
 
 /** How many replicas went on without Redis. */
 export const replicasWithoutRedis = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
