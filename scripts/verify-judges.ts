@@ -1,22 +1,16 @@
 /**
  * `npm run verify:judges [-- <names>]`: what programs of others say of a running gateway (embedded limiter, upstreams of this
- * machine) and of the manifests. Each judge is bounded; one that cannot be had is a loud SKIPPED, never a pass.
+ * machine), and of its histories over Redis. Each judge is bounded; one that cannot be had is a loud SKIPPED, never a pass.
  */
 import { endAll } from './cluster/processes.ts';
 import { createReport, type Report } from './observability/report.ts';
 import { judgeByHttplint } from './judges/httplint.ts';
-import { judgeByKubeScore } from './judges/kube-score.ts';
 import { judgeByPorcupine } from './judges/porcupine.ts';
 import { judgeBySchemathesis } from './judges/schemathesis.ts';
-import { judgeBySlowhttptest } from './judges/slowhttptest.ts';
-import { judgeByToxiproxy } from './judges/toxiproxy.ts';
 
 const judges: Readonly<Record<string, (report: Report) => Promise<void>>> = {
   schemathesis: judgeBySchemathesis,
   httplint: judgeByHttplint,
-  slowhttptest: judgeBySlowhttptest,
-  'kube-score': judgeByKubeScore,
-  toxiproxy: judgeByToxiproxy,
   porcupine: judgeByPorcupine,
 };
 

@@ -1,6 +1,5 @@
 /**
- * The outside judges: programs of PyPI in an environment of their own, of Debian, and of Go modules, kept in the user's cache
- * folder. Owns: getting them and running them with a bound. What cannot be had is `null`, with the reason given to `skipped`.
+ * The outside judges: programs of PyPI in an environment of their own, and one built from Go modules, kept in the user's cache folder. Owns: getting them and running them with a bound. What cannot be had is `null`, with the reason given to `skipped`.
  */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -15,8 +14,6 @@ const folder =
 const versions = {
   schemathesis: '4.32.5',
   httplint: '2026.10.4',
-  'kube-score': 'github.com/zegl/kube-score/cmd/kube-score@v1.20.0',
-  toxiproxy: 'github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0',
 };
 const installMs = 240_000;
 
@@ -58,15 +55,6 @@ export async function fromPyPi(name: 'schemathesis' | 'httplint'): Promise<Tool>
   return existsSync(path) ? { path } : { why: `pip: ${got.output.slice(-200)}` };
 }
 
-/** A program of a published Go module. */
-export async function fromGo(name: 'kube-score' | 'toxiproxy'): Promise<Tool> {
-  const path = join(folder, versions[name].replace(/@.*/, '').split('/').at(-1) ?? name);
-  if (existsSync(path)) return { path };
-  const command = `GOBIN='${folder}' go install ${versions[name]}`;
-  const built = await ran('sh', ['-c', command], installMs);
-  return existsSync(path) ? { path } : { why: `go install: ${built.output.slice(-200)}` };
-}
-
 /** A Go program of this folder, built again when its sources have changed. */
 export async function ownGoProgram(name: 'linearizability'): Promise<Tool> {
   const sources = new URL(`${name}/`, import.meta.url).pathname;
@@ -76,10 +64,4 @@ export async function ownGoProgram(name: 'linearizability'): Promise<Tool> {
   if (existsSync(path)) return { path };
   const built = await ran('sh', ['-c', `cd '${sources}' && go build -o '${path}' .`], installMs);
   return existsSync(path) ? { path } : { why: `go build: ${built.output.slice(-200)}` };
-}
-
-/** A program that Debian has; it is not installed here. */
-export async function fromDebian(name: string): Promise<Tool> {
-  const { status, output } = await ran('which', [name], 5_000);
-  return status === 0 ? { path: output } : { why: `apt-get install ${name}` };
 }
