@@ -4,6 +4,7 @@
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
 import type { HeldBy } from './errors.ts';
+import type { BucketKey } from './ids.ts';
 import type { ProviderError } from './provider-error.policy.ts';
 import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
 
@@ -175,6 +176,9 @@ export interface QuotaScope {
   readonly app?: string;
 }
 
+/** Whom a refusal concerns: its call alone, the calls of its bucket, or all calls with its upstream credential. */
+export type RefusalScope = 'call' | 'bucket' | 'credential';
+
 /**
  * A throttled response, classified. `rate`: absorb; `waitMs` is the time the upstream named (`null` = no hint). `secondary`: a
  * limit that is not the bucket's own (dev-store order limit); concerns calls of the same path only, and is asked again after 60 s
@@ -183,7 +187,13 @@ export interface QuotaScope {
  * (503/529/slow_down), longer back-off.
  */
 export type Throttle =
-  | { readonly kind: 'rate'; readonly waitMs: number | null; readonly meter: MeterName | null }
+  | {
+      readonly kind: 'rate';
+      readonly waitMs: number | null;
+      readonly meter: MeterName | null;
+      /** Absent: the bucket. */
+      readonly scope?: RefusalScope;
+    }
   | { readonly kind: 'secondary'; readonly waitMs: number | null }
   | { readonly kind: 'overload'; readonly waitMs: number | null }
   | {
@@ -191,6 +201,8 @@ export type Throttle =
       readonly reason: 'quota' | 'unclear' | 'too_large' | 'daily' | 'max_cost' | 'store_state';
       /** Time after which trying may make sense, or `null`. */
       readonly waitMs: number | null;
+      /** Absent: what the reason concerns. */
+      readonly scope?: RefusalScope;
     };
 
 /** The parts of a call that a permanent refusal may concern, for this process only: none of them is shown or shared as it is. */
@@ -198,6 +210,7 @@ export interface BreakerSubject {
   readonly upstream: string;
   /** Identity of the upstream credential. */
   readonly credential: string;
+  readonly bucket: BucketKey;
   readonly host: string;
   readonly model: string | null;
   /** Method and path without query. */

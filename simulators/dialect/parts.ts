@@ -25,8 +25,9 @@ export interface SpokenCondition {
   readonly status: number | readonly number[];
   readonly field?: string | undefined;
   readonly equals?: string | undefined;
-  readonly body?: string | undefined;
+  readonly body?: string | readonly string[] | undefined;
   readonly waitSeconds?: number | undefined;
+  readonly scope?: string | undefined;
 }
 
 export interface SpokenParts {

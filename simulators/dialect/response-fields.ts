@@ -71,6 +71,6 @@ export function refusalBy({ status, field, equals, body }: SpokenCondition): Ref
   return {
     status: [status].flat()[0] ?? 429,
     fields: field === undefined ? {} : { [field]: equals ?? 'yes' },
-    body: JSON.stringify({ message: body ?? 'refused' }),
+    body: JSON.stringify({ message: [body ?? 'refused'].flat().join(': ') }),
   };
 }

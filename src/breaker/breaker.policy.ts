@@ -92,7 +92,7 @@ export const isForgotten = ({ until }: Breaker, now: number): boolean => now > u
 // refusal that lies in the call itself (it is too large, its query too expensive) concerns no other call; those by a limit that is not
 // the bucket's own (`secondary`) do.
 
-export const concerns = ['credential', 'host', 'model', 'path'] as const;
+export const concerns = ['credential', 'host', 'model', 'path', 'bucket'] as const;
 export type Concern = (typeof concerns)[number];
 
 /**
@@ -106,6 +106,7 @@ export const needsConfirmation = (throttle: Throttle): boolean =>
 export function concernOf(throttle: Throttle): Concern | null {
   if (throttle.kind === 'secondary') return 'path';
   if (throttle.kind !== 'permanent') return null;
+  if (throttle.scope !== undefined) return throttle.scope === 'call' ? null : throttle.scope;
   switch (throttle.reason) {
     case 'quota':
     case 'unclear':
@@ -125,7 +126,7 @@ export function concernOf(throttle: Throttle): Concern | null {
  * has no such breaker.
  */
 export function partsOf(
-  { host, model, operation }: BreakerSubject,
+  { bucket, host, model, operation }: BreakerSubject,
   concern: Concern,
 ): readonly string[] | null {
   switch (concern) {
@@ -137,6 +138,8 @@ export function partsOf(
       return model === null ? null : [model];
     case 'path':
       return [host, operation];
+    case 'bucket':
+      return [bucket];
   }
 }
 

@@ -11,6 +11,7 @@ export type {
   Dialect,
   DialectFields,
   DialectWindow,
+  RefusalCondition,
   ResponseCondition,
   Separator,
   TimeField,

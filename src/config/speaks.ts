@@ -96,9 +96,15 @@ const conditionShape = {
     .describe('Status of the response, or a list of them.'),
   field: orNull(fieldName).describe('Field that the response must have.'),
   equals: orNull(z.string()).describe('Value that the field must have. Default: any.'),
-  body: orNull(bodyText.toLowerCase()).describe(
-    'Text that the start of the body must hold; case does not matter.',
-  ),
+  body: z
+    .union([
+      bodyText.toLowerCase().transform((text) => [text]),
+      z.array(bodyText.toLowerCase()).min(1).max(8),
+    ])
+    .default([])
+    .describe(
+      'Text that the start of the body must hold, or a list of texts that it must; case does not matter.',
+    ),
 };
 
 type WrittenCondition = z.output<z.ZodObject<typeof conditionShape>>;
@@ -106,30 +112,39 @@ type WrittenCondition = z.output<z.ZodObject<typeof conditionShape>>;
 function checkCondition({ status, field, equals, body }: WrittenCondition, context: RuleContext): void {
   if (equals !== null && field === null)
     refuse(context, { reason: 'belongs to no field', fix: 'name the field that has this value' }, ['equals']);
-  else if (field === null && body === null && [status].flat().some((one) => one < 400))
+  else if (field === null && body.length === 0 && [status].flat().some((one) => one < 400))
     refuse(context, { reason: 'holds for every response of a success', fix: 'add field or body to it' });
 }
 
 const condition = section(conditionShape)
   .superRefine(checkCondition)
-  .transform(({ status, ...parts }) => ({ statuses: [status].flat(), ...parts, waitMs: null }));
+  .transform(({ status, ...parts }) => ({ statuses: [status].flat(), ...parts }));
 
-const throttlingCondition = section({
+const refusalCondition = section({
   ...conditionShape,
   waitSeconds: seconds.optional().describe('Wait where the response names none.'),
+  scope: z
+    .enum(['call', 'bucket', 'credential'])
+    .optional()
+    .describe(
+      'Which calls must not be sent meanwhile: this one alone, those of its bucket, or all with its credential. Default: bucket in throttledBy, credential in permanentBy.',
+    ),
 })
   .superRefine(checkCondition)
-  .transform(({ status, waitSeconds, ...parts }) => ({
+  .transform(({ status, waitSeconds, scope, ...parts }) => ({
     statuses: [status].flat(),
     ...parts,
     waitMs: waitSeconds === undefined ? null : waitSeconds * 1000,
+    ...(scope === undefined ? {} : { scope }),
   }));
 
-/** A response that means something beside its status. All parts must hold; `null` = anything will do, or no wait is named. */
-export interface ResponseCondition extends Frozen<z.output<typeof throttlingCondition>> {}
+/** A response that means something beside its status. All parts must hold; `null` = anything will do. */
+export interface ResponseCondition extends Frozen<z.output<typeof condition>> {}
+/** A refusal that a condition tells, with a wait for where it names none (`null` = none is known), and whom it concerns. */
+export interface RefusalCondition extends Frozen<z.output<typeof refusalCondition>> {}
 
-const conditions = (description: string) =>
-  z.array(condition).min(1).optional().describe(`${description} All parts of a condition must hold.`);
+const conditions = <Condition extends z.ZodType>(one: Condition, description: string) =>
+  z.array(one).min(1).optional().describe(`${description} All parts of a condition must hold.`);
 
 /** A word of `bucketBy`. */
 const bucketPart = readText((written) => {
@@ -175,13 +190,12 @@ const dialectShape = {
     .union([fields, z.array(fields).min(1)])
     .optional()
     .describe('Fields of responses that tell the quota. Default: RateLimit, X-RateLimit-* and their kin.'),
-  throttledBy: z
-    .array(throttlingCondition)
-    .min(1)
-    .optional()
-    .describe('Responses that refuse for want of quota, beside 429. All parts of a condition must hold.'),
-  permanentBy: conditions('Refusals that waiting does not cure.'),
-  expiredBy: conditions('Refusals of an expired credential. Default: 401.'),
+  throttledBy: conditions(
+    refusalCondition,
+    'Responses that refuse for want of quota, beside 429. Of two conditions that hold the one with more parts counts.',
+  ),
+  permanentBy: conditions(refusalCondition, 'Refusals that waiting does not cure.'),
+  expiredBy: conditions(condition, 'Refusals of an expired credential. Default: 401.'),
   bucketBy: z
     .array(bucketPart)
     .min(1)
@@ -298,8 +312,8 @@ export function buildDialect(speaks: string | SpeaksParts) {
   const expiredBy: readonly ResponseCondition[] = parts.expiredBy ?? [unauthorized];
   const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
   const reading = [
-    ...throttledBy.filter(({ body }) => isWaitInBody || body !== null),
-    ...[...permanentBy, ...expiredBy].filter(({ body }) => body !== null),
+    ...throttledBy.filter(({ body }) => isWaitInBody || body.length > 0),
+    ...[...permanentBy, ...expiredBy].filter(({ body }) => body.length > 0),
   ];
   return {
     dialect: {
@@ -324,7 +338,7 @@ export function buildDialect(speaks: string | SpeaksParts) {
   };
 }
 
-const unauthorized = { statuses: [401], field: null, equals: null, body: null, waitMs: null };
+const unauthorized: ResponseCondition = { statuses: [401], field: null, equals: null, body: [] };
 
 /** Which meter counts a window. */
 export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';

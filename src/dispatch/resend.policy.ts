@@ -33,7 +33,7 @@
  * Of unknown fate, a model POST that creates nothing that stays (`onlyCosts`) leaves it to its client whether it is sent again; all
  * others tell it not to.
  */
-import type { Throttle, UpstreamKind } from '../call.ts';
+import type { RefusalScope, Throttle, UpstreamKind } from '../call.ts';
 
 /** The properties of a call that decide whether it may be sent again. */
 export interface ResendCall {
@@ -93,10 +93,10 @@ export interface ResendInput {
 }
 
 /**
- * Which calls may not be sent before the time: all of the `bucket`; this `call` alone, and those behind it in its lane; or `none`, where
- * the upstream has asked nobody to wait, and only our own back-off holds the call.
+ * Which calls may not be sent before the time: all with the `credential`; all of the `bucket`; this `call` alone, and those behind it in
+ * its lane; or `none`, where the upstream has asked nobody to wait, and only our own back-off holds the call.
  */
-export type ThrottleScope = 'bucket' | 'call' | 'none';
+export type ThrottleScope = RefusalScope | 'none';
 
 export type ResendDecision =
   | {
@@ -104,7 +104,7 @@ export type ResendDecision =
       /** The next attempt may leave this many milliseconds after this response's head, not earlier. */
       readonly notBeforeMs: number;
       readonly closes: ThrottleScope;
-      /** How long the bucket is closed for all other calls, milliseconds; 0 where `closes` is not `bucket`. */
+      /** How long it is closed for other calls than this one and its lane, milliseconds; 0 = not at all. */
       readonly closeMs: number;
       readonly cause: ResendCause;
       /** To be handed in with the next attempt of the same call. */
@@ -160,7 +160,7 @@ function afterResponse(input: ResendInput, status: number, throttle: Throttle | 
     case 'overload':
       return afterOverload(input, throttle.waitMs);
     case 'rate':
-      return afterRate(input, throttle.waitMs);
+      return afterRate(input, throttle.waitMs, throttle.scope);
     case undefined:
   }
   if (status === 429) return afterRate(input, null);
@@ -176,7 +176,11 @@ const isUnknownFate = (status: number): boolean =>
  * A stated wait is observed as often as the call's own wait allows: each refusal proves that the upstream did not run the call.
  * From the third refusal in a row the wait has a growing minimum, because other clients then seem to use the room first.
  */
-function afterRate(input: ResendInput, statedMs: number | null): ResendDecision {
+function afterRate(
+  input: ResendInput,
+  statedMs: number | null,
+  scope: RefusalScope = 'bucket',
+): ResendDecision {
   if (statedMs !== null && statedMs > 0) {
     const { rate: n = 0 } = input.history;
     const floorMs = n < 2 ? 0 : backoffMs(250, n - 2);
@@ -184,7 +188,7 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
       cause: 'rate',
       maxResends: Infinity,
       waitMs: Math.max(statedMs, floorMs),
-      closes: 'bucket',
+      closes: scope,
     });
   }
   const { hintless: n = 0 } = input.history;
@@ -198,7 +202,7 @@ function afterRate(input: ResendInput, statedMs: number | null): ResendDecision 
     cause: 'hintless',
     maxResends: isSlow ? 2 : isAlone ? 3 : Infinity,
     waitMs: hintlessMs ?? backoffMs(firstHintlessMs, n, maxHintlessMs),
-    closes: isAlone ? 'call' : 'bucket',
+    closes: isAlone ? 'call' : scope,
     closeMs: hintlessMs ?? firstHintlessMs,
   });
 }
@@ -281,7 +285,7 @@ function resendWithinBounds(
     kind: 'resend',
     notBeforeMs: waitMs,
     closes,
-    closeMs: closes === 'bucket' ? closeMs : 0,
+    closeMs: closes === 'bucket' || closes === 'credential' ? closeMs : 0,
     cause,
     history: { ...history, [cause]: made + 1 },
   };

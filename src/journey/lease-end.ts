@@ -10,7 +10,7 @@ import type { Lease } from '../admission/ticket.ts';
 import type { Costs, Feedback } from '../call.ts';
 import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
 import { readAhead } from '../dispatch/inspect.ts';
-import type { ResendDecision } from '../dispatch/resend.policy.ts';
+import type { ResendDecision, ThrottleScope } from '../dispatch/resend.policy.ts';
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';
 import type { TransportError } from '../dispatch/transport-error.ts';
 import type { Lesson, Settlement } from '../limiter/limiter.ts';
@@ -21,6 +21,7 @@ const lateThrottleMs = 1_000;
 
 export type PassDecision = Extract<ResendDecision, { kind: 'pass' }>;
 export type SendAgainDecision = Extract<ResendDecision, { kind: 'resend' }>;
+type Throttled = Extract<Settlement, { kind: 'throttled' }>;
 
 /**
  * How long an upstream may need to notice that a connection was closed, milliseconds. A capped lane sends nothing for this time:
@@ -41,14 +42,17 @@ export function returnGrant(lease: Lease, sleepMs = 0): void {
 export function requeue(
   lease: Lease,
   result: AttemptResult,
-  { closeMs, notBeforeMs }: SendAgainDecision,
+  { closes, closeMs, notBeforeMs }: SendAgainDecision,
 ): void {
   if (result.kind === 'failed' && result.error.neverSent)
     return lease.settle({ kind: 'returned', sleepMs: notBeforeMs, because: 'backoff' }, null);
   const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
   const lesson = result.kind === 'answered' ? result.lesson() : null;
-  lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
+  lease.settle({ kind: 'throttled', closeMs, ...closedBy(closes), requeue: true, sleepMs }, lesson);
 }
+
+const closedBy = (closes: ThrottleScope | undefined): Pick<Throttled, 'closesCredential'> =>
+  closes === 'credential' ? { closesCredential: true } : {};
 
 /** The final attempt broke: settles the lease by what is known of the call's fate. `safe`: the call changes nothing upstream. */
 export function endBroken(
@@ -73,8 +77,15 @@ export function endAnswered(
 ): { readonly body: Buffer | Readable; readonly done: () => void } {
   const { body } = answered;
   const done = (): void => lease.settle({ kind: 'succeeded', spent: spent(answered) }, null);
-  if (closeMs > 0 && closes === 'bucket') {
-    lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, answered.lesson());
+  if (closeMs > 0 && (closes === 'bucket' || closes === 'credential')) {
+    const settlement = {
+      kind: 'throttled',
+      closeMs,
+      ...closedBy(closes),
+      requeue: false,
+      sleepMs: 0,
+    } as const;
+    lease.settle(settlement, answered.lesson());
   } else if (capped && !Buffer.isBuffer(body)) {
     lease.learn(answered.lesson());
     let refusal: Feedback | null = null;

@@ -167,6 +167,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     subject: {
       upstream: upstream.name,
       credential: quota,
+      bucket: own,
       host: route.host,
       model: description.model,
       operation: `${call.method} ${withoutQuery(route.pathAndQuery)}`,

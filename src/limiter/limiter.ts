@@ -161,6 +161,8 @@ export type Settlement =
   | {
       readonly kind: 'throttled';
       readonly closeMs: number;
+      /** It closes every bucket of the log, of which all calls carry the credential. */
+      readonly closesCredential?: true;
       readonly requeue: boolean;
       /** The lane alone waits this long (back-off that concerns only this call); 0 = not at all. */
       readonly sleepMs: number;

@@ -16,6 +16,7 @@ import {
   type Breaker,
 } from '../../src/breaker/breaker.policy.ts';
 import type { Throttle } from '../../src/call.ts';
+import { bucketKey } from '../../src/ids.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;
 const refusal = { status: 402, said, statedMs: null, isProbe: false };
@@ -117,12 +118,16 @@ describe('the scope of a refusal', () => {
     ['only the call, for a query that costs too much', permanent('max_cost'), null],
     ['only the call, for a rate limit', { kind: 'rate', waitMs: 1_000, meter: null }, null],
     ['only the call, for overload', { kind: 'overload', waitMs: null }, null],
+    ['only the call, where that is said', { ...permanent('quota'), scope: 'call' }, null],
+    ['the bucket, where that is said', { ...permanent('quota'), scope: 'bucket' }, 'bucket'],
   ] as const)('is %s', (_title, throttle, concern) => {
     expect(concernOf(throttle)).toBe(concern);
   });
 
   test('has no breaker per model for a call without a model', () => {
-    const subject = { upstream: 'u', credential: 'c', host: 'h', model: null, operation: 'POST /a' };
+    const bucket = bucketKey('b');
+    const subject = { upstream: 'u', credential: 'c', bucket, host: 'h', model: null, operation: 'POST /a' };
+    expect(partsOf(subject, 'bucket')).toEqual(['b']);
     expect(partsOf(subject, 'model')).toBeNull();
     expect(partsOf({ ...subject, model: 'm' }, 'model')).toEqual(['m']);
     expect(partsOf(subject, 'path')).toEqual(['h', 'POST /a']);

@@ -352,6 +352,7 @@ function ending(draw: Draw): { settlement: Settlement; lesson: Learned | null } 
     { kind: 'succeeded', spent: { tokens: draw.whole(0, 250), images: 2, cost: draw.fraction(0, 20) } },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: draw.one(0, 0, 0, 500) },
     { kind: 'throttled', closeMs, requeue: draw.chance(0.7), sleepMs: 0 },
+    { kind: 'throttled', closeMs, closesCredential: true, requeue: draw.chance(0.7), sleepMs: 0 },
     { kind: 'dropped' },
     {
       kind: 'returned',

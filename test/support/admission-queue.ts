@@ -3,7 +3,7 @@ import { AdmissionQueue, type AdmissionQueueParts } from '../../src/admission/ad
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
-import { ceilingKey } from '../../src/ids.ts';
+import { bucketKey, ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
@@ -44,7 +44,7 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
     ceiling: { key: ceilingKey(workspace), perMinute, perDay },
     yielded: null,
     workspaceId: workspace,
-    subject: { upstream: 'u', credential: '', host: '', model: null, operation: '' },
+    subject: { upstream: 'u', credential: '', bucket: bucketKey('b'), host: '', model: null, operation: '' },
     maxWaitMs: options.maxWaitMs ?? 45_000,
     maxWaitIfAskedMs,
     stillValid,

@@ -8,6 +8,7 @@ import type {
   Dialect,
   DialectFields,
   DialectWindow,
+  RefusalCondition,
   ResponseCondition,
   TimeField,
   WaitPlace,
@@ -213,16 +214,55 @@ function throttleOf(
   const { status } = response;
   // Most responses are no refusals: nobody asks then what they state of a wait.
   const statedMs = (): number | null => describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
-  if (dialect.permanentBy.some((one) => meetsCondition(one, response)))
-    return { kind: 'permanent', reason: 'quota', waitMs: statedMs() };
-  const by = dialect.throttledBy.find((one) => meetsCondition(one, response));
-  if (by === undefined && status !== 429) {
+  const by = closestOf(dialect.throttledBy, response);
+  const permanent = closestOf(dialect.permanentBy, response);
+  if (permanent !== null && (by === null || isMoreExact(permanent, by)))
+    return {
+      kind: 'permanent',
+      reason: 'quota',
+      waitMs: statedMs() ?? permanent.waitMs,
+      ...scopeOf(permanent),
+    };
+  if (by === null && status !== 429) {
     const isOverload = status === 503 || status === 529;
     return isOverload ? { kind: 'overload', waitMs: statedMs() ?? response.bodyMs } : null;
   }
   const namedMs = statedMs() ?? response.bodyMs ?? exhaustedForMs(readings) ?? by?.waitMs ?? null;
-  return { kind: 'rate', waitMs: waitOf(dialect, namedMs), meter: meterOf(dialect, meters) };
+  const scope = scopeOf(by);
+  // The windows of a bucket do not count what concerns more or less than the bucket.
+  const isOwn = (scope.scope ?? 'bucket') === 'bucket';
+  return {
+    kind: 'rate',
+    waitMs: waitOf(dialect, namedMs),
+    meter: isOwn ? meterOf(dialect, meters) : null,
+    ...scope,
+  };
 }
+
+const scopeOf = (by: RefusalCondition | null): Pick<RefusalCondition, 'scope'> =>
+  by?.scope === undefined ? {} : { scope: by.scope };
+
+/** The most exact of the conditions that the response meets, the first of equals; `null`: it meets none. */
+function closestOf(
+  conditions: readonly RefusalCondition[],
+  response: ResponseReader,
+): RefusalCondition | null {
+  let closest: RefusalCondition | null = null;
+  for (const one of conditions)
+    if (meetsCondition(one, response) && (closest === null || isMoreExact(one, closest))) closest = one;
+  return closest;
+}
+
+/** Has the condition more parts, or as many and a text around that of the other? */
+function isMoreExact(one: RefusalCondition, other: RefusalCondition): boolean {
+  const [parts, others] = [partsIn(one), partsIn(other)];
+  if (parts !== others) return parts > others;
+  const isAround = (text: string): boolean => one.body.some((own) => own !== text && own.includes(text));
+  return other.body.length > 0 && other.body.every(isAround);
+}
+
+const partsIn = ({ field, equals, body }: ResponseCondition): number =>
+  (field === null ? 0 : 1) + (equals === null ? 0 : 1) + body.length;
 
 function waitOf({ penaltyMs, windows, hintlessMs }: Dialect, namedMs: number | null): number | null {
   if (penaltyMs !== null) return Math.max(namedMs ?? 0, penaltyMs);
@@ -245,5 +285,7 @@ function meetsCondition(condition: ResponseCondition, { status, fields, body }: 
     const value = fields.get(condition.field);
     if (value === undefined || (condition.equals !== null && value.trim() !== condition.equals)) return false;
   }
-  return condition.body === null || (body ?? '').toLowerCase().includes(condition.body);
+  if (condition.body.length === 0) return true;
+  const text = (body ?? '').toLowerCase();
+  return condition.body.every((part) => text.includes(part));
 }

@@ -6,7 +6,7 @@
  * Keeps: a capped lane or bucket waits one lease first, because calls that other replicas were granted may be under way. Beyond that nothing
  * keeps replicas that are alone from overlapping in one lane.
  */
-import type { Costs, MeterName } from '../../call.ts';
+import type { MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { BucketKey, ReplicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
@@ -37,7 +37,7 @@ export class Alone {
   /** What ended calls did to each bucket. `closedUntil`: on the time of this log, milliseconds; 0 = they did not close it. */
   readonly #used = new Map<
     BucketKey,
-    { readonly setting: BucketSetting; readonly costs: Costs; readonly closedUntil: number }
+    Pick<UsedUnits, 'setting' | 'costs' | 'closesCredential'> & { readonly closedUntil: number }
   >();
 
   constructor(shared: Copy, { clock, replica, leaseMs, replicas, user }: AloneParts) {
@@ -83,7 +83,7 @@ export class Alone {
   }
 
   /** A call that was granted in this time has ended. */
-  noteUsed({ bucket, setting, costs, closedMs }: UsedUnits): void {
+  noteUsed({ bucket, setting, costs, closedMs, closesCredential }: UsedUnits): void {
     const known = this.#used.get(bucket);
     const sum: Partial<Record<MeterName, number>> = { ...known?.costs };
     for (const [name, units] of costEntries(costs)) sum[name] = (sum[name] ?? 0) + units;
@@ -92,6 +92,7 @@ export class Alone {
       setting,
       costs: sum,
       closedUntil: Math.max(known?.closedUntil ?? 0, closedUntil),
+      ...((closesCredential ?? known?.closesCredential) === true ? { closesCredential: true } : {}),
     });
   }
 
@@ -99,7 +100,7 @@ export class Alone {
   used(): UsedUnits[] {
     const now = this.copy.log.now();
     const all: UsedUnits[] = [];
-    for (const [bucket, { setting, costs: sum, closedUntil }] of this.#used) {
+    for (const [bucket, { setting, costs: sum, closedUntil, ...scope }] of this.#used) {
       const meters = this.copy.state.buckets.get(bucket)?.meters;
       const costs: Partial<Record<MeterName, number>> = {};
       for (const [name, units] of costEntries(sum)) {
@@ -108,7 +109,8 @@ export class Alone {
         if (left > 0) costs[name] = left;
       }
       const closedMs = Math.max(0, closedUntil - now);
-      if (Object.keys(costs).length > 0 || closedMs > 0) all.push({ bucket, setting, costs, closedMs });
+      if (Object.keys(costs).length > 0 || closedMs > 0)
+        all.push({ bucket, setting, costs, closedMs, ...scope });
     }
     return all;
   }

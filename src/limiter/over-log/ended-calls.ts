@@ -7,7 +7,7 @@ import type { Clock } from '../../clock.ts';
 import type { LeaseToken } from '../../ids.ts';
 import type { Settlement } from '../limiter.ts';
 import { withoutRequeue } from '../policy/settlement.policy.ts';
-import { closedMsBy, type EndedCall } from './own-call.ts';
+import { closingBy, type EndedCall } from './own-call.ts';
 import { isGrantLost, saidAgain } from './reconcile.ts';
 import type { SharedState, UsedUnits } from './state.ts';
 
@@ -57,8 +57,9 @@ export class EndedCalls {
       const { bucket, setting, used } = ended;
       if (!isGrantLost(ended, keptUpTo) || buckets.get(bucket)?.leases.has(lease) === true) continue;
       this.#ended.delete(lease);
-      const closedMs = closedMsBy(saidAgain(ended, now));
-      if (Object.keys(used).length > 0 || closedMs > 0) lost.push({ bucket, setting, costs: used, closedMs });
+      const closing = closingBy(saidAgain(ended, now));
+      if (Object.keys(used).length > 0 || closing.closedMs > 0)
+        lost.push({ bucket, setting, costs: used, ...closing });
     }
     return lost;
   }

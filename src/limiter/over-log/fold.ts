@@ -47,6 +47,7 @@ export const createState = (leaseMs: number): SharedState => ({
   term: null,
   replicas: new SortedNames(),
   buckets: new Map(),
+  closed: null,
   grantsDue: new DueTimes(),
   upkeepDue: new DueTimes(),
 });
@@ -123,17 +124,32 @@ function appliedIn(
   by: Extract<LogEvent, { kind: 'admit' | 'in' }>,
   event: BucketEvent,
 ): EventReply | null {
-  const { replica, now } = run;
+  const { state, replica, now } = run;
   let reply: EventReply | null = null;
+  if (event.kind === 'open' && state.closed !== null && state.closed.at <= now - event.agoMs)
+    state.closed = null;
   const beginning = event.kind === 'admit' ? { setting: event.admission.setting } : {};
   change(run, { key: by.bucket, by, ...beginning }, (bucket) => {
     bucket.replicas.set(replica, now);
     const result = apply(bucket, { replica, event }, now);
     reply = result.reply;
-    if (result.closes) run.closed.push({ bucket: by.bucket, closedMs: closedMs(bucket, now) });
+    if (!result.closes) return result;
+    run.closed.push({ bucket: by.bucket, closedMs: closedMs(bucket, now) });
+    if (event.kind === 'settle' && event.settlement.kind === 'throttled')
+      closeAll(state, { ...event.settlement, closedMs: event.settlement.closeMs }, now);
     return result;
   });
   return reply;
+}
+
+/** Closes every bucket of the log where that is what the response said. */
+function closeAll(
+  state: SharedState,
+  { closesCredential, closedMs: ms }: Pick<UsedUnits, 'closedMs' | 'closesCredential'>,
+  now: number,
+): void {
+  if (closesCredential !== true) return;
+  state.closed = { at: now, until: Math.max(state.closed?.until ?? now, now + ms) };
 }
 
 /**
@@ -162,8 +178,9 @@ const ticketOf = (
 ): Ticket => ({ id: ticket, lane, replica, order, callClass, costs, document: null, leaseMs, lease: null });
 
 /** Units of ended calls count as taken now, and what they closed is closed from now on: later than they were, so for rather too long. */
-function charge(run: Run, by: LogEvent, { bucket: key, setting, costs, closedMs: ms }: UsedUnits): void {
-  const { now } = run;
+function charge(run: Run, by: LogEvent, used: UsedUnits): void {
+  const { state, now } = run;
+  const { bucket: key, setting, costs, closedMs: ms } = used;
   change(run, { key, by, setting }, (bucket) => {
     applySettings(bucket, setting, now);
     for (const [name, units] of costEntries(costs)) {
@@ -174,6 +191,7 @@ function charge(run: Run, by: LogEvent, { bucket: key, setting, costs, closedMs:
       bucket.closedUntil = Math.max(bucket.closedUntil ?? now, now + ms);
       bucket.closedAt = now;
       run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
+      closeAll(state, used, now);
     }
     return pumpLater(bucket, now);
   });
@@ -264,6 +282,8 @@ function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) =>
     const bucket = state.buckets.get(key) ?? (setting === undefined ? null : begin(run, key, setting));
     if (bucket === null) return;
     bringUpToDate(state, bucket, now);
+    if (isClosedWithAll(state, bucket, now))
+      run.closed.push({ bucket: key, closedMs: closedMs(bucket, now) });
     const { grants, nextAt } = act(bucket);
     run.left -= grants.length;
     for (const granted of grants) run.grants.push({ ...granted, bucket: key, at: now });
@@ -297,6 +317,14 @@ function bringUpToDate(state: SharedState, bucket: Bucket, now: number): void {
     const lane = bucket.lanes.get(key);
     if (lane !== undefined) wake(bucket, lane, ['term']);
   }
+}
+
+/** Closes a bucket until the time to which all buckets are closed; false: it is closed as long, or none is. */
+function isClosedWithAll({ closed }: SharedState, bucket: Bucket, now: number): boolean {
+  if (closed === null || closed.until <= Math.max(now, bucket.closedUntil ?? now)) return false;
+  bucket.closedUntil = closed.until;
+  bucket.closedAt = closed.at;
+  return true;
 }
 
 /** A lease lives for one lease after its replica was last heard of; that is noted when the lease would end before the next upkeep. */
@@ -337,8 +365,8 @@ function forgetBucket({ buckets, grantsDue, upkeepDue }: SharedState, key: Bucke
 }
 
 /** How long the state is of use if no entry comes any more, milliseconds; `null` = calls wait or are in flight. */
-export function memoryMsOf({ buckets, upkeepDue }: SharedState, now: number): number | null {
-  let until = now;
+export function memoryMsOf({ buckets, closed, upkeepDue }: SharedState, now: number): number | null {
+  let until = Math.max(now, closed?.until ?? now);
   for (const [key, bucket] of buckets) {
     if (!isUnused(bucket)) return null;
     until = Math.max(until, upkeepDue.timeOf(key) ?? now);

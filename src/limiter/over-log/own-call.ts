@@ -4,6 +4,7 @@ import type { BucketKey, LeaseToken } from '../../ids.ts';
 import type { Admission, AdmissionReply, BucketSetting, Grant, Settlement } from '../limiter.ts';
 import type { BucketEvent } from '../policy/bucket-events.ts';
 import type { LaneGuard } from './lane-guard.ts';
+import type { UsedUnits } from './state.ts';
 
 export type SettleEvent = Extract<BucketEvent, { kind: 'settle' }>;
 
@@ -60,9 +61,14 @@ export interface EndedCall {
   readonly at: number;
 }
 
-/** For how long the end of a call closed its bucket, milliseconds; 0 = it did not. */
-export const closedMsBy = (settlement: Settlement): number =>
-  settlement.kind === 'throttled' ? settlement.closeMs : 0;
+type Closing = Pick<UsedUnits, 'closedMs' | 'closesCredential'>;
+
+/** What the end of a call closed, and for how long. */
+export function closingBy(settlement: Settlement): Closing {
+  if (settlement.kind !== 'throttled') return { closedMs: 0 };
+  const { closeMs: closedMs, closesCredential } = settlement;
+  return closesCredential === true ? { closedMs, closesCredential } : { closedMs };
+}
 
 /** What a call used that ended like this: nothing, if it was not sent or not run. */
 export function usedBy(costs: Costs, settlement: Settlement): Costs {

@@ -42,7 +42,7 @@ import { Copy, type CopyUser, type Heard } from './copy.ts';
 import { EndedCalls } from './ended-calls.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
-  closedMsBy,
+  closingBy,
   usedBy,
   type HeldGrant,
   type Origin,
@@ -514,7 +514,7 @@ export class Shard {
     const used = usedBy(costs, settlement);
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.
     if (this.#phase.kind === 'alone' && origin.kind === 'alone') {
-      return this.#phase.alone.noteUsed({ bucket, setting, costs: used, closedMs: closedMsBy(settlement) });
+      return this.#phase.alone.noteUsed({ bucket, setting, costs: used, ...closingBy(settlement) });
     }
     const grantedBy = origin.kind === 'log' ? origin.sequence : null;
     this.#ended.note(lease, { bucket, setting, grantedBy, settlement, used });

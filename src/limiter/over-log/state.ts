@@ -31,6 +31,8 @@ export interface SharedState {
   /** Replicas that may have leases, by the time of their last entry. */
   readonly replicas: SortedNames<ReplicaId>;
   readonly buckets: Map<BucketKey, Bucket>;
+  /** A response closed all buckets at once; each hears of it when something is done in it. `null` = none did. */
+  closed: { readonly at: number; readonly until: number } | null;
   /** Buckets by the time at which a waiting call may have room. */
   readonly grantsDue: DueTimes<BucketKey>;
   /** All buckets: those in use by the time of their next upkeep, the others by the time at which they are forgotten. */
@@ -57,6 +59,8 @@ export interface UsedUnits {
   readonly costs: Costs;
   /** For how long the bucket is closed yet, milliseconds; 0 = it is not. */
   readonly closedMs: number;
+  /** What closed it closed all buckets of the log. */
+  readonly closesCredential?: true;
 }
 
 /** What a replica appends. */

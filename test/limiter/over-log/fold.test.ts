@@ -1,6 +1,13 @@
 /** What an entry does to the state of the shared limiter, beyond what the policy does to one bucket. */
 import { expect, jest, test } from '@jest/globals';
-import { createState, fold, maxWorkPerEntry, upkeepMs } from '../../../src/limiter/over-log/fold.ts';
+import {
+  createState,
+  fold,
+  maxWorkPerEntry,
+  memoryMsOf,
+  upkeepMs,
+} from '../../../src/limiter/over-log/fold.ts';
+import type { LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import { digest } from '../../../src/limiter/over-log/snapshot.ts';
 import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
 import {
@@ -9,7 +16,7 @@ import {
   unansweredMemoryMs,
 } from '../../../src/limiter/policy/retention.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, entryOf, foldOwn, granted, leaseMs, replica, settle, tick } from './folding.ts';
+import { admit, bucketOf, entryOf, foldOwn, granted, leaseMs, replica, settle, tick } from './folding.ts';
 
 const unlimited = { setting: { meters: [], learn: true, probe: 0 } } as const;
 const probing = { setting: { meters: [], learn: true, probe: 1 } } as const;
@@ -54,6 +61,58 @@ atOrigins('an entry of the log', (instant) => {
     const effects = foldOwn(state, entryOf(instant(10), 'r1', [settle(grants[0]?.lease ?? '', throttled)]));
     expect(effects.closed).toEqual([{ bucket: grants[0]?.bucket, closedMs: 700 }]);
     expect(effects.nextAt).toBe(instant(710));
+  });
+
+  const closesAll = {
+    kind: 'throttled',
+    closeMs: 700,
+    closesCredential: true,
+    requeue: false,
+    sleepMs: 0,
+  } as const;
+
+  /** Two buckets, in the second of which a call waits, and what closes both. */
+  function closedTogether(): SharedState {
+    const state = createState(leaseMs);
+    const calls = [admit('a', instant(0)), admit('b1', instant(0), { limit: 1, bucket: 'other' })];
+    const { grants } = foldOwn(state, entryOf(instant(0), 'r1', calls));
+    foldOwn(state, entryOf(instant(10), 'r1', [settle(grants[0]?.lease ?? '', closesAll)]));
+    return state;
+  }
+
+  test('closes all buckets of the log, those that begin later too, and tells each when something happens in it', () => {
+    const state = closedTogether();
+    const admitted = [
+      admit('c', instant(20), { bucket: 'new' }),
+      admit('b2', instant(20), { bucket: 'other' }),
+    ];
+    const effects = foldOwn(state, entryOf(instant(20), 'r1', admitted));
+    expect(granted(effects)).toEqual([]);
+    expect(effects.closed).toEqual([
+      { bucket: 'new', closedMs: 690 },
+      { bucket: 'other', closedMs: 690 },
+    ]);
+    expect(granted(foldOwn(state, entryOf(instant(709), 'r1', [tick])))).toEqual([]);
+    expect(granted(foldOwn(state, entryOf(instant(710), 'r1', [tick])))).toEqual(['c', 'b2']);
+  });
+
+  test('opens what all buckets were closed by, as each of them is opened', () => {
+    const state = closedTogether();
+    foldOwn(state, entryOf(instant(20), 'r1', [admit('c', instant(20), { bucket: 'new' })]));
+    const open = (bucket: string): LogEvent => ({
+      kind: 'in',
+      bucket: bucketOf(bucket),
+      event: { kind: 'open', agoMs: 0 },
+    });
+    expect(granted(foldOwn(state, entryOf(instant(30), 'r1', [open('new')])))).toEqual(['c']);
+    const later = foldOwn(state, entryOf(instant(40), 'r1', [admit('d', instant(40), { bucket: 'newer' })]));
+    expect(granted(later)).toEqual(['d']);
+  });
+
+  test('keeps a log of which all buckets are closed for as long as they are', () => {
+    const state = closedTogether();
+    state.buckets.clear();
+    expect(memoryMsOf(state, instant(10))).toBe(700);
   });
 
   test('grants more than one pump does, and what is left is due at once', () => {
