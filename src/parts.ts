@@ -23,6 +23,7 @@ import { createPressure } from './observation/pressure.ts';
 import type { Features } from './pipeline.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import type { Repeats } from './repeats/repeats.ts';
+import type { Recorder } from './recording/recorder.ts';
 import { startRepeats } from './repeats/start.ts';
 import type { Runtime } from './runtime.ts';
 import { SharedRedis } from './replicated/shared-redis.ts';
@@ -35,11 +36,13 @@ export interface PartsOptions extends AgentParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Telemetry;
+  /** Left out: nobody can record calls. */
+  readonly recorder?: Pick<Recorder, 'isRecording' | 'arrived'>;
 }
 
 /** `runtime`: the one in use; the label key and where Redis is stay for the life of the process. */
 export function createParts(options: PartsOptions, runtime: () => Runtime) {
-  const { clock, random, telemetry, resolve, isOwn } = options;
+  const { clock, random, telemetry, resolve, isOwn, recorder } = options;
   const { log } = telemetry;
   const { settings } = runtime();
   const { labelKey } = settings.privacy;
@@ -117,7 +120,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     credentials,
     dispatcher,
     estimates: new TokenEstimates(clock, stores.estimates),
-    features: { around: aroundRepeats(repeats), pauses: controls },
+    features: { around: recorded(aroundRepeats(repeats), recorder), pauses: controls },
     keyring,
     pressure,
     quotas,
@@ -127,6 +130,15 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     stores,
   };
 }
+
+/** A call that arrives while somebody records is told to the recorder. */
+const recorded = (around: Features['around'], recorder: PartsOptions['recorder']): Features['around'] =>
+  recorder === undefined
+    ? around
+    : (prepared, forward) => {
+        if (recorder.isRecording) prepared.callRecord.recording = recorder.arrived(prepared);
+        return around(prepared, forward);
+      };
 
 /** A call that may be repeated is made for all that repeat it, at the position of the first; any other call is made as it is. */
 const aroundRepeats =

@@ -70,7 +70,8 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   const observation = await startObservation(parts);
   const { telemetry } = observation;
   const own = new OwnListeners();
-  const gateway = new Gateway({ ...parts, telemetry, isOwn: own.isOwn });
+  const { recordings: recorder } = observation;
+  const gateway = new Gateway({ ...parts, telemetry, recorder, isOwn: own.isOwn });
   const running: Running = {
     observation,
     gateway,
@@ -89,6 +90,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
     credentials: () => gateway.credentials(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
+    statesRequests: (bucket) => gateway.statesRequests(bucket),
   });
   const close = async (): Promise<void> => {
     await running.data.close();
@@ -159,7 +161,10 @@ function dataServer(
 
 function adminServer(
   { settings }: ServiceParts,
-  { observation: { activity, calls, page, telemetry }, gateway }: Pick<Running, 'observation' | 'gateway'>,
+  {
+    observation: { activity, calls, page, recordings, telemetry },
+    gateway,
+  }: Pick<Running, 'observation' | 'gateway'>,
   readiness: () => Readiness,
 ): AdminServer {
   return createAdminServer({
@@ -177,6 +182,7 @@ function adminServer(
     routes: [
       (app) => page.addRoutes(app),
       (app) => app.get('/calls', (request, response) => calls.open(request, response, heartbeat)),
+      (app) => app.get('/recording', (request, response) => recordings.open(request, response)),
       (app) =>
         addControlRoutes(app, gateway.controls, ({ verb, upstream, seconds, result }) =>
           // Whatever came of it: pausing an upstream is felt by everybody who calls it.

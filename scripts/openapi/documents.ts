@@ -5,6 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { heldByReasons, refusals, type RefusalCode } from '../../src/errors.ts';
+import { maxRecordingSeconds } from '../../src/recording/format.ts';
 import { proxyMethods } from '../../src/ingress/raw-errors.ts';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -283,11 +284,12 @@ const description: Json = {
   },
 };
 
+const controlProblem = (description: string): Json => ({
+  description,
+  content: { 'application/problem+json': { schema: ref('ControlProblem') } },
+});
+
 function control(verb: string, summary: string, parameters: readonly Json[] = []): Json {
-  const refused = (description: string): Json => ({
-    description,
-    content: { 'application/problem+json': { schema: ref('ControlProblem') } },
-  });
   return {
     post: {
       operationId: verb,
@@ -319,12 +321,12 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
             properties: { result: { enum: ['done', 'not_paused'] } },
           }),
         },
-        '400': refused('`request_invalid`'),
-        '401': refused('`admin_token_missing`: `server.adminToken` is configured'),
-        '403': refused('`admin_field_missing`, or asked by a foreign name or page'),
-        '404': refused('`not_found`: no such upstream'),
-        '405': refused('`method_not_allowed`'),
-        '503': refused('`limiter_unavailable`: Redis is away; try again'),
+        '400': controlProblem('`request_invalid`'),
+        '401': controlProblem('`admin_token_missing`: `server.adminToken` is configured'),
+        '403': controlProblem('`admin_field_missing`, or asked by a foreign name or page'),
+        '404': controlProblem('`not_found`: no such upstream'),
+        '405': controlProblem('`method_not_allowed`'),
+        '503': controlProblem('`limiter_unavailable`: Redis is away; try again'),
       },
     },
   };
@@ -419,6 +421,30 @@ export function adminPort(): Json {
           },
         },
       },
+      '/recording': {
+        get: {
+          operationId: 'recording',
+          summary:
+            'Each call that arrives within some seconds, as a line of JSON when it ends, behind a first line with the limits: labels and figures only',
+          parameters: [
+            query(
+              'seconds',
+              'For how long calls are taken.',
+              { type: 'integer', minimum: 1, maximum: maxRecordingSeconds },
+              true,
+            ),
+          ],
+          responses: {
+            '200': {
+              description:
+                'Ends with the last of these calls. To a reader that is too slow the last line is `{"sluice":"recording","ended":"reader_too_slow"}`, and the rest is missing.',
+              content: { 'application/jsonl': { schema: { type: 'string' } } },
+            },
+            '400': controlProblem('The number of seconds cannot be used.'),
+            '503': controlProblem('As many recordings are under way as may be.'),
+          },
+        },
+      },
       '/openapi.json': description,
       '/upstreams/{name}/open': control(
         'open',
@@ -450,6 +476,7 @@ export function adminPort(): Json {
                 'method_not_allowed',
                 'limiter_unavailable',
                 'not_found',
+                'overloaded',
               ],
             },
           },

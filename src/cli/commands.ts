@@ -217,6 +217,27 @@ together, drawn again every two seconds on a terminal. --json prints what /activ
       adminFault(admin, positionals) ?? { admin, isOnce: once, isJson: json },
     run: async (read, io) => (await import('./top.ts')).runTop(read, io),
   }),
+  record: define({
+    purpose: 'record who calls, to rehearse it',
+    usage: `sluice record [--admin URL]... --seconds TIME
+
+Prints the calls that arrive within this time at the replicas whose admin ports are named, as a
+line of JSON each, once the last of them has ended: labels and figures only, nothing of what is
+called. TIME is a number of seconds, or like 90s or 5m; at most 10m.`,
+    options: {
+      admin: { type: 'string', multiple: true, default: [adminOption.admin.default] },
+      seconds: { type: 'string' },
+    },
+    read({ admin: admins, seconds: written = '0' }, positionals) {
+      const fault = admins.map((admin) => adminFault(admin, positionals)).find((fault) => fault !== null);
+      if (fault !== undefined) return fault;
+      const seconds = secondsOf(written);
+      return Number.isInteger(seconds) && seconds >= 1 && seconds <= 600
+        ? { admins, seconds }
+        : '--seconds is a time of whole seconds from 1 to 600, such as 90, 90s or 5m.';
+    },
+    run: async (read, io) => (await import('./record.ts')).runRecord(read, io),
+  }),
   open: verbCommand(
     'open',
     'reopen an upstream on all replicas',

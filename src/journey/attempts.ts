@@ -21,7 +21,14 @@ import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import type { JoinedQuotas } from '../quotas/joined-quotas.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { failureRefusal, fieldsForClient, rateLimitOf, type Answered } from './response.ts';
-import { endAnswered, endBroken, requeue, type PassDecision, type SendAgainDecision } from './lease-end.ts';
+import {
+  endAnswered,
+  endBroken,
+  requeue,
+  spent,
+  type PassDecision,
+  type SendAgainDecision,
+} from './lease-end.ts';
 import type { Prepared } from './prepare.ts';
 import type { Permission } from './send-checks.ts';
 
@@ -124,6 +131,8 @@ export class Attempts {
     const onEnd = (): void => {
       done();
       this.#learnCharge(prepared, result);
+      const { recording } = prepared.callRecord;
+      if (recording !== null) recording.charged(spent(result));
     };
     const rateLimit = rateLimitOf(lease.ceiling);
     return {

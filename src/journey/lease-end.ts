@@ -107,7 +107,8 @@ export function endAnswered(
   return { body, done };
 }
 
-const spent = (answered: Answered): Costs | null =>
+/** What the response states that the call has spent; `null` = what was reserved. */
+export const spent = (answered: Answered): Costs | null =>
   spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.feedback() ?? null);
 
 /**

@@ -38,6 +38,8 @@ export interface Prepared {
   readonly body: CallBody;
   readonly description: CallDescription;
   readonly request: AdmissionRequest;
+  /** Its wait is not the configured one: the call, or its client, has asked for another. */
+  readonly asksForWait: boolean;
   /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
   readonly ownQuota: OwnQuota;
   /** The estimates that the call's tokens were computed from, which its response corrects; `null` = none. */
@@ -144,6 +146,8 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     elapsedMs: now - call.receivedAt,
     usualResponseMs: responseTimes.usualMs(bucket),
   };
+  const maxWaitMs = maxWaitMsOf(patience, limits);
+  const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
   const request: AdmissionRequest = {
     admission: {
       ticket: ticketId(call.id),
@@ -173,13 +177,13 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
       operation: `${call.method} ${withoutQuery(route.pathAndQuery)}`,
     },
     maxWaitIfAskedMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
-    maxWaitMs: maxWaitMsOf(patience, limits),
+    maxWaitMs,
     stillValid: caller.stillValid,
   };
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
   const ownQuota = { bucket: own, parts: { ...shares, shop: route.host } };
-  const known = { description, request, ownQuota, guess, repeatKey, replacedFields };
+  const known = { description, request, asksForWait, ownQuota, guess, repeatKey, replacedFields };
   return { call, caller, route, body, callRecord, pools, egress, ...known };
 }
 

@@ -15,8 +15,10 @@ import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { Page } from '../page/page.ts';
+import type { BucketKey } from '../ids.ts';
 import type { PageSource } from '../page/state.ts';
 import { Timeline } from '../page/timeline.ts';
+import { Recorder as CallRecorder } from '../recording/recorder.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, silentLog, type Log, type PressureSource } from '../telemetry/events.ts';
 import { startTracing } from '../telemetry/traces.ts';
@@ -26,6 +28,8 @@ import { noCeilings } from './pressure.ts';
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends PressureSource {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
+  /** Whether a response of the bucket has stated how many requests its upstream allows. */
+  statesRequests(bucket: BucketKey): boolean;
 }
 
 export type ObservationParts = Omit<TelemetryParts, 'sinks' | 'listeners'> & {
@@ -41,6 +45,7 @@ const nothingKnown: ObservationSource = {
   pausedMs: () => 0,
   credentials: () => [],
   ceilings: () => Promise.resolve(noCeilings),
+  statesRequests: () => false,
 };
 
 /** Time between the end of a round of sharing and the beginning of the next one, milliseconds. */
@@ -52,6 +57,8 @@ export class Observation {
   readonly page: Page;
   /** Whoever wants to hear of each ended call. */
   readonly calls = createEventStream();
+  /** Whoever wants to write down what arrives, to rehearse it. */
+  readonly recordings: CallRecorder;
   readonly #shared: SharedActivity;
   readonly #recorder: Recorder;
   /** Labels that were made lately. */
@@ -75,6 +82,13 @@ export class Observation {
       listeners: this.#listeners(),
     });
     this.activity = this.#createActivity(clock);
+    this.recordings = new CallRecorder({
+      clock,
+      settings: () => this.#settings,
+      labelOf: (workspaceId) => this.#labelOf(workspaceId),
+      buckets: () => this.#source.buckets(),
+      statesRequests: (bucket) => this.#source.statesRequests(bucket),
+    });
     this.page = new Page({
       source: this.#pageSource(),
       timeline,
@@ -99,6 +113,7 @@ export class Observation {
     this.#nextRound?.();
     this.page.close();
     this.calls.close();
+    this.recordings.close();
     // The last seconds count for the replicas that stay.
     await this.#recorder.publish().catch((bug: unknown) => this.#onBug(bug));
     await this.telemetry.close();

@@ -11,7 +11,7 @@ import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
 import type { LaneKey } from '../ids.ts';
-import { knownMethods, type CallEnd, type FactSink } from './events.ts';
+import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
 import type { Live, LiveCall } from './live.ts';
 import type { CallLogger } from './logger.ts';
@@ -49,6 +49,8 @@ export class RunningCallRecord {
   workspaceId: string | null = null;
   /** What held a call that ends without an admission record of its own (`CallEnd`), as there. */
   held: readonly HeldTime[] = [];
+  /** `null` = nobody records the call. */
+  recording: CallInRecording | null = null;
   readonly #to: CallReporters;
   readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
@@ -128,6 +130,7 @@ export class RunningCallRecord {
       this.#attemptEnded();
       if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
       this.#sentAt = this.#now();
+      this.recording?.sent(this.#sentAt);
       if (this.#live !== null) this.#to.live.sent(this.#live);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
@@ -243,6 +246,7 @@ export class RunningCallRecord {
     });
     if (!isWritten) logLinesLeftOut.inc();
 
+    this.recording?.ended(outcome, waitedMs, now);
     const fact = { outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs };
     this.#tell((sink, workspaceId) => sink.ended(workspaceId, upstream, fact));
   }

@@ -1,5 +1,5 @@
 /** What the parts report and read, in closed sets and plain values. Types and constants only. */
-import type { AdmissionRecord, MeterName } from '../call.ts';
+import type { AdmissionRecord, Costs, MeterName } from '../call.ts';
 import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { CallOutcome } from './outcome.policy.ts';
@@ -154,6 +154,14 @@ export interface FactSink {
   throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void;
   absorbed(workspaceId: string, upstream: string): void;
   ended(workspaceId: string, upstream: string, fact: EndedFact): void;
+}
+
+/** A call that arrived while somebody records, and is written down when it ends (`recording/`). Monotonic milliseconds. */
+export interface CallInRecording {
+  sent(atMs: number): void;
+  /** What the upstream says it took, beside or instead of the estimate. */
+  charged(spent: Costs | null): void;
+  ended(outcome: CallOutcome, waitedMs: number, atMs: number): void;
 }
 
 /** A finished call in numbers. */

@@ -94,7 +94,7 @@ test('the admin document has every route of the port but the files of the page',
   });
   const routed = admin.app.router.stack.flatMap(({ route }) => (route === undefined ? [] : [route.path]));
   const named = routed.map((path) => path.replace(/:(\w+)/g, '{$1}'));
-  expect([...new Set([...named, '/calls', '/page/events'])].toSorted()).toEqual(
+  expect([...new Set([...named, '/calls', '/page/events', '/recording'])].toSorted()).toEqual(
     Object.keys(documents.admin.paths).toSorted(),
   );
 });

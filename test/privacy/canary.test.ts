@@ -7,6 +7,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
 import { connectRaw } from '../support/raw-client.ts';
+import { until } from '../support/until.ts';
 import type { RawResponse } from '../support/raw-client.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
 import type { RawConnection, RawUpstream } from '../support/raw-upstream.ts';
@@ -37,6 +38,7 @@ const other = createKey();
 const wrongKey = createKey().key;
 const logs: string[] = [];
 const ours: string[] = [];
+const recorded: string[] = [];
 let upstream: RawUpstream | null = null;
 let service: Service | null = null;
 
@@ -138,8 +140,21 @@ beforeAll(async () => {
     { [canaries.workspace]: hash, quiet: other.hash },
   );
   service = await serviceOf(yaml, logs, { resolve: homeward });
+  void record(`http://127.0.0.1:${service.adminAddress.port}/recording?seconds=600`);
+  await until(() => recorded.length > 0);
   await everyPath(upstream);
 });
+
+/** Reads a recording until it is cut off, when the service ends. */
+async function record(url: string): Promise<void> {
+  const response = await fetch(url, { headers: { 'accept-encoding': 'identity' } });
+  const text = response.body?.pipeThrough(new TextDecoderStream()) ?? [];
+  try {
+    for await (const lines of text) recorded.push(lines);
+  } catch {
+    // The service has ended.
+  }
+}
 
 afterAll(async () => {
   await service?.close();
@@ -313,6 +328,12 @@ describe('no canary appears in', () => {
     const text = await read(`http://127.0.0.1:${portOf()}/activity`, { authorization: `Bearer ${key}` });
     expect(text).toMatch(/"workspace":"w_[0-9a-f]{16}"/);
     expect(found(text)).toEqual([]);
+  });
+
+  test('a recording of all these calls', () => {
+    const outcomes = new Set(recorded.join('').match(/"outcome":"\w+"/g));
+    expect(outcomes.size).toBeGreaterThan(3);
+    expect(found(recorded.join(''))).toEqual([]);
   });
 
   test('bucket and lane names', () => {

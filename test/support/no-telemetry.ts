@@ -9,6 +9,7 @@ const silentCall: CallRecord = {
   traceId: null,
   workspaceId: null,
   held: [],
+  recording: null,
   routed: nothing,
   admitting: nothing,
   queued: nothing,

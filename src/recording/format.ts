@@ -1,0 +1,100 @@
+/**
+ * A recording: a first line, then a line of JSON for each call, as `/recording` writes them and `sluice rehearse` reads them. Owns the
+ * form of both. Labels only: nothing in it can be led back to a workspace, a host or a credential without the label key.
+ */
+import { z } from 'zod';
+import type { Costs, MeterName } from '../call.ts';
+import { meterNames } from '../limiter/policy/meter-names.policy.ts';
+import { outcomes } from '../telemetry/outcome.policy.ts';
+
+export const recordingVersion = 1;
+/** A recording takes the calls of so many seconds at most. */
+export const maxRecordingSeconds = 600;
+
+const ms = z.number().min(0);
+const limit = z.number().positive().nullable();
+const meterName = z.enum(meterNames as [MeterName, ...MeterName[]]);
+const costs = z.partialRecord(meterName, z.number().min(0)) as unknown as z.ZodType<Costs>;
+
+/** One window of a bucket's quota. */
+const meter = z.object({
+  meter: meterName,
+  limit: z.number().positive(),
+  windowMs: z.number().positive(),
+  counts: z.enum(['rolling', 'fixed']).exactOptional(),
+});
+export type RecordedMeter = z.output<typeof meter>;
+
+/** The quota of a bucket in force. `isStated`: a response stated how many requests it allows, so that default ceilings yield. */
+const bucketLimits = z.object({ isStated: z.boolean(), meters: z.array(meter) });
+export type BucketLimits = z.output<typeof bucketLimits>;
+
+/** Ceilings of a workspace on an upstream; `null` = none. */
+const ceiling = z.object({ perMinute: limit, perDay: limit });
+export type RecordedCeiling = z.output<typeof ceiling>;
+
+/** What was configured for an upstream, and the quotas of its buckets that were known when the recording began, by label. */
+const upstreamLimits = z.object({
+  ceiling,
+  /** Nobody wrote the ceiling down: it yields to what responses state. */
+  isDefault: z.object({ perMinute: z.boolean(), perDay: z.boolean() }),
+  meters: z.array(meter),
+  maxInFlight: limit,
+  maxInFlightTotal: limit,
+  maxQueued: z.number().min(0),
+  maxWaitMs: ms,
+  buckets: z.record(z.string(), bucketLimits).default({}),
+});
+export type UpstreamLimits = z.output<typeof upstreamLimits>;
+
+/** What is special to a workspace, by label; the others have weight 1 and the ceilings of each upstream. */
+const workspaceLimits = z.object({
+  weight: z.number().positive(),
+  /** By upstream. */
+  perMinute: z.record(z.string(), limit),
+  perDay: z.record(z.string(), limit),
+});
+export type WorkspaceLimits = z.output<typeof workspaceLimits>;
+
+export const recordingHeader = z.object({
+  sluice: z.literal('recording'),
+  version: z.literal(recordingVersion),
+  startedAt: z.iso.datetime(),
+  limits: z
+    .object({
+      upstreams: z.record(z.string(), upstreamLimits).default({}),
+      workspaces: z.record(z.string(), workspaceLimits).default({}),
+    })
+    .prefault({}),
+});
+export type RecordingHeader = z.output<typeof recordingHeader>;
+
+/** Written in place of further calls when a recording ends early. */
+export const recordingEnded = z.object({
+  sluice: z.literal('recording'),
+  ended: z.literal('reader_too_slow'),
+});
+
+export const recordedCall = z.object({
+  /** When it asked for admission, milliseconds since the start. */
+  at: ms,
+  upstream: z.string(),
+  bucket: z.string(),
+  workspace: z.string(),
+  caller: z.string().nullable(),
+  /** RFC 9218, 0 to 7. */
+  urgency: z.number().min(0).max(7),
+  /** Reserved when it was granted, and what the upstream took in the end: `{}` = it was not sent. */
+  costs,
+  charged: costs,
+  /** From its last sending to the end of its response; `null` = it was not sent. */
+  serviceMs: ms.nullable(),
+  /** How long it might wait, and whether the call or its client had asked for that. */
+  maxWaitMs: ms,
+  asked: z.literal(true).exactOptional(),
+  waitedMs: ms,
+  outcome: z.enum(outcomes),
+  /** The quota of its bucket, where that was learned since the recording began. */
+  limits: bucketLimits.exactOptional(),
+});
+export type RecordedCall = z.output<typeof recordedCall>;

@@ -1,0 +1,33 @@
+/** The limits of a configuration in the form in which a recording has them: by upstream, and what is special to each workspace. */
+import { bucketSetting } from '../admission/buckets.policy.ts';
+import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type { UpstreamLimits, WorkspaceLimits } from './format.ts';
+
+/** What is written down for an upstream; no bucket of it is known. */
+export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
+  const { limits } = upstream;
+  return {
+    ceiling: { perMinute: limits.requestsPerMinute, perDay: limits.requestsPerDay },
+    isDefault: limits.isDefault,
+    meters: [...bucketSetting(upstream).meters],
+    maxInFlight: limits.maxInFlight,
+    maxInFlightTotal: limits.maxInFlightTotal,
+    maxQueued: limits.maxQueued,
+    maxWaitMs: limits.maxWaitSeconds * 1_000,
+    buckets: {},
+  };
+}
+
+export const upstreamsOf = ({ upstreams }: Settings): Record<string, UpstreamLimits> =>
+  Object.fromEntries(Array.from(upstreams, ([name, upstream]) => [name, upstreamLimitsOf(upstream)]));
+
+/** `null` = nothing is special to it. */
+export function workspaceLimitsOf(workspace: WorkspaceSettings): WorkspaceLimits | null {
+  const { weight, requestsPerMinute, requestsPerDay } = workspace;
+  if (weight === 1 && requestsPerMinute.size + requestsPerDay.size === 0) return null;
+  return {
+    weight,
+    perMinute: Object.fromEntries(requestsPerMinute),
+    perDay: Object.fromEntries(requestsPerDay),
+  };
+}

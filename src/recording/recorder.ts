@@ -1,0 +1,325 @@
+/**
+ * `/recording`: who calls when, for how much and how long, as lines of JSON (`format.ts`) to whoever asks for them.
+ *
+ * Owns: the recordings under way, their number and memory. Keeps: while nobody records, a call costs one comparison; a reader that is
+ * too slow gets a last line that says so instead of the rest, so that nobody makes this process buffer; a recording that is incomplete is never
+ * taken for a whole one.
+ */
+import { constants, createGzip } from 'node:zlib';
+import type { Request, Response } from 'express';
+import type { BucketSnapshot } from '../bucket.ts';
+import type { Costs } from '../call.ts';
+import type { CancelTimer, Clock } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import type { BucketKey } from '../ids.ts';
+import { adminProblem } from '../ingress/admin-guard.ts';
+import { createSlices } from '../slices.ts';
+import type { AdmissionRequest } from '../admission/ticket.ts';
+import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
+import type { CallOutcome } from '../telemetry/outcome.policy.ts';
+import {
+  maxRecordingSeconds,
+  recordingVersion,
+  type BucketLimits,
+  type RecordedCall,
+  type RecordingHeader,
+  type WorkspaceLimits,
+} from './format.ts';
+import { upstreamsOf, workspaceLimitsOf } from './limits.ts';
+
+/** Recordings at a time; the next one is asked to come back later. */
+const maxRecordings = 4;
+/** Unsent bytes at which a reader counts as too slow. */
+const maxUnsentBytes = 1_000_000;
+/** What buckets have learned is looked for, and what a compressor holds is passed on, this often. Milliseconds. */
+const lookEveryMs = 1_000;
+
+/** A call as it asks for admission. */
+export interface Arrival {
+  readonly request: Pick<AdmissionRequest, 'subject' | 'admission' | 'workspaceId' | 'maxWaitMs'>;
+  /** Its wait is not the configured one: the call, or its client, has asked for another. */
+  readonly asksForWait: boolean;
+}
+
+export interface RecorderParts {
+  readonly clock: Clock;
+  readonly settings: () => Settings;
+  readonly labelOf: (workspaceId: string) => string;
+  readonly buckets: () => readonly ObservedBucket[];
+  readonly statesRequests: (bucket: BucketKey) => boolean;
+}
+
+export class Recorder {
+  readonly #parts: RecorderParts;
+  readonly #open = new Set<Recording>();
+
+  constructor(parts: RecorderParts) {
+    this.#parts = parts;
+  }
+
+  /** Somebody may want the calls that arrive now. */
+  get isRecording(): boolean {
+    return this.#open.size > 0;
+  }
+
+  /** A call arrives; what is returned is told of its end. */
+  arrived({ request, asksForWait }: Arrival): CallInRecording {
+    const { clock, labelOf } = this.#parts;
+    const now = clock.monotonic();
+    const recordings = [...this.#open].filter((recording) => recording.takes(now));
+    const { bucket, urgency, costs } = request.admission;
+    const known = {
+      upstream: request.subject.upstream,
+      bucket: bucketLabel(bucket),
+      workspace: labelOf(request.workspaceId),
+      caller: null,
+      urgency,
+      costs,
+    };
+    const wait = {
+      maxWaitMs: Math.round(request.maxWaitMs),
+      ...(asksForWait ? { asked: true as const } : {}),
+    };
+    return new RecordedArrival({ known, wait, now }, recordings);
+  }
+
+  /** `GET /recording?seconds=N`. */
+  async open(request: Request, response: Response): Promise<void> {
+    const seconds = secondsOf(request.url);
+    if (seconds === null) {
+      const detail = `Give \`?seconds=\`, a whole number from 1 to ${maxRecordingSeconds}.`;
+      return adminProblem(response, { status: 400, code: 'request_invalid', detail });
+    }
+    if (this.#open.size >= maxRecordings) {
+      response.set('Retry-After', '30');
+      const detail = `${maxRecordings} recordings are under way, which is as many as may be. Try again later.`;
+      return adminProblem(response, { status: 503, code: 'overloaded', detail });
+    }
+    const workspaces = await this.#workspaces();
+    const onEnd = (): void => void this.#open.delete(recording);
+    const recording = new Recording(this.#parts, { seconds, workspaces, onEnd }, request, response);
+    this.#open.add(recording);
+  }
+
+  /** Ends all recordings. Their readers see streams that are cut off. */
+  close(): void {
+    for (const recording of this.#open) recording.cut();
+  }
+
+  async #workspaces(): Promise<Record<string, WorkspaceLimits>> {
+    const { clock, settings, labelOf } = this.#parts;
+    const special: Record<string, WorkspaceLimits> = {};
+    await createSlices(clock).forEach(settings().workspaces, ([id, workspace]) => {
+      const limits = workspaceLimitsOf(workspace);
+      if (limits !== null) special[labelOf(id)] = limits;
+    });
+    return special;
+  }
+}
+
+function secondsOf(url: string): number | null {
+  const text = new URLSearchParams(url.slice(url.indexOf('?') + 1 || url.length)).get('seconds') ?? '';
+  const seconds = /^\d{1,3}$/.test(text) ? Number(text) : 0;
+  return seconds >= 1 && seconds <= maxRecordingSeconds ? seconds : null;
+}
+
+/** What is known of a call when it arrives, and when that was. */
+interface Known {
+  readonly known: Pick<RecordedCall, 'upstream' | 'bucket' | 'workspace' | 'caller' | 'urgency' | 'costs'>;
+  readonly wait: Pick<RecordedCall, 'maxWaitMs' | 'asked'>;
+  readonly now: number;
+}
+
+/** A call between its arrival and its end, in every recording that takes it. */
+class RecordedArrival implements CallInRecording {
+  readonly #known: Known;
+  readonly #recordings: readonly Recording[];
+  #sentAt: number | null = null;
+  #charged: Costs | null = null;
+
+  constructor(known: Known, recordings: readonly Recording[]) {
+    this.#known = known;
+    this.#recordings = recordings;
+    for (const recording of recordings) recording.underWay += 1;
+  }
+
+  sent(atMs: number): void {
+    this.#sentAt = atMs;
+  }
+
+  charged(spent: Costs | null): void {
+    this.#charged = spent;
+  }
+
+  ended(outcome: CallOutcome, waitedMs: number, atMs: number): void {
+    const { known, wait, now } = this.#known;
+    const sentAt = this.#sentAt;
+    const call = {
+      ...known,
+      charged: sentAt === null ? {} : { ...known.costs, ...this.#charged },
+      serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
+      ...wait,
+      waitedMs: tenth(waitedMs),
+      outcome,
+    };
+    for (const recording of this.#recordings) recording.write(call, now);
+  }
+}
+
+/** The keyed digest of the bucket itself, without that of its log. */
+const bucketLabel = (bucket: BucketKey): string =>
+  `b_${bucket.slice(bucket.lastIndexOf('.') + 1).slice(0, 16)}`;
+const tenth = (ms: number): number => Math.round(ms * 10) / 10;
+
+/** One stream of lines. */
+class Recording {
+  /** Calls that are to be written yet. */
+  underWay = 0;
+  readonly #parts: RecorderParts;
+  readonly #onEnd: () => void;
+  readonly #response: Response;
+  readonly #out: Response | ReturnType<typeof createGzip>;
+  readonly #startedAt: number;
+  readonly #endsAt: number;
+  readonly #cancelEnd: CancelTimer;
+  /** What the reader was told of each bucket, and what has changed since, by label. */
+  readonly #told = new Map<string, string>();
+  readonly #untold = new Map<string, BucketLimits>();
+  #lookedAt: number;
+  #isOver = false;
+
+  constructor(
+    parts: RecorderParts,
+    asked: {
+      readonly seconds: number;
+      readonly workspaces: Record<string, WorkspaceLimits>;
+      readonly onEnd: () => void;
+    },
+    request: Request,
+    response: Response,
+  ) {
+    const { clock } = parts;
+    this.#parts = parts;
+    this.#onEnd = asked.onEnd;
+    this.#response = response;
+    this.#startedAt = this.#lookedAt = clock.monotonic();
+    this.#endsAt = this.#startedAt + asked.seconds * 1_000;
+    this.#cancelEnd = clock.after(asked.seconds * 1_000, () => this.#endIfComplete());
+    response.set('Content-Type', 'application/jsonl').set('Vary', 'Accept-Encoding');
+    if (request.acceptsEncodings('gzip', 'identity') === 'gzip') {
+      response.set('Content-Encoding', 'gzip');
+      const zip = createGzip({ flush: constants.Z_NO_FLUSH });
+      zip.pipe(response);
+      this.#out = zip;
+    } else this.#out = response;
+    response.on('close', () => this.#forget());
+    response.on('error', () => this.#forget());
+    this.#writeHeader(asked.workspaces);
+  }
+
+  takes(now: number): boolean {
+    return now < this.#endsAt;
+  }
+
+  write(call: Omit<RecordedCall, 'at'>, arrivedAt: number): void {
+    this.underWay -= 1;
+    if (this.#isOver) return;
+    const now = this.#parts.clock.monotonic();
+    const isLast = this.underWay === 0 && !this.takes(now);
+    const isDue = isLast || now - this.#lookedAt >= lookEveryMs;
+    if (isDue) this.#look(now);
+    const learned = this.#untold.get(call.bucket);
+    this.#untold.delete(call.bucket);
+    const line: RecordedCall = {
+      at: tenth(arrivedAt - this.#startedAt),
+      ...call,
+      ...(learned === undefined ? {} : { limits: learned }),
+    };
+    this.#out.write(`${JSON.stringify(line)}\n`);
+    if (isLast) this.#end();
+    else if (this.#unsentBytes() > maxUnsentBytes) {
+      this.#out.write(`${JSON.stringify({ sluice: 'recording', ended: 'reader_too_slow' })}\n`);
+      this.#end();
+    } else if (isDue && 'flush' in this.#out) this.#out.flush();
+  }
+
+  cut(): void {
+    this.#response.destroy();
+    this.#forget();
+  }
+
+  #writeHeader(workspaces: Record<string, WorkspaceLimits>): void {
+    const upstreams = upstreamsOf(this.#parts.settings());
+    for (const { upstream, label, limits } of this.#changed()) {
+      const known = upstreams[upstream];
+      if (known !== undefined) known.buckets[label] = limits;
+    }
+    const header: RecordingHeader = {
+      sluice: 'recording',
+      version: recordingVersion,
+      startedAt: new Date(this.#parts.clock.now()).toISOString(),
+      limits: { upstreams, workspaces },
+    };
+    this.#out.write(`${JSON.stringify(header)}\n`);
+    if ('flush' in this.#out) this.#out.flush();
+    else this.#response.flushHeaders();
+  }
+
+  #look(now: number): void {
+    this.#lookedAt = now;
+    for (const { label, limits } of this.#changed()) this.#untold.set(label, limits);
+  }
+
+  /** The buckets whose quota is another one than the reader was told, who is told of it now. */
+  #changed(): readonly {
+    readonly upstream: string;
+    readonly label: string;
+    readonly limits: BucketLimits;
+  }[] {
+    const { buckets, statesRequests } = this.#parts;
+    return buckets().flatMap(({ upstream, snapshot }) => {
+      const label = bucketLabel(snapshot.bucket);
+      const limits = { isStated: statesRequests(snapshot.bucket), meters: snapshot.meters.map(meterOf) };
+      const text = JSON.stringify(limits);
+      if (this.#told.get(label) === text) return [];
+      this.#told.set(label, text);
+      return { upstream, label, limits };
+    });
+  }
+
+  #endIfComplete(): void {
+    if (this.underWay === 0) this.#end();
+  }
+
+  #unsentBytes(): number {
+    const { writableLength } = this.#response;
+    return this.#out === this.#response
+      ? writableLength
+      : writableLength +
+          this.#out.writableLength +
+          ('readableLength' in this.#out ? this.#out.readableLength : 0);
+  }
+
+  #end(): void {
+    this.#out.end();
+    this.#forget();
+  }
+
+  #forget(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#cancelEnd();
+    if (this.#out !== this.#response && !this.#out.writableEnded) this.#out.destroy();
+    this.#onEnd();
+  }
+}
+
+const meterOf = ({
+  meter,
+  limit,
+  windowMs,
+}: BucketSnapshot['meters'][number]): BucketLimits['meters'][number] => ({
+  meter,
+  limit,
+  windowMs,
+});

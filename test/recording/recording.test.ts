@@ -1,0 +1,260 @@
+/** `/recording` and `sluice record` beside running gateways: what is written of which calls, for whom, and when it ends. */
+import { once } from 'node:events';
+import { get, createServer, type IncomingMessage, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { gunzipSync } from 'node:zlib';
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import express from 'express';
+import { readCommand } from '../../src/cli/commands.ts';
+import { systemClock } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { workspaceLabel } from '../../src/identity.ts';
+import { bucketKey } from '../../src/ids.ts';
+import { recordedCall, recordingHeader, type RecordedCall } from '../../src/recording/format.ts';
+import { Recorder, type Arrival } from '../../src/recording/recorder.ts';
+import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { skippingClock } from '../support/skipping-clock.ts';
+import { connectRaw } from '../support/raw-client.ts';
+import { until } from '../support/until.ts';
+
+const usage = { prompt_tokens: 30, completion_tokens: 12, total_tokens: 42 };
+let upstream: Server;
+let held: (() => void)[] = [];
+let gateways: readonly TestGateway[];
+let gateway: TestGateway;
+/** Of the gateways. */
+const clock = skippingClock();
+
+beforeAll(async () => {
+  upstream = createServer((request, response) => {
+    const fields = { 'content-type': 'application/json', 'x-ratelimit-limit-requests': '60' };
+    const left = { 'x-ratelimit-remaining-requests': '50', 'x-ratelimit-reset-requests': '10s' };
+    const end = () => response.writeHead(200, { ...fields, ...left }).end(JSON.stringify({ usage }));
+    if (request.url === '/held') held.push(end);
+    else request.resume().on('end', end);
+  });
+  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
+  const origins = `origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true`;
+  const options = {
+    clock,
+    upstreams: `  model: { kind: language-model, ${origins} }\n  api: { ${origins} }`,
+    workspaces: { acme: '    requestsPerMinute: { api: 3 }', other: '    weight: 2' },
+  };
+  gateways = [await startGateway(options), await startGateway(options)];
+  [gateway] = gateways as [TestGateway];
+});
+afterAll(async () => {
+  await Promise.all(gateways.map((each) => each.close()));
+  upstream.close();
+});
+
+const send = (path: string, { to = gateway, as = 'acme', fields = {} } = {}) =>
+  fetch(`${to.url}/via/${path}`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${to.keys[as]}`, 'content-type': 'application/json', ...fields },
+    body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hello' }], max_tokens: 100 }),
+  }).then((response) => response.text().then(() => response.status));
+
+/** A recording that is under way: its reader has the first line. `text`: all of it, once it has ended. */
+async function begin(seconds: number, { to = gateway, fields = {} } = {}) {
+  const response = await new Promise<IncomingMessage>((resolve) =>
+    get(`${to.adminUrl}/recording?seconds=${seconds}`, { headers: fields }, resolve),
+  );
+  const chunks: Buffer[] = [];
+  response.on('data', (chunk: Buffer) => chunks.push(chunk));
+  const ended = new Promise((resolve) => response.on('close', resolve));
+  await until(() => chunks.length > 0);
+  return { response, bytes: () => ended.then(() => Buffer.concat(chunks)) };
+}
+
+const read = (text: string) => {
+  const [first = '', ...lines] = text.trim().split('\n');
+  return {
+    header: recordingHeader.parse(JSON.parse(first)),
+    // As they arrived: they are written as they end.
+    calls: lines.map((line) => recordedCall.parse(JSON.parse(line))).toSorted((a, b) => a.at - b.at),
+  };
+};
+
+test('each call is written when it ends, with what it took and what was learned of its bucket; refused ones as well', async () => {
+  const recording = await begin(60);
+  await send('model/v1/chat/completions');
+  await send('model/v1/chat/completions', { as: 'other', fields: { priority: 'u=1', prefer: 'wait=20' } });
+  for (let n = 0; n < 4; n += 1) await send('api/x', { fields: { prefer: 'wait=0' } });
+  const late = send('model/held');
+  await until(() => held.length > 0);
+  // The recording takes no calls any more, and still waits for the end of this one.
+  clock.skip(60_000);
+  await send('api/x', { as: 'other' });
+  held.forEach((end) => end());
+  held = [];
+  await late;
+  const { header, calls } = read((await recording.bytes()).toString());
+  const label = (name: string) => workspaceLabel('a label key for tests only', name);
+
+  expect(header.limits.upstreams['model']).toMatchObject({
+    ceiling: { perMinute: 500, perDay: 10_000 },
+    isDefault: { perMinute: true, perDay: true },
+    buckets: {},
+  });
+  expect(header.limits.workspaces).toEqual({
+    [label('acme')]: { weight: 1, perMinute: { api: 3 }, perDay: {} },
+    [label('other')]: { weight: 2, perMinute: {}, perDay: {} },
+  });
+  const of = ({ upstream, outcome, workspace }: RecordedCall) => [
+    upstream,
+    outcome,
+    workspace === label('acme'),
+  ];
+  expect(calls.map(of)).toEqual([
+    ['model', 'ok', true],
+    ['model', 'ok', false],
+    ...Array.from({ length: 3 }, () => ['api', 'ok', true]),
+    ['api', 'shed', true],
+    ['model', 'ok', true],
+  ]);
+  const [first, second] = calls;
+  expect(first).toMatchObject({
+    costs: { requests: 1 },
+    charged: { requests: 1, tokens: 42 },
+    maxWaitMs: 75_000,
+    caller: null,
+  });
+  expect(second).toMatchObject({ urgency: 1, maxWaitMs: 20_000, asked: true });
+  expect(first?.asked).toBeUndefined();
+  expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
+  expect(calls.at(6)?.serviceMs).toBeGreaterThan(59_000);
+  const learned = calls.find(({ limits }) => limits !== undefined)?.limits;
+  expect(learned?.isStated).toBe(true);
+  expect(learned?.meters).toContainEqual({ meter: 'requests', limit: 60, windowMs: 60_000 });
+});
+
+test('it is compressed for whoever accepts that, and the first line is sent at once', async () => {
+  const recording = await begin(60, { fields: { 'accept-encoding': 'gzip' } });
+  expect(recording.response.headers['content-encoding']).toBe('gzip');
+  await send('api/x', { as: 'other' });
+  clock.skip(60_000);
+  expect(read(gunzipSync(await recording.bytes()).toString()).calls).toHaveLength(1);
+});
+
+test('a reader that does not read is told that it was too slow, and holds no memory', async () => {
+  const recorder = new Recorder({
+    clock: systemClock,
+    settings: () => parseSettings(gateway.yaml, { path: 'test.yaml', env: {} }),
+    labelOf: (id) => `w_${id}`,
+    buckets: () => [],
+    statesRequests: () => false,
+  });
+  const app = express().get('/recording', (request, response) => recorder.open(request, response));
+  const server = app.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const client = await connectRaw((server.address() as AddressInfo).port);
+  client.socket.pause();
+  await client.send('GET /recording?seconds=600 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n');
+  await until(() => recorder.isRecording);
+  const request = {
+    subject: { upstream: 'api' },
+    admission: { bucket: bucketKey('log.bucket'), urgency: 3, costs: { requests: 1 } },
+    workspaceId: 'acme',
+    maxWaitMs: 1,
+  } as Arrival['request'];
+  await until(async () => {
+    for (let n = 0; n < 1_000; n += 1) recorder.arrived({ request, asksForWait: false }).ended('ok', 0, 0);
+    await new Promise(setImmediate);
+    return !recorder.isRecording;
+  }, 0);
+  client.socket.resume();
+  const { bytes } = await client.closed;
+  expect(
+    bytes
+      .toString()
+      .match(/\{.*\}/g)
+      ?.at(-1),
+  ).toBe('{"sluice":"recording","ended":"reader_too_slow"}');
+  server.close();
+});
+
+describe('who may record', () => {
+  test.each(['', '?seconds=0', '?seconds=601', '?seconds=1.5', '?seconds=x'])(
+    '%s is refused with what to give',
+    async (query) => {
+      const response = await fetch(`${gateway.adminUrl}/recording${query}`);
+      expect([response.status, await response.text()]).toEqual([
+        400,
+        expect.stringContaining('from 1 to 600'),
+      ]);
+    },
+  );
+
+  test('four at a time; there is room again when one has left', async () => {
+    const four = await Promise.all(Array.from({ length: 4 }, () => begin(600)));
+    expect((await fetch(`${gateway.adminUrl}/recording?seconds=1`)).status).toBe(503);
+    for (const { response } of four) response.destroy();
+    await until(async () => {
+      const response = await fetch(`${gateway.adminUrl}/recording?seconds=1`);
+      await response.body?.cancel();
+      return response.status === 200;
+    });
+  });
+});
+
+describe('sluice record', () => {
+  test('merges the calls of several replicas by time, from the earliest start', async () => {
+    const earlier = begun('record', '--seconds', '50', '--admin', gateways[0]?.adminUrl ?? '');
+    const both = begun(
+      'record',
+      '--seconds',
+      '1m',
+      ...gateways.flatMap(({ adminUrl }) => ['--admin', adminUrl]),
+    );
+    await until(() => [earlier, both].every(({ err }) => err.join().includes('Recording for')));
+    let sent = 0;
+    await until(async () => {
+      for (const to of gateways) sent += Number((await send('api/x', { to, as: 'other' })) === 200);
+      return sent >= 20;
+    });
+    clock.skip(60_000);
+    expect([await earlier.ended, await both.ended]).toEqual([0, 0]);
+    const lines = both.out.join('\n').split('\n').slice(1);
+    const times = lines.map((line) => (JSON.parse(line) as RecordedCall).at);
+    const { header, calls } = read(both.out.join('\n'));
+    expect(Object.keys(header.limits.upstreams)).toEqual(['model', 'api']);
+    expect(calls.length).toBeGreaterThan(0);
+    expect(times).toEqual(calls.map(({ at }) => at));
+    // Both gateways have one label key: the workspace is the same one.
+    expect(new Set(calls.map(({ workspace }) => workspace)).size).toBe(1);
+    expect(both.out.join()).not.toContain('other');
+  });
+
+  test.each([
+    [['--seconds', '0'], /--seconds is a time/],
+    [['--seconds', '11m'], /--seconds is a time/],
+    [['--seconds', '1', '--admin', 'nowhere'], /--admin is a URL/],
+  ])('%j is a mistake', (args, said) => {
+    expect(readCommand(['record', ...args])).toMatchObject({
+      kind: 'usage-error',
+      text: expect.stringMatching(said),
+    });
+  });
+
+  test('a port that is none of a Sluice is named', async () => {
+    const { ended, err } = begun('record', '--seconds', '1', '--admin', gateway.url);
+    expect(await ended).toBe(1);
+    expect(err.join()).toContain(gateway.url);
+  });
+});
+
+/** Runs a command; what it prints is in `out` and `err`. */
+function begun(...argv: readonly string[]) {
+  const [out, err]: [string[], string[]] = [[], []];
+  const command = readCommand(argv);
+  if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
+  const ended = command.run({
+    out: (text) => void out.push(text),
+    err: (text) => void err.push(text),
+    env: {},
+    terminals: { out: false, err: true },
+    clock: { now: () => 0 },
+  });
+  return { out, err, ended };
+}
