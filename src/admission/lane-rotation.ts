@@ -7,6 +7,7 @@
  * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.
  */
 import type { Clock } from '../clock.ts';
+import type { CeilingKey } from '../limiter/ceilings.ts';
 import { ceilingFullFor, type LaneView } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
@@ -48,7 +49,7 @@ export class LaneRotation {
   /** How long after a slot has come free this call's lane wakes, milliseconds. */
   delayMs(call: QueuedCall): number {
     let ahead = 0;
-    for (const other of this.#othersOf(call)) {
+    for (const other of this.#rivalsUnder(call.request.ceiling.key)) {
       if (isFirst(other, call.lane)) ahead += 1;
       if (ahead >= maxAhead) break;
     }
@@ -57,14 +58,55 @@ export class LaneRotation {
 
   /**
    * The call's position under its ceiling (1 = next) with `ahead` calls of its lane before it: each other lane that waits for
-   * the ceiling gets as many slots meanwhile, and one more if its last slot is longer ago than that of the call's lane.
+   * the ceiling gets as many slots meanwhile, and one more if its last slot is longer ago than that of the call's lane. Of lanes that
+   * had none yet, those that waited before it count as such.
    */
-  positionOf(call: QueuedCall, ahead: number): number {
+  positionOf({ lane: own, request: { ceiling } }: QueuedCall, ahead: number): number {
     let position = ahead + 1;
-    for (const other of this.#othersOf(call)) {
-      position += Math.min(this.#depthOf(other), isFirst(other, call.lane) ? ahead + 1 : ahead);
+    let isBefore = true;
+    for (const other of this.#rivalsUnder(ceiling.key)) {
+      if (other === own) isBefore = false;
+      else {
+        const isNext = isBefore ? !isFirst(own, other) : isFirst(other, own);
+        position += Math.min(this.#depthOf(other), isNext ? ahead + 1 : ahead);
+      }
     }
     return position;
+  }
+
+  /**
+   * Tells each of the calls under one ceiling its position there, as {@link positionOf} does for a single one, in one pass however many
+   * lanes they are in. `calls`: in order within each lane. `stays` says whether a call keeps its position; if not, the next call of its
+   * lane gets it.
+   */
+  forEachPosition(
+    calls: readonly QueuedCall[],
+    stays: (call: QueuedCall, position: number) => boolean,
+  ): void {
+    const [first] = calls;
+    if (first === undefined) return;
+    const lines = Map.groupBy(calls, ({ lane }) => lane);
+    const rivals = new Set(this.#rivalsUnder(first.request.ceiling.key));
+    let turns = this.inOrder(new Set([...rivals, ...lines.keys()])).map((lane) => {
+      const line = lines.get(lane) ?? [];
+      const isRival = rivals.has(lane);
+      // The calls of a lane that is no rival count for those of their own lane only.
+      return { line, next: 0, isRival, slots: isRival ? Math.max(line.length, this.#depthOf(lane)) : 0 };
+    });
+    let taken = 0;
+    for (let round = 0; turns.some(({ line, next }) => next < line.length); round += 1) {
+      for (const turn of turns) {
+        const position = taken + 1 + (turn.isRival ? 0 : round);
+        for (let call = turn.line[turn.next]; call !== undefined; call = turn.line[turn.next]) {
+          turn.next += 1;
+          if (stays(call, position)) break;
+          turn.slots -= 1;
+        }
+        if (turn.slots > 0) taken += 1;
+        turn.slots -= 1;
+      }
+      turns = turns.filter(({ line, next, slots }) => next < line.length || slots > 0);
+    }
   }
 
   /** The lanes by their last slots: the one that has gone longest without a slot is first. */
@@ -72,14 +114,11 @@ export class LaneRotation {
     return [...lanes].sort((one, other) => (isFirst(one, other) ? -1 : isFirst(other, one) ? 1 : 0));
   }
 
-  /**
-   * Other lanes that wait for the same ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket
-   * instead.
-   */
-  *#othersOf({ lane: own, request: { ceiling } }: QueuedCall): Generator<LaneView> {
+  /** Lanes that wait for the ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket instead. */
+  *#rivalsUnder(key: CeilingKey): Generator<LaneView> {
     const now = this.#clock.monotonic();
-    for (const lane of this.#registry.lanesUnder(ceiling.key)) {
-      if (lane === own || !lane.edge.isReported) continue;
+    for (const lane of this.#registry.lanesUnder(key)) {
+      if (!lane.edge.isReported) continue;
       const { askedAt } = lane.rotation;
       const hasAsked = askedAt !== null && askedAt + retentionMs > now;
       if (hasAsked || ceilingFullFor(lane, now) !== null) yield lane;

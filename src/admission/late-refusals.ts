@@ -14,7 +14,6 @@ import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import { refused } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import { draining, waitTooLong, type Hold } from './refusals.ts';
@@ -228,16 +227,14 @@ export class LateRefusals {
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
   #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
     const now = this.#now();
-    const aheadIn = new Map<LaneView, number>();
-    for (const call of calls) {
-      const ahead = aheadIn.get(call.lane) ?? 0;
-      const position = Math.min(this.#rotation.positionOf(call, ahead), holds.length);
-      const hold = holds[position - 1];
+    this.#rotation.forEachPosition(calls, (call, position) => {
+      const hold = holds[Math.min(position, holds.length) - 1];
       // A call that its ceiling does not hold waits for something else; its deadline ends its wait, also when that timer is late.
       const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
-      if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
-      else aheadIn.set(call.lane, ahead + 1);
-    }
+      if (!isLate || !call.isWaiting) return true;
+      this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      return false;
+    });
   }
 
   /** Refuses the late calls of one bucket, one after the other, so that a refused call is not part of the next one's forecast. */

@@ -34,8 +34,8 @@ async function leaseOf(
 }
 
 test.each([
-  ['minute', { perMinute: 1 }],
-  ['day', { perDay: 1, maxWaitMs: 90_000_000 }],
+  ['minute', { perMinute: 1, maxWaitMs: 200_000 }],
+  ['day', { perDay: 1, maxWaitMs: 200_000_000 }],
 ] as [string, CallOptions][])(
   'a call in another bucket goes as soon as a slot of the %s is back',
   async (_which, ceiling) => {
@@ -69,7 +69,7 @@ test('of hundreds of buckets that wait for a slot, only some are asked for the c
         },
       }),
   });
-  const ceiling = { perMinute: 16 };
+  const ceiling = { perMinute: 16, maxWaitMs: 2_000_000 };
   const unsent: Lease[] = [];
   for (let n = 0; n < 16; n += 1)
     unsent.push(await leaseOf(queue, clock, [`unsent ${n}`, { ...ceiling, bucket: 'one' }]));

@@ -97,6 +97,20 @@ describe('very many waiting calls', () => {
     expect(checks).toBeLessThan(20 * (manyCalls + manyEnds));
   });
 
+  test('in buckets of their own under one ceiling are refused at once where it has no slot in time, and checked a few times each', async () => {
+    const { clock, enter, ends, checksDuring } = world();
+    const [perMinute, minutes] = [60, 2];
+    const checks = await checksDuring(() => {
+      for (let n = 0; n < manyCalls; n += 1)
+        enter(`n${n}`, { bucket: `bucket ${n}`, perMinute, maxWaitMs: minutes * 60_000 - 1_000 });
+    });
+    expect(checks).toBeLessThan(100 * manyCalls);
+    await clock.run(1_000);
+    const how = Object.groupBy(ends.values(), (end) => end);
+    expect(how['sent']).toHaveLength(perMinute);
+    expect(how['wait_too_long']).toHaveLength(manyCalls - minutes * perMinute);
+  });
+
   test('are refused in time although a sweep has just ended', async () => {
     const { clock, enter, ends, leases } = world();
     for (const id of ['a', 'b']) enter(id, { lane: id });
