@@ -99,7 +99,7 @@ async function ownUs(): Promise<number> {
     random: systemRandom,
     telemetry: { replayed() {}, joined() {}, madeAgain() {} } as never,
     settings: () => ({ idempotency, privacy: { labelKey: 'of a benchmark' } }) as never,
-    redis: null,
+    createMap: null,
   });
   const rawFields = ['User-Agent', 'a client/1.0', 'Accept', '*/*'];
   const fields = new Map([

@@ -158,10 +158,10 @@ export class Gateway {
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
-    const { sharedRedis, stores, controls } = this.#parts;
-    sharedRedis?.connect();
+    const { breakers, sharedRedis, stores, controls } = this.#parts;
     await stores.ready();
-    await controls.start();
+    // What other replicas may have begun.
+    if (sharedRedis !== null) await Promise.all([breakers.catchUp(), controls.start()]);
   }
 
   /** Why Redis is unavailable, in words for the operator; `null` while it is available, or where none is configured. */

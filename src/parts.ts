@@ -26,6 +26,7 @@ import type { Repeats } from './repeats/repeats.ts';
 import type { Recorder } from './recording/recorder.ts';
 import { startRepeats } from './repeats/start.ts';
 import type { Runtime } from './runtime.ts';
+import { createMapsIn } from './replicated/redis-map.ts';
 import { SharedRedis } from './replicated/shared-redis.ts';
 import type { Telemetry } from './telemetry/telemetry.ts';
 
@@ -50,16 +51,17 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const dispatcher = new Dispatcher(clock);
   const send = createEndpoint({ clock, resolve, isOwn });
   const onError = (): void => telemetry.redisError('other');
-  /** Where features share what they know with other replicas; `null` = there are none. */
+  /** Where features share what may be large with other replicas; `null` = there are none. */
   const sharedRedis =
     settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
-  const credentials = startCredentials({ settings, clock, random, telemetry, send, redis: sharedRedis });
+  const createMap = sharedRedis === null ? null : createMapsIn(sharedRedis, labelKey);
+  const credentials = startCredentials({ settings, clock, random, telemetry, send, createMap });
   const repeats = startRepeats({
     clock,
     random,
     telemetry,
     settings: () => runtime().settings,
-    redis: sharedRedis,
+    createMap,
   });
   const stores = createStores({
     settings,
@@ -86,7 +88,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const quotas: JoinedQuotas = new JoinedQuotas({
     clock,
     labelKey,
-    store: stores.quotas,
+    random,
+    createMap: stores.createMap,
     onJoined: () => admission.moveToJoinedBuckets(),
     onFailure: (failure) => log.bug('buckets that share a quota could not be joined', failure),
   });
@@ -94,7 +97,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     clock,
     random,
     labelKey,
-    store: stores.breakers,
+    createMap: stores.createMap,
     onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
     onRefused: (upstream, { status, retryInMs }) =>
       log.warn('an upstream refuses calls for good', { upstream, status, retryInMs }),
@@ -103,7 +106,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const pressure = createPressure({ clock, limiter, ceilings, admission });
   const controls = new Controls({
     clock,
-    store: stores.controls,
+    random,
+    createMap: stores.createMap,
     limiter,
     bucketsOf: (upstream) => pressure.bucketsOf(upstream),
     keyOf: (upstream) => digest(labelKey, 'upstream', upstream),

@@ -120,17 +120,3 @@ export function providerError(members: {
   const [type, code] = [wordOf(members.type), codeOf(members.code)];
   return type === null && code === null ? null : { type, code };
 }
-
-/** The error as one word without blanks, for other replicas. `-` = none. */
-export function asWord(error: ProviderError | null): string {
-  if (error === null) return '-';
-  const { type, code } = error;
-  return [type ?? '-', typeof code === 'number' ? `#${code}` : (code ?? '-')].join(',');
-}
-
-/** What another replica's word says, within the same closed set. */
-export function ofWord(word: unknown): ProviderError | null {
-  if (typeof word !== 'string') return null;
-  const [type, code] = word.split(',');
-  return providerError({ type, code: code?.startsWith('#') === true ? Number(code.slice(1)) : code });
-}

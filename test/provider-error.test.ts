@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { asWord, ofWord, providerError } from '../src/provider-error.policy.ts';
+import { providerError } from '../src/provider-error.policy.ts';
 
 test.each([
   [
@@ -41,7 +41,7 @@ test.each([
   expect(providerError(members)).toEqual(expected);
 });
 
-test('whatever an upstream or Redis says, only known words leave, and they come back as they went', () => {
+test('whatever an upstream says, only known words leave', () => {
   const value = fc.oneof(
     fc.string(),
     fc.integer(),
@@ -51,14 +51,7 @@ test('whatever an upstream or Redis says, only known words leave, and they come 
   fc.assert(
     fc.property(value, value, (type, code) => {
       const error = providerError({ type, code });
-      expect(asWord(error)).toMatch(/^(?:-|[\w.-]+,#?[\w.-]+)$/);
-      expect(ofWord(asWord(error))).toEqual(error);
-    }),
-  );
-  fc.assert(
-    fc.property(fc.string(), (word) => {
-      const read = ofWord(word);
-      expect(read === null || ofWord(asWord(read)) !== null).toBe(true);
+      for (const word of [error?.type ?? '-', error?.code ?? '-']) expect(String(word)).toMatch(/^[\w.-]+$/);
     }),
   );
 });

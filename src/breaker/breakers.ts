@@ -1,6 +1,7 @@
 /**
  * The breakers that this replica knows: whether a call may be sent, and what its response changes. Decisions are those of
- * `breaker.policy.ts`; they hold here at once, and the store settles who of several replicas came first.
+ * `breaker.policy.ts`; they hold here at once, and the map that all replicas see settles which of them came first: the owner of an entry
+ * is one change of the breaker, and the next change replaces only the one that it knows.
  *
  * Invariants: while no breaker is known, a call costs one check of the size of a table; what leaves this process are keyed digests and
  * numbers.
@@ -10,7 +11,13 @@ import type { BreakerSubject } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
-import type { BreakerId, BreakerStore, SharedBreaker, Stored } from '../limiter/breaker-store.ts';
+import {
+  anybody,
+  type CreateMap,
+  type Entry,
+  type PutReply,
+  type SharedMap,
+} from '../replicated/shared-map.ts';
 import type { ObservedBreaker } from '../telemetry/events.ts';
 import type { ProviderError } from '../provider-error.policy.ts';
 import {
@@ -20,6 +27,7 @@ import {
   concernOf,
   concerns,
   isForgotten,
+  memoryMs,
   needsConfirmation,
   partsOf,
 } from './breaker.policy.ts';
@@ -28,9 +36,13 @@ import type { Breaker, Concern, Observation, PermanentRefusal } from './breaker.
 /** Breakers that are known at most; the one that changed longest ago is forgotten first. */
 const maxKnown = 10_000;
 
-/** Known breakers are compared with the store this often, so that a lost message is made up for. Milliseconds. */
+/** Known breakers are compared with the map this often, so that a lost message is made up for. Milliseconds. */
 const refreshMs = 5_000;
 const readPerRefresh = 100;
+/** How long replicas that missed the end of a breaker still find that it is closed. Milliseconds. */
+const closedMs = 60_000;
+/** Entry that names breakers, for replicas that start later; other names are digests. */
+const listName = 'list';
 /** Refusals to be confirmed that are remembered at most, and for how long, milliseconds. */
 const maxUnconfirmed = 1_000;
 const unconfirmedMs = 900_000;
@@ -39,7 +51,7 @@ export interface BreakersParts {
   readonly clock: Clock;
   readonly random: Random;
   readonly labelKey: string;
-  readonly store: BreakerStore;
+  readonly createMap: CreateMap;
   /** A breaker opened: calls that wait may be concerned. */
   readonly onBreakerOpened: () => void;
   /** A call of this replica was refused; `shown` says when the next one may probe. */
@@ -47,6 +59,19 @@ export interface BreakersParts {
   /** Called when background work fails. */
   readonly onFailure: (failure: unknown) => void;
 }
+
+/** A breaker's name, and by what it is found to belong to an upstream and a credential. Keyed digests. */
+export interface BreakerId {
+  readonly key: string;
+  readonly upstream: string;
+  readonly credential: string;
+}
+
+/** What replicas share. The life of an entry says when the state's time comes: each has a clock of its own. */
+export type SharedBreaker =
+  | { readonly kind: 'state'; readonly id: BreakerId; readonly state: Omit<Breaker, 'until'> }
+  | { readonly kind: 'closed'; readonly id: BreakerId }
+  | { readonly kind: 'list'; readonly keys: readonly string[] };
 
 /** Permission to be the one call that asks whether a refusal still stands. */
 export interface Probe {
@@ -57,12 +82,15 @@ export interface Probe {
 interface KnownBreaker {
   readonly id: BreakerId;
   readonly state: Breaker;
-  /** Version in the store; `''` = the store does not have the breaker. */
-  readonly version: string;
+  /** Owner of its entry in the map; `null` = the map does not have it. */
+  readonly version: string | null;
 }
 
 export class Breakers {
   readonly #parts: BreakersParts;
+  readonly #map: SharedMap<SharedBreaker>;
+  readonly #replica: string;
+  #changes = 0;
   /** By name. Looked at with `peek`, so that their order is that of changes. */
   readonly #known = new LRUCache<string, KnownBreaker>({ max: maxKnown });
   /** Names of the breakers that may concern a call: a waiting call is asked about again and again. */
@@ -74,7 +102,14 @@ export class Breakers {
 
   constructor(parts: BreakersParts) {
     this.#parts = parts;
-    parts.store.listen(({ id, state }) => this.#adopt(id, state ?? 'closed'));
+    this.#replica = parts.random.hex(8);
+    this.#map = parts.createMap({
+      name: 'breaker.3',
+      onChange: (_name, entry) => {
+        if (!entry.owner.startsWith(this.#replica)) this.#adopt(entry);
+      },
+      onHeard: () => this.#background(this.catchUp()),
+    });
   }
 
   /** Why a call must not be sent now; `null` = it may, or would be a probe. */
@@ -147,14 +182,24 @@ export class Breakers {
       .sort((a, b) => a.retryInMs - b.retryInMs);
   }
 
-  /** Closes all breakers of an upstream, here and in the store: an operator says that it takes calls again. */
+  /** Learns of the breakers that other replicas have opened. Never rejects. */
+  async catchUp(): Promise<void> {
+    const list = await this.#map.read({ name: listName });
+    if (list.kind !== 'entry' || list.value.kind !== 'list') return;
+    for (const name of list.value.keys) {
+      const read = await this.#map.read({ name });
+      if (read.kind === 'entry') this.#adopt(read);
+    }
+  }
+
+  /** Closes all breakers of an upstream, on all replicas: an operator says that it takes calls again. */
   closeAllOf(upstream: string): void {
     const wanted = this.#digest('upstream', upstream);
     const own = [...this.#known.values()].filter(({ id }) => id.upstream === wanted);
     for (const { id } of own) this.#close(id);
   }
 
-  /** Ends the comparing with the store. */
+  /** Ends the comparing with the map. */
   stop(): void {
     this.#isStopped = true;
     this.#cancelRefresh?.();
@@ -165,7 +210,7 @@ export class Breakers {
     const before = this.#known.peek(id.key);
     const state = afterRefusal(before?.state ?? null, refusal, this.#now());
     if (state === before?.state) return null;
-    this.#change(id, state, (next) => this.#parts.store.put(id, before?.version ?? '', next));
+    this.#change(id, state, before?.version ?? null);
     return state;
   }
 
@@ -188,62 +233,80 @@ export class Breakers {
     const before = this.#known.peek(id.key);
     if (before === undefined || before.state.kind === 'open') return;
     const state = afterSilence(before.state, this.#now());
-    this.#change(id, state, (next) => this.#parts.store.put(id, before.version, next));
+    this.#change(id, state, before.version);
   }
 
   #close(id: BreakerId): void {
     this.#known.delete(id.key);
-    this.#background(this.#parts.store.close(id));
+    const closed = { owner: this.#nextVersion(), ttlMs: closedMs, over: anybody };
+    this.#background(this.#map.put({ name: id.key }, { kind: 'closed', id }, closed));
   }
 
   /** True: the call is the probe. False: the breaker has been closed meanwhile. @throws Refusal */
   async #claim(known: KnownBreaker): Promise<boolean> {
     const asked = ask(known.state, this.#now());
     if (asked.kind === 'refused') throw breakerRefusal(asked);
-    const next = this.#shared(asked.next);
-    const { id, version } = known;
-    // Calls of this replica are refused from here on, whatever the store takes.
-    this.#set({ id, state: asked.next, version: next.version });
-    const stored = await this.#parts.store.take(id, version, next);
-    if (stored === 'unavailable') {
-      this.#notStored(id, next.version);
+    const { id, version: before } = known;
+    const claimed = { id, state: asked.next, version: this.#nextVersion() };
+    // Calls of this replica are refused from here on, whatever the map has.
+    this.#set(claimed);
+    const reply = await this.#put(claimed, before);
+    if (reply.kind !== 'lost' || reply.to.kind !== 'entry') {
+      if (reply.kind !== 'put') this.#notShared(claimed);
       return true;
     }
-    this.#adopt(id, stored);
-    if (stored === 'closed') return false;
-    if (stored.version === next.version) return true;
-    throw breakerRefusal({ ...stored, retryInMs: stored.leftMs });
+    const won = this.#adopt(reply.to);
+    if (won === null) return false;
+    throw breakerRefusal({ ...won, retryInMs: won.until - this.#now() });
   }
 
-  /** The change holds here at once; what the store says afterwards counts. */
-  #change(id: BreakerId, state: Breaker, store: (next: SharedBreaker) => Promise<Stored>): void {
-    const next = this.#shared(state);
-    this.#set({ id, state, version: next.version });
+  /** The change holds here at once; what the map says afterwards counts. */
+  #change(id: BreakerId, state: Breaker, before: string | null): void {
+    const changed = { id, state, version: this.#nextVersion() };
+    this.#set(changed);
     if (state.kind === 'open') this.#parts.onBreakerOpened();
-    const storing = store(next).then((stored) => {
-      if (this.#known.peek(id.key)?.version !== next.version) return;
-      if (stored === 'unavailable') this.#notStored(id, next.version);
-      else if (stored !== 'closed') this.#adopt(id, stored);
-    });
-    this.#background(storing);
+    this.#background(this.#share(changed, before));
   }
 
-  /** The store could not be reached: keeps the breaker to be stored when it can. */
-  #notStored(id: BreakerId, version: string): void {
-    const now = this.#known.peek(id.key);
-    if (now?.version === version) this.#known.set(id.key, { ...now, version: '' });
+  /** Puts a state into the map, over that of the version `before`. What is there instead holds here, too. */
+  async #share(changed: KnownBreaker, before: string | null): Promise<void> {
+    let reply = await this.#put(changed, before);
+    // It was closed before the refusal.
+    if (reply.kind === 'lost' && reply.to.kind === 'entry' && reply.to.value.kind === 'closed')
+      reply = await this.#put(changed, reply.to.owner);
+    if (this.#known.peek(changed.id.key)?.version !== changed.version) return;
+    if (reply.kind === 'lost' && reply.to.kind === 'entry') this.#adopt(reply.to);
+    else if (reply.kind !== 'put') this.#notShared(changed);
+    else if (before === null) await this.#list();
   }
 
-  #adopt(id: BreakerId, stored: Stored): void {
-    if (stored === 'unavailable') return;
-    if (stored === 'closed') {
+  /** The map does not have it: keeps the breaker to be put there later. */
+  #notShared(changed: KnownBreaker): void {
+    if (this.#known.peek(changed.id.key)?.version === changed.version)
+      this.#known.set(changed.id.key, { ...changed, version: null });
+  }
+
+  #put({ id, state, version }: KnownBreaker, over: string | null): Promise<PutReply<SharedBreaker>> {
+    const { until, ...shared } = state;
+    const ttlMs = memoryMs + Math.max(0, until - this.#now());
+    const owner = version ?? this.#nextVersion();
+    return this.#map.put({ name: id.key }, { kind: 'state', id, state: shared }, { owner, ttlMs, over });
+  }
+
+  /** Makes this breaker what an entry says. Returns its state; `null` = it is closed. */
+  #adopt({ value, owner: version, leftMs }: Entry<SharedBreaker>): Breaker | null {
+    if (value.kind === 'list') return null;
+    const { id } = value;
+    const known = this.#known.peek(id.key);
+    if (known?.version === version) return known.state;
+    if (value.kind === 'closed') {
       this.#known.delete(id.key);
-      return;
+      return null;
     }
-    const { version, kind, status, said, refusals, leftMs } = stored;
-    if (this.#known.peek(id.key)?.version === version) return;
-    this.#set({ id, version, state: { kind, status, said, refusals, until: this.#now() + leftMs } });
-    if (kind === 'open') this.#parts.onBreakerOpened();
+    const state = { ...value.state, until: this.#now() + leftMs - memoryMs };
+    this.#set({ id, version, state });
+    if (state.kind === 'open') this.#parts.onBreakerOpened();
+    return state;
   }
 
   #set(known: KnownBreaker): void {
@@ -259,17 +322,37 @@ export class Breakers {
     });
   }
 
-  /** Forgets breakers that no call asks for any more, and reads the state of the others from the store. */
+  /** Forgets breakers that no call asks for any more, and compares the others with the map. */
   async #refresh(): Promise<void> {
-    const { store } = this.#parts;
     const old = [...this.#known.values()].filter(({ state }) => isForgotten(state, this.#now()));
     for (const { id } of old) this.#known.delete(id.key);
-    if (this.#known.size > 0) this.#refreshLater();
-    if (!store.isShared) return;
-    for (const { id, state, version } of [...this.#known.values()].toReversed().slice(0, readPerRefresh)) {
-      const stored = version === '' ? await store.put(id, '', this.#shared(state)) : await store.read(id);
-      if (this.#known.peek(id.key)?.version === version) this.#adopt(id, stored);
+    if (this.#known.size === 0) return;
+    this.#refreshLater();
+    for (const known of [...this.#known.values()].toReversed().slice(0, readPerRefresh)) {
+      const { id, version } = known;
+      if (version === null) {
+        const changed = { ...known, version: this.#nextVersion() };
+        this.#known.set(id.key, changed);
+        await this.#share(changed, null);
+        continue;
+      }
+      const read = await this.#map.read({ name: id.key });
+      if (this.#known.peek(id.key)?.version !== version) continue;
+      if (read.kind === 'entry') this.#adopt(read);
+      else if (read.kind === 'none') this.#known.delete(id.key);
     }
+    await this.#list();
+  }
+
+  async #list(): Promise<void> {
+    const keys = [...this.#known.keys()].slice(0, readPerRefresh);
+    const options = { owner: this.#replica, ttlMs: memoryMs, over: anybody };
+    await this.#map.put({ name: listName }, { kind: 'list', keys }, options);
+  }
+
+  #nextVersion(): string {
+    this.#changes += 1;
+    return `${this.#replica}.${this.#changes}`;
   }
 
   *#concerning(subject: BreakerSubject): Iterable<KnownBreaker> {
@@ -300,11 +383,6 @@ export class Breakers {
   /** Names are keyed digests, the same on every replica. */
   #digest(purpose: string, ...parts: readonly string[]): string {
     return digest(this.#parts.labelKey, `breaker ${purpose}`, ...parts);
-  }
-
-  #shared({ kind, status, said, refusals, until }: Breaker): SharedBreaker {
-    const leftMs = Math.max(0, until - this.#now());
-    return { version: this.#parts.random.hex(8), kind, status, said, refusals, leftMs };
   }
 
   #background(work: Promise<unknown>): void {

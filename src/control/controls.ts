@@ -2,24 +2,30 @@
  * What an operator may do about an upstream: pause it for a while, end that, and reopen what its responses have closed.
  *
  * Owns: what this replica knows of the pauses and openings that all replicas share; it opens its own buckets accordingly and notifies
- * breakers. Does not own: holding a call back (`journey/send-checks.ts` asks here), the store. Bound: what another replica was asked to do
- * is known here within a second. While Redis is unavailable, this replica goes by what it last read.
+ * breakers. Does not own: holding a call back (`journey/send-checks.ts` asks here). What another replica was asked to do is known here
+ * as soon as its message comes. While Redis is unavailable, this replica goes by what it last read.
  */
-import type { Clock } from '../clock.ts';
-import type { ControlsStore, ControlReply } from '../limiter/controls-store.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { BucketKey, Limiter } from '../limiter/limiter.ts';
+import { anybody, type CreateMap, type SharedMap } from '../replicated/shared-map.ts';
 
-const readEveryMs = 1_000;
+/** Controls are read this often, so that a lost message is made up for. Milliseconds. */
+const readEveryMs = 5_000;
+/** How long an opening is remembered: longer than any upstream closes a bucket. Milliseconds. */
+const openingMemoryMs = 86_400_000;
+/** How long the end of a pause is remembered, which nobody needs to know later. Milliseconds. */
+const resumedMs = 1_000;
 /** Buckets of an upstream that are remembered as opened, at most: beyond that, one may be opened a second time, which changes nothing. */
 const maxOpened = 10_000;
 
 export interface ControlsParts {
   readonly clock: Clock;
-  readonly store: ControlsStore;
+  readonly random: Pick<Random, 'hex'>;
+  readonly createMap: CreateMap;
   readonly limiter: Pick<Limiter, 'open'>;
   /** Buckets that this replica has used lately, of one upstream. */
   readonly bucketsOf: (upstream: string) => readonly BucketKey[];
-  /** The opaque name of an upstream in the store. */
+  /** The opaque name of an upstream in the map. */
   readonly keyOf: (upstream: string) => string;
   /** Names of the upstreams that are configured now. */
   readonly upstreams: () => Iterable<string>;
@@ -36,6 +42,9 @@ interface Known {
   readonly opened: Set<BucketKey>;
 }
 
+/** What an operator last asked for, as replicas share it: a pause for the life of its entry, its end, or an opening. */
+type Control = 'paused' | 'resumed' | 'opened';
+
 /**
  * The outcome of one command of the operator. `unavailable`: Redis could not be asked, so nothing was changed. `not_paused`: there was no
  * pause to end.
@@ -44,11 +53,14 @@ export type ControlOutcome = 'done' | 'not_paused' | 'unavailable';
 
 export class Controls {
   readonly #parts: ControlsParts;
+  readonly #map: SharedMap<Control>;
   readonly #known = new Map<string, Known>();
   #cancel = (): void => {};
 
   constructor(parts: ControlsParts) {
     this.#parts = parts;
+    const readAll = (): void => void this.#readAll().catch(parts.onFailure);
+    this.#map = parts.createMap({ name: 'control.2', onChange: readAll, onHeard: readAll });
   }
 
   /** Names of the upstreams that are configured now. */
@@ -56,9 +68,8 @@ export class Controls {
     return [...this.#parts.upstreams()];
   }
 
-  /** Reads the pauses and openings that were made before this process began, and from now on those of other replicas. */
+  /** Reads the pauses and openings that were made before this process began, and from now on again and again. */
   async start(): Promise<void> {
-    if (!this.#parts.store.isShared) return;
     await this.#readAll();
     this.#readLater();
   }
@@ -85,43 +96,52 @@ export class Controls {
     if (known !== undefined) await this.#openOne(known, bucket);
   }
 
-  async pause(upstream: string, ms: number): Promise<ControlOutcome> {
-    return this.#adopt(upstream, await this.#parts.store.pause(this.#parts.keyOf(upstream), ms));
+  pause(upstream: string, ms: number): Promise<ControlOutcome> {
+    return this.#put(upstream, 'paused', ms);
   }
 
   async resume(upstream: string): Promise<ControlOutcome> {
-    const { store, keyOf } = this.#parts;
-    const before = await store.read(keyOf(upstream));
-    const outcome = await this.#adopt(upstream, await store.resume(keyOf(upstream)));
-    return outcome === 'done' && before !== 'unavailable' && before.pausedMs === 0 ? 'not_paused' : outcome;
+    if ((await this.#read(upstream)) === 'unavailable') return 'unavailable';
+    const wasPaused = this.pausedMs(upstream) > 0;
+    const outcome = await this.#put(upstream, 'resumed', resumedMs);
+    return outcome === 'done' && !wasPaused ? 'not_paused' : outcome;
   }
 
-  async open(upstream: string): Promise<ControlOutcome> {
-    return this.#adopt(upstream, await this.#parts.store.open(this.#parts.keyOf(upstream)));
+  open(upstream: string): Promise<ControlOutcome> {
+    return this.#put(upstream, 'opened', openingMemoryMs);
   }
 
-  async #adopt(upstream: string, reply: ControlReply): Promise<ControlOutcome> {
-    if (reply === 'unavailable') return reply;
-    await this.#apply(upstream, reply);
-    return 'done';
+  async #put(upstream: string, control: Control, ttlMs: number): Promise<ControlOutcome> {
+    const options = { owner: this.#parts.random.hex(8), ttlMs, over: anybody };
+    const { kind } = await this.#map.put(this.#entryOf(upstream, control), control, options);
+    return kind === 'put' ? this.#read(upstream) : 'unavailable';
   }
 
-  async #apply(upstream: string, reply: ControlReply): Promise<void> {
-    if (reply === 'unavailable') return;
-    const { pausedMs, opening } = reply;
+  /** A pause and an opening hold side by side. */
+  #entryOf(upstream: string, control: Control): { readonly name: string } {
+    return { name: `${this.#parts.keyOf(upstream)}.${control === 'opened' ? 'open' : 'pause'}` };
+  }
+
+  async #read(upstream: string): Promise<ControlOutcome> {
+    const [pause, opening] = await Promise.all([
+      this.#map.read(this.#entryOf(upstream, 'paused')),
+      this.#map.read(this.#entryOf(upstream, 'opened')),
+    ]);
+    if (pause.kind === 'unavailable' || opening.kind === 'unavailable') return 'unavailable';
     const now = this.#parts.clock.monotonic();
     let known = this.#known.get(upstream);
     if (known === undefined) {
-      if (pausedMs === 0 && opening === null) return;
+      if (pause.kind !== 'entry' && opening.kind !== 'entry') return 'done';
       this.#known.set(upstream, (known = { pausedUntil: 0, opening: null, opened: new Set() }));
     }
-    known.pausedUntil = pausedMs === 0 ? 0 : now + pausedMs;
-    if (opening !== null && opening.id !== known.opening?.id) {
-      known.opening = { id: opening.id, at: now - opening.agoMs };
+    known.pausedUntil = pause.kind === 'entry' && pause.value === 'paused' ? now + pause.leftMs : 0;
+    if (opening.kind === 'entry' && opening.owner !== known.opening?.id) {
+      known.opening = { id: opening.owner, at: now - (openingMemoryMs - opening.leftMs) };
       known.opened.clear();
       this.#parts.onUpstreamReopened(upstream);
       for (const bucket of this.#parts.bucketsOf(upstream)) await this.#openOne(known, bucket);
     }
+    return 'done';
   }
 
   async #openOne(known: Known, bucket: BucketKey): Promise<void> {
@@ -132,8 +152,7 @@ export class Controls {
   }
 
   async #readAll(): Promise<void> {
-    const { store, keyOf, upstreams } = this.#parts;
-    for (const upstream of upstreams()) await this.#apply(upstream, await store.read(keyOf(upstream)));
+    for (const upstream of this.#parts.upstreams()) await this.#read(upstream);
   }
 
   #readLater(): void {

@@ -32,11 +32,6 @@ export type SharedToken =
   | { readonly kind: 'fetching' }
   | { readonly kind: 'refused'; readonly token: string };
 
-export const tokenCodec = {
-  write: (value: SharedToken): Buffer => Buffer.from(JSON.stringify(value), 'utf8'),
-  read: (bytes: Buffer): SharedToken => JSON.parse(bytes.toString('utf8')) as SharedToken,
-};
-
 export interface SharedTokensParts {
   readonly clock: Clock;
   readonly random: Pick<Random, 'hex'>;

@@ -12,17 +12,16 @@ import { malformed } from '../redis/malformed-reply.ts';
 import { serverFacts } from '../redis/server-info.policy.ts';
 import { RedisUnusable, type RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
+import { createMapsIn } from '../replicated/redis-map.ts';
+import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FailoverCeilings } from './failover/ceilings.ts';
 import type { RedisContact, WhenDown } from './failover/when-down.ts';
 import { defaultLeaseMs } from './limiter.ts';
-import { RedisBreakers } from './redis/breakers.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
-import { RedisControls } from './redis/controls.ts';
 import { RedisEstimates } from './redis/estimates.ts';
 import { createRedisLimiter } from './redis/limiter.ts';
 import { Presence, replicaChannel } from './redis/presence.ts';
-import { RedisQuotas } from './redis/quotas.ts';
 import { watchServer } from './redis/server-watch.ts';
 import type { SharedLimiter } from './over-log/limiter.ts';
 import type { StoreParts, Stores } from './store-set.ts';
@@ -37,10 +36,8 @@ export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConne
 export class SharedStores implements Stores {
   readonly limiter: SharedLimiter;
   readonly ceilings: FailoverCeilings;
-  readonly breakers: RedisBreakers;
-  readonly quotas: RedisQuotas;
   readonly estimates: RedisEstimates;
-  readonly controls: RedisControls;
+  readonly createMap: CreateMap;
   readonly #settings: NonNullable<Settings['redis']>;
   readonly #clock: Clock;
   /** Monotonic milliseconds. */
@@ -84,11 +81,19 @@ export class SharedStores implements Stores {
     this.#troubles = troubles;
     this.#replica = replica;
     this.#redis = redis;
-    this.breakers = new RedisBreakers(redis, replica);
-    this.quotas = new RedisQuotas(redis, replica);
     this.estimates = new RedisEstimates({ redis, clock, replica });
-    this.controls = new RedisControls(redis);
     this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
+    this.createMap = createMapsIn(
+      {
+        scope: `${settings.database}:${settings.keyPrefix}`,
+        try: async (run) => {
+          const reply = await redis.run('other', run);
+          return reply.kind === 'reply' ? reply.value : null;
+        },
+        listen: (channel, hears) => void connection.subscribe(channel, { ...hears, mayWait: () => true }),
+      },
+      parts.settings.privacy.labelKey,
+    );
     const beforeResume = (): Promise<unknown> => this.ceilings.restore();
     this.limiter = createRedisLimiter({
       connection,
@@ -110,7 +115,6 @@ export class SharedStores implements Stores {
   async ready(): Promise<void> {
     await this.#firstContact();
     this.#replica.start(async (beat) => void (await this.#redis.run('other', (open) => beat(open))));
-    await this.#hearOfBreakers();
   }
 
   trouble(): RedisTrouble | null {
@@ -194,7 +198,6 @@ export class SharedStores implements Stores {
       mayWait: () => true,
       onReady: () => {
         this.#isHeard = true;
-        void this.#hearOfBreakers();
       },
       onError: () => this.#telemetry.redisError('subscribe'),
     });
@@ -203,17 +206,11 @@ export class SharedStores implements Stores {
   /** A message for this replica: of the store that knows its form. */
   #hear(text: string): void {
     try {
-      const stores = [this.breakers, this.quotas, this.estimates, this.ceilings];
+      const stores = [this.estimates, this.ceilings];
       if (!stores.some((store) => store.hears(text))) malformed();
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);
     }
-  }
-
-  #hearOfBreakers(): Promise<void> {
-    return this.breakers.catchUp().catch((failure: unknown) => {
-      this.#telemetry.log.bug('the breakers of other replicas cannot be read', failure);
-    });
   }
 
   /** Redis may lack sends of the last window. What cannot be put back now is when Redis is available again, before anybody is sent. */

@@ -3,21 +3,18 @@ import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { RedisTrouble } from '../redis/trouble.policy.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import type { BreakerStore } from './breaker-store.ts';
+import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Ceilings } from './ceilings.ts';
-import type { ControlsStore } from './controls-store.ts';
 import type { EstimateStore } from './estimate-store.ts';
 import type { RedisContact } from './failover/when-down.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
-import type { QuotaStore } from './quota-store.ts';
 
 export interface Stores {
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
-  readonly breakers: BreakerStore;
-  readonly quotas: QuotaStore;
   readonly estimates: EstimateStore;
-  readonly controls: ControlsStore;
+  /** Makes a map of small values, which all replicas share. */
+  readonly createMap: CreateMap;
   /**
    * Resolves when calls may be taken. Rejects with a message for the operator when Redis answers but cannot be used. When Redis
    * does not answer, calls are taken in the mode configured for that, and Redis is used as soon as it answers.

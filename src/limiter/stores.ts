@@ -2,12 +2,10 @@
  * Chooses where limiter state lives and builds that store: in this process, or in Redis for all replicas (`shared-stores.ts`).
  */
 import { connectRedis } from '../redis/connection.ts';
-import { embeddedBreakers } from './breaker-store.ts';
-import { createEmbeddedControls } from './controls-store.ts';
+import { MemoryMap } from '../replicated/shared-map.ts';
 import { EmbeddedCeilings } from './embedded/ceilings.ts';
 import { createEmbeddedLimiter } from './embedded/limiter.ts';
 import { embeddedEstimates } from './estimate-store.ts';
-import { createEmbeddedQuotas } from './quota-store.ts';
 import { SharedStores, type Connect } from './shared-stores.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
@@ -28,10 +26,8 @@ function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   return {
     limiter,
     ceilings,
-    breakers: embeddedBreakers,
-    quotas: createEmbeddedQuotas(),
     estimates: embeddedEstimates,
-    controls: createEmbeddedControls(clock),
+    createMap: () => new MemoryMap(clock),
     async ready() {},
     trouble: () => null,
     contact: () => ({ kind: 'reached' }),

@@ -1,24 +1,29 @@
 /**
- * Buckets that turned out to share a quota: which bucket a call belongs to since then.
+ * Buckets that turned out to share a quota: which bucket a call belongs to since then. For each quota replicas share a list of the
+ * buckets that count against it; the first of them stands for it.
  *
- * Owns: what this replica knows of it, its bound, and telling the store what responses show. Does not own: moving calls that wait
- * (admission). Invariants: a bucket is followed to one that is not joined
- * itself; a joined bucket never leads back to itself; what leaves this process are keyed digests.
+ * Does not own: moving calls that wait (admission). Invariants: replicas that know the same lists join the same buckets in the same
+ * direction; a bucket is followed to one that is not joined itself; what leaves this process are keyed digests.
  */
 import { LRUCache } from 'lru-cache';
 import type { Feedback } from '../call.ts';
-import type { Clock } from '../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import { digest } from '../identity.ts';
 import type { BucketKey } from '../ids.ts';
-import { maxQuotas, type QuotaStore } from '../limiter/quota-store.ts';
+import { change, type CreateMap, type SharedMap } from '../replicated/shared-map.ts';
 
-/** What responses show again and again is reported to the store this often, milliseconds; the store keeps it for a day. */
+/** What responses show again and again is put into the map this often, which keeps it for a day. Milliseconds. */
 const repeatMs = 3_600_000;
+const memoryMs = 86_400_000;
+/** Quotas that are remembered at most, and buckets of one. */
+const maxQuotas = 10_000;
+const maxBuckets = 500;
 
 export interface JoinedQuotasParts {
   readonly clock: Pick<Clock, 'monotonic'>;
+  readonly random: Pick<Random, 'hex'>;
   readonly labelKey: string;
-  readonly store: QuotaStore;
+  readonly createMap: CreateMap;
   /** A bucket was joined: its calls belong to another one now. */
   readonly onJoined: () => void;
   /** Called when background work fails. */
@@ -33,20 +38,24 @@ export interface OwnQuota {
 
 export class JoinedQuotas {
   readonly #parts: JoinedQuotasParts;
-  readonly #into = new Map<BucketKey, BucketKey>();
-  /** When this replica last reported a bucket and a quota to the store, monotonic milliseconds. */
+  readonly #map: SharedMap<readonly BucketKey[]>;
+  /** Buckets of the quotas that several share, by the quota's name. */
+  readonly #shared = new Map<string, readonly BucketKey[]>();
+  #into: ReadonlyMap<BucketKey, BucketKey> = new Map();
+  /** When this replica last put a bucket and a quota into the map, monotonic milliseconds. */
   readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
 
   constructor(parts: JoinedQuotasParts) {
     this.#parts = parts;
-    parts.store.listen(({ bucket, into }) => this.#join(bucket, into));
+    this.#map = parts.createMap({
+      name: 'quota.2',
+      onChange: (quota, { value }) => this.#learn(quota, value),
+    });
   }
 
   /** The bucket to which the calls of this one belong now. */
   bucketOf(bucket: BucketKey): BucketKey {
-    let of = bucket;
-    for (let into = this.#into.get(of); into !== undefined; into = this.#into.get(of)) of = into;
-    return of;
+    return standsFor(bucket, this.#into);
   }
 
   /** What a response shows of the quota behind the bucket of its call. */
@@ -63,18 +72,48 @@ export class JoinedQuotas {
   }
 
   async #claim(quota: string, bucket: BucketKey, report: string): Promise<void> {
-    const into = await this.#parts.store.claim(quota, bucket);
+    const { random } = this.#parts;
+    let buckets: readonly BucketKey[] = [];
+    const life = { ttlMs: memoryMs, newOwner: () => random.hex(8) };
+    const written = await change(this.#map, { name: quota }, life, (found) => {
+      const before = found?.value ?? [];
+      buckets = before.includes(bucket) || before.length >= maxBuckets ? before : [...before, bucket];
+      return buckets;
+    });
     // The next response says so again.
-    if (into === 'unavailable') this.#reportedAt.delete(report);
-    else this.#join(bucket, into);
+    if (written === 'unavailable') this.#reportedAt.delete(report);
+    else this.#learn(quota, buckets);
   }
 
-  #join(bucket: BucketKey, into: BucketKey): void {
-    const [from, to] = [this.bucketOf(bucket), this.bucketOf(into)];
-    if (from === to || this.#into.size >= maxQuotas) return;
-    this.#into.set(from, to);
+  #learn(quota: string, buckets: readonly BucketKey[]): void {
+    const known = this.#shared.get(quota);
+    if (buckets.length < 2 || (known === undefined && this.#shared.size >= maxQuotas)) return;
+    // A reply may come after the message of a later change.
+    if (known !== undefined && buckets.every((bucket, at) => known[at] === bucket)) return;
+    this.#shared.set(quota, buckets);
+    this.#into = joinedBy(this.#shared);
     this.#parts.onJoined();
   }
+}
+
+function standsFor(bucket: BucketKey, into: ReadonlyMap<BucketKey, BucketKey>): BucketKey {
+  let of = bucket;
+  for (let next = into.get(of); next !== undefined; next = into.get(of)) of = next;
+  return of;
+}
+
+/** Which bucket is joined into which, by the buckets of each quota; in whatever order the quotas became known. */
+export function joinedBy(shared: ReadonlyMap<string, readonly BucketKey[]>): Map<BucketKey, BucketKey> {
+  const into = new Map<BucketKey, BucketKey>();
+  for (const quota of [...shared.keys()].toSorted()) {
+    const [first, ...others] = shared.get(quota) ?? [];
+    if (first === undefined) continue;
+    for (const other of others) {
+      const [from, to] = [standsFor(other, into), standsFor(first, into)];
+      if (from !== to) into.set(from, to);
+    }
+  }
+  return into;
 }
 
 // What is proof: two buckets that come to share one list of words share a quota.

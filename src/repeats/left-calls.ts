@@ -3,7 +3,7 @@
  * replica, because equal calls without a key are calls of their own.
  */
 import type { Clock } from '../clock.ts';
-import { anybody, type MemoryMap, type Reading, type SharedMap } from '../replicated/shared-map.ts';
+import { change, type Entry, type MemoryMap, type SharedMap } from '../replicated/shared-map.ts';
 import { leftKeptMs } from './claim.ts';
 
 /**
@@ -26,11 +26,6 @@ export interface Offer {
   readonly leftAgoMs: number;
 }
 export type Offers = readonly Offer[];
-
-export const offersCodec = {
-  write: (offers: Offers): Buffer => Buffer.from(JSON.stringify(offers), 'utf8'),
-  read: (bytes: Buffer): Offers => JSON.parse(bytes.toString('utf8')) as Offers,
-};
 
 export interface LeftCallsParts {
   readonly clock: Clock;
@@ -85,33 +80,22 @@ export class LeftCalls {
     return (await this.#change(meanwhile, digest, without)) || (await this.#change(map, digest, without));
   }
 
-  /**
-   * Writes what `change` makes of a list; `null` leaves it as it is. Of those who change a list at once one succeeds, and the others
-   * try again with what it wrote. True when the list was written.
-   */
+  /** Writes what `next` makes of a list; `null` leaves it as it is. True when the list was written. */
   async #change(
     map: SharedMap<Offers>,
     digest: string,
-    change: (offers: Offers) => Offers | null,
+    next: (offers: Offers) => Offers | null,
   ): Promise<boolean> {
-    for (let read: Reading<Offers> = await map.read({ name: digest }); read.kind !== 'unavailable';) {
-      const next = change(offersIn(read));
-      if (next === null) return false;
-      this.#writes += 1;
-      const owner = `${this.#parts.replica}.${this.#writes}`;
-      const over = read.kind === 'entry' ? read.owner : read.kind === 'none' ? null : anybody;
-      const reply = await map.put({ name: digest }, next, { owner, ttlMs: listMs, over });
-      if (reply.kind === 'put') return true;
-      read = reply.kind === 'lost' ? reply.to : { kind: 'unavailable' };
-    }
-    return false;
+    const newOwner = (): string => `${this.#parts.replica}.${(this.#writes += 1)}`;
+    const life = { ttlMs: listMs, newOwner };
+    return (await change(map, { name: digest }, life, (found) => next(offersIn(found)))) === 'changed';
   }
 }
 
-function offersIn(read: Reading<Offers>): Offers {
-  if (read.kind !== 'entry') return [];
-  const ageMs = listMs - read.leftMs;
-  return read.value.map(({ name, arrivedAgoMs, leftAgoMs }) => ({
+function offersIn(found: Entry<Offers> | null): Offers {
+  if (found === null) return [];
+  const ageMs = listMs - found.leftMs;
+  return found.value.map(({ name, arrivedAgoMs, leftAgoMs }) => ({
     name,
     arrivedAgoMs: arrivedAgoMs + ageMs,
     leftAgoMs: leftAgoMs + ageMs,

@@ -1,13 +1,11 @@
 /** Builds the repeats of one process; with Redis, their responses are shared with the other replicas. */
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import { RedisMap } from '../replicated/redis-map.ts';
-import { MemoryMap } from '../replicated/shared-map.ts';
-import type { SharedRedis } from '../replicated/shared-redis.ts';
+import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { claimCodec, type Claim } from './claim.ts';
 import { Claims } from './claims.ts';
-import { LeftCalls, offersCodec, type Offers } from './left-calls.ts';
+import { LeftCalls, type Offers } from './left-calls.ts';
 import { Repeats } from './repeats.ts';
 
 export interface StartParts {
@@ -17,24 +15,19 @@ export interface StartParts {
   /** As configured now. */
   readonly settings: () => Settings;
   /** `null` = there are no other replicas. */
-  readonly redis: SharedRedis | null;
+  readonly createMap: CreateMap | null;
 }
 
-export function startRepeats({ clock, random, telemetry, settings, redis }: StartParts): Repeats {
-  const { labelKey } = settings().privacy;
+export function startRepeats({ clock, random, telemetry, settings, createMap }: StartParts): Repeats {
   const replica = random.hex(8);
   const meanwhile = new MemoryMap<Offers>(clock);
-  const claims =
-    redis === null
-      ? new MemoryMap<Claim>(clock)
-      : new RedisMap({ redis, name: 'repeat.4', labelKey, codec: claimCodec });
-  const left =
-    redis === null ? meanwhile : new RedisMap({ redis, name: 'left.4', labelKey, codec: offersCodec });
+  const claims = createMap?.<Claim>({ name: 'repeat.4', codec: claimCodec }) ?? new MemoryMap<Claim>(clock);
+  const left = createMap?.<Offers>({ name: 'left.4' }) ?? meanwhile;
   return new Repeats({
     clock,
     settings: () => settings().idempotency,
     replica,
-    isAlone: redis === null,
+    isAlone: createMap === null,
     claims: new Claims({
       clock,
       map: claims,

@@ -4,47 +4,66 @@
  */
 import { readFileSync } from 'node:fs';
 import type { RedisClient } from '../redis/connection.ts';
+import type { SubscriptionListener } from '../redis/subscriber.ts';
 import { open, seal } from './seal.ts';
-import type { Entry, MapKey, PutOptions, PutReply, Reading, SharedMap } from './shared-map.ts';
-import type { SharedRedis } from './shared-redis.ts';
+import type {
+  Codec,
+  CreateMap,
+  Entry,
+  MapKey,
+  MapSpec,
+  PutOptions,
+  PutReply,
+  Reading,
+  SharedMap,
+} from './shared-map.ts';
 
 const script = readFileSync(new URL('./put.lua', import.meta.url), 'utf8');
 const command = 'sluice_shared_put';
 
-/** How values are written as bytes. Where bytes are no value, `read` returns `null` or throws. */
-export interface Codec<V> {
-  write(value: V): Buffer;
-  read(bytes: Buffer): V | null;
+/** The Redis of a map. */
+export interface MapRedis {
+  /** Messages know neither databases nor key prefixes: this, which names both, is part of a channel's name. */
+  readonly scope: string;
+  /** What `run` resolves with; `null` when Redis does not answer. Never rejects, and takes a bounded time. */
+  try<T>(run: (client: RedisClient) => Promise<T>): Promise<T | null>;
+  listen(channel: string, listener: Pick<SubscriptionListener, 'onMessage' | 'onReady'>): void;
 }
 
-export interface RedisMapParts<V> {
-  readonly redis: SharedRedis;
-  /** Stands in keys and in the channel: a letter word and the version of the values' form, such as `token.2`. */
-  readonly name: string;
+export interface RedisMapParts<V> extends MapSpec<V> {
+  readonly redis: MapRedis;
   readonly labelKey: string;
-  readonly codec: Codec<V>;
-  /**
-   * Hears of every entry that any replica writes, soon after; left out: nobody is told. Entries of such a map have no secret of
-   * their own.
-   */
-  readonly onChange?: (name: string, value: V) => void;
 }
+
+const json: Codec<unknown> = {
+  write: (value) => Buffer.from(JSON.stringify(value), 'utf8'),
+  read: (bytes) => JSON.parse(bytes.toString('utf8')) as unknown,
+};
+
+/** Makes maps in this Redis. */
+export const createMapsIn =
+  (redis: MapRedis, labelKey: string): CreateMap =>
+  (wanted) =>
+    new RedisMap({ ...wanted, redis, labelKey });
 
 export class RedisMap<V> implements SharedMap<V> {
   readonly #parts: RedisMapParts<V>;
+  readonly #codec: Codec<V>;
   /** `null`: nobody is told of changes. */
   readonly #channel: string | null;
 
   constructor(parts: RedisMapParts<V>) {
-    const { redis, name, onChange } = parts;
+    const { redis, name, onChange, onHeard = () => {} } = parts;
     this.#parts = parts;
-    this.#channel = onChange === undefined ? null : `sluice:shared:${name}`;
+    this.#codec = parts.codec ?? (json as Codec<V>);
+    this.#channel = onChange === undefined ? null : `sluice:shared:${name}:${redis.scope}`;
     if (onChange === undefined || this.#channel === null) return;
-    redis.listen(this.#channel, (text) => {
-      const [entryName = '', entry = ''] = text.split(' ');
-      const found = this.#entryIn({ name: entryName }, Buffer.from(entry, 'base64'), 0);
-      if (found.kind === 'entry') onChange(entryName, found.value);
-    });
+    const onMessage = (text: string): void => {
+      const [entryName = '', entry = '', ttlMs] = text.split(' ');
+      const found = this.#entryIn({ name: entryName }, Buffer.from(entry, 'base64'), Number(ttlMs));
+      if (found.kind === 'entry' && Number.isFinite(found.leftMs)) onChange(entryName, found);
+    };
+    redis.listen(this.#channel, { onMessage, onReady: onHeard });
   }
 
   async read(key: MapKey): Promise<Reading<V>> {
@@ -59,7 +78,7 @@ export class RedisMap<V> implements SharedMap<V> {
   }
 
   async put(key: MapKey, value: V, { owner, ttlMs, over }: PutOptions): Promise<PutReply<V>> {
-    const sealed = seal(this.#sealKey(key, owner), this.#parts.codec.write(value));
+    const sealed = seal(this.#sealKey(key, owner), this.#codec.write(value));
     const entry = Buffer.concat([Buffer.from(`${owner} `, 'latin1'), sealed]);
     const reply = await this.#run(key, owner, over ?? '', entry, Math.max(1, Math.floor(ttlMs)));
     if (!Array.isArray(reply)) return { kind: 'unavailable' };
@@ -74,7 +93,7 @@ export class RedisMap<V> implements SharedMap<V> {
 
   #run(key: MapKey, owner: string, over: string, entry: Buffer | '', ttlMs: number): Promise<unknown> {
     const told = entry === '' ? null : this.#channel;
-    const message = told === null ? '' : `${key.name} ${entry.toString('base64')}`;
+    const message = told === null ? '' : `${key.name} ${entry.toString('base64')} ${ttlMs}`;
     return this.#parts.redis.try((client) =>
       runPut(client, [this.#keyOf(key), owner, over, entry, ttlMs, told ?? '', message]),
     );
@@ -89,7 +108,7 @@ export class RedisMap<V> implements SharedMap<V> {
 
   #valueIn(plain: Buffer | null): V | null {
     try {
-      return plain === null ? null : this.#parts.codec.read(plain);
+      return plain === null ? null : this.#codec.read(plain);
     } catch {
       return null;
     }

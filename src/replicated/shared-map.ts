@@ -40,12 +40,58 @@ export type PutReply<V> =
   | { readonly kind: 'put' | 'unavailable' }
   | { readonly kind: 'lost'; readonly to: Exclude<Reading<V>, { kind: 'none' | 'unavailable' }> };
 
+/** How values are written as bytes. Where bytes are no value, `read` returns `null` or throws. */
+export interface Codec<V> {
+  write(value: V): Buffer;
+  read(bytes: Buffer): V | null;
+}
+
+/** What a feature wants of its map. */
+export interface MapSpec<V> {
+  /** Stands in keys and in the channel: a letter word and the version of the values' form, such as `token.2`. */
+  readonly name: string;
+  /** Left out: values are JSON. */
+  readonly codec?: Codec<V>;
+  /**
+   * Hears of every entry that a replica writes, also this one, soon after; left out: nobody is told. Entries of such a map have no
+   * secret of their own. In one process there is nobody to be told of.
+   */
+  readonly onChange?: (name: string, entry: Entry<V>) => void;
+  /** Changes are heard of from now on; earlier ones may be missing. */
+  readonly onHeard?: () => void;
+}
+
+/** Makes the maps of a process: such as all replicas see, or in memory where there are no others. */
+export type CreateMap = <V>(wanted: MapSpec<V>) => SharedMap<V>;
+
 /** Every operation ends within a few seconds, and none rejects. */
 export interface SharedMap<V> {
   read(key: MapKey): Promise<Reading<V>>;
   put(key: MapKey, value: V, options: PutOptions): Promise<PutReply<V>>;
   /** Deletes the entry if it is this owner's. */
   delete(key: MapKey, owner: string): Promise<void>;
+}
+
+/**
+ * Writes what `next` makes of an entry's value (`null`: there is none that can be read); `null` leaves it as it is. Of those who change
+ * an entry at once one succeeds, and the others are asked again with what it wrote.
+ * @param newOwner a name for each attempt, never used twice
+ */
+export async function change<V>(
+  map: SharedMap<V>,
+  key: MapKey,
+  { ttlMs, newOwner }: { readonly ttlMs: number; readonly newOwner: () => string },
+  next: (found: Entry<V> | null) => V | null,
+): Promise<'changed' | 'kept' | 'unavailable'> {
+  for (let read: Reading<V> = await map.read(key); read.kind !== 'unavailable';) {
+    const value = next(read.kind === 'entry' ? read : null);
+    if (value === null) return 'kept';
+    const over = read.kind === 'entry' ? read.owner : read.kind === 'none' ? null : anybody;
+    const reply = await map.put(key, value, { owner: newOwner(), ttlMs, over });
+    if (reply.kind === 'put') return 'changed';
+    read = reply.kind === 'lost' ? reply.to : { kind: 'unavailable' };
+  }
+  return 'unavailable';
 }
 
 /** The map of a single process. Its values are kept as they are. */

@@ -1,12 +1,13 @@
 /**
- * The connection over which the features share what they know, apart from that of the limiter, so that a large response does not
- * delay an admission. It is opened when it is first needed.
+ * The connection over which the features share what may be large, apart from that of the limiter, so that it does not delay an
+ * admission.
  *
  * Keeps: every operation ends within a few seconds; one that fails is `null` and counted, never thrown.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
+import type { MapRedis } from './redis-map.ts';
 
 /** How long an operation waits for the connection, and each command for its reply. Milliseconds. */
 const connectWithinMs = 1_000;
@@ -20,35 +21,25 @@ export interface SharedRedisParts {
   readonly onError: () => void;
 }
 
-export class SharedRedis {
+export class SharedRedis implements MapRedis {
+  readonly scope: string;
+  readonly listen: MapRedis['listen'];
   readonly #parts: SharedRedisParts;
-  readonly #listeners = new Map<string, (text: string) => void>();
-  #connection: RedisConnection | null = null;
+  readonly #connection: RedisConnection;
   #isClosed = false;
 
   constructor(parts: SharedRedisParts) {
+    const { settings, onError } = parts;
+    const connection = connectRedis({ ...settings, commandTimeoutMs: commandMs }, parts, onError);
     this.#parts = parts;
+    this.#connection = connection;
+    this.scope = `${settings.database}:${settings.keyPrefix}`;
+    this.listen = (channel, listener) => void connection.subscribe(channel, { ...listener, onError });
   }
 
-  /** Opens the connection, so that the first operation does not wait for it. */
-  connect(): void {
-    const { clock, settings, random, onError } = this.#parts;
-    if (this.#isClosed || this.#connection !== null) return;
-    this.#connection = connectRedis({ ...settings, commandTimeoutMs: commandMs }, { clock, random }, onError);
-    for (const channel of this.#listeners.keys()) this.#subscribe(this.#connection, channel);
-  }
-
-  /** Calls back with every message of the channel, from the first operation on. */
-  listen(channel: string, onMessage: (text: string) => void): void {
-    this.#listeners.set(channel, onMessage);
-    if (this.#connection !== null) this.#subscribe(this.#connection, channel);
-  }
-
-  /** What `run` resolves with; `null` when there is no connection, or it rejects. */
   async try<T>(run: (client: RedisConnection['client']) => Promise<T>): Promise<T | null> {
     try {
-      const connection = await this.#connected();
-      return connection === null ? null : await run(connection.client);
+      return (await this.#isReady()) ? await run(this.#connection.client) : null;
     } catch {
       this.#parts.onError();
       return null;
@@ -57,23 +48,15 @@ export class SharedRedis {
 
   close(): void {
     this.#isClosed = true;
-    this.#connection?.close();
+    this.#connection.close();
   }
 
-  #subscribe(connection: RedisConnection, channel: string): void {
-    const onMessage = (text: string): void => this.#listeners.get(channel)?.(text);
-    connection.subscribe(channel, { onMessage, onReady: () => {}, onError: this.#parts.onError });
-  }
-
-  async #connected(): Promise<RedisConnection | null> {
+  async #isReady(): Promise<boolean> {
     const { clock } = this.#parts;
-    this.connect();
-    const connection = this.#connection;
-    if (connection === null) return null;
-    for (const until = clock.monotonic() + connectWithinMs; !connection.isReady();) {
-      if (this.#isClosed || clock.monotonic() > until) return null;
+    for (const until = clock.monotonic() + connectWithinMs; !this.#connection.isReady();) {
+      if (this.#isClosed || clock.monotonic() > until) return false;
       await new Promise<void>((resolve) => void clock.after(connectPollMs, resolve));
     }
-    return this.#isClosed ? null : connection;
+    return !this.#isClosed;
   }
 }

@@ -4,13 +4,9 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OAuthClient } from '../../src/config/settings.ts';
 import type { Fetched } from '../../src/credentials/oauth-source.ts';
-import {
-  SharedTokens,
-  sharedName,
-  tokenCodec,
-  type SharedToken,
-} from '../../src/credentials/shared-tokens.ts';
+import { SharedTokens, sharedName, type SharedToken } from '../../src/credentials/shared-tokens.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
+import type { Entry } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -55,8 +51,8 @@ describe('a shared token', () => {
       onError: () => {},
     });
     open.push(shared);
-    const onChange = (name: string, value: SharedToken): void => void heard.push([name, value]);
-    return new RedisMap({ redis: shared, name: 'token.2', labelKey: key, codec: tokenCodec, onChange });
+    const onChange = (name: string, { value }: Entry<SharedToken>): void => void heard.push([name, value]);
+    return new RedisMap({ redis: shared, name: 'token.2', labelKey: key, onChange });
   };
   /** A replica with this label key, whose endpoint issues numbered tokens. */
   const replica = (key = labelKey, map = mapOn(redis.port, key)) => {
@@ -98,7 +94,7 @@ describe('a shared token', () => {
   test('is announced to the other replicas, as is its refusal by an upstream', async () => {
     const heard: Change[] = [];
     await mapOn(redis.port, labelKey, heard).read({ name: 'any' });
-    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.2'))[1] === 1);
+    await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.2:0:'))[1] === 1);
     const { fetch, tokens } = replica();
     const token = tokenOf(await fetch());
     await tokens.reportRefused(client, token);

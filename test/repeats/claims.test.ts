@@ -6,7 +6,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
 import { claimCodec, entryOf } from '../../src/repeats/claim.ts';
 import { Claims, type RepeatDecision } from '../../src/repeats/claims.ts';
-import { LeftCalls, offersCodec } from '../../src/repeats/left-calls.ts';
+import { LeftCalls, type Offers } from '../../src/repeats/left-calls.ts';
 import type { KeptResponse, RepeatKey } from '../../src/repeats/repeat.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
 import { MemoryMap } from '../../src/replicated/shared-map.ts';
@@ -69,7 +69,7 @@ function replica(name: string, labelKey = 'a label key') {
   const left = new LeftCalls({
     clock,
     replica: name,
-    map: new RedisMap({ redis, name: 'left.4', labelKey, codec: offersCodec }),
+    map: new RedisMap<Offers>({ redis, name: 'left.4', labelKey }),
     meanwhile: new MemoryMap(clock),
   });
   open.push(claims, redis);
@@ -266,7 +266,7 @@ describe('what clients leave of calls without a key', () => {
     const settings = plainRedis({ nodes: [{ host: '127.0.0.1', port: 1 }] });
     const away = new SharedRedis({ settings, clock: systemClock, random: systemRandom, onError: () => {} });
     open.push(away);
-    const map = new RedisMap({ redis: away, name: 'left.4', labelKey: 'a label key', codec: offersCodec });
+    const map = new RedisMap<Offers>({ redis: away, name: 'left.4', labelKey: 'a label key' });
     const left = new LeftCalls({ clock, replica: 'a', map, meanwhile: new MemoryMap(clock) });
     await left.offer('digest', { kind: 'call', name: 'one' });
     expect(await left.take('digest')).toEqual({ kind: 'call', name: 'one' });

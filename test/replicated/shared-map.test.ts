@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { RedisMap } from '../../src/replicated/redis-map.ts';
-import { anybody, MemoryMap, type SharedMap } from '../../src/replicated/shared-map.ts';
+import { anybody, change, MemoryMap, type Entry, type SharedMap } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
@@ -38,7 +38,10 @@ function redisOn(port = server.port): SharedRedis {
   open.push(redis);
   return redis;
 }
-const redisMap = (key = labelKey, onChange?: (name: string, value: string) => void): RedisMap<string> =>
+const redisMap = (
+  key = labelKey,
+  onChange?: (name: string, entry: Entry<string>) => void,
+): RedisMap<string> =>
   new RedisMap({
     redis: redisOn(),
     name: 'test.1',
@@ -87,6 +90,19 @@ describe.each<[string, () => SharedMap<string>]>([
     const owners = Array.from({ length: 20 }, (_, n) => `a.${n}`);
     const replies = await Promise.all(owners.map((owner) => map.put(key, owner, { ...mine, owner })));
     expect(replies.filter(({ kind }) => kind === 'put')).toHaveLength(1);
+  });
+
+  test('loses no change of many that change an entry at once', async () => {
+    const map = create();
+    let owners = 0;
+    const life = { ttlMs: 60_000, newOwner: () => `a.${(owners += 1)}` };
+    const words = Array.from({ length: 10 }, (_, n) => String(n));
+    const add = (word: string) => change(map, key, life, (found) => `${found?.value ?? ''}${word}`);
+    const replies = await Promise.all(words.map(add));
+    expect(new Set(replies)).toEqual(new Set(['changed']));
+    const found = await map.read(key);
+    expect(found.kind === 'entry' ? found.value.split('').toSorted() : []).toEqual(words);
+    expect(await change(map, key, life, () => null)).toBe('kept');
   });
 
   test('forgets an entry whose life is over', async () => {
@@ -140,14 +156,32 @@ describe('what Redis holds of a shared map', () => {
 });
 
 test('every replica hears of what another one writes, and of nothing that somebody else publishes', async () => {
-  const heard: [string, string][] = [];
-  const listener = redisMap(labelKey, (name, value) => void heard.push([name, value]));
-  await listener.read({ name: 'any' });
-  await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:test.1'))[1] === 1);
-  await probe.publish('sluice:shared:test.1', 'forged b2Y=');
+  const heard: [string, Entry<string>][] = [];
+  const channel = 'sluice:shared:test.1:0:';
+  redisMap(labelKey, (name, entry) => void heard.push([name, entry]));
+  await until(async () => (await probe.pubsub('NUMSUB', channel))[1] === 1);
+  await probe.publish(channel, 'forged b2Y= 1000');
   await redisMap(labelKey, () => {}).put({ name: 'name' }, 'value', mine);
   await until(() => heard.length > 0);
-  expect(heard).toEqual([['name', 'value']]);
+  expect(heard).toEqual([['name', { kind: 'entry', value: 'value', owner: 'a.1', leftMs: 60_000 }]]);
+});
+
+test('a replica of another database or key prefix does not hear of it', async () => {
+  const heard: string[] = [];
+  const other = new SharedRedis({
+    settings: plainRedis({ nodes: [{ host: '127.0.0.1', port: server.port }], database: 1 }),
+    clock: systemClock,
+    random: systemRandom,
+    onError: () => {},
+  });
+  open.push(other);
+  const onChange = (name: string): void => void heard.push(name);
+  const theirMap = new RedisMap<string>({ redis: other, name: 'test.1', labelKey, onChange });
+  await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:test.1:1:'))[1] === 1);
+  await redisMap(labelKey, () => {}).put({ name: 'here' }, 'value', mine);
+  await theirMap.put({ name: 'there' }, 'value', mine);
+  await until(() => heard.length > 0);
+  expect(heard).toEqual(['there']);
 });
 
 test('a map whose Redis does not answer says so', async () => {

@@ -76,7 +76,10 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
     const stores = createStores(
       {
         // Nothing else of the settings concerns the stores. No replica may pace on its own.
-        settings: { redis: plainRedis({ whenDown: 'deny' }) } as unknown as Settings,
+        settings: {
+          redis: plainRedis({ whenDown: 'deny' }),
+          privacy: { labelKey: '' },
+        } as unknown as Settings,
         clock: process,
         random: { next: () => chance.next(), hex: () => process.name },
         telemetry: noTelemetry,

@@ -97,7 +97,7 @@ export class VirtualRedis {
     const stores = createStores(
       {
         // Nothing else of the settings concerns the stores.
-        settings: { redis: plainRedis({ whenDown }) } as unknown as Settings,
+        settings: { redis: plainRedis({ whenDown }), privacy: { labelKey: '' } } as unknown as Settings,
         clock: this.clock,
         random: { next: () => 0.5, hex: () => name },
         telemetry: {

@@ -1,22 +1,12 @@
 /**
- * The scripts of ceilings, presence, breakers, shared quotas, controls and the guard of lanes. The names of their keys carry no
+ * The scripts of ceilings, presence, messages and the guard of lanes. The names of their keys carry no
  * version of this service: what they mean stays the same (`layout.test.ts`).
  */
 import type { RedisClient } from '../../redis/connection.ts';
 import { runScript, type ScriptWords } from '../../redis/scripts.ts';
 
 export type OwnScript =
-  | 'breaker'
-  | 'consume'
-  | 'controls'
-  | 'freelane'
-  | 'giveback'
-  | 'presence'
-  | 'publish'
-  | 'quotas'
-  | 'restore'
-  | 'slots'
-  | 'takelane';
+  'consume' | 'freelane' | 'giveback' | 'presence' | 'publish' | 'restore' | 'slots' | 'takelane';
 
 const folder = new URL('lua/', import.meta.url);
 

@@ -57,7 +57,7 @@ export class Replica {
       leaseLost: (reason) => ledger.suspected(reason),
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
-    const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }) };
+    const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }), privacy: { labelKey: '' } };
     this.stores = createStores(
       {
         // Nothing else of the settings concerns the stores.
