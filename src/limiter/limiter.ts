@@ -8,7 +8,7 @@
 import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
 import type { Feedback, MeterName, Costs } from '../call.ts';
 import type { HeldBy } from '../errors.ts';
-import type { BucketKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
+import type { BucketKey, CeilingKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
 
 export type { BucketKey, BucketSnapshot, LaneKey, LeaseToken, MeterSnapshot, TicketId };
 
@@ -82,6 +82,32 @@ export interface Admission extends LaneSetting {
   /** How long the call may still wait, milliseconds. Beyond it the admission is refused at once. */
   readonly maxWaitMs: number;
   readonly position: Position;
+  /** What was kept for it when it was refused before; absent: it is a new call. */
+  readonly reservation?: TicketId;
+}
+
+/** A refused call keeps its position, of which its client is told the time. */
+export interface Reserving {
+  /** The ceiling of the workspace on the upstream. */
+  readonly ceiling: CeilingKey;
+  /** It cannot leave before that, whatever the bucket allows. Milliseconds from now. */
+  readonly waitMs: number;
+  /** How long after the told time its client may come back, milliseconds. */
+  readonly lastsMs: number;
+  /** Reservations under the ceiling at most. */
+  readonly maxReserved: number;
+  /** False: only what is kept already is kept further. */
+  readonly begins: boolean;
+}
+
+/** What is kept of a refused call. */
+export interface Reserved {
+  readonly id: TicketId;
+  /** After so long its client may come back, milliseconds. */
+  readonly waitMs: number;
+  /** Calls of its lane that go first, and reservations. */
+  readonly ahead: number;
+  readonly heldBy: HeldBy;
 }
 
 /** How long a lease lives without renewal: after this the lane of a dead replica goes on (docs/adr/0004). Milliseconds. */
@@ -98,6 +124,18 @@ export interface Grant {
   readonly holdsPlace: boolean;
   /** Monotonic milliseconds of this process after which the lease must be taken for lost. */
   readonly expiresAt: number;
+}
+
+/** A call that asks its ceiling for a slot, and its ticket in its lane. */
+export interface Arrived {
+  readonly ceiling: CeilingKey;
+  readonly ticket: TicketId;
+}
+
+/** How many slots of a ceiling a call leaves for reservations of earlier calls, and for how long as many at most, milliseconds. */
+export interface KeptSlots {
+  readonly count: number;
+  readonly forMs: number;
 }
 
 /** Response to an admission. */
@@ -140,7 +178,9 @@ export type SleepReason =
   /** Another call's response is about to state what its next call costs. */
   | 'document'
   /** In a new term of the shared log: a call of the lane may be under way that its replica has not reported yet. */
-  | 'term';
+  | 'term'
+  /** The ceiling has no slot but those that are kept for reservations: calls that come back for one go on. */
+  | 'reserved';
 
 /**
  * There is nothing to forecast for the ticket: it is granted already and its grant comes through `onGrant`, it has moved to another
@@ -221,6 +261,10 @@ export interface LimiterListener {
 export interface Limiter {
   /** Enters the ticket into its lane. Idempotent by ticket. */
   admit(admission: Admission): Promise<AdmissionReply>;
+  /** The call was refused: its client will come back. `null` = nothing is kept for it. */
+  reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null>;
+  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
+  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null;
   /** Ends a lease, once; late or repeated settlements are ignored. */
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
   /** Learns from a response whose call is still in flight (streams). */

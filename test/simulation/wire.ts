@@ -89,6 +89,8 @@ export function wiredLimiter(
             return reply;
           });
       }),
+    reserve: (admission, reserving) => wire.ask(() => limiter().reserve(admission, reserving)),
+    keptSlots: (bucket, call) => limiter().keptSlots(bucket, call),
     settle: (grant, settlement, lesson) =>
       wire.ask(() => {
         ledger.settled(grant.lease, settlement, lesson !== null, now());

@@ -10,6 +10,7 @@ export const duplicate = (state: SharedState): SharedState => ({
   ...state,
   replicas: state.replicas.duplicate(),
   buckets: eachOf(state.buckets, bucketLike),
+  reserving: new Set(state.reserving),
   grantsDue: state.grantsDue.duplicate(),
   upkeepDue: state.upkeepDue.duplicate(),
 });
@@ -22,6 +23,8 @@ function bucketLike(bucket: Bucket): Bucket {
     lanes: eachOf(bucket.lanes, laneLike),
     tickets,
     leases: eachOf(bucket.leases, (lease) => ({ ...lease, ticket: ticketLike(lease, bucket, tickets) })),
+    reservations: new Map(bucket.reservations),
+    reservationsDue: bucket.reservationsDue.duplicate(),
     expiries: bucket.expiries.duplicate(),
     unanswered: bucket.unanswered.duplicate(),
     ready: eachOf(bucket.ready, namesLike),

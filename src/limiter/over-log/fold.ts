@@ -21,6 +21,7 @@ import {
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
 import { grantAs } from '../policy/grant.policy.ts';
+import { countUnder } from '../policy/reservations.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
@@ -48,6 +49,7 @@ export const createState = (leaseMs: number): SharedState => ({
   replicas: new SortedNames(),
   buckets: new Map(),
   closed: null,
+  reserving: new Set(),
   grantsDue: new DueTimes(),
   upkeepDue: new DueTimes(),
 });
@@ -102,7 +104,9 @@ function applied(run: Run, event: LogEvent): EventReply | null {
     case 'admit':
       return appliedIn(run, event, { kind: 'admit', admission: event.admission });
     case 'in':
-      return appliedIn(run, event, event.event);
+      return event.event.kind === 'reserve' && isReservedFully(run.state, event.event)
+        ? null
+        : appliedIn(run, event, event.event);
     case 'tick':
       return null;
     case 'report':
@@ -150,6 +154,21 @@ function closeAll(
 ): void {
   if (closesCredential !== true) return;
   state.closed = { at: now, until: Math.max(state.closed?.until ?? now, now + ms) };
+}
+
+/** The ceiling has as many reservations as it may have, over all buckets, and this would be one more. */
+function isReservedFully(
+  { reserving: keys, buckets }: SharedState,
+  { admission, reserving }: Extract<BucketEvent, { kind: 'reserve' }>,
+): boolean {
+  let count = 0;
+  for (const key of keys) {
+    const bucket = buckets.get(key);
+    if (bucket === undefined) continue;
+    if (admission.reservation !== undefined && bucket.reservations.has(admission.reservation)) return false;
+    count += countUnder(bucket, reserving.ceiling);
+  }
+  return count >= reserving.maxReserved;
 }
 
 /**
@@ -345,21 +364,31 @@ function schedule(
   key: BucketKey,
   { bucket, nextAt }: { readonly bucket: Bucket; readonly nextAt: number | null },
 ): void {
+  if (bucket.reservations.size > 0) state.reserving.add(key);
+  else state.reserving.delete(key);
   // Looked at as soon as nothing is withheld any more.
   const grantAt = bucket.withheld?.what === 'all' && bucket.waiting > 0 ? now : nextAt;
   if (grantAt === null) state.grantsDue.delete(key);
   else state.grantsDue.set(key, grantAt);
   const upkeepAt = isUnused(bucket)
-    ? now + memoryMs(bucket, now) + closedMs(bucket, now)
+    ? Math.max(now + memoryMs(bucket, now) + closedMs(bucket, now), keptUntil(bucket))
     : Math.min(state.upkeepDue.timeOf(key) ?? Infinity, now + upkeepMs);
   state.upkeepDue.set(key, upkeepAt);
 }
 
-/** Nothing waits and nothing is in flight: only what was learned is left. */
+/** When the last reservation ends; 0 = there is none. */
+const keptUntil = ({ reservations }: Bucket): number => {
+  let last = 0;
+  for (const { until } of reservations.values()) last = Math.max(last, until);
+  return last;
+};
+
+/** Nothing waits and nothing is in flight: only what was learned is left, and what is kept for clients that come back. */
 const isUnused = ({ tickets, leases }: Bucket): boolean => tickets.size === 0 && leases.size === 0;
 
-function forgetBucket({ buckets, grantsDue, upkeepDue }: SharedState, key: BucketKey): void {
+function forgetBucket({ buckets, reserving, grantsDue, upkeepDue }: SharedState, key: BucketKey): void {
   buckets.delete(key);
+  reserving.delete(key);
   grantsDue.delete(key);
   upkeepDue.delete(key);
 }

@@ -14,7 +14,11 @@ import type {
   Grant,
   Lesson,
   Limiter,
+  Arrived,
+  KeptSlots,
   Reconfiguration,
+  Reserved,
+  Reserving,
   Settlement,
   WaitForecast,
 } from '../limiter.ts';
@@ -54,6 +58,14 @@ export class SharedLimiter implements Limiter {
 
   admit(admission: Admission): Promise<AdmissionReply> {
     return this.#of(admission.bucket).admit(admission);
+  }
+
+  reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null> {
+    return this.#of(admission.bucket).reserve(admission, reserving);
+  }
+
+  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null {
+    return this.#known(bucket)?.keptSlots(bucket, call) ?? null;
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {

@@ -19,13 +19,17 @@ import {
   type Admission,
   isCapped,
   type AdmissionReply,
+  type Arrived,
   type BucketSnapshot,
   type CeilingEdge,
   type Grant,
+  type KeptSlots,
   type Lesson,
   type LimiterListener,
   type Position,
   type Reconfiguration,
+  type Reserved,
+  type Reserving,
   type Settlement,
   type WaitForecast,
 } from '../limiter.ts';
@@ -40,6 +44,7 @@ import { Alone } from './alone.ts';
 import { snapshotOf } from './bucket-snapshot.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
 import { EndedCalls } from './ended-calls.ts';
+import { keptSlotsIn } from './kept-slots.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
   closingBy,
@@ -189,6 +194,23 @@ export class Shard {
     if (call === undefined || call.admission.bucket !== bucket) return null;
     void this.cancel(bucket, ticket);
     return call.admission.position;
+  }
+
+  /** As of the port. While the log is away nothing can be kept in it. */
+  reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null> {
+    if (!this.#copy.isJoined) return Promise.resolve(null);
+    this.#touch();
+    const event = { kind: 'reserve', admission: this.#stored(admission, true), reserving } as const;
+    return new Promise((resolve) => {
+      const hear = (heard: Heard): void =>
+        resolve(heard !== 'lost' && heard?.kind === 'reserved' ? heard : null);
+      this.#copy.say({ kind: 'in', bucket: admission.bucket, event }, hear);
+    });
+  }
+
+  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null {
+    const { state, log } = this.#copy;
+    return state.reserving.size === 0 ? null : keptSlotsIn(state, { ...call, bucket }, log.now());
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
@@ -410,6 +432,7 @@ export class Shard {
       maxInFlight: admission.maxInFlight,
       perMinute: admission.perMinute,
       ceilingTag: admission.ceilingTag,
+      ...(admission.reservation === undefined ? {} : { reservation: admission.reservation }),
     };
   }
 

@@ -135,6 +135,7 @@ function plain(value: unknown): unknown {
     return Number.isFinite(value) && !Object.is(value, -0) ? value : special(value);
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(plain);
+  if (value instanceof Set) return { $set: [...value].map(plain) };
   if (value instanceof Map) return { $map: [...value].map(plain) };
   if (value instanceof SortedNames)
     return { $sorted: value.names().map((name) => [name, plain(value.scoreOf(name))]) };
@@ -150,6 +151,7 @@ function revived(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value;
   if (Array.isArray(value)) return value.map(revived);
   if ('$map' in value) return new Map(revived(value.$map) as [unknown, unknown][]);
+  if ('$set' in value) return new Set(revived(value.$set) as unknown[]);
   if ('$sorted' in value) return entered(new SortedNames(), value.$sorted);
   if ('$due' in value) return entered(new DueTimes(), value.$due);
   if ('$number' in value) return Number(value.$number);

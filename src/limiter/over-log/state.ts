@@ -33,6 +33,8 @@ export interface SharedState {
   readonly buckets: Map<BucketKey, Bucket>;
   /** A response closed all buckets at once; each hears of it when something is done in it. `null` = none did. */
   closed: { readonly at: number; readonly until: number } | null;
+  /** The buckets that have reservations. */
+  readonly reserving: Set<BucketKey>;
   /** Buckets by the time at which a waiting call may have room. */
   readonly grantsDue: DueTimes<BucketKey>;
   /** All buckets: those in use by the time of their next upkeep, the others by the time at which they are forgotten. */

@@ -5,13 +5,21 @@
 import type { BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
-import { orderUnit, sequencePerMs, type Bucket, type Ticket } from './bucket-state.policy.ts';
+import {
+  orderUnit,
+  sequencePerMs,
+  type Bucket,
+  type Reservation,
+  type Ticket,
+} from './bucket-state.policy.ts';
 import { knownCosts } from './documents.policy.ts';
-import { forecastAt, forecastWithin, positionOf } from './forecast.policy.ts';
+import { aheadInLane, forecastAt, forecastReturning, forecastWithin, positionOf } from './forecast.policy.ts';
+import type { LanePosition } from './forecast-others.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import { applySettings } from './lessons.policy.ts';
 import { pump, type Effects } from './pump.policy.ts';
+import { keep, reservationOf } from './reservations.policy.ts';
 
 /**
  * An arrival that is claimed to be longer ago than this is taken for this long ago: the repeat of a call whose client left it
@@ -30,8 +38,8 @@ export interface Entering {
   readonly replica: ReplicaId;
 }
 
-/** An admission with its position, as `order`, and with costs that it can take. */
-type OrderedAdmission = StoredAdmission & { readonly order: number };
+/** An admission with its position, as `order`, with costs that it can take, and what it comes back for; `null` = nothing. */
+type OrderedAdmission = StoredAdmission & { readonly order: number; readonly kept: Reservation | null };
 
 /** Enters a ticket into its lane, or refuses it at once. Idempotent by ticket id. */
 export function admit(
@@ -47,8 +55,7 @@ export function admit(
   const before = pump(bucket, now);
   const known = bucket.tickets.get(admission.ticket);
   if (known !== undefined) return { ...replyFor(bucket, { ticket: known, maxWaitMs }, now), effects: before };
-  const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
-  const ordered = { ...admission, costs, order: orderOf(admission, now) };
+  const ordered = orderedIn(bucket, admission, now);
   const refusal = admission.position.kind === 'kept' ? null : bucketRefusalOf(bucket, ordered, now);
   if (refusal !== null) return { ...refusal, effects: before };
 
@@ -71,8 +78,26 @@ export function refusalShown(
   const lane = bucket.lanes.get(admission.lane);
   if (lane !== undefined && lane.ceilingTag !== admission.ceilingTag) return null;
   if (!isUnder(bucket, admission.setting)) return null;
+  return bucketRefusalOf(bucket, orderedIn(bucket, admission, now), now);
+}
+
+/** The admission with what the bucket knows of its costs and of what it comes back for. */
+export function orderedIn(bucket: Bucket, admission: StoredAdmission, now: number): OrderedAdmission {
   const costs = cappedCosts(bucket, knownCosts(bucket, admission.costs, admission.document));
-  return bucketRefusalOf(bucket, { ...admission, costs, order: orderOf(admission, now) }, now);
+  const kept =
+    admission.reservation === undefined ? null : reservationOf(bucket, { ...admission, costs }, now);
+  return { ...admission, costs, kept, order: kept?.order ?? orderOf(admission, now) };
+}
+
+/** Where a call of this admission would stand. */
+export function positionFor(
+  bucket: Bucket,
+  admission: StoredAdmission & { readonly order: number },
+): LanePosition {
+  const { lane: key, ticket, order, costs, weight, maxInFlight, perMinute } = admission;
+  const lane = bucket.lanes.get(key);
+  const ahead = lane === undefined ? 0 : lane.line.rank(ticket, order);
+  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order };
 }
 
 /** True when these are the settings that the bucket has. */
@@ -100,7 +125,9 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
     document: admission.document,
     leaseMs: admission.leaseMs,
     lease: null,
+    ...(admission.kept === null ? {} : { reservation: admission.kept.id }),
   };
+  if (admission.kept !== null) keep(bucket, { ...admission.kept, ticket: ticket.id });
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);
   return ticket;
@@ -110,7 +137,7 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
  * The position of a ticket: its urgency, then the time at which its replica received it, or the order it had before the
  * store lost it. So a replica that was slow for a moment does not send its calls to the end of the line.
  */
-function orderOf({ position, urgency }: StoredAdmission, now: number): number {
+export function orderOf({ position, urgency }: StoredAdmission, now: number): number {
   if (position.kind === 'kept') return position.order;
   const at = Math.max(0, Math.min(now + maxArrivalAheadMs, Math.max(position.at, now - maxArrivalAgoMs)));
   return urgency * orderUnit + Math.floor(at * sequencePerMs);
@@ -129,8 +156,13 @@ function replyFor(bucket: Bucket, { ticket, maxWaitMs }: Entered, now: number): 
   const position = positionOf(bucket, ticket.id);
   // Nothing known keeps a ticket waiting that has no position.
   if (position === null) return { kind: 'queued', forecastMs: 0, ahead: 0, heldBy: 'queue', order };
-  const { waitMs, heldBy } = forecastWithin(bucket, { position, withinMs: maxWaitMs }, now);
-  return { kind: 'queued', forecastMs: waitMs, ahead: position.ahead, heldBy, order };
+  const { waitMs, heldBy } =
+    ticket.reservation === undefined
+      ? forecastWithin(bucket, { position, withinMs: maxWaitMs }, now)
+      : forecastReturning(bucket, position, now);
+  const ahead =
+    ticket.reservation === undefined ? aheadInLane(bucket, position, now + waitMs) : position.ahead;
+  return { kind: 'queued', forecastMs: waitMs, ahead, heldBy, order };
 }
 
 function bucketRefusalOf(
@@ -138,24 +170,27 @@ function bucketRefusalOf(
   admission: OrderedAdmission,
   now: number,
 ): Extract<AdmitReply, { kind: 'refused' }> | null {
-  const lane = bucket.lanes.get(admission.lane);
-  const waiting = lane?.line.size ?? 0;
+  const { kept, maxWaitMs } = admission;
+  const position = positionFor(bucket, admission);
+  if (kept !== null) {
+    const { waitMs, heldBy } = forecastReturning(bucket, position, now);
+    const retryInMs = Math.max(waitMs, kept.from - now);
+    if (retryInMs <= maxWaitMs) return null;
+    return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead: position.ahead };
+  }
+  const waiting = position.lane?.line.size ?? 0;
   const isFull = waiting >= admission.maxQueued;
   // Where the line is full, no call can enter before a ticket has left it, however urgent the call is.
   const leaveFirst = isFull ? Math.min(waiting, 1) : 0;
-  const ahead = Math.max(
-    leaveFirst,
-    lane === undefined ? 0 : lane.line.rank(admission.ticket, admission.order),
-  );
-  const { costs, weight, maxInFlight, perMinute } = admission;
-  const position = { lane, key: admission.lane, costs, weight, maxInFlight, perMinute, ahead };
+  const behind = { ...position, ahead: Math.max(leaveFirst, position.ahead) };
   const { waitMs, heldBy } = isFull
-    ? forecastAt(bucket, position, now)
-    : forecastWithin(bucket, { position, withinMs: admission.maxWaitMs }, now);
+    ? forecastAt(bucket, behind, now)
+    : forecastWithin(bucket, { position: behind, withinMs: maxWaitMs }, now);
+  const ahead = aheadInLane(bucket, behind, now + waitMs);
   if (isFull && (waiting > 0 || waitMs > 0)) {
     return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }
-  if (waitMs <= admission.maxWaitMs) return null;
+  if (waitMs <= maxWaitMs) return null;
   return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
 }
 

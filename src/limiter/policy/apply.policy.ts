@@ -43,6 +43,10 @@ function applied(
       const { effects, ...reply } = scheduler.admit(bucket, { admission, replica }, now);
       return { reply, effects };
     }
+    case 'reserve': {
+      const reply = scheduler.reserve(bucket, event, now) ?? { kind: 'done' as const };
+      return { reply, effects: scheduler.pumpOnly(bucket, now) };
+    }
     case 'settle': {
       const { lease, settlement, lesson } = event;
       const held = bucket.leases.get(lease);

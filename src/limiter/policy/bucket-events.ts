@@ -7,6 +7,8 @@ import type {
   LaneKey,
   LaneSetting,
   LeaseToken,
+  Reserved,
+  Reserving,
   Settlement,
   TicketId,
 } from '../limiter.ts';
@@ -23,6 +25,8 @@ export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
 export type BucketEvent =
   /** Enters a ticket into its lane, or refuses it. */
   | { readonly kind: 'admit'; readonly admission: StoredAdmission }
+  /** The client of a refused call will come back: its position is kept. */
+  | { readonly kind: 'reserve'; readonly admission: StoredAdmission; readonly reserving: Reserving }
   /** Ends a lease, and learns from its response. */
   | {
       readonly kind: 'settle';
@@ -58,8 +62,11 @@ export type AdmitReply =
   | (Extract<AdmissionReply, { kind: 'queued' }> & { readonly order: number })
   | Exclude<Extract<AdmissionReply, { kind: 'refused' }>, { reason: 'limiter_unavailable' }>;
 
+export type ReserveReply = { readonly kind: 'reserved' } & Reserved;
+
 export type EventReply =
   | AdmitReply
+  | ReserveReply
   /** To an event that names a lease. False: it had ended or was lost. */
   | { readonly kind: 'lease'; readonly known: boolean }
   | { readonly kind: 'done' };

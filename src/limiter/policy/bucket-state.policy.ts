@@ -5,7 +5,7 @@
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
 import {
   createMeter,
@@ -40,6 +40,26 @@ export interface Ticket {
   readonly leaseMs: number;
   /** Lease of the grant that the ticket holds; `null` while it waits. */
   lease: LeaseToken | null;
+  /** The reservation for which its client came back; it ends with the ticket's grant. Absent: there is none. */
+  readonly reservation?: TicketId;
+}
+
+/** A position that is kept for the client of a refused call. */
+export interface Reservation {
+  /** The ticket of the call that was refused first. */
+  readonly id: TicketId;
+  readonly lane: LaneKey;
+  /** The ceiling of which it keeps a slot. */
+  readonly ceiling: CeilingKey;
+  /** As of a ticket. */
+  readonly order: number;
+  readonly costs: Costs;
+  /** The time that the client was told. */
+  readonly from: number;
+  /** Until then the client may come back. */
+  readonly until: number;
+  /** The call that has come back and waits; `null` = none has. */
+  readonly ticket: TicketId | null;
 }
 
 /** How far a lease has come, as its replica reported. Stages follow in this order, and some may be left out. */
@@ -127,6 +147,9 @@ export interface Bucket {
   readonly lanes: Map<LaneKey, Lane>;
   readonly tickets: Map<TicketId, Ticket>;
   readonly leases: Map<LeaseToken, Lease>;
+  readonly reservations: Map<TicketId, Reservation>;
+  /** Reservations by the time from which on their room is left free. */
+  readonly reservationsDue: SortedNames<TicketId>;
   /** Leases by expiry. */
   readonly expiries: SortedNames<LeaseToken>;
   /** Leases granted a quiet gap behind the one before that no response has spoken of yet, by the time of the grant. */
@@ -188,6 +211,8 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     lanes: new Map(),
     tickets: new Map(),
     leases: new Map(),
+    reservations: new Map(),
+    reservationsDue: new SortedNames(),
     expiries: new SortedNames(),
     unanswered: new SortedNames(),
     ready: new Map(),

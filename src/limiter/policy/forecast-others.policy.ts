@@ -31,6 +31,8 @@ export interface LanePosition {
   readonly perMinute: number | null;
   /** Tickets of the same lane that go first. */
   readonly ahead: number;
+  /** As of a ticket: reservations of its lane that come later do not go before it. */
+  readonly order: number;
 }
 
 /** Waiting calls and their total costs. */

@@ -26,6 +26,7 @@ import {
   type OthersAhead,
 } from './forecast-others.policy.ts';
 import { isFull } from './in-flight.policy.ts';
+import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import {
   afterStandstill,
@@ -65,20 +66,63 @@ export function forecastWithin(bucket: Bucket, { position, withinMs }: LimitedWa
   return elsewhere === sum ? rough : forecastBehind(bucket, { position, elsewhere }, now);
 }
 
-/** A position, and what waits in other lanes. */
+/** A position, what waits in other lanes, and the reservations that go first; `null` = none. */
 interface Behind {
   readonly position: LanePosition;
   readonly elsewhere: Elsewhere | null;
+  readonly reserved: ReservedAhead | null;
 }
 
-function forecastBehind(bucket: Bucket, { position, elsewhere }: Behind, now: number): Forecast {
-  let longest = bucketForecast(bucket, { position, elsewhere }, now);
+function forecastBehind(bucket: Bucket, behind: Omit<Behind, 'reserved'>, now: number): Forecast {
+  const { reservations, reservationsDue } = bucket;
+  if (reservations.size === 0) return forecastAmong(bucket, { ...behind, reserved: null }, now);
+  // Those go first that are due before the call would leave otherwise, which makes it leave later. Twice as many more each time, so
+  // that it takes few steps; what the last of them take may be told in vain.
+  let count = reservationsDue.before(now, '');
+  for (let more = 1; ; more *= 2) {
+    const reserved = reservedAhead(bucket, behind.position, count);
+    const forecast = forecastAmong(bucket, { ...behind, reserved }, now);
+    const before = reservationsDue.before(now + forecast.waitMs, '');
+    if (before <= count) return forecast;
+    count = Math.min(reservations.size, Math.max(before, count + more));
+  }
+}
+
+/** How many calls and reservations of its lane go before a call that waits for so long. */
+export function aheadInLane(bucket: Bucket, position: LanePosition, leavesAt: number): number {
+  if (bucket.reservations.size === 0) return position.ahead;
+  const count = bucket.reservationsDue.before(leavesAt, '');
+  return position.ahead + reservedAhead(bucket, position, count).inLane;
+}
+
+/** The wait of a call that came back for its reservation: others have left its room free. */
+export const forecastReturning = (bucket: Bucket, position: LanePosition, now: number): Forecast =>
+  bucketForecast(bucket, { position, elsewhere: null, reserved: null }, now);
+
+/** The wait that its client is told instead: all those are before it that were due before it. */
+export function forecastAgain(
+  bucket: Bucket,
+  { position, id }: { readonly position: LanePosition; readonly id: TicketId },
+  now: number,
+): Forecast {
+  const reserved = reservedAhead(bucket, position, bucket.reservationsDue.rank(id, 0));
+  return bucketForecast(bucket, { position, elsewhere: null, reserved }, now);
+}
+
+function forecastAmong(bucket: Bucket, behind: Behind, now: number): Forecast {
+  let longest = bucketForecast(bucket, behind, now);
+  const { position, elsewhere, reserved } = behind;
   const { perMinute } = position;
   if (perMinute === null) return longest;
+  const ahead = position.ahead + (reserved?.inLane ?? 0);
   // A call leaves one window of its ceiling after the previous call that used the same slot.
-  for (let windows = 1; windows <= maxWindows && windows * perMinute <= position.ahead; windows += 1) {
-    const before = { ...position, ahead: position.ahead - windows * perMinute };
-    const { waitMs: ofBucketMs } = bucketForecast(bucket, { position: before, elsewhere }, now);
+  for (let windows = 1; windows <= maxWindows && windows * perMinute <= ahead; windows += 1) {
+    const before = { ...position, ahead: Math.max(0, position.ahead - windows * perMinute) };
+    const { waitMs: ofBucketMs } = bucketForecast(
+      bucket,
+      { position: before, elsewhere, reserved: null },
+      now,
+    );
     const waitMs = ofBucketMs + windows * ceilingWindowMs;
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'ceiling_minute' };
   }
@@ -86,7 +130,7 @@ function forecastBehind(bucket: Bucket, { position, elsewhere }: Behind, now: nu
 }
 
 /** The wait that the bucket alone causes, whatever the workspace's ceiling allows. */
-function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: number): Forecast {
+function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behind, now: number): Forecast {
   const { lane } = position;
   let longest: Forecast = { waitMs: 0, heldBy: heldAnyhow(bucket, lane, now) };
   const consider = ({ waitMs, heldBy }: Forecast): void => {
@@ -94,17 +138,18 @@ function bucketForecast(bucket: Bucket, { position, elsewhere }: Behind, now: nu
   };
   const ofBucket = bucketStandstill(bucket, now);
   const others = elsewhere === null ? [] : othersAhead(bucket, position, elsewhere);
-  const all = needsOf(bucket, position, others);
+  const all = needsOf(bucket, { position, reserved }, others);
   consider(afterStandstill(ofBucket, metersForecast(bucket, all, now + ofBucket.waitMs)));
   const ofLane = laneStandstill(bucket, { position, ofBucket }, now);
   if (ofLane.waitMs > ofBucket.waitMs) {
     // Calls of other lanes do not stand still with this one.
-    const own = needsOf(bucket, position, []);
+    const own = needsOf(bucket, { position, reserved }, []);
     consider(afterStandstill(ofLane, metersForecast(bucket, own, now + ofLane.waitMs)));
   }
-  const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, position.ahead);
+  const aheadHere = position.ahead + (reserved?.inLane ?? 0);
+  const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
   for (const [places, standstill, ahead] of [
-    [placesOfLane(position), ofLane, position.ahead],
+    [placesOfLane(position), ofLane, aheadHere],
     [placesOfBucket(bucket, now), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
@@ -125,13 +170,17 @@ function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy
 }
 
 /** What the call takes from each meter, and what goes before it: calls of its lane, and these of other lanes. */
-function needsOf(bucket: Bucket, position: LanePosition, others: readonly OthersAhead[]): Needed[] {
+function needsOf(
+  bucket: Bucket,
+  { position, reserved }: Pick<Behind, 'position' | 'reserved'>,
+  others: readonly OthersAhead[],
+): Needed[] {
   const { costs } = position;
   const needs: Needed[] = [];
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
-    const own = ownCostAhead(bucket, position, name);
+    const own = ownCostAhead(bucket, position, name) + (reserved?.units.get(name) ?? 0);
     const ahead = units > 0 ? own + unitsAhead(bucket, others, name) : own;
     if (units + ahead > 0) needs.push({ name, units, ahead });
   }
@@ -160,13 +209,16 @@ export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
     maxInFlight: lane.maxInFlight,
     perMinute: lane.perMinute,
     ahead: lane.line.rank(ticket.id, ticket.order),
+    order: ticket.order,
   };
 }
 
 /** Expected wait of a ticket, what it waits for, and how many tickets of its lane go first; `null` if the ticket does not wait. */
 export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecast | null {
   const position = positionOf(bucket, id);
-  return position === null ? null : { ...forecastAt(bucket, position, now), ahead: position.ahead };
+  if (position === null) return null;
+  const expected = forecastAt(bucket, position, now);
+  return { ...expected, ahead: aheadInLane(bucket, position, now + expected.waitMs) };
 }
 
 /**

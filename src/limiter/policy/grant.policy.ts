@@ -19,6 +19,7 @@ import {
   type Spacing,
 } from './meter.policy.ts';
 import { markName } from './meter-state.policy.ts';
+import { forget as forgetReservation } from './reservations.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 
 /** A grant on its way to the replica that holds the ticket. */
@@ -30,17 +31,23 @@ export interface Granted {
   readonly expiresAt: number;
 }
 
-export function grant(bucket: Bucket, head: Head, now: number): Granted {
+/** `isAhead`: it goes before lanes whose turn it would have been, for a reservation. */
+interface GrantedHead extends Head {
+  readonly isAhead?: boolean;
+}
+
+export function grant(bucket: Bucket, head: GrantedHead, now: number): Granted {
   return grantAs(bucket, { ...head, token: leaseToken(`${head.ticket.id}.${++bucket.sequence}`) }, now);
 }
 
 /** A grant under a given token: of a call that was granted before, of which the bucket has lost the lease. */
 export function grantAs(
   bucket: Bucket,
-  { lane, ticket, token }: Head & { readonly token: LeaseToken },
+  { lane, ticket, token, isAhead = false }: GrantedHead & { readonly token: LeaseToken },
   now: number,
 ): Granted {
   dequeue(bucket, lane, ticket);
+  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const spacing = noteSpacing(bucket, now);
   const marks = reserve(bucket, { costs, spacing }, now);
@@ -61,7 +68,9 @@ export function grantAs(
   notePilot(bucket, now);
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
-  countInLane(bucket, { lane, lease, service: serviceCost(bucket, costs) });
+  // The others' turns do not begin later because of it; its lane has had one.
+  if (!isAhead) bucket.virtual = Math.max(bucket.virtual, lane.start);
+  countInLane({ lane, lease, service: serviceCost(bucket, costs) });
   beginProbe(bucket, lease, now);
   refreshReadiness(bucket, lane);
   return {
@@ -99,11 +108,15 @@ function reserve(
 }
 
 /** The lane has one more lease; `service`: what it counts for in the fair order. */
-function countInLane(
-  bucket: Bucket,
-  { lane, lease, service }: { readonly lane: Lane; readonly lease: Lease; readonly service: number },
-): void {
-  bucket.virtual = Math.max(bucket.virtual, lane.start);
+function countInLane({
+  lane,
+  lease,
+  service,
+}: {
+  readonly lane: Lane;
+  readonly lease: Lease;
+  readonly service: number;
+}): void {
   lane.start += service / lane.weight;
   lane.inFlight += 1;
   lane.grantedAt = lease.grantedAt;

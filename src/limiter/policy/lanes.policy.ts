@@ -4,6 +4,7 @@
  */
 import { type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
+import { release } from './reservations.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 import { addCosts, forgetEstimate, noteEstimate, subtractCosts } from './waiting-costs.policy.ts';
 
@@ -76,6 +77,7 @@ export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
 export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   const wasFirst = lane.line.first()?.name === ticket.id;
   if (!lane.line.delete(ticket.id)) return;
+  if (ticket.reservation !== undefined) release(bucket, ticket.reservation);
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
   subtractCosts(bucket, lane, ticket.costs);
@@ -131,11 +133,7 @@ export function headOf(bucket: Bucket, { line }: Lane): Ticket | undefined {
 /** Puts the lane into the ready set of its head's class, or takes it out. The one place that decides readiness. */
 export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   const head = headOf(bucket, lane);
-  const ready =
-    head !== undefined &&
-    lane.asleep.size === 0 &&
-    (lane.maxInFlight === null || lane.inFlight < lane.maxInFlight) &&
-    (lane.slots === null || lane.unconfirmed < Math.max(1, lane.slots));
+  const ready = head !== undefined && lane.asleep.size === 0 && hasRoom(lane);
   const readyAs = ready ? head.callClass : null;
   if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);
   if (lane.readyAs !== null && lane.readyAs !== readyAs) bucket.ready.get(lane.readyAs)?.delete(lane.key);
@@ -153,6 +151,14 @@ export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   }
   lanes.set(lane.key, lane.start);
 }
+
+/** The lane has a place in flight left, and a slot of its ceiling as far as is known. */
+const hasRoom = ({ maxInFlight, inFlight, slots, unconfirmed }: Lane): boolean =>
+  (maxInFlight === null || inFlight < maxInFlight) && (slots === null || unconfirmed < Math.max(1, slots));
+
+/** True when a call that came back for a reservation may go: no other call may, while the lane sleeps for reservations alone. */
+export const mayReturn = (lane: Lane): boolean =>
+  lane.asleep.size === (lane.asleep.has('reserved') ? 1 : 0) && hasRoom(lane);
 
 /** Forgets lanes whose state is that of a new lane, at most `most` of them. */
 export function forgetIdleLanes(bucket: Bucket, most: number): void {

@@ -23,6 +23,7 @@ import {
   confirm,
   dequeue,
   headOf,
+  mayReturn,
   refreshReadiness,
   sleep,
   wakeLanes,
@@ -30,6 +31,7 @@ import {
 } from './lanes.policy.ts';
 import { learnUnreported } from './lessons.policy.ts';
 import { roomInMs } from './meter.policy.ts';
+import { due, forgetUnused, keptFreeBy } from './reservations.policy.ts';
 
 export type { Granted };
 
@@ -50,10 +52,14 @@ export interface Effects {
   readonly nextAt: number | null;
 }
 
+/** What is kept free until about now is looked at again after so long. Milliseconds. */
+const retryMs = 1;
+
 export function pump(bucket: Bucket, now: number): Effects {
   const round: Round = { left: maxPerPump, blocked: none };
   sweepLeases(bucket, round, now);
   wakeLanes(bucket, round, now);
+  forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
@@ -72,7 +78,7 @@ export function pump(bucket: Bucket, now: number): Effects {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
-    const inMs = roomForTicketInMs(bucket, head.ticket, now);
+    const inMs = roomForHeadInMs(bucket, head, now);
     if (inMs > 0) {
       // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
       round.blocked = [...round.blocked, head.readyAs];
@@ -96,6 +102,8 @@ interface Round extends Budget {
 /** A lane and its next ticket, and the class under which the lane is ready. */
 interface ReadyHead extends Head {
   readonly readyAs: string;
+  /** It goes before lanes whose turn it would be, and into what they leave free, because somebody came back for a reservation. */
+  readonly isAhead: boolean;
 }
 
 /**
@@ -105,6 +113,8 @@ interface ReadyHead extends Head {
  */
 function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   while (round.left > 0) {
+    const returned = bucket.reservations.size === 0 ? null : nextReturned(bucket, round, now);
+    if (returned !== null) return returned;
     let best: { name: LaneKey; score: number; readyAs: string } | undefined;
     for (const [callClass, lanes] of bucket.ready) {
       const first = lanes.first();
@@ -121,7 +131,7 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
     const lane = bucket.lanes.get(best.name);
     const ticket = lane === undefined ? undefined : headOf(bucket, lane);
     if (lane === undefined || ticket === undefined) return null;
-    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs };
+    if (isAlive(bucket, ticket.replica, now)) return { lane, ticket, readyAs: best.readyAs, isAhead: false };
     round.left -= 1;
     dequeue(bucket, lane, ticket);
     bucket.tickets.delete(ticket.id);
@@ -148,12 +158,37 @@ const isWithheld = (
 ): bucket is Bucket & { readonly withheld: Exclude<Withheld, { what: 'all' }> } =>
   bucket.withheld !== null && bucket.withheld.what !== 'all' && bucket.withheld.until > now;
 
-/** Milliseconds until every meter of the ticket's call has room for it; 0 = now. */
-function roomForTicketInMs(bucket: Bucket, ticket: Ticket, now: number): number {
+/**
+ * The head of the first lane to which a call has come back for a reservation that is due. That call itself, unless others of its lane
+ * stand before it: they were expected to have left by now.
+ */
+function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
+  for (const { lane: key, ticket: id, from } of due(bucket, now)) {
+    const lane = id === null || from > now ? undefined : bucket.lanes.get(key);
+    const ticket = lane === undefined ? undefined : headOf(bucket, lane);
+    if (lane === undefined || ticket === undefined || !mayReturn(lane)) continue;
+    const isHindered = blocked.includes(ticket.callClass) || !isAlive(bucket, ticket.replica, now);
+    if (!isHindered) return { lane, ticket, readyAs: ticket.callClass, isAhead: true };
+  }
+  return null;
+}
+
+/** Milliseconds until every meter of the call has room for it, and for what it leaves free; 0 = now. */
+function roomForHeadInMs(bucket: Bucket, { ticket, isAhead }: ReadyHead, now: number): number {
+  const costs = costEntries(knownCosts(bucket, ticket.costs, ticket.document));
+  const kept = isAhead || bucket.reservations.size === 0 ? null : keptFreeBy(bucket, ticket, now);
   let maxMs = 0;
-  for (const [name, units] of costEntries(knownCosts(bucket, ticket.costs, ticket.document))) {
-    const wanted = { units, waiting: bucket.waitingCosts.get(name) ?? 0 };
-    maxMs = Math.max(maxMs, roomInMs(meterOf(bucket, name, now), wanted, now));
+  for (const [name, units] of costs) {
+    const meter = meterOf(bucket, name, now);
+    const waiting = bucket.waitingCosts.get(name) ?? 0;
+    maxMs = Math.max(maxMs, roomInMs(meter, { units, waiting }, now));
+    const keptUnits = kept?.units.get(name) ?? 0;
+    if (kept === null || keptUnits === 0 || meter.limit === null) continue;
+    // More than the meter ever has free has to wait until less is kept.
+    const untilLess = kept.until - now;
+    const both = units + keptUnits;
+    const room = both > meter.limit ? untilLess : roomInMs(meter, { units: both, waiting }, now);
+    maxMs = Math.max(maxMs, Math.min(room, Math.max(untilLess, retryMs)));
   }
   return maxMs;
 }

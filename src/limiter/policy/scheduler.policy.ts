@@ -23,6 +23,7 @@ import { maxPerPump, pump, type Effects, type Granted } from './pump.policy.ts';
 
 export { admit, maxArrivalAgoMs, maxArrivalAheadMs } from './admit.policy.ts';
 export { forecast, forecastFirst } from './forecast.policy.ts';
+export { reserve } from './reserve.policy.ts';
 export { charged, maxOtherLimitsMs, settle, wakeForSlot } from './settle.policy.ts';
 export { createBucket };
 export type { Effects, Granted, TimedLesson };

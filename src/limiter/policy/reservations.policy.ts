@@ -1,0 +1,128 @@
+/**
+ * Reservations: positions that are kept for clients of refused calls, who come back at the time that they were told. A reservation is no
+ * ticket: nothing of its call is in it, no replica owns it, and no call waits in its lane meanwhile. Part of the specification in
+ * `scheduler.policy.ts`.
+ *
+ * From the told time on, and before that for as long as its units take to drain, the calls that come after a reservation leave its room
+ * free. So one that nobody comes back for costs others the room of one call, for as long as it is kept, and nothing where there is more.
+ *
+ * Does not own: what is told (`reserve.policy.ts`), who goes first of those that came back (`pump.policy.ts`).
+ */
+import type { Costs, MeterName } from '../../call.ts';
+import type { CeilingKey, LaneKey, TicketId } from '../../ids.ts';
+import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
+import { costEntries } from './meter-names.policy.ts';
+import { serviceCost } from './waiting-costs.policy.ts';
+
+/** What the estimate of a call's costs may grow by until its client comes back, as a share, without the call being a larger one. */
+const estimateGrowth = 0.1;
+/** A reservation counts as due this much earlier: times that were added up are not exact. Milliseconds. */
+const roundingMs = 1;
+
+/** A call that may come back. */
+export interface Returning {
+  /** Absent: it is a new call. */
+  readonly reservation?: TicketId;
+  readonly lane: LaneKey;
+  readonly costs: Costs;
+}
+
+/** What the call comes back for; `null` = nothing is kept for it, or it takes more than is kept. */
+export function reservationOf(
+  bucket: Bucket,
+  { reservation: id, lane, costs }: Returning,
+  now: number,
+): Reservation | null {
+  const kept = id === undefined ? undefined : bucket.reservations.get(id);
+  if (kept === undefined || kept.lane !== lane || kept.ticket !== null || kept.until < now) return null;
+  const isLarger = costEntries(costs).some(
+    ([name, units]) => units > (kept.costs[name] ?? 0) * (1 + estimateGrowth),
+  );
+  return isLarger ? null : kept;
+}
+
+/** Keeps the reservation, or what has changed of it. */
+export function keep(bucket: Bucket, reservation: Reservation): void {
+  const { id, from, costs } = reservation;
+  bucket.reservations.set(id, reservation);
+  bucket.reservationsDue.set(id, from - serviceCost(bucket, costs));
+}
+
+/** The call that came back has left its line without being sent: its client may come again. */
+export function release(bucket: Bucket, id: TicketId): void {
+  const kept = bucket.reservations.get(id);
+  if (kept !== undefined) bucket.reservations.set(id, { ...kept, ticket: null });
+}
+
+export function forget(bucket: Bucket, id: TicketId): void {
+  bucket.reservations.delete(id);
+  bucket.reservationsDue.delete(id);
+}
+
+/** Forgets those for which nobody came back in time. */
+export function forgetUnused(bucket: Bucket, now: number): void {
+  if (bucket.reservations.size === 0) return;
+  for (const { id, ticket, until } of due(bucket, now))
+    if (ticket === null && until < now) forget(bucket, id);
+}
+
+/** Those whose room is left free now, in the order in which they became due. */
+export const due = (bucket: Bucket, now: number): Reservation[] =>
+  bucket.reservationsDue
+    .between(-Infinity, now + roundingMs)
+    .flatMap((id) => bucket.reservations.get(id) ?? []);
+
+/** What a call leaves free for reservations, and until when it is as much at most. */
+export interface KeptFree {
+  readonly units: ReadonlyMap<MeterName, number>;
+  readonly until: number;
+}
+
+/** What the ticket's call leaves free now; `null` = nothing. Of its own lane only the reservations of earlier calls concern it. */
+export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: number): KeptFree | null {
+  const units = new Map<MeterName, number>();
+  let until: number | null = null;
+  for (const kept of due(bucket, now)) {
+    if (kept.ticket === id || (kept.lane === lane && kept.order > order)) continue;
+    add(units, kept.costs);
+    until = Math.min(until ?? kept.until, kept.until);
+  }
+  return until === null ? null : { units, until };
+}
+
+/** Reservations that go before a call. */
+export interface ReservedAhead {
+  /** How many of them are in the call's own lane. */
+  readonly inLane: number;
+  readonly units: ReadonlyMap<MeterName, number>;
+}
+
+/** Where a call stands: in its lane, and there by its order. */
+export interface Standing {
+  readonly key: LaneKey;
+  readonly order: number;
+}
+
+/** Of the `count` reservations that are due first, those that go before the call. Where somebody came back, a ticket counts already. */
+export function reservedAhead(bucket: Bucket, { key, order }: Standing, count: number): ReservedAhead {
+  const units = new Map<MeterName, number>();
+  let inLane = 0;
+  for (const id of bucket.reservationsDue.firstNames(count)) {
+    const kept = bucket.reservations.get(id);
+    if (kept === undefined || kept.ticket !== null || (kept.lane === key && kept.order > order)) continue;
+    if (kept.lane === key) inLane += 1;
+    add(units, kept.costs);
+  }
+  return { inLane, units };
+}
+
+const add = (sums: Map<MeterName, number>, costs: Costs): void => {
+  for (const [name, units] of costEntries(costs)) sums.set(name, (sums.get(name) ?? 0) + units);
+};
+
+/** How many reservations of the ceiling the bucket has. */
+export function countUnder({ reservations }: Bucket, ceiling: CeilingKey): number {
+  let count = 0;
+  for (const kept of reservations.values()) if (kept.ceiling === ceiling) count += 1;
+  return count;
+}
