@@ -16,8 +16,6 @@ export interface Call {
   readonly id: string;
   /** Monotonic milliseconds at which the request's head was complete. */
   readonly receivedAt: number;
-  /** Monotonic milliseconds at which the request arrived: earlier than it was read when this process was kept from reading. */
-  readonly arrivedAt: number;
   readonly method: string;
   /** Which route: `/proxy?target=`, `/via/{upstream}/…`, or the workspace's own `/activity`, which has no target. */
   readonly form: 'proxy' | 'via' | 'activity';

@@ -14,7 +14,6 @@ import type { Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { RefusalCode } from '../errors.ts';
-import { ArrivalTimes } from './arrival-times.ts';
 import { HeldBytes, headBytes } from './body.ts';
 import { Connections } from './connections.ts';
 import type { Entry } from './connections.ts';
@@ -108,7 +107,6 @@ export class DataServer {
   readonly #heldBytes: HeldBytes;
   readonly #connections: Connections;
   readonly #overload: Overload;
-  readonly #arrivals: ArrivalTimes;
   readonly #waitingForContinue = new WeakSet<IncomingMessage>();
   readonly #parts: ServeParts;
   readonly #app: Express;
@@ -129,11 +127,9 @@ export class DataServer {
       onShedding: options.onShedding ?? (() => {}),
       ...(options.load === undefined ? {} : { watch: options.load }),
     });
-    this.#arrivals = new ArrivalTimes(clock);
     this.#parts = {
       clock,
       random,
-      arrivals: this.#arrivals,
       bounds: {
         maxBodyBytes: settings.maxBodyBytes,
         maxReplayBytes: settings.maxReplayBytes,
@@ -162,12 +158,12 @@ export class DataServer {
   drain(options: DrainOptions): Promise<{ readonly cut: number }> {
     this.#draining = true;
     const drained = drainServer(this.server, this.#connections, this.#options.clock, options);
-    return drained.finally(() => this.#stopWatching());
+    return drained.finally(() => this.#overload.close());
   }
 
   /** Stops at once. */
   close(): Promise<void> {
-    this.#stopWatching();
+    this.#overload.close();
     return end(this.server);
   }
 
@@ -249,10 +245,5 @@ export class DataServer {
     if (now < this.#unfinishedSeenAt + unfinishedEveryMs) return;
     this.#unfinishedSeenAt = now;
     this.#connections.giveUpUnfinished(this.#connections.unfinishedBytes() - room);
-  }
-
-  #stopWatching(): void {
-    this.#arrivals.close();
-    this.#overload.close();
   }
 }

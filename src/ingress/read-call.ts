@@ -8,7 +8,6 @@ import type { ServerResponse } from 'node:http';
 import type { Call, CallBody, CallFacts } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
-import type { ArrivalTimes } from './arrival-times.ts';
 import { BodyReader } from './body.ts';
 import type { BodyReaderParts } from './body.ts';
 import { OpenCall } from './connections.ts';
@@ -19,7 +18,6 @@ export interface ReadCallParts extends BodyReaderParts {
   readonly form: Call['form'];
   readonly clock: Clock;
   readonly random: Random;
-  readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
 }
 
 /** 16 bytes = 32 hex digits. */
@@ -32,7 +30,6 @@ const nothing: CallFacts = {};
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
   readonly receivedAt: number;
-  readonly arrivedAt: number;
   readonly form: Call['form'];
   readonly #body: BodyReader;
   #known = nothing;
@@ -43,7 +40,6 @@ export class ReadCall extends OpenCall implements Call {
   constructor(connection: Connection, response: ServerResponse, parts: ReadCallParts) {
     super(connection, response, newRequestId(parts.random));
     this.receivedAt = parts.clock.monotonic();
-    this.arrivedAt = parts.arrivals.arrived();
     this.form = parts.form;
     this.#body = new BodyReader(this, parts);
   }

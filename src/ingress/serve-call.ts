@@ -11,7 +11,6 @@ import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { RefusalCode } from '../errors.ts';
-import type { ArrivalTimes } from './arrival-times.ts';
 import type { BodyBounds } from './body.ts';
 import { OpenCall } from './connections.ts';
 import type { Connections } from './connections.ts';
@@ -24,7 +23,6 @@ import type { ResponseParts } from './respond.ts';
 export interface ServeParts extends ResponseParts {
   readonly clock: Clock;
   readonly random: Random;
-  readonly arrivals: Pick<ArrivalTimes, 'arrived'>;
   readonly bounds: BodyBounds;
   readonly connections: Connections;
   /** A call that was let in has ended. */

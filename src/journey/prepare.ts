@@ -266,7 +266,7 @@ const guessOf = (
 const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
-  completeAt === null ? call.arrivedAt : Math.max(call.arrivedAt, completeAt - readingMs);
+  completeAt === null ? call.receivedAt : Math.max(call.receivedAt, completeAt - readingMs);
 
 const wantedNames = new Set(['content-type', 'prefer', 'priority', ...repeatFields, ...clientTimeoutFields]);
 

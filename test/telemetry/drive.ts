@@ -52,7 +52,6 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
   return {
     id: '0123456789abcdef0123456789abcdef',
     receivedAt: clock.monotonic(),
-    arrivedAt: clock.monotonic(),
     method: 'POST',
     form: 'proxy',
     rawUrl: '/proxy?target=https%3A%2F%2Fcanary-target.example%2Fpath',
