@@ -26,12 +26,14 @@ export interface Call {
   /** Aborted when the client's connection is gone. */
   readonly clientGone: CallSignal;
   /**
-   * The whole request body, read on first use (only then is `100 Continue` sent); later uses give the same promise.
+   * The whole request body, to be read once (only then is `100 Continue` sent).
    * The bytes count for `owner`, the id of the calling workspace: one may hold half of what the process may.
    * Rejects with a `Refusal` (`body_too_large`, `overloaded`), or with `clientGone.reason` when the client left.
    */
   readonly readBody: (owner: string) => Promise<CallBody>;
-  /** Reports what is known so far, so that a refusal thrown later can carry it too. Later reports replace earlier ones. */
+  /** The call has a valid API key. */
+  readonly authenticated: () => void;
+  /** Reports what is known so far, so that a refusal thrown later can carry it too. A later report replaces an earlier one. */
   readonly report: (known: CallFacts) => void;
   /**
    * Head and body stay counted, and the call among those that are open, until the returned function is called, also when the client has left:
@@ -258,8 +260,6 @@ export interface RateLimitState {
 
 /** What the journey knows of a call before it ends. */
 export interface CallFacts {
-  /** The call has a valid API key. */
-  readonly isAuthenticated?: true;
   readonly rateLimit?: RateLimitState | null;
   readonly record?: AdmissionRecord;
 }

@@ -83,7 +83,7 @@ export class Pipeline {
   /** Names the caller. @throws Refusal `unauthenticated`, `request_invalid` */
   identify(call: Call, { credentialFields }: Runtime = this.#parts.runtime()): Caller {
     const caller = authenticate(call.rawFields, this.#parts.keyring, credentialFields, call.rawUrl);
-    call.report({ isAuthenticated: true });
+    call.authenticated();
     return caller;
   }
 

@@ -154,7 +154,7 @@ function dataServer(
     onRequestRefused: (code) => telemetry.requestRefused(code),
     onOverload: (bound) => telemetry.overloaded(bound),
     onShedding: (cause) => telemetry.shedding(cause),
-    ...(load === undefined ? {} : { load }),
+    load: load ?? null,
     onBug: bugLog(telemetry),
   });
 }

@@ -35,6 +35,10 @@ const data = new DataServer({
   handle: (call) => gateway.handle(call),
   activity: () => Promise.resolve({}),
   credentialFields: () => gateway.credentialFields(),
+  onRequestRefused: () => {},
+  onOverload: () => {},
+  onShedding: () => {},
+  load: null,
   onBug: (bug) => console.error(bug),
 });
 const { port } = await data.listen();

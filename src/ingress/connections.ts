@@ -37,31 +37,26 @@ export class Connection {
   readonly socket: Socket;
   /** The connection was opened beyond the bound on connections: none of its calls is let in. */
   readonly isExcess: boolean;
-  /** A list, not a set: a connection has few open calls, and each of them comes and goes. Replaced at each change. */
+  /** In the order of their requests. A list, not a set: there are few, and each of them comes and goes. Replaced at each change. */
   calls: readonly OpenCall[] = none;
-  /** While true no further request is handled: its response might never be sent. */
-  closing = false;
-  /** True once `closing` cannot be taken back. */
-  #fixed = false;
-  /** True once the parser gave up; reported only once. */
-  failed = false;
-  /** The newest call; its response is the last one on the wire. */
-  newest: OpenCall | null = null;
+  /**
+   * `open`: further requests are handled. `undecided`: its newest client waits for `100 Continue`; without it Node ends the connection
+   * behind the response. `ending`: the last open response ends it. `failed`: so does the parser's error, which is reported once.
+   */
+  state: 'open' | 'undecided' | 'ending' | 'failed' = 'open';
   /** True once a call on it had a valid key. */
   isAuthenticated = false;
   /** Bytes that had come over it when its last call ended: what has come since is the beginning of a head. */
   bytesBefore = 0;
-  readonly #idleStrangers: Set<Connection>;
 
-  constructor(socket: Socket, isExcess: boolean, idleStrangers: Set<Connection>) {
+  constructor(socket: Socket, isExcess: boolean) {
     this.socket = socket;
     this.isExcess = isExcess;
-    this.#idleStrangers = idleStrangers;
   }
 
-  /** The response to its newest call was sent, and nothing more happens than that the rest of the request is thrown away. */
-  lingers(): void {
-    if (!this.isAuthenticated) this.#idleStrangers.add(this);
+  /** The newest call; its response is the last one on the wire. */
+  get newest(): OpenCall | undefined {
+    return this.calls.at(-1);
   }
 
   /**
@@ -69,25 +64,21 @@ export class Connection {
    * call's response may: an earlier one would cut off the responses behind it.
    */
   endsWith(call: OpenCall, wanted: boolean): boolean {
-    if (!(wanted || this.closing) || this.newest !== call) return false;
+    if (!(wanted || this.state !== 'open') || this.newest !== call) return false;
     this.end();
     return true;
   }
 
   /** No request after those that are open is handled; their last response ends the connection. */
   end(): void {
-    this.closing = true;
-    this.#fixed = true;
+    if (this.state !== 'failed') this.state = 'ending';
   }
 
-  /** While it is not decided whether the newest response ends the connection, no further request of it is handled. */
-  suspend(): void {
-    this.closing = true;
-  }
-
-  /** Undoes {@link suspend}, unless a request was refused meanwhile, which its client sends again on another connection. */
-  resume(): void {
-    this.closing = this.#fixed;
+  /** Sends `100 Continue` if the client waits for it. */
+  askForBody({ request, response }: OpenCall): void {
+    if (this.state !== 'undecided') return;
+    response.writeContinue();
+    this.state = request.headers.upgrade === undefined ? 'open' : 'ending';
   }
 
   /** Bytes of a head that is not complete, while no call is open. */
@@ -100,24 +91,13 @@ export class Connection {
     for (const call of this.calls) if (!call.response.writableEnded) call.gone.abort();
   }
 
-  /** False when the call was not open any more. */
-  leave(call: OpenCall): boolean {
-    const at = this.calls.indexOf(call);
-    if (at < 0) return false;
-    this.calls = this.calls.length === 1 ? none : this.calls.toSpliced(at, 1);
-    if (this.newest === call) this.newest = null;
-    if (this.closing && this.calls.length === 0 && this.socket.writable) this.socket.destroySoon();
-    return true;
+  leave(call: OpenCall): void {
+    this.calls = this.calls.length === 1 ? none : this.calls.filter((other) => other !== call);
+    if (this.calls.length > 0) return;
+    this.bytesBefore = this.socket.bytesRead;
+    if (this.state !== 'open' && this.socket.writable) this.socket.destroySoon();
   }
 }
-
-/** How a new request is received. */
-export type Entry =
-  | { readonly kind: 'open'; readonly connection: Connection }
-  /** Over a bound: to be answered with `overloaded`. */
-  | { readonly kind: 'crowded'; readonly connection: Connection; readonly bound: CountedBound }
-  /** Came after the end of the connection was announced: gets no response. */
-  | { readonly kind: 'ignored' };
 
 /** Bounds that are counted here. */
 export type CountedBound = Extract<OverloadBound, 'connections' | 'connection_calls' | 'calls'>;
@@ -147,15 +127,12 @@ export class Connections {
     this.#bounds = bounds;
     this.#onGivenUp = onGivenUp;
     const known = this.#known;
-    const idleStrangers = this.#idleStrangers;
+    const forget = (socket: Socket): void => this.#forget(known.get(socket));
     this.#onEnd = function () {
       known.get(this)?.abandon();
     };
     this.#onClose = function () {
-      const connection = known.get(this);
-      known.delete(this);
-      if (connection !== undefined) idleStrangers.delete(connection);
-      for (const call of connection?.calls ?? none) call.gone.abort();
+      forget(this);
     };
     this.#onWriteError = function () {
       known.get(this.req.socket)?.abandon();
@@ -189,9 +166,8 @@ export class Connections {
     for (const connection of this.#idleStrangers) {
       if (left <= 0) return;
       const { unfinishedBytes } = connection;
-      if (unfinishedBytes === 0) continue;
       left -= unfinishedBytes;
-      this.#giveUp(connection);
+      if (unfinishedBytes > 0) this.#giveUp(connection);
     }
   }
 
@@ -199,12 +175,10 @@ export class Connections {
   on(socket: Socket): Connection {
     const known = this.#known.get(socket);
     if (known !== undefined) return known;
-    if (this.#known.size >= this.#bounds.maxConnections) {
-      const [longestIdle] = this.#idleStrangers;
-      if (longestIdle !== undefined) this.#giveUp(longestIdle);
-    }
-    const isExcess = this.#known.size >= this.#bounds.maxConnections;
-    const connection = new Connection(socket, isExcess, this.#idleStrangers);
+    const { maxConnections } = this.#bounds;
+    const [longestIdle] = this.#idleStrangers;
+    if (this.#known.size >= maxConnections && longestIdle !== undefined) this.#giveUp(longestIdle);
+    const connection = new Connection(socket, this.#known.size >= maxConnections);
     this.#known.set(socket, connection);
     this.#idleStrangers.add(connection);
     // A client that only half-closes is gone too: it cannot be distinguished from one that closed.
@@ -212,17 +186,25 @@ export class Connections {
     return connection;
   }
 
-  /** A request has come. Whatever becomes of it is to be {@link open}ed in the same turn of the event loop. */
-  enter(request: IncomingMessage, response: ServerResponse): Entry {
-    const connection = this.on(request.socket);
+  /**
+   * A request has come; whatever becomes of it is to be {@link open}ed in the same turn of the event loop.
+   * `null`: it came after the end of its connection was announced, and gets no response.
+   */
+  enter(response: ServerResponse): Connection | null {
+    const connection = this.on(response.req.socket);
     // A write after the client left is reported here; the call learns of it through `gone`.
     response.on('error', this.#onWriteError);
-    if (connection.closing) {
-      connection.end();
-      return { kind: 'ignored' };
-    }
-    const bound = this.#crowded(connection);
-    return bound === null ? { kind: 'open', connection } : { kind: 'crowded', connection, bound };
+    if (connection.state === 'open') return connection;
+    connection.end();
+    return null;
+  }
+
+  /** The bound that one more call on this connection would exceed; `null` = there is room. */
+  crowded({ isExcess, calls }: Connection): CountedBound | null {
+    const { maxCallsPerConnection, maxOpenCalls } = this.#bounds;
+    if (isExcess) return 'connections';
+    if (calls.length >= maxCallsPerConnection) return 'connection_calls';
+    return this.#openCalls >= maxOpenCalls ? 'calls' : null;
   }
 
   /** Takes the call among those that are open. */
@@ -230,51 +212,40 @@ export class Connections {
     const { connection } = call;
     // A list literal is exact in size; one that has grown is not.
     connection.calls = connection.calls.length === 0 ? [call] : [...connection.calls, call];
-    connection.newest = call;
     this.#idleStrangers.delete(connection);
     this.#openCalls += 1;
     if (call.request.socket.destroyed) call.gone.abort();
   }
 
-  #crowded(connection: Connection): CountedBound | null {
-    if (connection.isExcess) return 'connections';
-    if (connection.calls.length >= this.#bounds.maxCallsPerConnection) return 'connection_calls';
-    return this.#openCalls >= this.#bounds.maxOpenCalls ? 'calls' : null;
-  }
-
-  /** Ends a call; later calls of it do nothing. */
-  leave(call: OpenCall): void {
-    if (!this.#leaveConnection(call)) return;
-    this.ended();
+  /** Nothing more happens on the connection than that the rest of a refused request is thrown away. */
+  lingers(connection: Connection): void {
+    if (!connection.isAuthenticated && this.#known.has(connection.socket))
+      this.#idleStrangers.add(connection);
   }
 
   /** Takes a call off its connection, which it counts for no longer. It is still open until {@link ended}. */
-  detach(call: OpenCall): void {
-    this.#leaveConnection(call);
+  leave(call: OpenCall): void {
+    const { connection } = call;
+    connection.leave(call);
+    if (connection.calls.length === 0) this.lingers(connection);
   }
 
-  /** A call that was {@link detach}ed has ended. */
+  /** A call that was {@link open}ed is over, for its repeats as well. */
   ended(): void {
     this.#openCalls -= 1;
   }
 
-  /** False when the call was not on it any more. */
-  #leaveConnection(call: OpenCall): boolean {
-    const { connection } = call;
-    if (!connection.leave(call)) return false;
-    if (connection.calls.length > 0) return true;
-    connection.bytesBefore = connection.socket.bytesRead;
-    if (!connection.isAuthenticated && this.#known.has(connection.socket))
-      this.#idleStrangers.add(connection);
-    return true;
-  }
-
   /** Closes an idle connection, which counts no longer from now on. */
   #giveUp(connection: Connection): void {
+    this.#forget(connection);
+    connection.socket.destroy();
+    this.#onGivenUp();
+  }
+
+  #forget(connection: Connection | undefined): void {
+    if (connection === undefined) return;
     this.#known.delete(connection.socket);
     this.#idleStrangers.delete(connection);
     for (const call of connection.calls) call.gone.abort();
-    connection.socket.destroy();
-    this.#onGivenUp();
   }
 }

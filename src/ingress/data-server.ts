@@ -10,43 +10,29 @@ import type { Express } from 'express';
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
-import type { Call, Outcome } from '../call.ts';
-import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
-import type { RefusalCode } from '../errors.ts';
 import { HeldBytes, headBytes } from './body.ts';
-import { Connections } from './connections.ts';
-import type { Entry } from './connections.ts';
-import { drainServer } from './drain.ts';
-import type { DrainOptions } from './drain.ts';
+import { Connections, type Connection } from './connections.ts';
+import { drainServer, type DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
 import { Overload, type LoadWatch, type Overloaded, type OverloadOptions } from './overload.ts';
 import { end, listen } from './ports.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
-import { buildRoutes } from './routes.ts';
-import { refuseRequest } from './serve-call.ts';
-import type { RequestRefusal, ServeParts } from './serve-call.ts';
+import type { ServeParts } from './read-call.ts';
+import { buildRoutes, type RouteHandlers } from './routes.ts';
+import { refuseRequest, type RequestRefusal } from './serve-call.ts';
 
-export interface DataServerOptions {
+export interface DataServerOptions
+  extends RouteHandlers, Pick<ServeParts, 'clock' | 'random' | 'onBug' | 'onRequestRefused'> {
   readonly settings: ServerSettings;
-  readonly clock: Clock;
-  readonly random: Random;
-  /** The journey. Refusals are thrown; anything else thrown counts as a bug. */
-  readonly handle: (call: Call) => Promise<Outcome>;
-  /** `GET /activity`: the calling workspace's own state, as a JSON value. Refusals are thrown. */
-  readonly activity: (call: Call) => Promise<unknown>;
   /** Lower-case names of the fields in which credentials are injected; asked for every request. */
   readonly credentialFields: () => ReadonlySet<string>;
-  /** Called for every fault of our own, once. */
-  readonly onBug: (error: unknown) => void;
-  /** Called for refusals made before the journey began. */
-  readonly onRequestRefused?: (code: RefusalCode) => void;
   /** Called for every call, and every connection, that was refused as too many. */
-  readonly onOverload?: OverloadOptions['onRefused'];
+  readonly onOverload: OverloadOptions['onRefused'];
   /** Called when shedding by load begins and ends. */
-  readonly onShedding?: OverloadOptions['onShedding'];
-  /** Looks at the load of the process. Absent: nothing is shed for it. */
-  readonly load?: LoadWatch;
+  readonly onShedding: OverloadOptions['onShedding'];
+  /** Looks at the load of the process; `null`: nothing is shed for it. */
+  readonly load: LoadWatch | null;
   /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
   readonly lingerMs?: number;
 }
@@ -76,24 +62,13 @@ const maxFields = 1_000;
 
 /** Refuses what a head is refused for; `null` = it may be routed. */
 function judge(request: IncomingMessage, credentialFields: ReadonlySet<string>): RequestRefusal | null {
-  const finding = judgeHead(
-    {
-      method: request.method ?? '',
-      url: request.url ?? '',
-      httpVersion: request.httpVersion,
-      rawFields: request.rawHeaders,
-    },
-    credentialFields,
-  );
+  const { method = '', url = '', httpVersion, rawHeaders: rawFields } = request;
+  const finding = judgeHead({ method, url, httpVersion, rawFields }, credentialFields);
   if (finding === null) return null;
   const { code, status, detail } = finding;
   const refusal = { code, status, details: { detail }, mustEnd: true };
   return code === 'method_not_allowed' ? { ...refusal, allow: proxyMethods } : refusal;
 }
-
-/** The early refusal of an overloaded process. The connection ends, so that the client or its balancer may choose another replica. */
-const overloadRefusalOf = (overloaded: Overloaded | null): RequestRefusal | null =>
-  overloaded === null ? null : { code: 'overloaded', details: overloaded, mustEnd: true };
 
 /** How many connections beyond the bound are still read and answered, so that their clients learn why; further ones are closed. */
 const excessConnections = 256;
@@ -107,7 +82,6 @@ export class DataServer {
   readonly #heldBytes: HeldBytes;
   readonly #connections: Connections;
   readonly #overload: Overload;
-  readonly #waitingForContinue = new WeakSet<IncomingMessage>();
   readonly #parts: ServeParts;
   readonly #app: Express;
   #draining = false;
@@ -115,34 +89,18 @@ export class DataServer {
   #unfinishedSeenAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: DataServerOptions) {
-    const { settings, clock, random, onBug } = options;
+    const { settings, lingerMs = 1_000 } = options;
     this.#options = options;
     this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
+    this.#overload = new Overload({ ...options, bounds: settings, onRefused: options.onOverload });
     this.#connections = new Connections(settings, () => this.#overload.dropped());
-    this.#overload = new Overload({
-      clock,
-      random,
-      bounds: settings,
-      onRefused: options.onOverload ?? (() => {}),
-      onShedding: options.onShedding ?? (() => {}),
-      ...(options.load === undefined ? {} : { watch: options.load }),
-    });
     this.#parts = {
-      clock,
-      random,
-      bounds: {
-        maxBodyBytes: settings.maxBodyBytes,
-        maxReplayBytes: settings.maxReplayBytes,
-        heldBytes: this.#heldBytes,
-        refuseBytes: () => this.#overload.refuse('bytes'),
-      },
+      ...options,
+      lingerMs,
+      heldBytes: this.#heldBytes,
       connections: this.#connections,
-      onLeft: () => this.#overload.callEnded(),
-      lingerMs: options.lingerMs ?? 1_000,
+      overload: this.#overload,
       draining: () => this.#draining,
-      awaitsContinue: (open) => this.#waitingForContinue.has(open.request),
-      onBug,
-      onRequestRefused: options.onRequestRefused ?? (() => {}),
     };
     this.#app = buildRoutes(options, this.#parts);
     this.server = this.#serve();
@@ -194,40 +152,40 @@ export class DataServer {
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;
     server.on('connection', (socket: Socket) => this.#connections.on(socket));
-    const accept = (request: IncomingMessage, response: ServerResponse): void =>
-      this.#accept(request, response);
-    server.on('request', accept);
+    const accept = (awaitsContinue: boolean) => (request: IncomingMessage, response: ServerResponse) =>
+      this.#accept(request, response, awaitsContinue);
     // No listener for `upgrade`: Node then hands offers of other protocols over as plain requests, and the guard sees them.
-    server.on('checkExpectation', accept);
-    server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
-      this.#waitingForContinue.add(request);
-      this.#accept(request, response);
-    });
+    server.on('request', accept(false)).on('checkExpectation', accept(false));
+    server.on('checkContinue', accept(true));
     watchRawErrors(server, this.#parts);
     return server;
   }
 
-  #accept(request: IncomingMessage, response: ServerResponse): void {
-    const entry = this.#connections.enter(request, response);
-    if (entry.kind === 'ignored') return;
-    const { connection } = entry;
+  /** `awaitsContinue`: the client sends its body when it has `100 Continue`. */
+  #accept(request: IncomingMessage, response: ServerResponse, awaitsContinue: boolean): void {
+    const connection = this.#connections.enter(response);
+    if (connection === null) return;
     const { credentialFields, onBug } = this.#options;
-    const refusal =
-      judge(request, credentialFields()) ?? overloadRefusalOf(this.#refusedEntry(entry, request));
+    const refusal = judge(request, credentialFields()) ?? this.#tooMuch(connection, request);
     if (refusal !== null) {
       refuseRequest(response, refusal, this.#parts).catch(onBug);
       return;
     }
+    if (awaitsContinue) connection.state = 'undecided';
     // Behind an offer to upgrade Node's parser drops what came in the same packet, so nothing may follow.
-    if (request.headers.upgrade !== undefined) connection.end();
-    // Without its `100 Continue` Node ends the connection behind the response; `sendContinue` resumes it.
-    if (this.#waitingForContinue.has(request)) connection.suspend();
+    else if (request.headers.upgrade !== undefined) connection.end();
     this.#app(request, response);
   }
 
-  /** Why a call with a good head is not let in. */
-  #refusedEntry(entry: Exclude<Entry, { kind: 'ignored' }>, request: IncomingMessage): Overloaded | null {
-    if (entry.kind === 'crowded') return this.#overload.refuse(entry.bound);
+  /** Refuses a call with a good head for want of room. The connection ends, so that the client or its balancer may choose another replica. */
+  #tooMuch(connection: Connection, request: IncomingMessage): RequestRefusal | null {
+    const details = this.#overloaded(connection, request);
+    return details === null ? null : { code: 'overloaded', details, mustEnd: true };
+  }
+
+  #overloaded(connection: Connection, request: IncomingMessage): Overloaded | null {
+    const bound = this.#connections.crowded(connection);
+    if (bound !== null) return this.#overload.refuse(bound);
     const room = this.#heldBytes.limit - this.#heldBytes.held - headBytes(request);
     if (room < 0) return this.#overload.refuse('bytes');
     this.#keepUnfinishedWithin(room);

@@ -32,8 +32,8 @@ export interface OverloadOptions {
   readonly clock: Clock;
   readonly random: Pick<Random, 'next'>;
   readonly bounds: LoadBounds;
-  /** Absent: nothing is shed for load. */
-  readonly watch?: LoadWatch;
+  /** Looks at the load of the process; `null`: nothing is shed for it. */
+  readonly load: LoadWatch | null;
   /** Called for every refusal. */
   readonly onRefused: (bound: OverloadBound) => void;
   /** Called when shedding by load begins, and with `null` when it has ended. */
@@ -51,7 +51,7 @@ const details: Readonly<Record<OverloadBound, string>> = {
 
 /**
  * Turnover is counted over this time at least, milliseconds. A count ends with the first sample of the load, or the first
- * refusal, after that time: without `watch` it lasts until a call is refused.
+ * refusal, after that time: without a watch it lasts until a call is refused.
  */
 const turnoverMs = 5_000;
 
@@ -69,7 +69,7 @@ export class Overload {
     this.#options = options;
     this.#since = options.clock.monotonic();
     this.#stop =
-      options.watch?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
+      options.load?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
   }
 
   /** The sustained load, and the share of new calls that is refused because of it. */

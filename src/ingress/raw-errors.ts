@@ -8,10 +8,10 @@
 import { STATUS_CODES, type IncomingMessage, type Server } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Clock } from '../clock.ts';
-import type { Connection, Connections, OpenCall } from './connections.ts';
+import type { Connections } from './connections.ts';
 import { refusalResponse, type ProblemResponse } from './problem.ts';
-import { newRequestId } from './read-call.ts';
-import type { RequestRefusal, ServeParts } from './serve-call.ts';
+import { newRequestId, type ServeParts } from './read-call.ts';
+import type { RequestRefusal } from './serve-call.ts';
 
 /** Value of `Allow` when a method is refused on every route: the methods that Sluice passes on. */
 export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
@@ -49,22 +49,17 @@ function refusalOf(code: string | undefined): RequestRefusal {
   return { code: 'request_invalid', status, details: { detail } };
 }
 
-/** The call whose body was being received when the parser gave up. */
-function receiving({ newest, calls }: Connection): OpenCall | null {
-  return newest !== null && calls.includes(newest) && !newest.request.complete ? newest : null;
-}
-
 /**
  * Takes a connection out of service after a parser error.
  * @returns true when the connection is free for one last response about it.
  */
 function retire(connections: Connections, socket: Socket): boolean {
   const connection = connections.on(socket);
-  if (connection.failed) return false;
-  connection.failed = true;
-  const announced = connection.closing;
-  connection.end();
-  const broken = receiving(connection);
+  const { state, calls, newest } = connection;
+  if (state === 'failed') return false;
+  connection.state = 'failed';
+  // The call whose body was being received when the parser gave up.
+  const broken = newest?.request.complete === false ? newest : null;
   const begun = broken?.response.headersSent ?? false;
   broken?.gone.abort();
   if (!socket.writable || socket.bytesRead === 0) {
@@ -72,9 +67,8 @@ function retire(connections: Connections, socket: Socket): boolean {
     return false;
   }
   // Whatever is still open is complete and will be answered; the connection ends behind the last of it.
-  const others = connection.calls.length - (broken !== null && connection.calls.includes(broken) ? 1 : 0);
-  if (others > 0) return false;
-  if (announced || begun) {
+  if (calls.some((call) => call !== broken)) return false;
+  if (state !== 'open' || begun) {
     socket.destroySoon();
     return false;
   }

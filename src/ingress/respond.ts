@@ -8,24 +8,15 @@
  */
 import type { ServerResponse } from 'node:http';
 import type { ResponseEnd, Outcome } from '../call.ts';
-import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { announcesBody } from './body.ts';
 import type { OpenCall } from './connections.ts';
 import { outcomeFraming } from './framing.policy.ts';
 import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
+import type { ServeParts } from './read-call.ts';
 import { isPlainEventStream } from './stream-comments.ts';
 import { discard, limitUnread, pump, type Streamed } from './response-stream.ts';
-
-/** What all responses share. */
-export interface ResponseParts {
-  readonly clock: Clock;
-  /** True while the replica drains: connections end with their response. */
-  readonly draining: () => boolean;
-  /** How long the rest of an unread request body is thrown away before the connection ends, milliseconds. */
-  readonly lingerMs: number;
-}
 
 /** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
 const ownUnreadMs = 300_000;
@@ -33,7 +24,7 @@ const ownUnreadMs = 300_000;
 const bodyUnread = ({ request }: OpenCall): boolean => announcesBody(request) && !request.complete;
 
 /** Adds `Connection: close` where the connection ends with this response. */
-function endLines(call: OpenCall, { draining }: ResponseParts, mustEnd: boolean): string[] {
+function endLines(call: OpenCall, { draining }: ServeParts, mustEnd: boolean): string[] {
   const wanted = mustEnd || draining() || bodyUnread(call);
   return call.connection.endsWith(call, wanted) ? ['Connection', 'close'] : [];
 }
@@ -54,13 +45,16 @@ const responseEnd = ({ response, gone }: OpenCall): Promise<ResponseEnd> =>
  * Throws away what still comes of an unread request body, for a moment. Closing at once would reset the connection
  * under a client that is still sending, and the reset can overtake our response (RFC 9112 §9.6).
  */
-const linger = ({ request, gone, connection }: OpenCall, { clock, lingerMs }: ResponseParts): Promise<void> =>
+const linger = (
+  { request, gone, connection }: OpenCall,
+  { clock, connections, lingerMs }: ServeParts,
+): Promise<void> =>
   new Promise((resolve) => {
     if (gone.aborted) {
       resolve();
       return;
     }
-    connection.lingers();
+    connections.lingers(connection);
     const done = (): void => {
       cancel();
       request.off('end', done);
@@ -88,7 +82,7 @@ const smallBytes = 8 * 1024;
 async function finish(
   call: OpenCall,
   { last, maxUnreadMs = ownUnreadMs }: LastBytes,
-  parts: ResponseParts,
+  parts: ServeParts,
 ): Promise<ResponseEnd> {
   const { response } = call;
   const ended = responseEnd(call);
@@ -116,7 +110,7 @@ function breakOff(response: ServerResponse, framed: boolean): void {
   else end();
 }
 
-async function stream(call: OpenCall, streamed: Streamed, parts: ResponseParts): Promise<ResponseEnd> {
+async function stream(call: OpenCall, streamed: Streamed, parts: ServeParts): Promise<ResponseEnd> {
   const { body, declaredBytes, maxUnreadMs } = streamed;
   const { response } = call;
   // With bytes at hand the head is sent together with them; otherwise it does not wait for them.
@@ -134,7 +128,7 @@ async function stream(call: OpenCall, streamed: Streamed, parts: ResponseParts):
 export async function writeOutcome(
   call: OpenCall,
   outcome: Outcome,
-  parts: ResponseParts,
+  parts: ServeParts,
 ): Promise<ResponseEnd> {
   const { body, maxUnreadMs = ownUnreadMs } = outcome;
   const release = (): void => {
@@ -187,7 +181,7 @@ export async function writeOutcome(
 export async function writeProblem(
   call: OpenCall,
   problem: ProblemResponse,
-  parts: ResponseParts,
+  parts: ServeParts,
   mustEnd = false,
 ): Promise<ResponseEnd> {
   const { request, response, gone } = call;

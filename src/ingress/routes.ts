@@ -9,7 +9,8 @@ import express from 'express';
 import type { Express, NextFunction, Request, Response } from 'express';
 import type { Call, Outcome } from '../call.ts';
 import { openapiOf } from './ports.ts';
-import { refuseRequest, serveCall, type RequestRefusal, type ServeParts } from './serve-call.ts';
+import { ReadCall, type ServeParts } from './read-call.ts';
+import { refuseRequest, serveCall, type RequestRefusal } from './serve-call.ts';
 
 /** The handlers of the routes. */
 export interface RouteHandlers {
@@ -36,11 +37,11 @@ export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServePar
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
   app.enable('case sensitive routing').enable('strict routing');
-  const serve = (form: Call['form'], made: (call: Call) => Promise<Outcome>) => {
-    const service = { ...parts, form, handle: made };
-    // Nothing is returned: the router would hold what it knows of the request until the call has ended.
-    return (_request: Request, response: Response): void => void serveCall(response, service);
-  };
+  // Nothing is returned: the router would hold what it knows of the request until the call has ended.
+  const serve =
+    (form: Call['form'], handled: RouteHandlers['handle']) =>
+    (_request: Request, response: Response): void =>
+      void serveCall(new ReadCall(response, form, parts), handled, parts);
   const json = async (value: Promise<unknown>): Promise<Outcome> =>
     jsonOutcome(Buffer.from(JSON.stringify(await value)));
   app.all('/proxy', serve('proxy', handle));

@@ -8,31 +8,11 @@
  */
 import type { ServerResponse } from 'node:http';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
-import type { Clock, Random } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { RefusalCode } from '../errors.ts';
-import type { BodyBounds } from './body.ts';
 import { OpenCall } from './connections.ts';
-import type { Connections } from './connections.ts';
-import { bugResponse, refusalResponse } from './problem.ts';
-import type { ProblemResponse, RefusedCall } from './problem.ts';
-import { newRequestId, ReadCall } from './read-call.ts';
+import { bugResponse, refusalResponse, type ProblemResponse, type RefusedCall } from './problem.ts';
+import { newRequestId, type ReadCall, type ServeParts } from './read-call.ts';
 import { writeOutcome, writeProblem } from './respond.ts';
-import type { ResponseParts } from './respond.ts';
-
-export interface ServeParts extends ResponseParts {
-  readonly clock: Clock;
-  readonly random: Random;
-  readonly bounds: BodyBounds;
-  readonly connections: Connections;
-  /** A call that was let in has ended. */
-  readonly onLeft: () => void;
-  /** True when the client sent `Expect: 100-continue` and waits for our word. */
-  readonly awaitsContinue: (open: OpenCall) => boolean;
-  readonly onBug: (error: unknown) => void;
-  /** A request was refused and did not become a call. */
-  readonly onRequestRefused: (code: RefusalCode) => void;
-}
 
 /** The refusal of a request that does not become a call: for its form, or because the process is overloaded. */
 export interface RequestRefusal extends Pick<RefusedCall, 'code' | 'details' | 'status' | 'allow'> {
@@ -54,6 +34,7 @@ export async function refuseRequest(
     await writeProblem(open, refusalResponse({ ...why, requestId: open.id }), parts, mustEnd);
   } finally {
     connections.leave(open);
+    connections.ended();
   }
 }
 
@@ -68,31 +49,24 @@ async function writeAndReport(call: ReadCall, outcome: Outcome, parts: ServePart
 }
 
 /** The response to the client of a failed call; a fault of our own is reported. */
-function problemFor(error: unknown, call: ReadCall, parts: ServeParts): ProblemResponse {
-  if (error instanceof Refusal)
-    return refusalResponse({
-      code: error.code,
-      details: error.details,
-      requestId: call.id,
-      known: call.known,
-      rawFields: call.rawFields,
-    });
+function problemFor(error: unknown, { id, known, rawFields }: ReadCall, parts: ServeParts): ProblemResponse {
+  if (error instanceof Refusal) {
+    const { code, details } = error;
+    return refusalResponse({ code, details, requestId: id, known, rawFields });
+  }
   parts.onBug(error);
-  return bugResponse(call.id);
+  return bugResponse(id);
 }
 
-/** How the calls of one route are served. */
-export interface Service extends ServeParts {
-  readonly form: Call['form'];
-  readonly handle: (call: Call) => Promise<Outcome>;
-}
-
-/** Runs one call. Never rejects. */
-export async function serveCall(response: ServerResponse, parts: Service): Promise<void> {
-  const call = new ReadCall(parts.connections.on(response.req.socket), response, parts);
+/** Runs one call through `handle`. Never rejects. */
+export async function serveCall(
+  call: ReadCall,
+  handle: (call: Call) => Promise<Outcome>,
+  parts: ServeParts,
+): Promise<void> {
   parts.connections.open(call);
   try {
-    await writeAndReport(call, await parts.handle(call), parts);
+    await writeAndReport(call, await handle(call), parts);
   } catch (error) {
     // The failure is the client's own leaving, with which a waiting part rejected: there is nobody to answer.
     const left = call.clientGone.aborted && error === call.clientGone.reason;
@@ -102,10 +76,7 @@ export async function serveCall(response: ServerResponse, parts: Service): Promi
         call.response.socket?.destroy();
       });
   } finally {
-    parts.connections.detach(call);
-    call.end(() => {
-      parts.connections.ended();
-      parts.onLeft();
-    });
+    parts.connections.leave(call);
+    call.release();
   }
 }

@@ -17,43 +17,40 @@ class FakeSocket extends EventEmitter {
 function opened(count: number) {
   const connections = new Connections({ maxConnections: 100, maxCallsPerConnection: 3, maxOpenCalls: 100 });
   const socket = new FakeSocket();
-  const kinds: string[] = [];
+  const bounds: (string | null)[] = [];
   const calls: OpenCall[] = [];
   for (let at = 0; at < count; at += 1) {
     const request = { socket: socket as unknown as Socket } as IncomingMessage;
     const made = Object.assign(new EventEmitter(), { writableEnded: false, req: request });
     const response = made as unknown as ServerResponse;
-    const entry = connections.enter(request, response);
-    kinds.push(entry.kind);
-    if (entry.kind === 'ignored') continue;
-    const call = new OpenCall(entry.connection, response, `call ${at}`);
+    const connection = connections.enter(response);
+    if (connection === null) continue;
+    bounds.push(connections.crowded(connection));
+    const call = new OpenCall(connection, response, `call ${at}`);
     connections.open(call);
     calls.push(call);
   }
   const aborted = (): boolean[] => calls.map(({ gone }) => gone.aborted);
-  return { connections, socket, kinds, calls, aborted };
+  return { connections, socket, bounds, calls, aborted };
 }
 
 describe('the calls of one connection', () => {
-  test('are counted once, in any order of leaving, and not below zero', () => {
+  test('leave it in any order', () => {
     const { connections, calls } = opened(3);
     const [a, b, c] = calls as [OpenCall, OpenCall, OpenCall];
-    const counts: number[] = [];
-    for (const call of [b, b, a, c, c, a]) {
-      connections.leave(call);
-      counts.push(connections.openCalls);
-    }
-    expect(counts).toEqual([2, 2, 1, 0, 0, 0]);
+    connections.leave(b);
+    expect(a.connection.calls).toEqual([a, c]);
+    connections.leave(c);
+    connections.leave(a);
     expect(a.connection.calls).toHaveLength(0);
   });
 
   test('over the bound are refused, and there is room again when one has ended', () => {
-    const { connections, kinds, calls, socket } = opened(4);
-    expect(kinds).toEqual(['open', 'open', 'open', 'crowded']);
-    for (const call of calls.slice(2)) connections.leave(call);
-    const request = { socket: socket as unknown as Socket } as IncomingMessage;
-    const response = new EventEmitter() as unknown as ServerResponse;
-    expect(connections.enter(request, response).kind).toBe('open');
+    const { connections, bounds, calls } = opened(4);
+    expect(bounds).toEqual([null, null, null, 'connection_calls']);
+    const [call] = calls as [OpenCall];
+    for (const ended of calls.slice(2)) connections.leave(ended);
+    expect(connections.crowded(call.connection)).toBeNull();
   });
 
   test.each(['end', 'close'])('are all aborted at its %s, also when each ends at once', (event) => {
@@ -61,7 +58,7 @@ describe('the calls of one connection', () => {
     for (const call of calls) call.gone.addEventListener('abort', () => connections.leave(call));
     socket.emit(event);
     expect(aborted()).toEqual([true, true, true]);
-    expect(connections.openCalls).toBe(0);
+    expect(calls[0]?.connection.calls).toHaveLength(0);
   });
 
   test('with a whole response are not aborted when the client half-closes', () => {

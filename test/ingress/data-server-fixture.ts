@@ -79,6 +79,9 @@ export async function startDataServer(
     credentialFields: () => new Set(['authorization', 'x-api-key']),
     onBug: (error) => bugs.push(error),
     onRequestRefused: (code) => requestRefusals.push(code),
+    onOverload: () => {},
+    onShedding: () => {},
+    load: null,
     lingerMs: 30,
     ...more,
   });

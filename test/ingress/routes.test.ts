@@ -183,8 +183,10 @@ describe('the response to a call', () => {
 
   test('states what is known so far when it is a refusal', async () => {
     const { data, bugs } = await startDataServer((call) => {
-      call.report({ rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 } });
-      call.report({ record: { waitedMs: 5, attempts: 0, absorbed: 0, held: [] } });
+      call.report({
+        rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 },
+        record: { waitedMs: 5, attempts: 0, absorbed: 0, held: [] },
+      });
       throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
     });
     const response = await request(data.server).get('/proxy?target=x');

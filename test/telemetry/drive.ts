@@ -59,6 +59,7 @@ export function callAt(clock: Clock, given: Partial<Call> = {}): Call {
     clientGone: new AbortController().signal,
     readBody: () =>
       Promise.resolve({ bytes: Buffer.from('canary-body'), replayable: true, completeAt: null }),
+    authenticated: () => {},
     report: () => {},
     retain: () => () => {},
     ...given,

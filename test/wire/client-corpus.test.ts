@@ -70,6 +70,10 @@ beforeAll(async () => {
     },
     activity: () => Promise.resolve({}),
     credentialFields: () => new Set(['authorization']),
+    onRequestRefused: () => {},
+    onOverload: () => {},
+    onShedding: () => {},
+    load: null,
     onBug: (bug) => bugs.push(bug),
     lingerMs: 10,
   });
