@@ -30,6 +30,8 @@ const jsonOutcome = (json: Buffer): Outcome => ({
   onEnd: () => {},
 });
 
+const noNext = (): void => {};
+
 const noSuchRoute =
   'The routes are /proxy?target=<absolute URL, percent-encoded>, /via/{upstream}/{path}, GET /activity and GET /openapi.json.';
 
@@ -37,11 +39,13 @@ export function buildRoutes({ handle, activity }: RouteHandlers, parts: ServePar
   const app = express();
   app.disable('x-powered-by').disable('etag').set('query parser', false);
   app.enable('case sensitive routing').enable('strict routing');
-  // Nothing is returned: the router would hold what it knows of the request until the call has ended.
   const serve =
     (form: Call['form'], handled: RouteHandlers['handle']) =>
-    (_request: Request, response: Response): void =>
+    (request: Request, response: Response): void => {
+      // A call may be held for long: what the router knows of its request is let go, and no promise is returned to it.
+      request.next = noNext;
       void serveCall(new ReadCall(response, form, parts), handled, parts);
+    };
   const json = async (value: Promise<unknown>): Promise<Outcome> =>
     jsonOutcome(Buffer.from(JSON.stringify(await value)));
   app.all('/proxy', serve('proxy', handle));

@@ -7,7 +7,7 @@
  * credential that it entered with; no call is sent with a credential that is known to have ended.
  */
 import type { Feedback, InjectedField } from '../call.ts';
-import type { Settings } from '../config/settings.ts';
+import type { Settings, UpstreamCredential } from '../config/settings.ts';
 import type { Credentials, CredentialUse, CredentialState } from '../credentials/credentials.ts';
 import { credentialFaultWords, Refusal, type CredentialFault } from '../errors.ts';
 import type { Prepared } from './prepare.ts';
@@ -15,27 +15,37 @@ import type { Prepared } from './prepare.ts';
 /** How long a lane pauses before it asks for its credential again, milliseconds: `min` at first, doubled each time up to `max`. */
 const pauseMs = { min: 20, max: 500 };
 
-/** What a granted call may do. `field` is `null` when the client brings its own credential. */
+/** What a granted call may do. */
 export type Readiness =
-  | { readonly kind: 'ready'; readonly field: InjectedField | null }
+  | { readonly kind: 'ready'; readonly field: InjectedField }
   | { readonly kind: 'pause'; readonly sleepMs: number };
 
 type Unavailable = Extract<CredentialState, { kind: 'unavailable' }>;
 
+interface CallCredentialParts {
+  readonly credentials: Credentials;
+  readonly settings: () => Settings;
+}
+
 export class CallCredential {
-  readonly #credentials: Credentials;
-  readonly #settings: () => Settings;
+  readonly #parts: CallCredentialParts;
   readonly #call: Pick<Prepared, 'caller' | 'route'>;
+  /** The one with which the call entered. */
+  readonly #entered: UpstreamCredential;
   /** What the last sending carried. */
   #sent: (CredentialUse & { readonly version: number }) | null = null;
   #wasRefused = false;
   #missing: Unavailable | null = null;
   #pauses = 0;
 
-  constructor(credentials: Credentials, settings: () => Settings, call: Pick<Prepared, 'caller' | 'route'>) {
-    this.#credentials = credentials;
-    this.#settings = settings;
+  constructor(
+    parts: CallCredentialParts,
+    call: Pick<Prepared, 'caller' | 'route'>,
+    entered: UpstreamCredential,
+  ) {
+    this.#parts = parts;
     this.#call = call;
+    this.#entered = entered;
   }
 
   /**
@@ -45,8 +55,7 @@ export class CallCredential {
    */
   ready(remainingMs: number): Readiness {
     const use = this.#use();
-    if (use === null) return { kind: 'ready', field: null };
-    const state = this.#credentials.now(use);
+    const state = this.#parts.credentials.now(use);
     if (state.kind === 'usable') {
       this.#sent = { ...use, version: state.version };
       this.#missing = null;
@@ -66,9 +75,9 @@ export class CallCredential {
     const { version } = this.#sent;
     if (refusesCredential) {
       this.#wasRefused = true;
-      return this.#credentials.refused(this.#sent, version);
+      return this.#parts.credentials.refused(this.#sent, version);
     }
-    if (this.#wasRefused) this.#credentials.accepted(this.#sent, version);
+    if (this.#wasRefused) this.#parts.credentials.accepted(this.#sent, version);
     return false;
   }
 
@@ -80,15 +89,14 @@ export class CallCredential {
   }
 
   /** The credential that is configured now, where it still stands for the quota that the call waited for. */
-  #use(): CredentialUse | null {
+  #use(): CredentialUse {
     const { caller, route } = this.#call;
-    if (route.credential === null) return null;
-    const { upstreams, workspaces } = this.#settings();
+    const { upstreams, workspaces } = this.#parts.settings();
     const upstream = upstreams.get(route.upstream.name) ?? route.upstream;
     const own = workspaces.get(caller.workspace.id)?.credentials.get(upstream.name);
     const configured = own ?? upstream.credential;
-    const isSame = configured?.quota === route.credential.quota;
-    return { credential: isSame ? configured : route.credential, upstream };
+    const isSame = configured?.quota === this.#entered.quota;
+    return { credential: isSame ? configured : this.#entered, upstream };
   }
 }
 

@@ -44,19 +44,23 @@ export interface Permission {
   readonly credential: InjectedField | null;
 }
 
+const broughtByClient = { kind: 'ready', field: null } as const;
+
 /** While an upstream is paused, each lane with waiting calls is granted one this often. Milliseconds. */
 const askAgainMs = 1_000;
 
 export class SendChecks {
   readonly #parts: SendChecksParts;
   readonly #request: AdmissionRequest;
-  readonly #credential: CallCredential;
+  /** `null`: the client brings its own. */
+  readonly #credential: CallCredential | null;
   #probe: Probe | null = null;
 
   constructor(parts: SendChecksParts, prepared: Prepared) {
     this.#parts = parts;
     this.#request = prepared.request;
-    this.#credential = new CallCredential(parts.credentials, parts.settings, prepared);
+    const { credential } = prepared.route;
+    this.#credential = credential === null ? null : new CallCredential(parts, prepared, credential);
   }
 
   /** Before the call enters its lane. @throws Refusal where it cannot be sent within its wait */
@@ -65,7 +69,7 @@ export class SendChecks {
     const { subject, admission, maxWaitMs } = this.#request;
     const refusal = breakers.openBreakerRefusal(subject);
     if (refusal !== null) throw refusal;
-    this.#credential.ready(maxWaitMs);
+    this.#credential?.ready(maxWaitMs);
     if (pauses.isQuiet) return;
     await pauses.used(subject.upstream, admission.bucket);
     const pausedMs = pauses.pausedMs(subject.upstream);
@@ -79,7 +83,7 @@ export class SendChecks {
   async permit(lease: Lease, ticket: Ticket): Promise<Permission | null> {
     const { breakers, telemetry } = this.#parts;
     try {
-      const readiness = this.#credential.ready(ticket.remainingMs());
+      const readiness = this.#credential?.ready(ticket.remainingMs()) ?? broughtByClient;
       if (readiness.kind === 'pause') return returned(lease, readiness.sleepMs);
       const pausedMs = this.#pausedMs(ticket);
       if (pausedMs > 0) return returned(lease, Math.min(pausedMs, askAgainMs));
@@ -101,12 +105,13 @@ export class SendChecks {
   async learn(result: AttemptResult): Promise<boolean> {
     // A probe lasts until an attempt of its call shows whether the upstream still refuses.
     if (observationOf(result).kind !== 'silent') this.#observe(result);
-    return result.kind === 'answered' && this.#credential.isRenewedAfter(result.feedback);
+    if (result.kind !== 'answered' || this.#credential === null) return false;
+    return this.#credential.isRenewedAfter(result.feedback);
   }
 
   /** The true reason of a call's failure. */
   reasonOf(failure: unknown): unknown {
-    return this.#credential.reasonOf(failure);
+    return this.#credential === null ? failure : this.#credential.reasonOf(failure);
   }
 
   /** The call has ended: a probe that has shown nothing is given up. */

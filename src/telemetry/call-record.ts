@@ -19,7 +19,7 @@ import type { Metrics, WorkspaceLabels } from './metrics.ts';
 import type { CallSpans, Tracing } from './spans.ts';
 
 /** The record of a call as the stages see it. */
-export type CallRecord = Pick<RunningCallRecord, keyof RunningCallRecord>;
+export type CallRecord = Omit<RunningCallRecord, 'upstream' | 'receivedAt' | 'isWaiting'>;
 
 /** Where all calls are reported. */
 export interface CallReporters {
@@ -42,21 +42,21 @@ const maxIds = 32;
 const heldMsOf = (held: readonly HeldTime[]): Readonly<Record<string, number>> | undefined =>
   held.length === 0 ? undefined : Object.fromEntries(held.map(({ cause, ms }) => [cause, tenth(ms)]));
 
+const none: readonly HeldTime[] = [];
+
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
-export class RunningCallRecord {
+export class RunningCallRecord implements LiveCall {
   /** Whose call it is; set when its API key has named a workspace. Shown under its label only. */
   workspaceId: string | null = null;
   /** What held a call that ends without an admission record of its own (`CallEnd`), as there. */
-  held: readonly HeldTime[] = [];
+  held: readonly HeldTime[] = none;
   /** `null` = nobody records the call. */
   recording: CallInRecording | null = null;
   readonly #to: CallReporters;
   readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
   #lane: LaneKey | null = null;
-  /** As it is counted while it waits or is in flight; `null` while its workspace or upstream is not known. */
-  #live: LiveCall | null = null;
   /** They begin when it is known whose call it is, because that decides whether the call is traced. */
   #spans: CallSpans | null = null;
   #isOver = false;
@@ -76,13 +76,27 @@ export class RunningCallRecord {
   #absorbed = 0;
   /** The id that the upstream gave the attempt in flight, where that was throttled. */
   #throttledId: string | null = null;
-  readonly #absorbedIds: string[] = [];
+  /** Of the first of them. */
+  #absorbedIds: readonly string[] | undefined;
   #reason: FailureReason | null = null;
 
   constructor(call: Call, reporters: CallReporters) {
     this.#to = reporters;
     this.#call = call;
     this.#routedAt = call.receivedAt;
+  }
+
+  /** Name of its upstream, once that is known. */
+  get upstream(): string {
+    return this.#upstream?.name ?? noneLabel;
+  }
+
+  get receivedAt(): number {
+    return this.#call.receivedAt;
+  }
+
+  get isWaiting(): boolean {
+    return this.#queuedAt !== null;
   }
 
   /** 32 hex digits; `null` when the call is not traced. */
@@ -96,9 +110,6 @@ export class RunningCallRecord {
       this.#routedAt = this.#now();
       this.#upstream = upstream;
       this.#to.metrics.beginUpstream(upstream.name);
-      const { workspaceId } = this;
-      if (workspaceId === null) return;
-      this.#live = { workspaceId, upstream: upstream.name, receivedAt: this.#call.receivedAt };
     });
   }
 
@@ -117,7 +128,7 @@ export class RunningCallRecord {
     this.#guard(() => {
       if (this.#isOver || this.#queuedAt !== null) return;
       this.#queuedAt = this.#now();
-      if (this.#live !== null) this.#to.live.waits(this.#live);
+      this.#to.live.calls.add(this);
       this.#spans?.waiting();
     });
   }
@@ -131,7 +142,7 @@ export class RunningCallRecord {
       if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
       this.#sentAt = this.#now();
       this.recording?.sent(this.#sentAt);
-      if (this.#live !== null) this.#to.live.sent(this.#live);
+      this.#to.live.calls.add(this);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
@@ -159,9 +170,8 @@ export class RunningCallRecord {
     this.#guard(() => {
       this.#attemptEnded();
       this.#absorbed += 1;
-      if (this.#throttledId !== null && this.#absorbedIds.length < maxIds) {
-        this.#absorbedIds.push(this.#throttledId);
-      }
+      const ids = this.#absorbedIds ?? [];
+      if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.instruments.absorbed.inc(this.#by());
       this.#tell((sink, workspaceId, upstream) => sink.absorbed(workspaceId, upstream));
     });
@@ -176,7 +186,7 @@ export class RunningCallRecord {
       this.#headArrived();
       if (reason !== null) {
         this.#reason = reason;
-        this.#to.metrics.instruments.failures.inc({ upstream: this.#upstreamName, reason });
+        this.#to.metrics.instruments.failures.inc({ upstream: this.upstream, reason });
       }
       this.#spans?.attemptFailed(error, reason);
       this.#attemptEnded();
@@ -238,7 +248,7 @@ export class RunningCallRecord {
       heldMs: heldMsOf(held),
       attempts,
       absorbed,
-      absorbedIds: this.#absorbedIds.length === 0 ? undefined : this.#absorbedIds,
+      absorbedIds: this.#absorbedIds,
       upstreamMs: tenth(this.#upstreamMs),
       overheadMs: tenth(overheadMs),
       durationMs: tenth(durationMs),
@@ -277,7 +287,7 @@ export class RunningCallRecord {
     const ms = this.#headAt - this.#sentAt;
     this.#sentAt = null;
     this.#upstreamMs += ms;
-    const labels = { upstream: this.#upstreamName };
+    const labels = { upstream: this.upstream };
     this.#to.metrics.instruments.upstreamTime.observe({ labels, value: ms / 1000, ...this.#exemplar() });
   }
 
@@ -285,23 +295,19 @@ export class RunningCallRecord {
     if (this.#queuedAt === null) return;
     this.#heldMs += this.#now() - this.#queuedAt;
     this.#queuedAt = null;
-    if (this.#live !== null) this.#to.live.left(this.#live);
+    this.#to.live.calls.delete(this);
     this.#spans?.waitEnded();
   }
 
   /** The attempt in flight has ended, if there was one. */
   #attemptEnded(): void {
-    if (this.#live !== null) this.#to.live.left(this.#live);
+    this.#to.live.calls.delete(this);
     this.#spans?.attemptEnded();
-  }
-
-  get #upstreamName(): string {
-    return this.#upstream?.name ?? noneLabel;
   }
 
   /** Labels of the counters that name a workspace; their series have begun. */
   #by(): WorkspaceLabels {
-    const by = { workspace: this.#label(), upstream: this.#upstreamName };
+    const by = { workspace: this.#label(), upstream: this.upstream };
     this.#to.metrics.beginWorkspace(by);
     return by;
   }
@@ -317,8 +323,8 @@ export class RunningCallRecord {
 
   /** Listeners hear only of calls whose workspace and upstream are known. */
   #tell(tell: (sink: FactSink, workspaceId: string, upstream: string) => void): void {
-    if (this.#live === null) return;
-    for (const sink of this.#to.sinks) tell(sink, this.#live.workspaceId, this.#live.upstream);
+    if (this.workspaceId === null || this.#upstream === null) return;
+    for (const sink of this.#to.sinks) tell(sink, this.workspaceId, this.#upstream.name);
   }
 
   #now(): number {

@@ -5,12 +5,15 @@ import type { MeterName } from '../call.ts';
 import type { Settings, UpstreamKind, UpstreamSettings } from '../config/settings.ts';
 import type { LivePressure } from './events.ts';
 
-/** A call as it is counted; no more is kept of it here. Ids stay in memory. */
+/** A call as it is counted. Ids stay in memory. */
 export interface LiveCall {
-  readonly workspaceId: string;
+  /** `null` while it is not known. */
+  readonly workspaceId: string | null;
   readonly upstream: string;
   /** Monotonic milliseconds. */
   readonly receivedAt: number;
+  /** False while it is in flight. */
+  readonly isWaiting: boolean;
 }
 
 /** How many calls of one workspace wait and are in flight on one upstream, this replica. */
@@ -21,11 +24,6 @@ export interface LiveLane {
   readonly inFlight: number;
 }
 
-interface LaneOfCalls {
-  readonly waiting: Set<LiveCall>;
-  readonly inFlight: Set<LiveCall>;
-}
-
 const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
   'language-model': ['requests', 'tokens', 'requests_day', 'tokens_day'],
   commerce: ['requests', 'cost'],
@@ -33,8 +31,8 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
 };
 
 export class Live {
-  /** By upstream, then workspace; a lane without calls is not kept. */
-  readonly #lanes = new Map<string, Map<string, LaneOfCalls>>();
+  /** Those that wait or are in flight. They are counted when somebody looks. */
+  readonly calls = new Set<LiveCall>();
   #shown: readonly UpstreamSettings[] = [];
 
   /** Upstreams whose pressure is shown from now on; calls on others go on. */
@@ -42,52 +40,31 @@ export class Live {
     this.#shown = [...upstreams.values()];
   }
 
-  waits(call: LiveCall): void {
-    this.#laneOf(call).waiting.add(call);
-  }
-
-  sent(call: LiveCall): void {
-    const lane = this.#laneOf(call);
-    lane.waiting.delete(call);
-    lane.inFlight.add(call);
-  }
-
-  /** The call neither waits nor is in flight, whatever it was before. */
-  left(call: LiveCall): void {
-    const own = this.#lanes.get(call.upstream);
-    const lane = own?.get(call.workspaceId);
-    if (own === undefined || lane === undefined) return;
-    lane.waiting.delete(call);
-    lane.inFlight.delete(call);
-    if (lane.waiting.size + lane.inFlight.size === 0) own.delete(call.workspaceId);
-  }
-
   /** The lanes that have calls now. */
-  *lanes(): Iterable<LiveLane> {
-    for (const [upstream, own] of this.#lanes)
-      for (const [workspaceId, { waiting, inFlight }] of own)
-        yield { workspaceId, upstream, waiting: waiting.size, inFlight: inFlight.size };
+  lanes(): Iterable<LiveLane> {
+    const lanes = new Map<string, { -readonly [Key in keyof LiveLane]: LiveLane[Key] }>();
+    for (const { workspaceId, upstream, isWaiting } of this.calls) {
+      if (workspaceId === null) continue;
+      const name = `${upstream} ${workspaceId}`;
+      let lane = lanes.get(name);
+      if (lane === undefined) lanes.set(name, (lane = { workspaceId, upstream, waiting: 0, inFlight: 0 }));
+      lane[isWaiting ? 'waiting' : 'inFlight'] += 1;
+    }
+    return lanes.values();
   }
 
   /** Pressure of each shown upstream. */
   read(now: number): readonly LivePressure[] {
-    return this.#shown.map(({ name, kind }) => {
-      const pressure = { upstream: name, dimensions: dimensionsOfKind[kind], waiting: 0, inFlight: 0 };
-      let oldest = now;
-      for (const { waiting, inFlight } of this.#lanes.get(name)?.values() ?? []) {
-        pressure.waiting += waiting.size;
-        pressure.inFlight += inFlight.size;
-        for (const { receivedAt } of waiting) oldest = Math.min(oldest, receivedAt);
-      }
-      return { ...pressure, oldestMs: now - oldest };
+    const shown = this.#shown.map(({ name, kind }) => {
+      return { upstream: name, dimensions: dimensionsOfKind[kind], waiting: 0, oldestMs: 0, inFlight: 0 };
     });
-  }
-
-  #laneOf({ upstream, workspaceId }: LiveCall): LaneOfCalls {
-    let own = this.#lanes.get(upstream);
-    if (own === undefined) this.#lanes.set(upstream, (own = new Map<string, LaneOfCalls>()));
-    let lane = own.get(workspaceId);
-    if (lane === undefined) own.set(workspaceId, (lane = { waiting: new Set(), inFlight: new Set() }));
-    return lane;
+    const byName = new Map(shown.map((pressure) => [pressure.upstream, pressure]));
+    for (const { upstream, receivedAt, isWaiting } of this.calls) {
+      const pressure = byName.get(upstream);
+      if (pressure === undefined) continue;
+      pressure[isWaiting ? 'waiting' : 'inFlight'] += 1;
+      if (isWaiting) pressure.oldestMs = Math.max(pressure.oldestMs, now - receivedAt);
+    }
+    return shown;
   }
 }
