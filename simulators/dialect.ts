@@ -145,12 +145,19 @@ function separate(part: string, { request, path, body }: Exchange): string {
   const { authorization = '', host = '' } = request.headers;
   if (part === 'credential') return authorization;
   if (part === 'host') return host;
+  if (part === 'method') return request.method ?? '';
   const [kind = ''] = part.split(':', 1);
   const value = part.slice(kind.length + 1);
   if (kind === 'header') return String(request.headers[value] ?? '');
+  // The simulator names no quota.
+  if (kind === 'answer') return '';
+  if (kind === 'form') return new URLSearchParams(body.toString('utf8')).get(value) ?? '';
   if (kind === 'body') return textOf(objectOf(parseJson(body.toString('utf8')))?.[value.slice(1)]) ?? '';
-  const pattern = new RegExp(
-    `^${value.replaceAll(/[.*+?^$()|[\]\\]/g, '\\$&').replaceAll(/\{\\\*\}/g, '[^/]+')}(?=/|$)`,
+  const wanted = value.split('/');
+  const given = path.split('/').slice(0, wanted.length);
+  const isAny = (segment: string | undefined): boolean => segment === '{*}' || segment === '{}';
+  const isSame = wanted.every((segment, at) =>
+    isAny(segment) ? (given[at] ?? '') !== '' : given[at] === segment,
   );
-  return pattern.exec(path)?.[0] ?? '';
+  return isSame ? given.map((segment, at) => (wanted[at] === '{}' ? '{}' : segment)).join('/') : '';
 }

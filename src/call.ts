@@ -174,6 +174,8 @@ export interface QuotaScope {
   readonly family?: string;
   /** App whose tokens share the bucket of a shop. */
   readonly app?: string;
+  /** The quota's own name. */
+  readonly name?: string;
 }
 
 /** Whom a refusal concerns: its call alone, the calls of its bucket, or all calls with its upstream credential. */

@@ -149,7 +149,8 @@ const conditions = <Condition extends z.ZodType>(one: Condition, description: st
 /** A word of `bucketBy`. */
 const bucketPart = readText((written) => {
   const value = readSeparator(written);
-  const fix = 'write credential, host, "path:/v1/{*}", "header:x-org" or "body:/model"';
+  const fix =
+    'write credential, host, method, "path:/v1/{*}", "header:x-org", "form:channel", "body:/model" or "answer:x-ratelimit-resource"';
   return value === null ? { reason: 'tells no quotas apart', fix } : { value };
 });
 
@@ -201,7 +202,7 @@ const dialectShape = {
     .min(1)
     .optional()
     .describe(
-      'What tells quotas apart: credential, host, "path:/v1/{*}", "header:x-org", "body:/model". Default: [credential].',
+      'What tells quotas apart: credential, host, method, "path:/v1/{*}/{}" ({*}: a segment that does, {}: one that does not), "header:x-org", "form:channel", "body:/model", "answer:x-ratelimit-resource" (a field in which responses name the quota). Default: [credential].',
     ),
   maxInFlight: count.optional().describe('Calls in flight per workspace and bucket. Default: any number.'),
   waitIn: z
@@ -229,7 +230,12 @@ function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleConte
     const fix = 'keep the three that hold calls most, and one of a day';
     refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
   }
-  if (bucketBy !== undefined) checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
+  if (bucketBy === undefined) return;
+  checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
+  if (bucketBy.filter((one) => typeof one === 'object' && one.kind === 'answer').length > 1) {
+    const fix = 'keep the one that has another value for each quota';
+    refuse(context, { reason: 'has several fields of responses', fix }, ['bucketBy']);
+  }
 }
 
 const parts = section({
@@ -310,6 +316,7 @@ export function buildDialect(speaks: string | SpeaksParts) {
   const parts = partsOf(speaks);
   const { throttledBy = [], permanentBy = [], waitIn = [], bucketBy = null } = parts;
   const expiredBy: readonly ResponseCondition[] = parts.expiredBy ?? [unauthorized];
+  const separators = (bucketBy ?? []).filter((one) => typeof one === 'object');
   const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
   const reading = [
     ...throttledBy.filter(({ body }) => isWaitInBody || body.length > 0),
@@ -324,7 +331,9 @@ export function buildDialect(speaks: string | SpeaksParts) {
       throttledBy,
       permanentBy,
       expiredBy,
-      separators: (bucketBy ?? []).filter((one) => typeof one === 'object'),
+      separators: separators.filter((one) => one.kind !== 'answer'),
+      /** Field of responses that names the quota of their call; `null` = they do not. */
+      namedIn: separators.find((one) => one.kind === 'answer')?.name ?? null,
       penaltyMs: parts.penaltySeconds === undefined ? null : parts.penaltySeconds * 1000,
       /** Places beside the usual ones; they go before those. */
       waitIn,
@@ -373,17 +382,27 @@ function metersFor(lengths: readonly number[]): WindowMeter[] {
 
 /** The part of a call that distinguishes its quota from others of the upstream. */
 export type Separator =
-  /** The path up to these segments; `null` = any one. */
-  | { readonly kind: 'path'; readonly segments: readonly (string | null)[] }
+  | { readonly kind: 'method' }
+  /** The path up to these segments; `{*}` = any one, `{}` = any one that does not separate. */
+  | { readonly kind: 'path'; readonly segments: readonly string[] }
   | { readonly kind: 'header'; readonly name: string }
+  /** A text field of a form. */
+  | { readonly kind: 'form'; readonly name: string }
   /** A JSON Pointer (RFC 6901), unescaped. */
   | { readonly kind: 'body'; readonly pointer: readonly string[] };
 
 const headerName = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$/;
 
-/** Reads one word of `bucketBy`: `credential`, `host`, `path:/v1/{*}`, `header:x-org`, `body:/model`; `null`: none of the forms. */
-function readSeparator(text: string): Separator | 'credential' | 'host' | null {
+/** A field of responses in which they name the quota that their call counted against. */
+interface NamingField {
+  readonly kind: 'answer';
+  readonly name: string;
+}
+
+/** Reads one word of `bucketBy`; `null`: none of the forms. */
+function readSeparator(text: string): Separator | NamingField | 'credential' | 'host' | null {
   if (text === 'credential' || text === 'host') return text;
+  if (text === 'method') return { kind: 'method' };
   const colon = text.indexOf(':');
   const value = text.slice(colon + 1);
   switch (text.slice(0, Math.max(0, colon))) {
@@ -391,6 +410,10 @@ function readSeparator(text: string): Separator | 'credential' | 'host' | null {
       return pathSeparator(value);
     case 'header':
       return headerName.test(value) ? { kind: 'header', name: value.toLowerCase() } : null;
+    case 'answer':
+      return headerName.test(value) ? { kind: 'answer', name: value.toLowerCase() } : null;
+    case 'form':
+      return /^[^\s&=]{1,100}$/.test(value) ? { kind: 'form', name: value } : null;
     case 'body':
       return bodySeparator(value);
     default:
@@ -401,8 +424,9 @@ function readSeparator(text: string): Separator | 'credential' | 'host' | null {
 function pathSeparator(pattern: string): Separator | null {
   if (!/^\/[^\s?#]+$/.test(pattern) || pattern.length > 256) return null;
   const segments = pattern.slice(1).split('/');
-  if (segments.some((segment) => segment === '' || (/[{}]/.test(segment) && segment !== '{*}'))) return null;
-  return { kind: 'path', segments: segments.map((segment) => (segment === '{*}' ? null : segment)) };
+  if (segments.some((segment) => segment === '' || /[{}]/.test(segment.replace(/^\{\*?\}$/, ''))))
+    return null;
+  return { kind: 'path', segments };
 }
 
 function bodySeparator(text: string): Separator | null {

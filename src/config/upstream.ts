@@ -245,7 +245,7 @@ export function settleUpstream(
 /** `bucketBy` of the upstream replaces that of a preset, with everything that distinguishes its quotas. */
 function dialectBeside(bucketBy: UpstreamInput['bucketBy'], spoken: BuiltDialect | null): Dialect | null {
   if (spoken === null || bucketBy === undefined) return spoken?.dialect ?? null;
-  return { ...spoken.dialect, separators: [] };
+  return { ...spoken.dialect, separators: [], namedIn: null };
 }
 
 function settleLimits(written: UpstreamInput, server: ServerInput, spoken: BuiltDialect | null) {

@@ -2,12 +2,11 @@
  * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run twice. The body is
  * parsed at most once, never changed, never required to be valid; a call we do not understand costs one request.
  */
-import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib';
 import { Kind, parse, type OperationDefinitionNode, type SelectionNode } from 'graphql';
 import type { UpstreamKind } from '../call.ts';
-import { valuesOf } from '../field-lines.policy.ts';
 import { isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
-import { describeModelCall, maxParsedBody, type ModelCall } from './model-call.policy.ts';
+import { describeModelCall, type ModelCall } from './model-call.policy.ts';
+import { decodedBody, maxParsedBody } from './request-body.policy.ts';
 
 /** A call's request as far as it can be judged. */
 export interface CallRequest {
@@ -70,32 +69,12 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
   };
   if (kind === 'commerce') return describeCommerce(plain, request);
   if (kind === 'generic' || method !== 'POST') return plain;
-  const { countsTokens, ...asked } = describeModelCall(request.path, contentType, decodedBody(request));
+  const { countsTokens, ...asked } = describeModelCall(
+    request.path,
+    contentType,
+    decodedBody(request.rawFields, request.body),
+  );
   return { ...plain, ...asked, safe: countsTokens, idempotent: countsTokens };
-}
-
-/** A compressed body that decodes to more bytes is not read: that takes the process some 10 ms. */
-const maxDecodedBody = 4_194_304;
-const decoders: Readonly<
-  Record<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>
-> = {
-  gzip: gunzipSync,
-  'x-gzip': gunzipSync,
-  deflate: inflateSync,
-  br: brotliDecompressSync,
-  zstd: zstdDecompressSync,
-};
-
-/** The body without its content coding; as it was sent where that is another one, or the body is damaged or too long. */
-function decodedBody({ rawFields, body }: CallRequest): Buffer {
-  const coding = valuesOf(rawFields, 'content-encoding').join().trim().toLowerCase();
-  const decode = Object.hasOwn(decoders, coding) ? decoders[coding] : undefined;
-  if (decode === undefined) return body;
-  try {
-    return decode(body, { maxOutputLength: maxDecodedBody });
-  } catch {
-    return body; // the upstream will say what is wrong with it
-  }
 }
 
 function pathOf(path: string): string {

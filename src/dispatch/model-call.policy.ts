@@ -9,6 +9,7 @@
 import type { Costs } from '../call.ts';
 import { wordsOf } from '../words.policy.ts';
 import { countAt, isRecord, parseJson, recordAt, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import { formFields, maxParsedBody } from './request-body.policy.ts';
 import type { TokenGuess } from './token-estimate.policy.ts';
 
 /** What such a call is, as far as its bytes show it. */
@@ -31,11 +32,6 @@ export interface ModelCall {
   readonly countsTokens: boolean;
 }
 
-/**
- * Longer bodies (bytes) are not parsed but judged by their size: a megabyte of brackets takes the parser up to 0.1 s, in
- * which every other call stands still, and it may be sent again and again before any limit is asked.
- */
-export const maxParsedBody = 1_048_576;
 const maxModel = 256;
 const oneRequest: Costs = { requests: 1 };
 
@@ -67,10 +63,7 @@ interface Asked {
 }
 
 function readBody(asked: Asked, contentType: string | null, body: Buffer): Partial<ModelCall> {
-  const boundary = /^multipart\/form-data\b.*?;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))/i.exec(
-    contentType ?? '',
-  );
-  if (boundary !== null) return readForm(asked, formFields(body, boundary[1] ?? boundary[2] ?? ''));
+  if (/^multipart\//i.test(contentType ?? '')) return readForm(asked, formFields(contentType, body));
   if (!isJson(contentType) && !looksLikeJson(body)) return {};
   if (body.length > maxParsedBody) return readLarge(asked, body);
   const parsed = parseJson(body.toString('utf8').replace(/^\uFEFF/, ''), maxParsedBody);
@@ -403,37 +396,4 @@ export function modelClass(model: string): string {
 export function tierOf(body: JsonRecord): string {
   if (stringAt(body, 'speed') === 'fast') return 'fast';
   return stringAt(body, 'service_tier') === 'flex' ? 'flex' : '';
-}
-
-// Forms
-
-const maxParts = 64;
-const maxPartHead = 1_024;
-const maxPartValue = 65_536;
-
-/** Values of a form's text fields (RFC 7578) by name, the first of each; files are skipped. A malformed form yields fewer. */
-function formFields(body: Buffer, boundary: string): ReadonlyMap<string, string> {
-  const fields = new Map<string, string>();
-  const delimiter = `--${boundary}`;
-  let at = body.indexOf(delimiter);
-  for (let part = 0; part < maxParts && at >= 0; part++) {
-    const start = at + delimiter.length;
-    const next = body.indexOf(`\r\n${delimiter}`, start);
-    if (next < 0) break;
-    const [head = '', value] = splitPart(body, start, next);
-    const [, quoted, name = quoted] = /\bname=(?:"([^"]{1,100})"|([^\s;"]{1,100}))/i.exec(head) ?? [];
-    const isFile = /;\s*filename\*?=/i.test(head);
-    if (name !== undefined && value !== undefined && !isFile && !fields.has(name)) fields.set(name, value);
-    at = next + 2;
-  }
-  return fields;
-}
-
-/** Head and value of a part; nothing of one that has no end of its head or is too long. */
-function splitPart(body: Buffer, start: number, end: number): readonly string[] {
-  const head = body.toString('latin1', start, Math.min(end, start + maxPartHead));
-  const headEnd = head.indexOf('\r\n\r\n');
-  const from = start + headEnd + 4;
-  if (headEnd < 0 || end - from > maxPartValue) return [];
-  return [head.slice(0, headEnd), body.toString('utf8', from, end)];
 }

@@ -24,7 +24,7 @@ import type { Egress, Runtime } from '../runtime.ts';
 import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
-import { separatorsOf } from './separators.policy.ts';
+import { callFormOf, separatorsOf } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
@@ -68,7 +68,7 @@ export interface PrepareParts {
   readonly clock: Pick<Clock, 'monotonic'>;
   readonly estimates: TokenEstimates;
   readonly responseTimes: ResponseTimes;
-  readonly quotas: Pick<JoinedQuotas, 'bucketOf'>;
+  readonly quotas: Pick<JoinedQuotas, 'bucketOf' | 'nameOf'>;
   readonly chosenBuckets: ChosenBuckets;
 }
 
@@ -106,14 +106,21 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
   const quota = route.credential?.quota ?? brought ?? accountOfWorkspace(workspace.id);
   const model = description.model === null ? null : modelClass(description.model);
-  const separate = separatorsOf(upstream.dialect?.separators ?? [], {
+  const separated = {
+    method: call.method,
     pathAndQuery: route.pathAndQuery,
+    contentType: fields.get('content-type') ?? null,
     rawFields: call.rawFields,
     body: body.bytes,
-  });
+  };
+  const separate = separatorsOf(upstream.dialect?.separators ?? [], separated);
+  const isNamed = (upstream.dialect?.namedIn ?? null) !== null;
+  const form = isNamed ? callFormOf(separated) : null;
+  const quotaName = form === null ? null : quotas.nameOf(upstream.name, form);
   // Models that a client invents for an account of its own open windows of nobody else's.
   const separateModel = brought === null && upstream.bucketBy.includes('model') ? (model ?? '') : '';
-  const chosen = [brought ?? '', separateModel, ...separate];
+  const ownForm = quotaName === null ? (form ?? '') : '';
+  const chosen = [brought ?? '', separateModel, ...separate, ownForm];
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
     chosenBuckets.hasOwn({ workspaceId: workspace.id, upstream }, name('chosen values', ...chosen), now);
@@ -126,8 +133,10 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const tier = shares.model === '' || description.tier === '' ? [] : [description.tier];
   const { credential, host } = shares;
   const names = [shares.upstream, credential, host, shares.model, ...tier, ...shares.separate];
+  const log = name('log', shares.upstream, credential);
+  const naming = form === null ? nothing : quotaName === null ? ['form', form] : ['name', quotaName];
   const own = bucketKey(
-    `${name('log', shares.upstream, credential)}.${hasOwnBucket ? name('bucket', ...names) : name('further bucket', workspace.id, ...names)}`,
+    `${log}.${hasOwnBucket ? name('bucket', ...names, ...naming) : name('further bucket', workspace.id, ...names)}`,
   );
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
@@ -182,7 +191,18 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   };
   const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
-  const ownQuota = { bucket: own, parts: { ...shares, shop: route.host } };
+  const ownQuota: OwnQuota = {
+    bucket: own,
+    parts: { ...shares, shop: route.host },
+    named:
+      form === null
+        ? null
+        : {
+            form,
+            isOfForm: hasOwnBucket && quotaName === null,
+            bucketOf: (named) => bucketKey(`${log}.${name('bucket', ...names, 'name', named)}`),
+          },
+  };
   const known = { description, request, asksForWait, ownQuota, guess, repeatKey, replacedFields };
   return { call, caller, route, body, callRecord, pools, egress, ...known };
 }
@@ -199,6 +219,8 @@ function replacedIn(
   const secret = labelKeyGenerated ? credential.quota : labelKey;
   return keysOfSharedCredential({ fields, route }, caller.workspace.id, secret);
 }
+
+const nothing: readonly string[] = [];
 
 /** The lane of a workspace in a bucket. */
 export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>

@@ -4,11 +4,14 @@
  */
 import type { Separator } from '../config/settings.ts';
 import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
+import { decodedBody, formFields, maxParsedBody } from '../dispatch/request-body.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 
 export interface SeparatedCall {
+  readonly method: string;
   /** Raw path with query. */
   readonly pathAndQuery: string;
+  readonly contentType: string | null;
   /** Name and value alternating. */
   readonly rawFields: readonly string[];
   readonly body: Buffer;
@@ -19,30 +22,84 @@ const nothing: readonly string[] = [];
 /** One text for each separator, in their order. */
 export function separatorsOf(separators: readonly Separator[], call: SeparatedCall): readonly string[] {
   if (separators.length === 0) return nothing;
+  const read = new ReadParts(call);
   return separators.map((separator) => {
     switch (separator.kind) {
+      case 'method':
+        return call.method;
       case 'path':
-        return pathOf(separator.segments, call.pathAndQuery);
+        return shapeOf(separator.segments, read.segments);
       case 'header':
         return valuesOf(call.rawFields, separator.name).join(', ');
-      case 'body':
-        return memberOf(separator.pointer, call.body);
+      case 'form':
+        return read.form.get(separator.name) ?? '';
+      case 'body': {
+        const value = valueAt(read.json, separator.pointer);
+        return typeof value === 'string' || typeof value === 'number' ? String(value) : '';
+      }
     }
   });
 }
 
-/** The path up to the last segment of the pattern, where it matches from the start. */
-function pathOf(segments: readonly (string | null)[], pathAndQuery: string): string {
-  const path = pathAndQuery.split(/[?#]/, 1)[0] ?? '';
-  const given = path.split('/').slice(1, segments.length + 1);
-  const isSame = segments.every((segment, at) =>
-    segment === null ? (given[at] ?? '') !== '' : given[at] === segment,
-  );
-  return isSame ? `/${given.join('/')}` : '';
+/** What several separators ask of a call is read once, and only where one asks. */
+class ReadParts {
+  readonly #call: SeparatedCall;
+  #segments: readonly string[] | null = null;
+  #json: { readonly value: unknown } | null = null;
+  #form: ReadonlyMap<string, string> | null = null;
+
+  constructor(call: SeparatedCall) {
+    this.#call = call;
+  }
+
+  get segments(): readonly string[] {
+    return (this.#segments ??= segmentsOf(this.#call.pathAndQuery));
+  }
+
+  get json(): unknown {
+    const { body } = this.#call;
+    this.#json ??= { value: body.length === 0 ? undefined : parseJson(this.#decoded(), maxParsedBody) };
+    return this.#json.value;
+  }
+
+  get form(): ReadonlyMap<string, string> {
+    const { contentType, rawFields, body } = this.#call;
+    return (this.#form ??= formFields(contentType, decodedBody(rawFields, body)));
+  }
+
+  #decoded(): string {
+    const { rawFields, body } = this.#call;
+    return decodedBody(rawFields, body).toString('utf8');
+  }
 }
 
-function memberOf(pointer: readonly string[], body: Buffer): string {
-  if (body.length === 0) return '';
-  const value = valueAt(parseJson(body.toString('utf8')), pointer);
-  return typeof value === 'string' || typeof value === 'number' ? String(value) : '';
+const segmentsOf = (pathAndQuery: string): readonly string[] =>
+  (pathAndQuery.split(/[?#]/, 1)[0] ?? '').split('/').slice(1);
+
+/**
+ * The path up to the last segment of the pattern, where that matches from the start. A segment that does not separate stands as in the
+ * pattern.
+ */
+function shapeOf(segments: readonly string[], given: readonly string[]): string {
+  let shape = '';
+  for (const [at, segment] of segments.entries()) {
+    const own = given[at] ?? '';
+    const isAny = segment === '{*}' || segment === '{}';
+    if (isAny ? own === '' : own !== segment) return '';
+    shape += `/${segment === '{*}' ? own : segment}`;
+  }
+  return shape;
 }
+
+/** Numbers, UUIDs, digests and other long words: what names one of many things. */
+const name = /^(?:\d+|[\da-f]{8}-?[\da-f-]{8,}|.{33,})$/i;
+const maxForm = 256;
+
+/** Method and path of a call without what names single things: calls of one form do the same. At most 256 characters. */
+export const callFormOf = ({
+  method,
+  pathAndQuery,
+}: Pick<SeparatedCall, 'method' | 'pathAndQuery'>): string =>
+  [method, ...segmentsOf(pathAndQuery).map((segment) => (name.test(segment) ? '{}' : segment))]
+    .join('/')
+    .slice(0, maxForm);

@@ -11,6 +11,7 @@ import type { Clock, Random } from '../clock.ts';
 import { digest } from '../identity.ts';
 import type { BucketKey } from '../ids.ts';
 import { change, type CreateMap, type SharedMap } from '../replicated/shared-map.ts';
+import { FormNames } from './form-names.ts';
 
 /** What responses show again and again is put into the map this often, which keeps it for a day. Milliseconds. */
 const repeatMs = 3_600_000;
@@ -34,6 +35,18 @@ export interface JoinedQuotasParts {
 export interface OwnQuota {
   readonly bucket: BucketKey;
   readonly parts: QuotaParts;
+  /** `null`: the upstream's responses do not name the quota of their call. */
+  readonly named: NamedQuota | null;
+}
+
+/** A call of an upstream whose responses name the quota that their call counted against. */
+export interface NamedQuota {
+  /** Method and path without what names single things. */
+  readonly form: string;
+  /** The bucket is that of the form alone: no response has named the quota of its calls yet. */
+  readonly isOfForm: boolean;
+  /** The bucket of such calls under a name. */
+  bucketOf(name: string): BucketKey;
 }
 
 export class JoinedQuotas {
@@ -44,6 +57,9 @@ export class JoinedQuotas {
   #into: ReadonlyMap<BucketKey, BucketKey> = new Map();
   /** When this replica last put a bucket and a quota into the map, monotonic milliseconds. */
   readonly #reportedAt = new LRUCache<string, number>({ max: maxQuotas });
+  readonly #forms = new FormNames();
+  /** The first name that was found for the bucket of a form: if that is several things, its bucket joins no second quota to the first. */
+  readonly #nameOfBucket = new LRUCache<BucketKey, string>({ max: maxQuotas });
 
   constructor(parts: JoinedQuotasParts) {
     this.#parts = parts;
@@ -58,26 +74,48 @@ export class JoinedQuotas {
     return standsFor(bucket, this.#into);
   }
 
-  /** What a response shows of the quota behind the bucket of its call. */
-  noteOwner({ bucket, parts }: OwnQuota, feedback: Feedback): void {
-    if (feedback.scope === undefined) return;
-    const { clock, labelKey, onFailure } = this.#parts;
-    for (const words of quotaNames(parts, feedback)) {
-      const report = [bucket, ...words].join('\n');
-      const now = clock.monotonic();
-      if (now - (this.#reportedAt.get(report) ?? -repeatMs) < repeatMs) continue;
-      this.#reportedAt.set(report, now);
-      this.#claim(digest(labelKey, 'quota', ...words), bucket, report).catch(onFailure);
-    }
+  /** The name that responses give to the quota of calls of a form, as far as is known. */
+  nameOf(upstream: string, form: string): string | null {
+    return this.#forms.nameOf(upstream, form);
   }
 
-  async #claim(quota: string, bucket: BucketKey, report: string): Promise<void> {
+  /** What a response shows of the quota behind the bucket of its call. */
+  noteOwner({ bucket, parts, named }: OwnQuota, feedback: Feedback): void {
+    if (feedback.scope === undefined) return;
+    const { name } = feedback.scope;
+    if (named !== null && name !== undefined) this.#noteName(bucket, { parts, named, name });
+    for (const words of quotaNames(parts, feedback)) this.#report(words, [bucket]);
+  }
+
+  #noteName(
+    bucket: BucketKey,
+    { parts, named, name }: { readonly parts: QuotaParts; readonly named: NamedQuota; readonly name: string },
+  ): void {
+    const { upstream, credential, host, separate } = parts;
+    this.#forms.learn(upstream, named.form, name);
+    if (!named.isOfForm || (this.#nameOfBucket.get(bucket) ?? name) !== name) return;
+    this.#nameOfBucket.set(bucket, name);
+    const words = ['name', upstream, credential, host, ...separate, name];
+    // The bucket of the form goes first: calls wait in it, and it knows already what its calls have used.
+    this.#report(words, [bucket, named.bucketOf(name)]);
+  }
+
+  #report(words: readonly string[], buckets: readonly BucketKey[]): void {
+    const { clock, labelKey, onFailure } = this.#parts;
+    const report = [...buckets, ...words].join('\n');
+    const now = clock.monotonic();
+    if (now - (this.#reportedAt.get(report) ?? -repeatMs) < repeatMs) return;
+    this.#reportedAt.set(report, now);
+    this.#claim(digest(labelKey, 'quota', ...words), buckets, report).catch(onFailure);
+  }
+
+  async #claim(quota: string, claimed: readonly BucketKey[], report: string): Promise<void> {
     const { random } = this.#parts;
     let buckets: readonly BucketKey[] = [];
     const life = { ttlMs: memoryMs, newOwner: () => random.hex(8) };
     const written = await change(this.#map, { name: quota }, life, (found) => {
       const before = found?.value ?? [];
-      buckets = before.includes(bucket) || before.length >= maxBuckets ? before : [...before, bucket];
+      buckets = [...new Set([...before, ...claimed])].slice(0, maxBuckets);
       return buckets;
     });
     // The next response says so again.
@@ -125,6 +163,8 @@ export interface QuotaParts {
   readonly host: string;
   /** Model, or the class of models that its provider documents. */
   readonly model: string;
+  /** Values of what the upstream's dialect separates quotas by. */
+  readonly separate: readonly string[];
   /** Host of the call, also where buckets are not kept apart by it. */
   readonly shop: string;
 }

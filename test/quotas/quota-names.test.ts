@@ -5,7 +5,7 @@ import { quotaNames } from '../../src/quotas/joined-quotas.ts';
 type Shown = Parameters<typeof quotaNames>[1];
 type QuotaScope = NonNullable<Feedback['scope']>;
 
-const parts = { upstream: 'u', credential: 'k1', host: '', model: 'm1', shop: 's1' };
+const parts = { upstream: 'u', credential: 'k1', host: '', model: 'm1', shop: 's1', separate: [] };
 const success = (scope: QuotaScope): Shown => ({ scope, throttle: null });
 const refusal = (scope: QuotaScope): Shown => ({
   scope,

@@ -39,11 +39,16 @@ function sentOf(
   response: RecordedResponse,
   taken: Map<string, number[]>,
 ): number[] {
-  const separate = separatorsOf(upstream.dialect?.separators ?? [], {
+  const { dialect } = upstream;
+  const values = separatorsOf(dialect?.separators ?? [], {
+    method: response.method,
     pathAndQuery: response.path,
+    contentType: null,
     rawFields: [],
     body: Buffer.alloc(0),
   });
+  const named = (dialect?.namedIn ?? null) === null ? undefined : response.fields.get(dialect?.namedIn ?? '');
+  const separate = [...values, named ?? ''];
   const parts = bucketParts(upstream, { credential: '', host: response.origin, model: null, separate });
   const name = JSON.stringify(parts);
   const sent = taken.get(name) ?? [];

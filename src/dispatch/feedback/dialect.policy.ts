@@ -43,6 +43,7 @@ export const unknownDialect: Dialect = {
   permanentBy: [],
   expiredBy: [],
   separators: [],
+  namedIn: null,
   penaltyMs: null,
   waitIn: [],
   hintlessMs: null,
@@ -55,7 +56,20 @@ export function learnFromDialect(dialect: Dialect, response: ResponseReader): Fe
     dialect.windows.length === 0 ? reportsOf(readings) : windowReports(dialect, readings, response.at);
   const refusesCredential = dialect.expiredBy.some((one) => meetsCondition(one, response));
   const throttle = throttleOf(dialect, response, readings, meters);
-  return { meters, throttle, ...(refusesCredential ? { refusesCredential } : {}) };
+  return {
+    meters,
+    throttle,
+    ...nameOf(dialect, response),
+    ...(refusesCredential ? { refusesCredential } : {}),
+  };
+}
+
+/** A longer value of the field is no name. Characters. */
+const maxName = 128;
+
+function nameOf({ namedIn }: Dialect, { fields }: ResponseReader): Pick<Feedback, 'scope'> {
+  const name = namedIn === null ? '' : (fields.get(namedIn)?.trim() ?? '');
+  return name === '' || name.length > maxName ? {} : { scope: { name } };
 }
 
 function readingsOf({ fields: described, windows }: Dialect, response: ResponseReader): readonly Reading[] {
