@@ -72,9 +72,9 @@ describe('over one Redis', () => {
       },
     });
   }
-  const parts = { upstream: 'u', credential: 'c', host: 'h', model: 'm', shop: 's' };
+  const parts = { upstream: 'u', credential: 'c', host: 'h', model: 'm', shop: 's', separate: [] };
   const shows = (quotas: JoinedQuotas, bucket: BucketKey, app = '7'): void =>
-    quotas.noteOwner({ bucket, parts }, { meters: [], throttle: null, scope: { app } });
+    quotas.noteOwner({ bucket, parts, named: null }, { meters: [], throttle: null, scope: { app } });
   const keys = (): Promise<string[]> => probe.keys('*{quota.*');
 
   test('the first bucket of a quota stands for it, and the other replicas learn of every joined bucket', async () => {
