@@ -6,7 +6,12 @@ import type { CallSignal } from './call-abort.ts';
 import type { HeldBy } from './errors.ts';
 import type { BucketKey } from './ids.ts';
 import type { ProviderError } from './provider-error.policy.ts';
-import type { UpstreamCredential, UpstreamSettings, WorkspaceSettings } from './config/settings.ts';
+import type {
+  UpstreamCredential,
+  UpstreamSettings,
+  WorkspaceKey,
+  WorkspaceSettings,
+} from './config/settings.ts';
 
 export type { UpstreamKind } from './config/settings.ts';
 
@@ -45,6 +50,7 @@ export interface Call {
 /** Who calls: the workspace, and where its key was found (those fields are never sent upstream). */
 export interface Caller {
   readonly workspace: WorkspaceSettings;
+  readonly key: WorkspaceKey;
   /**
    * Lower-case names of every field that carries an API key, the one used first, then any other (also
    * `sluice-upstream-authorization` or a cookie). None of them may be sent upstream.

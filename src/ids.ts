@@ -14,6 +14,8 @@ export type BucketKey = Id<'bucket'>;
 export type LogKey = Id<'log'>;
 /** Opaque keyed digest naming a workspace inside a bucket. */
 export type LaneKey = Id<'lane'>;
+/** Opaque keyed digest naming a caller of a workspace: `c_` and hexadecimal digits. */
+export type CallerKey = Id<'caller'>;
 /** Names a call in its lane, kept over resends. */
 export type TicketId = Id<'ticket'>;
 /** Owner token of a lease: only its owner can settle. */
@@ -31,6 +33,7 @@ export function logOf(bucket: BucketKey): LogKey {
   return logKey(dot < 0 ? bucket : bucket.slice(0, dot));
 }
 export const laneKey = (word: string): LaneKey => word as LaneKey;
+export const callerKey = (word: string): CallerKey => word as CallerKey;
 export const ticketId = (word: string): TicketId => word as TicketId;
 export const leaseToken = (word: string): LeaseToken => word as LeaseToken;
 export const ceilingKey = (word: string): CeilingKey => word as CeilingKey;

@@ -202,16 +202,17 @@ export class LateRefusals {
       if (standstill === undefined) continue;
       const until = Math.max(standstill.until ?? now, standstill.lanes.get(lane) ?? now);
       if (until <= call.deadline) continue;
-      this.#parts.background(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }, 0));
+      this.#parts.background(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }));
     }
   }
 
-  /** Forecasts slots for the calls under the ceiling, the most urgent first, then as they entered, and refuses the late ones. */
+  /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
-    const calls = [...this.#registry.all()]
-      .filter((call) => call.request.ceiling.key === key && !call.asksForSlot)
-      .filter((call) => call.isWaiting || entered.has(call))
-      .toSorted((one, other) => one.request.admission.urgency - other.request.admission.urgency);
+    const calls = inTurn(
+      [...this.#registry.all()]
+        .filter((call) => call.request.ceiling.key === key && !call.asksForSlot)
+        .filter((call) => call.isWaiting || entered.has(call)),
+    );
     const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
     const positions = Array.from({ length: count }, (_, index) => index + 1);
     const [first] = calls;
@@ -227,42 +228,68 @@ export class LateRefusals {
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
   #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
     const now = this.#now();
+    const probablyLate: QueuedCall[] = [];
     this.#rotation.forEachPosition(calls, (call, position) => {
       const hold = holds[Math.min(position, holds.length) - 1];
       // A call that its ceiling does not hold waits for something else; its deadline ends its wait, also when that timer is late.
       const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
       if (!isLate || !call.isWaiting) return true;
-      this.#registry.end(call, refused(waitTooLong(hold, call.request)));
-      return false;
+      if (isOrderKnown(call)) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      else probablyLate.push(call);
+      return !isOrderKnown(call);
     });
+    if (probablyLate.length > 0)
+      this.#parts.background(this.#refuseLateOf(probablyLate.slice(0, maxRejudged)));
   }
 
   /** Refuses the late calls of one bucket, one after the other, so that a refused call is not part of the next one's forecast. */
   async #refuseLateOf(calls: readonly QueuedCall[]): Promise<void> {
     const { clock, limiter } = this.#parts;
-    const inOrder = calls.toSorted(
-      (one, other) => one.request.admission.urgency - other.request.admission.urgency,
-    );
-    for (const call of inOrder) {
+    for (const call of inTurn(calls)) {
       if (!call.isWaiting) continue;
       const { bucket, ticket } = call.request.admission;
       const forecast = await limiter.forecast(bucket, ticket);
       if (forecast === null || !call.isWaiting) continue;
-      const isLate = forecast.waitMs > 0 && clock.monotonic() + forecast.waitMs > call.deadline;
-      if (isLate) await this.#refuseHeld(call, forecast, forecast.ahead);
+      const hold = await this.#longerHold(call, forecast, forecast.ahead);
+      const isLate = hold.waitMs > 0 && clock.monotonic() + hold.waitMs > call.deadline;
+      if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
     }
   }
 
-  /** Refuses the call with the longer of two waits: `hold`, or its ceiling's with `ahead` calls of its lane before it. */
-  async #refuseHeld(call: QueuedCall, hold: Hold, ahead: number): Promise<void> {
+  async #refuseHeld(call: QueuedCall, hold: Hold): Promise<void> {
+    const longest = await this.#longerHold(call, hold, 0);
+    if (call.isWaiting) this.#registry.end(call, refused(waitTooLong(longest, call.request)));
+  }
+
+  /** The longer of two holds: `hold`, or that of its ceiling with `ahead` calls of its lane before it. */
+  async #longerHold(call: QueuedCall, hold: Hold, ahead: number): Promise<Hold> {
     const position = this.#rotation.positionOf(call, ahead);
     const [byCeiling] = await this.#parts.ceilings.forecast(call.request.ceiling, [position]);
-    if (!call.isWaiting) return;
-    const longest = byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
-    this.#registry.end(call, refused(waitTooLong(longest, call.request)));
+    return byCeiling !== undefined && byCeiling.waitMs > hold.waitMs ? byCeiling : hold;
   }
 
   #now(): number {
     return this.#parts.clock.monotonic();
   }
+}
+
+/** Callers of a workspace take turns, which the limiter alone knows exactly. */
+const isOrderKnown = ({ request }: QueuedCall): boolean => request.admission.caller === undefined;
+
+/** The calls about as they leave: the most urgent first, then as they entered; where callers are named, one of each at a time. */
+function inTurn(calls: readonly QueuedCall[]): readonly QueuedCall[] {
+  const byUrgency = calls.toSorted(
+    (one, other) => one.request.admission.urgency - other.request.admission.urgency,
+  );
+  if (byUrgency.every(isOrderKnown)) return byUrgency;
+  const turns = new Map<string, number>();
+  const turnOf = new Map<QueuedCall, number>();
+  for (const call of byUrgency) {
+    const { bucket, lane, caller = '' } = call.request.admission;
+    const name = `${bucket} ${lane} ${caller}`;
+    const turn = turns.get(name) ?? 0;
+    turns.set(name, turn + 1);
+    turnOf.set(call, turn);
+  }
+  return byUrgency.toSorted((one, other) => (turnOf.get(one) ?? 0) - (turnOf.get(other) ?? 0));
 }

@@ -71,6 +71,7 @@ export function authenticate(
   }
   return {
     workspace: match.workspace,
+    key: match.key,
     keyFields: fieldsThatShow(chosen.key, rawFields, chosen.field),
     stillValid: match.stillValid,
   };

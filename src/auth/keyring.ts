@@ -5,19 +5,20 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';
-import type { Settings, WorkspaceSettings } from '../config/settings.ts';
+import type { Settings, WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
 
 /** A valid key: whose it is. All calls with one key share it. */
 export interface KeyMatch {
   readonly workspace: WorkspaceSettings;
+  readonly key: WorkspaceKey;
   /** True while the key still names the same workspace and has not expired. */
   readonly stillValid: () => boolean;
 }
 
 interface Entry {
   readonly workspace: WorkspaceSettings;
+  readonly key: WorkspaceKey;
   readonly digest: Buffer;
-  readonly expiresAt: number | null;
   /** `null` = the key has not been used yet. */
   match: KeyMatch | null;
 }
@@ -31,8 +32,9 @@ export class KeyIndex {
   readonly entries = new Map<string, Entry>();
 
   add(workspace: WorkspaceSettings): void {
-    for (const { sha256, expiresAt } of workspace.keys) {
-      this.entries.set(sha256, { workspace, digest: Buffer.from(sha256, 'hex'), expiresAt, match: null });
+    for (const key of workspace.keys) {
+      const { sha256 } = key;
+      this.entries.set(sha256, { workspace, key, digest: Buffer.from(sha256, 'hex'), match: null });
     }
   }
 }
@@ -53,20 +55,20 @@ export class Keyring {
     const name = hash('sha256', key, 'hex');
     const entry = this.#keys().entries.get(name);
     const isEqual = timingSafeEqual(Buffer.from(name, 'hex'), entry?.digest ?? nobody);
-    const isCurrent = this.#clock.now() < (entry?.expiresAt ?? Infinity);
+    const isCurrent = this.#clock.now() < (entry?.key.expiresAt ?? Infinity);
     if (entry === undefined || !isEqual || !isCurrent) return null;
-    entry.match ??= this.#matchOf(entry.workspace, name);
+    entry.match ??= this.#matchOf(entry, name);
     return entry.match;
   }
 
   /** `digest`: SHA-256 of the key, hexadecimal. Not for logs. */
-  #matchOf(workspace: WorkspaceSettings, digest: string): KeyMatch {
+  #matchOf({ workspace, key }: Entry, digest: string): KeyMatch {
     const stillValid = (): boolean => {
       const entry = this.#keys().entries.get(digest);
       if (entry === undefined || entry.workspace.id !== workspace.id) return false;
-      return this.#clock.now() < (entry.expiresAt ?? Infinity);
+      return this.#clock.now() < (entry.key.expiresAt ?? Infinity);
     };
-    return { workspace, stillValid };
+    return { workspace, key, stillValid };
   }
 }
 

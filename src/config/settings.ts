@@ -19,4 +19,4 @@ export type {
   WaitPlace,
 } from './speaks.ts';
 export type { UpstreamLimits, UpstreamSettings, UpstreamTimeouts } from './upstream.ts';
-export type { WorkspaceKey, WorkspaceSettings } from './workspace.ts';
+export type { CallerPart, WorkspaceKey, WorkspaceSettings } from './workspace.ts';

@@ -400,7 +400,7 @@ interface NamingField {
 }
 
 /** Reads one word of `bucketBy`; `null`: none of the forms. */
-function readSeparator(text: string): Separator | NamingField | 'credential' | 'host' | null {
+export function readSeparator(text: string): Separator | NamingField | 'credential' | 'host' | null {
   if (text === 'credential' || text === 'host') return text;
   if (text === 'method') return { kind: 'method' };
   const colon = text.indexOf(':');

@@ -3,7 +3,8 @@ import { z } from 'zod';
 import { didYouMean } from '../nearest.policy.ts';
 import { account, credential, settleCredential, shortForm } from './credential.ts';
 import { defaultsOfKinds } from './defaults.ts';
-import type { Path } from './problem.ts';
+import type { Fault, Path } from './problem.ts';
+import { readSeparator, type Separator } from './speaks.ts';
 import type { UpstreamSettings } from './upstream.ts';
 import {
   countOrNone,
@@ -13,6 +14,7 @@ import {
   named,
   orNull,
   rate,
+  readText,
   refuse,
   section,
   type Frozen,
@@ -24,6 +26,17 @@ const perUpstream = (description: string) =>
     .union([...countOrNone.options, named(countOrNone)])
     .optional()
     .describe(`${description} One number counts for each upstream alone; "none" = no ceiling.`);
+
+/** By what a workspace tells its callers apart. */
+export type CallerPart = { readonly kind: 'key' } | Extract<Separator, { kind: 'header' | 'body' }>;
+
+const callerPart = readText((written): { readonly value: CallerPart } | Fault => {
+  if (written === 'key') return { value: { kind: 'key' } };
+  const part = readSeparator(written);
+  return part !== null && typeof part === 'object' && (part.kind === 'header' || part.kind === 'body')
+    ? { value: part }
+    : { reason: 'tells no callers apart', fix: 'write key, "header:x-agent" or "body:/user"' };
+});
 
 /** One workspace. */
 export const workspace = section({
@@ -40,6 +53,13 @@ export const workspace = section({
   requestsPerMinute: perUpstream('Own ceiling in every 60 s window, by upstream.'),
   requestsPerDay: perUpstream('Own ceiling per 24 h, by upstream.'),
   weight: rate.default(1).describe('Share of a bucket relative to other workspaces that wait for it.'),
+  callers: section({
+    by: callerPart.describe('key, "header:<name>" or "body:<JSON Pointer>": what names the caller.'),
+  })
+    .optional()
+    .describe(
+      'Shares the turns of the workspace fairly between its callers, up to 1,000 at a time. Default: by arrival.',
+    ),
   credentials: named(credential(shortForm)).optional().describe('Own upstream credentials, by upstream.'),
   accounts: named(account).optional().describe('Names of the quotas behind those credentials, by upstream.'),
 }).superRefine(({ accounts = {}, credentials = {} }, context) => {
@@ -113,6 +133,8 @@ export function settleWorkspace(
     requestsPerMinute: byUpstream(written.requestsPerMinute, allowed),
     requestsPerDay: byUpstream(written.requestsPerDay, allowed),
     weight: written.weight,
+    /** What names the caller of a call; `null` = the workspace does not tell them apart. */
+    callers: written.callers?.by ?? null,
     /** Own upstream credentials by upstream name. */
     credentials: new Map(
       Object.entries(credentials).map(([name, credential]) => {

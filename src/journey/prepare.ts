@@ -9,7 +9,7 @@ import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.p
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type { CallerPart, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
 import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
 import { modelClass } from '../dispatch/model-call.policy.ts';
@@ -17,14 +17,23 @@ import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts'
 import type { Pools } from '../dispatch/dispatcher.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
-import { bucketKey, ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey } from '../ids.ts';
+import {
+  bucketKey,
+  callerKey,
+  ceilingKey,
+  laneKey,
+  ticketId,
+  type BucketKey,
+  type CallerKey,
+  type LaneKey,
+} from '../ids.ts';
 import { LRUCache } from 'lru-cache';
 import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
-import { callFormOf, separatorsOf } from './separators.policy.ts';
+import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
@@ -106,7 +115,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
   const quota = route.credential?.quota ?? brought ?? accountOfWorkspace(workspace.id);
   const model = description.model === null ? null : modelClass(description.model);
-  const separated = {
+  const separated: SeparatedCall = {
     method: call.method,
     pathAndQuery: route.pathAndQuery,
     contentType: fields.get('content-type') ?? null,
@@ -157,22 +166,25 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
   const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
+  const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, separated);
+  callRecord.caller = byCaller;
+  const admission = {
+    ticket: ticketId(call.id),
+    bucket,
+    setting,
+    lane,
+    weight,
+    maxInFlight,
+    perMinute,
+    ceilingTag,
+    maxQueued,
+    urgency: urgencyOf(fields.get('priority')),
+    callClass: description.callClass,
+    costs: costsOf(description, guess, estimates),
+    document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
+  };
   const request: AdmissionRequest = {
-    admission: {
-      ticket: ticketId(call.id),
-      bucket,
-      setting,
-      lane,
-      weight,
-      maxInFlight,
-      perMinute,
-      ceilingTag,
-      maxQueued,
-      urgency: urgencyOf(fields.get('priority')),
-      callClass: description.callClass,
-      costs: costsOf(description, guess, estimates),
-      document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
-    },
+    admission: byCaller === undefined ? admission : { ...admission, caller: byCaller },
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
     yielded,
@@ -205,6 +217,17 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   };
   const known = { description, request, asksForWait, ownQuota, guess, repeatKey, replacedFields };
   return { call, caller, route, body, callRecord, pools, egress, ...known };
+}
+
+/** Who of the workspace makes the call; `undefined` = it names nobody. */
+function callerOf(
+  { caller: { workspace, key }, run }: Received,
+  by: CallerPart,
+  separated: SeparatedCall,
+): CallerKey | undefined {
+  const [text = ''] = by.kind === 'key' ? [key.sha256] : separatorsOf([by], separated);
+  if (text === '') return undefined;
+  return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', [workspace.id, text]).slice(0, 16)}`);
 }
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */

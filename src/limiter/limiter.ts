@@ -8,7 +8,7 @@
 import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
 import type { Feedback, MeterName, Costs } from '../call.ts';
 import type { HeldBy } from '../errors.ts';
-import type { BucketKey, CeilingKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
+import type { BucketKey, CallerKey, CeilingKey, LaneKey, LeaseToken, TicketId } from '../ids.ts';
 
 export type { BucketKey, BucketSnapshot, LaneKey, LeaseToken, MeterSnapshot, TicketId };
 
@@ -73,6 +73,8 @@ export interface Admission extends LaneSetting {
   readonly urgency: number;
   /** Which meters the call takes from, as a word; all tickets of one class in one bucket use the same meters. */
   readonly callClass: string;
+  /** Who of the workspace calls: the lane's turns are shared fairly between callers. Absent: nobody is named. */
+  readonly caller?: CallerKey;
   readonly costs: Costs;
   /**
    * Names what the call asks for (a digest of a GraphQL document and its variables) where only a response states what that

@@ -67,12 +67,12 @@ export class Recorder {
     const { clock, labelOf } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
-    const { bucket, urgency, costs } = request.admission;
+    const { bucket, urgency, costs, caller = null } = request.admission;
     const known = {
       upstream: request.subject.upstream,
       bucket: bucketLabel(bucket),
       workspace: labelOf(request.workspaceId),
-      caller: null,
+      caller,
       urgency,
       costs,
     };

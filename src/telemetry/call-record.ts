@@ -10,7 +10,7 @@ import type { Call, HeldTime, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
-import type { LaneKey } from '../ids.ts';
+import type { CallerKey, LaneKey } from '../ids.ts';
 import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
 import type { Live, LiveCall } from './live.ts';
@@ -49,6 +49,8 @@ const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 export class RunningCallRecord implements LiveCall {
   /** Whose call it is; set when its API key has named a workspace. Shown under its label only. */
   workspaceId: string | null = null;
+  /** The caller with which the call takes turns; `undefined` = its workspace does not tell callers apart, or it names none. */
+  caller: CallerKey | undefined = undefined;
   /** What held a call that ends without an admission record of its own (`CallEnd`), as there. */
   held: readonly HeldTime[] = none;
   /** `null` = nobody records the call. */
@@ -237,6 +239,7 @@ export class RunningCallRecord implements LiveCall {
     const isWritten = logger.callEnded(outcome, this.workspaceId !== null, {
       requestId: this.#call.id,
       ...by,
+      caller: this.caller,
       method: knownMethods.has(this.#call.method) ? this.#call.method : 'other',
       outcome,
       status,

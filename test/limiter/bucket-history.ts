@@ -28,6 +28,8 @@ export interface AdmitStep {
   readonly maxQueued: number;
   readonly urgency: number;
   readonly callClass: string;
+  /** The n-th caller of the workspace; `null` = none is named. */
+  readonly caller: number | null;
   readonly costs: Costs;
   readonly document: string | null;
   /** Milliseconds since its replica received it; `null` = the replica cannot tell. */
@@ -249,6 +251,7 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
     urgency: draw.one(3, 3, 3, 0, 7, 1),
     callClass,
+    caller: draw.one(null, null, null, 1, 2, 3),
     costs,
     document: document ?? null,
     arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 700_000, -5, -2_000),

@@ -12,6 +12,7 @@ export const plain = {
   maxQueued: 1_000,
   urgency: 3,
   callClass: 'plain',
+  caller: null,
   costs: { requests: 1 },
   document: null,
   arrivedAgoMs: 0,

@@ -8,6 +8,7 @@ const nothing = (): void => {};
 const silentCall: CallRecord = {
   traceId: null,
   workspaceId: null,
+  caller: undefined,
   held: [],
   recording: null,
   routed: nothing,

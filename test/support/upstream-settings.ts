@@ -83,6 +83,7 @@ export function workspaceSettings(
     requestsPerMinute: new Map(),
     requestsPerDay: new Map(),
     weight: 1,
+    callers: null,
     credentials: new Map(),
     ...changes,
   };

@@ -2,7 +2,7 @@
  * A second state equal to the first one, on which nothing that is done to the first one has an effect. Twenty thousand waiting calls take
  * a few milliseconds: what is changed in place is copied, and what is only ever replaced is in both.
  */
-import type { Bucket, Lane, Lease, Ticket } from '../policy/bucket-state.policy.ts';
+import type { Bucket, Callers, Lane, Lease, Ticket } from '../policy/bucket-state.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
 import type { SharedState } from './state.ts';
 
@@ -41,9 +41,16 @@ function bucketLike(bucket: Bucket): Bucket {
 const laneLike = (lane: Lane): Lane => ({
   ...lane,
   line: lane.line.duplicate(),
+  callers: lane.callers === null ? null : callersLike(lane.callers),
   waitingCosts: new Map(lane.waitingCosts),
   asleep: new Map(lane.asleep),
   abandoned: [...lane.abandoned],
+});
+
+const callersLike = (callers: Callers): Callers => ({
+  ...callers,
+  lines: eachOf(callers.lines, ({ line, start }) => ({ line: line.duplicate(), start })),
+  turns: callers.turns.duplicate(),
 });
 
 /** The ticket of a lease is the one of its bucket, unless that has it no more. */

@@ -191,10 +191,21 @@ function putBack(run: Run, by: LogEvent, call: HeldCall): void {
 }
 
 const ticketOf = (
-  { ticket, lane, order, callClass, costs }: HeldCall,
+  { ticket, lane, order, callClass, costs, caller }: HeldCall,
   replica: ReplicaId,
   leaseMs: number,
-): Ticket => ({ id: ticket, lane, replica, order, callClass, costs, document: null, leaseMs, lease: null });
+): Ticket => ({
+  id: ticket,
+  lane,
+  replica,
+  order,
+  callClass,
+  costs,
+  document: null,
+  leaseMs,
+  lease: null,
+  ...(caller === undefined ? {} : { caller }),
+});
 
 /** Units of ended calls count as taken now, and what they closed is closed from now on: later than they were, so for rather too long. */
 function charge(run: Run, by: LogEvent, used: UsedUnits): void {

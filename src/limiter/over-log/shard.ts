@@ -415,8 +415,8 @@ export class Shard {
 
   /** The admission as the log takes it. A call that must not be refused any more comes with its order. */
   #stored(admission: Admission, mayBeRefused: boolean): StoredAdmission {
-    const { bucket, setting } = admission;
-    return {
+    const { bucket, setting, caller } = admission;
+    const stored = {
       ticket: admission.ticket,
       lane: admission.lane,
       position: this.#storedPosition(admission, mayBeRefused),
@@ -434,6 +434,7 @@ export class Shard {
       ceilingTag: admission.ceilingTag,
       ...(admission.reservation === undefined ? {} : { reservation: admission.reservation }),
     };
+    return caller === undefined ? stored : { ...stored, caller };
   }
 
   #storedPosition({ position, urgency }: Admission, mayBeRefused: boolean): StoredAdmission['position'] {
@@ -811,5 +812,7 @@ function heldCalls({ admission, state }: OwnCall): HeldCall[] {
   const { weight, maxInFlight, perMinute, ceilingTag } = admission;
   const laneSetting = { weight, maxInFlight, perMinute, ceilingTag };
   const { order } = admission.position;
-  return [{ bucket, lane, ticket, lease: state.held.lease, order, callClass, costs, setting, laneSetting }];
+  const caller = admission.caller === undefined ? {} : { caller: admission.caller };
+  const { lease } = state.held;
+  return [{ bucket, lane, ticket, lease, order, callClass, costs, setting, laneSetting, ...caller }];
 }

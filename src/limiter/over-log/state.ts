@@ -2,7 +2,7 @@
  * The state that every replica has of one log: the buckets of one upstream credential. It changes only by `fold` (`fold.ts`), and
  * everything that decides is in it: two replicas with the same state and the same entry do the same.
  */
-import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { BucketKey, CallerKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Costs } from '../../call.ts';
 import type { BucketSetting, LaneSetting } from '../limiter.ts';
 import type { BucketEvent, EventReply, StoredAdmission } from '../policy/bucket-events.ts';
@@ -49,6 +49,8 @@ export interface HeldCall {
   readonly lease: LeaseToken;
   readonly order: number;
   readonly callClass: string;
+  /** Absent: it names none. */
+  readonly caller?: CallerKey;
   readonly costs: Costs;
   readonly setting: BucketSetting;
   readonly laneSetting: LaneSetting;

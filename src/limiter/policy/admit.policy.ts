@@ -12,6 +12,7 @@ import {
   type Reservation,
   type Ticket,
 } from './bucket-state.policy.ts';
+import { callsAhead } from './callers.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { aheadInLane, forecastAt, forecastReturning, forecastWithin, positionOf } from './forecast.policy.ts';
 import type { LanePosition } from './forecast-others.policy.ts';
@@ -94,9 +95,9 @@ export function positionFor(
   bucket: Bucket,
   admission: StoredAdmission & { readonly order: number },
 ): LanePosition {
-  const { lane: key, ticket, order, costs, weight, maxInFlight, perMinute } = admission;
+  const { lane: key, ticket: id, order, caller, costs, weight, maxInFlight, perMinute } = admission;
   const lane = bucket.lanes.get(key);
-  const ahead = lane === undefined ? 0 : lane.line.rank(ticket, order);
+  const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
   return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order };
 }
 
@@ -128,6 +129,7 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
     ...(admission.kept === null ? {} : { reservation: admission.kept.id }),
   };
   if (admission.kept !== null) keep(bucket, { ...admission.kept, ticket: ticket.id });
+  if (admission.caller !== undefined) ticket.caller = admission.caller;
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);
   return ticket;

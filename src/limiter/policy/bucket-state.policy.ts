@@ -5,7 +5,7 @@
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { CallerKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
 import {
   createMeter,
@@ -33,6 +33,8 @@ export interface Ticket {
   /** Urgency, then arrival: `urgency * 2^48 + arrival`. */
   readonly order: number;
   readonly callClass: string;
+  /** The caller with which it takes turns; absent: it names none. */
+  caller?: CallerKey;
   /** What the ticket counts for in the sums of waiting costs. */
   costs: Costs;
   /** What the call asks for, where only a response states the cost; `null` = its costs are known. */
@@ -97,6 +99,8 @@ export interface Lane {
   inFlight: number;
   /** Waiting tickets, ordered. */
   readonly line: SortedNames<TicketId>;
+  /** The same by caller; `null` = no call that waits names one. */
+  callers: Callers | null;
   /** Sum of the waiting tickets' costs per meter. */
   readonly waitingCosts: Map<MeterName, number>;
   /** Out of the running until the latest of these times, by reason. Empty = awake. */
@@ -115,6 +119,16 @@ export interface Lane {
   slotBackAt: number | null;
   /** Class under which the lane is in a ready set; `null` = not ready. */
   readyAs: string | null;
+}
+
+/** Callers of a lane, which take turns. */
+export interface Callers {
+  /** Virtual time: start tag of the last granted ticket. */
+  virtual: number;
+  /** The waiting tickets of each, and the start tag of its next one. */
+  readonly lines: Map<CallerKey, { readonly line: SortedNames<TicketId>; start: number }>;
+  /** Those with waiting tickets, by start tag. */
+  readonly turns: SortedNames<CallerKey>;
 }
 
 /** What is known of the cost of a document, in points. */

@@ -9,8 +9,8 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { LaneKey } from '../../ids.ts';
 import type { Bucket, Lane } from './bucket-state.policy.ts';
-import { meterNames } from './meter-names.policy.ts';
-import { serviceCost, waitingUnits } from './waiting-costs.policy.ts';
+import { turnsBefore } from './callers.policy.ts';
+import { meanServiceCost, waitingUnits, type WaitingCalls } from './waiting-costs.policy.ts';
 
 /** A forecast reads this many lanes one by one: each costs Redis some microseconds. */
 export const maxLanes = 32;
@@ -33,12 +33,6 @@ export interface LanePosition {
   readonly ahead: number;
   /** As of a ticket: reservations of its lane that come later do not go before it. */
   readonly order: number;
-}
-
-/** Waiting calls and their total costs. */
-interface WaitingCalls {
-  readonly costs: ReadonlyMap<MeterName, number>;
-  readonly calls: number;
 }
 
 /** Of these calls so many go first. */
@@ -143,8 +137,7 @@ function aheadOf(
   const shares = ((start - from) * lane.weight) / service;
   // A lane that sleeps counts once its share is over, for it may sleep longer than this call waits.
   if (lane.readyAs === null) return Math.min(calls, Math.floor(shares + rounding));
-  const before = lane.key < key ? Math.floor(shares + rounding) + 1 : Math.ceil(shares - rounding);
-  return Math.min(calls, Math.max(0, before));
+  return Math.min(calls, turnsBefore(shares, lane.key < key));
 }
 
 /** The first ready lanes, class by class. */
@@ -160,15 +153,6 @@ function lanesBefore(bucket: Bucket, { lane, key }: LanePosition, start: number)
   let before = 0;
   for (const lanes of bucket.ready.values()) before += lanes.before(start, key);
   return lane !== undefined && lane.readyAs !== null && lane.start < start ? before - 1 : before;
-}
-
-function meanServiceCost(bucket: Bucket, { costs, calls }: WaitingCalls): number {
-  const mean: Partial<Record<MeterName, number>> = {};
-  for (const name of meterNames) {
-    const units = waitingUnits(bucket, costs, name);
-    if (units > 0) mean[name] = units / calls;
-  }
-  return serviceCost(bucket, mean);
 }
 
 function subtract(costs: Map<MeterName, number>, some: ReadonlyMap<MeterName, number> | undefined): void {

@@ -13,6 +13,7 @@ import type { HeldBy } from '../../errors.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
 import type { Bucket, Lane } from './bucket-state.policy.ts';
+import { callsAhead, firstIn } from './callers.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { knownCosts } from './documents.policy.ts';
 import { metersForecast, type Forecast, type Needed } from './forecast-meters.policy.ts';
@@ -208,7 +209,7 @@ export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
     perMinute: lane.perMinute,
-    ahead: lane.line.rank(ticket.id, ticket.order),
+    ahead: callsAhead(bucket, lane, ticket),
     order: ticket.order,
   };
 }
@@ -226,8 +227,9 @@ export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecas
  * many there are.
  */
 export function forecastFirst(bucket: Bucket, key: LaneKey, now: number): Forecast | null {
-  const first = bucket.lanes.get(key)?.line.first();
-  const position = first === undefined ? null : positionOf(bucket, first.name);
+  const lane = bucket.lanes.get(key);
+  const first = lane === undefined ? undefined : firstIn(lane);
+  const position = first === undefined ? null : positionOf(bucket, first);
   return position === null
     ? null
     : forecastBehind(bucket, { position, elsewhere: inSum(bucket, position) }, now);

@@ -4,6 +4,7 @@
 import type { Costs, MeterName } from '../../call.ts';
 import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';
 import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import { takeTurn } from './callers.policy.ts';
 import { beginProbe, knownCosts, type Head } from './documents.policy.ts';
 import { notePilot } from './first-calls.policy.ts';
 import { dequeue, refreshReadiness } from './lanes.policy.ts';
@@ -118,6 +119,7 @@ function countInLane({
   readonly service: number;
 }): void {
   lane.start += service / lane.weight;
+  takeTurn(lane, lease.ticket, service);
   lane.inFlight += 1;
   lane.grantedAt = lease.grantedAt;
   if (lease.stage === 'unconfirmed') lane.unconfirmed += 1;

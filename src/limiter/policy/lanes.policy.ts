@@ -3,7 +3,9 @@
  * in the running. Part of the specification in `scheduler.policy.ts`.
  */
 import { type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import type { TicketId } from '../../ids.ts';
 import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
+import { firstIn, joinCaller, leaveCaller, unnamed } from './callers.policy.ts';
 import { release } from './reservations.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 import { addCosts, forgetEstimate, noteEstimate, subtractCosts } from './waiting-costs.policy.ts';
@@ -26,6 +28,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       start: bucket.virtual,
       inFlight: 0,
       line: new SortedNames(),
+      callers: null,
       waitingCosts: new Map(),
       asleep: new Map(),
       slots: null,
@@ -70,14 +73,16 @@ export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   bucket.waiting += 1;
   addCosts(bucket, lane, ticket.costs);
   noteEstimate(bucket, ticket);
-  if (lane.line.first()?.name === ticket.id) wake(bucket, lane, ['document']);
+  joinCaller(lane, ticket);
+  if (firstIn(lane) === ticket.id) wake(bucket, lane, ['document']);
   refreshReadiness(bucket, lane);
 }
 
 export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
-  const wasFirst = lane.line.first()?.name === ticket.id;
+  const wasFirst = firstIn(lane) === ticket.id;
   if (!lane.line.delete(ticket.id)) return;
   if (ticket.reservation !== undefined) release(bucket, ticket.reservation);
+  leaveCaller(lane, ticket);
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
   subtractCosts(bucket, lane, ticket.costs);
@@ -125,9 +130,16 @@ function rescheduleWaking(bucket: Bucket, lane: Lane): void {
 }
 
 /** The ticket that goes first in the lane; `undefined` = none waits. */
-export function headOf(bucket: Bucket, { line }: Lane): Ticket | undefined {
-  const first = line.first();
-  return first === undefined ? undefined : bucket.tickets.get(first.name);
+export function headOf(bucket: Bucket, lane: Lane): Ticket | undefined {
+  const first = firstIn(lane);
+  return first === undefined ? undefined : bucket.tickets.get(first);
+}
+
+/** The ticket that goes first of those that keep an order with this one: of its lane, or of its caller there. */
+export function headBefore(bucket: Bucket, lane: Lane, id: TicketId): Ticket | undefined {
+  const own = lane.callers?.lines.get(bucket.tickets.get(id)?.caller ?? unnamed);
+  const first = own?.line.first();
+  return first === undefined ? headOf(bucket, lane) : bucket.tickets.get(first.name);
 }
 
 /** Puts the lane into the ready set of its head's class, or takes it out. The one place that decides readiness. */

@@ -22,6 +22,7 @@ import {
   asleepUntil,
   confirm,
   dequeue,
+  headBefore,
   headOf,
   mayReturn,
   refreshReadiness,
@@ -160,13 +161,14 @@ const isWithheld = (
 
 /**
  * The head of the first lane to which a call has come back for a reservation that is due. That call itself, unless others of its lane
- * stand before it: they were expected to have left by now.
+ * and caller stand before it: they were expected to have left by now.
  */
 function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
   for (const { lane: key, ticket: id, from } of due(bucket, now)) {
-    const lane = id === null || from > now ? undefined : bucket.lanes.get(key);
-    const ticket = lane === undefined ? undefined : headOf(bucket, lane);
-    if (lane === undefined || ticket === undefined || !mayReturn(lane)) continue;
+    const lane = bucket.lanes.get(key);
+    if (id === null || from > now || lane === undefined || !mayReturn(lane)) continue;
+    const ticket = headBefore(bucket, lane, id);
+    if (ticket === undefined) continue;
     const isHindered = blocked.includes(ticket.callClass) || !isAlive(bucket, ticket.replica, now);
     if (!isHindered) return { lane, ticket, readyAs: ticket.callClass, isAhead: true };
   }

@@ -6,6 +6,7 @@ import type { Feedback } from '../../call.ts';
 import type { LaneKey, LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
+import { giveTurnBack } from './callers.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
 import { maxInFlightOf } from './in-flight.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
@@ -203,4 +204,8 @@ function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   ticket.lease = null;
   ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
   enqueue(bucket, lane, ticket);
+  if (lane.callers === null) return;
+  giveTurnBack(bucket, lane, ticket);
+  wake(bucket, lane, ['document']);
+  refreshReadiness(bucket, lane);
 }

@@ -35,6 +35,22 @@ export function serviceCost(bucket: Bucket, costs: Costs): number {
   return longest > 0 ? longest : 1;
 }
 
+/** Waiting calls and their total costs. */
+export interface WaitingCalls {
+  readonly costs: ReadonlyMap<MeterName, number>;
+  readonly calls: number;
+}
+
+/** The service cost of the mean of these calls. */
+export function meanServiceCost(bucket: Bucket, { costs, calls }: WaitingCalls): number {
+  const mean: Partial<Record<MeterName, number>> = {};
+  for (const name of meterNames) {
+    const units = waitingUnits(bucket, costs, name);
+    if (units > 0) mean[name] = units / calls;
+  }
+  return serviceCost(bucket, mean);
+}
+
 /** A ticket that waits with an estimate is found again when the cost of its document becomes known. */
 export function noteEstimate(bucket: Bucket, { id, document }: Ticket): void {
   if (document === null || bucket.documents.get(document)?.kind === 'reported') return;

@@ -3,7 +3,15 @@
  * what only a log has: entries at the time that an entry named, replicas that fall silent, lost entries, and terms in which the replicas
  * say what they have under way.
  */
-import { bucketKey, laneKey, leaseToken, replicaId, ticketId, type BucketKey } from '../../../src/ids.ts';
+import {
+  callerKey,
+  bucketKey,
+  laneKey,
+  leaseToken,
+  replicaId,
+  ticketId,
+  type BucketKey,
+} from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
@@ -182,6 +190,7 @@ class History {
       maxQueued,
       urgency,
       callClass,
+      caller,
       costs,
       document,
       setting,
@@ -190,6 +199,7 @@ class History {
     const asked = {
       urgency,
       callClass,
+      ...(caller === null ? {} : { caller: callerKey(`c_${caller}`) }),
       costs,
       document,
       setting,
