@@ -1,7 +1,6 @@
 /**
  * The ceilings port: slots under a workspace's requests per minute and per day on an upstream, counted at the moment of
- * sending. One store keeps them in this process, another one in Redis for all replicas; both sit behind
- * rate-limiter-flexible's own API.
+ * sending: in this process, or in Redis for all replicas (`ceiling-store.ts`); both behind rate-limiter-flexible's own API.
  */
 
 import type { CeilingHold } from './policy/ceiling.policy.ts';
@@ -17,12 +16,9 @@ export interface CeilingRef {
   readonly perDay: number | null;
 }
 
-/**
- * A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it: the
- * embedded one, or the failover one, whose slots are in Redis or, while Redis is unavailable, counted by this replica alone.
- */
+/** A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it. */
 export abstract class CeilingSlot {
-  protected abstract readonly store: 'embedded' | 'failover';
+  abstract readonly isGivenBack: boolean;
 }
 
 /** State of the minute ceiling for the `RateLimit` fields; `null` when there is none. */

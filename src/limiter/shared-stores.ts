@@ -8,20 +8,21 @@ import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { connectRedis, RedisConnection } from '../redis/connection.ts';
 import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
-import { malformed } from '../redis/malformed-reply.ts';
+import { ceilingKey } from '../ids.ts';
+import { malformed, wordOf } from '../redis/malformed-reply.ts';
 import { serverFacts } from '../redis/server-info.policy.ts';
 import { RedisUnusable, type RedisTrouble } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { FailoverCeilings } from './failover/ceilings.ts';
+import { CeilingStore } from './ceiling-store.ts';
 import type { RedisContact, WhenDown } from './failover/when-down.ts';
 import { defaultLeaseMs } from './limiter.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { RedisEstimates } from './redis/estimates.ts';
 import { createRedisLimiter } from './redis/limiter.ts';
-import { Presence, replicaChannel } from './redis/presence.ts';
+import { Presence } from './redis/presence.ts';
 import { watchServer } from './redis/server-watch.ts';
 import type { SharedLimiter } from './over-log/limiter.ts';
 import type { StoreParts, Stores } from './store-set.ts';
@@ -35,7 +36,7 @@ export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConne
 
 export class SharedStores implements Stores {
   readonly limiter: SharedLimiter;
-  readonly ceilings: FailoverCeilings;
+  readonly ceilings: CeilingStore;
   readonly estimates: RedisEstimates;
   readonly createMap: CreateMap;
   readonly #settings: NonNullable<Settings['redis']>;
@@ -48,6 +49,8 @@ export class SharedStores implements Stores {
   readonly #replica: Presence;
   readonly #redis: RedisHealth;
   readonly #stopWatching: () => void;
+  /** Of what replicas say to one another. Messages know neither databases nor key prefixes. */
+  readonly #channel: string;
   /** Messages of other replicas reach this one. */
   #isHeard = false;
 
@@ -81,11 +84,26 @@ export class SharedStores implements Stores {
     this.#troubles = troubles;
     this.#replica = replica;
     this.#redis = redis;
-    this.estimates = new RedisEstimates({ redis, clock, replica });
-    this.ceilings = new FailoverCeilings({ redis: ceilings, clock, replica, whenDown });
+    const scope = `${settings.database}:${settings.keyPrefix}`;
+    this.#channel = `sluice:replicas:${scope}`;
+    const replicaCount = (): number => replica.count();
+    this.estimates = new RedisEstimates({
+      clock,
+      replicas: replicaCount,
+      tell: (text) => this.#tell('estimates', text),
+    });
+    this.ceilings = new CeilingStore(clock, {
+      redis: ceilings,
+      replica: replica.id,
+      replicas: replicaCount,
+      whenDown,
+      onSlotBack: (key) => {
+        if (replicaCount() > 1) this.#tell('slot', key);
+      },
+    });
     this.createMap = createMapsIn(
       {
-        scope: `${settings.database}:${settings.keyPrefix}`,
+        scope,
         try: async (run) => {
           const reply = await redis.run('other', run);
           return reply.kind === 'reply' ? reply.value : null;
@@ -192,7 +210,7 @@ export class SharedStores implements Stores {
   }
 
   #subscribe(): void {
-    this.#connection.subscribe(replicaChannel(this.#replica.id), {
+    this.#connection.subscribe(this.#channel, {
       onMessage: (text) => this.#hear(text),
       // Grants do not come by it.
       mayWait: () => true,
@@ -203,11 +221,19 @@ export class SharedStores implements Stores {
     });
   }
 
-  /** A message for this replica: of the store that knows its form. */
-  #hear(text: string): void {
+  /** A message to the other replicas. Nothing waits for it, and nothing is kept. */
+  #tell(subject: 'estimates' | 'slot', text: string): void {
+    const message = `${this.#replica.id} ${subject} ${text}`;
+    void this.#redis.run('other', (client) => client.publish(this.#channel, message));
+  }
+
+  #hear(message: string): void {
     try {
-      const stores = [this.estimates, this.ceilings];
-      if (!stores.some((store) => store.hears(text))) malformed();
+      const [, sender, subject, text = ''] = /^(\S+) (\S+) (.*)$/.exec(message) ?? malformed();
+      if (sender === this.#replica.id) return;
+      if (subject === 'estimates') this.estimates.hears(text);
+      else if (subject === 'slot') this.ceilings.slotIsBack(ceilingKey(wordOf(text)));
+      else malformed();
     } catch (failure) {
       this.#telemetry.log.bug('a message of a replica cannot be read', failure);
     }

@@ -3,7 +3,7 @@
  */
 import { connectRedis } from '../redis/connection.ts';
 import { MemoryMap } from '../replicated/shared-map.ts';
-import { EmbeddedCeilings } from './embedded/ceilings.ts';
+import { CeilingStore } from './ceiling-store.ts';
 import { createEmbeddedLimiter } from './embedded/limiter.ts';
 import { embeddedEstimates } from './estimate-store.ts';
 import { SharedStores, type Connect } from './shared-stores.ts';
@@ -21,7 +21,7 @@ function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
     onLeaseLost: (reason) => telemetry.leaseLost(reason),
     onFailure: (failure) => telemetry.log.bug('the scheduler failed in a bucket, which was emptied', failure),
   });
-  const ceilings = new EmbeddedCeilings(clock);
+  const ceilings = new CeilingStore(clock);
   telemetry.limiterMode('memory');
   return {
     limiter,

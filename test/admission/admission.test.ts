@@ -6,7 +6,7 @@ import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
@@ -44,7 +44,7 @@ function worldAt(
 ): World {
   const clock = new FakeClock();
   const own = shiftedClock(clock, instant(0));
-  const ceilings = slowly(new EmbeddedCeilings(own), clock, slowMs, backMs);
+  const ceilings = slowly(new CeilingStore(own), clock, slowMs, backMs);
   const story: string[] = [];
   const leases = new Map<string, Lease>();
   const grantedAt: number[] = [];

@@ -4,7 +4,7 @@ import { bucketKey, ceilingKey, laneKey } from '../../src/ids.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { TakeReply } from '../../src/limiter/ceilings.ts';
 
 const setting = {
@@ -15,7 +15,7 @@ const setting = {
 const [first, second] = [bucketKey('first'), bucketKey('second')];
 
 /** Ceilings whose slots are taken at once, and whose replies come late. */
-class SlowCeilings extends EmbeddedCeilings {
+class SlowCeilings extends CeilingStore {
   readonly #clock: FakeClock;
   readonly #ms: number;
 
@@ -25,7 +25,7 @@ class SlowCeilings extends EmbeddedCeilings {
     this.#ms = ms;
   }
 
-  override async take(...asked: Parameters<EmbeddedCeilings['take']>): Promise<TakeReply> {
+  override async take(...asked: Parameters<CeilingStore['take']>): Promise<TakeReply> {
     const reply = await super.take(...asked);
     if (this.#ms > 0) await new Promise<void>((resolve) => void this.#clock.after(this.#ms, resolve));
     return reply;

@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter, Settlement } from '../../src/limiter/limiter.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';
@@ -64,7 +64,7 @@ describe('a call whose client leaves', () => {
     const clock = new FakeClock();
     const settled: Settlement[] = [];
     const gone = new AbortController();
-    const ceilings = new EmbeddedCeilings(clock);
+    const ceilings = new CeilingStore(clock);
     let taken = 0;
     const made = embeddedQueue({
       clock,

@@ -6,7 +6,7 @@ import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { LogEvent } from '../../src/limiter/over-log/state.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaLedger } from '../simulation/replicas/ledger.ts';
@@ -109,7 +109,7 @@ const forecast: Ceilings['forecast'] = async (_ceiling, positions) =>
   positions.map((k) => holdAt(0, k, null));
 
 function embedded(clock: FakeClock, { isBlind = false }: Load): AdmissionQueue {
-  const ceilings = withMethods<Ceilings>(new EmbeddedCeilings(clock), isBlind ? { forecast } : {});
+  const ceilings = withMethods<Ceilings>(new CeilingStore(clock), isBlind ? { forecast } : {});
   return embeddedQueue({ clock, ceilings }).queue;
 }
 

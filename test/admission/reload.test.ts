@@ -7,7 +7,7 @@ import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import {
   callOf,
   embeddedQueue,
@@ -30,7 +30,7 @@ function world(originMs = 0, takesMs = 0) {
   const story: string[] = [];
   const refusals = new Map<string, Refusal>();
   const leases = new Map<string, Lease>();
-  const fast = new EmbeddedCeilings(own);
+  const fast = new CeilingStore(own);
   const ceilings = withMethods<Ceilings>(fast, {
     async take(...asked) {
       const reply = await fast.take(...asked);

@@ -1,7 +1,7 @@
 /** Slots of a shared ceiling that other replicas take while calls of this one wait for them. */
 import { describe, expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import { callOf, embeddedQueue, settingsOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
@@ -14,7 +14,7 @@ const isRight = { code: 'wait_too_long', details: expect.objectContaining({ held
 async function world() {
   const clock = new FakeClock();
   const forecasts: number[] = [];
-  const stored = new EmbeddedCeilings(clock);
+  const stored = new CeilingStore(clock);
   const ceilings = withMethods<Ceilings>(stored, {
     forecast(...asked) {
       forecasts.push(clock.monotonic());
@@ -92,7 +92,7 @@ describe('the sweeps over waiting calls', () => {
 
 test('a call that its ceiling does not hold is refused because its wait has ended, also when the scan of the ceiling comes first', async () => {
   const clock = new FakeClock();
-  const { queue } = embeddedQueue({ clock, ceilings: new EmbeddedCeilings(clock) });
+  const { queue } = embeddedQueue({ clock, ceilings: new CeilingStore(clock) });
   const calls = { perMinute: 40, maxInFlight: 1 };
   const underWay = await (await queue.enter(...callOf(clock, 'first', calls))).whenGranted();
   const waiting = queue.enter(...callOf(clock, 'second', { ...calls, maxWaitMs: 1_500 }));

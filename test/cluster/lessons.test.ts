@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import type { SharedEstimate } from '../../src/limiter/estimate-store.ts';
 import type { Service } from '../../src/service.ts';
 import { tally } from '../journey/world.ts';
 import { serviceOf } from '../support/gateway.ts';
@@ -12,15 +13,16 @@ import { until } from '../support/until.ts';
 
 let redis: RedisServer;
 let listener: Redis;
-/** What replicas say to one another of charges: the channel, and the message. */
-let heard: { readonly channel: string; readonly text: string }[] = [];
+/** What replicas say to one another of charges. */
+let heard: SharedEstimate[] = [];
 beforeAll(async () => {
   redis = await startRedis();
   listener = new Redis(redis.port);
-  listener.on('pmessage', (_pattern: string, channel: string, text: string) => {
-    if (text.startsWith('e ')) heard.push({ channel, text });
+  listener.on('pmessage', (_pattern: string, _channel: string, text: string) => {
+    const [, said = '[]'] = /^\S+ estimates (.*)$/.exec(text) ?? [];
+    heard.push(...(JSON.parse(said) as SharedEstimate[]));
   });
-  await listener.psubscribe('sluice:r:*');
+  await listener.psubscribe('sluice:replicas:*');
 });
 beforeEach(() => {
   heard = [];
@@ -85,17 +87,9 @@ async function startFleet(
   };
 }
 
-/** Resolves when both other replicas have been sent a message with such an entry. */
-const isSaid = (holds: (entry: readonly string[]) => boolean): Promise<void> =>
-  until(() => {
-    const said = heard.filter(({ text }) =>
-      text
-        .slice(2)
-        .split(',')
-        .some((entry) => holds(entry.split(' '))),
-    );
-    return new Set(said.map(({ channel }) => channel)).size >= 2;
-  });
+/** Resolves when the other replicas have been sent such an estimate. */
+const isSaid = (holds: (estimate: SharedEstimate) => boolean): Promise<void> =>
+  until(() => heard.some(holds));
 
 test('twelve calls leave side by side at a replica that has heard how little calls like them produce', async () => {
   const held: ServerResponse[] = [];
@@ -112,7 +106,9 @@ test('twelve calls leave side by side at a replica that has heard how little cal
   const path = '/v1/chat/completions';
   const body = { model: 'm', max_tokens: 5_000, messages: [{ role: 'user', content: 'hello' }] };
   for (let n = 0; n < 40; n += 1) expect(await fleet.ask(2, path, body, 'wait=60')).toBe(200);
-  await isSaid(([kind, , , , mean, deviation]) => kind === 'm' && Number(mean) + Number(deviation) < 50);
+  await isSaid(
+    (said) => said.kind === 'model' && (said.output?.mean ?? 50) + (said.output?.deviation ?? 0) < 50,
+  );
   // Taken to produce what they allow, six of them at once would use up the minute, and the others could not wait.
   isHolding = true;
   let over = 0;
@@ -151,7 +147,7 @@ test('a prompt that is found not to lie in the cache is expected to be counted w
     messages: [{ role: 'user', content: 'hello' }],
   };
   expect(await fleet.ask(2, path, body)).toBe(200);
-  await isSaid(([kind, , , kept]) => kind === 'p' && kept === '0');
+  await isSaid((said) => said.kind === 'prompt' && said.kept === 0);
   // Taken to lie in the cache, as it is marked, it would be sent, and refused upstream.
   expect([await fleet.ask(0, path, body), await fleet.ask(1, path, body)]).toEqual([429, 429]);
   expect(asked).toHaveLength(1);

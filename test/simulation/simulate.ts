@@ -6,7 +6,7 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
 import type { CeilingKey, Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
@@ -115,7 +115,7 @@ class Run {
     this.#store = createEmbeddedLimiter(storeClock(clock, this.#ledger, chance), listener, {
       leaseMs: plan.leaseMs,
     });
-    this.#ceilings = new EmbeddedCeilings(shiftedClock(clock, plan.origin.ms));
+    this.#ceilings = new CeilingStore(shiftedClock(clock, plan.origin.ms));
     this.#ceilings.listen((key) => this.#onSlotBack.forEach((hear) => hear(key)));
     this.#queues = this.#wires.map((wire, queue) => this.#queueOf(wire, processOf(queue)));
   }

@@ -5,7 +5,7 @@
  */
 import type { CeilingRef, Ceilings, CeilingSlot } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
-import { EmbeddedSlot } from '../../src/limiter/embedded/ceilings.ts';
+import { Slot } from '../../src/limiter/ceiling-store.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Ledger } from './ledger.ts';
 import type { Chance } from './chance.ts';
@@ -142,9 +142,9 @@ export function wiredCeilings(
   const noteGivenBack = (ceiling: CeilingRef, slot: CeilingSlot): void => {
     const record = ledger.ceiling(ceiling.key);
     record.givenBack += 1;
-    if (!(slot instanceof EmbeddedSlot)) return;
-    if (slot.day !== null) record.daily -= 1;
-    const at = record.taken.findLastIndex((taken) => taken.slot === slot.minute);
+    if (!(slot instanceof Slot)) return;
+    if (slot.local.day !== null) record.daily -= 1;
+    const at = record.taken.findLastIndex((taken) => taken.slot === slot.local.minute);
     if (at >= 0) record.taken.splice(at, 1);
   };
   return {
@@ -155,8 +155,8 @@ export function wiredCeilings(
         const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           record.takes += 1;
-          const { slot } = reply;
-          if (!(slot instanceof EmbeddedSlot)) return reply;
+          if (!(reply.slot instanceof Slot)) return reply;
+          const slot = reply.slot.local;
           if (slot.day !== null) record.daily += 1;
           const perDay = highest(ledger.regimes(clock.monotonic()), perDayOf(ceiling.key));
           if (slot.day !== null && perDay !== null && record.daily > perDay)

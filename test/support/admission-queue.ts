@@ -6,7 +6,7 @@ import type { Clock } from '../../src/clock.ts';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
-import { EmbeddedCeilings } from '../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
@@ -96,7 +96,7 @@ export interface QueueParts {
 
 /** The queue over the embedded stores. */
 export function embeddedQueue({ clock, onFailure = fail, around, ...more }: QueueParts): EmbeddedQueue {
-  const ceilings = more.ceilings ?? new EmbeddedCeilings(clock);
+  const ceilings = more.ceilings ?? new CeilingStore(clock);
   const embedded = createEmbeddedLimiter(clock, {
     onGrant: (grant) => queue.listener.onGrant(grant),
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),

@@ -2,13 +2,13 @@
  * Ceilings in Redis for all replicas: rate-limiter-flexible, one script call per slot for minute and day together.
  *
  * Owns: asking Redis, reading slots a little ahead for forecasts. Does not own: the windows (`sliding-log.ts`),
- * what this replica does while Redis is unavailable (`failover`).
+ * what this replica does while Redis is unavailable (`ceiling-store.ts`).
  * Invariant: every 60 s window holds at most the ceiling over all replicas (1).
  */
 import type { Clock } from '../../clock.ts';
 import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
 import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
-import { amountOf, listOf, numberOf, wordOf } from '../../redis/malformed-reply.ts';
+import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
 import {
   dayLeft,
   minWaitMs,
@@ -18,28 +18,15 @@ import {
   type SlotsRead,
 } from '../policy/ceiling-read.policy.ts';
 import { runOwn } from './scripts.ts';
-import { ceilingKey, type ReplicaId } from '../../ids.ts';
-import { replicasKey } from './presence.ts';
 import type { RedisClient } from '../../redis/connection.ts';
-import { unavailable, type RedisHealth, type Unavailable } from '../../redis/health.ts';
-import { dayKey, daySeconds, RedisSlidingLog, sendsKey, SlotResult } from './sliding-log.ts';
+import type { RedisHealth, Unavailable } from '../../redis/health.ts';
+import { dayKey, daySeconds, RedisSlidingLog, sendsKey, type RedisTake } from './sliding-log.ts';
 
 /** A read of the slots is used for this long, and no other read is made within `repeatMs` of it. Milliseconds. */
 const forecastMs = 250;
 const repeatMs = 20;
 const maxReads = 10_000;
 const sendsPerRestore = 500;
-
-export type RedisTake =
-  | {
-      readonly kind: 'taken';
-      readonly remaining: number;
-      readonly nextSlotMs: number;
-      readonly dayLeft: number | null;
-    }
-  /** `day`: the daily ceiling refused. */
-  | { readonly kind: 'refused'; readonly waitMs: number; readonly day: boolean }
-  | Unavailable;
 
 /** A send, and how long ago it was. */
 export interface PastSend {
@@ -49,55 +36,35 @@ export interface PastSend {
 
 type SlotsAndOldest = SlotsRead & { readonly oldestMs: number };
 
-/** The ceiling of which a message says that a slot is back; `null` = it says something else. */
-export function ceilingOf(text: string): CeilingKey | null {
-  const [kind, key] = text.split(' ');
-  return kind === 's' ? ceilingKey(wordOf(key)) : null;
-}
-
 export class RedisCeilings {
-  readonly #client: RedisClient;
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
-  readonly #logs = new Map<string, RedisSlidingLog>();
+  readonly #log: RedisSlidingLog;
   readonly #reads = new Map<CeilingKey, SlotsAndOldest>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
-    this.#client = parts.client;
     this.#redis = parts.redis;
     this.#clock = parts.clock;
+    this.#log = new RedisSlidingLog(parts.redis, parts.client);
   }
 
   /** Takes the slot of this name, once however often it is asked for. `lateMs`: as in the port. */
   async take(ceiling: CeilingRef, id: string, lateMs: number): Promise<RedisTake> {
-    try {
-      const result = await this.#log(ceiling).consume(ceiling.key, 1, { id, lateMs });
-      if (!(result instanceof SlotResult)) throw new TypeError('a slot was taken elsewhere than in Redis');
-      const { remainingPoints: remaining, msBeforeNext: nextSlotMs, dayLeft: left } = result;
-      return { kind: 'taken', remaining, nextSlotMs, dayLeft: left };
-    } catch (result) {
-      if (!(result instanceof SlotResult)) throw result;
-      if (result.outcome === 'unavailable') return unavailable;
-      // Others have taken slots that a read of a moment ago shows as free.
-      this.#reads.delete(ceiling.key);
-      return { kind: 'refused', waitMs: result.msBeforeNext, day: result.outcome === 'day' };
-    }
+    const reply = await this.#log.take({ ceiling, id, lateMs });
+    // Others have taken slots that a read of a moment ago shows as free.
+    if (reply.kind === 'refused') this.#reads.delete(ceiling.key);
+    return reply;
   }
 
   /** While Redis is unavailable the slot stays taken: the ceiling then allows too few sends, never too many. */
-  async giveSlotBack(ceiling: CeilingRef, id: string): Promise<void> {
-    const { key, perMinute } = ceiling;
-    if (perMinute !== null) return void (await this.#log(ceiling).reward(key, 1, { id }));
-    // The day is a plain counter without ids: a repeated decrement would count twice, so it is tried once. The count may have
-    // ended with its day, or be lost: a plain DECR would create a key of -1 that never expires, and allow a call too many.
-    const call = { keys: [sendsKey(key), dayKey(key)], argv: ['', '1'] };
-    await this.#redis.run('reward', (client) => runOwn(client, 'giveback', call), { once: true });
-  }
-
-  /** Says to the other replicas that a slot is back. */
-  async announceSlot(key: CeilingKey, replica: ReplicaId): Promise<void> {
-    const wanted = { keys: [replicasKey], argv: [replica, `s ${key}`] };
-    await this.#redis.run('other', (client) => runOwn(client, 'publish', wanted));
+  async giveSlotBack({ key, perMinute, perDay }: CeilingRef, id: string): Promise<void> {
+    // The day is a plain counter without ids: a repeated decrement would count twice, so it is tried once.
+    const isOfDayOnly = perMinute === null;
+    const argv = [isOfDayOnly ? '' : id, perDay === null ? '0' : '1'];
+    const call = { keys: [sendsKey(key), dayKey(key)], argv };
+    const giveBack = async (client: RedisClient): Promise<number> =>
+      amountOf(await runOwn(client, 'giveback', call));
+    await this.#redis.run('reward', giveBack, { once: isOfDayOnly });
   }
 
   async forecast(
@@ -148,16 +115,6 @@ export class RedisCeilings {
       if (reply.kind === 'unavailable') return false;
     }
     return true;
-  }
-
-  #log({ perMinute, perDay }: CeilingRef): RedisSlidingLog {
-    const name = `${perMinute ?? ''}/${perDay ?? ''}`;
-    let log = this.#logs.get(name);
-    if (log === undefined) {
-      const parts = { redis: this.#redis, client: this.#client };
-      this.#logs.set(name, (log = new RedisSlidingLog({ ...parts, perMinute, perDay })));
-    }
-    return log;
   }
 
   /** The slots as read lately, where that says enough, or read now. */

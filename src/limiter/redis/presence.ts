@@ -16,9 +16,6 @@ const firstBeatMs = 100;
 const lifeMs = 5_000;
 
 export const replicasKey = 'sluice:{presence}:1:replicas';
-/** The channel on which a replica hears what other replicas have to say to it. */
-export const replicaChannel = (replica: ReplicaId): string => `sluice:r:${replica}`;
-
 export interface PresenceParts {
   readonly connection: RedisConnection;
   readonly clock: Clock;

@@ -1,12 +1,11 @@
 /**
- * The scripts of ceilings, presence, messages and the guard of lanes. The names of their keys carry no
+ * The scripts of ceilings, presence and the guard of lanes. The names of their keys carry no
  * version of this service: what they mean stays the same (`layout.test.ts`).
  */
 import type { RedisClient } from '../../redis/connection.ts';
 import { runScript, type ScriptWords } from '../../redis/scripts.ts';
 
-export type OwnScript =
-  'consume' | 'freelane' | 'giveback' | 'presence' | 'publish' | 'restore' | 'slots' | 'takelane';
+export type OwnScript = 'consume' | 'freelane' | 'giveback' | 'presence' | 'restore' | 'slots' | 'takelane';
 
 const folder = new URL('lua/', import.meta.url);
 

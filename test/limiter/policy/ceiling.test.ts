@@ -8,11 +8,12 @@ import {
   slotInMs,
   takeSlot,
 } from '../../../src/limiter/policy/ceiling.policy.ts';
-import { dayMs } from '../../../src/limiter/embedded/day-counts.ts';
-import { EmbeddedCeilings } from '../../../src/limiter/embedded/ceilings.ts';
+import { CeilingStore } from '../../../src/limiter/ceiling-store.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { shiftedClock } from '../../support/shifted-clock.ts';
 import { atOrigins } from '../../support/at-origins.ts';
+
+const dayMs = 86_400_000;
 
 const gaps = fc.array(fc.constantFrom(0, 1, 500, 7_000, 20_000, 60_000), { minLength: 1, maxLength: 80 });
 
@@ -105,7 +106,7 @@ atOrigins('the sliding log of a ceiling', (instant) => {
 
 atOrigins('the embedded ceilings', (instant) => {
   test('take no slot of the minute when the day refuses', async () => {
-    const ceilings = new EmbeddedCeilings(shiftedClock(new FakeClock(), instant(0)));
+    const ceilings = new CeilingStore(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: ceilingKey('w'), perMinute: 10, perDay: 2 };
     const kinds: string[] = [];
     for (let at = 0; at < 5; at += 1) kinds.push((await ceilings.take(ceiling)).kind);
@@ -114,7 +115,7 @@ atOrigins('the embedded ceilings', (instant) => {
   });
 
   test('free a slot of the minute and one of the day when it is given back', async () => {
-    const ceilings = new EmbeddedCeilings(shiftedClock(new FakeClock(), instant(0)));
+    const ceilings = new CeilingStore(shiftedClock(new FakeClock(), instant(0)));
     const ceiling = { key: ceilingKey('w'), perMinute: 1, perDay: 1 };
     const first = await ceilings.take(ceiling);
     if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
@@ -124,7 +125,7 @@ atOrigins('the embedded ceilings', (instant) => {
 
   test('begin a day with its first call, and a new one 24 hours later by their own clock', async () => {
     const clock = new FakeClock();
-    const ceilings = new EmbeddedCeilings(shiftedClock(clock, instant(0)));
+    const ceilings = new CeilingStore(shiftedClock(clock, instant(0)));
     const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
     await later(clock, dayMs - 1);
@@ -138,7 +139,7 @@ atOrigins('the embedded ceilings', (instant) => {
 
   test('leave the day alone when a slot of the day before is given back', async () => {
     const clock = new FakeClock();
-    const ceilings = new EmbeddedCeilings(shiftedClock(clock, instant(0)));
+    const ceilings = new CeilingStore(shiftedClock(clock, instant(0)));
     const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
     const first = await ceilings.take(ceiling);
     await later(clock, dayMs);

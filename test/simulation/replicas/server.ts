@@ -199,11 +199,6 @@ export class Server {
         return this.#takeLane(key, argv, clock);
       case scriptCommand('freelane'):
         return this.#lanes.get(key)?.owner === argv[0] && this.#lanes.delete(key) ? 1 : 0;
-      // No upstream of the simulation refuses for good.
-      case scriptCommand('breaker'):
-        return [];
-      case scriptCommand('publish'):
-        return this.#sendToOthers(argv);
       case 'info':
         return this.info();
       case 'get':
@@ -213,6 +208,7 @@ export class Server {
         return day === undefined ? -2 : day.until - clock;
       }
       case 'publish':
+        this.messages += this.#replicas.size;
         if (!this.#silent) this.#channels.publish(key, argv[0] ?? '');
         return 1;
       case 'call':
@@ -353,14 +349,6 @@ export class Server {
       missing += 1;
     }
     return missing;
-  }
-
-  /** publish.lua */
-  #sendToOthers([sender = '', text = '']: string[]): number {
-    const others = [...this.#replicas.keys()].filter((replica) => replica !== sender);
-    this.messages += others.length;
-    if (!this.#silent) for (const replica of others) this.#channels.publish(`sluice:r:${replica}`, text);
-    return others.length;
   }
 
   /** presence.lua */

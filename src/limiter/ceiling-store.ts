@@ -1,0 +1,181 @@
+/**
+ * The ceilings of a process: counted here, and in Redis for all replicas where there is one. While Redis is away the operator's choice
+ * holds. `local`: this replica lets its share of every ceiling through. `deny`: calls are refused.
+ *
+ * Invariants: every send is counted here as well, so that the share counts the whole window from the first moment on; every 60 s window
+ * holds at most the ceiling over all replicas (1), also over a loss of Redis' data, as long as the replicas that sent are alive; without
+ * Redis nobody is let through unseen.
+ */
+import type { Clock } from '../clock.ts';
+import { Refusal } from '../errors.ts';
+import type { ReplicaId } from '../ids.ts';
+import {
+  CeilingSlot,
+  type CeilingHold,
+  type CeilingKey,
+  type CeilingRef,
+  type Ceilings,
+  type CeilingState,
+  type ForecastQuestion,
+  type TakeReply,
+} from './ceilings.ts';
+import { quotaShare } from './failover/quota-share.ts';
+import { RecentSends } from './failover/recent-sends.ts';
+import { retryUnavailableMs, type WhenDown } from './failover/when-down.ts';
+import { LocalCeilings, type LocalSlot } from './local-ceilings.ts';
+import { holdAt } from './policy/ceiling.policy.ts';
+import type { RedisCeilings } from './redis/ceilings.ts';
+
+/** A slot as this process knows it. */
+export class Slot extends CeilingSlot {
+  /** The slot's name in Redis. */
+  readonly id: string;
+  /** True when Redis counts the slot. */
+  readonly isInRedis: boolean;
+  readonly local: LocalSlot;
+  isGivenBack = false;
+
+  constructor(id: string, isInRedis: boolean, local: LocalSlot) {
+    super();
+    this.id = id;
+    this.isInRedis = isInRedis;
+    this.local = local;
+  }
+}
+
+export interface SharedCeilingParts {
+  readonly redis: RedisCeilings;
+  readonly replica: ReplicaId;
+  /** Number of living replicas. */
+  readonly replicas: () => number;
+  /** What this replica does while Redis is unavailable. */
+  readonly whenDown: () => WhenDown;
+  /** A slot went back into Redis. */
+  readonly onSlotBack: (ceiling: CeilingKey) => void;
+}
+
+export class CeilingStore implements Ceilings {
+  /** `null` = this process is the only one. */
+  readonly #shared: SharedCeilingParts | null;
+  readonly #local: LocalCeilings;
+  readonly #sends: RecentSends;
+  #slots = 0;
+  #onSlotBack: (ceiling: CeilingKey) => void = () => {};
+
+  constructor(clock: Clock, shared: SharedCeilingParts | null = null) {
+    this.#shared = shared;
+    this.#local = new LocalCeilings(clock);
+    this.#sends = new RecentSends(clock);
+  }
+
+  async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
+    const known = again === undefined ? null : this.#forget(ceiling, again);
+    if (this.#shared === null || isNone(ceiling)) return this.#takeHere(ceiling, '', lateMs);
+    const { redis, replica, whenDown } = this.#shared;
+    this.#slots += 1;
+    const id = known ?? `${replica}.${this.#slots}`;
+    const { key, perMinute } = ceiling;
+    const reply = await redis.take(ceiling, id, lateMs);
+    switch (reply.kind) {
+      case 'taken': {
+        const slot = new Slot(id, true, await this.#local.note(ceiling));
+        if (perMinute !== null) this.#sends.add(key, id);
+        const { remaining, nextSlotMs, dayLeft } = reply;
+        const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
+        return { kind: 'taken', slot, state, dayLeft };
+      }
+      case 'refused': {
+        const { waitMs, isDaily } = reply;
+        const full = perMinute === null ? null : { limit: perMinute, remaining: 0, nextSlotMs: waitMs };
+        return { kind: 'refused', waitMs, isDaily, state: isDaily ? null : full };
+      }
+      case 'unavailable': {
+        if (whenDown() === 'deny')
+          throw new Refusal('limiter_unavailable', { retryInMs: retryUnavailableMs });
+        const taken = await this.#takeHere(ceiling, id, 0);
+        if (taken.kind === 'taken' && perMinute !== null) this.#sends.add(key, id);
+        return taken;
+      }
+    }
+  }
+
+  async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+    const id = this.#forget(ceiling, slot);
+    if (isNone(ceiling)) return;
+    if (this.#shared !== null && id !== null) await this.#shared.redis.giveSlotBack(ceiling, id);
+    this.#onSlotBack(ceiling.key);
+    if (id !== null) this.#shared?.onSlotBack(ceiling.key);
+  }
+
+  listen(onSlotBack: (ceiling: CeilingKey) => void): void {
+    this.#onSlotBack = onSlotBack;
+  }
+
+  /** Another replica has given a slot back. */
+  slotIsBack(key: CeilingKey): void {
+    this.#onSlotBack(key);
+  }
+
+  async forecast(
+    ceiling: CeilingRef,
+    positions: readonly number[],
+    question: ForecastQuestion = {},
+  ): Promise<readonly CeilingHold[]> {
+    const notHeld = (): CeilingHold[] => positions.map((k) => holdAt(0, k, null));
+    if (isNone(ceiling) || positions.length === 0) return notHeld();
+    if (this.#shared !== null) {
+      const read = await this.#shared.redis.forecast(ceiling, positions, question);
+      if (!('kind' in read)) return read;
+      if (this.#shared.whenDown() === 'deny') return notHeld();
+    }
+    return this.#local.forecast(this.#share(ceiling), positions, question);
+  }
+
+  async state(ceiling: CeilingRef): Promise<CeilingState | null> {
+    if (ceiling.perMinute === null) return null;
+    const read = (await this.#shared?.redis.state(ceiling, ceiling.perMinute)) ?? null;
+    return read === null || 'kind' in read ? this.#local.state(this.#share(ceiling)) : read;
+  }
+
+  async dayState(ceiling: CeilingRef): Promise<CeilingState | null> {
+    if (ceiling.perDay === null) return null;
+    const read = (await this.#shared?.redis.dayState(ceiling, ceiling.perDay)) ?? null;
+    return read === null || 'kind' in read ? this.#local.dayState(this.#share(ceiling)) : read;
+  }
+
+  /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
+  async restore(): Promise<boolean> {
+    for (const { key, sends } of this.#sends.all()) {
+      if ((await this.#shared?.redis.restore(key, sends)) === false) return false;
+    }
+    return true;
+  }
+
+  async close(): Promise<void> {}
+
+  /** Takes a slot of what this process may let through by itself. */
+  async #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
+    const reply = await this.#local.take(this.#share(ceiling), lateMs);
+    return reply.kind === 'refused' ? reply : { ...reply, slot: new Slot(id, false, reply.slot) };
+  }
+
+  /** Forgets a slot that is about to be taken again or goes back. Returns its name where Redis counts it. */
+  #forget({ key }: CeilingRef, slot: CeilingSlot): string | null {
+    if (!(slot instanceof Slot) || slot.isGivenBack) return null;
+    slot.isGivenBack = true;
+    this.#sends.remove(key, slot.id);
+    this.#local.giveBack(key, slot.local);
+    return slot.isInRedis ? slot.id : null;
+  }
+
+  /** This process' share of the ceiling, which it enforces without Redis; the whole, where it is the only one. */
+  #share(ceiling: CeilingRef): CeilingRef {
+    if (this.#shared === null) return ceiling;
+    const replicas = this.#shared.replicas();
+    const share = (limit: number | null): number | null =>
+      limit === null ? null : quotaShare(limit, replicas);
+    return { key: ceiling.key, perMinute: share(ceiling.perMinute), perDay: share(ceiling.perDay) };
+  }
+}
+
+const isNone = ({ perMinute, perDay }: CeilingRef): boolean => perMinute === null && perDay === null;
