@@ -13,7 +13,7 @@ import { endAll, startServer, startSimulator } from '../scripts/cluster/processe
 import { succeeded } from '../scripts/cluster/row.ts';
 import { chatBody, chatPath, fleetConfig, pause, send } from '../test/support/redis-fleet.ts';
 
-const commands = ['apply', 'consume', 'reward', 'other', 'publish'];
+const commands = ['append', 'consume', 'reward', 'other', 'publish'];
 type Counts = Map<string, number>;
 
 async function counts({ metric }: Fleet): Promise<Counts> {
@@ -38,7 +38,7 @@ const fleet = await startFleet(
   }),
 );
 const key = fleet.keys['acme'] ?? '';
-const background = ['apply', 'other', 'publish'];
+const background = ['append', 'other', 'publish'];
 
 async function measure(name: string, calls: number, run: () => Promise<number>): Promise<number> {
   const before = await counts(fleet);

@@ -24,7 +24,7 @@ function press(page: Driven, state: State, step: number, open: (() => void)[]): 
   }
   const swing = Math.sin(step / 9);
   page.buckets.length = 0;
-  if (state !== 'degraded') page.telemetry.redisCommand('apply', 0.8 + swing / 5);
+  if (state !== 'degraded') page.telemetry.redisCommand('append', 0.8 + swing / 5);
   if (state === 'calm') {
     page.buckets.push(bucketOf('lm', 0.42 + swing / 10), bucketOf('shop', 0.3 + swing / 10));
     return;
@@ -46,7 +46,7 @@ function press(page: Driven, state: State, step: number, open: (() => void)[]): 
   while (open.length > 60) open.shift()?.();
   if (state !== 'degraded') return;
   page.telemetry.limiterMode('local');
-  page.telemetry.redisCommand('apply', 180);
+  page.telemetry.redisCommand('append', 180);
   page.telemetry.redisError('connection');
 }
 

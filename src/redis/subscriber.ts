@@ -125,6 +125,8 @@ export class Subscriber {
   #giveUp(socket: Redis, failure: unknown): void {
     if (this.#socket !== socket || this.#state === 'closed') return;
     this.#report(failure);
+    // Now: each of its channels may fail.
+    this.#lost(socket);
     socket.disconnect();
   }
 

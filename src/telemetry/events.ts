@@ -21,8 +21,6 @@ export type RenewalOutcome = (typeof renewalOutcomes)[number];
 
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =
-  /** Events of one bucket: admissions, settlements, ticks and all others, as many as came together. */
-  | 'apply'
   /** A batch of a log. */
   | 'append'
   | 'consume'

@@ -1,4 +1,4 @@
-/** A silent subscription: the connection lives, its pings are answered, and the subscription is not confirmed. */
+/** A subscription that fails while its connection lives: it is not confirmed, or it is refused. */
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
@@ -6,6 +6,7 @@ import { connectRedis } from '../../src/redis/connection.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis } from '../support/redis.ts';
 import { redisWire } from '../support/redis-wire.ts';
+import { until } from '../support/until.ts';
 
 const closers: (() => unknown)[] = [];
 afterEach(async () => {
@@ -66,4 +67,33 @@ test('a subscription that is not confirmed is made again until it is', async () 
   while ((await straight.publish('grants', 'hello')) === 0) await later();
   while (heard.length === 0) await later();
   expect(heard).toEqual(['hello']);
+});
+
+test('a connection all of whose channels are refused is closed once, and reports the failure once', async () => {
+  const redis = await startRedis();
+  closers.push(() => redis.stop());
+  const admin = new Redis(redis.port);
+  closers.push(() => admin.disconnect());
+  await admin.call('ACL', 'SETUSER', 'default', 'resetchannels');
+  const connection = connectRedis(
+    plainRedis({ nodes: [{ host: '127.0.0.1', port: redis.port }] }),
+    { clock: systemClock, random: systemRandom },
+    () => {},
+  );
+  closers.push(() => connection.close());
+  // More than Node lets listen to the end of one socket without a warning.
+  const channels = Array.from({ length: 20 }, (_, n) => `channel-${n}`);
+  const failures = new Set<unknown>();
+  let isReady = 0;
+  const listener = {
+    onMessage: () => {},
+    onReady: () => void (isReady += 1),
+    onError: (failure: unknown) => void failures.add(failure),
+  };
+  for (const channel of channels) connection.subscribe(channel, listener);
+  await until(() => failures.size >= 2);
+  const opened = (await connection.info()).match(/total_connections_received:(\d+)/);
+  expect(failures.size).toBeLessThanOrEqual(Number(opened?.[1]));
+  await admin.call('ACL', 'SETUSER', 'default', 'allchannels');
+  await until(() => isReady === channels.length);
 });

@@ -71,7 +71,7 @@ describe('a scrape of the metrics', () => {
   test('has exactly the published labels and, where they are a closed set, values', async () => {
     const given = driven();
     oneCall(given, 'acme');
-    given.telemetry.redisCommand('apply', 1);
+    given.telemetry.redisCommand('append', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');
     given.telemetry.joined('lm');
@@ -183,10 +183,10 @@ describe('a scrape of the metrics', () => {
 
   test('counts Redis commands, errors and lost leases', async () => {
     const given = driven();
-    given.telemetry.redisCommand('apply', 2);
+    given.telemetry.redisCommand('append', 2);
     given.telemetry.redisError('timeout');
     given.telemetry.leaseLost('stalled');
-    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'apply' })).toBeCloseTo(0.002);
+    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'append' })).toBeCloseTo(0.002);
     expect(await given.value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
     expect(await given.value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
   });
