@@ -137,6 +137,8 @@ export interface RefusalDetails {
   readonly retryInMs?: number;
   /** Status of the response where it is not the code's own. */
   readonly status?: number;
+  /** What the client sends with the call when it comes back: its position is kept. */
+  readonly ticket?: string;
   /** What held the call back; every 429 of ours has it. */
   readonly heldBy?: HeldBy;
   /** What the upstream's own error said, for `error.type` and `error.code`: known words only. */

@@ -135,7 +135,10 @@ export class Pipeline {
         audience.moved?.('lane');
       }
     } catch (thrown) {
-      const failure = checks.reasonOf(thrown);
+      const reason = checks.reasonOf(thrown);
+      const failure = audience.aborted
+        ? reason
+        : await this.#parts.admission.reserve(prepared.request, reason);
       prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {

@@ -77,6 +77,9 @@ const errorFields: Json = {
 const retryFields: Json = {
   'Retry-After': field('Whole seconds, rounded up.', { type: 'integer', minimum: 1 }),
   'retry-after-ms': field('The same, exact.', { type: 'integer', minimum: 1 }),
+  'Sluice-Ticket': field(
+    'With `Prefer: reserve`: the position is kept for whoever sends this with the call.',
+  ),
 };
 
 /** Responses by status, as components, and what operations say in their stead. */
@@ -145,7 +148,11 @@ const windowQuery = query('window', 'How far back: 90s, 15m, 1h.', {
   example: '15m',
 });
 const callFields: Readonly<Record<string, Json>> = {
-  prefer: header('Prefer', '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all.'),
+  prefer: header(
+    'Prefer',
+    '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all. `reserve`: a call that is refused for its wait keeps its position.',
+  ),
+  ticket: header('Sluice-Ticket', 'The ticket of a refusal, for which the client comes back.'),
   priority: header(
     'Priority',
     '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.',

@@ -10,12 +10,18 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
-import type { BucketKey, CeilingKey } from '../ids.ts';
+import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { Ceilings } from '../limiter/ceilings.ts';
-import { defaultLeaseMs, type Admission, type Limiter, type LimiterListener } from '../limiter/limiter.ts';
+import {
+  defaultLeaseMs,
+  type Admission,
+  type Limiter,
+  type LimiterListener,
+  type Reserved,
+} from '../limiter/limiter.ts';
 import { ArrivalOrder } from './arrival-order.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingEdge } from './ceiling-edge.ts';
@@ -28,6 +34,7 @@ import { ArrivingCallCheck } from './arriving-call-check.ts';
 import { applyLimits, Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import { Reconfiguring } from './reconfigure.ts';
+import { reserved } from './refusals.ts';
 import { SlotsAhead } from './slots-ahead.ts';
 import { SlotsBack } from './slots-back.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
@@ -60,6 +67,7 @@ export class AdmissionQueue {
   readonly #gate: CeilingGate;
   readonly #arrivals = new ArrivalOrder();
   readonly #lanes: Lanes;
+  readonly #rotation: LaneRotation;
 
   /** What the limiter reports without being asked. */
   readonly listener: LimiterListener = {
@@ -82,6 +90,7 @@ export class AdmissionQueue {
     this.#parts = parts;
     this.#registry = registry;
     this.#causes = causes;
+    this.#rotation = rotation;
     this.#reconfiguring = new Reconfiguring(parts);
     this.#lateRefusals = new LateRefusals(parts, registry, rotation);
     this.#arrivingCalls = new ArrivingCallCheck(parts, rotation, this.#lateRefusals);
@@ -137,6 +146,34 @@ export class AdmissionQueue {
       throw failure;
     }
     return call;
+  }
+
+  /**
+   * The refusal of a call that keeps its position, where its client asked for that: with the time at which it can leave, and what it brings
+   * then. Any other failure as it is.
+   */
+  async reserve(asked: AdmissionRequest, failure: unknown): Promise<unknown> {
+    const { reserving } = asked;
+    if (reserving === undefined || !(failure instanceof Refusal) || failure.code !== 'wait_too_long')
+      return failure;
+    const request = this.#reconfiguring.present(asked);
+    const { ceiling } = request;
+    const { limiter, ceilings } = this.#parts;
+    const { ticketOf, ...terms } = reserving;
+    const keep = (waitMs: number, id: TicketId | undefined): Promise<Reserved | null> => {
+      const admission = this.#admissionOf(request);
+      const named = id === undefined ? admission : { ...admission, reservation: id };
+      return limiter.reserve(named, { ...terms, ceiling: ceiling.key, waitMs });
+    };
+    const kept = await keep(failure.details.retryInMs ?? 0, request.admission.reservation);
+    if (kept === null) return failure;
+    // The refusal knew nothing of calls that were refused with it: behind them the ceiling may have a slot later.
+    const position = this.#rotation.positionOf({ lane: this.#lanes.of(request), request }, kept.ahead);
+    const [hold] = await ceilings.forecast(ceiling, [position]);
+    const isLater = hold !== undefined && hold.waitMs > kept.waitMs;
+    const last = isLater ? await keep(hold.waitMs, kept.id) : kept;
+    if (last === null) return failure;
+    return reserved(isLater ? { ...hold, waitMs: last.waitMs } : last, ticketOf(kept.id));
   }
 
   /** Refuses waiting calls whose key is not valid any more. */

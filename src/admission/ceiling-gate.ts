@@ -25,7 +25,7 @@ import type { WaitCauses } from './wait-causes.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** Why a ticket goes back to its lane. */
-type Requeued = 'no slot' | 'gave its slot back';
+type Requeued = 'no slot' | 'kept for others' | 'gave its slot back';
 
 export interface GateNeighbours {
   readonly slots: CeilingSlots;
@@ -147,6 +147,10 @@ export class CeilingGate {
     const { call } = pending;
     const { reply } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
+    if (reply.kind === 'refused' && slotReply.isKept) {
+      slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
+      return this.#requeue(pending, 'kept for others', reply.waitMs);
+    }
     if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
       slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
       call.lane.gate.asleep = {
@@ -186,7 +190,7 @@ export class CeilingGate {
    * False: no grant behind this one may go first. It does not wait until the limiter has heard of it: the grants behind this one go back
    * with the same command.
    */
-  #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot'): false {
+  #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot', keptMs = 0): false {
     // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
     const isMoved = hasMoved(call, grant);
     if (!isMoved) {
@@ -210,12 +214,13 @@ export class CeilingGate {
       this.#neighbours.registry.moveToJoinedBucket(call);
     };
     const { limiter, background } = this.#parts;
-    background(limiter.settle(grant, this.#settlementOf(call, why), null).then(heard));
+    background(limiter.settle(grant, this.#settlementOf(call, why, keptMs), null).then(heard));
     return false;
   }
 
-  #settlementOf(call: QueuedCall, why: Requeued): Settlement {
+  #settlementOf(call: QueuedCall, why: Requeued, keptMs: number): Settlement {
     const { lane, request } = call;
+    if (why === 'kept for others') return { kind: 'returned', sleepMs: keptMs, because: 'reserved' };
     const now = this.#parts.clock.monotonic();
     if (why === 'gave its slot back') {
       // The limiter grants the lane again while grants behind this one are still to be returned. In one process each new grant would

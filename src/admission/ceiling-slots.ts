@@ -5,7 +5,8 @@
  * Owns: how old a slot may be. Does not own: what a refusal brings about.
  * Keeps: no call leaves later behind its slot than the windows have to spare (1).
  */
-import type { CeilingRef, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef, Ceilings, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
+import type { KeptSlots } from '../limiter/limiter.ts';
 import type { AdmissionParts } from './parts.ts';
 import { useOf } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -31,6 +32,8 @@ export interface SlotReply {
   readonly askedAt: number;
   /** Time from the request to the reply, milliseconds. */
   readonly tookMs: number;
+  /** The ceiling has slots, but they are kept for reservations of others. */
+  readonly isKept: boolean;
   /** True when an earlier slot of the call became too old, and the ceiling was asked for another one instead. */
   readonly isRetaken: boolean;
 }
@@ -167,20 +170,53 @@ export class CeilingSlots {
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */
   async #take(
-    { request: { ceiling }, lane }: QueuedCall,
+    { request: { ceiling, admission }, lane }: QueuedCall,
     lateMs: number,
     again?: CeilingSlot,
   ): Promise<SlotReply> {
-    const { clock, ceilings } = this.#parts;
+    const { clock, ceilings, limiter } = this.#parts;
     const askedAt = clock.monotonic();
-    const reply = await ceilings.take(ceiling, again, lateMs);
+    const kept = limiter.keptSlots(admission.bucket, { ceiling: ceiling.key, ticket: admission.ticket });
+    const reply =
+      kept === null
+        ? await ceilings.take(ceiling, again, lateMs)
+        : await takeBeside(kept, { ceilings, ceiling, again, lateMs });
+    const isKept = kept !== null && reply.kind === 'refused' && !reply.isDaily;
     const now = clock.monotonic();
     const tookMs = now - askedAt;
     lane.ceilingUse = useOf(ceiling, reply, now);
     this.#latency.note(tookMs);
     const isRetaken = again !== undefined;
-    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, askedAt, tookMs, isRetaken };
+    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, askedAt, tookMs, isKept, isRetaken };
   }
+}
+
+/** Takes a slot only where as many are left as are kept for reservations. */
+async function takeBeside(
+  { count, forMs }: KeptSlots,
+  asked: {
+    readonly ceilings: Ceilings;
+    readonly ceiling: CeilingRef;
+    readonly again: CeilingSlot | undefined;
+    readonly lateMs: number;
+  },
+): Promise<TakeReply> {
+  const { ceilings, ceiling, again, lateMs } = asked;
+  const { key, perMinute, perDay } = ceiling;
+  const less = (limit: number | null): number | null => (limit === null ? null : limit - count);
+  const others = { key, perMinute: less(perMinute), perDay: less(perDay) };
+  if (Math.min(others.perMinute ?? 1, others.perDay ?? 1) < 1) {
+    if (again !== undefined) await ceilings.giveSlotBack(ceiling, again);
+    return { kind: 'refused', waitMs: forMs, isDaily: false, state: await ceilings.state(ceiling) };
+  }
+  const reply = await ceilings.take(others, again, lateMs);
+  const state =
+    reply.state === null || perMinute === null
+      ? null
+      : { ...reply.state, limit: perMinute, remaining: reply.state.remaining + count };
+  return reply.kind === 'taken'
+    ? { ...reply, state }
+    : { ...reply, state, waitMs: Math.min(reply.waitMs, forMs) };
 }
 
 /** A refusal, the slot of a ceiling without a minute, and that of a call whose wait is over are not taken again. */

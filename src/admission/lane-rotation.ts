@@ -61,7 +61,10 @@ export class LaneRotation {
    * the ceiling gets as many slots meanwhile, and one more if its last slot is longer ago than that of the call's lane. Of lanes that
    * had none yet, those that waited before it count as such.
    */
-  positionOf({ lane: own, request: { ceiling } }: QueuedCall, ahead: number): number {
+  positionOf(
+    { lane: own, request: { ceiling } }: Pick<QueuedCall, 'lane' | 'request'>,
+    ahead: number,
+  ): number {
     let position = ahead + 1;
     let isBefore = true;
     for (const other of this.#rivalsUnder(ceiling.key)) {

@@ -32,6 +32,15 @@ export const waitTooLong = (
     detail: `${cause[heldBy]} ${advice(waitMs, maxWaitIfAskedMs)}`,
   });
 
+/** The same for a call whose position is kept until its client comes back with the ticket. */
+export const reserved = ({ waitMs, heldBy }: Hold, ticket: string): Refusal =>
+  new Refusal('wait_too_long', {
+    retryInMs: waitMs,
+    heldBy,
+    ticket,
+    detail: `${cause[heldBy]} The call can leave in ${Math.ceil(waitMs / 1_000)} s: send it again then, with its Sluice-Ticket.`,
+  });
+
 /** What holds the call, as a sentence for its caller. */
 const cause: Readonly<Record<HeldBy, string>> = {
   ceiling_minute: 'The workspace has used up its requests per minute on this upstream.',

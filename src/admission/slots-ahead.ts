@@ -29,6 +29,8 @@ export class SlotsAhead {
   ask(call: QueuedCall): Promise<SlotReply> | null {
     const { lane } = call;
     const { askingAhead } = lane;
+    // For whoever came back for a reservation slots are kept, which is known with the grant.
+    if (call.request.admission.reservation !== undefined) return null;
     if (askingAhead.kind !== 'likely' || lane.waiting > 0 || lane.edge.isReported) return null;
     if (this.#parts.clock.monotonic() - askingAhead.since > observedMs) return null;
     lane.askingAhead = { kind: 'asked' };

@@ -5,11 +5,17 @@
 import type { CallSettings } from './buckets.policy.ts';
 import type { BreakerSubject, HeldTime } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
-import type { Admission, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
+import type { TicketId } from '../ids.ts';
+import type { Admission, Grant, Lesson, Reserving, Settlement } from '../limiter/limiter.ts';
 
 /** What admission needs to know of a call. */
 export interface AdmissionRequest {
   readonly admission: Omit<Admission, 'maxWaitMs' | 'position'>;
+  /** What is kept of the call if it is refused; absent: nothing. */
+  readonly reserving?: Omit<Reserving, 'ceiling' | 'waitMs'> & {
+    /** What its client sends when it comes back. */
+    readonly ticketOf: (id: TicketId) => string;
+  };
   /** When this process received the call, monotonic milliseconds. It determines the call's position in its lane. */
   readonly arrivedAt: number;
   readonly ceiling: CeilingRef;

@@ -28,6 +28,10 @@ export const defaultWaits = {
   maxWaitSeconds: 75,
   /** Longest wait that a call may ask for, seconds. */
   maxWaitCeilingSeconds: 600,
+  /** How long after the told time a reservation is kept, seconds: longer than clients are late, and few calls of others. */
+  reserveSeconds: 10,
+  /** Reservations per workspace and upstream. */
+  maxReserved: 1_000,
 } as const;
 
 /** What calls of an upstream share by default, beside what its file states. `null`: none. */

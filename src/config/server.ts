@@ -28,15 +28,33 @@ export const waitShape = {
     .describe(
       `Longest wait that a call may ask for with "Prefer: wait=<seconds>". Default ${defaultWaits.maxWaitCeilingSeconds}.`,
     ),
+  reserveSeconds: z
+    .exactOptional(seconds)
+    .describe(
+      `How long after the told time the position of a refused call with "Prefer: reserve" is kept. Default ${defaultWaits.reserveSeconds}.`,
+    ),
+  maxReserved: z
+    .exactOptional(z.int().min(0).max(100_000))
+    .describe(
+      `Refused calls per workspace and upstream that keep their positions. 0 = none does. Default ${defaultWaits.maxReserved}.`,
+    ),
 };
 
-export const waitKeys = ['maxQueued', 'maxWaitSeconds', 'maxWaitCeilingSeconds'] as const;
+export const waitKeys = [
+  'maxQueued',
+  'maxWaitSeconds',
+  'maxWaitCeilingSeconds',
+  'reserveSeconds',
+  'maxReserved',
+] as const;
 
 /** Those of a section. */
 export interface Waits {
   readonly maxQueued?: number;
   readonly maxWaitSeconds?: number;
   readonly maxWaitCeilingSeconds?: number;
+  readonly reserveSeconds?: number;
+  readonly maxReserved?: number;
 }
 
 /** What is wrong with `maxWaitSeconds` of a section: a default wait above the longest wait would never be reached. */
@@ -164,7 +182,14 @@ export interface ServerSettings extends Frozen<ReturnType<typeof settleServer>> 
 const mebibyte = 1_048_576;
 
 export function settleServer(
-  { maxQueued: _q, maxWaitSeconds: _w, maxWaitCeilingSeconds: _c, ...server }: ServerInput,
+  {
+    maxQueued: _q,
+    maxWaitSeconds: _w,
+    maxWaitCeilingSeconds: _c,
+    reserveSeconds: _s,
+    maxReserved: _r,
+    ...server
+  }: ServerInput,
   adminHost: string,
 ) {
   const { maxBodyBytes } = server;

@@ -113,6 +113,7 @@ export function refusalResponse(refused: RefusedCall): ProblemResponse {
   const { title } = refusals[code];
   const status = refused.status ?? details.status ?? refusals[code].status;
   const extra = [...knownFields(known?.record, known?.rateLimit), ...retryLines(status, refused)];
+  if (details.ticket !== undefined) extra.push('Sluice-Ticket', details.ticket);
   if (status === 401) extra.push('WWW-Authenticate', 'Bearer');
   // Required (RFC 9110 §15.5.22); clients of websockets that read it go on with plain requests at once.
   if (status === 426) extra.push('Upgrade', 'HTTP/1.1');

@@ -14,6 +14,10 @@ export function preferredWaitSeconds(prefer: string | undefined): number | null 
   return null;
 }
 
+/** True where a refused call is to keep its position: `Prefer: reserve`. */
+export const prefersReservation = (prefer: string | undefined): boolean =>
+  prefer?.split(',').some((preference) => /^\s*reserve\s*(?:;|$)/i.test(preference)) === true;
+
 /** Urgency of `Priority: u=0..7` (RFC 9218), 3 when absent or malformed. */
 export function urgencyOf(priority: string | undefined): number {
   const found = /(?:^|[,\s])u\s*=\s*([0-7])(?=$|[,;\s])/.exec(priority ?? '');

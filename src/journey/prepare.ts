@@ -34,7 +34,8 @@ import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
 import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
-import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from './preferences.policy.ts';
+import { maxWaitMsOf, preferredWaitSeconds, prefersReservation, urgencyOf } from './preferences.policy.ts';
+import { readTicket, writeTicket } from './sluice-ticket.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { keysOfSharedCredential, repeatFields, repeatKeyOf } from './repeat-key.ts';
@@ -168,23 +169,28 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
   const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, separated);
   callRecord.caller = byCaller;
-  const admission = {
-    ticket: ticketId(call.id),
-    bucket,
-    setting,
-    lane,
-    weight,
-    maxInFlight,
-    perMinute,
-    ceilingTag,
-    maxQueued,
-    urgency: urgencyOf(fields.get('priority')),
-    callClass: description.callClass,
-    costs: costsOf(description, guess, estimates),
-    document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
-  };
+  const begins = prefersReservation(fields.get('prefer'));
+  const returning = readTicket(fields.get('sluice-ticket'), lane, labelKey);
+  const isReserving = begins || returning !== null;
   const request: AdmissionRequest = {
-    admission: byCaller === undefined ? admission : { ...admission, caller: byCaller },
+    admission: {
+      ticket: ticketId(call.id),
+      bucket,
+      setting,
+      lane,
+      weight,
+      maxInFlight,
+      perMinute,
+      ceilingTag,
+      maxQueued,
+      urgency: urgencyOf(fields.get('priority')),
+      callClass: description.callClass,
+      costs: costsOf(description, guess, estimates),
+      document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
+      ...(byCaller === undefined ? {} : { caller: byCaller }),
+      ...(returning === null ? {} : { reservation: returning }),
+    },
+    ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins } } : {}),
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
     yielded,
@@ -229,6 +235,17 @@ function callerOf(
   if (text === '') return undefined;
   return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', [workspace.id, text]).slice(0, 16)}`);
 }
+
+/** What is kept of the call if it is refused for its wait. */
+const reservingOf = (
+  { limits }: UpstreamSettings,
+  lane: LaneKey,
+  labelKey: string,
+): Omit<AdmissionRequest['reserving'] & {}, 'begins'> => ({
+  lastsMs: limits.reserveSeconds * 1_000,
+  maxReserved: limits.maxReserved,
+  ticketOf: (id) => writeTicket(id, lane, labelKey),
+});
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
 function replacedIn(
@@ -313,7 +330,14 @@ const readingMs = 250;
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.receivedAt : Math.max(call.receivedAt, completeAt - readingMs);
 
-const wantedNames = new Set(['content-type', 'prefer', 'priority', ...repeatFields, ...clientTimeoutFields]);
+const wantedNames = new Set([
+  'content-type',
+  'prefer',
+  'priority',
+  'sluice-ticket',
+  ...repeatFields,
+  ...clientTimeoutFields,
+]);
 
 function wanted(
   rawFields: readonly string[],
@@ -323,7 +347,11 @@ function wanted(
   for (let at = 0; at + 1 < rawFields.length; at += 2) {
     const field = (rawFields[at] ?? '').toLowerCase();
     const isWanted = wantedNames.has(field) || (further.length > 0 && further.includes(field));
-    if (isWanted && !found.has(field)) found.set(field, rawFields[at + 1] ?? '');
+    const known = isWanted ? found.get(field) : undefined;
+    if (isWanted && known === undefined) found.set(field, rawFields[at + 1] ?? '');
+    // Preferences may come in several lines (RFC 7240 §2).
+    else if (known !== undefined && field === 'prefer')
+      found.set(field, `${known}, ${rawFields[at + 1] ?? ''}`);
   }
   return found;
 }

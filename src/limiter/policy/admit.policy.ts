@@ -91,14 +91,11 @@ export function orderedIn(bucket: Bucket, admission: StoredAdmission, now: numbe
 }
 
 /** Where a call of this admission would stand. */
-export function positionFor(
-  bucket: Bucket,
-  admission: StoredAdmission & { readonly order: number },
-): LanePosition {
-  const { lane: key, ticket: id, order, caller, costs, weight, maxInFlight, perMinute } = admission;
+export function positionFor(bucket: Bucket, admission: OrderedAdmission): LanePosition {
+  const { lane: key, ticket: id, order, caller, costs, weight, maxInFlight, perMinute, kept } = admission;
   const lane = bucket.lanes.get(key);
   const ahead = lane === undefined ? 0 : callsAhead(bucket, lane, { id, order, caller });
-  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order };
+  return { lane, key, costs, weight, maxInFlight, perMinute, ahead, order, own: kept?.id ?? null };
 }
 
 /** True when these are the settings that the bucket has. */
@@ -126,7 +123,7 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
     document: admission.document,
     leaseMs: admission.leaseMs,
     lease: null,
-    ...(admission.kept === null ? {} : { reservation: admission.kept.id }),
+    ...(admission.kept === null ? {} : { reservation: admission.kept }),
   };
   if (admission.kept !== null) keep(bucket, { ...admission.kept, ticket: ticket.id });
   if (admission.caller !== undefined) ticket.caller = admission.caller;

@@ -42,8 +42,8 @@ export interface Ticket {
   readonly leaseMs: number;
   /** Lease of the grant that the ticket holds; `null` while it waits. */
   lease: LeaseToken | null;
-  /** The reservation for which its client came back; it ends with the ticket's grant. Absent: there is none. */
-  readonly reservation?: TicketId;
+  /** What its client came back for. It ends with the grant, and is kept again where that goes back. Absent: it is a new call. */
+  readonly reservation?: Reservation;
 }
 
 /** A position that is kept for the client of a refused call. */

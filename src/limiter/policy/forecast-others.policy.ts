@@ -7,7 +7,7 @@
  * have no place in flight left, count as one lane that has all their calls and the sum of their weights.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { LaneKey } from '../../ids.ts';
+import type { LaneKey, TicketId } from '../../ids.ts';
 import type { Bucket, Lane } from './bucket-state.policy.ts';
 import { turnsBefore } from './callers.policy.ts';
 import { meanServiceCost, waitingUnits, type WaitingCalls } from './waiting-costs.policy.ts';
@@ -33,6 +33,8 @@ export interface LanePosition {
   readonly ahead: number;
   /** As of a ticket: reservations of its lane that come later do not go before it. */
   readonly order: number;
+  /** What is kept for the call itself; `null` = nothing. */
+  readonly own: TicketId | null;
 }
 
 /** Of these calls so many go first. */

@@ -211,6 +211,7 @@ export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
     perMinute: lane.perMinute,
     ahead: callsAhead(bucket, lane, ticket),
     order: ticket.order,
+    own: ticket.reservation?.id ?? null,
   };
 }
 

@@ -48,7 +48,7 @@ export function grantAs(
   now: number,
 ): Granted {
   dequeue(bucket, lane, ticket);
-  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation);
+  if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const spacing = noteSpacing(bucket, now);
   const marks = reserve(bucket, { costs, spacing }, now);

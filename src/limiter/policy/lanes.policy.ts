@@ -81,7 +81,7 @@ export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
 export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   const wasFirst = firstIn(lane) === ticket.id;
   if (!lane.line.delete(ticket.id)) return;
-  if (ticket.reservation !== undefined) release(bucket, ticket.reservation);
+  if (ticket.reservation !== undefined) release(bucket, ticket.reservation.id);
   leaveCaller(lane, ticket);
   bucket.waiting -= 1;
   if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
@@ -169,8 +169,10 @@ const hasRoom = ({ maxInFlight, inFlight, slots, unconfirmed }: Lane): boolean =
   (maxInFlight === null || inFlight < maxInFlight) && (slots === null || unconfirmed < Math.max(1, slots));
 
 /** True when a call that came back for a reservation may go: no other call may, while the lane sleeps for reservations alone. */
-export const mayReturn = (lane: Lane): boolean =>
-  lane.asleep.size === (lane.asleep.has('reserved') ? 1 : 0) && hasRoom(lane);
+export function mayReturn(lane: Lane, now: number): boolean {
+  for (const [reason, until] of lane.asleep) if (reason !== 'reserved' && until > now) return false;
+  return hasRoom(lane);
+}
 
 /** Forgets lanes whose state is that of a new lane, at most `most` of them. */
 export function forgetIdleLanes(bucket: Bucket, most: number): void {

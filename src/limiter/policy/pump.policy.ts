@@ -166,7 +166,7 @@ const isWithheld = (
 function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
   for (const { lane: key, ticket: id, from } of due(bucket, now)) {
     const lane = bucket.lanes.get(key);
-    if (id === null || from > now || lane === undefined || !mayReturn(lane)) continue;
+    if (id === null || from > now || lane === undefined || !mayReturn(lane, now)) continue;
     const ticket = headBefore(bucket, lane, id);
     if (ticket === undefined) continue;
     const isHindered = blocked.includes(ticket.callClass) || !isAlive(bucket, ticket.replica, now);

@@ -97,19 +97,21 @@ export interface ReservedAhead {
   readonly units: ReadonlyMap<MeterName, number>;
 }
 
-/** Where a call stands: in its lane, and there by its order. */
+/** Where a call stands: in its lane, and there by its order. `own`: what is kept for itself; `null` = nothing. */
 export interface Standing {
   readonly key: LaneKey;
   readonly order: number;
+  readonly own: TicketId | null;
 }
 
 /** Of the `count` reservations that are due first, those that go before the call. Where somebody came back, a ticket counts already. */
-export function reservedAhead(bucket: Bucket, { key, order }: Standing, count: number): ReservedAhead {
+export function reservedAhead(bucket: Bucket, { key, order, own }: Standing, count: number): ReservedAhead {
   const units = new Map<MeterName, number>();
   let inLane = 0;
   for (const id of bucket.reservationsDue.firstNames(count)) {
     const kept = bucket.reservations.get(id);
-    if (kept === undefined || kept.ticket !== null || (kept.lane === key && kept.order > order)) continue;
+    if (kept === undefined || kept.ticket !== null || id === own) continue;
+    if (kept.lane === key && kept.order > order) continue;
     if (kept.lane === key) inLane += 1;
     add(units, kept.costs);
   }

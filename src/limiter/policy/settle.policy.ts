@@ -11,6 +11,7 @@ import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
 import { maxInFlightOf } from './in-flight.policy.ts';
 import { recallPilot } from './first-calls.policy.ts';
 import { confirm, enqueue, refreshReadiness, sleep, wake } from './lanes.policy.ts';
+import { keep } from './reservations.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
 import {
   applyLesson,
@@ -203,6 +204,7 @@ const isBeforeSlot = ({ slotBackAt }: Lane, { grantedAt }: Lease): boolean =>
 function requeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   ticket.lease = null;
   ticket.costs = cappedCosts(bucket, knownCosts(bucket, ticket.costs, ticket.document));
+  if (ticket.reservation !== undefined) keep(bucket, { ...ticket.reservation, ticket: ticket.id });
   enqueue(bucket, lane, ticket);
   if (lane.callers === null) return;
   giveTurnBack(bucket, lane, ticket);
