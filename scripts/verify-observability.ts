@@ -1,6 +1,6 @@
 /**
  * Proves what people look at, with the tools they look with: promtool, Prometheus, Chromium; and measures what it costs. A tool that cannot be had is
- * a loud SKIPPED, never a pass. `--only=rules` leaves out all but promtool. The documentation's pictures of the page come from `observability/pictures.ts`.
+ * a loud SKIPPED, never a pass. `--only=rules` leaves out all but promtool. The documentation's pictures of the page come from `observability/page.ts`.
  */
 import { createReport } from './observability/report.ts';
 import { verifyRules } from './observability/rules.ts';

@@ -7,6 +7,10 @@ export interface MeterSnapshot {
   readonly limit: number;
   readonly level: number;
   readonly windowMs: number;
+  /** How its upstream counts; absent: the level drains continuously. */
+  readonly counts?: 'rolling' | 'fixed';
+  /** A response has stated the limit; else it is written in the configuration, or a default. */
+  readonly isReported?: boolean;
 }
 
 /** State of one bucket, for gauges and activity. */

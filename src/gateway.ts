@@ -3,6 +3,7 @@
  *
  * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
  */
+import type { InForce } from './activity/in-force.ts';
 import type { CeilingsNow } from './activity/shape.ts';
 import { callSettings } from './admission/buckets.policy.ts';
 import type { Call, Caller, Outcome } from './call.ts';
@@ -144,6 +145,11 @@ export class Gateway {
 
   ceilingsUsed(): readonly ObservedCeiling[] {
     return this.#parts.pressure.ceilingsUsed();
+  }
+
+  /** The limits that hold calls to an upstream, as this replica's calls met them. */
+  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
+    return this.#parts.pressure.inForce(upstream);
   }
 
   /** Breakers of an upstream that are not closed, as far as this replica knows. */

@@ -99,8 +99,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     labelKey,
     createMap: stores.createMap,
     onBreakerOpened: () => admission.refuseWaiting(({ subject }) => breakers.openBreakerRefusal(subject)),
-    onRefused: (upstream, { status, retryInMs }) =>
-      log.warn('an upstream refuses calls for good', { upstream, status, retryInMs }),
+    onRefused: (upstream, { status, retryInMs, said }) =>
+      log.warn('an upstream refuses calls for good', { upstream, status, said, retryInMs }),
     onFailure: (failure) => log.bug('a breaker failed', failure),
   });
   const pressure = createPressure({ clock, limiter, ceilings, admission });

@@ -96,7 +96,7 @@ export class Pipeline {
     callRecord.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
     const prepared = prepare({ call, caller, route, body, run, callRecord }, this.#parts);
-    callRecord.admitting(prepared.request.admission.lane);
+    callRecord.admitting(prepared.request.admission.lane, prepared.request.admission.costs);
     return prepared;
   }
 

@@ -91,6 +91,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     credentials: () => gateway.credentials(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
     statesRequests: (bucket) => gateway.statesRequests(bucket),
+    inForce: (upstream) => gateway.inForce(upstream),
   });
   const close = async (): Promise<void> => {
     await running.data.close();

@@ -1,101 +1,61 @@
 /**
- * The live page in a real browser: calm, pressed and degraded. Figures on the page must be those of `/metrics`; nothing
- * may be logged to the console, nothing may break axe-core's rules, nothing may be fetched from elsewhere, every part must
- * be reachable by keyboard, and no canary may be seen.
+ * The live page in a real browser, in every state (`test/page/states.ts`), on a desktop and on a phone, light and dark: it says the sentence
+ * of the state, its figures are those of `/metrics`, nothing is logged to the console, nothing breaks axe-core's rules, nothing is fetched
+ * from elsewhere, nothing scrolls sideways, every part is reached by keyboard, and no canary is seen. Run by itself it also takes pictures:
+ * `node scripts/observability/page.ts /tmp/pictures`.
  */
 import { createRequire } from 'node:module';
 import { readFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
-import { systemClock, type Clock } from '../../src/clock.ts';
-import { bucketOf, drivenPage } from '../../test/page/driven-page.ts';
-import type { Report } from './report.ts';
+import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
+import { pageStates, type PageStateCase } from '../../test/page/states.ts';
+import { createReport, type Report } from './report.ts';
 import { available, pause, run } from './tools.ts';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
-type Driven = Awaited<ReturnType<typeof drivenPage>>;
-type State = 'calm' | 'pressed' | 'degraded';
+/** How a state is looked at. */
+const looks = [
+  { name: 'desktop', width: 1440, height: 900, scheme: 'light' },
+  { name: 'tablet', width: 768, height: 1000, scheme: 'dark' },
+  { name: 'phone', width: 360, height: 780, scheme: 'light' },
+  { name: 'phone, dark', width: 320, height: 700, scheme: 'dark' },
+] as const;
 
-/** Brings the page's process into a state, by playing calls. `step` counts samples. */
-function press(page: Driven, state: State, step: number, open: (() => void)[]): void {
-  const workspaces = ['canary-one', 'canary-two', 'canary-three', 'canary-four'];
-  for (let n = 0; n < 6; n++) {
-    page.play({ workspace: workspaces[n % 4] ?? '', upstream: n % 3 === 0 ? 'shop' : 'lm' }, n * 40);
-  }
-  const swing = Math.sin(step / 9);
-  page.buckets.length = 0;
-  if (state !== 'degraded') page.telemetry.redisCommand('append', 0.8 + swing / 5);
-  if (state === 'calm') {
-    page.buckets.push(bucketOf('lm', 0.42 + swing / 10), bucketOf('shop', 0.3 + swing / 10));
-    return;
-  }
-  page.buckets.push(
-    bucketOf('lm', 0.97, state === 'pressed' ? 12_000 : 0),
-    bucketOf('lm', 0.61),
-    bucketOf('shop', 0.8 + swing / 10),
-  );
-  for (let n = 0; n < 6 + 4 * swing; n++) {
-    open.push(
-      page.play({ workspace: 'canary-one', upstream: 'lm', end: 'wait', absorbed: n % 2 }, 3_000 + 900 * n),
-    );
-  }
-  // More than its ceiling of 500 a minute: what is refused, and what has no headroom.
-  for (let n = 0; n < 18; n++) page.play({ workspace: 'canary-two', upstream: 'lm' }, 900 + 100 * n);
-  page.play({ workspace: 'canary-two', upstream: 'lm', end: 'shed' });
-  page.play({ workspace: 'canary-two', upstream: 'shop', end: 'throttled' });
-  while (open.length > 60) open.shift()?.();
-  if (state !== 'degraded') return;
-  page.telemetry.limiterMode('local');
-  page.telemetry.redisCommand('append', 180);
-  page.telemetry.redisError('connection');
-}
-
-/** A clock that runs `speed` times as fast, so that a quarter of an hour of samples takes seconds. */
-function fastClock(): { clock: Clock; slowDown: () => void } {
-  let speed = 60;
-  let [realAt, fakeAt] = [systemClock.monotonic(), 1e9];
-  const wallOffset = systemClock.now() - 15 * 60_000 - fakeAt;
-  const monotonic = () => fakeAt + (systemClock.monotonic() - realAt) * speed;
-  return {
-    clock: {
-      monotonic,
-      now: () => wallOffset + monotonic(),
-      after: (delayMs, run) => systemClock.after(delayMs / speed, run),
-    },
-    slowDown() {
-      fakeAt = monotonic();
-      realAt = systemClock.monotonic();
-      speed = 1;
-    },
-  };
-}
-
-export async function verifyPage(report: Report): Promise<void> {
+export async function verifyPage(report: Report, pictures: string | null = null): Promise<void> {
   if (!available('chromium')) return report.skipped('the live page in a browser', 'no chromium');
   const executablePath = run('which', ['chromium']).output;
   const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
   try {
-    for (const state of ['calm', 'pressed', 'degraded'] as const) await verifyState(browser, state, report);
+    for (const [name, state] of Object.entries(pageStates))
+      await verifyState(browser, { name, state, pictures }, report);
   } finally {
     await browser.close();
   }
 }
 
-async function verifyState(browser: Browser, state: State, report: Report): Promise<void> {
-  const { clock, slowDown } = fastClock();
-  const driven = await drivenPage(clock);
-  const open: (() => void)[] = [];
+interface Looked {
+  readonly name: string;
+  readonly state: PageStateCase;
+  readonly pictures: string | null;
+}
+
+async function verifyState(
+  browser: Browser,
+  { name, state, pictures }: Looked,
+  report: Report,
+): Promise<void> {
+  const clock = movedClock();
+  const driven = await drivenPage(clock, state.upstreams);
   try {
-    for (let step = 0; step < 450; step++) {
-      press(driven, step < 150 ? 'calm' : state, step, open);
-      await pause(33);
-    }
-    slowDown();
-    for (const scheme of ['light', 'dark'] as const) {
-      const name = `the ${state} page, ${scheme}`;
+    state.make(driven, (ms) => clock.move(ms));
+    for (const look of looks) {
+      const at = `the page, ${name}, ${look.name}`;
       const context = await browser.newContext({
-        colorScheme: scheme,
-        viewport: { width: 1366, height: 900 },
+        colorScheme: look.scheme,
+        viewport: { width: look.width, height: look.height },
       });
       const page = await context.newPage();
       const said: string[] = [];
@@ -104,86 +64,108 @@ async function verifyState(browser: Browser, state: State, report: Report): Prom
       page.on('pageerror', (error) => said.push(error.message));
       page.on('request', (request) => asked.push(request.url()));
       await page.goto(driven.url);
-      await page.waitForSelector('.card');
-      await page.waitForSelector('#workspaces tr');
-      await page.waitForFunction(`document.getElementById('connection').textContent === 'Live'`);
-      await pause(2_500);
-      const verdict = await page.locator('#verdict').getAttribute('class');
-      report.check(`${name}: says ${state}`, verdict === `verdict ${state}`, String(verdict));
-      await verifyFigures(page, driven, name, report);
-      if (state !== 'calm') {
-        const waiting = await page.locator('[data-upstream="lm"] [data-figure="waiting"]').innerText();
-        report.check(`${name}: shows calls that wait`, Number(waiting) >= 30, waiting);
-      }
-      if (scheme === 'light') await verifyKeyboard(page, name, report);
-      await verifyAccess(page, name, report);
-      report.check(`${name}: console stays empty`, said.length === 0, said.join('; '));
-      const strangers = asked.filter((url) => !url.startsWith(driven.url));
-      report.check(
-        `${name}: nothing is fetched from elsewhere`,
-        strangers.length === 0,
-        strangers.join('; '),
+      await page.waitForSelector('#itself > div');
+      await page.waitForSelector('#workspaces tbody tr');
+      const sentence = await page.locator('h1').innerText();
+      report.check(`${at}: says its sentence`, state.says.test(sentence.replaceAll(/\s+/g, ' ')), sentence);
+      const wrong = await page.locator('#wrong-now').innerText();
+      report.check(`${at}: says what is wrong`, state.wrongNow.test(wrong), wrong);
+      const tone = await page.locator('#answer').getAttribute('class');
+      report.check(`${at}: is ${state.tone}`, tone === `answer ${state.tone}`, String(tone));
+      if (look.name === 'tablet' && name !== 'idle') await page.locator('#apis button').first().click();
+      const overflow = await page.evaluate(
+        'document.documentElement.scrollWidth - document.documentElement.clientWidth',
       );
-      const seen = await page.content();
-      report.check(`${name}: no canary is seen`, !/canary/i.test(seen));
+      report.check(`${at}: nothing scrolls sideways`, overflow === 0, String(overflow));
+      if (look.name === 'desktop')
+        await verifyFigures(page, driven, { at, upstreams: state.upstreams }, report);
+      await verifyAccess(page, at, report);
+      if (look.name === 'desktop') await verifyKeyboard(page, at, report);
+      report.check(`${at}: console stays empty`, said.length === 0, said.join('; '));
+      const strangers = asked.filter((url) => !url.startsWith(driven.url));
+      report.check(`${at}: nothing is fetched from elsewhere`, strangers.length === 0, strangers.join('; '));
+      report.check(`${at}: no canary is seen`, !/canary/i.test(await page.content()));
+      if (pictures !== null) {
+        const file = `${name} ${look.name}`.replaceAll(/\W+/g, '-').toLowerCase();
+        await page.screenshot({ path: resolve(pictures, `${file}.png`), fullPage: true });
+      }
       await context.close();
     }
-    report.check(
-      `the ${state} page: no fault in the process`,
-      driven.bugs.length === 0,
-      String(driven.bugs[0]),
-    );
+    if (name === 'calm') await verifyLost(browser, driven, { pictures }, report);
   } finally {
-    for (const finish of open) finish();
     await driven.close();
   }
 }
 
-/** Waiting, in flight and used ratios on the page are the gauges of a scrape taken at the same time. */
-async function verifyFigures(page: Page, driven: Driven, name: string, report: Report): Promise<void> {
-  const metrics = await (await fetch(`${driven.url}metrics`)).text();
-  const gauge = (series: string): number => {
-    const line = metrics.split('\n').find((each) => each.startsWith(`${series} `));
-    return Number(line?.slice(series.length + 1));
-  };
-  for (const upstream of ['lm', 'shop']) {
-    const card = page.locator(`[data-upstream="${upstream}"]`);
-    const shown = async (figure: string) =>
-      Number(await card.locator(`[data-figure="${figure}"]`).innerText());
-    const pairs: [string, number, number][] = [
-      ['waiting', await shown('waiting'), gauge(`sluice_queue_depth{upstream="${upstream}"}`)],
-      ['in flight', await shown('in-flight'), gauge(`sluice_in_flight{upstream="${upstream}"}`)],
-    ];
-    for (const meter of await card.locator('[data-dimension]').all()) {
-      const dimension = await meter.getAttribute('data-dimension');
-      const text = await meter.locator('.value').innerText();
-      const ratio = gauge(`sluice_bucket_used_ratio{upstream="${upstream}",dimension="${dimension}"}`);
-      pairs.push([`used ${dimension}`, Number.parseInt(text, 10), Math.round(ratio * 100)]);
-    }
-    const wrong = pairs.filter(([, onPage, inMetrics]) => onPage !== inMetrics);
-    report.check(
-      `${name}: ${pairs.length} figures of ${upstream} equal the metrics`,
-      wrong.length === 0,
-      JSON.stringify(wrong),
-    );
-  }
+/** The page says that its figures are old when the replica is gone. */
+async function verifyLost(
+  browser: Browser,
+  driven: DrivenPage,
+  { pictures }: Pick<Looked, 'pictures'>,
+  report: Report,
+): Promise<void> {
+  const context = await browser.newContext({ colorScheme: 'dark', viewport: { width: 390, height: 844 } });
+  const page = await context.newPage();
+  await page.goto(driven.url);
+  await page.waitForSelector('#itself > div');
+  await context.setOffline(true);
+  driven.observation.page.close();
+  await page.waitForSelector('body.stale', { timeout: 30_000 });
+  const sentence = await page.locator('h1').innerText();
+  report.check('the page, cut off: says so', sentence.startsWith('Not known: this page lost'), sentence);
+  await verifyAccess(page, 'the page, cut off', report);
+  if (pictures !== null) await page.screenshot({ path: resolve(pictures, 'cut-off.png'), fullPage: true });
+  await context.close();
 }
 
-/** Tab reaches the table and the links, and shows where it is. */
-async function verifyKeyboard(page: Page, name: string, report: Report): Promise<void> {
-  const reached: string[] = [];
-  for (let n = 0; n < 3; n++) {
+/** What waits is the gauge of a scrape taken at the same time. */
+async function verifyFigures(
+  page: Page,
+  driven: DrivenPage,
+  {
+    at,
+    upstreams = ['openai', 'shop', 'github'],
+  }: { readonly at: string; readonly upstreams: readonly string[] | undefined },
+  report: Report,
+): Promise<void> {
+  const metrics = await (await fetch(`${driven.url}metrics`)).text();
+  const wrong: string[] = [];
+  for (const upstream of upstreams) {
+    const row = page.locator(`tbody[id="${upstream}"] .row > :nth-child(4)`);
+    if ((await row.count()) === 0) continue;
+    const shown = Number(/^[\d,]+/.exec(await row.innerText())?.[0].replace(',', '') ?? '0');
+    const [, gauge = '?'] =
+      new RegExp(`^sluice_queue_depth\\{upstream="${upstream}"\\} (\\d+)$`, 'm').exec(metrics) ?? [];
+    if (String(shown) !== gauge) wrong.push(`${upstream}: ${shown} is not ${gauge}`);
+  }
+  report.check(`${at}: what waits is what the metrics say`, wrong.length === 0, wrong.join('; '));
+}
+
+/** Tab reaches the links and the buttons, and shows where it is; Enter opens a row. */
+async function verifyKeyboard(page: Page, at: string, report: Report): Promise<void> {
+  const reached = new Set<string>();
+  for (let n = 0; n < 90 && !reached.has('/metrics'); n++) {
     await page.keyboard.press('Tab');
-    reached.push(
-      await page.evaluate(`document.activeElement.className || document.activeElement.textContent`),
+    reached.add(
+      String(
+        await page.evaluate(
+          `document.activeElement.getAttribute('aria-label') || document.activeElement.textContent`,
+        ),
+      ),
     );
   }
   const outline = await page.evaluate(`getComputedStyle(document.activeElement).outlineStyle`);
-  const all = ['scroll', '/metrics', '/activity'].every((each) => reached.includes(each));
-  report.check(`${name}: the keyboard reaches every part`, all && outline !== 'none', reached.join(', '));
+  const rows =
+    (await page.locator('#apis button').count()) === 0 ||
+    [...reached].some((each) => each.startsWith('More of'));
+  report.check(
+    `${at}: the keyboard reaches every part`,
+    reached.has('Help') && reached.has('/metrics') && rows && outline !== 'none',
+    [...reached].join(', '),
+  );
 }
 
-async function verifyAccess(page: Page, name: string, report: Report): Promise<void> {
+async function verifyAccess(page: Page, at: string, report: Report): Promise<void> {
   // By the debugger's side door: the page's own policy forbids foreign scripts, and must.
   const session = await page.context().newCDPSession(page);
   const evaluate = async (expression: string): Promise<unknown> => {
@@ -192,12 +174,17 @@ async function verifyAccess(page: Page, name: string, report: Report): Promise<v
   };
   await evaluate(readFileSync(axePath, 'utf8'));
   const found = await evaluate(
-    `axe.run(document).then(({ violations, passes }) => ({ passes: passes.length, broken: violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.target).join(' ')) }))`,
+    `axe.run(document).then(({ violations, passes }) => ({ passes: passes.length, broken: violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.target + ' ' + n.failureSummary).join(' ')) }))`,
   );
   const { passes, broken } = found as { passes: number; broken: string[] };
-  report.check(
-    `${name}: keeps ${passes} axe-core rules`,
-    passes > 10 && broken.length === 0,
-    broken.join('; '),
-  );
+  report.check(`${at}: keeps axe-core's rules`, passes > 10 && broken.length === 0, broken.join('; '));
+}
+
+if (import.meta.main) {
+  const pictures = process.argv[2] ?? null;
+  if (pictures !== null) await mkdir(pictures, { recursive: true });
+  const report = createReport();
+  await verifyPage(report, pictures);
+  await pause(0);
+  process.exit(report.end());
 }

@@ -3,8 +3,9 @@
  * ({@link addInto}) and their difference ({@link takeOut}); does not own to whom a cell belongs. Counts are added and
  * subtracted; the longest wait is a maximum, which both functions treat apart.
  */
+import type { Costs } from '../call.ts';
+import { heldByReasons, type HeldBy, type RefusalCode } from '../errors.ts';
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
-import type { RefusalCode } from '../errors.ts';
 import type { RecentPressure } from './shape.ts';
 
 /**
@@ -34,10 +35,23 @@ const scalars = [
   'held',
   'waitSumMs',
   'waitMaxMs',
+  'sent',
+  'serviceSumMs',
+  'upstreamRefused',
 ] as const;
 type Scalar = (typeof scalars)[number];
 
-const columnNames = [...outcomes, ...scalars, ...shedReasons] as const;
+/** Units that calls take from meters when they arrive, as far as they are counted. */
+export const countedUnits = ['requests', 'tokens', 'input_tokens', 'output_tokens', 'cost'] as const;
+export type CountedUnit = (typeof countedUnits)[number];
+
+const columnNames = [
+  ...outcomes,
+  ...scalars,
+  ...shedReasons,
+  ...countedUnits,
+  ...heldByReasons.map((reason) => `held_by_${reason}` as const),
+] as const;
 const indexOf = new Map<string, number>(columnNames.map((name, index) => [name, index]));
 /** The column of the first bucket of the wait histogram. */
 const firstBound = columnNames.length;
@@ -46,7 +60,8 @@ const columnOf = (name: string): number => indexOf.get(name) ?? -1;
 // These columns are looked up once, because a wait is added for every call.
 const [held, waitSum, waitMax] = [columnOf('held'), columnOf('waitSumMs'), columnOf('waitMaxMs')];
 
-export type CellField = CallOutcome | Scalar | (typeof shedReasons)[number];
+export type CellField =
+  CallOutcome | Scalar | (typeof shedReasons)[number] | CountedUnit | `held_by_${HeldBy}`;
 
 export interface Cell {
   /** Number of the minute since the Unix epoch. */
@@ -84,10 +99,29 @@ export function addWait(cell: Cell, waitedMs: number): void {
   counts[index] = (counts[index] ?? 0) + 1;
 }
 
-export function addArrival(cell: Cell, second: number): void {
+/** Counts an arrival, and what its call takes from meters. */
+export function addArrival(cell: Cell, second: number, costs: Costs): void {
   // A second with more than 65,535 arrivals is beyond any limit that could be replayed against.
   cell.seconds[second] = Math.min(65_535, (cell.seconds[second] ?? 0) + 1);
+  for (const [index, unit] of unitColumns) {
+    const units = costs[unit];
+    if (units !== undefined) cell.counts[index] = (cell.counts[index] ?? 0) + units;
+  }
 }
+
+const unitColumns = countedUnits.map((unit) => [columnOf(unit), unit] as const);
+
+/** Calls that met no room: those refused for lack of it or of time, and throttled responses that reached clients. */
+export const refusedIn = (cell: Cell): number =>
+  refusedFields.reduce((sum, field) => sum + countOf(cell, field), 0);
+
+const refusedFields = [
+  'queue_full',
+  'wait_too_long',
+  'wait_expired',
+  'day_quota_exhausted',
+  'throttled',
+] as const satisfies readonly CellField[];
 
 /** Adds `from` to `into`, count for count. `into` keeps its minute. */
 export function addInto(into: Cell, from: Cell): void {

@@ -10,17 +10,11 @@ import { busyIn, ActivityLaneTable, type ActivityLane } from './lane-table.ts';
 import { Minutes } from './minutes.ts';
 import type { ActivityKey } from './shared.ts';
 
-/** Workspaces that one total counts together: those whose calls carry the upstream's own credential, or those with another one. */
-export const credentialGroups = ['sharing', 'apart'] as const;
-export type CredentialGroup = (typeof credentialGroups)[number];
-
 export interface CountOptions {
   /** Digest for the shared store: of a workspace's label, or the name of a total, and an upstream. */
   readonly keyOf: (label: string, upstream: string) => ActivityKey;
   /** Label of a workspace, under which its load is published to the other replicas. */
   readonly labelOf: (workspaceId: string) => string;
-  /** True when the workspace's calls carry the upstream's own credential, whose quota all share. Default: always. */
-  readonly sharesQuota?: (workspaceId: string, upstream: string) => boolean;
   /** True while the workspace is shown under a label of its own: it keeps its lanes. Default: never. */
   readonly isShown?: (workspaceId: string) => boolean;
   /** Lanes remembered. At least 2; default 1,000. */
@@ -38,7 +32,7 @@ export interface Changes {
 export class Counts {
   readonly lanes: ActivityLaneTable;
   readonly #options: CountOptions;
-  readonly #totals = new Map<string, Readonly<Record<CredentialGroup, Minutes>>>();
+  readonly #totals = new Map<string, Minutes>();
   readonly #changedLanes = new Set<ActivityLane>();
   readonly #changedTotals = new Set<Minutes>();
   #evictedKeys: ActivityKey[] = [];
@@ -60,12 +54,11 @@ export class Counts {
     const known = this.lanes.find(workspaceId, upstream);
     if (known !== undefined) return known;
     const minutes = new Minutes(() => this.#keyOf(workspaceId, upstream));
-    const total = this.#totalFor(workspaceId, upstream);
     const lane: ActivityLane = {
       workspaceId,
       upstream,
       minutes,
-      total,
+      total: this.#totalFor(upstream),
       busy: 0,
       busyAt: minute,
       published: false,
@@ -83,8 +76,6 @@ export class Counts {
     this.#changedLanes.add(lane);
     lane.busy = busyIn(lane, minute);
     lane.busyAt = Math.max(lane.busyAt, minute);
-    // A reload may have given the workspace a credential, or taken it.
-    lane.total = this.#totalFor(lane.workspaceId, lane.upstream);
     return lane.minutes.begin(minute);
   }
 
@@ -97,8 +88,8 @@ export class Counts {
   }
 
   /** The total of an upstream, if anything was recorded on this replica. */
-  total(upstream: string, who: CredentialGroup): Minutes | undefined {
-    return this.#totals.get(upstream)?.[who];
+  total(upstream: string): Minutes | undefined {
+    return this.#totals.get(upstream);
   }
 
   /** Upstreams with anything recorded on this replica since it started. */
@@ -122,8 +113,8 @@ export class Counts {
   }
 
   /** Digest of a total. No label is named so. */
-  totalKeyOf(upstream: string, who: CredentialGroup): ActivityKey {
-    return this.total(upstream, who)?.key ?? this.#options.keyOf(who, upstream);
+  totalKeyOf(upstream: string): ActivityKey {
+    return this.total(upstream)?.key ?? this.#options.keyOf(nameOfTotal, upstream);
   }
 
   /** Returns the cells that changed since the last call of this method. */
@@ -137,16 +128,14 @@ export class Counts {
     return { totals, lanes, dropped };
   }
 
-  #totalFor(workspaceId: string, upstream: string): Minutes {
-    const { keyOf, sharesQuota } = this.#options;
-    let totals = this.#totals.get(upstream);
-    if (totals === undefined) {
-      totals = {
-        sharing: new Minutes(() => keyOf('sharing', upstream)),
-        apart: new Minutes(() => keyOf('apart', upstream)),
-      };
-      this.#totals.set(upstream, totals);
+  #totalFor(upstream: string): Minutes {
+    let total = this.#totals.get(upstream);
+    if (total === undefined) {
+      total = new Minutes(() => this.#options.keyOf(nameOfTotal, upstream));
+      this.#totals.set(upstream, total);
     }
-    return sharesQuota === undefined || sharesQuota(workspaceId, upstream) ? totals.sharing : totals.apart;
+    return total;
   }
 }
+
+const nameOfTotal = 'everybody';

@@ -1,39 +1,77 @@
-/** How much more traffic fits: recorded arrivals replayed against the limits, as they came and multiplied. Pure. */
-import { replay, type Replay, type ReplayLimits } from './replay.policy.ts';
+/** How much more traffic fits: recorded arrivals replayed against the limits in force, as they came and multiplied. Pure. */
+import { replay, type Replay, type Scene } from './replay.policy.ts';
 
 export interface Headroom {
   /** Own arrivals in the busiest 60 consecutive seconds of the last hour. */
   readonly busiestMinute: number;
-  /** `busiestMinute` as a share of the tighter of ceiling and bucket rate; `null` when nothing limits. May exceed 1. */
+  /** `busiestMinute` as a share of the tightest limit; `null` when nothing limits. May exceed 1. */
   readonly usedRatio: number | null;
   readonly now: Replay;
   readonly doubled: Replay;
-  /** Largest multiple of the traffic at which no call is refused for its wait, to a tenth: at most {@link maxGrowth}, 0 when calls are refused already. `null` without traffic or limits. */
+  /**
+   * Largest multiple of the last hour's traffic at which no call is refused, to a hundredth: at most {@link maxGrowth}, 1 where any more
+   * would be refused, 0 when calls were refused in that hour. `null` without traffic or limits.
+   */
   readonly growth: number | null;
 }
 
-const maxGrowth = 10;
+/** A replay of the last hour's traffic so many times as dense. */
+export interface Rehearsed extends Replay {
+  readonly times: number;
+}
 
-/** Replays `own` (arrivals per second, oldest first) among `others` (the same seconds, the same bucket). */
-export function headroom(
-  own: readonly number[],
-  others: readonly number[],
-  limits: ReplayLimits,
-  maxWaitMs: number,
-): Headroom {
+const rehearsedTimes = [0.5, 1, 1.1, 1.25, 2] as const;
+
+/** What would be met at some multiples of the traffic; empty where nothing limits it. */
+export const rehearsed = (scene: Scene): readonly Rehearsed[] =>
+  tightestPerMinute(scene) === null
+    ? []
+    : rehearsedTimes.map((times) => ({ times, ...replay(scene, times) }));
+
+/** What was counted in the hour whose arrivals are replayed. */
+export interface Met {
+  /** Calls that were refused for lack of room or time, and throttled responses that reached clients. */
+  readonly refused: number;
+}
+
+export const maxGrowth = 10;
+
+/** Calls are no fluid, and a second is no instant: what the replay says is reached but for this part. */
+const safety = 0.96;
+
+/** Replays the arrivals of a scene; those of the lanes that grow are `own`. */
+export function headroom(scene: Scene, { refused }: Met): Headroom {
+  const own = summed(scene.lanes.filter(({ grows }) => grows).map(({ arrivals }) => arrivals));
   const busiestMinute = busiest(own);
-  const bucketPerMinute = limits.bucket === null ? Infinity : limits.bucket.perSecond * 60;
-  const perMinute = Math.min(limits.requestsPerMinute ?? Infinity, bucketPerMinute);
-  const at = (factor: number) => replay(own, others, limits, factor, maxWaitMs);
-  const limited = Number.isFinite(perMinute) && perMinute > 0;
-  const now = at(1);
+  const perMinute = tightestPerMinute(scene);
+  const now = replay(scene, 1);
   return {
     busiestMinute,
-    usedRatio: limited ? busiestMinute / perMinute : null,
+    usedRatio: perMinute === null ? null : busiestMinute / perMinute,
     now,
-    doubled: at(2),
-    growth: limited && busiestMinute > 0 ? growth(now, (factor) => at(factor).refusedRatio === 0) : null,
+    doubled: replay(scene, 2),
+    growth: perMinute === null || busiestMinute === 0 ? null : refused > 0 ? 0 : growth(scene, now),
   };
+}
+
+/** The sum, second by second. */
+function summed(each: readonly (readonly number[])[]): readonly number[] {
+  const sums: number[] = [];
+  for (const arrivals of each)
+    for (const [second, n] of arrivals.entries()) sums[second] = (sums[second] ?? 0) + n;
+  return sums;
+}
+
+/** Calls a minute that the tightest limit of a lane that grows lets through; `null` = it has none. */
+function tightestPerMinute({ lanes, ceilings, buckets }: Scene): number | null {
+  let found = Infinity;
+  for (const { grows, ceiling, bucket } of lanes) {
+    if (!grows) continue;
+    const windows = [...(ceilings[ceiling ?? -1] ?? []), ...(buckets[bucket] ?? [])];
+    for (const { limit, windowMs, perCall } of windows)
+      if (perCall > 0) found = Math.min(found, ((limit / perCall) * 60_000) / Math.min(60_000, windowMs));
+  }
+  return Number.isFinite(found) && found > 0 ? found : null;
 }
 
 /** Largest sum of 60 consecutive seconds. */
@@ -47,18 +85,16 @@ export function busiest(perSecond: readonly number[]): number {
   return most;
 }
 
-/** Largest multiple that `fits`, by halving; waits only grow with traffic. */
-function growth(now: Replay, fits: (factor: number) => boolean): number {
-  if (now.refusedRatio > 0) return 0;
-  if (fits(maxGrowth)) return maxGrowth;
-  let [low, high] = [1, maxGrowth];
-  while (high - low > 0.05) {
+/** Largest multiple at which nobody is refused, by halving; waits only grow with traffic. */
+function growth(scene: Scene, now: Replay): number {
+  const fits = (factor: number): boolean => replay(scene, factor).refusedRatio === 0;
+  if (now.refusedRatio > 0) return 1;
+  let [low, high] = [1, maxGrowth / safety];
+  if (fits(high)) return maxGrowth;
+  while (high - low > 0.005 * low) {
     const middle = (low + high) / 2;
     if (fits(middle)) low = middle;
     else high = middle;
   }
-  return Math.floor(low * 10 + tolerance) / 10;
+  return Math.max(1, Math.floor(low * safety * 100) / 100);
 }
-
-/** Keeps 1.3 from becoming 1.2 in binary. */
-const tolerance = 1e-9;

@@ -22,7 +22,7 @@ export interface ActivityLaneId {
 export interface ActivityLane extends ActivityLaneId {
   readonly minutes: Minutes;
   /** The minutes of all workspaces together, which count the same facts. */
-  total: Minutes;
+  readonly total: Minutes;
   /** Calls ended, decayed (`busyness.policy.ts`) to the minute `busyAt`. */
   busy: number;
   busyAt: number;

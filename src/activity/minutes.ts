@@ -68,9 +68,16 @@ export class Minutes {
 }
 
 /** Counts a call that is over. */
-export function addEnd(cell: Cell, { outcome, code, waitedMs }: EndedFact): void {
+export function addEnd(cell: Cell, fact: EndedFact): void {
+  const { outcome, code, heldBy, waitedMs, attempts, durationMs } = fact;
   addCount(cell, outcome);
   addWait(cell, waitedMs);
+  if (attempts > 0) {
+    addCount(cell, 'sent');
+    addCount(cell, 'serviceSumMs', Math.max(0, durationMs - waitedMs));
+  }
+  if (code === 'upstream_refused') addCount(cell, 'upstreamRefused');
+  if (heldBy !== null) addCount(cell, `held_by_${heldBy}`);
   if (outcome !== 'shed') return;
   const reason = shedReasons.find((each) => each === code);
   if (reason !== undefined) addCount(cell, reason);

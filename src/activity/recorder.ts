@@ -8,7 +8,8 @@
  */
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
-import { Counts, credentialGroups, type CountOptions, type Changes } from './counts.ts';
+import type { Costs } from '../call.ts';
+import { Counts, type CountOptions, type Changes } from './counts.ts';
 import { addCount, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
 import { busyIn, type ActivityLaneId } from './lane-table.ts';
 import { addEnd, keptMinutes, minuteMs, arrivalsPerSecond, type Minutes } from './minutes.ts';
@@ -20,6 +21,8 @@ export type { ActivityLaneId } from './lane-table.ts';
 const maxLiveForgotten = 1_000;
 /** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
+
+const oneRequest: Costs = { requests: 1 };
 
 export interface RecorderOptions extends CountOptions {
   readonly clock: Clock;
@@ -50,13 +53,13 @@ export class Recorder implements FactSink {
     return this.#counts.lanes.size;
   }
 
-  arrived(workspaceId: string, upstream: string): void {
+  arrived(workspaceId: string, upstream: string, costs: Costs = oneRequest): void {
     const now = this.#options.clock.now();
     const second = Math.floor((now % minuteMs) / 1_000);
     const minute = Math.floor(now / minuteMs);
     const lane = this.#counts.lane(workspaceId, upstream, minute);
-    addArrival(this.#counts.own(lane, minute), second);
-    addArrival(this.#counts.all(lane, minute), second);
+    addArrival(this.#counts.own(lane, minute), second, costs);
+    addArrival(this.#counts.all(lane, minute), second, costs);
   }
 
   throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void {
@@ -87,13 +90,20 @@ export class Recorder implements FactSink {
   }
 
   /** What was counted on an upstream for all workspaces together, also for those whose lanes were forgotten; all replicas. */
-  async total(upstream: string, span: Span): Promise<Cell> {
-    const total = emptyCell(this.#minute() - span.minutes);
-    for (const who of credentialGroups) {
-      const own = this.#counts.total(upstream, who);
-      addInto(total, await this.#sum(own, this.#counts.totalKeyOf(upstream, who), span));
+  total(upstream: string, span: Span): Promise<Cell> {
+    return this.#sum(this.#counts.total(upstream), this.#counts.totalKeyOf(upstream), span);
+  }
+
+  /** The same minute by minute: the last `minutes`, the running one last. */
+  async totalByMinute(upstream: string, minutes: number): Promise<readonly Cell[]> {
+    const to = this.#minute();
+    const cells = Array.from({ length: minutes }, (_, at) => emptyCell(to - minutes + 1 + at));
+    const others = await this.#options.shared.others(this.#counts.totalKeyOf(upstream), to - minutes + 1);
+    for (const cell of [...(this.#counts.total(upstream)?.since(to - minutes + 1) ?? []), ...others]) {
+      const sum = cells[cell.minute - to + minutes - 1];
+      if (sum !== undefined) addInto(sum, cell);
     }
-    return total;
+    return cells;
   }
 
   /** Upstreams with anything recorded on this replica since it started. */
@@ -108,12 +118,9 @@ export class Recorder implements FactSink {
     return this.#arrivals(own, this.#counts.keyOf(workspaceId, upstream), now);
   }
 
-  /**
-   * Arrivals per second, as `arrivals` returns them, of all workspaces together whose calls carry the upstream's own credential.
-   */
-  sharedArrivals(upstream: string, until: number): Promise<readonly number[]> {
-    const own = this.#counts.total(upstream, 'sharing');
-    return this.#arrivals(own, this.#counts.totalKeyOf(upstream, 'sharing'), until);
+  /** Arrivals per second, as `arrivals` returns them, of all workspaces together. */
+  allArrivals(upstream: string, until: number): Promise<readonly number[]> {
+    return this.#arrivals(this.#counts.total(upstream), this.#counts.totalKeyOf(upstream), until);
   }
 
   /** Each workspace with a lane on this replica, and how busy that workspace is here (`telemetry/busyness.policy.ts`). */
@@ -205,11 +212,11 @@ export class Recorder implements FactSink {
   }
 
   /**
-   * The key under which calls of all workspaces on an upstream are published, whichever credential they carry. The name is
-   * that of the total of calls with the upstream's own credential. The two do not mix: a store keeps live calls apart from cells.
+   * The key under which calls of all workspaces on an upstream are published: that of the upstream's total. The two do not mix: a
+   * store keeps live calls apart from cells.
    */
   #everybodysCallsKey(upstream: string): ActivityKey {
-    return this.#counts.totalKeyOf(upstream, 'sharing');
+    return this.#counts.totalKeyOf(upstream);
   }
 
   #busiestByLabel(): ReadonlyMap<string, number> {

@@ -91,7 +91,7 @@ export const lanesCommand = (replica: string, fromMinute: number): RedisCommandW
 
 /**
  * Reads all cells of a lane in the hour that ends with `minute`, and in the ten minutes before: a replay asks for the hour
- * that ended up to 15 s ago (`replays.ts`), which may have begun in an earlier key.
+ * that ended up to 15 s ago (`headrooms.ts`), which may have begun in an earlier key.
  */
 export function cellsCommands(lane: ActivityKey, minute: number): RedisCommandWords[] {
   const last = blockOf(minute);

@@ -1,106 +1,238 @@
 /**
- * Replays arrivals per second against a ceiling and a bucket, and says how long calls would have waited. Pure.
+ * Replays arrivals per second against ceilings and buckets, and says how long calls would have waited. Pure.
  *
- * Model: a fluid queue in steps of one second. Own calls pass the ceiling (at most `requestsPerMinute` in any 60
- * consecutive seconds), then join the other workspaces' calls in front of the shared bucket (a leaky bucket of
- * `capacity` that drains `perSecond`), first come, first served. A call whose wait would pass `maxWaitMs` is refused and
- * takes no room, as Sluice does. Not modelled: durations of responses, priorities, other workspaces' ceilings.
+ * Model: a fluid in steps of one second. A lane's calls leave in their order, as soon as the lane's ceiling, its bucket and its cap
+ * on calls in flight all have room; lanes that wait for one bucket share its room by weight. A call whose wait would pass `maxWaitMs`,
+ * and one that finds `maxQueued` others waiting, is refused and takes no room, as Sluice does. Not modelled: priorities, the waits that
+ * single calls ask for, and whoever else uses the quota.
  */
 
-export interface ReplayLimits {
-  /** Workspace ceiling, or `null` = none. */
-  readonly requestsPerMinute: number | null;
-  /** Bucket shared with others, or `null` = none known. */
-  readonly bucket: { readonly capacity: number; readonly perSecond: number } | null;
+/** A limit of so many units in so much time. */
+export interface ReplayedWindow {
+  readonly limit: number;
+  readonly windowMs: number;
+  /** `leaky`: drains continuously. `rolling`: no stretch of this length holds more. `fixed`: begins anew at multiples of its length. */
+  readonly kind: 'leaky' | 'rolling' | 'fixed';
+  /** Units that one call takes, on average. */
+  readonly perCall: number;
+  /** Units used before the first second. */
+  readonly usedBefore: number;
 }
 
+/** One workspace's calls to one bucket. */
+export interface ReplayedLane {
+  /** Arrivals in each second, oldest first; the same seconds for all lanes. */
+  readonly arrivals: readonly number[];
+  /** Indexes in the scene. `null`: no ceiling holds. */
+  readonly ceiling: number | null;
+  readonly bucket: number;
+  readonly weight: number;
+  /** Calls a second that its cap on calls in flight lets through; `null` = there is no cap. */
+  readonly perSecond: number | null;
+  /** False: its traffic stays as it was while the others' grows. */
+  readonly grows: boolean;
+}
+
+export interface Scene {
+  readonly lanes: readonly ReplayedLane[];
+  readonly ceilings: readonly (readonly ReplayedWindow[])[];
+  readonly buckets: readonly (readonly ReplayedWindow[])[];
+  /** The first second, since the Unix epoch: windows that the clock begins are known by it. */
+  readonly startsAt: number;
+  readonly maxWaitMs: number;
+  readonly maxQueued: number;
+}
+
+/** What calls of the lanes that grow would have met. */
 export interface Replay {
   /** Longest wait of a call that was sent, milliseconds, to the second. */
   readonly longestWaitMs: number;
-  /** Share of the calls that would be refused because of their wait, 0 to 1. */
+  /** Share of the calls that would be refused, 0 to 1. */
   readonly refusedRatio: number;
 }
 
 /** Below this an amount of fluid is a rounding error. */
 const tiny = 1e-9;
 
-/** Waits when every second brings `factor` times its own calls; `others` come as they came. */
-export function replay(
-  own: readonly number[],
-  others: readonly number[],
-  limits: ReplayLimits,
-  factor: number,
-  maxWaitMs: number,
-): Replay {
-  const ceiling = limits.requestsPerMinute ?? Infinity;
-  const { capacity, perSecond } = limits.bucket ?? { capacity: Infinity, perSecond: Infinity };
+/** Waits when every second brings `factor` times the calls of the lanes that grow. */
+export function replay(scene: Scene, factor: number): Replay {
+  const { ceilings, buckets, startsAt, maxWaitMs } = scene;
   const maxWait = maxWaitMs / 1_000;
-  const first = own.findIndex((n) => n > 0);
-  if (first < 0) return { longestWaitMs: 0, refusedRatio: 0 };
-  // After the last arrival the lines drain, for as long as any call would wait.
-  const end = own.length + Math.ceil(maxWait) + 2;
-  /** By second of arrival: own calls before the ceiling, and between ceiling and bucket. */
-  const before = new Float64Array(own);
-  const between = new Float64Array(own.length);
-  /** By second of joining the line of the bucket: own calls, others' calls, and all own ones ever. */
-  const ownLine = new Float64Array(end);
-  const othersLine = new Float64Array(end);
-  const passed = new Float64Array(end);
-  othersLine.set(others.slice(0, own.length));
-  let total = 0;
-  for (let i = first; i < before.length; i++) total += before[i] = (before[i] ?? 0) * factor;
-  let [level, inMinute, longest, sent] = [0, 0, 0, 0];
-  // A minute of the others' calls before the first own one fills the bucket as it was.
-  const start = Math.max(0, first - 60);
-  let [arrival, head, oldest] = [start, start, start];
-
-  for (let second = start; second < end; second++) {
-    // Negative indexes would be slow lookups by name.
-    if (second >= 60) inMinute -= passed[second - 60] ?? 0;
-    level = Math.max(0, level - perSecond);
-
-    while (arrival <= second && arrival < own.length) {
-      const waiting = before[arrival] ?? 0;
-      if (waiting <= tiny || second - arrival > maxWait) {
-        arrival++;
-        continue;
-      }
-      const part = Math.min(waiting, ceiling - inMinute);
-      if (part <= tiny) break;
-      inMinute += part;
-      before[arrival] = waiting - part;
-      between[arrival] = (between[arrival] ?? 0) + part;
-      ownLine[second] = (ownLine[second] ?? 0) + part;
-      passed[second] = (passed[second] ?? 0) + part;
-    }
-
-    while (head <= second) {
-      const room = capacity - level;
-      const mine = ownLine[head] ?? 0;
-      const theirs = othersLine[head] ?? 0;
-      if (mine > tiny && oldest < own.length) {
-        const aged = between[oldest] ?? 0;
-        if (aged <= tiny) {
-          oldest++;
-          continue;
-        }
-        const late = second - oldest > maxWait;
-        if (!late && room <= tiny) break;
-        const part = Math.min(mine, aged, late ? Infinity : room);
-        ownLine[head] = mine - part;
-        between[oldest] = aged - part;
-        if (late) continue;
-        level += part;
-        sent += part;
-        longest = Math.max(longest, second - oldest);
-      } else if (theirs > tiny) {
-        if (room <= tiny) break;
-        const part = Math.min(theirs, room);
-        level += part;
-        othersLine[head] = theirs - part;
-      } else head++;
+  const length = Math.max(0, ...scene.lanes.map(({ arrivals }) => arrivals.length));
+  const first = Math.min(...scene.lanes.map(({ arrivals }) => firstOf(arrivals)));
+  if (first >= length) return { longestWaitMs: 0, refusedRatio: 0 };
+  const lanes = scene.lanes.map((lane) => new Line(lane, lane.grows ? factor : 1, scene.maxQueued));
+  const span = { from: first, until: length + Math.ceil(maxWait) + 2, startsAt };
+  const ceilingUses = ceilings.map((windows) => windows.map((window) => new Use(window, span)));
+  const uses = buckets.map((windows, bucket) => ({
+    windows: windows.map((window) => new Use(window, span)),
+    lanes: lanes.filter(({ lane }) => lane.bucket === bucket),
+  }));
+  for (let second = span.from; second < span.until; second++) {
+    for (const windows of ceilingUses) for (const use of windows) use.advance(second);
+    for (const line of lanes) line.advance(second, maxWait);
+    for (const { windows, lanes: own } of uses) {
+      for (const use of windows) use.advance(second);
+      share(own, windows, ceilingUses, second);
     }
   }
-  const refusedRatio = Math.max(0, 1 - sent / total);
-  return { longestWaitMs: longest * 1_000, refusedRatio: refusedRatio < 1e-6 ? 0 : refusedRatio };
+  return resultOf(lanes.filter(({ lane }) => lane.grows));
+}
+
+const firstOf = (arrivals: readonly number[]): number => {
+  const at = arrivals.findIndex((n) => n > 0);
+  return at < 0 ? Infinity : at;
+};
+
+function resultOf(lanes: readonly Line[]): Replay {
+  const sum = (of: (line: Line) => number): number => lanes.reduce((total, line) => total + of(line), 0);
+  const arrived = sum((line) => line.arrived);
+  const ratio = arrived === 0 ? 0 : sum((line) => line.refused) / arrived;
+  return {
+    longestWaitMs: Math.max(0, ...lanes.map((line) => line.longest)) * 1_000,
+    refusedRatio: ratio < 1e-6 ? 0 : ratio,
+  };
+}
+
+/** Gives the room of one bucket to its waiting lanes by weight, until it is used or nobody can take more. */
+function share(
+  lanes: readonly Line[],
+  windows: readonly Use[],
+  ceilings: readonly (readonly Use[])[],
+  second: number,
+): void {
+  let takers = lanes.filter((line) => line.waiting > tiny);
+  while (takers.length > 0) {
+    const room = roomOf(windows);
+    if (room <= tiny) return;
+    const weights = takers.reduce((sum, { lane }) => sum + lane.weight, 0);
+    const next: Line[] = [];
+    for (const line of takers) {
+      const ceiling = ceilings[line.lane.ceiling ?? -1] ?? [];
+      const fair = (room * line.lane.weight) / weights;
+      const part = Math.min(fair, line.waiting, line.cap, roomOf(ceiling), roomOf(windows));
+      if (part <= tiny) continue;
+      line.send(part, second);
+      for (const use of windows) use.take(part, second);
+      for (const use of ceiling) use.take(part, second);
+      if (part >= fair - tiny && line.waiting > tiny) next.push(line);
+    }
+    takers = next;
+  }
+}
+
+/** Calls that all of these windows have room for. */
+function roomOf(windows: readonly Use[]): number {
+  let room = Infinity;
+  for (const use of windows) room = Math.min(room, use.room());
+  return room;
+}
+
+/** What is used of a window as time goes on. */
+class Use {
+  readonly #window: ReplayedWindow;
+  readonly #seconds: number;
+  readonly #startsAt: number;
+  /** Units taken in each second; only where the window forgets them one by one. */
+  readonly #taken: Float64Array | null;
+  #used: number;
+
+  constructor(window: ReplayedWindow, span: { readonly until: number; readonly startsAt: number }) {
+    this.#window = window;
+    this.#seconds = Math.max(1, window.windowMs / 1_000);
+    this.#startsAt = span.startsAt;
+    this.#taken = window.kind === 'rolling' ? new Float64Array(span.until) : null;
+    this.#used = window.usedBefore;
+  }
+
+  advance(second: number): void {
+    const { limit, kind } = this.#window;
+    if (kind === 'leaky') this.#used = Math.max(0, this.#used - limit / this.#seconds);
+    else if (kind === 'rolling') {
+      const gone = second - Math.ceil(this.#seconds);
+      if (gone >= 0) this.#used -= this.#taken?.[gone] ?? 0;
+    } else if ((this.#startsAt + second) % Math.round(this.#seconds) === 0) this.#used = 0;
+  }
+
+  /** Calls that fit now. */
+  room(): number {
+    const { limit, perCall } = this.#window;
+    return perCall <= 0 ? Infinity : Math.max(0, limit - this.#used) / perCall;
+  }
+
+  take(calls: number, second: number): void {
+    const units = calls * this.#window.perCall;
+    this.#used += units;
+    if (this.#taken !== null) this.#taken[second] = (this.#taken[second] ?? 0) + units;
+  }
+}
+
+/** The calls of a lane that wait, by the second of their arrival. */
+class Line {
+  readonly lane: ReplayedLane;
+  waiting = 0;
+  /** Calls that its cap on calls in flight lets through in this second yet. */
+  cap = Infinity;
+  arrived = 0;
+  refused = 0;
+  /** Seconds. */
+  longest = 0;
+  readonly #factor: number;
+  readonly #maxQueued: number;
+  readonly #queued: Float64Array;
+  #head = 0;
+
+  constructor(lane: ReplayedLane, factor: number, maxQueued: number) {
+    this.lane = lane;
+    this.#factor = factor;
+    this.#maxQueued = maxQueued;
+    this.#queued = new Float64Array(lane.arrivals.length);
+  }
+
+  /** Calls of this second arrive; those that have waited too long, or find the line full, are refused. */
+  advance(second: number, maxWait: number): void {
+    this.cap = this.lane.perSecond ?? Infinity;
+    while (this.#head < second - maxWait) this.#refuse(this.#head++);
+    const calls = (this.lane.arrivals[second] ?? 0) * this.#factor;
+    if (calls <= 0) return;
+    this.arrived += calls;
+    this.#queued[second] = calls;
+    this.waiting += calls;
+  }
+
+  send(calls: number, second: number): void {
+    let left = calls;
+    this.cap -= calls;
+    this.waiting -= calls;
+    while (left > tiny && this.#head <= second) {
+      const queued = this.#queued[this.#head] ?? 0;
+      const part = Math.min(left, queued);
+      this.#queued[this.#head] = queued - part;
+      left -= part;
+      if (part > tiny) this.longest = Math.max(this.longest, second - this.#head);
+      if (queued - part <= tiny) this.#head++;
+    }
+    // What is left after the sending of this second waits.
+    const over = this.waiting - this.#maxQueued;
+    if (over > tiny) this.#refuseNewest(over, second);
+  }
+
+  #refuse(second: number): void {
+    const late = this.#queued[second] ?? 0;
+    if (late <= tiny) return;
+    this.#queued[second] = 0;
+    this.waiting -= late;
+    this.refused += late;
+  }
+
+  #refuseNewest(calls: number, second: number): void {
+    let left = calls;
+    for (let at = Math.min(second, this.#queued.length - 1); at >= this.#head && left > tiny; at--) {
+      const part = Math.min(left, this.#queued[at] ?? 0);
+      this.#queued[at] = (this.#queued[at] ?? 0) - part;
+      left -= part;
+      this.waiting -= part;
+      this.refused += part;
+    }
+  }
 }

@@ -2,8 +2,8 @@
  * The shape of what `/activity` answers (described by `schema/activity.schema.json`), and what has to be known
  * to answer. Types only.
  */
-import type { Headroom } from './headroom.policy.ts';
-import type { LaneLimits } from './limits.policy.ts';
+import type { Headroom, Rehearsed } from './headroom.policy.ts';
+import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
 
 /** What is left under one ceiling. */
 export interface CeilingState {
@@ -18,6 +18,8 @@ export interface PermanentlyRefusing {
   readonly status: number;
   /** Until one call is let through to ask again, milliseconds. */
   readonly retryInMs: number;
+  /** What the provider's own error said; `null` = no known word. */
+  readonly said: string | null;
 }
 
 /** Ceilings of a workspace on an upstream, as they are now. */
@@ -45,8 +47,8 @@ export interface Labelled {
 
 /** What the gateway reports to activity. Asked only when a page or an API call needs it. */
 export interface ActivitySource {
-  /** Limits of a workspace on each upstream it may call; empty for an unknown workspace. */
-  limits(workspaceId: string): readonly LaneLimits[];
+  /** Upstreams that a workspace may call; empty for an unknown workspace. */
+  upstreamsOf(workspaceId: string): Iterable<string>;
   now(workspaceId: string, upstream: string): Promise<LaneNow>;
   labelOf(workspaceId: string): string;
   /** Who is shown by label now, the busiest of all replicas among them. */
@@ -81,6 +83,8 @@ export interface LaneActivity {
   readonly refusing: PermanentlyRefusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;
+  /** Whether this workspace can send more, in words. */
+  readonly answer: ShortAnswer;
 }
 
 export interface WorkspaceActivity {
@@ -97,6 +101,9 @@ export interface WorkspaceActivity {
  * together are all calls to it.
  */
 export interface AllActivity {
+  /** Whether traffic can be raised, in words. */
+  readonly answer: Answer;
+  readonly upstreams: readonly UpstreamActivity[];
   readonly generatedAt: string;
   readonly windowSeconds: number;
   readonly replicas: number;
@@ -106,4 +113,27 @@ export interface AllActivity {
       LaneActivity | { readonly upstream: string; readonly recent: RecentPressure }
     )[];
   }[];
+}
+
+/** One minute of an upstream. */
+export interface MinuteOfUpstream {
+  readonly calls: number;
+  readonly refused: number;
+  /** Calls that ended in it and had waited. */
+  readonly held: number;
+}
+
+export interface UpstreamActivity extends UpstreamState {
+  readonly answer: ShortAnswer;
+  readonly inFlight: number;
+  readonly headroom: Headroom | null;
+  /** What multiples of the last hour's traffic would meet; empty where nothing limits it. */
+  readonly rehearsed: readonly Rehearsed[];
+  /** The last quarter of an hour, the running minute last. */
+  readonly minutes: readonly MinuteOfUpstream[];
+}
+
+export interface AllUpstreams {
+  readonly answer: Answer;
+  readonly upstreams: readonly UpstreamActivity[];
 }

@@ -1,19 +1,18 @@
 /**
  * The lanes in a response of `/activity`: which lanes a workspace has, their counts, and the form in which they are shown. Owns:
  * also the pauses between lanes, in which the process handles other events. Does not own: counting (`recorder.ts`), headroom
- * (`replays.ts`).
+ * (`headrooms.ts`).
  */
 import type { Clock } from '../clock.ts';
-import { isEmpty, recentOf, type Cell } from './cell.ts';
-import type { LaneLimits } from './limits.policy.ts';
+import { workspaceAnswer } from './answer.policy.ts';
+import { isEmpty, recentOf, refusedIn, type Cell } from './cell.ts';
+import type { Headrooms } from './headrooms.ts';
 import type { ActivityLaneId, Recorder, Span } from './recorder.ts';
-import { createReplays, type Replays } from './replays.ts';
-import type { ActivitySource, AllActivity, CeilingState, LaneActivity } from './shape.ts';
+import type { ActivitySource, AllActivity, CeilingState, LaneActivity, UpstreamActivity } from './shape.ts';
 
-/** A lane that may be shown, with the label and the limits of its workspace. */
+/** A lane that may be shown, with the label of its workspace. */
 export interface ShownLane extends ActivityLaneId {
   readonly label: string;
-  readonly limits: LaneLimits;
 }
 
 /** A lane that may be shown, with its counts. */
@@ -29,32 +28,38 @@ export type WorkspaceRow = AllActivity['workspaces'][number];
 
 /** Lanes whose counts are read concurrently, because counts of other replicas are read over the network. */
 const readAtOnce = 16;
-/** Lanes shown in one go, before other events are handled: the replay of each takes 1 to 2 ms (`replays.ts`). */
+/** Lanes shown in one go, before other events are handled: the replay of each takes 1 to 2 ms (`headrooms.ts`). */
 const shownAtOnce = 4;
 
 export class ShownLanes {
   readonly #recorder: Recorder;
   readonly #source: ActivitySource;
-  readonly #replays: Replays;
+  readonly #headrooms: Headrooms;
+  readonly #clock: Clock;
 
-  constructor(recorder: Recorder, source: ActivitySource, clock: Clock) {
+  constructor(
+    recorder: Recorder,
+    source: ActivitySource,
+    { headrooms, clock }: { readonly headrooms: Headrooms; readonly clock: Clock },
+  ) {
     this.#recorder = recorder;
     this.#source = source;
-    this.#replays = createReplays(recorder, clock);
+    this.#headrooms = headrooms;
+    this.#clock = clock;
   }
 
   /** All lanes that a workspace may have. */
   of(workspaceId: string): readonly ShownLane[] {
     const label = this.#source.labelOf(workspaceId);
-    const limited = this.#source.limits(workspaceId);
-    return limited.map((limits) => ({ workspaceId, upstream: limits.upstream, label, limits }));
+    const upstreams = this.#source.upstreamsOf(workspaceId);
+    return Array.from(upstreams, (upstream) => ({ workspaceId, upstream, label }));
   }
 
   /** Reads the counts of each lane. */
   async readCounts(lanes: readonly ShownLane[], span: Span): Promise<readonly CountedLane[]> {
     const found: CountedLane[] = [];
     for (let from = 0; from < lanes.length; from += readAtOnce) {
-      if (from > 0) await this.#replays.yieldToCalls();
+      if (from > 0) await this.#headrooms.yieldToCalls();
       const some = lanes.slice(from, from + readAtOnce);
       const reading = some.map(async (lane) => ({ ...lane, cell: await this.#recorder.sum(lane, span) }));
       found.push(...(await Promise.all(reading)));
@@ -85,22 +90,29 @@ export class ShownLanes {
   }
 
   /** One row for each workspace, in the order of the lanes. */
-  async rows(lanes: readonly CountedLane[]): Promise<readonly WorkspaceRow[]> {
+  async rows(
+    lanes: readonly CountedLane[],
+    upstreams: readonly UpstreamActivity[],
+  ): Promise<readonly WorkspaceRow[]> {
     const byLabel = new Map<string, LaneActivity[]>();
     for (const [i, lane] of lanes.entries()) {
-      if (i % shownAtOnce === shownAtOnce - 1) await this.#replays.yieldToCalls();
+      if (i % shownAtOnce === shownAtOnce - 1) await this.#headrooms.yieldToCalls();
       const own = byLabel.get(lane.label) ?? [];
-      own.push(await this.show(lane));
+      own.push(await this.show(lane, upstreams));
       byLabel.set(lane.label, own);
     }
     return [...byLabel].map(([workspace, upstreams]) => ({ workspace, upstreams }));
   }
 
   /** The lane as `/activity` shows it: with its state now and its headroom. */
-  async show({ workspaceId, upstream, limits, cell }: CountedLane): Promise<LaneActivity> {
+  async show(
+    { workspaceId, upstream, cell }: CountedLane,
+    upstreams: readonly UpstreamActivity[],
+  ): Promise<LaneActivity> {
+    const headroom = await this.#headrooms.ofLane({ workspaceId, upstream });
+    const state = upstreams.find((each) => each.upstream === upstream) ?? null;
     const now = await this.#source.now(workspaceId, upstream);
     const { perMinute, perDay, waiting, inFlight, nextSlotMs, refusing } = now;
-    const isLimited = limits.requestsPerMinute !== null || limits.bucket !== null;
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
@@ -109,7 +121,12 @@ export class ShownLanes {
       nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),
-      headroom: isLimited ? await this.#replays.headroomOf({ workspaceId, upstream }, limits) : null,
+      headroom,
+      answer: workspaceAnswer(
+        state,
+        { growth: headroom?.growth ?? null, refused: refusedIn(cell) },
+        this.#clock.now(),
+      ),
     };
   }
 }

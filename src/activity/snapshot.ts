@@ -4,8 +4,10 @@
  */
 import type { Clock } from '../clock.ts';
 import { isEmpty, recentOf, takeOut, type Cell } from './cell.ts';
+import type { Headrooms } from './headrooms.ts';
 import type { Recorder } from './recorder.ts';
 import type { ActivitySource, AllActivity, LaneActivity, WorkspaceActivity } from './shape.ts';
+import type { Upstreams } from './upstreams.ts';
 import { ShownLanes, type ElsewhereLane, type WorkspaceRow } from './shown-lanes.ts';
 
 export type {
@@ -24,8 +26,15 @@ export interface Activity {
   ofAll(windowMs: number): Promise<AllActivity>;
 }
 
-export function createActivity(recorder: Recorder, source: ActivitySource, clock: Clock): Activity {
-  const lanes = new ShownLanes(recorder, source, clock);
+export function createActivity(parts: {
+  readonly recorder: Recorder;
+  readonly source: ActivitySource;
+  readonly headrooms: Headrooms;
+  readonly upstreams: Upstreams;
+  readonly clock: Clock;
+}): Activity {
+  const { recorder, source, headrooms, clock } = parts;
+  const lanes = new ShownLanes(recorder, source, { headrooms, clock });
   const minutesOf = (windowMs: number): number => Math.min(60, Math.max(1, Math.ceil(windowMs / 60_000)));
   const frame = async (minutes: number) => ({
     generatedAt: new Date(clock.now()).toISOString(),
@@ -35,9 +44,10 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
   return {
     async ofWorkspace(workspaceId, windowMs) {
       const minutes = minutesOf(windowMs);
+      const all = await parts.upstreams.read();
       const upstreams: LaneActivity[] = [];
       for (const lane of await lanes.readCounts(lanes.of(workspaceId), { minutes })) {
-        upstreams.push(await lanes.show(lane));
+        upstreams.push(await lanes.show(lane, all.upstreams));
       }
       return { workspace: source.labelOf(workspaceId), ...(await frame(minutes)), upstreams };
     },
@@ -51,10 +61,15 @@ export function createActivity(recorder: Recorder, source: ActivitySource, clock
       const totals = await lanes.totals(span);
       const counted = await lanes.readCounts(await recorder.active(labelled, 60), span);
       const others = await lanes.readElsewhere(elsewhere, span);
-      const rows = [...(await lanes.rows(counted)), ...rowsOf(others)].sort(
+      const all = await parts.upstreams.read();
+      const rows = [...(await lanes.rows(counted, all.upstreams)), ...rowsOf(others)].sort(
         (a, b) => callsOf(b) - callsOf(a),
       );
-      return { ...(await frame(minutes)), workspaces: [...rows, ...restOf(totals, [...counted, ...others])] };
+      return {
+        ...all,
+        ...(await frame(minutes)),
+        workspaces: [...rows, ...restOf(totals, [...counted, ...others])],
+      };
     },
   };
 }

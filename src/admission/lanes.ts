@@ -81,6 +81,25 @@ export interface CeilingUse {
   readonly at: number;
 }
 
+/** Calls that entered a lane: half of them count after half an hour, so that the number tells of about the last hour. */
+export interface Entered {
+  calls: number;
+  /** When `calls` was last halved, monotonic milliseconds. */
+  since: number;
+}
+
+const halfLifeMs = 1_800_000;
+
+/** Calls that entered the lane, as they count now. */
+export function enteredUntil({ entered }: LaneView, now: number): number {
+  const halvings = Math.floor((now - entered.since) / halfLifeMs);
+  if (halvings > 0) {
+    entered.calls /= 2 ** halvings;
+    entered.since += halvings * halfLifeMs;
+  }
+  return entered.calls;
+}
+
 export interface LaneView {
   readonly bucket: BucketKey;
   readonly key: LaneKey;
@@ -93,6 +112,7 @@ export interface LaneView {
   calls: number;
   waiting: number;
   usedAt: number;
+  readonly entered: Entered;
   /** Tag of the ceiling's limits (`LaneSetting`) under which `gate` and `edge` were observed; `null` = nothing was observed yet. */
   ceilingTag: string | null;
   readonly gate: GateState;
@@ -153,6 +173,7 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   calls: 0,
   waiting: 0,
   usedAt,
+  entered: { calls: 0, since: usedAt },
   ceilingTag: null,
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },

@@ -9,7 +9,7 @@
 import type { CallSignal } from '../call-abort.ts';
 import { ShortLived } from '../short-lived.ts';
 import { refused, rejectionOf, type Ending } from './ending.ts';
-import { applyLimits, ceilingFullFor, type Lanes, type LaneView } from './lanes.ts';
+import { applyLimits, ceilingFullFor, enteredUntil, type Lanes, type LaneView } from './lanes.ts';
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
@@ -37,6 +37,7 @@ export class WaitRegistry implements CallKeeper {
   enter(request: AdmissionRequest, clientGone: CallSignal): QueuedCall {
     const lane = this.#lanes.of(request);
     lane.calls += 1;
+    lane.entered.calls = enteredUntil(lane, lane.usedAt) + 1;
     const call = new QueuedCall(request, clientGone, { lane, clock: this.#parts.clock, keeper: this });
     clientGone.addEventListener('abort', call, { once: true });
     this.#calls.set(request.admission.ticket, call);

@@ -167,7 +167,11 @@ export class Breakers {
     const { status, throttle, said = null } = observation;
     const state = this.#refused(refused, { status, said, statedMs: throttle.waitMs, isProbe });
     if (state !== null)
-      this.#parts.onRefused(subject.upstream, { status, retryInMs: state.until - this.#now() });
+      this.#parts.onRefused(subject.upstream, {
+        status,
+        retryInMs: state.until - this.#now(),
+        said: wordOf(said),
+      });
   }
 
   /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
@@ -178,7 +182,11 @@ export class Breakers {
     const own = credential === null ? null : this.#digest('owner', upstream, credential);
     return [...this.#known.values()]
       .filter(({ id }) => id.upstream === wanted && (own === null || id.credential === own))
-      .map(({ state: { status, until } }) => ({ status, retryInMs: Math.max(0, until - now) }))
+      .map(({ state: { status, until, said } }) => ({
+        status,
+        retryInMs: Math.max(0, until - now),
+        said: wordOf(said),
+      }))
       .sort((a, b) => a.retryInMs - b.retryInMs);
   }
 
@@ -393,6 +401,10 @@ export class Breakers {
     return this.#parts.clock.monotonic();
   }
 }
+
+/** The word that tells most: the code, or else the type. */
+const wordOf = (said: ProviderError | null): string | null =>
+  said === null ? null : typeof said.code === 'string' ? said.code : said.type;
 
 /** The upstream's refusal, repeated by Sluice. */
 function breakerRefusal({

@@ -124,7 +124,7 @@ function watchFile(
       const time = new Date(systemClock.now()).toISOString();
       const message = `The configuration in use stays: ${error.message}`;
       io.err(JSON.stringify({ level: 'error', time, message }));
-      service.telemetry.configurationRead('refused');
+      service.telemetry.configurationRead('refused', linesOf(error));
       logRefusedReload(error, log);
     },
   });
@@ -144,13 +144,16 @@ function logRefusedReload(error: Error, log: Log): void {
   }
   const { problems } = error;
   const roots = problems.map(({ path }) => path.split(/[.[]/, 1)[0] ?? '');
-  const lines = problems.flatMap(({ line }) => (line === null ? [] : [line]));
   log.error('configuration refused, the old one stays', {
     problems: problems.length,
     sections: listed(roots.filter((root) => sections.has(root))),
-    lines: listed(lines),
+    lines: listed(linesOf(error)),
   });
 }
+
+/** Lines with a problem. */
+const linesOf = (error: Error): readonly number[] =>
+  error instanceof ConfigError ? error.problems.flatMap(({ line }) => (line === null ? [] : [line])) : [];
 
 /** Each once, in the order of the file. */
 const listed = (values: readonly (string | number)[]): string => [...new Set(values)].join(', ');

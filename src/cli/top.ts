@@ -1,4 +1,4 @@
-/** `sluice top`: the busiest workspaces on their upstreams, as a table that is drawn again every two seconds. */
+/** `sluice top`: whether traffic can be raised, and the busiest workspaces on their upstreams, drawn again every two seconds. */
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { askAdmin, refusedByAdmin } from './admin-port.ts';
@@ -17,6 +17,13 @@ const path = '/activity?window=5m';
 
 const ceiling = z.object({ limit: z.number(), remaining: z.number() }).nullable();
 const activity = z.object({
+  answer: z.object({
+    sentence: z.string(),
+    rest: z.string(),
+    heldBy: z.string(),
+    wrongNow: z.string(),
+  }),
+  upstreams: z.array(z.object({ upstream: z.string(), answer: z.object({ text: z.string() }) })),
   replicas: z.number(),
   workspaces: z.array(
     z.object({
@@ -61,8 +68,8 @@ export async function runTop({ admin, isOnce, isJson }: TopCommand, io: CliIo): 
 /** Cursor home, and everything below it empty. */
 const clearScreen = '\u001b[H\u001b[2J';
 
-/** One row for each workspace on each upstream, those that wait most first. */
-export function table({ replicas, workspaces }: z.infer<typeof activity>): string {
+/** Whether traffic can be raised, and a row for each workspace on each upstream, those that wait most first. */
+export function table({ answer, upstreams, replicas, workspaces }: z.infer<typeof activity>): string {
   const rows = workspaces
     .flatMap(({ workspace, upstreams }) => upstreams.map((each) => ({ workspace, ...each })))
     .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls)
@@ -99,5 +106,17 @@ export function table({ replicas, workspaces }: z.infer<typeof activity>): strin
       .map((cell, at) => (at < 2 ? cell.padEnd(widths[at] ?? 0) : cell.padStart(widths[at] ?? 0)))
       .join('  ');
   const of = replicas === 1 ? '1 replica' : `${replicas} replicas`;
-  return [`Sluice, ${of}, the last 5 minutes`, '', line(heads), ...rows.map(line)].join('\n');
+  const widest = Math.max(0, ...upstreams.map(({ upstream }) => upstream.length));
+  return [
+    `Sluice, ${of}, the last 5 minutes`,
+    '',
+    `Can we raise traffic? ${[answer.sentence, answer.rest].join(' ').trim()}`,
+    `  Held by    ${answer.heldBy}`,
+    `  Wrong now  ${answer.wrongNow}`,
+    '',
+    ...upstreams.map(({ upstream, answer: { text } }) => `  ${upstream.padEnd(widest)}  ${text}`),
+    '',
+    line(heads),
+    ...rows.map(line),
+  ].join('\n');
 }

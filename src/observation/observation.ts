@@ -1,23 +1,22 @@
 /**
- * Everything that observes the gateway, put together: telemetry with the activity recorder and the page's timeline
- * listening, `/activity`, the live page. Owns the wiring; does not own any figure. The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
+ * Everything that observes the gateway, put together: telemetry with the activity recorder listening, `/activity`, the live page. Owns the wiring; does not own any figure. The gateway reports to `telemetry` and gives what only it knows through {@link ObservationSource}.
  */
 import { LRUCache } from 'lru-cache';
-import { countOf } from '../activity/cell.ts';
 import { preferBusiest } from '../activity/busiest.ts';
-import { configuredLimits, sharesQuota } from '../activity/limits.policy.ts';
+import { Headrooms, type HeadroomSource } from '../activity/headrooms.ts';
+import type { InForce } from '../activity/in-force.ts';
 import { Recorder } from '../activity/recorder.ts';
 import { embeddedActivity, type SharedActivity } from '../activity/shared.ts';
 import type { CeilingsNow, Labelled } from '../activity/shape.ts';
-import { createActivity, type Activity } from '../activity/snapshot.ts';
+import { createActivity, type Activity, type ActivitySource } from '../activity/snapshot.ts';
+import { Upstreams, type UpstreamSource } from '../activity/upstreams.ts';
+import { bucketSetting, callSettings } from '../admission/buckets.policy.ts';
 import { RedisActivity } from '../activity/redis-activity.ts';
 import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { Page } from '../page/page.ts';
 import type { BucketKey } from '../ids.ts';
-import type { PageSource } from '../page/state.ts';
-import { Timeline } from '../page/timeline.ts';
 import { Recorder as CallRecorder } from '../recording/recorder.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, silentLog, type Log, type PressureSource } from '../telemetry/events.ts';
@@ -26,10 +25,12 @@ import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
 
 /** What only the gateway knows; given once it exists. */
-export interface ObservationSource extends PressureSource {
+export interface ObservationSource extends Omit<PressureSource, 'headrooms'> {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
   /** Whether a response of the bucket has stated how many requests its upstream allows. */
   statesRequests(bucket: BucketKey): boolean;
+  /** The limits that hold calls to an upstream, as this replica's calls met them. */
+  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
 }
 
 export type ObservationParts = Omit<TelemetryParts, 'sinks' | 'listeners'> & {
@@ -46,6 +47,7 @@ const nothingKnown: ObservationSource = {
   credentials: () => [],
   ceilings: () => Promise.resolve(noCeilings),
   statesRequests: () => false,
+  inForce: () => ({ lanes: [], buckets: [] }),
 };
 
 /** Time between the end of a round of sharing and the beginning of the next one, milliseconds. */
@@ -61,6 +63,7 @@ export class Observation {
   readonly recordings: CallRecorder;
   readonly #shared: SharedActivity;
   readonly #recorder: Recorder;
+  readonly #headrooms: Headrooms;
   /** Labels that were made lately. */
   readonly #labels = new LRUCache<string, string>({ max: 5_000 });
   #nextRound: CancelTimer | null = null;
@@ -74,14 +77,12 @@ export class Observation {
     this.#clock = clock;
     this.#settings = settings;
     this.#shared = parts.shared ?? embeddedActivity;
-    const timeline = new Timeline(clock);
     this.#recorder = this.#createRecorder(clock);
     this.telemetry = new RunningTelemetry(settings, {
       ...parts,
-      sinks: [this.#recorder, timeline],
+      sinks: [this.#recorder],
       listeners: this.#listeners(),
     });
-    this.activity = this.#createActivity(clock);
     this.recordings = new CallRecorder({
       clock,
       settings: () => this.#settings,
@@ -89,9 +90,24 @@ export class Observation {
       buckets: () => this.#source.buckets(),
       statesRequests: (bucket) => this.#source.statesRequests(bucket),
     });
+    this.#headrooms = new Headrooms(this.#recorder, this.#headroomSource(), clock);
+    const upstreams = new Upstreams({
+      recorder: this.#recorder,
+      headrooms: this.#headrooms,
+      source: this.#upstreamSource(),
+      clock,
+    });
+    this.activity = this.#createActivity(clock, upstreams);
     this.page = new Page({
-      source: this.#pageSource(),
-      timeline,
+      source: {
+        upstreams: () => upstreams.read(),
+        activity: () => this.activity.ofAll(3_600_000),
+        limiterHealth: () => this.telemetry.limiterHealth(),
+        configuration: () => this.telemetry.configuration(),
+        replicas: () => this.#shared.replicas(),
+        credentials: () => this.#source.credentials(),
+        process: () => this.#source.process(),
+      },
       clock,
       onBug: (bug) => this.#onBug(bug),
     });
@@ -101,7 +117,7 @@ export class Observation {
   /** Connects the gateway. */
   observe(source: ObservationSource): void {
     this.#source = source;
-    this.telemetry.observe(source);
+    this.telemetry.observe({ ...source, headrooms: () => this.#knownHeadrooms() });
   }
 
   reload(settings: Settings): void {
@@ -169,33 +185,76 @@ export class Observation {
       labelOf: (workspaceId) => this.#labelOf(workspaceId),
       isShown: (workspaceId) => this.telemetry.labels.holds(workspaceId),
       live: () => this.telemetry.lanes(),
-      sharesQuota: (workspaceId, upstreamName) => {
-        const workspace = this.#settings.workspaces.get(workspaceId);
-        const upstream = this.#settings.upstreams.get(upstreamName);
-        return workspace !== undefined && upstream !== undefined && sharesQuota(workspace, upstream);
-      },
     });
   }
 
-  #createActivity(clock: Clock): Activity {
-    return createActivity(
-      this.#recorder,
-      {
-        limits: (workspaceId) => {
-          const workspace = this.#settings.workspaces.get(workspaceId);
-          return workspace === undefined ? [] : configuredLimits(workspace, this.#settings.upstreams);
-        },
-        now: async (workspaceId, upstream) => ({
-          ...(await this.#source.ceilings(workspaceId, upstream)),
-          ...(await this.#recorder.calls(workspaceId, upstream)),
-        }),
-        labelOf: (workspaceId) => this.telemetry.labels.peek(workspaceId),
-        labelled: () => this.#preferBusiest(),
-        upstreams: () => this.#settings.upstreams.keys(),
-        replicas: () => this.#shared.replicas(),
-      },
+  #createActivity(clock: Clock, upstreams: Upstreams): Activity {
+    const source: ActivitySource = {
+      upstreamsOf: (workspaceId) => this.#settings.workspaces.get(workspaceId)?.upstreams ?? [],
+      now: async (workspaceId, upstream) => ({
+        ...(await this.#source.ceilings(workspaceId, upstream)),
+        ...(await this.#recorder.calls(workspaceId, upstream)),
+      }),
+      labelOf: (workspaceId) => this.telemetry.labels.peek(workspaceId),
+      labelled: () => this.#preferBusiest(),
+      upstreams: () => this.#settings.upstreams.keys(),
+      replicas: () => this.#shared.replicas(),
+    };
+    return createActivity({
+      recorder: this.#recorder,
+      source,
+      headrooms: this.#headrooms,
+      upstreams,
       clock,
-    );
+    });
+  }
+
+  async #knownHeadrooms(): Promise<ReadonlyMap<string, number>> {
+    const found = new Map<string, number>();
+    for (const { upstream } of this.telemetry.live()) {
+      const growth = (await this.#headrooms.ofUpstream(upstream))?.growth ?? null;
+      if (growth !== null) found.set(upstream, growth);
+    }
+    return found;
+  }
+
+  #headroomSource(): HeadroomSource {
+    return {
+      inForce: (upstream) => this.#inForce(upstream),
+      configured: ({ workspaceId, upstream: name }) => {
+        const workspace = this.#settings.workspaces.get(workspaceId);
+        const upstream = this.#settings.upstreams.get(name);
+        return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
+      },
+    };
+  }
+
+  /** The limits in force, and where no call has met any, those of the configuration. */
+  #inForce(name: string): InForce | null {
+    const upstream = this.#settings.upstreams.get(name);
+    if (upstream === undefined) return null;
+    const { maxWaitSeconds, maxQueued } = upstream.limits;
+    return {
+      ...this.#source.inForce(name),
+      stated: bucketSetting(upstream).meters,
+      maxWaitMs: maxWaitSeconds * 1_000,
+      maxQueued,
+    };
+  }
+
+  #upstreamSource(): UpstreamSource {
+    return {
+      inForce: (upstream) => this.#inForce(upstream),
+      live: () => this.telemetry.live(),
+      breakers: (upstream) => this.#source.breakers(upstream),
+      pausedMs: (upstream) => this.#source.pausedMs(upstream),
+      credentials: () => this.#source.credentials(),
+      process: () => this.#source.process(),
+      limiterHealth: () => this.telemetry.limiterHealth(),
+      configuration: () => this.telemetry.configuration(),
+      replicas: () => this.#shared.replicas(),
+      labelOf: (workspaceId) => this.telemetry.labels.peek(workspaceId),
+    };
   }
 
   #listeners(): NonNullable<TelemetryParts['listeners']> {
@@ -205,24 +264,6 @@ export class Observation {
         return calls.size;
       },
       callEnded: (line) => calls.send(eventOf('call', line)),
-    };
-  }
-
-  #pageSource(): PageSource {
-    return {
-      live: () => this.telemetry.live(),
-      buckets: () => this.#source.buckets(),
-      breakers: (upstream) => this.#source.breakers(upstream),
-      limiterHealth: () => this.telemetry.limiterHealth(),
-      replicas: () => this.#shared.replicas(),
-      activity: (windowMs) => this.activity.ofAll(windowMs),
-      callsTo: (upstream) => this.#recorder.callsTo(upstream),
-      countsOf: async (upstream) => {
-        const cell = await this.#recorder.total(upstream, { minutes: 1 });
-        return { shed: countOf(cell, 'shed'), absorbed: countOf(cell, 'absorbed') };
-      },
-      credentials: () => this.#source.credentials(),
-      process: () => this.#source.process(),
     };
   }
 }

@@ -5,8 +5,10 @@
  * shown.
  */
 import { LastBuckets, nextSlotMs } from '../activity/next-slot.ts';
+import type { InForce } from '../activity/in-force.ts';
 import type { CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
+import { enteredUntil, type LaneView } from '../admission/lanes.ts';
 import type { Clock } from '../clock.ts';
 import {
   ceilingWindowMs,
@@ -23,6 +25,8 @@ export interface Pressure {
   ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>>;
   /** Whether every bucket that calls under this ceiling used here has stated limits, to which a default ceiling yields. */
   hasYielded(ceiling: CeilingKey): boolean;
+  /** The limits that hold calls to this upstream, as this replica's calls met them. */
+  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
   /** Buckets that calls to this upstream named. */
   bucketsOf(upstream: string): readonly BucketKey[];
   /** Buckets touched by this replica. */
@@ -44,6 +48,14 @@ export function createPressure(parts: {
   const lastBuckets = new LastBuckets({ clock, snapshot, lanes: () => admission.lanes() });
   const upstreamsByBucket = (): ReadonlyMap<BucketKey, string> =>
     new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
+  /** Used shares of a lane's ceiling, by its latest call. */
+  const usedOf = ({ ceilingUse }: LaneView): { readonly minute: number; readonly day: number } => ({
+    minute:
+      ceilingUse === null || ceilingUse.at < clock.monotonic() - ceilingWindowMs
+        ? 0
+        : (ceilingUse.minute ?? 0),
+    day: ceilingUse?.day ?? 0,
+  });
   return {
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
@@ -59,17 +71,29 @@ export function createPressure(parts: {
       return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesRequests(bucket));
     },
     bucketsOf: (upstream) => [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
-    ceilingsUsed() {
-      const since = clock.monotonic() - ceilingWindowMs;
-      return Array.from(admission.lanes()).flatMap(({ upstream, ceilingUse }) =>
-        ceilingUse === null
-          ? []
-          : {
-              upstream,
-              minute: ceilingUse.at < since ? 0 : (ceilingUse.minute ?? 0),
-              day: ceilingUse.day ?? 0,
-            },
-      );
+    ceilingsUsed: () =>
+      Array.from(admission.lanes()).map((lane) => ({ upstream: lane.upstream, ...usedOf(lane) })),
+    inForce(upstream) {
+      const own = [...admission.lanes()].filter((lane) => lane.upstream === upstream);
+      const used = new Set(own.map(({ bucket }) => bucket));
+      return {
+        buckets: snapshot().filter(({ bucket }) => used.has(bucket)),
+        lanes: own.map((lane) => {
+          const { latest, bucket } = lane;
+          const { yielded, ceiling } = latest;
+          const holds = yielded !== null && limiter.statesRequests(bucket) ? yielded : ceiling;
+          return {
+            workspaceId: latest.workspaceId,
+            bucket,
+            calls: enteredUntil(lane, clock.monotonic()),
+            weight: latest.admission.weight,
+            maxInFlight: latest.admission.maxInFlight,
+            perMinute: holds.perMinute,
+            perDay: holds.perDay,
+            used: usedOf(lane),
+          };
+        }),
+      };
     },
     buckets() {
       const upstreamOf = upstreamsByBucket();

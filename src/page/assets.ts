@@ -3,7 +3,6 @@
  * loaded from elsewhere, so that the page works without internet.
  */
 import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 
 export interface Asset {
   readonly type: string;
@@ -32,18 +31,10 @@ const types = {
 /** Path on the admin port → file. */
 export function loadAssets(): ReadonlyMap<string, Asset> {
   const own = (name: string): Buffer => readFileSync(new URL(`./static/${name}`, import.meta.url));
-  const uplot = (name: string): Buffer =>
-    readFileSync(createRequire(import.meta.url).resolve(`uplot/dist/${name}`));
   return new Map<string, Asset>([
     ['/', { type: types.html, body: own('index.html') }],
-    ['/page/colours.css', { type: types.css, body: own('colours.css') }],
     ['/page/page.css', { type: types.css, body: own('page.css') }],
-    ['/page/parts.css', { type: types.css, body: own('parts.css') }],
     ['/page/page.js', { type: types.js, body: own('page.js') }],
-    ['/page/charts.js', { type: types.js, body: own('charts.js') }],
-    ['/page/parts.js', { type: types.js, body: own('parts.js') }],
     ['/page/icon.svg', { type: types.svg, body: own('icon.svg') }],
-    ['/page/uplot.js', { type: types.js, body: uplot('uPlot.esm.js') }],
-    ['/page/uplot.css', { type: types.css, body: uplot('uPlot.min.css') }],
   ]);
 }

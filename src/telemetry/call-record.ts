@@ -6,7 +6,7 @@
  * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
  * span open. No method throws, because a fault of telemetry must not end a call.
  */
-import type { Call, HeldTime, Throttle } from '../call.ts';
+import type { Call, Costs, HeldTime, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -115,13 +115,13 @@ export class RunningCallRecord implements LiveCall {
     });
   }
 
-  /** The body is complete; admission to this lane begins. */
-  admitting(lane: LaneKey): void {
+  /** The body is complete; admission to this lane begins. `costs`: what the call is expected to take from meters. */
+  admitting(lane: LaneKey, costs: Costs = {}): void {
     this.#guard(() => {
-      const now = (this.#admittingAt = this.#now());
+      this.#admittingAt = this.#now();
       this.#lane = lane;
       this.#beginSpans();
-      this.#tell((sink, workspaceId, upstream) => sink.arrived(workspaceId, upstream, now));
+      this.#tell((sink, workspaceId, upstream) => sink.arrived(workspaceId, upstream, costs));
     });
   }
 

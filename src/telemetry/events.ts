@@ -22,11 +22,7 @@ export type RenewalOutcome = (typeof renewalOutcomes)[number];
 /** Commands with their own series in `sluice_redis_command_seconds`; anything else counts as `other`. */
 export type RedisCommand =
   /** A batch of a log. */
-  | 'append'
-  | 'consume'
-  | 'reward'
-  | 'publish'
-  | 'other';
+  'append' | 'consume' | 'reward' | 'publish' | 'other';
 
 /** Methods shown as they are; anything else that a client invents is shown as one. */
 export const knownMethods = new Set(['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY']);
@@ -57,6 +53,8 @@ export interface PressureSource {
   pausedMs(upstream: string): number;
   /** Credentials in use whose end is known. */
   credentials(): readonly ObservedCredential[];
+  /** How many times the last hour's traffic fits, by upstream, where it is known. */
+  headrooms(): Promise<ReadonlyMap<string, number>>;
 }
 
 /** What a replica that does nothing yet holds, and how loaded it is, beside its upstreams. */
@@ -93,6 +91,8 @@ export interface ObservedBreaker {
   readonly status: number;
   /** Until the next call is let through to ask, milliseconds. */
   readonly retryInMs: number;
+  /** What the provider's own error said, a word of a closed vocabulary; `null` = no known word. */
+  readonly said: string | null;
 }
 
 export interface ObservedCredential {
@@ -119,12 +119,21 @@ export interface LivePressure {
 
 /** The state of the limiter on this replica. Counts are totals since the start. */
 export interface LimiterHealth {
+  /** When the mode began, Unix milliseconds. */
+  readonly modeSince: number;
   /** The mode in force; `null` until the limiter has reported one. */
   readonly mode: LimiterMode | null;
   readonly redisErrors: number;
   readonly leasesLost: number;
   /** Time of the latest Redis commands, smoothed, milliseconds; `null` before the first one. */
   readonly redisMs: number | null;
+}
+
+/** Which configuration holds. Unix milliseconds. */
+export interface ConfigurationState {
+  readonly inForceSince: number;
+  /** The latest configuration, where it was refused: when, and the lines with a problem. */
+  readonly refused: { readonly at: number; readonly lines: readonly number[] } | null;
 }
 
 /** A value that may stand in a log line. Never a URL, host, header, key, or workspace id. */
@@ -147,8 +156,8 @@ export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, er
 
 /** Listens to facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
 export interface FactSink {
-  /** A call asks for admission. Monotonic milliseconds. */
-  arrived(workspaceId: string, upstream: string, atMs: number): void;
+  /** A call asks for admission; `costs`: what it is expected to take from meters. */
+  arrived(workspaceId: string, upstream: string, costs: Costs): void;
   throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void;
   absorbed(workspaceId: string, upstream: string): void;
   ended(workspaceId: string, upstream: string, fact: EndedFact): void;

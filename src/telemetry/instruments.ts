@@ -43,6 +43,11 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       'Used share of the fullest ceiling of a workspace, as its latest call on this replica met it.',
       ['upstream', 'window'],
     ),
+    headroom: gauge(
+      'sluice_headroom_ratio',
+      'How many times the last hour’s traffic fits, 10 at most: 1 = no more, 0 = calls were refused. Absent: not known.',
+      ['upstream'],
+    ),
     upstreamPaused: gauge('sluice_upstream_paused', 'Whether an operator has paused the upstream.', [
       'upstream',
     ]),

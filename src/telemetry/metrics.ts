@@ -148,8 +148,15 @@ export class Metrics {
   }
 
   /** Text of a scrape, with gauges as they are at this moment. */
-  page(format: MetricsFormat, source: PressureSource, live: readonly LivePressure[]): Promise<MetricsPage> {
+  async page(
+    format: MetricsFormat,
+    source: PressureSource,
+    live: readonly LivePressure[],
+  ): Promise<MetricsPage> {
+    const headrooms = await source.headrooms();
     readGauges(this.instruments, source, live);
+    this.instruments.headroom.reset();
+    for (const [upstream, times] of headrooms) this.instruments.headroom.set({ upstream }, times);
     return writePage(this.#registry, format);
   }
 }

@@ -10,6 +10,7 @@ import type { OverloadBound, RefusalCode } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
   idleProcess,
+  type ConfigurationState,
   type FactSink,
   type LeaseLostReason,
   type LimiterHealth,
@@ -58,6 +59,7 @@ const nothingKnown: PressureSource = {
   breakers: () => [],
   pausedMs: () => 0,
   credentials: () => [],
+  headrooms: () => Promise.resolve(new Map<string, number>()),
 };
 
 export class RunningTelemetry {
@@ -71,7 +73,8 @@ export class RunningTelemetry {
   readonly #reporters: CallReporters;
   /** What only the gateway knows; given once it exists. */
   #source = nothingKnown;
-  #health: LimiterHealth = { mode: null, redisErrors: 0, leasesLost: 0, redisMs: null };
+  #health: LimiterHealth = { mode: null, modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null };
+  #configuration: ConfigurationState = { inForceSince: 0, refused: null };
   #isFailureReported = false;
 
   constructor(settings: TelemetrySettings, parts: TelemetryParts) {
@@ -92,9 +95,20 @@ export class RunningTelemetry {
     this.configurationRead('in use');
   }
 
-  /** A configuration was read now and is in use, or was refused. */
-  configurationRead(result: 'in use' | 'refused'): void {
-    this.#guard(() => this.#metrics.configurationRead(result, this.#reporters.clock.now()));
+  /** A configuration was read now and is in use, or was refused for problems in these lines. */
+  configurationRead(result: 'in use' | 'refused', lines: readonly number[] = []): void {
+    const now = this.#reporters.clock.now();
+    const { inForceSince } = this.#configuration;
+    this.#configuration =
+      result === 'in use'
+        ? { inForceSince: now, refused: null }
+        : { inForceSince, refused: { at: now, lines } };
+    this.#guard(() => this.#metrics.configurationRead(result, now));
+  }
+
+  /** Since when the settings in use hold, and what was refused since then. */
+  configuration(): ConfigurationState {
+    return this.#configuration;
   }
 
   begin(call: Call): CallRecord {
@@ -119,7 +133,8 @@ export class RunningTelemetry {
   }
 
   limiterMode(mode: LimiterMode): void {
-    this.#health = { ...this.#health, mode };
+    if (mode !== this.#health.mode)
+      this.#health = { ...this.#health, mode, modeSince: this.#reporters.clock.now() };
     this.#guard(() => this.#metrics.limiterMode(mode));
   }
 

@@ -3,10 +3,12 @@ import { describe, expect, jest, test } from '@jest/globals';
 import { z } from 'zod';
 import { addCount, addWait, countOf, emptyCell, isEmpty, takeOut } from '../../src/activity/cell.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
-import { createActivity, type ActivitySource } from '../../src/activity/snapshot.ts';
+import { createActivity, type Activity, type ActivitySource } from '../../src/activity/snapshot.ts';
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
 import { windowOf } from '../../src/activity/window.policy.ts';
-import type { EndedFact } from '../../src/telemetry/events.ts';
+import { Headrooms } from '../../src/activity/headrooms.ts';
+import { Upstreams } from '../../src/activity/upstreams.ts';
+import { idleProcess, type EndedFact } from '../../src/telemetry/events.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
@@ -38,15 +40,7 @@ const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
 
 /** `shown`: the workspaces that are shown by their labels. */
 const source = (label: (id: string) => string, shown: readonly string[] = []): ActivitySource => ({
-  limits: () => [
-    {
-      upstream: 'lm',
-      requestsPerMinute: 500,
-      requestsPerDay: 10_000,
-      maxWaitMs: 45_000,
-      bucket: { shared: true, capacity: 500, perSecond: 500 / 60 },
-    },
-  ],
+  upstreamsOf: () => ['lm'],
   now: () =>
     Promise.resolve({
       perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
@@ -54,13 +48,44 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       waiting: 2,
       inFlight: 1,
       nextSlotMs: 119.04,
-      refusing: { status: 402, retryInMs: 41_999.2 },
+      refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
     }),
   labelOf: label,
   labelled: () => Promise.resolve({ workspaceIds: shown, elsewhere: [] }),
   upstreams: () => ['lm'],
   replicas: () => Promise.resolve(1),
 });
+
+/** What `/activity` answers from a recorder, under a ceiling of 500 and a bucket of 500 calls a minute that all share. */
+function activityOf(recorder: Recorder, from: ActivitySource, clock: SettableClock): Activity {
+  const lane = { weight: 1, maxInFlight: null, perMinute: 500, perDay: 10_000 };
+  const inForce = {
+    lanes: [],
+    buckets: [],
+    stated: [{ meter: 'requests' as const, limit: 500, windowMs: minute }],
+    maxWaitMs: 45_000,
+    maxQueued: 1_000,
+  };
+  const headrooms = new Headrooms(recorder, { inForce: () => inForce, configured: () => lane }, clock);
+  const upstreams = new Upstreams({
+    recorder,
+    headrooms,
+    clock,
+    source: {
+      inForce: () => inForce,
+      live: () => [{ upstream: 'lm', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
+      breakers: () => [],
+      pausedMs: () => 0,
+      credentials: () => [],
+      process: () => idleProcess,
+      limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null }),
+      configuration: () => ({ inForceSince: 0, refused: null }),
+      replicas: () => Promise.resolve(1),
+      labelOf,
+    },
+  });
+  return createActivity({ recorder, source: from, headrooms, upstreams, clock });
+}
 
 describe('the recorder of activity', () => {
   test('keeps an hour, minute by minute, and no longer', async () => {
@@ -70,7 +95,7 @@ describe('the recorder of activity', () => {
     clock.advance(30 * minute);
     recorder.ended('acme', 'lm', ended({ waitedMs: 9_000 }));
     const { recent } = (
-      await createActivity(
+      await activityOf(
         recorder,
         source(() => 'other'),
         clock,
@@ -163,7 +188,7 @@ describe('the activity API', () => {
       recorder.absorbed(id, 'lm');
       recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
     }
-    const activity = createActivity(
+    const activity = activityOf(
       recorder,
       source((id) => labels.of(id), ['acme']),
       clock,
@@ -185,14 +210,14 @@ describe('the activity API', () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     const asked = jest.spyOn(recorder, 'arrivals');
-    const askedTogether = jest.spyOn(recorder, 'sharedArrivals');
+    const askedTogether = jest.spyOn(recorder, 'allArrivals');
     const labels = createLabels('key', clock, { limit: 100 });
     for (let second = 0; second < 60; second++) {
       for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm');
       clock.advance(1_000);
     }
     const names = Array.from({ length: 80 }, (_, n) => `ws-${n}`);
-    const activity = createActivity(
+    const activity = activityOf(
       recorder,
       source((id) => labels.of(id), names),
       clock,
@@ -205,14 +230,14 @@ describe('the activity API', () => {
     const aloneRecorder = recorderAt(clock);
     for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm');
     const alone = (
-      await createActivity(
+      await activityOf(
         aloneRecorder,
         source(() => 'other'),
         clock,
       ).ofWorkspace('ws-7', minute)
     ).upstreams[0]?.headroom;
     expect(shared?.busiestMinute).toBe(60);
-    expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([0, true]);
+    expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([1, true]);
   });
 
   test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
@@ -225,7 +250,7 @@ describe('the activity API', () => {
     recorder.absorbed('acme', 'lm');
     recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long' }));
     const [lane] = (
-      await createActivity(
+      await activityOf(
         recorder,
         source(() => 'other'),
         clock,
@@ -236,7 +261,8 @@ describe('the activity API', () => {
       waiting: 2,
       nextSlotMs: 120,
       recent: { calls: 1, absorbed: 1, shed: { wait_too_long: 1 } },
-      headroom: { busiestMinute: 300, usedRatio: 0.6 },
+      headroom: { busiestMinute: 300, usedRatio: 0.6, growth: 0 },
+      answer: { tone: 'red', text: 'No: calls refused' },
     });
   });
 

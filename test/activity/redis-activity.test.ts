@@ -295,8 +295,8 @@ describe('a cell of activity as text', () => {
   test('is read back unchanged', () => {
     const cell = emptyCell(29_000_000);
     addWait(cell, 1_234.5);
-    addArrival(cell, 0);
-    addArrival(cell, 59);
+    addArrival(cell, 0, { requests: 1 });
+    addArrival(cell, 59, { requests: 1, tokens: 12.5 });
     expect(cellOfText(29_000_000, cellText(cell))).toEqual(cell);
     expect(cellOfText(7, cellText(emptyCell(7)))).toEqual(emptyCell(7));
   });

@@ -81,10 +81,9 @@ test('tail shows each call as it ends, in words or with the fields of its log li
 test('top shows who is busy and what is left of each ceiling', async () => {
   const { out, ended } = begin('top', '--admin', gateway.adminUrl);
   expect(await ended).toBe(0);
-  const [row = ''] = out
-    .join('\n')
-    .split('\n')
-    .filter((line) => line.includes('api'));
+  const lines = out.join('\n').split('\n');
+  const row = lines.find((line) => line.startsWith('w_')) ?? '';
+  expect(lines[2]).toMatch(/^Can we raise traffic\? No for api: calls are refused/);
   expect(row).toMatch(/^w_[0-9a-f]{16} +api +0 +0 +0 of 3 /);
   expect(out.join()).not.toContain('acme');
 });

@@ -3,7 +3,6 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from '@jest/globals';
 import { parse } from 'yaml';
 import { defaultWaits } from '../../src/config/defaults.ts';
-import { verdict } from '../../src/page/verdict.policy.ts';
 import { waitBuckets } from '../../src/telemetry/instruments.ts';
 
 const { maxQueued, maxWaitSeconds, maxWaitCeilingSeconds } = defaultWaits;
@@ -64,26 +63,5 @@ describe('a wait near its limit', () => {
       `sluice:queue_wait_seconds:p95_5m > ${nearSeconds}`,
     );
     expect(waitBuckets.indexOf(maxWaitSeconds) - waitBuckets.indexOf(nearSeconds)).toBe(1);
-  });
-
-  test.each([
-    [nearSeconds * 1_000 - 1, 'calm'],
-    [nearSeconds * 1_000, 'pressed'],
-  ])('of %d ms is shown as %s on the live page', (oldestMs, level) => {
-    const upstream = {
-      name: 'u',
-      fullest: 0,
-      closedMs: 0,
-      refusing: null,
-      waiting: 1,
-      oldestMs,
-      shedLastMinute: 0,
-      absorbedLastMinute: 0,
-      throttledLastMinute: 0,
-      whole: null,
-    };
-    const process = { sheddingShare: 0, overloadedLastMinute: 0 };
-    const input = { mode: 'memory', redisErrorsLastMinute: 0, leasesLostLastMinute: 0, ...process } as const;
-    expect(verdict({ ...input, upstreams: [upstream] }).level).toBe(level);
   });
 });

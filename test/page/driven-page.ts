@@ -1,194 +1,187 @@
 /**
- * The live page over driven facts: real recorder, real telemetry, a plain HTTP server with the page's routes. Pressure
- * is made by calling the facts, so that every state of the page can be reached on purpose.
+ * The live page over driven facts: everything that observes a gateway, and instead of the gateway what a test says of buckets, ceilings,
+ * pauses, breakers and Redis. Pressure is made by telling calls, so that every state of the page can be reached on purpose.
  */
-import { idleProcess, type ProcessPressure } from '../../src/telemetry/events.ts';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { bucketKey, laneKey } from '../../src/ids.ts';
-import { Recorder } from '../../src/activity/recorder.ts';
+import type { InForce, LaneInForce } from '../../src/activity/in-force.ts';
+import type { SharedActivity } from '../../src/activity/shared.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
-import { createActivity } from '../../src/activity/snapshot.ts';
+import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
-import type { BucketSnapshot } from '../../src/limiter/limiter.ts';
-import { Page } from '../../src/page/page.ts';
-import type { WholeCounts } from '../../src/page/state.ts';
-import { Timeline } from '../../src/page/timeline.ts';
-import { digest, workspaceLabel } from '../../src/identity.ts';
-import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
-import { callAt, fixedRandom, lm, memoryLines, shop } from '../telemetry/drive.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import type { HeldBy } from '../../src/errors.ts';
+import { bucketKey, laneKey } from '../../src/ids.ts';
+import { Observation } from '../../src/observation/observation.ts';
+import { noCeilings } from '../../src/observation/pressure.ts';
+import { idleProcess, type ObservedBreaker, type ProcessPressure } from '../../src/telemetry/events.ts';
+import { callAt, fixedRandom, memoryLines } from '../telemetry/drive.ts';
+import { workspaceSettings } from '../support/upstream-settings.ts';
 
-export interface CallScript {
+export interface Played {
   readonly workspace: string;
-  readonly upstream: 'lm' | 'shop';
-  readonly end?: 'ok' | 'shed' | 'throttled' | 'wait' | 'flight';
-  readonly absorbed?: number;
+  readonly upstream: string;
+  readonly end?: 'ok' | 'shed' | 'refused for good' | 'wait' | 'flight';
+  readonly heldBy?: HeldBy;
+  readonly waitedMs?: number;
 }
 
-/** Starts the page on a free loopback port. `clock` is the pace of samples and waits. */
-export async function drivenPage(clock: Clock = systemClock) {
-  const recorder = new Recorder({
+/** A clock that is moved by hand, and goes on by itself. */
+export function movedClock(): Clock & { move(ms: number): void } {
+  let ahead = 0;
+  return {
+    now: () => systemClock.now() + ahead,
+    monotonic: () => systemClock.monotonic() + ahead,
+    after: (delayMs, run) => systemClock.after(delayMs, run),
+    move(ms) {
+      ahead += ms;
+    },
+  };
+}
+
+/** What the gateway would say; a test sets what it needs. */
+export function drivenState() {
+  return {
+    process: { ...idleProcess, connections: 12, openCalls: 5 } as ProcessPressure,
+    replicas: 3,
+    pausedMs: new Map<string, number>(),
+    breakers: new Map<string, ObservedBreaker>(),
+    buckets: new Map<string, readonly BucketSnapshot[]>(),
+    lanes: new Map<string, readonly LaneInForce[]>(),
+    credentials: [] as { upstream: string; expiresInMs: number }[],
+  };
+}
+
+const yamlOf = (upstreams: readonly string[]): string => `privacy: { labelKey: "a label key for tests only" }
+log: { level: silent }
+upstreams:
+${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary" }`).join('\n')}
+workspaces: {}
+`;
+
+/** Starts the page on a free loopback port, for upstreams of these names. */
+export async function drivenPage(clock: Clock, upstreams: readonly string[] = ['openai', 'shop', 'github']) {
+  const workspaces = Array.from({ length: 100 }, (_, n) => `canary-${n}`);
+  const settings = {
+    ...parseSettings(yamlOf(upstreams), { path: 'test.yaml', env: {} }),
+    workspaces: new Map(workspaces.map((id) => [id, workspaceSettings(id, upstreams)])),
+  };
+  const state = drivenState();
+  const shared: SharedActivity = { ...embeddedActivity, replicas: () => Promise.resolve(state.replicas) };
+  const observation = new Observation(settings, {
     clock,
-    keyOf: (workspaceId, upstream) => digest('key', 'activity', workspaceId, upstream),
-    labelOf: (workspaceId) => workspaceLabel('key', workspaceId),
-    shared: embeddedActivity,
-    live: () => telemetry.lanes(),
+    random: fixedRandom(0.5),
+    destination: memoryLines(),
+    shared,
   });
-  const timeline = new Timeline(clock);
-  const telemetry = new RunningTelemetry(
-    {
-      privacy: { labelKey: 'key' },
-      log: { level: 'warn', sampleSuccesses: 0 },
-      upstreams: new Map([lm, shop].map((each) => [each.name, each])),
-    },
-    { clock, random: fixedRandom(0.5), destination: memoryLines(), sinks: [recorder, timeline] },
-  );
+  const { telemetry, page } = observation;
   telemetry.limiterMode('redis');
-  const buckets: { upstream: string; snapshot: BucketSnapshot }[] = [];
-  const pressure: { process: ProcessPressure; whole: WholeCounts } = {
-    process: { ...idleProcess, connections: 12, openCalls: 5 },
-    whole: { shed: 0, absorbed: 0 },
-  };
-  const known = {
-    process: () => pressure.process,
-    buckets: () => buckets,
-    breakers: () => [],
-    pausedMs: () => 0,
+  telemetry.redisCommand('append', 0.4);
+  const inForce = (upstream: string): Pick<InForce, 'lanes' | 'buckets'> => ({
+    lanes: state.lanes.get(upstream) ?? [],
+    buckets: state.buckets.get(upstream) ?? [],
+  });
+  observation.observe({
+    process: () => state.process,
+    buckets: () =>
+      [...state.buckets].flatMap(([upstream, all]) => all.map((snapshot) => ({ upstream, snapshot }))),
     ceilingsUsed: () => [],
-    credentials: () => [],
-  };
-  telemetry.observe(known);
-  const activity = createActivity(
-    recorder,
-    {
-      limits: () => [
-        { upstream: 'lm', requestsPerMinute: 500, requestsPerDay: 10_000, maxWaitMs: 45_000, bucket: null },
-        {
-          upstream: 'shop',
-          requestsPerMinute: 120,
-          requestsPerDay: null,
-          maxWaitMs: 45_000,
-          bucket: { shared: true, capacity: 40, perSecond: 2 },
-        },
-      ],
-      now: () =>
-        Promise.resolve({
-          perMinute: null,
-          perDay: null,
-          waiting: 0,
-          inFlight: 0,
-          nextSlotMs: null,
-          refusing: null,
-        }),
-      labelOf: (id) => telemetry.labels.peek(id),
-      labelled: () => Promise.resolve({ workspaceIds: [...telemetry.labels.holders()], elsewhere: [] }),
-      upstreams: () => [lm.name, shop.name],
-      replicas: () => Promise.resolve(3),
-    },
-    clock,
-  );
-  const bugs: unknown[] = [];
-  const page = new Page({
-    source: {
-      ...known,
-      live: () => telemetry.live(),
-      limiterHealth: () => telemetry.limiterHealth(),
-      replicas: () => Promise.resolve(3),
-      activity: (windowMs) => activity.ofAll(windowMs),
-      callsTo: (upstream) => recorder.callsTo(upstream),
-      countsOf: () => Promise.resolve(pressure.whole),
-      credentials: () => [{ upstream: 'lm', expiresInMs: 1_500_000 }],
-    },
-    timeline,
-    clock,
-    onBug: (bug) => bugs.push(bug),
+    breakers: (upstream) => [state.breakers.get(upstream)].filter((each) => each !== undefined),
+    pausedMs: (upstream) => state.pausedMs.get(upstream) ?? 0,
+    credentials: () => state.credentials,
+    ceilings: () => Promise.resolve(noCeilings),
+    inForce,
+    statesRequests: () => false,
   });
   const routes = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>([
     ['/', page.index],
+    [
+      '/metrics',
+      (_request, response) =>
+        void telemetry
+          .metrics()
+          .then(({ body, contentType }) =>
+            response.writeHead(200, { 'Content-Type': contentType }).end(body),
+          ),
+    ],
+    [
+      '/activity',
+      (_request, response) =>
+        void observation.activity
+          .ofAll(3_600_000)
+          .then((all) => response.writeHead(200).end(JSON.stringify(all))),
+    ],
   ]);
   page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
   const server = createServer((request, response) => {
-    const path = request.url ?? '';
-    if (path === '/metrics') {
-      void telemetry
-        .metrics()
-        .then(({ body, contentType }) => response.writeHead(200, { 'Content-Type': contentType }).end(body));
-      return;
-    }
-    const route = routes.get(path);
+    const route = routes.get(request.url ?? '');
     if (route === undefined) response.writeHead(404).end();
     else route(request, response);
   });
   await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
 
   let played = 0;
-  /** Plays a call up to its `end`; returns how to finish one that still waits or is in flight. */
-  function play({ workspace, upstream, end = 'ok', absorbed = 0 }: CallScript, ageMs = 0): () => void {
-    const call = telemetry.begin(
-      callAt(clock, { id: `played-${++played}`, receivedAt: clock.monotonic() - ageMs }),
-    );
+  /** Plays a call up to its `end`. One that waits has waited for `waitedMs`. */
+  function play({ workspace, upstream, end = 'ok', heldBy = 'requests', waitedMs = 0 }: Played): void {
+    const to = settings.upstreams.get(upstream);
+    if (to === undefined) throw new Error(`no upstream ${upstream}`);
+    const receivedAt = clock.monotonic() - (end === 'wait' ? waitedMs : 0);
+    const call = telemetry.begin(callAt(clock, { id: `played-${++played}`, receivedAt }));
     call.workspaceId = workspace;
-    call.routed(upstream === 'lm' ? lm : shop);
-    call.admitting(laneKey('lane'));
-    for (let n = 0; n < absorbed; n++) {
-      call.sent();
-      call.answered(429, { kind: 'rate', waitMs: 1_000, meter: null });
-      call.absorbed();
-    }
-    if (end === 'shed') {
-      call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy: 'ceiling_minute' });
-      return () => {};
-    }
-    if (end === 'wait') call.queued();
-    else call.sent();
-    const finish = () => {
-      call.sent();
-      call.answered(end === 'throttled' ? 429 : 200, null);
-      const admission = { waitedMs: ageMs, attempts: absorbed + 1, absorbed, held: [] };
-      if (end === 'throttled') call.ended({ outcome: 'throttled', status: 429, code: null, admission });
-      else call.ended({ outcome: 'ok', status: 200, code: null, admission });
-    };
-    if (end === 'ok' || end === 'throttled') finish();
-    return finish;
+    call.routed(to);
+    call.admitting(laneKey('lane'), { requests: 1 });
+    const admission = { waitedMs, attempts: 1, absorbed: 0, held: [] };
+    if (end === 'wait') return call.queued();
+    if (end === 'shed')
+      return call.ended({ outcome: 'shed', status: 429, code: 'wait_too_long', heldBy, admission });
+    if (end === 'refused for good')
+      return call.ended({ outcome: 'rejected', status: 429, code: 'upstream_refused', admission });
+    call.sent();
+    if (end === 'flight') return;
+    call.answered(200, null);
+    call.ended({ outcome: 'ok', status: 200, code: null, admission });
   }
 
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    observation,
     telemetry,
-    buckets,
-    /** What the process and all replicas together report; set it to what a test needs. */
-    pressure,
-    bugs,
+    state,
     play,
     async close() {
-      page.close();
+      await observation.close();
       server.closeAllConnections();
       await new Promise<void>((done) => server.close(() => done()));
     },
   };
 }
 
+export type DrivenPage = Awaited<ReturnType<typeof drivenPage>>;
+
+/** A bucket of an upstream with one meter of requests a minute, so full; `closedMs` is for how long it is closed. */
 export const bucketOf = (
-  upstream: 'lm' | 'shop',
-  used: number,
-  closedMs = 0,
-): { upstream: string; snapshot: BucketSnapshot } => ({
-  upstream,
-  snapshot: {
-    bucket: bucketKey(upstream),
-    closedMs,
-    waiting: 0,
-    inFlight: 0,
-    meters:
-      upstream === 'lm'
-        ? [
-            { meter: 'requests', limit: 500, level: 500 * used, windowMs: 60_000 },
-            { meter: 'tokens', limit: 30_000, level: 30_000 * used * 0.8, windowMs: 60_000 },
-            { meter: 'requests_day', limit: 10_000, level: 3_100, windowMs: 86_400_000 },
-          ]
-        : [
-            { meter: 'requests', limit: 40, level: 40 * used, windowMs: 20_000 },
-            { meter: 'cost', limit: 2_000, level: 640, windowMs: 20_000 },
-          ],
-  },
+  upstream: string,
+  { limit = 500, used = 0.5, closedMs = 0, more = [] as readonly MeterSnapshot[], isReported = true } = {},
+): BucketSnapshot => ({
+  bucket: bucketKey(upstream),
+  closedMs,
+  waiting: 0,
+  inFlight: 0,
+  meters: [{ meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported }, ...more],
+});
+
+/** A workspace's lane of an upstream; `used`: the share of its ceiling. */
+export const laneOf = (
+  workspaceId: string,
+  upstream: string,
+  { perMinute = null as number | null, used = 0, calls = 100 } = {},
+): LaneInForce => ({
+  workspaceId,
+  bucket: bucketKey(upstream),
+  calls,
+  weight: 1,
+  maxInFlight: null,
+  perMinute,
+  perDay: null,
+  used: { minute: used, day: 0 },
 });

@@ -5,7 +5,6 @@ import { expect, test } from '@jest/globals';
 import { laneKey } from '../../src/ids.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
-import { Timeline } from '../../src/page/timeline.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { callAt, fixedRandom, lm, settableClock, shop } from '../telemetry/drive.ts';
@@ -35,7 +34,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
       clock,
       random: fixedRandom(0.5),
       destination: { write: () => {} },
-      sinks: [recorder, new Timeline(clock)],
+      sinks: [recorder],
     },
   );
   const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {

@@ -38,6 +38,13 @@ export const noTelemetry: Telemetry = {
   reload: nothing,
   observe: nothing,
   live: () => [],
-  limiterHealth: () => ({ mode: null, redisErrors: 0, leasesLost: 0, redisMs: null }),
+  limiterHealth: () => ({
+    mode: null,
+    modeSince: 0,
+    redisErrors: 0,
+    leasesLost: 0,
+    redisMs: null,
+  }),
+  configuration: () => ({ inForceSince: 0, refused: null }),
   log: silentLog,
 };

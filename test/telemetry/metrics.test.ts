@@ -23,6 +23,7 @@ const published = [
   ['sluice_queue_bytes', 'gauge', ''],
   ['sluice_kept_response_bytes', 'gauge', ''],
   ['sluice_head_bytes', 'gauge', ''],
+  ['sluice_headroom_ratio', 'gauge', 'upstream'],
   ['sluice_in_flight', 'gauge', 'upstream'],
   ['sluice_connections', 'gauge', ''],
   ['sluice_open_calls', 'gauge', ''],
@@ -89,6 +90,7 @@ describe('a scrape of the metrics', () => {
         { upstream: 'lm', expiresInMs: 9_000 },
         { upstream: 'lm', expiresInMs: 3_000 },
       ],
+      headrooms: () => Promise.resolve(new Map([['lm', 2]])),
     });
     const text = await given.scrape();
     const values = new Map<string, Set<string>>();
@@ -158,7 +160,8 @@ describe('a scrape of the metrics', () => {
         { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
         { upstream: 'lm', snapshot: snapshot({ meters: [meter(400)] }) },
       ],
-      breakers: () => [{ status: 402, retryInMs: 1_000 }],
+      breakers: () => [{ status: 402, retryInMs: 1_000, said: null }],
+      headrooms: () => Promise.resolve(new Map([['lm', 1.4]])),
       pausedMs: () => 0,
       ceilingsUsed: () => [
         { upstream: 'lm', minute: 0.25, day: 0 },
@@ -166,6 +169,8 @@ describe('a scrape of the metrics', () => {
       ],
     });
     expect(await given.value('sluice_breaker_open', { upstream: 'lm' })).toBe(1);
+    expect(await given.value('sluice_headroom_ratio', { upstream: 'lm' })).toBe(1.4);
+    expect(await given.value('sluice_headroom_ratio', { upstream: 'shop' })).toBeUndefined();
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
       0.8,
     );

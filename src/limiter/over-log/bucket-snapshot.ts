@@ -15,8 +15,10 @@ export const snapshotOf = (key: BucketKey, bucket: Bucket, now: number): BucketS
 function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
   const meters: MeterSnapshot[] = [];
   for (const meter of bucket.meters.values()) {
-    const { name, limit, windowMs } = meter;
-    if (limit !== null) meters.push({ meter: name, limit, level: levelAt(meter, now), windowMs });
+    const { name, limit, windowMs, log, reported } = meter;
+    if (limit === null) continue;
+    const shown = { meter: name, limit, level: levelAt(meter, now), windowMs, isReported: reported !== null };
+    meters.push(log === null ? shown : { ...shown, counts: log.counts });
   }
   return meters;
 }

@@ -1,0 +1,496 @@
+/**
+ * The answer to "can we raise traffic?", in words: one sentence for all APIs, what holds them, what is wrong now, and a few words for each
+ * API. The page, `/activity` and `sluice top` say the same, because it is made here only. Pure.
+ *
+ * Of several findings the worst comes first; two more are told with it. Colours are what callers feel: red where calls are refused, amber
+ * where there is no room or calls wait long, green where there is room, blue where an API is only watched, grey where nothing is known.
+ */
+import type { HeldBy } from '../errors.ts';
+
+export type Tone = 'red' | 'amber' | 'green' | 'blue' | 'grey';
+
+/** A few words about one API or workspace. */
+export interface ShortAnswer {
+  readonly tone: Tone;
+  readonly text: string;
+}
+
+export interface Answer {
+  readonly tone: Tone;
+  /** The sentence, and in `rest` what it says of the other APIs. */
+  readonly sentence: string;
+  readonly rest: string;
+  readonly heldBy: string;
+  readonly wrongNow: string;
+  /** Commands that mend it, and places of the page. */
+  readonly next: readonly Next[];
+}
+export type Next =
+  { readonly text: string; readonly command: string } | { readonly text: string; readonly place: string };
+
+/** Whether an API takes calls; times in milliseconds. */
+export type Condition =
+  | { readonly kind: 'taking' }
+  | { readonly kind: 'closed'; readonly ms: number }
+  | { readonly kind: 'paused'; readonly ms: number }
+  | {
+      readonly kind: 'refusing';
+      readonly status: number;
+      readonly said: string | null;
+      readonly retryInMs: number;
+    }
+  | { readonly kind: 'credential_ended'; readonly sinceMs: number };
+
+/** One limit and what is used of it. `owner`: who says so; of a ceiling also whose it is. */
+export interface LimitState {
+  readonly owner: 'provider' | 'setting' | 'ceiling';
+  readonly workspace: string | null;
+  readonly unit: string;
+  readonly windowMs: number;
+  readonly limit: number;
+  readonly used: number;
+}
+
+/** What the words about one API are made of. */
+export interface UpstreamState {
+  readonly upstream: string;
+  readonly condition: Condition;
+  readonly growth: number | null;
+  readonly limits: readonly LimitState[];
+  readonly waiting: number;
+  readonly oldestMs: number;
+  readonly maxWaitMs: number;
+  readonly recent: {
+    /** Calls that came in the last 60 seconds. */
+    readonly calls: number;
+    /** Calls refused in the running minute and the one before, and when that began, Unix milliseconds. */
+    readonly refused: number;
+    readonly since: number;
+  };
+  readonly lastHour: {
+    readonly calls: number;
+    readonly refused: number;
+    /** Calls that Sluice answered in the stead of an upstream that refuses for good. */
+    readonly answeredInstead: number;
+    readonly longestWaitMs: number;
+    /** Refusals by what held the calls. */
+    readonly heldBy: Readonly<Partial<Record<HeldBy, number>>>;
+    /** When calls were last refused, Unix milliseconds, to the minute; `null` = never in the hour. */
+    readonly refusedAt: number | null;
+  };
+}
+
+/** What the words about Sluice itself are made of. */
+export interface SluiceState {
+  /** Unix milliseconds. */
+  readonly now: number;
+  readonly mode: 'redis' | 'local' | 'memory' | 'deny';
+  /** When the mode began, Unix milliseconds. */
+  readonly modeSince: number;
+  readonly replicas: number;
+  /** Share of new calls that this replica refuses for load, 0 to 1. */
+  readonly sheddingShare: number;
+  /** `null`: the latest configuration is in use. */
+  readonly refusedReload: RefusedReload | null;
+}
+export interface RefusedReload {
+  /** When it was refused, and since when the settings in use hold, Unix milliseconds. */
+  readonly at: number;
+  readonly inForceSince: number;
+  /** Lines with a problem. */
+  readonly lines: readonly number[];
+}
+
+const count = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+/** No-break space, before units. */
+const nbsp = '\u00a0';
+
+const calls = (n: number): string => (n === 1 ? `1${nbsp}call` : `${count.format(n)}${nbsp}calls`);
+const were = (n: number): string => (n === 1 ? 'was' : 'were');
+
+/** 300 → 0.3 s, 65,000 → 1 min 5 s, 7,800,000 → 2 h 10 min. */
+export function duration(ms: number): string {
+  const seconds = ms / 1_000;
+  if (seconds < 9.95) return `${seconds < 0.05 ? 0 : seconds.toFixed(1).replace(/\.0$/, '')}${nbsp}s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole}${nbsp}s`;
+  const [big, small, units] =
+    whole < 3_600
+      ? [Math.floor(whole / 60), whole % 60, ['min', 's']]
+      : [Math.floor(whole / 3_600), Math.round((whole % 3_600) / 60), ['h', 'min']];
+  return `${big}${nbsp}${units[0]}${small === 0 ? '' : ` ${small}${nbsp}${units[1]}`}`;
+}
+
+/** 21:04:52 UTC; to the minute where seconds say nothing. */
+function clock(at: number, isExact = false): string {
+  const seconds = Math.floor(at / 1_000) % 86_400;
+  const parts = [Math.floor(seconds / 3_600), Math.floor((seconds % 3_600) / 60), seconds % 60];
+  const shown = parts.slice(0, isExact ? 3 : 2).map((part) => String(part).padStart(2, '0'));
+  return `${shown.join(':')}${nbsp}UTC`;
+}
+
+/** A share above 0 is never written as 0 %. */
+export const percent = (share: number): string =>
+  `${share === 0 ? 0 : Math.max(1, Math.round(share * 100))}${nbsp}%`;
+
+/** "a, b and c"; of more than three the first two, and how many more there are. */
+function listed(names: readonly string[]): string {
+  const shown = names.length > 3 ? [...names.slice(0, 2), `${names.length - 2} more`] : names;
+  return shown.length < 2 ? (shown[0] ?? '') : `${shown.slice(0, -1).join(', ')} and ${shown.at(-1)}`;
+}
+
+/** How much more fits, rounded down; `null`: nothing. */
+export function roomText(growth: number): string | null {
+  const tenths = Math.floor(growth * 10 + 1e-9);
+  if (tenths < 11) return null;
+  if (tenths < 20) return `${(tenths - 10) * 10}${nbsp}% more`;
+  if (tenths < 30) return 'twice as much';
+  return tenths < 100 ? `${Math.floor(tenths / 10)} times as much` : '10 times or more';
+}
+
+const unitNames: Readonly<Record<string, string>> = {
+  requests: 'requests',
+  tokens: 'tokens',
+  input_tokens: 'input tokens',
+  output_tokens: 'output tokens',
+  cost: 'cost points',
+  images: 'images',
+};
+const windowNames = new Map([
+  [1_000, 'a second'],
+  [60_000, 'a minute'],
+  [3_600_000, 'an hour'],
+  [86_400_000, 'a day'],
+]);
+
+/** "60 requests a minute". */
+export function limitText({ unit, limit, windowMs }: LimitState): string {
+  const name = windowNames.get(windowMs) ?? `in ${duration(windowMs)}`;
+  return `${count.format(limit)} ${unitNames[unit.replace(/_(?:day|hour|burst)$/, '')] ?? unit} ${name}`;
+}
+
+const used = ({ used: units, limit }: LimitState): number => (limit > 0 ? units / limit : 0);
+
+/** The fullest limit of an API; of its own ones before ceilings of equal use. */
+export const fullest = (limits: readonly LimitState[]): LimitState | null =>
+  limits.reduce<LimitState | null>(
+    (found, each) => (found === null || used(each) > used(found) ? each : found),
+    null,
+  );
+
+const isCeiling = (limit: LimitState | null): boolean => limit?.owner === 'ceiling';
+
+function whose(limit: LimitState | null, upstream: string): string {
+  if (limit === null) return `The limits of ${upstream}.`;
+  if (limit.owner === 'provider') return `The provider’s limit of ${limitText(limit)}`;
+  if (limit.owner === 'setting') return `Your setting for ${upstream} of ${limitText(limit)}`;
+  const of = limit.workspace === null ? '' : ` for ${limit.workspace}`;
+  return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
+}
+
+/** Calls waited for a ceiling more often than for the upstream's own quota. */
+function isHeldByCeilings({ lastHour: { heldBy } }: UpstreamState): boolean {
+  const ceilings = (heldBy.ceiling_minute ?? 0) + (heldBy.ceiling_day ?? 0);
+  const all = Object.values(heldBy).reduce((sum, n) => sum + n, 0);
+  return ceilings > 0 && ceilings * 2 >= all;
+}
+
+/** What is found of one API, the worst first by `rank`. */
+interface Finding extends ShortAnswer {
+  readonly rank: number;
+  /** Behind "No for NAME: ". */
+  readonly why: string;
+  readonly heldBy: string;
+  readonly wrongNow: string;
+  readonly next: readonly Next[];
+}
+
+const named: Readonly<Record<number, string>> = {
+  401: 'it does not accept our credential',
+  402: 'it is out of credit',
+  403: 'it forbids our calls',
+  423: 'it has locked the shop',
+};
+
+const outOfCredit = /quota|billing|credit|balance|payment|funds|spend/i;
+
+function whyRefusing(status: number, said: string | null): { readonly why: string; readonly short: string } {
+  if (status === 402 || (said !== null && outOfCredit.test(said)))
+    return { why: 'it is out of credit', short: 'out of credit' };
+  const why = named[status] ?? `it refuses calls with ${status}`;
+  return { why, short: why.replace('it ', '').replace('does not accept', 'refuses') };
+}
+
+/** How calls wait now. */
+function waits({ waiting, oldestMs, maxWaitMs }: UpstreamState): string {
+  if (waiting === 0) return 'None wait.';
+  const longest = waiting === 1 ? `for ${duration(oldestMs)}` : `the longest for ${duration(oldestMs)}`;
+  return `${calls(waiting)} ${waiting === 1 ? 'waits' : 'wait'}, ${longest} of ${duration(maxWaitMs)}.`;
+}
+const refusedText = (n: number, when: string): string =>
+  n === 0 ? 'None are refused.' : `${calls(n)} ${were(n)} refused ${when}.`;
+
+function findingOf(api: UpstreamState, now: number): Finding {
+  const { upstream, condition, recent, lastHour, waiting, growth } = api;
+  const refusedNow = refusedText(recent.refused, `since ${clock(recent.since)}`);
+  const place = { text: 'Its limits and traffic', place: `#${upstream}` };
+  const limit = fullest(api.limits);
+  const held = whose(limit, upstream);
+  switch (condition.kind) {
+    case 'refusing': {
+      const { why, short } = whyRefusing(condition.status, condition.said);
+      const code = condition.said === null ? `status ${condition.status}` : condition.said;
+      const advice = short === 'out of credit' ? ' Top up the account there.' : '';
+      return {
+        rank: 2,
+        tone: 'red',
+        text: `No: ${short}`,
+        why,
+        heldBy: `The provider refuses every call (${code}).${advice}`,
+        wrongNow: `${refusedText(lastHour.answeredInstead, 'in the last hour')} Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
+        next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
+      };
+    }
+    case 'credential_ended':
+      return {
+        rank: 3,
+        tone: 'red',
+        text: 'No: credential ended',
+        why: 'its credential has ended',
+        heldBy: `It could not be renewed, and ended ${duration(condition.sinceMs)} ago.`,
+        wrongNow: waits(api),
+        next: [{ text: 'See why', command: 'sluice check --connect' }],
+      };
+    case 'paused':
+      return {
+        rank: recent.refused > 0 ? 4 : 4.5,
+        tone: recent.refused > 0 ? 'red' : 'amber',
+        text: 'No: paused',
+        why: 'an operator paused it',
+        heldBy: `The pause ends by itself at ${clock(now + condition.ms, true)}.`,
+        wrongNow: `${waits(api)} ${refusedNow}`,
+        next: [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
+      };
+    case 'closed':
+    case 'taking':
+      break;
+  }
+  if (recent.refused > 0) {
+    const byCeilings = isHeldByCeilings(api);
+    const asked = `${count.format(recent.calls)} were asked for in the last minute`;
+    return {
+      rank: byCeilings ? 7 : 6,
+      tone: 'red',
+      text: 'No: calls refused',
+      why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
+      heldBy: `${held}; ${asked}.`,
+      wrongNow: `${refusedNow} ${waits(api)}`,
+      next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
+    };
+  }
+  if (condition.kind === 'closed')
+    return {
+      rank: 10,
+      tone: 'amber',
+      text: `Not for ${duration(Math.max(1_000, condition.ms))}`,
+      why: `it asked us to stop until ${clock(now + condition.ms, true)}`,
+      heldBy: `${upstream}’s own “too many requests”; ${duration(condition.ms)} are left.`,
+      wrongNow: `${waits(api)} None are refused.`,
+      next: [place],
+    };
+  const isFull = growth !== null && roomText(growth) === null;
+  if (lastHour.refused > 0)
+    return {
+      rank: 13,
+      tone: 'amber',
+      text: 'No: was full',
+      why: `it was full${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
+      heldBy: `${held}.`,
+      wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
+      next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
+    };
+  if (isFull) {
+    const atCeiling = isCeiling(limit);
+    return {
+      rank: atCeiling ? 12 : 11,
+      tone: 'amber',
+      text: atCeiling ? 'No: your ceiling' : 'No: full',
+      why: `${atCeiling ? 'a workspace is at your ceiling' : 'it is full'}${waiting > 0 ? ', and calls wait' : ''}`,
+      heldBy: `${held}.`,
+      wrongNow: `${waits(api)} None are refused.`,
+      next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
+    };
+  }
+  return calmOf(api);
+}
+
+/** An API that has room, or of which nothing is known. */
+function calmOf({ upstream, growth, limits, lastHour }: UpstreamState): Finding {
+  const none = { why: '', heldBy: '', wrongNow: '', next: [] };
+  if (growth !== null) return { ...none, rank: 16, tone: 'green', text: `Yes: ${roomText(growth) ?? ''}` };
+  if (lastHour.calls === 0) return { ...none, rank: 17, tone: 'grey', text: 'Not known yet' };
+  const why = limits.length === 0 ? `no limit of ${upstream} is known` : 'no call of the last hour counts';
+  return { ...none, rank: 17, tone: 'grey', text: 'Not known: no limit stated', why };
+}
+
+/** A few words about one API. */
+export function shortAnswer(api: UpstreamState, now: number): ShortAnswer {
+  const { tone, text } = findingOf(api, now);
+  return { tone, text };
+}
+
+/** A few words about one workspace on an API. */
+export function workspaceAnswer(
+  api: UpstreamState | null,
+  own: { readonly growth: number | null; readonly refused: number },
+  now: number,
+): ShortAnswer {
+  const condition = api?.condition.kind ?? 'taking';
+  if (api !== null && condition !== 'taking') return shortAnswer(api, now);
+  if (own.refused > 0) return { tone: 'red', text: 'No: calls refused' };
+  if (own.growth === null) return { tone: 'grey', text: 'Not known yet' };
+  const room = roomText(own.growth);
+  return room === null ? { tone: 'amber', text: 'No: full' } : { tone: 'green', text: `Yes: ${room}` };
+}
+
+/** What is found of Sluice itself, and how bad it is. */
+function ofSluice(state: SluiceState): { readonly rank: number; readonly answer: Answer } | null {
+  const { mode, modeSince, sheddingShare, replicas } = state;
+  const since = clock(modeSince);
+  const as = (rank: number, tone: Tone, sentence: string, heldBy: string, wrongNow: string) => ({
+    rank,
+    answer: { tone, sentence, rest: '', heldBy, wrongNow, next: [] },
+  });
+  if (mode === 'deny')
+    return as(
+      1,
+      'red',
+      'No: Redis is away and Sluice refuses all calls.',
+      'Your redis.whenDown: deny.',
+      `Calls are refused since ${since}.`,
+    );
+  if (sheddingShare > 0)
+    return as(
+      5,
+      'red',
+      'No: Sluice has too much to do.',
+      `This replica refuses ${percent(sheddingShare)} of new calls.`,
+      'Give it more processor or memory, or run more replicas.',
+    );
+  if (mode !== 'local') return null;
+  const share = replicas > 1 ? 'its own share' : 'a share';
+  return as(
+    9,
+    'amber',
+    'Not now: Redis is away.',
+    `Since ${since} each replica keeps to ${share} of every limit.`,
+    'Calls pass. Busy replicas make calls wait sooner.',
+  );
+}
+
+const reloadText = ({ at, inForceSince, lines }: RefusedReload): string =>
+  `Your configuration was refused at ${clock(at)}${lines.length === 0 ? '' : `, line ${lines.slice(0, 3).join(', ')}`}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+
+/** The answer for all. */
+export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): Answer {
+  const found = apis
+    .map((api) => ({ api, finding: findingOf(api, sluice.now) }))
+    .toSorted((a, b) => a.finding.rank - b.finding.rank);
+  const own = ofSluice(sluice);
+  const troubled = found.filter(({ finding }) => finding.rank < 16);
+  const [worst] = troubled;
+  const reload = sluice.refusedReload;
+  const also = [
+    ...troubled.slice(1).map(({ api, finding }) => `${api.upstream}: ${finding.why}.`),
+    ...(reload === null ? [] : [reloadText(reload)]),
+  ];
+  if (own !== null && own.rank < (worst?.finding.rank ?? 99)) {
+    const all = worst === undefined ? also : [`${worst.api.upstream}: ${worst.finding.why}.`, ...also];
+    return { ...own.answer, wrongNow: withMore(own.answer.wrongNow, all) };
+  }
+  const check = { text: 'See all mistakes', command: 'sluice check' };
+  if (worst !== undefined) {
+    const alsoOwn = own === null ? also : [own.answer.sentence, ...also];
+    const isOne = troubled.length === 1;
+    const names = listed(troubled.map(({ api }) => api.upstream));
+    const onlyClosed = troubled.every(({ finding }) => finding.rank === 10);
+    const no = `${onlyClosed ? 'Not now' : 'No'} for ${names}`;
+    return {
+      tone: worst.finding.tone,
+      sentence: isOne ? `${no}: ${worst.finding.why}.` : `${no}.`,
+      rest: restText(found.length - troubled.length, apis.length, found),
+      heldBy: isOne ? worst.finding.heldBy : `${worst.api.upstream}: ${worst.finding.heldBy}`,
+      wrongNow: withMore(
+        isOne ? worst.finding.wrongNow : `${worst.api.upstream}: ${worst.finding.wrongNow}`,
+        alsoOwn,
+      ),
+      next: [...worst.finding.next, ...(reload === null ? [] : [check])],
+    };
+  }
+  const calm = calmAnswer(found.map(({ api }) => api));
+  if (reload === null) return calm;
+  return {
+    ...calm,
+    tone: 'amber',
+    sentence: `${calm.tone === 'green' ? 'Yes, but your' : 'Your'} last change is not in force.`,
+    wrongNow: reloadText(reload),
+    next: [check],
+  };
+}
+
+/** Two more findings, and how many there are beyond them. */
+function withMore(first: string, also: readonly string[]): string {
+  const more = also.length > 2 ? [`And ${also.length - 2} more below.`] : [];
+  return [first, ...also.slice(0, 2), ...more].join(' ');
+}
+
+/** "Yes for shop.", "Yes for the other 2.", "Yes for 33 of 40." */
+function restText(
+  others: number,
+  all: number,
+  found: readonly { readonly api: UpstreamState; readonly finding: Finding }[],
+): string {
+  const green = found.filter(({ finding }) => finding.tone === 'green').map(({ api }) => api.upstream);
+  if (green.length === 0) return '';
+  if (green.length < others || all - others > 1) return `Yes for ${green.length} of ${all}.`;
+  return green.length === 1 ? `Yes for ${green[0]}.` : `Yes for the other ${green.length}.`;
+}
+
+function calmAnswer(apis: readonly UpstreamState[]): Answer {
+  const known = apis.filter(({ growth }) => growth !== null);
+  const longest = Math.max(0, ...apis.map(({ lastHour }) => lastHour.longestWaitMs));
+  const called = apis.some(({ lastHour }) => lastHour.calls > 0);
+  if (!called)
+    return {
+      tone: 'grey',
+      sentence: 'Not known yet: no calls so far.',
+      rest: '',
+      heldBy: 'Nothing. Limits show with the first answers.',
+      wrongNow: `Nothing. Sluice is ready for ${listed(apis.map(({ upstream }) => upstream))}.`,
+      next: [{ text: 'Check the configuration', command: 'sluice check' }],
+    };
+  const wrongNow = `Nothing. No call was refused in the last hour; longest wait ${duration(longest)}.`;
+  const nearest = known.toSorted((a, b) => (a.growth ?? 0) - (b.growth ?? 0))[0];
+  if (nearest === undefined)
+    return {
+      tone: 'grey',
+      sentence: 'Not known: no limit is known of the APIs that were called.',
+      rest: '',
+      heldBy: 'Nothing. Write their limits into the configuration to see how much more fits.',
+      wrongNow,
+      next: [],
+    };
+  const silent = apis.filter(({ growth, lastHour: { calls: n } }) => growth === null && n > 0).length;
+  const fits = `${roomText(nearest.growth ?? 0) ?? 'nothing more'} fits`;
+  return {
+    tone: 'green',
+    sentence:
+      silent === 0
+        ? 'Yes: every API can take more.'
+        : 'Yes: every API of which a limit is known can take more.',
+    rest: '',
+    heldBy: `Nothing now. Nearest to its limit is ${nearest.upstream}: ${fits}.`,
+    wrongNow,
+    next: [],
+  };
+}
