@@ -71,6 +71,10 @@ export function refusalBy({ status, field, equals, body }: SpokenCondition): Ref
   return {
     status: [status].flat()[0] ?? 429,
     fields: field === undefined ? {} : { [field]: equals ?? 'yes' },
-    body: JSON.stringify({ message: [body ?? 'refused'].flat().join(': ') }),
+    body: bodyWith([body ?? 'refused'].flat().join(': ')),
   };
 }
+
+/** A text with quotes is a part of a document as it stands. */
+const bodyWith = (text: string): string =>
+  text.includes('"') ? `{${text}}` : JSON.stringify({ message: text });

@@ -13,6 +13,10 @@ interface Sample {
     readonly throttle?: string | null;
     readonly waitMs?: number | null;
     readonly expired?: boolean;
+    /** Whom the refusal concerns; left out, its bucket. */
+    readonly scope?: string;
+    /** The name that the response gives to the quota. */
+    readonly quota?: string;
     readonly meters?: readonly { meter: string; limit: number; used: number | null; windowMs?: number }[];
   };
 }
@@ -36,10 +40,13 @@ test.each(all)('%s reads its recorded response %i', (name, _, { status, fields, 
     callClass: 'default',
     nowMs,
   };
-  const { throttle, meters, refusesCredential } = learnFrom('generic', facts, dialectOf(name).dialect);
+  const { throttle, meters, refusesCredential, scope } = learnFrom('generic', facts, dialectOf(name).dialect);
   if (expects.throttle !== undefined) expect(throttle?.kind ?? null).toBe(expects.throttle);
   if (expects.waitMs !== undefined) expect(throttle?.waitMs).toBe(expects.waitMs);
   expect(refusesCredential ?? false).toBe(expects.expired ?? false);
+  const concerned = throttle?.kind === 'rate' || throttle?.kind === 'permanent' ? throttle.scope : undefined;
+  if (expects.throttle !== undefined) expect(concerned).toBe(expects.scope);
+  if (expects.quota !== undefined) expect(scope?.name).toBe(expects.quota);
   if (expects.meters === undefined) return;
   const found = meters.map(({ meter, limit, windowMs, level }) => ({
     meter,
