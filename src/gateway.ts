@@ -10,7 +10,6 @@ import type { Call, Caller, Outcome } from './call.ts';
 import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
-import type { BucketKey } from './ids.ts';
 import { ceilingOf } from './journey/prepare.ts';
 import type { RedisContact } from './limiter/failover/when-down.ts';
 import { noCeilings } from './observation/pressure.ts';
@@ -136,11 +135,6 @@ export class Gateway {
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[] {
     return this.#parts.pressure.buckets();
-  }
-
-  /** Whether a response of the bucket has stated how many requests its upstream allows. */
-  statesRequests(bucket: BucketKey): boolean {
-    return this.#parts.stores.limiter.statesRequests(bucket);
   }
 
   ceilingsUsed(): readonly ObservedCeiling[] {

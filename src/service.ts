@@ -90,7 +90,6 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
     credentials: () => gateway.credentials(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
-    statesRequests: (bucket) => gateway.statesRequests(bucket),
     inForce: (upstream) => gateway.inForce(upstream),
   });
   const close = async (): Promise<void> => {

@@ -208,11 +208,12 @@ export class LateRefusals {
 
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
-    const calls = inTurn(
-      [...this.#registry.all()]
-        .filter((call) => call.request.ceiling.key === key && !call.asksForSlot)
-        .filter((call) => call.isWaiting || entered.has(call)),
-    );
+    const all: QueuedCall[] = [];
+    // Of very many calls few are under the ceiling: no list of them all is made.
+    for (const call of this.#registry.all())
+      if (call.request.ceiling.key === key && !call.asksForSlot && (call.isWaiting || entered.has(call)))
+        all.push(call);
+    const calls = inTurn(all);
     const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
     const positions = Array.from({ length: count }, (_, index) => index + 1);
     const [first] = calls;

@@ -1,6 +1,7 @@
 /** The commands: what each is for, which options it takes, and what runs it. Nothing here runs anything by itself. */
 import { parseArgs, type ParseArgsConfig } from 'node:util';
 import { nearest } from '../nearest.policy.ts';
+import { conditionForm, readCondition } from '../../tools/rehearse/condition.ts';
 import type { CliIo } from './io.ts';
 import { firstUpstream, firstUpstreams } from './first-upstreams.ts';
 
@@ -94,6 +95,10 @@ function secondsOf(text: string): number {
   const [, digits, unit = 's'] = /^(\d+(?:\.\d+)?)([smh])?$/.exec(text.trim()) ?? [];
   return digits === undefined ? 0 : Number(digits) * { s: 1, m: 60, h: 3_600 }[unit as 's' | 'm' | 'h'];
 }
+
+/** `null` = it is none from 1 to `max`. */
+const wholeNumber = (text: string, max: number): number | null =>
+  /^\d{1,9}$/.test(text) && Number(text) >= 1 && Number(text) <= max ? Number(text) : null;
 
 /** What is wrong with the options of a command at the admin port. */
 function controlFault(
@@ -237,6 +242,39 @@ called. TIME is a number of seconds, or like 90s or 5m; at most 10m.`,
         : '--seconds is a time of whole seconds from 1 to 600, such as 90, 90s or 5m.';
     },
     run: async (read, io) => (await import('./record.ts')).runRecord(read, io),
+  }),
+  rehearse: define({
+    purpose: 'see what other limits do to recorded calls',
+    usage: `sluice rehearse --traffic FILE [--config FILE] [--times N] [--replicas N] [--json]
+                [--svg FILE] [--fail-if CONDITION]...
+
+Runs recorded calls (sluice record) in virtual time through the scheduler: under the limits that
+there were, and under those of a configuration, with every call N times and over N replicas if
+asked. Limits that the configuration does not write stay as recorded.
+--svg writes a picture of calls waiting and refused over time.
+--fail-if: exit code 1 if it holds for an upstream or a workspace afterwards, such as
+'refused > 0' or 'p95 > 10' (seconds of waiting).`,
+    options: {
+      traffic: { type: 'string' },
+      config: { type: 'string', short: 'c' },
+      times: { type: 'string', default: '1' },
+      replicas: { type: 'string', default: '1' },
+      json: { type: 'boolean', default: false },
+      svg: { type: 'string' },
+      'fail-if': { type: 'string', multiple: true, default: [] },
+    },
+    read({ traffic, config = null, svg = null, json, ...values }, positionals) {
+      const [times, replicas] = [wholeNumber(values.times, 100), wholeNumber(values.replicas, 100)];
+      const failIf = values['fail-if'].map(readCondition);
+      if (traffic === undefined || positionals.length > 0)
+        return noMore(positionals) ?? '--traffic is missing.';
+      if (config === '') return '--config needs a file name.';
+      if (times === null || replicas === null)
+        return `${times === null ? '--times' : '--replicas'} is a whole number from 1 to 100.`;
+      if (!failIf.every((condition) => condition !== null)) return conditionForm;
+      return { traffic, config, svg, isJson: json, times, replicas, failIf };
+    },
+    run: async (read, io) => (await import('../../tools/rehearse/rehearse.ts')).runRehearse(read, io),
   }),
   open: verbCommand(
     'open',

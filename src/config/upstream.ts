@@ -268,8 +268,12 @@ function settleLimits(written: UpstreamInput, server: ServerInput, spoken: Built
   };
   return {
     ...stated,
-    /** Whether a limit is the kind's and nobody wrote it: it yields, as a ceiling, to what the upstream states. */
-    isDefault: { perMinute: own.requestsPerMinute === undefined, perDay: own.requestsPerDay === undefined },
+    /** Whether a limit is the kind's and nobody wrote it: as a ceiling, it yields to what the upstream states. */
+    isDefault: {
+      perMinute: own.requestsPerMinute === undefined,
+      perDay: own.requestsPerDay === undefined,
+      bucket: [bucket, own.capacity, leakPerSecond].every((written) => written === undefined),
+    },
     /** Commerce REST leaky bucket. */
     bucket: {
       capacity,

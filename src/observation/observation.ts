@@ -16,7 +16,6 @@ import type { CancelTimer, Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import { digest, workspaceLabel } from '../identity.ts';
 import { Page } from '../page/page.ts';
-import type { BucketKey } from '../ids.ts';
 import { Recorder as CallRecorder } from '../recording/recorder.ts';
 import { RunningTelemetry, type TelemetryParts } from '../telemetry/telemetry.ts';
 import { idleProcess, silentLog, type Log, type PressureSource } from '../telemetry/events.ts';
@@ -27,8 +26,6 @@ import { noCeilings } from './pressure.ts';
 /** What only the gateway knows; given once it exists. */
 export interface ObservationSource extends Omit<PressureSource, 'headrooms'> {
   ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
-  /** Whether a response of the bucket has stated how many requests its upstream allows. */
-  statesRequests(bucket: BucketKey): boolean;
   /** The limits that hold calls to an upstream, as this replica's calls met them. */
   inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
 }
@@ -46,7 +43,6 @@ const nothingKnown: ObservationSource = {
   pausedMs: () => 0,
   credentials: () => [],
   ceilings: () => Promise.resolve(noCeilings),
-  statesRequests: () => false,
   inForce: () => ({ lanes: [], buckets: [] }),
 };
 
@@ -88,7 +84,6 @@ export class Observation {
       settings: () => this.#settings,
       labelOf: (workspaceId) => this.#labelOf(workspaceId),
       buckets: () => this.#source.buckets(),
-      statesRequests: (bucket) => this.#source.statesRequests(bucket),
     });
     this.#headrooms = new Headrooms(this.#recorder, this.#headroomSource(), clock);
     const upstreams = new Upstreams({

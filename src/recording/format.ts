@@ -22,6 +22,8 @@ const meter = z.object({
   limit: z.number().positive(),
   windowMs: z.number().positive(),
   counts: z.enum(['rolling', 'fixed']).exactOptional(),
+  /** Nobody wrote it down: it is what the kind of the upstream has. */
+  isDefault: z.literal(true).exactOptional(),
 });
 export type RecordedMeter = z.output<typeof meter>;
 
@@ -36,7 +38,7 @@ export type RecordedCeiling = z.output<typeof ceiling>;
 /** What was configured for an upstream, and the quotas of its buckets that were known when the recording began, by label. */
 const upstreamLimits = z.object({
   ceiling,
-  /** Nobody wrote the ceiling down: it yields to what responses state. */
+  /** Nobody wrote it down: the ceiling yields to what responses state. */
   isDefault: z.object({ perMinute: z.boolean(), perDay: z.boolean() }),
   meters: z.array(meter),
   maxInFlight: limit,
@@ -59,7 +61,7 @@ export type WorkspaceLimits = z.output<typeof workspaceLimits>;
 export const recordingHeader = z.object({
   sluice: z.literal('recording'),
   version: z.literal(recordingVersion),
-  startedAt: z.iso.datetime(),
+  startedAt: z.iso.datetime({ offset: true }),
   limits: z
     .object({
       upstreams: z.record(z.string(), upstreamLimits).default({}),
@@ -81,17 +83,17 @@ export const recordedCall = z.object({
   upstream: z.string(),
   bucket: z.string(),
   workspace: z.string(),
-  caller: z.string().nullable(),
+  caller: z.string().nullable().default(null),
   /** RFC 9218, 0 to 7. */
-  urgency: z.number().min(0).max(7),
+  urgency: z.number().min(0).max(7).default(3),
   /** Reserved when it was granted, and what the upstream took in the end: `{}` = it was not sent. */
   costs,
-  charged: costs,
+  charged: costs.default({}),
   /** From its last sending to the end of its response; `null` = it was not sent. */
   serviceMs: ms.nullable(),
   /** How long it might wait, and whether the call or its client had asked for that. */
   maxWaitMs: ms,
-  asked: z.literal(true).exactOptional(),
+  asked: z.boolean().exactOptional(),
   waitedMs: ms,
   outcome: z.enum(outcomes),
   /** The quota of its bucket, where that was learned since the recording began. */

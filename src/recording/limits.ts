@@ -1,5 +1,6 @@
 /** The limits of a configuration in the form in which a recording has them: by upstream, and what is special to each workspace. */
 import { bucketSetting } from '../admission/buckets.policy.ts';
+import type { MeterName } from '../call.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { UpstreamLimits, WorkspaceLimits } from './format.ts';
 
@@ -8,14 +9,25 @@ export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
   const { limits } = upstream;
   return {
     ceiling: { perMinute: limits.requestsPerMinute, perDay: limits.requestsPerDay },
-    isDefault: limits.isDefault,
-    meters: [...bucketSetting(upstream).meters],
+    isDefault: { perMinute: limits.isDefault.perMinute, perDay: limits.isDefault.perDay },
+    meters: bucketSetting(upstream).meters.map((meter) =>
+      isDefaultMeter(upstream, meter.meter) ? { ...meter, isDefault: true } : meter,
+    ),
     maxInFlight: limits.maxInFlight,
     maxInFlightTotal: limits.maxInFlightTotal,
     maxQueued: limits.maxQueued,
     maxWaitMs: limits.maxWaitSeconds * 1_000,
     buckets: {},
   };
+}
+
+function isDefaultMeter(
+  { kind, limits: { isDefault }, dialect }: UpstreamSettings,
+  name: MeterName,
+): boolean {
+  if (kind === 'commerce') return name === 'requests' && isDefault.bucket;
+  if (dialect !== null && dialect.windows.length > 0) return false;
+  return (name === 'requests' && isDefault.perMinute) || (name === 'requests_day' && isDefault.perDay);
 }
 
 export const upstreamsOf = ({ upstreams }: Settings): Record<string, UpstreamLimits> =>

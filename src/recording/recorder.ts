@@ -46,7 +46,6 @@ export interface RecorderParts {
   readonly settings: () => Settings;
   readonly labelOf: (workspaceId: string) => string;
   readonly buckets: () => readonly ObservedBucket[];
-  readonly statesRequests: (bucket: BucketKey) => boolean;
 }
 
 export class Recorder {
@@ -276,10 +275,13 @@ class Recording {
     readonly label: string;
     readonly limits: BucketLimits;
   }[] {
-    const { buckets, statesRequests } = this.#parts;
-    return buckets().flatMap(({ upstream, snapshot }) => {
+    return this.#parts.buckets().flatMap(({ upstream, snapshot }) => {
       const label = bucketLabel(snapshot.bucket);
-      const limits = { isStated: statesRequests(snapshot.bucket), meters: snapshot.meters.map(meterOf) };
+      const { meters } = snapshot;
+      const isStated = meters.some(
+        ({ meter, isReported }) => isReported === true && meter.startsWith('requests'),
+      );
+      const limits = { isStated, meters: meters.map(meterOf) };
       const text = JSON.stringify(limits);
       if (this.#told.get(label) === text) return [];
       this.#told.set(label, text);

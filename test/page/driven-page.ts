@@ -91,7 +91,6 @@ export async function drivenPage(clock: Clock, upstreams: readonly string[] = ['
     credentials: () => state.credentials,
     ceilings: () => Promise.resolve(noCeilings),
     inForce,
-    statesRequests: () => false,
   });
   const routes = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>([
     ['/', page.index],

@@ -124,7 +124,7 @@ test('each call is written when it ends, with what it took and what was learned 
   expect(first?.asked).toBeUndefined();
   expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
   expect(calls.at(6)?.serviceMs).toBeGreaterThan(59_000);
-  const learned = calls.find(({ limits }) => limits !== undefined)?.limits;
+  const learned = calls.findLast(({ limits }) => limits !== undefined)?.limits;
   expect(learned?.isStated).toBe(true);
   expect(learned?.meters).toContainEqual({ meter: 'requests', limit: 60, windowMs: 60_000 });
 });
@@ -143,7 +143,6 @@ test('a reader that does not read is told that it was too slow, and holds no mem
     settings: () => parseSettings(gateway.yaml, { path: 'test.yaml', env: {} }),
     labelOf: (id) => `w_${id}`,
     buckets: () => [],
-    statesRequests: () => false,
   });
   const app = express().get('/recording', (request, response) => recorder.open(request, response));
   const server = app.listen(0, '127.0.0.1');

@@ -38,7 +38,7 @@ export const unstatedLimits: UpstreamLimits = {
   ...defaultWaits,
   learn: true,
   probe: 1,
-  isDefault: { perMinute: false, perDay: false },
+  isDefault: { perMinute: false, perDay: false, bucket: false },
 };
 
 export function upstreamSettings(

@@ -1,0 +1,247 @@
+/**
+ * READ FIRST of this folder. Recorded arrivals in virtual time, through the product's own admission, scheduler and ceilings, under
+ * limits that may be others than those of the day: what each call would have met.
+ *
+ * Owns: the world around them: calls arrive as recorded, and their upstream answers each after the time that it took, and takes what it
+ * was charged. Does not own: any decision (`admission/`, `limiter/`), the limits (`world.ts`).
+ * Left out: what outsiders take of a quota, 429s and failures of the upstream, and that a client that was refused comes again.
+ */
+import { AdmissionQueue } from '../admission/admission.ts';
+import type { AdmissionRequest, Ticket } from '../admission/ticket.ts';
+import { CallAbort } from '../call-abort.ts';
+import { Refusal } from '../errors.ts';
+import {
+  bucketKey,
+  callerKey,
+  ceilingKey,
+  laneKey,
+  ticketId,
+  type CeilingKey,
+  type TicketId,
+} from '../ids.ts';
+import { CeilingStore } from '../limiter/ceiling-store.ts';
+import { createEmbeddedLimiter } from '../limiter/embedded/limiter.ts';
+import type { Limiter } from '../limiter/limiter.ts';
+import type { RecordedCall } from '../recording/format.ts';
+import { VirtualClock } from './virtual-clock.ts';
+import type { World } from './world.ts';
+
+/** What a call met. Milliseconds since its arrival. */
+export type Fate =
+  | { readonly kind: 'sent'; readonly afterMs: number }
+  | { readonly kind: 'refused'; readonly afterMs: number }
+  /** Its client left while it waited, as it did when it was recorded. */
+  | { readonly kind: 'left'; readonly afterMs: number };
+
+export interface RehearsedCall {
+  readonly call: RecordedCall;
+  readonly fate: Fate;
+}
+
+export interface RehearsalOptions {
+  readonly world: World;
+  /** Wall-clock time at which the recording began: some windows are those of the clock. Milliseconds since the epoch. */
+  readonly startsAt: number;
+  /** Every arrival comes so many times. */
+  readonly times?: number;
+  /** Replicas that take the calls in turn. */
+  readonly replicas?: number;
+  /** Called now and then with the share of calls that have arrived, 0 to 1. */
+  readonly onProgress?: (share: number) => void;
+}
+
+/**
+ * Calls that the rehearsal can place: those that were sent, and those that were refused for a limit or whose clients left. The others
+ * were answered without being sent (by a breaker, or with the response to another call).
+ */
+export const isPlaced = ({ serviceMs, outcome }: RecordedCall): boolean =>
+  serviceMs !== null || outcome === 'shed' || outcome === 'client_gone';
+
+/** Resolves with every call and what it met, in order of arrival. */
+export async function rehearse(
+  calls: readonly RecordedCall[],
+  options: RehearsalOptions,
+): Promise<readonly RehearsedCall[]> {
+  const placed = calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
+  return new Rehearsal(placed, options).run();
+}
+
+class Rehearsal {
+  /** In order of arrival. */
+  readonly #calls: readonly RecordedCall[];
+  readonly #options: RehearsalOptions;
+  readonly #clock: VirtualClock;
+  readonly #limiter: Limiter;
+  readonly #replicas: readonly AdmissionQueue[];
+  /** At which replica a call waits. */
+  readonly #homes = new Map<TicketId, AdmissionQueue>();
+  readonly #usualServiceMs: (call: RecordedCall) => number;
+  readonly #fates: Fate[] = [];
+  #arrived = 0;
+  #ended = 0;
+  #failure: unknown = null;
+
+  constructor(calls: readonly RecordedCall[], options: RehearsalOptions) {
+    const { startsAt, times = 1, replicas = 1 } = options;
+    const clock = new VirtualClock(startsAt);
+    this.#calls = times === 1 ? calls : calls.flatMap((call) => Array.from({ length: times }, () => call));
+    this.#options = options;
+    this.#clock = clock;
+    this.#usualServiceMs = usualServiceMs(calls);
+    const limiter = createEmbeddedLimiter(clock, {
+      onGrant: (grant) => this.#homes.get(grant.ticket)?.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) =>
+        this.#replicas.forEach(({ listener }) => listener.onClosed(bucket, closedMs)),
+    });
+    const ceilings = new CeilingsOfAll(clock);
+    const onFailure = (failure: unknown): void => void (this.#failure ??= failure);
+    this.#limiter = limiter;
+    this.#replicas = Array.from(
+      { length: replicas },
+      () => new AdmissionQueue({ clock, limiter, ceilings, onFailure }),
+    );
+  }
+
+  async run(): Promise<readonly RehearsedCall[]> {
+    const { stackTraceLimit } = Error;
+    // Refusals are values here: nobody reads where they were made, and to note it takes time.
+    Error.stackTraceLimit = 0;
+    this.#awaitArrival();
+    await this.#clock.run(() => this.#ended === this.#calls.length || this.#failure !== null);
+    Error.stackTraceLimit = stackTraceLimit;
+    await this.#limiter.close();
+    if (this.#failure !== null) throw this.#failure;
+    return this.#calls.map((call, index) => ({ call, fate: this.#fates[index] ?? neverEnded() }));
+  }
+
+  #awaitArrival(): void {
+    const index = this.#arrived;
+    const call = this.#calls[index];
+    if (call === undefined) return;
+    this.#clock.after(call.at - this.#clock.monotonic(), () => {
+      this.#arrived += 1;
+      this.#awaitArrival();
+      if (index % callsPerReport === 0) this.#options.onProgress?.(index / this.#calls.length);
+      this.#drive(call, index)
+        .then((fate) => {
+          this.#fates[index] = fate;
+          this.#ended += 1;
+        })
+        .catch((failure: unknown) => (this.#failure ??= failure));
+    });
+  }
+
+  /** Plays the gateway for one call. */
+  async #drive(call: RecordedCall, index: number): Promise<Fate> {
+    const gone = new CallAbort();
+    const request = this.#requestOf(call, index);
+    const { ticket: id } = request.admission;
+    const replica = this.#replicas[index % this.#replicas.length] ?? neverEnded();
+    const cancelLeaving =
+      call.outcome === 'client_gone' && call.serviceMs === null
+        ? this.#clock.after(call.waitedMs, () => gone.abort())
+        : null;
+    const passedMs = (): number => this.#clock.monotonic() - call.at;
+    let ticket: Ticket | null = null;
+    this.#homes.set(id, replica);
+    try {
+      ticket = await replica.enter(request, gone);
+      const lease = await ticket.whenGranted();
+      const afterMs = passedMs();
+      cancelLeaving?.();
+      await new Promise<void>((resolve) => {
+        this.#clock.after(call.serviceMs ?? this.#usualServiceMs(call), resolve);
+      });
+      lease.settle({ kind: 'succeeded', spent: call.serviceMs === null ? null : call.charged }, null);
+      return { kind: 'sent', afterMs };
+    } catch (failure) {
+      if (gone.aborted) return { kind: 'left', afterMs: passedMs() };
+      if (!(failure instanceof Refusal)) throw failure;
+      cancelLeaving?.();
+      return { kind: 'refused', afterMs: passedMs() };
+    } finally {
+      this.#homes.delete(id);
+      ticket?.leave();
+    }
+  }
+
+  #requestOf(call: RecordedCall, index: number): AdmissionRequest {
+    const { upstream, bucket, workspace, caller, urgency, costs } = call;
+    const rules = this.#options.world(call);
+    const { setting, weight, maxInFlight, perMinute, perDay, maxQueued } = rules;
+    const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
+    return {
+      admission: {
+        ticket: ticketId(String(index)),
+        bucket: bucketKey(`${upstream}.${bucket}`),
+        setting,
+        lane: laneKey(`${bucket} ${workspace}`),
+        weight,
+        maxInFlight,
+        perMinute,
+        ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+        maxQueued,
+        urgency,
+        callClass: Object.keys(costs).join(' '),
+        costs,
+        document: null,
+        ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
+      },
+      arrivedAt: call.at,
+      ceiling: { key: ceilingKey(`${upstream} ${workspace}`), perMinute, perDay },
+      yielded: null,
+      workspaceId: workspace,
+      subject: {
+        upstream,
+        credential: '',
+        host: '',
+        model: null,
+        operation: '',
+        bucket: bucketKey(`${upstream}.${bucket}`),
+      },
+      maxWaitMs,
+      maxWaitIfAskedMs: maxWaitMs,
+      stillValid: () => true,
+    };
+  }
+}
+
+/** Calls between two reports of the progress. */
+const callsPerReport = 1_000;
+
+function neverEnded(): never {
+  throw new Error('a rehearsed call has no end');
+}
+
+/** Ceilings whose slots that come back all replicas hear of. */
+class CeilingsOfAll extends CeilingStore {
+  readonly #listeners: ((ceiling: CeilingKey) => void)[] = [];
+
+  override listen(onSlotBack: (ceiling: CeilingKey) => void): void {
+    this.#listeners.push(onSlotBack);
+    super.listen((ceiling) => this.#listeners.forEach((hear) => hear(ceiling)));
+  }
+}
+
+/** For a call that was refused when it was recorded: the median of those that were sent to its bucket, else to its upstream, else of all. */
+function usualServiceMs(calls: readonly RecordedCall[]): (call: RecordedCall) => number {
+  const known = new Map<string, number[]>();
+  const scopes = ({ bucket, upstream }: RecordedCall): string[] => [
+    `bucket ${bucket}`,
+    `upstream ${upstream}`,
+    'all',
+  ];
+  for (const call of calls) {
+    if (call.serviceMs === null) continue;
+    for (const scope of scopes(call)) {
+      const times = known.get(scope);
+      if (times === undefined) known.set(scope, [call.serviceMs]);
+      else times.push(call.serviceMs);
+    }
+  }
+  const medians = new Map(Array.from(known, ([scope, times]) => [scope, medianOf(times)]));
+  return (call) => scopes(call).flatMap((scope) => medians.get(scope) ?? [])[0] ?? 0;
+}
+
+const medianOf = (times: readonly number[]): number =>
+  times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0;

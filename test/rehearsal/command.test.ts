@@ -1,0 +1,265 @@
+/** `sluice rehearse`: what it prints, writes and ends with, for recordings in files. */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { readCommand } from '../../src/cli/commands.ts';
+import { workspaceLabel } from '../../src/identity.ts';
+import type { RecordedCall, RecordingHeader } from '../../src/recording/format.ts';
+import type { Report } from '../../src/rehearsal/figures.ts';
+
+const labelKey = 'a label key for tests only';
+const acme = workspaceLabel(labelKey, 'acme');
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'rehearse-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const upstream = {
+  ceiling: { perMinute: 60, perDay: null },
+  isDefault: { perMinute: false, perDay: true },
+  meters: [],
+  maxInFlight: null,
+  maxInFlightTotal: null,
+  maxQueued: 1_000,
+  maxWaitMs: 75_000,
+  buckets: {},
+} satisfies RecordingHeader['limits']['upstreams'][string];
+
+const header = (upstreams: RecordingHeader['limits']['upstreams'] = { api: upstream }): RecordingHeader => ({
+  sluice: 'recording',
+  version: 1,
+  startedAt: '2026-01-01T00:00:00.000Z',
+  limits: { upstreams, workspaces: {} },
+});
+
+const call = (changes: Partial<RecordedCall> = {}): RecordedCall => ({
+  at: 0,
+  upstream: 'api',
+  bucket: 'b_0000000000000001',
+  workspace: acme,
+  caller: null,
+  urgency: 3,
+  costs: { requests: 1 },
+  charged: { requests: 1 },
+  serviceMs: 100,
+  maxWaitMs: 75_000,
+  waitedMs: 0,
+  outcome: 'ok',
+  ...changes,
+});
+
+/** A burst of 90 calls, one each 100 ms, which the recorded ceiling of 60 a minute lets leave in 60.1 s and more. */
+const burst = Array.from({ length: 90 }, (_, n) => call({ at: n * 100 }));
+
+function file(name: string, content: string | Buffer): string {
+  const path = join(folder, name);
+  writeFileSync(path, content);
+  return path;
+}
+const linesOf = (calls: readonly RecordedCall[], first: unknown = header()): string =>
+  [first, ...calls].map((line) => JSON.stringify(line)).join('\n');
+const recording = (calls: readonly RecordedCall[], first?: unknown): string =>
+  file('recording.jsonl', linesOf(calls, first));
+
+const config = (limits: string, workspaces = '  acme: { keys: [] }', key = labelKey): string =>
+  file(
+    'sluice.yaml',
+    `privacy: { labelKey: "${key}" }
+upstreams:
+  api: { origins: ["https://api.example.com"], limits: { ${limits} } }
+workspaces:
+${workspaces}
+`,
+  );
+
+async function rehearse(...args: readonly string[]) {
+  const [out, err]: [string[], string[]] = [[], []];
+  const command = readCommand(['rehearse', ...args]);
+  if (command.kind !== 'command') throw new Error(`no command: ${args.join(' ')}`);
+  const code = await command.run({
+    out: (text) => void out.push(text),
+    err: (text) => void err.push(text),
+    env: {},
+    terminals: { out: false, err: false },
+    clock: { now: () => 0 },
+  });
+  return { code, out: out.join('\n'), err: err.join('\n') };
+}
+const figuresOf = async (...args: readonly string[]): Promise<{ before: Report; after: Report }> =>
+  JSON.parse((await rehearse(...args, '--json')).out) as { before: Report; after: Report };
+
+test('the limits of the recording hold before, and those of the configuration afterwards', async () => {
+  const { before, after } = await figuresOf(
+    '--traffic',
+    recording(burst),
+    '--config',
+    config('requestsPerMinute: 90'),
+  );
+  expect(before.upstreams['api']).toEqual({
+    calls: 90,
+    refused: 0,
+    waitMs: { p50: 0, p95: expect.any(Number), max: expect.any(Number) },
+    busiestMinute: 60,
+    utilisation: expect.any(Number),
+  });
+  // The 61st arrived after 6 s, and left a minute after the first, with the margin of the ceiling.
+  expect(before.upstreams['api']?.waitMs.max).toBeGreaterThan(54_000);
+  expect(before.upstreams['api']?.waitMs.max).toBeLessThan(55_000);
+  expect(after.upstreams['api']?.waitMs).toEqual({ p50: 0, p95: 0, max: 0 });
+  expect(after.workspaces).toEqual({ [acme]: { ...after.upstreams['api'] } });
+});
+
+test('without a configuration the recorded limits hold, for as many calls as are asked for', async () => {
+  const { before, after } = await figuresOf('--traffic', recording(burst), '--times', '2');
+  expect([before.upstreams['api']?.calls, after.upstreams['api']?.calls]).toEqual([90, 180]);
+  expect([before.upstreams['api']?.refused, after.upstreams['api']?.refused]).toEqual([0, 60]);
+});
+
+test('a limit that the configuration does not write stays as recorded, and one that it lifts does not hold', async () => {
+  const traffic = recording(burst);
+  const asBefore = await figuresOf('--traffic', traffic, '--config', config('maxQueued: 1000'));
+  expect(asBefore.after).toEqual(asBefore.before);
+  const lifted = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: none'));
+  expect(lifted.after.upstreams['api']).toMatchObject({ waitMs: { max: 0 }, utilisation: null });
+});
+
+test('what responses had taught holds on where the configuration writes the same number as before', async () => {
+  const known = { isStated: true, meters: [{ meter: 'requests' as const, limit: 30, windowMs: 60_000 }] };
+  const api = { ...upstream, meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000 }] };
+  const learnt = [call({ limits: known }), ...burst.slice(1)];
+  const traffic = recording(learnt, header({ api }));
+  const same = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: 60'));
+  expect(same.after).toEqual(same.before);
+  const other = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: 120'));
+  expect(other.after.upstreams['api']).toMatchObject({ refused: 0, waitMs: { max: 0 } });
+  expect(same.before.upstreams['api']?.refused).toBeGreaterThan(0);
+});
+
+test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
+  const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
+  const traffic = recording(calls);
+  const { before, after } = await figuresOf(
+    '--traffic',
+    traffic,
+    '--config',
+    config('requestsPerMinute: 60, maxWaitSeconds: 1'),
+  );
+  expect([before.upstreams['api']?.refused, after.upstreams['api']?.refused]).toEqual([15, 30]);
+});
+
+test('an own ceiling and a weight of a workspace hold for the workspace with its label', async () => {
+  const { after } = await figuresOf(
+    '--traffic',
+    recording([...burst, ...burst.map((each) => ({ ...each, workspace: 'w_other' }))]),
+    '--config',
+    config('requestsPerMinute: 90', '  acme: { keys: [], requestsPerMinute: { api: 10 } }'),
+  );
+  expect(after.workspaces[acme]?.busiestMinute).toBe(10);
+  expect(after.workspaces['w_other']?.busiestMinute).toBe(90);
+});
+
+test('what the configuration does not have is named, and keeps what was recorded', async () => {
+  const traffic = recording([
+    ...burst,
+    call({ upstream: 'old', workspace: 'w_1' }),
+    call({ serviceMs: null }),
+  ]);
+  const { err, out } = await rehearse('--traffic', traffic, '--config', config('requestsPerMinute: 90'));
+  expect(err).toContain('old: no upstream of the configuration');
+  expect(err).toContain('w_1 of the recording: none of the configuration');
+  expect(err).toContain('1 calls were answered without being sent');
+  expect(out).toContain(acme);
+  expect(out).not.toContain('acme');
+  const otherKey = config('requestsPerMinute: 90', '  acme: { keys: [] }', 'another label key, as long');
+  expect((await rehearse('--traffic', traffic, '--config', otherKey)).err).toContain('same privacy.labelKey');
+});
+
+test('clients that left while they waited leave again, unless they are sent before', async () => {
+  const calls = burst.map((each) => ({
+    ...each,
+    outcome: 'client_gone' as const,
+    serviceMs: null,
+    charged: {},
+    waitedMs: 5_000,
+  }));
+  const { before } = await figuresOf('--traffic', recording(calls));
+  expect(before.upstreams['api']).toMatchObject({
+    calls: 90,
+    refused: 0,
+    busiestMinute: 60,
+    waitMs: { max: 0 },
+  });
+});
+
+test('equal rehearsals are equal, over several replicas as well, and a compressed recording is read', async () => {
+  const traffic = file('recording.jsonl.gz', gzipSync(linesOf(burst)));
+  const once = await rehearse('--traffic', traffic, '--replicas', '3', '--json');
+  expect((await rehearse('--traffic', traffic, '--replicas', '3', '--json')).out).toBe(once.out);
+  const { before, after } = JSON.parse(once.out) as { before: Report; after: Report };
+  expect(after.upstreams['api']?.busiestMinute).toBe(before.upstreams['api']?.busiestMinute);
+});
+
+test('a picture shows a row for each upstream', async () => {
+  const svg = join(folder, 'picture.svg');
+  const traffic = recording([...burst, call({ upstream: 'a<b' })]);
+  await rehearse('--traffic', traffic, '--config', config('requestsPerMinute: 20'), '--svg', svg);
+  const picture = readFileSync(svg, 'utf8');
+  expect(picture).toMatch(/^<svg xmlns=/);
+  expect(picture.match(/<polyline/g)).toHaveLength(4);
+  expect(picture).toContain('a&lt;b');
+  const missing = join(folder, 'nowhere', 'picture.svg');
+  expect(await rehearse('--traffic', traffic, '--svg', missing)).toMatchObject({
+    code: 2,
+    err: expect.stringContaining(missing),
+  });
+});
+
+describe('exit codes', () => {
+  test.each([
+    ['refused > 0', 0],
+    ['refused >= 0', 1],
+    ['p95 > 10', 1],
+    ['p95 > 100', 0],
+    ['max < 1000', 1],
+  ])('--fail-if %j: %d', async (condition, code) => {
+    const result = await rehearse('--traffic', recording(burst), '--fail-if', condition);
+    expect([result.code, result.err.includes(condition)]).toEqual([code, code === 1]);
+  });
+
+  test.each([
+    [[], /--traffic is missing/],
+    [['--traffic', 'x', '--times', '0'], /--times is a whole number/],
+    [['--traffic', 'x', '--replicas', '1.5'], /--replicas is a whole number/],
+    [['--traffic', 'x', '--fail-if', 'p99 > 3'], /--fail-if is like/],
+  ])('%j is a mistake', (args, said) => {
+    expect(readCommand(['rehearse', ...args])).toMatchObject({
+      kind: 'usage-error',
+      text: expect.stringMatching(said),
+    });
+  });
+
+  test.each([
+    ['nothing', '', /is empty/],
+    ['no JSON', 'nonsense', /is no recording: is no JSON/],
+    ['another version', '{"sluice":"recording","version":2}', /is no recording: version/],
+    ['a line that is no call', `${JSON.stringify(header())}\n{"at":-1}`, /line 2: at:/],
+  ])('a file with %s cannot be rehearsed', async (_what, content, said) => {
+    const result = await rehearse('--traffic', file('broken.jsonl', content));
+    expect(result).toMatchObject({ code: 2, err: expect.stringMatching(said) });
+  });
+
+  test('nor can one that is not there, or one with a configuration that cannot be used', async () => {
+    expect(await rehearse('--traffic', join(folder, 'nothing'))).toMatchObject({ code: 2 });
+    const broken = config('requestsPerMinute: -1');
+    expect(await rehearse('--traffic', recording(burst), '--config', broken)).toMatchObject({ code: 2 });
+  });
+});
+
+test('a recording that was ended early is rehearsed, and said to be incomplete', async () => {
+  const ended = file('ended.jsonl', `${linesOf(burst)}\n{"sluice":"recording","ended":"reader_too_slow"}\n`);
+  const { code, err } = await rehearse('--traffic', ended);
+  expect([code, err]).toEqual([0, expect.stringContaining('ended early')]);
+});
