@@ -54,6 +54,9 @@ export interface AdmissionQueueParts {
   readonly leaseMs?: number;
 }
 
+/** The call would have been sent, if it could have waited for longer. */
+const isForWait = ({ code }: Refusal): boolean => code === 'wait_too_long' || code === 'wait_expired';
+
 const neverJoined = (): null => null;
 
 export class AdmissionQueue {
@@ -154,8 +157,7 @@ export class AdmissionQueue {
    */
   async reserve(asked: AdmissionRequest, failure: unknown): Promise<unknown> {
     const { reserving } = asked;
-    if (reserving === undefined || !(failure instanceof Refusal) || failure.code !== 'wait_too_long')
-      return failure;
+    if (reserving === undefined || !(failure instanceof Refusal) || !isForWait(failure)) return failure;
     const request = this.#reconfiguring.present(asked);
     const { ceiling } = request;
     const { limiter, ceilings } = this.#parts;
@@ -173,7 +175,7 @@ export class AdmissionQueue {
     const isLater = hold !== undefined && hold.waitMs > kept.waitMs;
     const last = isLater ? await keep(hold.waitMs, kept.id) : kept;
     if (last === null) return failure;
-    return reserved(isLater ? { ...hold, waitMs: last.waitMs } : last, ticketOf(kept.id));
+    return reserved(failure.code, isLater ? { ...hold, waitMs: last.waitMs } : last, ticketOf(kept.id));
   }
 
   /** Refuses waiting calls whose key is not valid any more. */

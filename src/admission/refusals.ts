@@ -2,7 +2,7 @@
  * The refusals of admission and the times they name. Does not own: deciding that a call is refused. Keeps: no refusal
  * names a time before the call could leave, nor one within a second where nothing but the line holds the call (`minRetryMs`).
  */
-import { Refusal, type HeldBy } from '../errors.ts';
+import { Refusal, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { AdmissionReply } from '../limiter/limiter.ts';
 import type { AdmissionRequest } from './ticket.ts';
 
@@ -33,8 +33,8 @@ export const waitTooLong = (
   });
 
 /** The same for a call whose position is kept until its client comes back with the ticket. */
-export const reserved = ({ waitMs, heldBy }: Hold, ticket: string): Refusal =>
-  new Refusal('wait_too_long', {
+export const reserved = (code: RefusalCode, { waitMs, heldBy }: Hold, ticket: string): Refusal =>
+  new Refusal(code, {
     retryInMs: waitMs,
     heldBy,
     ticket,

@@ -32,7 +32,7 @@ import {
 } from './lanes.policy.ts';
 import { learnUnreported } from './lessons.policy.ts';
 import { roomInMs } from './meter.policy.ts';
-import { due, forgetUnused, keptFreeBy } from './reservations.policy.ts';
+import { due, forgetUnused, keptFreeBy, nextTurnOfReturned } from './reservations.policy.ts';
 
 export type { Granted };
 
@@ -63,6 +63,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
+  if (bucket.reservations.size > 0) nextAt = soonest(nextAt, nextTurnOfReturned(bucket, now));
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
   if (bucket.waiting > 0 && bucket.maxInFlight !== null && isWithheld(bucket, now))

@@ -11,11 +11,17 @@
 import type { Costs, MeterName } from '../../call.ts';
 import type { CeilingKey, LaneKey, TicketId } from '../../ids.ts';
 import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
+import { ceilingWindowMs } from './ceiling.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 
 /** What the estimate of a call's costs may grow by until its client comes back, as a share, without the call being a larger one. */
 const estimateGrowth = 0.1;
+/**
+ * Clients that come back are so late, about: whoever has the slot behind one that is later waits for it, or is told another time.
+ * Milliseconds.
+ */
+const usualLatenessMs = 250;
 /** A reservation counts as due this much earlier: times that were added up are not exact. Milliseconds. */
 const roundingMs = 1;
 
@@ -71,6 +77,28 @@ export const due = (bucket: Bucket, now: number): Reservation[] =>
   bucket.reservationsDue
     .between(-Infinity, now + roundingMs)
     .flatMap((id) => bucket.reservations.get(id) ?? []);
+
+/** When the first of those who have come back too early has its turn; `null` = none has. */
+export function nextTurnOfReturned({ reservations }: Bucket, now: number): number | null {
+  let first: number | null = null;
+  for (const { ticket, from } of reservations.values())
+    if (ticket !== null && from > now) first = Math.min(first ?? from, from);
+  return first;
+}
+
+/**
+ * When the ceiling has a slot for one more reservation: a window after the call has left that uses the slot before it.
+ * @param perMinute slots of the ceiling
+ */
+export function nextSlotAt(bucket: Bucket, ceiling: CeilingKey, perMinute: number): number | null {
+  const times: number[] = [];
+  for (const id of bucket.reservationsDue.names()) {
+    const kept = bucket.reservations.get(id);
+    if (kept?.ceiling === ceiling) times.push(kept.from);
+  }
+  const before = times[times.length - perMinute];
+  return before === undefined ? null : before + ceilingWindowMs + usualLatenessMs;
+}
 
 /** What a call leaves free for reservations, and until when it is as much at most. */
 export interface KeptFree {

@@ -10,7 +10,7 @@ import type { Bucket, Reservation } from './bucket-state.policy.ts';
 import { orderedIn, positionFor } from './admit.policy.ts';
 import { aheadInLane, forecastAgain, forecastAt } from './forecast.policy.ts';
 import type { Reserving } from '../limiter.ts';
-import { forgetUnused, keep } from './reservations.policy.ts';
+import { forgetUnused, keep, nextSlotAt } from './reservations.policy.ts';
 
 /** Times that are told twice differ by the ways of their messages: a later one counts if it is later than this. Milliseconds. */
 const sameMs = 250;
@@ -32,7 +32,9 @@ export function reserve(bucket: Bucket, { admission, reserving }: Refused, now: 
   const id = kept?.id ?? admission.ticket;
   const expected =
     kept === null ? forecastAt(bucket, position, now) : forecastAgain(bucket, { position, id }, now);
-  const from = toldTime(kept, now + Math.max(expected.waitMs, waitMs), now);
+  const slotAt =
+    kept !== null || admission.perMinute === null ? null : nextSlotAt(bucket, ceiling, admission.perMinute);
+  const from = toldTime(kept, Math.max(now + expected.waitMs, now + waitMs, slotAt ?? now), now);
   const ahead = aheadInLane(bucket, position, from);
   keep(bucket, {
     id,

@@ -15,7 +15,7 @@ import type { Presence } from './presence.ts';
 import { RestoredRedis } from './restored-redis.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '12';
+const foldVersion = '13';
 
 export interface RedisLimiterParts {
   readonly connection: RedisConnection;

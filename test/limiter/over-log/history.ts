@@ -4,18 +4,21 @@
  * say what they have under way.
  */
 import {
-  callerKey,
   bucketKey,
+  callerKey,
+  ceilingKey,
   laneKey,
   leaseToken,
   replicaId,
   ticketId,
   type BucketKey,
+  type LaneKey,
+  type TicketId,
 } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
-import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
+import type { BucketEvent, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
 import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';
 
@@ -205,9 +208,32 @@ class History {
       setting,
       maxWaitMs: Math.min(step.maxWaitMs, maxWaitMs),
     };
-    const admission = { ticket, lane, leaseMs: step.leaseMs, position, ...limits, ...asked };
+    const reservation = this.#reservation(lane, bucket);
+    const returning = reservation === null ? {} : { reservation };
+    const admission = { ticket, lane, leaseMs: step.leaseMs, position, ...limits, ...asked, ...returning };
+    if (this.#draw.chance(0.15)) return { kind: 'in', bucket, event: this.#reserve(admission) };
     this.#admissions.set(`${bucket} ${ticket}`, admission);
     return { kind: 'admit', bucket, admission };
+  }
+
+  /** Instead of entering, the call is refused and keeps its position. */
+  #reserve(admission: StoredAdmission): Extract<BucketEvent, { kind: 'reserve' }> {
+    const reserving = {
+      ceiling: ceilingKey(this.#draw.one('c1', 'c2')),
+      waitMs: this.#draw.one(0, 0, 700, 20_000),
+      lastsMs: this.#draw.one(500, 10_000),
+      maxReserved: this.#draw.one(3, 1_000, 1_000),
+      begins: this.#draw.chance(0.9),
+    };
+    return { kind: 'reserve', admission, reserving };
+  }
+
+  /** Mostly one of the lane, seldom that of another one; `null` = the call is new. */
+  #reservation(lane: LaneKey, bucket: BucketKey): TicketId | null {
+    const kept = [...(this.#state.buckets.get(bucket)?.reservations.values() ?? [])];
+    if (kept.length === 0 || !this.#draw.chance(0.3)) return null;
+    const own = kept.find((each) => each.lane === lane && each.ticket === null);
+    return (this.#draw.chance(0.1) ? kept[0]?.id : own?.id) ?? null;
   }
 
   /** Of the live leases, then of those that were. */
