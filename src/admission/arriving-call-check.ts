@@ -50,8 +50,7 @@ export class ArrivingCallCheck {
     if (reply.kind === 'queued') this.#rotation.onPosition(call, reply.ahead);
     const position = this.#rotation.positionOf(call, reply.ahead);
     const { clock, ceilings } = this.#parts;
-    const question = { agoMs: clock.monotonic() - askedAt, withinMs: this.#withinMs(call) };
-    const [hold = notHeld] = await ceilings.forecast(ceiling, [position], question);
+    const [hold = notHeld] = await ceilings.forecast(ceiling, [position], clock.monotonic() - askedAt);
     // A call that ended meanwhile must not start sweeps of its ceiling.
     if (!call.isGone) this.#lateRefusals.onForecastRead(ceiling.key);
     return hold;

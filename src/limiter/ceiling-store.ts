@@ -16,7 +16,6 @@ import {
   type CeilingRef,
   type Ceilings,
   type CeilingState,
-  type ForecastQuestion,
   type TakeReply,
 } from './ceilings.ts';
 import { quotaShare } from './failover/quota-share.ts';
@@ -119,16 +118,16 @@ export class CeilingStore implements Ceilings {
   async forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
-    question: ForecastQuestion = {},
+    agoMs?: number,
   ): Promise<readonly CeilingHold[]> {
     const notHeld = (): CeilingHold[] => positions.map((k) => holdAt(0, k, null));
     if (isNone(ceiling) || positions.length === 0) return notHeld();
     if (this.#shared !== null) {
-      const read = await this.#shared.redis.forecast(ceiling, positions, question);
+      const read = await this.#shared.redis.forecast(ceiling, positions, agoMs);
       if (!('kind' in read)) return read;
       if (this.#shared.whenDown() === 'deny') return notHeld();
     }
-    return this.#local.forecast(this.#share(ceiling), positions, question);
+    return this.#local.forecast(this.#share(ceiling), positions, agoMs);
   }
 
   async state(ceiling: CeilingRef): Promise<CeilingState | null> {

@@ -45,21 +45,6 @@ export type TakeReply =
       readonly state: CeilingState | null;
     };
 
-/** What is known of the positions of a forecast, and what is to be decided by it. */
-export interface ForecastQuestion {
-  /**
-   * How long ago the positions were determined, milliseconds; absent: now. Sends since then may be calls that stood before these
-   * positions, and are not counted twice.
-   */
-  readonly agoMs?: number;
-  /**
-   * The caller wants to know whether a slot comes free within this time, milliseconds: the store then reads its slots again where
-   * an older read could give the wrong result. Absent: a read may be a quarter of a second old, and the times too short by the
-   * sends made since.
-   */
-  readonly withinMs?: number;
-}
-
 export interface Ceilings {
   /**
    * Takes a slot, or refuses and writes nothing. `again` is a slot of this ceiling that was taken too long before its call
@@ -72,11 +57,15 @@ export interface Ceilings {
   giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void>;
   /** `onSlotBack` is called whenever a slot is given back, by this replica or another: who waits for one may ask again. */
   listen(onSlotBack: (ceiling: CeilingKey) => void): void;
-  /** When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next). */
+  /**
+   * When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next).
+   * @param agoMs how long ago the positions were determined, milliseconds; left out: now. Sends since then may be calls that stood before
+   * these positions, and are not counted twice.
+   */
   forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
-    question?: ForecastQuestion,
+    agoMs?: number,
   ): Promise<readonly CeilingHold[]>;
   /** The minute ceiling, read without taking; `null` without one. */
   state(ceiling: CeilingRef): Promise<CeilingState | null>;

@@ -8,7 +8,7 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import type { CeilingHold, CeilingRef, CeilingState, ForecastQuestion } from './ceilings.ts';
+import type { CeilingHold, CeilingRef, CeilingState } from './ceilings.ts';
 import {
   ceilingWindowMs,
   expire,
@@ -137,7 +137,7 @@ export class LocalCeilings {
   forecast(
     { key, perMinute, perDay }: CeilingRef,
     positions: readonly number[],
-    { agoMs = 0 }: ForecastQuestion,
+    agoMs = 0,
   ): readonly CeilingHold[] {
     const now = this.#clock.monotonic();
     const log = this.#minutes.logs.get(key) ?? [];

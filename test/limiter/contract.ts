@@ -281,7 +281,7 @@ export function storeContract(name: string, store: StoreUnderTest): void {
         await replica.ceilings.take(one);
         const [now] = await replica.ceilings.forecast(one, [2]);
         expect(now?.waitMs).toBeGreaterThan(2 * ceilingWindowMs - 10_000);
-        const [then] = await replica.ceilings.forecast(one, [2], { agoMs: 10_000 });
+        const [then] = await replica.ceilings.forecast(one, [2], 10_000);
         expect(then?.waitMs).toBeLessThanOrEqual(ceilingWindowMs);
         expect(then?.waitMs).toBeGreaterThan(ceilingWindowMs - 10_000);
       });

@@ -174,8 +174,7 @@ export function wiredCeilings(
         ledger.reach('place given back');
         return ceilings.giveSlotBack(ceiling, slot);
       }),
-    forecast: (ceiling, positions, question) =>
-      wire.ask(() => ceilings.forecast(ceiling, positions, question)),
+    forecast: (ceiling, positions, agoMs) => wire.ask(() => ceilings.forecast(ceiling, positions, agoMs)),
     state: (ceiling) => wire.ask(() => ceilings.state(ceiling)),
     dayState: (ceiling) => wire.ask(() => ceilings.dayState(ceiling)),
     close: async () => {},

@@ -1,7 +1,6 @@
 /**
- * What one read of a ceiling's slots still shows while it ages, and how much of it has to be read. Sends that nobody
- * here saw may have followed it: each took a slot that was free by then, so what a position waits lies between two
- * bounds. Pure.
+ * What one read of a ceiling's slots shows a moment later, and how much of it has to be read. Sends that nobody here saw may have
+ * followed it. Pure.
  */
 import { ceilingWindowMs, type DayLeft } from './ceiling.policy.ts';
 
@@ -18,12 +17,13 @@ export interface SlotsRead {
   readonly live: number;
   /** Milliseconds from `at` until the k-th call found a slot, for the k that were asked for. */
   readonly waits: ReadonlyMap<number, number>;
+  /** Milliseconds from `at` until the slot of the oldest send comes free. */
+  readonly oldestMs: number;
 }
 
-/** No more calls than this are sent under one ceiling while a read of it is used. */
-const maxSince = 64;
-/** So many positions before the last one that is asked for are read, too, because the next calls ask for those. */
-const before = 16;
+/** So many positions at the head of the line, and around the last one that is asked for, are read, too: the next calls ask for those. */
+const head = 64;
+const around = 16;
 /** So many of the newest sends are read, too, because those of the last round trip are among them. */
 const newest = 16;
 
@@ -33,9 +33,9 @@ export function positionsToRead(limit: number, positions: readonly number[]): nu
   const add = (from: number, to: number): void => {
     for (let k = Math.max(1, from); k <= to; k += 1) wanted.add(k);
   };
-  add(1, maxSince);
+  add(1, head);
   const last = Math.max(...positions);
-  add(last - before, last + maxSince);
+  add(last - around, last + around);
   add(limit - newest + 1, limit);
   return [...wanted].toSorted((a, b) => a - b);
 }
@@ -49,22 +49,11 @@ export function minWaitMs(read: SlotsRead, k: number, now: number): number | nul
   return waitMs === undefined ? null : Math.max(0, waitMs - (now - read.at));
 }
 
-/** The wait of the k-th position if every slot that was free at the read has been taken since. */
-export function maxWaitMs(read: SlotsRead, k: number, now: number): number | null {
-  let since = 0;
-  while (since < maxSince && minWaitMs(read, since + 1, now) === 0) since += 1;
-  return minWaitMs(read, k + since, now);
-}
-
-/** What is left of the day under this ceiling; `null` = it has none. */
-export const dayLeft = (
-  { at, ofDay, dayEndsInMs }: SlotsRead,
-  perDay: number | null,
-  now: number,
-): DayLeft | null =>
-  perDay === null
-    ? null
-    : { calls: Math.max(0, perDay - ofDay), endsInMs: Math.max(0, dayEndsInMs - (now - at)) };
+/** What is left of the day under this ceiling. */
+export const dayLeft = ({ at, ofDay, dayEndsInMs }: SlotsRead, perDay: number, now: number): DayLeft => ({
+  calls: Math.max(0, perDay - ofDay),
+  endsInMs: Math.max(0, dayEndsInMs - (now - at)),
+});
 
 /** Sends counted in the last `ms` before the read, as far as the read shows; rather too many than too few. */
 export function sentBefore({ limit, live, waits }: SlotsRead, ms: number): number {

@@ -7,12 +7,11 @@
  */
 import type { Clock } from '../../clock.ts';
 import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
-import type { CeilingKey, CeilingRef, CeilingState, ForecastQuestion } from '../ceilings.ts';
+import type { CeilingKey, CeilingRef, CeilingState } from '../ceilings.ts';
 import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
 import {
   dayLeft,
   minWaitMs,
-  maxWaitMs,
   positionsToRead,
   sentBefore,
   type SlotsRead,
@@ -22,9 +21,8 @@ import type { RedisClient } from '../../redis/connection.ts';
 import type { RedisHealth, Unavailable } from '../../redis/health.ts';
 import { dayKey, daySeconds, RedisSlidingLog, sendsKey, type RedisTake } from './sliding-log.ts';
 
-/** A read of the slots is used for this long, and no other read is made within `repeatMs` of it. Milliseconds. */
-const forecastMs = 250;
-const repeatMs = 20;
+/** A read of the slots serves everybody who asks within so many milliseconds: for each call of a crowd one would cost too much. */
+const readMs = 20;
 const maxReads = 10_000;
 const sendsPerRestore = 500;
 
@@ -34,13 +32,11 @@ export interface PastSend {
   readonly ageMs: number;
 }
 
-type SlotsAndOldest = SlotsRead & { readonly oldestMs: number };
-
 export class RedisCeilings {
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
   readonly #log: RedisSlidingLog;
-  readonly #reads = new Map<CeilingKey, SlotsAndOldest>();
+  readonly #reads = new Map<CeilingKey, SlotsRead>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
     this.#redis = parts.redis;
@@ -70,38 +66,33 @@ export class RedisCeilings {
   async forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
-    { agoMs, withinMs }: ForecastQuestion = {},
+    agoMs?: number,
   ): Promise<readonly CeilingHold[] | Unavailable> {
     const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
-    const read = await this.#slotsFor(ceiling, positions, withinMs);
+    const read = await this.#slotsFor(ceiling, positions);
     if ('kind' in read) return read;
     const now = this.#clock.monotonic();
     const sent = asOf !== null && read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
     return positions.map((position) => {
       const k = Math.max(1, position - sent);
-      return holdAt(minWaitMs(read, k, now) ?? 0, k, dayLeft(read, ceiling.perDay, now));
+      const day = ceiling.perDay === null ? null : dayLeft(read, ceiling.perDay, now);
+      return holdAt(minWaitMs(read, k, now) ?? 0, k, day);
     });
   }
 
   async state(ceiling: CeilingRef, perMinute: number): Promise<CeilingState | Unavailable> {
-    const known = this.#reads.get(ceiling.key);
-    // A full ceiling stays so until its oldest slot is free: whoever is refused meanwhile costs Redis nothing.
-    const isFull = known !== undefined && known.live >= perMinute && this.#isGood(known, ceiling);
-    const read = isFull ? known : await this.#read(ceiling, []);
+    const read = await this.#slotsFor(ceiling, []);
     if ('kind' in read) return read;
     const { at, live, oldestMs } = read;
     const nextSlotMs = Math.max(0, oldestMs - (this.#clock.monotonic() - at));
     return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs };
   }
 
-  async dayState({ key }: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
-    const reply = await this.#redis.run('other', async (client) => {
-      const [used, lifeMs] = await Promise.all([client.get(dayKey(key)), client.pttl(dayKey(key))]);
-      return { used: amountOf(used ?? 0), lifeMs: numberOf(lifeMs) };
-    });
-    if (reply.kind === 'unavailable') return reply;
-    const { used, lifeMs } = reply.value;
-    return { limit: perDay, remaining: Math.max(0, perDay - used), nextSlotMs: Math.max(0, lifeMs) };
+  async dayState(ceiling: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
+    const read = await this.#slotsFor(ceiling, []);
+    if ('kind' in read) return read;
+    const { calls, endsInMs } = dayLeft(read, perDay, this.#clock.monotonic());
+    return { limit: perDay, remaining: calls, nextSlotMs: read.ofDay === 0 ? 0 : endsInMs };
   }
 
   /** Puts sends of the last window back where Redis does not have them. False = Redis is unavailable. */
@@ -117,34 +108,25 @@ export class RedisCeilings {
     return true;
   }
 
-  /** The slots as read lately, where that says enough, or read now. */
-  async #slotsFor(
-    ceiling: CeilingRef,
-    positions: readonly number[],
-    withinMs: number | undefined,
-  ): Promise<SlotsRead | Unavailable> {
+  /** The slots as read a moment ago, or read now. */
+  async #slotsFor(ceiling: CeilingRef, positions: readonly number[]): Promise<SlotsRead | Unavailable> {
     const { key, perMinute } = ceiling;
     const known = this.#reads.get(key);
-    if (known !== undefined && this.#isGood(known, ceiling)) {
-      const now = this.#clock.monotonic();
-      const precision = now - known.at < repeatMs ? undefined : withinMs;
-      if (positions.every((k) => saysEnough(known, k, { now, withinMs: precision }))) return known;
-    }
-    const read = await this.#read(ceiling, perMinute === null ? [] : positionsToRead(perMinute, positions));
+    const now = this.#clock.monotonic();
+    const isGood = known !== undefined && known.limit === perMinute && now - known.at < readMs;
+    if (isGood && positions.every((k) => minWaitMs(known, k, now) !== null)) return known;
+    const wanted = perMinute === null || positions.length === 0 ? [] : positionsToRead(perMinute, positions);
+    const read = await this.#read(ceiling, wanted);
     if ('kind' in read) return read;
     if (this.#reads.size > maxReads) this.#reads.clear();
     this.#reads.set(key, read);
     return read;
   }
 
-  #isGood(read: SlotsRead, { perMinute }: CeilingRef): boolean {
-    return read.limit === perMinute && this.#clock.monotonic() - read.at < forecastMs;
-  }
-
   async #read(
     { key, perMinute }: CeilingRef,
     positions: readonly number[],
-  ): Promise<SlotsAndOldest | Unavailable> {
+  ): Promise<SlotsRead | Unavailable> {
     const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
     const reply = await this.#redis.run('other', async (client) =>
       listOf(await runOwn(client, 'slots', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
@@ -161,16 +143,4 @@ export class RedisCeilings {
       oldestMs,
     };
   }
-}
-
-/** The read says when the k-th call finds a slot or, with `withinMs`, whether that is within this time. */
-function saysEnough(
-  read: SlotsRead,
-  k: number,
-  { now, withinMs }: { readonly now: number; readonly withinMs: number | undefined },
-): boolean {
-  const minMs = minWaitMs(read, k, now);
-  if (minMs === null || withinMs === undefined || minMs > withinMs) return minMs !== null;
-  const maxMs = maxWaitMs(read, k, now);
-  return maxMs !== null && maxMs <= withinMs;
 }
