@@ -7,7 +7,7 @@
 import type { Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { connectRedis, RedisConnection } from '../redis/connection.ts';
-import { createRedisHealth, type RedisHealth } from '../redis/health.ts';
+import { RedisHealth } from '../redis/health.ts';
 import { ceilingKey } from '../ids.ts';
 import { malformed, wordOf } from '../redis/malformed-reply.ts';
 import { serverFacts } from '../redis/server-info.policy.ts';
@@ -51,6 +51,8 @@ export class SharedStores implements Stores {
   readonly #stopWatching: () => void;
   /** Of what replicas say to one another. Messages know neither databases nor key prefixes. */
   readonly #channel: string;
+  #restored: Promise<unknown> = Promise.resolve();
+  #nextRestore: Promise<unknown> | null = null;
   /** Messages of other replicas reach this one. */
   #isHeard = false;
 
@@ -63,9 +65,10 @@ export class SharedStores implements Stores {
       troubles.note(failure);
     });
     const { client } = connection;
-    const onDoubt = (): void => this.#restoreSends();
+    const restoreSends = (): Promise<unknown> => this.#restoreSends();
+    const onDoubt = (): void => void restoreSends();
     const replica = new Presence({ connection, clock, random, telemetry, replicas, onDoubt });
-    const redis = createRedisHealth({
+    const redis = new RedisHealth({
       connection,
       clock,
       telemetry,
@@ -73,6 +76,7 @@ export class SharedStores implements Stores {
       commandTimeoutMs,
       tripsOnPermanentError: settings.whenDown === 'local',
       check: () => this.#check(),
+      beforeResume: restoreSends,
     });
     const ceilings = new RedisCeilings({ client, redis, clock });
     const whenDown = (): WhenDown => this.#whenDown();
@@ -112,19 +116,28 @@ export class SharedStores implements Stores {
       },
       parts.settings.privacy.labelKey,
     );
-    const beforeResume = (): Promise<unknown> => this.ceilings.restore();
+    redis.watch({
+      onUnavailable: () => telemetry.limiterMode(whenDown()),
+      onAvailable: () => telemetry.limiterMode('redis'),
+    });
+    const { database, keyPrefix } = settings;
     this.limiter = createRedisLimiter({
-      connection,
-      redis,
-      replica,
-      clock,
-      random,
-      telemetry,
-      listener,
-      settings,
-      whenDown,
-      leaseMs,
-      beforeResume,
+      ...{
+        clock,
+        connection,
+        database,
+        keyPrefix,
+        leaseMs,
+        listener,
+        random,
+        redis,
+        restoreSends,
+        telemetry,
+        whenDown,
+      },
+      replica: replica.id,
+      replicas: replicaCount,
+      actsAlone: settings.whenDown === 'local',
     });
     this.#subscribe();
     this.#stopWatching = watchServer(connection, { clock, log: telemetry.log });
@@ -239,10 +252,18 @@ export class SharedStores implements Stores {
     }
   }
 
-  /** Redis may lack sends of the last window. What cannot be put back now is when Redis is available again, before anybody is sent. */
-  #restoreSends(): void {
-    this.ceilings.restore().catch((failure: unknown) => {
-      this.#telemetry.log.bug('sends could not be put back', failure);
+  /**
+   * Puts this replica's sends of the last window back where Redis lacks them. What cannot be put back now is when Redis is available
+   * again, before anybody is sent. Whoever asks while that is under way waits for the next time, which is one for all.
+   */
+  #restoreSends(): Promise<unknown> {
+    this.#nextRestore ??= this.#restored.then(() => {
+      this.#nextRestore = null;
+      this.#restored = this.ceilings
+        .restore()
+        .catch((failure: unknown) => this.#telemetry.log.bug('sends could not be put back', failure));
+      return this.#restored;
     });
+    return this.#nextRestore;
   }
 }

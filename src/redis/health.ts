@@ -51,26 +51,6 @@ export interface AvailabilityWatcher {
   readonly onAvailable: () => void;
 }
 
-export interface RedisHealth {
-  readonly isUp: boolean;
-  /**
-   * Sends until one attempt succeeds; `unavailable` at once while Redis is. `send` is called for each attempt and reads the
-   * reply, too: an attempt whose reply is a `MalformedReply` has failed.
-   */
-  run<T>(
-    command: RedisCommand,
-    send: (client: RedisClient) => Promise<T>,
-    options?: RunOptions,
-  ): Promise<Reply<T>>;
-  /**
-   * Calls the watcher at both switches, in the turn of the event loop in which they happen. Returns the function that ends that.
-   */
-  watch(watcher: AvailabilityWatcher): () => void;
-  /** Starts with what the first contact showed. */
-  start(isUp: boolean): void;
-  close(): void;
-}
-
 export interface HealthParts {
   readonly connection: RedisConnection;
   readonly clock: Clock;
@@ -87,20 +67,19 @@ export interface HealthParts {
   readonly tripsOnPermanentError: boolean;
   /** Runs before Redis counts as available again: sees that it can be used, and does the writing that shows it. */
   readonly check: () => Promise<void>;
+  /** Awaited when commands get through again, before the watchers hear of it. Never rejects. */
+  readonly beforeResume?: () => Promise<unknown>;
 }
 
 /** What came of one attempt. */
 type Attempt<T> = Reply<T> | { readonly kind: 'failed' };
 
-export function createRedisHealth(parts: HealthParts): RedisHealth {
-  return new Health(parts);
-}
-
-class Health implements RedisHealth {
+export class RedisHealth {
   readonly #parts: HealthParts;
   readonly #watchers = new Set<AvailabilityWatcher>();
   readonly #wrongReplies;
-  #state: 'up' | 'down' | 'closed' = 'up';
+  /** `resuming`: commands get through again, and the watchers have not heard of it yet. */
+  #state: 'up' | 'down' | 'resuming' | 'closed' = 'up';
   #failingSince: number | null = null;
   /** How much of that time this process itself was stalled. Milliseconds. */
   #stalledMs = 0;
@@ -117,6 +96,14 @@ class Health implements RedisHealth {
     return this.#state === 'up';
   }
 
+  get #takesCommands(): boolean {
+    return this.#state === 'up' || this.#state === 'resuming';
+  }
+
+  /**
+   * Sends until one attempt succeeds; `unavailable` at once while Redis is. `send` is called for each attempt and reads the
+   * reply, too: an attempt whose reply is a `MalformedReply` has failed.
+   */
   async run<T>(
     command: RedisCommand,
     send: (client: RedisClient) => Promise<T>,
@@ -124,7 +111,7 @@ class Health implements RedisHealth {
   ): Promise<Reply<T>> {
     const { clock } = this.#parts;
     let since: number | null = null;
-    for (let attempts = 1; this.isUp; attempts += 1) {
+    for (let attempts = 1; this.#takesCommands; attempts += 1) {
       since ??= clock.monotonic();
       const done = await this.#attempt(command, send, attempts);
       if (done.kind !== 'failed') return done;
@@ -139,11 +126,13 @@ class Health implements RedisHealth {
     return unavailable;
   }
 
+  /** Calls the watcher at both switches, in the turn of the event loop in which they happen. Returns the function that ends that. */
   watch(watcher: AvailabilityWatcher): () => void {
     this.#watchers.add(watcher);
     return () => this.#watchers.delete(watcher);
   }
 
+  /** Starts with what the first contact showed. */
   start(isUp: boolean): void {
     if (!isUp) this.#goDown(probeMs);
   }
@@ -186,7 +175,7 @@ class Health implements RedisHealth {
   }
 
   #trip(): void {
-    if (!this.isUp) return;
+    if (!this.#takesCommands) return;
     const upMs = this.#backAt === null ? null : this.#parts.clock.monotonic() - this.#backAt;
     const isFirst = upMs === null || upMs > cooldownMs.max;
     this.#cooldownMs = isFirst ? cooldownMs.min : Math.min(cooldownMs.max, this.#cooldownMs * 2);
@@ -194,10 +183,11 @@ class Health implements RedisHealth {
   }
 
   #goDown(probeInMs: number): void {
-    if (!this.isUp) return;
+    if (!this.#takesCommands) return;
+    const wasUp = this.isUp;
     this.#state = 'down';
     this.#parts.troubles.unavailable();
-    for (const watcher of this.#watchers) watcher.onUnavailable();
+    if (wasUp) for (const watcher of this.#watchers) watcher.onUnavailable();
     this.#probeIn(probeInMs);
   }
 
@@ -206,7 +196,7 @@ class Health implements RedisHealth {
     this.#cancelProbe = clock.after(ms, () => {
       if (!connection.isReady()) return this.#probeIn(probeMs);
       check().then(
-        () => this.#goUp(),
+        () => void this.#goUp(),
         (failure: unknown) => {
           telemetry.redisError(kindOf(failure));
           troubles.note(failure);
@@ -218,12 +208,16 @@ class Health implements RedisHealth {
     });
   }
 
-  #goUp(): void {
+  async #goUp(): Promise<void> {
     if (this.#state === 'closed') return;
-    this.#state = 'up';
+    this.#state = 'resuming';
     this.#backAt = this.#parts.clock.monotonic();
     this.#noteSuccess();
     this.#parts.troubles.back();
+    await this.#parts.beforeResume?.();
+    // It may have gone again meanwhile.
+    if (this.#state !== 'resuming') return;
+    this.#state = 'up';
     for (const watcher of this.#watchers) watcher.onAvailable();
   }
 }

@@ -11,7 +11,7 @@ import type { StampedEntry } from '../../src/log/entry.ts';
 import type { Follower, Joined, Urgency } from '../../src/log/log.ts';
 import { RedisLog } from '../../src/log/redis-log.ts';
 import { connectRedis } from '../../src/redis/connection.ts';
-import { createRedisHealth } from '../../src/redis/health.ts';
+import { RedisHealth } from '../../src/redis/health.ts';
 import { RedisTroubles } from '../../src/redis/troubles.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
 import { plainRedis } from '../support/plain-redis.ts';
@@ -79,7 +79,7 @@ export class Replica implements Follower<Said> {
     const all = plainRedis({ commandTimeoutMs: patientMs, ...settings });
     const time = { clock: systemClock, random: systemRandom };
     this.connection = connectRedis(all, time, (failure) => troubles.note(failure));
-    this.health = createRedisHealth({
+    this.health = new RedisHealth({
       connection: this.connection,
       clock: systemClock,
       telemetry,

@@ -5,7 +5,7 @@ import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { bucketKey, laneKey, leaseToken } from '../../../src/ids.ts';
 import { RedisLaneGuard, type LaneGuard, type Guarded } from '../../../src/limiter/over-log/lane-guard.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
-import { createRedisHealth } from '../../../src/redis/health.ts';
+import { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
 import { MemoryLaneGuard } from '../../support/memory-lane-guard.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
@@ -87,7 +87,7 @@ describe('with a Redis', () => {
     if (redis === null) throw new Error('no Redis is configured');
     const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
     await new Promise((resolve) => connection.client.once('ready', resolve));
-    const health = createRedisHealth({
+    const health = new RedisHealth({
       connection,
       clock: systemClock,
       telemetry: noTelemetry,

@@ -4,7 +4,7 @@ import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import type { Admission } from '../../../src/limiter/limiter.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
-import { createRedisHealth } from '../../../src/redis/health.ts';
+import { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
@@ -71,7 +71,7 @@ test('a command with an unexpected error reply is sent once, makes Redis unavail
   const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
   await new Promise((resolve) => connection.client.once('ready', resolve));
   const bugs: string[] = [];
-  const health = createRedisHealth({
+  const health = new RedisHealth({
     connection,
     clock: systemClock,
     telemetry: {

@@ -3,7 +3,7 @@ import type { LogKey, ReplicaId } from '../../../src/ids.ts';
 import type { Log } from '../../../src/log/log.ts';
 import { RedisLog } from '../../../src/log/redis-log.ts';
 import type { RedisConnection } from '../../../src/redis/connection.ts';
-import { createRedisHealth, type RedisHealth } from '../../../src/redis/health.ts';
+import { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
 import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
@@ -24,7 +24,7 @@ export function healthOf(
   process: Process,
   commandTimeoutMs: number,
 ): RedisHealth {
-  const health = createRedisHealth({
+  const health = new RedisHealth({
     connection,
     clock: process,
     telemetry: noTelemetry,
