@@ -43,7 +43,7 @@ const adviceOf = {
   persistence: 'Redis cannot save its data and takes no writes (MISCONF): look at its disk and its log.',
   loading: 'Redis is still loading its data after a start.',
   sentinel:
-    'No Sentinel can be asked, or none knows the primary: correct redis.url or redis.sentinel.name, or look at the Sentinels.',
+    'No Sentinel can be asked, or none knows the primary: correct redis.url, which names it, or look at the Sentinels.',
   cluster: 'Part of the Redis Cluster does not serve: look at CLUSTER INFO on its nodes.',
   database: 'Redis has no database of the number in redis.url: correct it, or leave it out.',
   version: 'Redis is too old: Sluice needs 6.2 or later.',
