@@ -4,8 +4,7 @@
  */
 import { systemClock, systemRandom } from '../clock.ts';
 import { hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
-import { CheckThreadError } from '../config/check-thread.ts';
-import { ConfigError, firstSettings } from '../config/load.ts';
+import { ConfigError, readSettings } from '../config/load.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
@@ -21,7 +20,7 @@ import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
 /** Settings of the file, and its digest. */
-type First = Awaited<ReturnType<typeof firstSettings>>;
+type First = ReturnType<typeof readSettings>;
 
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
@@ -29,9 +28,9 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   const env = withEnvFile(config, io.env);
   let first: First;
   try {
-    first = await firstSettings({ path: config, env }, slices);
+    first = readSettings({ path: config, env });
   } catch (error) {
-    if (!(error instanceof ConfigError || error instanceof CheckThreadError)) throw error;
+    if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);
     return 1;
   }

@@ -59,14 +59,6 @@ export function checkResult({ text, path, env }: CheckTask): CheckResult {
   }
 }
 
-/** The thread gave no result: it could not start, or ended before it had one. Says nothing about the text. */
-export class CheckThreadError extends Error {
-  constructor(reason: string, cause?: unknown) {
-    super(`the thread that checks the configuration ${reason}`, cause === undefined ? undefined : { cause });
-    this.name = 'CheckThreadError';
-  }
-}
-
 /** The part of a worker thread's interface that is used here. */
 export interface CheckThread {
   on(event: 'message', heard: (result: CheckResult) => void): unknown;
@@ -88,7 +80,7 @@ export const startCheckThread: StartThread = (workerData) =>
 
 /**
  * Checks a text as `checkText` does. Resolves when the thread has ended.
- * @throws ConfigError, CheckThreadError, or `signal.reason`
+ * @throws ConfigError, `signal.reason`, or an Error where the thread gave no result, which says nothing about the text
  */
 export async function checkInThread(
   task: CheckTask,
@@ -96,39 +88,34 @@ export async function checkInThread(
   start: StartThread = startCheckThread,
 ): Promise<CheckedInput> {
   signal.throwIfAborted();
-  let thread: CheckThread;
-  try {
-    thread = start({ text: task.text, path: task.path, env: { ...task.env } });
-  } catch (cause) {
-    throw new CheckThreadError(`could not start: ${wordsOf(cause)}`, cause);
-  }
-  const result = await resultOf(thread, signal);
+  const thread = begun(task, start);
+  const seen: { result: CheckResult | null; failure: unknown } = { result: null, failure: null };
+  const { promise: exited, resolve: exit } = Promise.withResolvers<number>();
+  thread.on('message', (result) => (seen.result = result));
+  thread.on('error', (cause) => (seen.failure = cause));
+  thread.on('exit', exit);
+  const stop = (): void => void thread.terminate();
+  signal.addEventListener('abort', stop);
+  const code = await exited;
+  signal.removeEventListener('abort', stop);
+  signal.throwIfAborted();
+  const { result, failure } = seen;
+  if (failure !== null) throw noResult(`failed: ${wordsOf(failure)}`, failure);
+  if (result === null) throw noResult(`ended without a result (exit code ${code})`);
   if (result.kind === 'refused') throw new ConfigError(task.path, result.problems);
   return result.input;
 }
 
-/** Settles when the thread has ended, for whatever reason. */
-function resultOf(thread: CheckThread, signal: AbortSignal): Promise<CheckResult> {
-  return new Promise((resolve, reject) => {
-    let result: CheckResult | null = null;
-    let failure: CheckThreadError | null = null;
-    const stop = (): void => void thread.terminate();
-    thread.on('message', (message) => {
-      result = message;
-    });
-    thread.on('error', (cause) => {
-      failure = new CheckThreadError(`failed: ${wordsOf(cause)}`, cause);
-    });
-    thread.on('exit', (code) => {
-      signal.removeEventListener('abort', stop);
-      if (signal.aborted) reject(signal.reason as Error);
-      else if (failure !== null) reject(failure);
-      else if (result !== null) resolve(result);
-      else reject(new CheckThreadError(`ended without a result (exit code ${code})`));
-    });
-    signal.addEventListener('abort', stop);
-  });
+function begun({ text, path, env }: CheckTask, start: StartThread): CheckThread {
+  try {
+    return start({ text, path, env: { ...env } });
+  } catch (cause) {
+    throw noResult(`could not start: ${wordsOf(cause)}`, cause);
+  }
 }
+
+const noResult = (reason: string, cause?: unknown): Error =>
+  new Error(`the thread that checks the configuration ${reason}`, { cause });
 
 /** The message of what another thread threw, which need not be an `Error` of this thread. */
 const wordsOf = (cause: unknown): string =>

@@ -144,7 +144,7 @@ export const maxReloadLengthHere = 12_000;
 
 /**
  * Reads settings from a text of the file, while calls go on.
- * @throws ConfigError, CheckThreadError, or `signal.reason`
+ * @throws ConfigError, what `checkInThread` throws, or `signal.reason`
  */
 export async function settingsApart(
   text: string,
@@ -158,22 +158,4 @@ export async function settingsApart(
   const settings = await settingsOf(checked, source, slices);
   signal.throwIfAborted();
   return settings;
-}
-
-/** At the start, a text of fewer characters, about a thousand workspaces, is checked in this thread. */
-const maxFirstLengthHere = 300_000;
-
-/**
- * Reads settings and digest of the file at the start. Checking needs about 100 KB of memory per KB of text; a thread of its own frees
- * it when it ends, while this thread would keep it in the process.
- * @throws ConfigError, CheckThreadError
- */
-export async function firstSettings(
-  source: ConfigSource,
-  slices: Slices,
-): Promise<{ settings: Settings; digest: string }> {
-  const text = readText(source.path);
-  if (text.length < maxFirstLengthHere) return readSettings(source);
-  const settings = await settingsApart(text, source, { slices, signal: new AbortController().signal });
-  return { settings, digest: textDigest(text) };
 }

@@ -28,31 +28,39 @@ export interface WatchOptions extends ConfigSource {
 }
 
 export interface SettingsWatch {
-  /** Reads the file now, changed or not (SIGHUP). True when this text, or a newer one, was usable and taken over. */
+  /**
+   * Reads the file now, changed or not (SIGHUP). Resolves when nothing more is on its way; true when the newest text was usable and is in
+   * use.
+   */
   reloadNow(): Promise<boolean>;
   /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
   close(): Promise<void>;
 }
 
 /** Starts watching. */
-export function watchSettings(options: WatchOptions): SettingsWatch {
-  return new WatchedSettings(options);
+export const watchSettings = (options: WatchOptions): SettingsWatch => new WatchedSettings(options);
+
+/** A text that is to be used, and how it is recognized. */
+interface Candidate {
+  readonly text: string;
+  readonly digest: string;
 }
 
 class WatchedSettings implements SettingsWatch {
   readonly #options: WatchOptions;
-  readonly #queue: ReloadQueue;
   readonly #watch: FileWatch;
-  #usedDigest: string | null;
+  readonly #stop = new AbortController();
+  /** The text that is taken into use next; a newer one takes its place. */
+  #next: Candidate | null = null;
+  #running: Promise<boolean> | null = null;
   #seenDigest: string | null = null;
-  /** A text that was refused for what it says; the same text would be refused again. */
-  #refusedDigest: string | null = null;
+  /** Of the newest text that is in use, on its way, or refused for what it says: it would be refused again. `null`: it is to be tried again. */
+  #lastDigest: string | null;
   #lastComplaint = '';
 
   constructor(options: WatchOptions) {
     this.#options = options;
-    this.#usedDigest = options.loadedDigest ?? null;
-    this.#queue = new ReloadQueue((candidate, signal) => this.#use(candidate, signal));
+    this.#lastDigest = options.loadedDigest ?? null;
     this.#watch = new FileWatch({
       ...options,
       onCheck: () => this.#check(),
@@ -64,32 +72,23 @@ class WatchedSettings implements SettingsWatch {
   async reloadNow(): Promise<boolean> {
     this.#lastComplaint = '';
     const candidate = this.#read();
-    return candidate !== null && (await this.#queue.add(candidate));
+    return candidate !== null && (await this.#take(candidate));
   }
 
   async close(): Promise<void> {
     this.#watch.close();
-    await this.#queue.close();
+    this.#stop.abort();
+    await this.#running;
   }
 
   /** Takes over a text that is not in use nor on its way, and has been seen twice: a half-written file may be valid YAML. */
   #check(): void {
     const candidate = this.#read();
-    if (candidate === null) return;
-    const { digest } = candidate;
-    const isStable = digest === this.#seenDigest;
-    this.#seenDigest = digest;
-    const { newest } = this.#queue;
-    if (newest === null && digest === this.#usedDigest) {
-      this.#lastComplaint = '';
-      this.#refusedDigest = null;
-    } else if (digest === newest || (newest === null && digest === this.#refusedDigest)) {
-      return;
-    } else if (isStable) {
-      void this.#queue.add(candidate);
-    } else {
-      this.#watch.checkSoon();
-    }
+    if (candidate === null || candidate.digest === this.#lastDigest) return;
+    const isStable = candidate.digest === this.#seenDigest;
+    this.#seenDigest = candidate.digest;
+    if (isStable) void this.#take(candidate);
+    else this.#watch.checkSoon();
   }
 
   #read(): Candidate | null {
@@ -102,17 +101,36 @@ class WatchedSettings implements SettingsWatch {
     }
   }
 
-  async #use({ text, digest }: Candidate, signal: AbortSignal): Promise<boolean> {
+  /**
+   * One text after the other: an older one never replaces a newer one, and a file that changes all the time is still taken over now and
+   * then. Resolves, when none is left, with whether the last one could be used.
+   */
+  #take(candidate: Candidate): Promise<boolean> {
+    this.#lastDigest = candidate.digest;
+    this.#next = candidate;
+    this.#running ??= this.#takeAll().finally(() => (this.#running = null));
+    return this.#running;
+  }
+
+  async #takeAll(): Promise<boolean> {
+    let isUsed = false;
+    for (let candidate = this.#next; candidate !== null; candidate = this.#next) {
+      this.#next = null;
+      isUsed = await this.#use(candidate);
+    }
+    return isUsed;
+  }
+
+  async #use({ text, digest }: Candidate): Promise<boolean> {
     const { path, env, slices, onSettings, startThread } = this.#options;
+    const { signal } = this.#stop;
     try {
       await onSettings(await settingsApart(text, { path, env }, { slices, signal, startThread }));
-      this.#usedDigest = digest;
-      this.#refusedDigest = null;
       this.#lastComplaint = '';
       return true;
     } catch (error) {
       if (signal.aborted) return false;
-      this.#refusedDigest = isFinal(error) ? digest : null;
+      if (!isFinal(error) && this.#lastDigest === digest) this.#lastDigest = null;
       this.#complain(error);
       return false;
     }
@@ -128,61 +146,3 @@ class WatchedSettings implements SettingsWatch {
 /** Problems of the text itself have a line; another file that is missing may be there at the next check. */
 const isFinal = (error: unknown): boolean =>
   error instanceof ConfigError && error.problems.every(({ line }) => line !== null);
-
-/** A text that is to be used, and how it is recognized. */
-interface Candidate {
-  readonly text: string;
-  readonly digest: string;
-}
-
-interface Waiting extends Candidate {
-  /** All that asked since the last one began: the newest text answers for those before it. */
-  readonly waiting: ((isUsed: boolean) => void)[];
-}
-
-/**
- * Takes one text of the configuration after the other into use: one at a time, of those that come meanwhile only the newest, so that an
- * older text never replaces a newer one, and a file that changes all the time is still taken over now and then.
- */
-class ReloadQueue {
-  readonly #use: (candidate: Candidate, signal: AbortSignal) => Promise<boolean>;
-  readonly #stop = new AbortController();
-  #running: { readonly digest: string; readonly ended: Promise<void> } | null = null;
-  #next: Waiting | null = null;
-
-  /** `use` takes a text into use and says whether it could; it does not reject, and ends soon when `signal` is aborted. */
-  constructor(use: (candidate: Candidate, signal: AbortSignal) => Promise<boolean>) {
-    this.#use = use;
-  }
-
-  /** Digest of the text that will be the last one taken into use, or `null` while none is on its way. */
-  get newest(): string | null {
-    return this.#next?.digest ?? this.#running?.digest ?? null;
-  }
-
-  /** Takes a text into use, now or after the one that is on its way. Resolves with whether it, or a newer one instead, could be used. */
-  add(candidate: Candidate): Promise<boolean> {
-    return new Promise((resolve) => {
-      this.#next = { ...candidate, waiting: [...(this.#next?.waiting ?? []), resolve] };
-      if (this.#running === null) this.#start();
-    });
-  }
-
-  /** Takes no further text into use. Resolves when the one on its way has ended. */
-  async close(): Promise<void> {
-    this.#stop.abort();
-    await this.#running?.ended;
-  }
-
-  #start(): void {
-    const candidate = this.#next;
-    this.#next = null;
-    if (candidate === null) return;
-    const ended = this.#use(candidate, this.#stop.signal).then((isUsed) => {
-      this.#running = null;
-      for (const report of candidate.waiting) report(isUsed);
-      this.#start();
-    });
-    this.#running = { digest: candidate.digest, ended };
-  }
-}
