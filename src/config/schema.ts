@@ -1,7 +1,8 @@
 /**
  * The shape of the configuration file: every key, its default, its description, and the rules between sections; each section that is
  * long has a file of its own. The published JSON Schema is generated from here, so a description is documentation.
- * Invariants: unknown keys are refused everywhere; a rule sees values of the right type only.
+ * Invariants: unknown keys are refused everywhere; a rule sees values of the right type only, and rules between sections a file without
+ * mistakes of form.
  */
 import { createHash } from 'node:crypto';
 import { normalize } from 'node:path';
@@ -102,67 +103,36 @@ export const fileSchema = section({
   workspaces: named(workspace, workspaceFault('__proto__') ?? undefined)
     .meta({ propertyNames: { minLength: 1, maxLength: 128 } })
     .describe('Callers, by id. {} lets nobody call.'),
-}).superRefine((file, context) => checkFile(readable(file, context), context), {
-  when: ({ value }) => typeof value === 'object' && value !== null,
-});
+}).superRefine(checkFile);
 
 /** The file after defaults of single keys; absent keys that depend on others are still absent. */
 export type FileInput = z.output<typeof fileSchema>;
 
-/** What rules can rely on: parts of a file in which nothing has a wrong type. */
-interface Readable {
-  readonly server: ServerInput | null;
-  readonly upstreams: ReadonlyMap<string, UpstreamInput>;
-  /** Also of those that are not readable; `null`: not known. */
-  readonly upstreamNames: readonly string[] | null;
-  readonly workspaces: ReadonlyMap<string, WorkspaceInput>;
-  readonly needsLabelKey: boolean;
-}
-
-/** A mistake in one upstream, workspace or section hides those of no other. */
-function readable(file: FileInput, { issues }: RuleContext): Readable {
-  const wrong = issues.filter((issue) => issue.continue !== true).map(({ path = [] }) => path);
-  const sections = new Set(wrong.map(([section]) => section));
-  const parts = new Set(wrong.map((path) => JSON.stringify(path.slice(0, 2))));
-  const isRead = (...path: string[]): boolean => !parts.has(JSON.stringify(path));
-  // Where a section has a name that cannot be kept, nothing of it is read (`named`).
-  const hasNames = (section: string): boolean => isRead(section) && isRead(section, '__proto__');
-  const entries = <T>(section: string, values: Readonly<Record<string, T>>): Map<string, T> =>
-    new Map(hasNames(section) ? Object.entries(values).filter(([name]) => isRead(section, name)) : []);
-  return {
-    server: sections.has('server') ? null : file.server,
-    upstreams: entries('upstreams', file.upstreams),
-    upstreamNames: hasNames('upstreams') ? Object.keys(file.upstreams) : null,
-    workspaces: entries('workspaces', file.workspaces),
-    needsLabelKey: file.redis !== undefined && !sections.has('privacy') && file.privacy.labelKey === null,
-  };
-}
-
-/** Rules between sections: names that must exist, values that must differ, secrets that must be there. */
-function checkFile(file: Readable, context: RuleContext): void {
-  const { server, upstreams, upstreamNames, workspaces } = file;
-  if (upstreamNames?.length === 0)
+/** Rules between sections: names that must exist, values that must differ, secrets that must be there. They see files of the right form. */
+function checkFile(file: FileInput, context: RuleContext): void {
+  const { server, redis, privacy, upstreams, workspaces } = file;
+  const names = Object.keys(upstreams);
+  if (names.length === 0)
     refuse(context, { reason: 'is empty', fix: 'describe at least one upstream' }, ['upstreams']);
-  for (const name of upstreamNames ?? []) {
-    if (upstreamNamePattern.test(name)) continue;
+  for (const [name, upstream] of Object.entries(upstreams)) {
+    const at = { context, path: ['upstreams', name] };
     const fix = 'use up to 63 lower-case letters, digits, - and _, a letter or digit first';
-    refuse(context, { reason: 'is not a usable upstream name', fix }, ['upstreams', name]);
+    if (!upstreamNamePattern.test(name))
+      refuse(context, { reason: 'is not a usable upstream name', fix }, at.path);
+    checkBesideServer(upstream, server, at);
   }
-  if (server !== null)
-    for (const [name, upstream] of upstreams)
-      checkBesideServer(upstream, server, { context, path: ['upstreams', name] });
-  for (const [id, workspace] of workspaces) {
+  for (const [id, workspace] of Object.entries(workspaces)) {
     const at = { context, path: ['workspaces', id] };
     const fault = workspaceFault(id);
     if (fault !== null) refuse(context, fault, at.path);
-    if (upstreamNames !== null) checkUpstreamNames(workspace, upstreamNames, at);
+    checkUpstreamNames(workspace, names, at);
   }
   const credentials = [...credentialsOf(file)];
   checkTokenUrls(credentials, file, context);
   checkWildcards(credentials, file, context);
   checkRefreshTokenFiles(credentials, context);
   checkKeys(credentials, file, context);
-  if (!file.needsLabelKey) return;
+  if (redis === undefined || privacy.labelKey !== null) return;
   const fix = 'set it to a secret that all replicas share, for instance "${SLUICE_LABEL_KEY}"';
   refuse(context, { reason: 'is missing, and redis needs it', fix }, ['privacy', 'labelKey']);
 }
@@ -175,11 +145,11 @@ interface Located {
 }
 
 /** Every credential of the file. */
-function* credentialsOf({ upstreams, workspaces }: Readable): Generator<Located> {
-  for (const [name, { credential }] of upstreams)
+function* credentialsOf({ upstreams, workspaces }: FileInput): Generator<Located> {
+  for (const [name, { credential }] of Object.entries(upstreams))
     if (credential !== undefined)
       yield { path: ['upstreams', name, 'credential'], credential, upstream: name };
-  for (const [id, { credentials = {} }] of workspaces)
+  for (const [id, { credentials = {} }] of Object.entries(workspaces))
     for (const [name, credential] of Object.entries(credentials))
       yield { path: ['workspaces', id, 'credentials', name], credential, upstream: name };
 }
@@ -187,11 +157,12 @@ function* credentialsOf({ upstreams, workspaces }: Readable): Generator<Located>
 /** A token endpoint is asked from where its upstream may be. */
 function checkTokenUrls(
   credentials: readonly Located[],
-  { upstreams }: Readable,
+  { upstreams }: FileInput,
   context: RuleContext,
 ): void {
+  const byName = new Map(Object.entries(upstreams));
   for (const { path, credential, upstream } of credentials) {
-    const owner = upstreams.get(upstream);
+    const owner = byName.get(upstream);
     const fault = owner === undefined ? null : tokenUrlFault(credential, owner.allowPrivateAddresses);
     if (fault !== null) refuse(context, fault, [...path, 'oauth', 'tokenUrl']);
   }
@@ -200,11 +171,11 @@ function checkTokenUrls(
 /** Refuses a credential for a wildcard under which anybody can have a host: any caller could have it sent to a host of its own. */
 function checkWildcards(
   credentials: readonly Located[],
-  { upstreams }: Readable,
+  { upstreams }: FileInput,
   context: RuleContext,
 ): void {
   const injected = new Set(credentials.map(({ upstream }) => upstream));
-  for (const [name, { origins }] of upstreams)
+  for (const [name, { origins }] of Object.entries(upstreams))
     origins.forEach((pattern, index) => {
       const fault = injected.has(name) ? wildcardFault(pattern) : null;
       if (fault !== null) refuse(context, fault, ['upstreams', name, 'origins', index]);
@@ -239,9 +210,9 @@ function checkRefreshTokenFiles(credentials: readonly Located[], context: RuleCo
 }
 
 /** A key names exactly one workspace, once; and a client's API key is never sent upstream, so it cannot be a credential either. */
-function checkKeys(credentials: readonly Located[], { workspaces }: Readable, context: RuleContext): void {
+function checkKeys(credentials: readonly Located[], { workspaces }: FileInput, context: RuleContext): void {
   const seen = new Set<string>();
-  for (const [id, workspace] of workspaces)
+  for (const [id, workspace] of Object.entries(workspaces))
     for (const { hash, path } of keyHashes(workspace)) {
       if (seen.has(hash) && /^sha256:[0-9a-f]{64}$/.test(hash)) {
         const fix = 'give each workspace its own key: a key must name exactly one workspace, once';

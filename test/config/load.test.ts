@@ -196,7 +196,7 @@ describe('the messages about a configuration file', () => {
   test('name every problem of the file at once', () => {
     const text = base
       .replace('{ origins', '{ limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", origins')
-      .replace('keys:', 'weight: -1, upstreams: [nowhere], keys:');
+      .replace('keys:', 'weight: -1, keys:');
     expect(
       problemsOf(`${text}server: { port: x }\n`)
         .map(({ path }) => path)
@@ -206,9 +206,21 @@ describe('the messages about a configuration file', () => {
       'upstreams.api.credential',
       'upstreams.api.limits.requestsPerMinute',
       'upstreams.api.limits.typo',
-      'workspaces.acme.upstreams[0]',
       'workspaces.acme.weight',
     ]);
+  });
+
+  test('name every contradiction between sections at once, in a file without mistakes of form', () => {
+    const text = base.replace('keys:', 'upstreams: [nowhere], keys:');
+    const paths = (more: string) =>
+      problemsOf(text + more)
+        .map(({ path }) => path)
+        .toSorted();
+    expect(paths('redis: { url: "redis://r" }\n')).toEqual([
+      'privacy.labelKey',
+      'workspaces.acme.upstreams[0]',
+    ]);
+    expect(paths('server: { port: x }\n')).toEqual(['server.port']);
   });
 
   test('read as file, line, key, reason and fix', () => {
@@ -277,7 +289,8 @@ describe('the messages about a configuration file', () => {
   });
 
   test('report an empty section once', () => {
-    expect(problemsOf('upstreams: {}\nworkspaces:\n')).toHaveLength(2);
+    expect(problemsOf('upstreams: {}\nworkspaces: {}\n')).toHaveLength(1);
+    expect(problemsOf('upstreams: {}\nworkspaces:\n')).toHaveLength(1);
   });
 
   test('point at invalid YAML', () => {
