@@ -15,6 +15,7 @@ import type { AddressInfo, LookupFunction } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';
+import { LRUCache } from 'lru-cache';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import { addressCheck, isLoopbackAddress, isSameAddress, isUnspecified } from '../target/address.policy.ts';
@@ -209,16 +210,18 @@ export class IdleClosings {
   }
 }
 
-/** A connection of a pool that has been unused once. Times are monotonic milliseconds. */
+/** A connection that was put back into its pool. Times are monotonic milliseconds. */
 interface Kept {
-  readonly closings: IdleClosings;
-  keptAt: number;
-  unusedUntil: number;
-  /** How long it was unused before its present request; `null` = it is unused. */
-  wasUnusedMs: number | null;
-  /** Bytes read when its present request began. */
-  bytesBefore: number;
+  readonly at: number;
+  readonly unusedUntil: number;
+  /** When its present request took it; `null` = it is unused. */
+  usedAt: number | null;
+  /** Bytes that had been read by then. */
+  readonly bytes: number;
 }
+
+/** Addresses of which it is known when they close unused connections. */
+const maxAddresses = 1_000;
 
 /**
  * Takes connections that have been unused for too long out of a pool before a request can get one.
@@ -230,41 +233,43 @@ interface Kept {
 function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic'>): void {
   const pool = agent as unknown as PoolMethods;
   const all = new WeakMap<Socket, Kept>();
-  /** By address and port. */
-  const closingsOf = new Map<string, IdleClosings>();
+  const byAddress = new LRUCache<string, IdleClosings>({
+    max: maxAddresses,
+    memoMethod: () => new IdleClosings(),
+  });
   /** No connection is overdue before this time. */
   let nextCheckAt = 0;
-  const learnedBy = (socket: Socket): Kept => {
-    const key = `${socket.remoteAddress} ${socket.remotePort}`;
-    const closings = closingsOf.get(key) ?? new IdleClosings();
-    if (closingsOf.size >= maxAddresses) closingsOf.clear();
-    closingsOf.set(key, closings);
-    const kept = { closings, keptAt: 0, unusedUntil: 0, wasUnusedMs: null, bytesBefore: 0 };
-    all.set(socket, kept);
-    const onClosed = (): void => noteClosing(socket, kept, clock.monotonic());
-    socket.once('error', onClosed).once('close', onClosed);
-    return kept;
+  const closingsOf = ({ remoteAddress, remotePort }: Socket): IdleClosings =>
+    byAddress.memo(`${remoteAddress} ${remotePort}`);
+  /** The other side closed a connection while it was unused, or before it answered a request that was written into it. */
+  const learnFrom = (socket: Socket, closings: IdleClosings): void => {
+    const kept = all.get(socket);
+    all.delete(socket);
+    if (kept === undefined || socket.bytesRead !== kept.bytes) return;
+    const { at, usedAt, unusedUntil } = kept;
+    const now = clock.monotonic();
+    // What is overdue, and what was given up without an error, was closed by this process.
+    const isTheirs = usedAt === null ? now < unusedUntil : socket.errored !== null;
+    if (isTheirs) closings.note((usedAt ?? now) - at, now);
   };
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
-    const isKept = keep(socket);
-    if (!isKept) return false;
-    const kept = all.get(socket) ?? learnedBy(socket);
-    const now = clock.monotonic();
-    const usableMs = Math.min((socket.timeout ?? 0) - overdueMarginMs, kept.closings.usableMs(now));
-    kept.keptAt = now;
-    kept.unusedUntil = now + usableMs;
-    kept.wasUnusedMs = null;
-    nextCheckAt = Math.min(nextCheckAt, kept.unusedUntil);
+    if (!keep(socket)) return false;
+    const closings = closingsOf(socket);
+    if (!all.has(socket)) {
+      const onClosed = (): void => learnFrom(socket, closings);
+      socket.once('error', onClosed).once('close', onClosed);
+    }
+    const at = clock.monotonic();
+    const usableMs = Math.min((socket.timeout ?? 0) - overdueMarginMs, closings.usableMs(at));
+    all.set(socket, { at, unusedUntil: at + usableMs, usedAt: null, bytes: socket.bytesRead });
+    nextCheckAt = Math.min(nextCheckAt, at + usableMs);
     return true;
   };
   const reuse = pool.reuseSocket.bind(pool);
   pool.reuseSocket = (socket, request) => {
     const kept = all.get(socket);
-    if (kept !== undefined) {
-      kept.wasUnusedMs = clock.monotonic() - kept.keptAt;
-      kept.bytesBefore = socket.bytesRead;
-    }
+    if (kept !== undefined) kept.usedAt = clock.monotonic();
     reuse(socket, request);
   };
   const add = pool.addRequest.bind(pool);
@@ -272,32 +277,16 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
     const now = clock.monotonic();
     if (now >= nextCheckAt) {
       nextCheckAt = now + idleConnectionMs;
-      for (const free of Object.values(pool.freeSockets)) {
+      for (const free of Object.values(pool.freeSockets))
         for (const socket of free.splice(0)) {
           const until = all.get(socket)?.unusedUntil ?? 0;
           if (until <= now) socket.destroy();
-          else free.push(socket);
-          if (until > now) nextCheckAt = Math.min(nextCheckAt, until);
+          else {
+            free.push(socket);
+            nextCheckAt = Math.min(nextCheckAt, until);
+          }
         }
-      }
     }
     add(request, options);
   };
-}
-
-/** Addresses of which it is known when they close unused connections. */
-const maxAddresses = 1_000;
-
-/**
- * The other side closed a connection: while it was unused, or before it answered a request that was written into it. Not known of one that
- * this process closes: it is overdue then, or its request was given up.
- */
-function noteClosing(
-  socket: Socket,
-  { closings, keptAt, unusedUntil, wasUnusedMs, bytesBefore }: Kept,
-  now: number,
-): void {
-  if (wasUnusedMs === null && now < unusedUntil) closings.note(now - keptAt, now);
-  else if (wasUnusedMs !== null && socket.errored !== null && socket.bytesRead === bytesBefore)
-    closings.note(wasUnusedMs, now);
 }

@@ -8,7 +8,6 @@
 import type { ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
-import { LRUCache } from 'lru-cache';
 import type { Pool } from './agents.ts';
 import type { OutgoingFields } from './request-fields.policy.ts';
 
@@ -103,19 +102,14 @@ const proxyOptions: Options<Asked> = {
   },
 };
 
-/** How many origins are kept parsed. There are many under a wildcard; parsing one again costs a microsecond. */
-const origins = new LRUCache<string, ReturnType<typeof parseOrigin>>({ max: 1_000 });
-
-/** The parts of an origin that the proxy and Node's pools need. */
-export function parsedOrigin(origin: string): ReturnType<typeof parseOrigin> {
-  let parsed = origins.get(origin);
-  if (parsed === undefined) origins.set(origin, (parsed = parseOrigin(origin)));
-  return parsed;
-}
-
-function parseOrigin(origin: string) {
-  const url = new URL(origin);
-  const host = url.hostname.replace(/^\[|\]$/g, '');
-  const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port;
-  return Object.freeze({ protocol: url.protocol, host, hostname: host, port });
+/** The parts of an origin that the proxy and Node's pools need: an IPv6 address without brackets, and always a port. */
+export function parsedOrigin(origin: string) {
+  const { protocol, hostname, port } = new URL(origin);
+  const host = hostname.replace(/^\[|\]$/g, '');
+  return {
+    protocol,
+    host,
+    hostname: host,
+    port: port === '' ? (protocol === 'https:' ? '443' : '80') : port,
+  };
 }

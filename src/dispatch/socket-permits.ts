@@ -9,8 +9,6 @@
 
 /** This share of all permits is kept for workspaces that hold none. Rounded down, so that fewer than 16 permits keep nothing. */
 const keptFree = 1 / 16;
-/** Above this number of origins (of a wildcard) or workspaces, those without a call are forgotten. */
-const pruneAbove = 1_000;
 
 /** The workspace that a call belongs to. One of weight 2 may have twice as many permits as one of weight 1 before it comes after it. */
 export interface Share {
@@ -24,143 +22,85 @@ export interface SocketPermit {
   end(): void;
 }
 
+/** One workspace at one origin. */
+interface Line {
+  weight: number;
+  taken: number;
+  /** Number, among all permits taken at the origin, of the workspace's latest one. */
+  last: number;
+  /** What calls that wait do with their permits, in the order of their coming. */
+  readonly waiting: Set<() => void>;
+}
+
+/** Workspaces that hold a permit or wait for one. */
+interface Origin {
+  readonly lines: Map<string, Line>;
+  taken: number;
+  served: number;
+}
+
 /** The permits of one pool, by origin: `maxSockets` at each. */
 export class SocketPermits {
   readonly #max: number;
-  readonly #origins = new Map<string, OriginPermits>();
+  readonly #origins = new Map<string, Origin>();
 
   constructor(maxSockets: number) {
     this.#max = maxSockets;
   }
 
   /** Calls `start` once, at once or when its turn has come; never after the permit's end. */
-  enter(origin: string, share: Share, start: () => void): SocketPermit {
-    let permits = this.#origins.get(origin);
-    if (permits === undefined) {
-      forgetUnused(this.#origins);
-      permits = new OriginPermits(this.#max);
-      this.#origins.set(origin, permits);
-    }
-    return permits.enter(share, start);
-  }
-}
-
-function forgetUnused(entries: Map<string, { readonly isUnused: boolean }>): void {
-  if (entries.size < pruneAbove) return;
-  for (const [name, { isUnused }] of entries) if (isUnused) entries.delete(name);
-}
-
-/** One workspace at one origin. */
-class Line {
-  weight = 1;
-  taken = 0;
-  /** Number, among all permits taken at the origin, of the workspace's latest one. */
-  last = 0;
-  /** Calls that wait, in the order of their coming. */
-  readonly waiting = new Set<Permit>();
-
-  get isUnused(): boolean {
-    return this.taken === 0 && this.waiting.size === 0;
-  }
-
-  isBefore(other: Line): boolean {
-    const more = this.taken * other.weight - other.taken * this.weight;
-    return more < 0 || (more === 0 && this.last < other.last);
-  }
-}
-
-class OriginPermits {
-  readonly #max: number;
-  readonly #lines = new Map<string, Line>();
-  #taken = 0;
-  #waiting = 0;
-  #served = 0;
-
-  constructor(max: number) {
-    this.#max = max;
-  }
-
-  get isUnused(): boolean {
-    return this.#taken === 0 && this.#waiting === 0;
-  }
-
-  enter({ id, weight }: Share, start: () => void): SocketPermit {
-    let line = this.#lines.get(id);
-    if (line === undefined) {
-      forgetUnused(this.#lines);
-      this.#lines.set(id, (line = new Line()));
-    }
+  enter(name: string, { id, weight }: Share, start: () => void): SocketPermit {
+    const origin = this.#origins.get(name) ?? { lines: new Map<string, Line>(), taken: 0, served: 0 };
+    const line = origin.lines.get(id) ?? { weight, taken: 0, last: 0, waiting: new Set() };
+    this.#origins.set(name, origin);
+    origin.lines.set(id, line);
     line.weight = weight;
-    const permit = new Permit(this, line, start);
+    let state: 'waiting' | 'taken' | 'over' = 'waiting';
+    const take = (): void => {
+      state = 'taken';
+      line.waiting.delete(take);
+      line.taken += 1;
+      origin.taken += 1;
+      line.last = origin.served += 1;
+      start();
+    };
     // A workspace with waiting calls cannot take a permit now, or those calls would have it: the new call queues behind them.
-    if (line.waiting.size === 0 && this.#mayTake(line)) this.#take(permit);
-    else {
-      line.waiting.add(permit);
-      this.#waiting += 1;
+    if (line.waiting.size === 0 && this.#mayTake(origin, line)) take();
+    else line.waiting.add(take);
+    return {
+      end: () => {
+        if (state === 'over') return;
+        if (state === 'taken') {
+          line.taken -= 1;
+          origin.taken -= 1;
+        }
+        state = 'over';
+        line.waiting.delete(take);
+        this.#serve(origin);
+        if (line.taken + line.waiting.size === 0) origin.lines.delete(id);
+        if (origin.lines.size === 0) this.#origins.delete(name);
+      },
+    };
+  }
+
+  /** Gives out the permits that are free. */
+  #serve(origin: Origin): void {
+    for (;;) {
+      const lines = [...origin.lines.values()].filter(
+        (line) => line.waiting.size > 0 && this.#mayTake(origin, line),
+      );
+      if (lines.length === 0) return;
+      const [next] = lines.reduce((best, line) => (isBefore(line, best) ? line : best)).waiting;
+      next?.();
     }
-    return permit;
   }
 
-  /** A call that had a permit is over. */
-  release(line: Line): void {
-    line.taken -= 1;
-    this.#taken -= 1;
-    while (this.#waiting > 0) {
-      const [next] = this.#nextLine()?.waiting ?? [];
-      if (next === undefined) return;
-      this.leave(next);
-      this.#take(next);
-    }
-  }
-
-  /** A call waits no longer. */
-  leave(permit: Permit): void {
-    if (permit.line.waiting.delete(permit)) this.#waiting -= 1;
-  }
-
-  #take(permit: Permit): void {
-    permit.line.taken += 1;
-    this.#taken += 1;
-    permit.line.last = this.#served += 1;
-    permit.begin();
-  }
-
-  /** The line that gets the next permit, if there is one for it. */
-  #nextLine(): Line | null {
-    let best: Line | null = null;
-    for (const line of this.#lines.values()) {
-      if (line.waiting.size === 0 || !this.#mayTake(line)) continue;
-      if (best === null || line.isBefore(best)) best = line;
-    }
-    return best;
-  }
-
-  #mayTake({ taken }: Line): boolean {
-    return this.#taken < this.#max - (taken === 0 ? 0 : Math.floor(this.#max * keptFree));
+  #mayTake({ taken }: Origin, line: Line): boolean {
+    return taken < this.#max - (line.taken === 0 ? 0 : Math.floor(this.#max * keptFree));
   }
 }
 
-class Permit implements SocketPermit {
-  readonly line: Line;
-  readonly #of: OriginPermits;
-  readonly #start: () => void;
-  #state: 'waiting' | 'taken' | 'over' = 'waiting';
-
-  constructor(of: OriginPermits, line: Line, start: () => void) {
-    this.#of = of;
-    this.line = line;
-    this.#start = start;
-  }
-
-  begin(): void {
-    this.#state = 'taken';
-    this.#start();
-  }
-
-  end(): void {
-    const state = this.#state;
-    this.#state = 'over';
-    if (state === 'waiting') this.#of.leave(this);
-    else if (state === 'taken') this.#of.release(this.line);
-  }
+function isBefore(one: Line, other: Line): boolean {
+  const more = one.taken * other.weight - other.taken * one.weight;
+  return more < 0 || (more === 0 && one.last < other.last);
 }
