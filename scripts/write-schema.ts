@@ -1,7 +1,7 @@
 /** Writes schema/sluice.schema.json from the configuration schema: `node scripts/write-schema.ts`. */
 import { writeFileSync } from 'node:fs';
 import { format, resolveConfig } from 'prettier';
-import { configJsonSchema } from '../src/config/json-schema.ts';
+import { configJsonSchema } from './json-schema.ts';
 
 const file = new URL('../schema/sluice.schema.json', import.meta.url);
 const style = await resolveConfig(file);

@@ -3,7 +3,7 @@
  * newest draft that every supported helm knows). Strict inside nested objects, so that a misspelt key is refused;
  * open at the root, so that umbrella charts can pass `global` and their own keys.
  */
-import { configJsonSchema } from '../../src/config/json-schema.ts';
+import { configJsonSchema } from '../json-schema.ts';
 import { formatted } from './generated.mjs';
 
 const string = { type: 'string' };

@@ -16,17 +16,7 @@ const maxKeyBytes = 256;
 /** RFC 6750 §2.1 `b64token`. */
 const keyForm = /^[A-Za-z0-9._~+/-]+=*$/;
 
-/** Lower-case names of the fields in which Sluice injects upstream credentials: an SDK may put its API key there. */
-export function injectedFields({
-  upstreams,
-  workspaces,
-}: Pick<Settings, 'upstreams' | 'workspaces'>): ReadonlySet<string> {
-  const fields = injectedForAll(upstreams);
-  for (const workspace of workspaces.values()) addInjected(fields, workspace);
-  return fields;
-}
-
-/** Names of the fields in which the upstreams' own credentials are sent. */
+/** Lower-case names of the fields in which the upstreams' own credentials are sent: an SDK may put its API key there. */
 export function injectedForAll(upstreams: Settings['upstreams']): Set<string> {
   const fields = new Set<string>();
   for (const { credential } of upstreams.values()) if (credential !== null) fields.add(credential.field);
@@ -39,7 +29,8 @@ export function addInjected(fields: Set<string>, { credentials }: WorkspaceSetti
 }
 
 /**
- * Finds the caller. `rawFields` alternates names and values as received, `injected` is {@link injectedFields}.
+ * Finds the caller. `rawFields` alternates names and values as received, `injected`: the names of all fields in which credentials are
+ * sent to upstreams, lower case.
  * The key is taken from `Sluice-Key`, else from an injected field whose value starts with `slc_`, else from
  * `Authorization`, where that is injected also without a scheme or in `Basic`. `rawUrl` is the request target as received.
  * @throws Refusal `unauthenticated` without a valid key, `request_invalid` for repeated fields, two different keys, or a

@@ -5,7 +5,7 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../clock.ts';
-import type { Settings, WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
+import type { WorkspaceKey, WorkspaceSettings } from '../config/settings.ts';
 
 /** A valid key: whose it is. All calls with one key share it. */
 export interface KeyMatch {
@@ -70,11 +70,4 @@ export class Keyring {
     };
     return { workspace, key, stillValid };
   }
-}
-
-/** The keys of all workspaces. */
-export function keyIndexOf({ workspaces }: Pick<Settings, 'workspaces'>): KeyIndex {
-  const index = new KeyIndex();
-  for (const workspace of workspaces.values()) index.add(workspace);
-  return index;
 }

@@ -37,23 +37,15 @@ export function addControlRoutes(
   actions: ControlActions,
   onCommand: (command: GivenCommand) => void,
 ): void {
-  const resultOf = async (
-    verb: GivenCommand['verb'],
-    name: string,
-    { seconds, known }: { readonly seconds: number | null; readonly known: readonly string[] },
-  ): Promise<GivenCommand['result']> => {
-    if (verb === 'pause' && seconds === null) return 'invalid';
-    if (!known.includes(name)) return 'unknown';
-    return actions[verb](name, (seconds ?? 0) * 1_000);
-  };
   for (const verb of ['open', 'resume', 'pause'] as const) {
     app.post(`/upstreams/:name/${verb}`, async (request: Request, response: Response) => {
       const name = String(request.params['name']);
       const known = actions.upstreams();
       const seconds = verb === 'pause' ? secondsOf(request.url) : null;
-      const result = await resultOf(verb, name, { seconds, known });
-      const isKnown = result !== 'unknown' && result !== 'invalid';
-      onCommand({ verb, upstream: isKnown ? name : null, seconds, result });
+      const fault =
+        verb === 'pause' && seconds === null ? 'invalid' : known.includes(name) ? null : 'unknown';
+      const result = fault ?? (await actions[verb](name, (seconds ?? 0) * 1_000));
+      onCommand({ verb, upstream: fault === null ? name : null, seconds, result });
       respond(response, result, nearest(name, known));
     });
     app.all(`/upstreams/:name/${verb}`, (_request: Request, response: Response) => {
@@ -69,33 +61,29 @@ function secondsOf(url: string): number | null {
   return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
 }
 
+const problems = {
+  invalid: {
+    status: 400,
+    code: 'request_invalid',
+    detail: 'Give `?seconds=`, more than 0 and at most 86400.',
+  },
+  unavailable: {
+    status: 503,
+    code: 'limiter_unavailable',
+    detail: 'Redis is away, so the other replicas cannot be told. Try again.',
+  },
+  unknown: {
+    status: 404,
+    code: 'not_found',
+    detail: 'No upstream of the configuration has this name',
+  },
+} as const;
+
 /** @param meant the name that was probably meant where there is no such upstream; `null` = none is near */
 function respond(response: Response, result: GivenCommand['result'], meant: string | null): void {
-  switch (result) {
-    case 'done':
-    case 'not_paused':
-      response.json({ result });
-      return;
-    case 'invalid':
-      adminProblem(response, {
-        status: 400,
-        code: 'request_invalid',
-        detail: 'Give `?seconds=`, more than 0 and at most 86400.',
-      });
-      return;
-    case 'unavailable':
-      response.set('Retry-After', '1');
-      adminProblem(response, {
-        status: 503,
-        code: 'limiter_unavailable',
-        detail: 'Redis is away, so the other replicas cannot be told. Try again.',
-      });
-      return;
-    case 'unknown':
-      adminProblem(response, {
-        status: 404,
-        code: 'not_found',
-        detail: `No upstream of the configuration has this name${meant === null ? '.' : `: did you mean ${meant}?`}`,
-      });
-  }
+  if (result === 'done' || result === 'not_paused') return void response.json({ result });
+  if (result === 'unavailable') response.set('Retry-After', '1');
+  const problem = problems[result];
+  const rest = meant === null ? '.' : `: did you mean ${meant}?`;
+  adminProblem(response, result === 'unknown' ? { ...problem, detail: problem.detail + rest } : problem);
 }

@@ -1,9 +1,10 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
-import { authenticate, injectedFields, unauthenticated } from '../../src/auth/authenticate.ts';
+import { authenticate, unauthenticated } from '../../src/auth/authenticate.ts';
 import type { Caller } from '../../src/call.ts';
-import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
+import { Keyring } from '../../src/auth/keyring.ts';
+import { injectedFields, keyIndexOf } from '../support/keys.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { Refusal } from '../../src/errors.ts';

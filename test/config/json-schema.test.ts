@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { parse } from 'yaml';
-import { configJsonSchema } from '../../src/config/json-schema.ts';
+import { configJsonSchema } from '../../scripts/json-schema.ts';
 
 const published: unknown = JSON.parse(
   readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8'),

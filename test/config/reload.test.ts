@@ -5,7 +5,7 @@ import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { keyIndexOf, Keyring } from '../../src/auth/keyring.ts';
+import { Keyring } from '../../src/auth/keyring.ts';
 import type { Clock } from '../../src/clock.ts';
 import { systemClock } from '../../src/clock.ts';
 import {
@@ -19,6 +19,7 @@ import { watchSettings, type SettingsWatch } from '../../src/config/reload.ts';
 import { pollMs, settleMs, type WatchFolder } from '../../src/file-watch.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
+import { keyIndexOf } from '../support/keys.ts';
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
 const textWith = (...keys: string[]): string => `upstreams:

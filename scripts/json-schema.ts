@@ -1,9 +1,9 @@
 /**
- * The published JSON Schema of the configuration file, generated from `schema.ts`. Draft 7, because helm before 3.18
+ * The published JSON Schema of the configuration file, generated from `src/config/schema.ts`. Draft 7, because helm before 3.18
  * knows nothing newer. Describes the file as written, so numbers may also be `${ENV}` references.
  */
 import { z } from 'zod';
-import { fileSchema } from './schema.ts';
+import { fileSchema } from '../src/config/schema.ts';
 
 const reference = { type: 'string', pattern: '^\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}$' };
 
