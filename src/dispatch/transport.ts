@@ -83,6 +83,9 @@ const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1_000;
 
+/** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
+const looksPerIdle = 4;
+
 /** A longer body is written in parts of this many bytes, so that a response that comes meanwhile is read before the next one. */
 const partBytes = 131_072;
 
@@ -97,7 +100,9 @@ class Exchange implements Proxied {
   readonly #reject: (error: TransportError) => void;
   readonly #shared: Shared;
   readonly #number: number;
-  readonly #limits: Limits;
+  readonly #totalEndsAt: number;
+  #stageEndsAt = 0;
+  #cancelTimer: CancelTimer = () => {};
   #phase: ExchangePhase | 'over' = 'connect';
   #permit: SocketPermit | null = null;
   /** `null`: it has no socket yet. */
@@ -117,7 +122,8 @@ class Exchange implements Proxied {
     this.attempt = attempt;
     this.#shared = shared;
     this.#number = number;
-    this.#limits = new Limits(this, shared.clock);
+    this.#totalEndsAt = shared.clock.monotonic() + attempt.timeouts.totalMs;
+    this.#limit('connectMs');
     shared.live.set(number, this);
     if (attempt.signal.aborted) this.abort();
     else attempt.signal.addEventListener('abort', this);
@@ -203,7 +209,7 @@ class Exchange implements Proxied {
     const { attempt } = this;
     if (this.#phase !== 'connect') return;
     this.#phase = 'sent';
-    this.#limits.begin('headMs');
+    this.#limit('headMs');
     attempt.onSent?.();
     try {
       if (attempt.body === null || attempt.body.length === 0) this.#request?.end();
@@ -252,7 +258,7 @@ class Exchange implements Proxied {
     };
     response.on('end', over).on('close', over);
     this.#bytesSeen = this.#socket?.bytesRead ?? 0;
-    this.#limits.begin('idleMs');
+    this.#limit('idleMs');
     const bodyless = this.attempt.method === 'HEAD' || status === 204 || status === 304;
     if (bodyless) response.resume();
     this.#resolve({
@@ -268,15 +274,33 @@ class Exchange implements Proxied {
     this.#fail(faultOf(error, this.#phase), codeOf(error));
   }
 
-  onLimit(): void {
-    this.#fail('timeout', null);
+  /** The limit of the next stage counts from now: of connecting, of the response's head, of silence within the body. */
+  #limit(stage: 'connectMs' | 'headMs' | 'idleMs'): void {
+    this.#stageEndsAt = this.#shared.clock.monotonic() + this.attempt.timeouts[stage];
+    this.#setTimer();
+  }
+
+  #setTimer(): void {
+    const { clock } = this.#shared;
+    const now = clock.monotonic();
+    const lookAt = this.#phase === 'body' ? now + this.attempt.timeouts.idleMs / looksPerIdle : Infinity;
+    const ms = Math.max(1, Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt) - now);
+    this.#cancelTimer();
+    this.#cancelTimer = clock.after(ms, () => this.#onTimer());
+  }
+
+  #onTimer(): void {
+    const now = this.#shared.clock.monotonic();
+    if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = now + this.attempt.timeouts.idleMs;
+    if (now >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout', null);
+    else this.#setTimer();
   }
 
   /**
    * True when the body has moved since this was asked before. Bytes are counted on the socket: a `data` listener on the body would take
    * its flow control away. Bytes that lie unread are the reader's slowness, not the upstream's silence.
    */
-  hasMoved(): boolean {
+  #hasMoved(): boolean {
     const bytes = this.#socket?.bytesRead ?? 0;
     const moved = bytes !== this.#bytesSeen || (this.#body?.readableLength ?? 0) > 0;
     this.#bytesSeen = bytes;
@@ -306,7 +330,7 @@ class Exchange implements Proxied {
   #over(): void {
     if (this.#phase === 'over') return;
     this.#phase = 'over';
-    this.#limits.stop();
+    this.#cancelTimer();
     this.attempt.signal.removeEventListener('abort', this);
     this.#permit?.end();
     this.#shared.live.delete(this.#number);
@@ -319,68 +343,5 @@ function dropIdle({ agent, origin }: TransportAttempt): void {
   for (const [key, sockets] of Object.entries(agent.freeSockets)) {
     if (!key.startsWith(`${hostname}:${port}:`)) continue;
     for (const socket of sockets ?? []) socket.destroy();
-  }
-}
-
-/** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
-const checksPerIdle = 4;
-
-/**
- * The limits of one exchange in time: connecting, the response's head, silence within the body, and all of it. One timer serves them,
- * and is only touched when it must fire earlier, because most exchanges end before any of their limits.
- */
-class Limits {
-  readonly #exchange: Exchange;
-  readonly #clock: Clock;
-  readonly #totalEndsAt: number;
-  #stageEndsAt = 0;
-  #isInBody = false;
-  /** When the timer fires; `null` = there is none. Monotonic milliseconds, as all times here. */
-  #ringsAt: number | null = null;
-  #cancel: CancelTimer | null = null;
-
-  /** The connect limit counts from now. */
-  constructor(exchange: Exchange, clock: Clock) {
-    this.#exchange = exchange;
-    this.#clock = clock;
-    this.#totalEndsAt = clock.monotonic() + exchange.attempt.timeouts.totalMs;
-    this.begin('connectMs');
-  }
-
-  /** The limit of the next stage counts from now. */
-  begin(stage: 'connectMs' | 'headMs' | 'idleMs'): void {
-    const now = this.#clock.monotonic();
-    this.#isInBody = stage === 'idleMs';
-    this.#stageEndsAt = now + this.#exchange.attempt.timeouts[stage];
-    this.#setTimer(now);
-  }
-
-  /** Nothing is limited any more. */
-  stop(): void {
-    this.#cancel?.();
-    this.#cancel = null;
-  }
-
-  get #endsAt(): number {
-    return Math.min(this.#stageEndsAt, this.#totalEndsAt);
-  }
-
-  #setTimer(now: number): void {
-    const { idleMs } = this.#exchange.attempt.timeouts;
-    const checkAt = now + Math.max(1, idleMs / checksPerIdle);
-    const at = this.#isInBody ? Math.min(this.#endsAt, checkAt) : this.#endsAt;
-    if (this.#ringsAt !== null && at >= this.#ringsAt) return;
-    this.#cancel?.();
-    this.#ringsAt = at;
-    this.#cancel = this.#clock.after(at - now, () => this.#ring());
-  }
-
-  #ring(): void {
-    this.#ringsAt = null;
-    const now = this.#clock.monotonic();
-    if (this.#isInBody && this.#exchange.hasMoved())
-      this.#stageEndsAt = now + this.#exchange.attempt.timeouts.idleMs;
-    if (now >= this.#endsAt) this.#exchange.onLimit();
-    else this.#setTimer(now);
   }
 }
