@@ -11,14 +11,8 @@ import { tokenUrlFault, withKeys, type CredentialInput } from './credential.ts';
 import { upstreamNamePattern, workspaceIdFault } from './names.ts';
 import type { Fault, Path } from './problem.ts';
 import { redis, settleRedis, type RedisSettings } from './redis.ts';
-import { server, settleServer, type ServerInput, type ServerSettings } from './server.ts';
-import {
-  checkBesideServer,
-  settleUpstream,
-  upstream,
-  type UpstreamInput,
-  type UpstreamSettings,
-} from './upstream.ts';
+import { server, settleServer, type ServerSettings } from './server.ts';
+import { checkBesideServer, settleUpstream, upstream, type UpstreamSettings } from './upstream.ts';
 import {
   atRestart,
   freeze,
