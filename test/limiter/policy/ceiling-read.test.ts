@@ -50,7 +50,9 @@ atOrigins('a snapshot of a ceiling’s slots', (instant) => {
         for (const gap of after) if (now + gap <= readAt + ageMs) takeSlot(log, { limit }, (now += gap));
         now = readAt + ageMs;
         const waitMs = slotInMs(log, { limit, k }, now);
-        const least = minWaitMs(known, k, now) ?? -Infinity;
+        const least = minWaitMs(known, k, now);
+        expect(least).not.toBeNull();
+        expect(least).toBeLessThanOrEqual(waitMs);
       }),
     );
   });
