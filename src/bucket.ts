@@ -20,5 +20,7 @@ export interface BucketSnapshot {
   /** Calls of this replica. */
   readonly waiting: number;
   readonly inFlight: number;
+  /** Calls in flight that it takes over all workspaces, as configured or as refusals taught; `null` = any number. */
+  readonly maxInFlightTotal: number | null;
   readonly meters: readonly MeterSnapshot[];
 }

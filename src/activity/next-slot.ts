@@ -70,7 +70,7 @@ export function nextSlotMs(ceilingMs: number | null, bucket: BucketSnapshot | nu
   if (bucket === null) return ceilingMs;
   let waitMs = Math.max(ceilingMs ?? 0, bucket.closedMs);
   for (const { meter, level, limit, windowMs } of bucket.meters) {
-    if ((meter !== 'requests' && meter !== 'requests_day') || limit <= 0) continue;
+    if (!meter.startsWith('requests') || limit <= 0) continue;
     waitMs = Math.max(waitMs, ((level + bucket.waiting + 1 - limit) * windowMs) / limit);
   }
   return waitMs;

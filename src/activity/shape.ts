@@ -28,6 +28,8 @@ export interface CeilingsNow {
   readonly perDay: CeilingState | null;
   /** Expected wait of a call that arrived now, milliseconds; `null` = not known. */
   readonly nextSlotMs: number | null;
+  /** Calls in flight that its bucket takes over all workspaces, as configured or as refusals taught; `null` = any number. */
+  readonly maxInFlightTotal: number | null;
   /** `null`: the upstream takes calls with this workspace's credential. */
   readonly refusing: PermanentlyRefusing | null;
 }
@@ -80,6 +82,7 @@ export interface LaneActivity {
   readonly waiting: number;
   readonly inFlight: number;
   readonly nextSlotMs: number | null;
+  readonly maxInFlightTotal: number | null;
   readonly refusing: PermanentlyRefusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;

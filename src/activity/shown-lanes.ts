@@ -112,13 +112,14 @@ export class ShownLanes {
     const headroom = await this.#headrooms.ofLane({ workspaceId, upstream });
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
     const now = await this.#source.now(workspaceId, upstream);
-    const { perMinute, perDay, waiting, inFlight, nextSlotMs, refusing } = now;
+    const { perMinute, perDay, waiting, inFlight, nextSlotMs, maxInFlightTotal, refusing } = now;
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
       waiting,
       inFlight,
       nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
+      maxInFlightTotal,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),
       headroom,

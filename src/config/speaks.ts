@@ -238,15 +238,37 @@ function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleConte
   }
 }
 
+/** Parts that any kind of upstream may have: they say what refusals mean, beside what is known of the kind. */
+export const refusalParts: readonly string[] = ['throttledBy', 'permanentBy', 'waitIn', 'hintlessSeconds'];
+
+/**
+ * Refuses fields that are meant to pace calls and tell no limit: what is left of an unknown whole says nothing of how fast it comes back.
+ * A reset alone is of use where the upstream refuses.
+ */
+function checkPace({ windows = [], fields = [] }: DialectParts, context: RuleContext): void {
+  if (windows.length > 0) return;
+  [fields].flat().forEach(({ limit, used, remaining, rate }, index) => {
+    const hasLimit = limit !== null || rate !== null || (used !== null && remaining !== null);
+    if (hasLimit || (used === null && remaining === null)) return;
+    const fix = 'add limit, rate or used, or describe windows; without any of them only refusals are obeyed';
+    const path = Array.isArray(fields) ? ['fields', index] : ['fields'];
+    refuse(context, { reason: 'tells no limit, so that no call can be paced by it', fix }, path);
+  });
+}
+
 const parts = section({
   preset: z.enum(presetNames).optional().describe('Preset that these parts replace parts of.'),
   ...dialectShape,
-}).superRefine(checkParts);
+})
+  .superRefine(checkParts)
+  .superRefine((written, context) => checkPace(partsOf(written), context));
 
 /** A preset’s name, or the parts of a dialect. */
 export const speaks = z
   .union([z.enum(presetNames), parts])
-  .describe('The dialect of a generic upstream: a preset’s name, or its parts, all optional.');
+  .describe(
+    'The dialect of a generic upstream: a preset’s name, or its parts, all optional. Of other kinds what some refusals mean: throttledBy, permanentBy, waitIn, hintlessSeconds.',
+  );
 
 /** Refuses buckets that credentials would share. */
 export function checkBucketBy(
@@ -269,7 +291,7 @@ const presetSchema = section({
   source: z.url().describe('Page of the provider’s documentation from which the dialect is taken.'),
   counts: z.string().describe('What the API counts, in a sentence.'),
   missing: z.string().nullable().describe('Limits that no dialect can describe; null: none is known.'),
-  speaks: section(dialectShape).superRefine(checkParts),
+  speaks: section(dialectShape).superRefine(checkParts).superRefine(checkPace),
 });
 
 /** What is known of an API, and its dialect with the defaults. */

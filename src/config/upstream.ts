@@ -6,7 +6,14 @@ import { defaultsOfKinds, defaultWaits } from './defaults.ts';
 import { origin, originFault } from './origins.ts';
 import type { Path } from './problem.ts';
 import { waitFault, waitKeys, waitShape, type ServerInput, type Waits } from './server.ts';
-import { buildDialect, checkBucketBy, speaks, type BuiltDialect, type Dialect } from './speaks.ts';
+import {
+  buildDialect,
+  checkBucketBy,
+  refusalParts,
+  speaks,
+  type BuiltDialect,
+  type Dialect,
+} from './speaks.ts';
 import {
   addressRange,
   carrierWord,
@@ -28,12 +35,14 @@ import {
 const paceShape = {
   maxInFlight: limit('Calls in flight per workspace and bucket. Default: commerce 1, others none.'),
   maxInFlightTotal: limit(
-    'Calls in flight per bucket, of all workspaces. Default: learned from refusals that say so.',
+    'Calls in flight per bucket, of all workspaces. Default: learned from refusals that say so, unless learn is false.',
   ),
   ...waitShape,
   learn: z
     .exactOptional(z.boolean())
-    .describe('false pins the stated limits: what the upstream reports never raises them. Default true.'),
+    .describe(
+      'false pins the stated limits: what the upstream reports never raises them, and its refusals teach no maxInFlightTotal. Default true.',
+    ),
   probe: z
     .exactOptional(count)
     .describe('Calls sent to a bucket of unknown level before its first response. Default 1.'),
@@ -154,10 +163,7 @@ export const upstream = section({
   const { kind, speaks, bucketBy, account, credential } = upstream;
   refuseGivenTwice(paceKeys, upstream, upstream.limits ?? {}, { context, inner: 'limits' });
   if (bucketBy !== undefined) checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
-  if (speaks !== undefined && kind !== 'generic') {
-    const fix = 'leave kind out, or speaks: the other kinds have dialects of their own';
-    refuse(context, { reason: 'belongs to the kind generic', fix }, ['speaks']);
-  }
+  if (speaks !== undefined && kind !== 'generic') refuseUnspoken(speaks, context);
   if (bucketBy !== undefined && typeof speaks === 'object' && speaks.bucketBy !== undefined)
     refuse(context, { reason: 'is also given in speaks', fix: 'keep one of the two' }, ['bucketBy']);
   if (account !== undefined && credential === undefined) {
@@ -167,6 +173,15 @@ export const upstream = section({
 });
 
 export type UpstreamInput = z.output<typeof upstream>;
+
+/** Other kinds have dialects of their own: what an operator adds are words of refusals. */
+function refuseUnspoken(speaks: NonNullable<UpstreamInput['speaks']>, context: RuleContext): void {
+  const fix = 'leave kind out, or describe refusals alone: throttledBy, permanentBy, waitIn, hintlessSeconds';
+  const stated = typeof speaks === 'string' ? [] : Object.entries(speaks);
+  const others = stated.filter(([part, value]) => value !== undefined && !refusalParts.includes(part));
+  const paths = typeof speaks === 'string' ? [['speaks']] : others.map(([part]) => ['speaks', part]);
+  for (const path of paths) refuse(context, { reason: 'belongs to the kind generic', fix }, path);
+}
 
 /** Refuses origins that lead back to this server or inside, and waits that the ceiling of the server forbids. */
 export function checkBesideServer(

@@ -35,7 +35,13 @@ export interface Pressure {
   ceilingsUsed(): readonly ObservedCeiling[];
 }
 
-export const noCeilings: CeilingsNow = { perMinute: null, perDay: null, nextSlotMs: null, refusing: null };
+export const noCeilings: CeilingsNow = {
+  perMinute: null,
+  perDay: null,
+  nextSlotMs: null,
+  maxInFlightTotal: null,
+  refusing: null,
+};
 
 export function createPressure(parts: {
   readonly clock: Clock;
@@ -60,10 +66,12 @@ export function createPressure(parts: {
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
       const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
+      const bucket = lastBuckets.of(ceiling.key);
       return {
         perMinute: shown(perMinute),
         perDay: shown(perDay),
-        nextSlotMs: nextSlotMs(hold?.waitMs ?? null, lastBuckets.of(ceiling.key)),
+        nextSlotMs: nextSlotMs(hold?.waitMs ?? null, bucket),
+        maxInFlightTotal: bucket?.maxInFlightTotal ?? null,
       };
     },
     hasYielded(key) {

@@ -162,10 +162,16 @@ export class Metrics {
 }
 
 /**
- * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens. The image meter is shown by
- * activity only.
+ * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens, and `requests` of all windows
+ * shorter than a day. The image meter is shown by activity only.
  */
 const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
+
+function dimensionOf(meter: MeterName): MeterName | null {
+  if (meter.endsWith('_tokens')) return 'tokens';
+  if (meter === 'requests_burst' || meter === 'requests_hour') return 'requests';
+  return dimensions.includes(meter) ? meter : null;
+}
 
 /** Sets every gauge. Upstreams that are no longer configured disappear. */
 function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {
@@ -200,8 +206,8 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
     if (ratios === undefined) continue;
     closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
     for (const { meter, level, limit } of snapshot.meters) {
-      const dimension = meter.endsWith('_tokens') ? 'tokens' : meter;
-      if (!dimensions.includes(dimension)) continue;
+      const dimension = dimensionOf(meter);
+      if (dimension === null) continue;
       ratios.set(dimension, Math.max(ratios.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
     }
   }

@@ -48,6 +48,7 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       waiting: 2,
       inFlight: 1,
       nextSlotMs: 119.04,
+      maxInFlightTotal: 3,
       refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
     }),
   labelOf: label,

@@ -22,6 +22,11 @@ describe('the next slot of a workspace', () => {
     expect(nextSlotMs(0, bucket({ waiting: 4, meters: [requests(60)] }))).toBe(5_000);
   });
 
+  test.each(['requests_burst', 'requests_hour', 'requests_day'] as const)('waits for %s as well', (meter) => {
+    const full = { meter, limit: 60, level: 60, windowMs: 600_000 };
+    expect(nextSlotMs(0, bucket({ meters: [requests(0), full] }))).toBe(10_000);
+  });
+
   test('does not count tokens, which depend on the call', () => {
     const tokens = { meter: 'tokens' as const, limit: 100, level: 500, windowMs: 60_000 };
     expect(nextSlotMs(0, bucket({ meters: [tokens] }))).toBe(0);

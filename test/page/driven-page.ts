@@ -166,6 +166,7 @@ export const bucketOf = (
   closedMs,
   waiting: 0,
   inFlight: 0,
+  maxInFlightTotal: null,
   meters: [{ meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported }, ...more],
 });
 

@@ -72,6 +72,7 @@ export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnaps
   closedMs: 0,
   waiting: 0,
   inFlight: 0,
+  maxInFlightTotal: null,
   meters: [],
   ...given,
 });

@@ -158,7 +158,10 @@ describe('a scrape of the metrics', () => {
       credentials: () => [],
       buckets: () => [
         { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
-        { upstream: 'lm', snapshot: snapshot({ meters: [meter(400)] }) },
+        {
+          upstream: 'lm',
+          snapshot: snapshot({ meters: [meter(400), { ...meter(450), meter: 'requests_hour' }] }),
+        },
       ],
       breakers: () => [{ status: 402, retryInMs: 1_000, said: null }],
       headrooms: () => Promise.resolve(new Map([['lm', 1.4]])),
@@ -172,7 +175,7 @@ describe('a scrape of the metrics', () => {
     expect(await given.value('sluice_headroom_ratio', { upstream: 'lm' })).toBe(1.4);
     expect(await given.value('sluice_headroom_ratio', { upstream: 'shop' })).toBeUndefined();
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
-      0.8,
+      0.9,
     );
     expect(await given.value('sluice_bucket_closed_seconds', { upstream: 'lm' })).toBe(2.5);
     expect(await given.value('sluice_queue_bytes')).toBe(4096);

@@ -8,10 +8,14 @@ const address = /\bhttps?:\S+/g;
 /** How much of a body is looked at, characters. */
 const maxText = 2_000;
 
-/** Adds that a 429 says so. No meter is at fault then. */
-export function withConcurrency(feedback: Feedback, { status, body }: ResponseReader): Feedback {
+/** Fields in which providers name the limit that refused a call. */
+const reasons = ['x-rate-limit-problem', 'stripe-rate-limited-reason'];
+
+/** Adds that a refusal for want of quota says so. No meter is at fault then. */
+export function withConcurrency(feedback: Feedback, { fields, body }: ResponseReader): Feedback {
   const { throttle } = feedback;
-  if (status !== 429 || throttle?.kind !== 'rate' || body === null) return feedback;
-  if (!words.test(body.slice(0, maxText).replaceAll(address, ''))) return feedback;
+  if (throttle?.kind !== 'rate') return feedback;
+  const named = reasons.some((field) => words.test(fields.get(field) ?? ''));
+  if (!named && !words.test((body ?? '').slice(0, maxText).replaceAll(address, ''))) return feedback;
   return { ...feedback, throttle: { ...throttle, meter: null }, refusesConcurrency: true };
 }

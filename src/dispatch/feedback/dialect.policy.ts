@@ -226,23 +226,16 @@ function throttleOf(
   meters: readonly MeterReport[],
 ): Throttle | null {
   const { status } = response;
-  // Most responses are no refusals: nobody asks then what they state of a wait.
-  const statedMs = (): number | null => describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
-  const by = closestOf(dialect.throttledBy, response);
-  const permanent = closestOf(dialect.permanentBy, response);
-  if (permanent !== null && (by === null || isMoreExact(permanent, by)))
-    return {
-      kind: 'permanent',
-      reason: 'quota',
-      waitMs: statedMs() ?? permanent.waitMs,
-      ...scopeOf(permanent),
-    };
+  const by = conditionOf(dialect, response);
+  if (by?.kind === 'permanent') return permanentBy(by.condition, statedMs(dialect, response));
   if (by === null && status !== 429) {
     const isOverload = status === 503 || status === 529;
-    return isOverload ? { kind: 'overload', waitMs: statedMs() ?? response.bodyMs } : null;
+    return isOverload ? { kind: 'overload', waitMs: statedMs(dialect, response) ?? response.bodyMs } : null;
   }
-  const namedMs = statedMs() ?? response.bodyMs ?? exhaustedForMs(readings) ?? by?.waitMs ?? null;
-  const scope = scopeOf(by);
+  const condition = by?.condition ?? null;
+  const namedMs =
+    statedMs(dialect, response) ?? response.bodyMs ?? exhaustedForMs(readings) ?? condition?.waitMs ?? null;
+  const scope = scopeOf(condition);
   // The windows of a bucket do not count what concerns more or less than the bucket.
   const isOwn = (scope.scope ?? 'bucket') === 'bucket';
   return {
@@ -251,6 +244,52 @@ function throttleOf(
     meter: isOwn ? meterOf(dialect, meters) : null,
     ...scope,
   };
+}
+
+/**
+ * What the described conditions and waits make of a refusal of an upstream whose kind has a dialect of its own; `null`: they say nothing.
+ * @param known what its kind makes of it
+ */
+export function describedThrottle(
+  dialect: Dialect,
+  response: ResponseReader,
+  known: Throttle | null,
+): Throttle | null {
+  const by = conditionOf(dialect, response);
+  if (by === null) {
+    if (known === null || known.kind === 'permanent') return null;
+    const waitMs = describedWaitMs(dialect.waitIn, response);
+    return waitMs === null ? null : { ...known, waitMs };
+  }
+  const waitMs = describedWaitMs(dialect.waitIn, response) ?? known?.waitMs ?? null;
+  const { condition } = by;
+  if (by.kind === 'permanent') return permanentBy(condition, waitMs ?? response.statedMs);
+  const namedMs = waitMs ?? response.statedMs ?? response.bodyMs ?? condition.waitMs;
+  const meter = known?.kind === 'rate' && condition.scope === undefined ? known.meter : null;
+  return { kind: 'rate', waitMs: namedMs, meter, ...scopeOf(condition) };
+}
+
+/** The wait that a refusal states; most responses are none, and nobody asks then. */
+const statedMs = (dialect: Dialect, response: ResponseReader): number | null =>
+  describedWaitMs(dialect.waitIn, response) ?? response.statedMs;
+
+const permanentBy = (condition: RefusalCondition, waitMs: number | null): Throttle => ({
+  kind: 'permanent',
+  reason: 'quota',
+  waitMs: waitMs ?? condition.waitMs,
+  ...scopeOf(condition),
+});
+
+/** The condition that the response meets, the most exact one of both kinds. */
+function conditionOf(
+  { throttledBy, permanentBy: lasting }: Dialect,
+  response: ResponseReader,
+): { readonly kind: 'rate' | 'permanent'; readonly condition: RefusalCondition } | null {
+  const rate = closestOf(throttledBy, response);
+  const permanent = closestOf(lasting, response);
+  if (permanent !== null && (rate === null || isMoreExact(permanent, rate)))
+    return { kind: 'permanent', condition: permanent };
+  return rate === null ? null : { kind: 'rate', condition: rate };
 }
 
 const scopeOf = (by: RefusalCondition | null): Pick<RefusalCondition, 'scope'> =>

@@ -3,7 +3,7 @@ import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/settings.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
 import { withConcurrency } from './concurrency.policy.ts';
-import { learnFromDialect, unknownDialect } from './dialect.policy.ts';
+import { describedThrottle, learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
@@ -25,8 +25,14 @@ export function learnFrom(
   dialect: Dialect | null = null,
 ): Feedback {
   const response = new ResponseReader(facts);
-  if (dialect !== null) return withConcurrency(believable(learnFromDialect(dialect, response)), response);
-  const reported = withConcurrency(believable(read(kind, response)), response);
+  if (dialect !== null && kind === 'generic')
+    return withConcurrency(believable(learnFromDialect(dialect, response)), response);
+  const own = read(kind, response);
+  const described = dialect === null ? null : describedThrottle(dialect, response, own.throttle);
+  const reported = withConcurrency(
+    believable(described === null ? own : { ...own, throttle: described }),
+    response,
+  );
   return (reported.errorStatus ?? facts.status) === refusedStatus
     ? { ...reported, refusesCredential: true }
     : reported;

@@ -1,6 +1,7 @@
 /** What a bucket shows of itself, at one time. Pure: it changes nothing. */
 import type { BucketKey, BucketSnapshot, MeterSnapshot } from '../limiter.ts';
 import { closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
+import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 
 /** Meters of which no limit is known are left out. */
@@ -9,6 +10,7 @@ export const snapshotOf = (key: BucketKey, bucket: Bucket, now: number): BucketS
   closedMs: closedMs(bucket, now),
   waiting: bucket.waiting,
   inFlight: bucket.leases.size,
+  maxInFlightTotal: maxInFlightOf(bucket, now),
   meters: metersOf(bucket, now),
 });
 

@@ -41,6 +41,7 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
   bucket.learn = setting.learn;
   bucket.probe = setting.probe;
   bucket.maxInFlight = setting.maxInFlightTotal ?? null;
+  if (!setting.learn) bucket.learnedInFlight = null;
   followWindows(bucket, setting.meters, now);
   for (const stated of setting.meters) meterOf(bucket, stated.meter, now);
   for (const meter of bucket.meters.values()) {
@@ -81,7 +82,7 @@ export function applyLesson(bucket: Bucket, { lease, lesson, closedMs = 0 }: Ans
   const { document } = lease.ticket;
   const points = feedback.requestedCost;
   if (points !== undefined && document !== null) learnDocument(bucket, { document, points }, now);
-  if (isFirst && feedback.refusesConcurrency === true) learnFromRefusal(bucket, now);
+  if (isFirst && bucket.learn && feedback.refusesConcurrency === true) learnFromRefusal(bucket, now);
   if (!isFirst || closedMs > 0) return;
   for (const [meter, mark] of marked(bucket, lease)) {
     const isReported = feedback.meters.some((one) => one.meter === meter.name && one.level !== null);

@@ -1,6 +1,7 @@
 /** A 429 that says that too many calls are in flight, in the words of real providers, and those that say something else. */
 import { expect, test } from '@jest/globals';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
+import { dialectOf } from '../../../src/config/speaks.ts';
 import { unknownDialect } from '../../../src/dispatch/feedback/dialect.policy.ts';
 
 const error = (message: string): string => JSON.stringify({ error: { message } });
@@ -46,3 +47,20 @@ test('a success that speaks of concurrency is no refusal', () => {
     'refusesConcurrency',
   );
 });
+
+test.each([
+  [
+    403,
+    'salesforce',
+    { body: '[{"message":"ConcurrentRequests Limit exceeded.","errorCode":"REQUEST_LIMIT_EXCEEDED"}]' },
+  ],
+  [429, 'xero', { fields: { 'x-rate-limit-problem': 'concurrent' } }],
+  [429, 'stripe', { fields: { 'stripe-rate-limited-reason': 'global-concurrency' } }],
+] as const)(
+  'a refusal with %i of %s says so as well',
+  (status, preset, said: { body?: string; fields?: object }) => {
+    const fields = new Map<string, string>(Object.entries(said.fields ?? {}));
+    const refusal = { ...facts(said.body ?? '', status), fields };
+    expect(learnFrom('generic', refusal, dialectOf(preset).dialect).refusesConcurrency).toBe(true);
+  },
+);

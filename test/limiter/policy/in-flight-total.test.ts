@@ -238,6 +238,20 @@ atOrigins('a bucket whose upstream refuses calls because too many are in flight'
     expect(bucket.leases.size).toBe(3);
   });
 
+  test('has as many as before where nothing is to be learned, and where that is said later', () => {
+    const pinned = newBucket(instant);
+    const [only] = crowd(pinned, { calls: 1, cap: null, now: instant(1_000) });
+    reconfigure(pinned, { setting: { ...capOf(null), learn: false }, lanes: [] }, instant(1_000));
+    const lesson = { feedback: tooMany, sentAt: instant(1_000), headAt: instant(1_010) };
+    settle(pinned, { lease: leaseToken(only?.lease ?? ''), settlement: throttled, lesson }, instant(1_010));
+    expect(pinned.learnedInFlight).toBeNull();
+
+    const { bucket } = refusedSix();
+    expect(bucket.learnedInFlight).not.toBeNull();
+    reconfigure(bucket, { setting: { ...capOf(null), learn: false }, lanes: [] }, instant(1_010));
+    expect(bucket.learnedInFlight).toBeNull();
+  });
+
   test('tries one more after each minute without such a refusal', () => {
     const { bucket } = refusedSix();
     for (const [ms, size] of [
