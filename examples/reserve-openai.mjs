@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 
-/** The SDK's `fetch`: comes back with the ticket at the time that it was told. The SDK's own retries would come without. */
+/** The SDK's `fetch`: comes back with the ticket at the time that it was told. The SDK's own retries end after a minute. */
 async function fetchWithTicket(url, init) {
   for (let ticket = null; ;) {
     const headers = new Headers(init.headers);

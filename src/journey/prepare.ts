@@ -169,9 +169,14 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
   const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, separated);
   callRecord.caller = byCaller;
+  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
   const begins = prefersReservation(fields.get('prefer'));
-  const returning = readTicket(fields.get('sluice-ticket'), lane, labelKey);
+  // SDKs repeat a call at the time that they are told, but bring no ticket: it is known as a repeat.
+  const ownName = begins && repeatKey !== null ? ticketId(repeatKey.name) : null;
+  const repeated = repeatKey?.marker === 'first' ? null : ownName;
+  const returning = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
   const isReserving = begins || returning !== null;
+  const named = ownName === null ? {} : { name: ownName };
   const request: AdmissionRequest = {
     admission: {
       ticket: ticketId(call.id),
@@ -190,7 +195,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
       ...(byCaller === undefined ? {} : { caller: byCaller }),
       ...(returning === null ? {} : { reservation: returning }),
     },
-    ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins } } : {}),
+    ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } } : {}),
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
     yielded,
@@ -207,7 +212,6 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     maxWaitMs,
     stillValid: caller.stillValid,
   };
-  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
   const ownQuota: OwnQuota = {
     bucket: own,

@@ -100,6 +100,8 @@ export interface Reserving {
   readonly maxReserved: number;
   /** False: only what is kept already is kept further. */
   readonly begins: boolean;
+  /** Names what is kept, where the call names itself and nothing is kept under that name; absent: its ticket does. */
+  readonly name?: TicketId;
 }
 
 /** What is kept of a refused call. */

@@ -17,7 +17,7 @@ export interface ServedProcess {
   saying(text: string): Promise<string>;
   /** Writes another configuration file in place of the first. */
   write(yaml: string): void;
-  signal(name: 'SIGHUP' | 'SIGTERM'): void;
+  signal(name: 'SIGHUP' | 'SIGTERM' | 'SIGKILL'): void;
   /** Resolves with the exit code. */
   readonly exited: Promise<number | null>;
   close(): Promise<void>;

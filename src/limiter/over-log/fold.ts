@@ -104,9 +104,7 @@ function applied(run: Run, event: LogEvent): EventReply | null {
     case 'admit':
       return appliedIn(run, event, { kind: 'admit', admission: event.admission });
     case 'in':
-      return event.event.kind === 'reserve' && isReservedFully(run.state, event.event)
-        ? null
-        : appliedIn(run, event, event.event);
+      return appliedIn(run, event, event.event.kind === 'reserve' ? bounded(run, event.event) : event.event);
     case 'tick':
       return null;
     case 'report':
@@ -156,20 +154,18 @@ function closeAll(
   state.closed = { at: now, until: Math.max(state.closed?.until ?? now, now + ms) };
 }
 
-/** The ceiling has as many reservations as it may have, over all buckets, and this would be one more. */
-function isReservedFully(
-  { reserving: keys, buckets }: SharedState,
-  { admission, reserving }: Extract<BucketEvent, { kind: 'reserve' }>,
-): boolean {
+/** No reservation begins where the ceiling has as many as it may have, over all buckets. */
+function bounded({ state: { reserving: keys, buckets }, now }: Run, event: ReserveEvent): ReserveEvent {
+  const { ceiling, maxReserved, begins } = event.reserving;
   let count = 0;
   for (const key of keys) {
     const bucket = buckets.get(key);
-    if (bucket === undefined) continue;
-    if (admission.reservation !== undefined && bucket.reservations.has(admission.reservation)) return false;
-    count += countUnder(bucket, reserving.ceiling);
+    if (bucket !== undefined) count += countUnder(bucket, ceiling, now);
   }
-  return count >= reserving.maxReserved;
+  return { ...event, reserving: { ...event.reserving, begins: begins && count < maxReserved } };
 }
+
+type ReserveEvent = Extract<BucketEvent, { kind: 'reserve' }>;
 
 /**
  * A call that was sent under a grant which the state does not have holds its place again. A ticket that was granted anew meanwhile keeps

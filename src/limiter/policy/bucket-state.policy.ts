@@ -48,7 +48,7 @@ export interface Ticket {
 
 /** A position that is kept for the client of a refused call. */
 export interface Reservation {
-  /** The ticket of the call that was refused first. */
+  /** The ticket of the call that was refused first, or what its client names it. */
   readonly id: TicketId;
   readonly lane: LaneKey;
   /** The ceiling of which it keeps a slot. */

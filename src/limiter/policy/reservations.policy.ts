@@ -151,8 +151,9 @@ const add = (sums: Map<MeterName, number>, costs: Costs): void => {
 };
 
 /** How many reservations of the ceiling the bucket has. */
-export function countUnder({ reservations }: Bucket, ceiling: CeilingKey): number {
+export function countUnder({ reservations }: Bucket, ceiling: CeilingKey, now: number): number {
   let count = 0;
-  for (const kept of reservations.values()) if (kept.ceiling === ceiling) count += 1;
+  for (const kept of reservations.values())
+    if (kept.ceiling === ceiling && (kept.ticket !== null || kept.until >= now)) count += 1;
   return count;
 }

@@ -23,13 +23,13 @@ export interface Refused {
 
 /** `null`: nothing is kept. */
 export function reserve(bucket: Bucket, { admission, reserving }: Refused, now: number): ReserveReply | null {
-  const { ceiling, waitMs, lastsMs, begins } = reserving;
+  const { ceiling, waitMs, lastsMs, begins, name = admission.ticket } = reserving;
   forgetUnused(bucket, now);
   const asked = orderedIn(bucket, admission, now);
   const { kept, order, costs } = asked;
   if (kept === null && !begins) return null;
   const position = positionFor(bucket, asked);
-  const id = kept?.id ?? admission.ticket;
+  const id = kept?.id ?? (bucket.reservations.has(name) ? admission.ticket : name);
   const expected =
     kept === null ? forecastAt(bucket, position, now) : forecastAgain(bucket, { position, id }, now);
   const slotAt =

@@ -1,0 +1,101 @@
+/** Clients that come back for their positions: the examples as processes of their own, and what an SDK does by itself. */
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { afterEach, expect, test } from '@jest/globals';
+import OpenAI from 'openai';
+import { startWorld, type World } from '../journey/world.ts';
+
+const example = (name: string): string => fileURLToPath(new URL(`../../examples/${name}`, import.meta.url));
+
+let world: World;
+afterEach(() => world.close());
+
+/** One call a second, after the first sixty, which are used up. */
+async function oneASecond(): Promise<void> {
+  world = await startWorld({
+    model: { models: { 'gpt-4o': { rpm: 60 } } },
+    modelLimits: 'requestsPerMinute: 60, learn: false',
+  });
+  const replies = await Promise.all(Array.from({ length: 60 }, (_, n) => world.chat(`before ${n}`)));
+  expect(replies.filter(({ status }) => status !== 200)).toEqual([]);
+}
+
+const refusals = (): number => world.gateway.logs.filter((line) => line.includes('"wait_too_long"')).length;
+const env = (): Record<string, string> => ({
+  SLUICE_URL: world.gateway.url,
+  SLUICE_KEY: world.gateway.keys['acme'] ?? '',
+});
+
+test('a batch waits for longer than its calls do, without connections, and the upstream refuses none of it', async () => {
+  await oneASecond();
+  const prompts = Array.from({ length: 9 }, (_, n) => `prompt ${n}`);
+  const { failure, stdout } = await new Promise<{ failure: unknown; stdout: string }>((resolve) => {
+    execFile(
+      process.execPath,
+      [example('reserve-openai.mjs'), ...prompts],
+      { env: { ...process.env, ...env() } },
+      (error, out, err) => resolve({ failure: error === null ? null : err, stdout: out }),
+    );
+  });
+  expect(failure).toBeNull();
+  expect(stdout.trimEnd().split('\n')).toHaveLength(prompts.length);
+  expect(refusals()).toBeGreaterThan(0);
+  expect(world.model.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
+}, 120_000);
+
+test('an SDK that repeats its call at the time that it is told needs no ticket: its repeats are known', async () => {
+  await oneASecond();
+  const tickets: (string | null)[] = [];
+  // Others come all the time, and wait.
+  const crowd = Array.from({ length: 6 }, (_, n) => world.chat(`other ${n}`));
+  await world.settled(6);
+  const client = new OpenAI({
+    apiKey: world.gateway.keys['acme'] ?? '',
+    baseURL: `${world.gateway.url}/via/openai/v1`,
+    maxRetries: 1,
+    defaultHeaders: { prefer: 'reserve, wait=0' },
+    fetch: async (url, init) => {
+      tickets.push(new Headers(init?.headers).get('sluice-ticket'));
+      return fetch(url, init);
+    },
+  });
+  const { choices } = await client.chat.completions.create({
+    model: 'gpt-4o',
+    messages: [{ role: 'user', content: 'hello' }],
+  });
+  expect(choices).toHaveLength(1);
+  expect(tickets).toEqual([null, null]);
+  expect((await Promise.all(crowd)).filter(({ status }) => status !== 200)).toEqual([]);
+}, 120_000);
+
+test('a worker that ends between two attempts hands the ticket on with its job', async () => {
+  world = await startWorld({ shopLimits: 'capacity: 2, leakPerSecond: 0.2, learn: false' });
+  const worker = spawn(process.execPath, [example('reserve-worker.mjs')], {
+    env: { ...process.env, ...env(), PORT: '0' },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  try {
+    const [said] = (await once(worker.stdout.setEncoding('utf8'), 'data')) as [string];
+    const url = `http://127.0.0.1:${/\d+/.exec(said)?.[0] ?? ''}`;
+    /** The queue delivers the job again when the worker says so. */
+    const deliver = async (job: object): Promise<{ times: number; tickets: number }> => {
+      for (let times = 1, tickets = 0; ; times += 1) {
+        const response = await fetch(url, { method: 'POST', body: JSON.stringify(job) });
+        const result = (await response.json()) as { job?: { ticket: string }; afterSeconds?: number };
+        if (response.status === 200) return { times, tickets };
+        expect(response.status).toBe(202);
+        tickets += 1;
+        job = result.job ?? {};
+        await new Promise((resolve) => setTimeout(resolve, (result.afterSeconds ?? 0) * 1_000));
+      }
+    };
+    const all = await Promise.all([1, 2, 3, 4].map((id) => deliver({ id })));
+    expect(all.filter(({ tickets }) => tickets > 0)).toHaveLength(2);
+    expect(all.filter(({ times }) => times > 2)).toEqual([]);
+    expect(world.shop.log.filter(({ decision }) => decision === 'admitted')).toHaveLength(4);
+  } finally {
+    worker.kill();
+    await once(worker, 'exit');
+  }
+}, 120_000);
