@@ -4,8 +4,8 @@
  * A refusal may be cured by the time of the repeat, and a client repeats a failed call to have it run: neither is kept. The status
  * decides, and a 2xx counts only if it neither asks for another try nor holds an error in the place of a result.
  */
-import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib';
 import { isRecord, parseJson } from '../dispatch/feedback/json.policy.ts';
+import { decodedBody } from '../dispatch/request-body.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 
 export interface EndedResponse {
@@ -29,35 +29,9 @@ export function showsThatItRan({ status, throttled, rawFields, body }: EndedResp
   if (fields('stripe-should-retry') === 'true' || fields('x-should-retry') === 'true') return false;
   if (body === 'too_large') return true;
   const type = fields('content-type');
-  const encoding = fields('content-encoding');
-  if (/^text\/event-stream\b/.test(type)) return !hasErrorEvent(body, encoding);
+  if (/^text\/event-stream\b/.test(type)) return !hasErrorEvent(decodedBody(rawFields, body));
   if (!/^application\/(?:[\w.-]+\+)?json\b/.test(type) || body.length > maxErrorBytes) return true;
-  return !isError(parseJson(textOf(body, encoding)));
-}
-
-/** The text of a body; '' when it cannot be decoded, or is longer than what an error may be. */
-function textOf(body: Buffer, encoding: string): string {
-  const bound = { maxOutputLength: maxErrorBytes };
-  try {
-    switch (encoding) {
-      case '':
-      case 'identity':
-        return body.toString('utf8');
-      case 'gzip':
-      case 'x-gzip':
-        return gunzipSync(body, bound).toString('utf8');
-      case 'deflate':
-        return inflateSync(body, bound).toString('utf8');
-      case 'br':
-        return brotliDecompressSync(body, bound).toString('utf8');
-      case 'zstd':
-        return zstdDecompressSync(body, bound).toString('utf8');
-      default:
-        return '';
-    }
-  } catch {
-    return '';
-  }
+  return !isError(parseJson(decodedBody(rawFields, body).toString('utf8')));
 }
 
 /** An error in the place of a result: `error` says something, or there are `errors` and no data (GraphQL). */
@@ -71,11 +45,8 @@ function isError(body: unknown): boolean {
   return hasErrors && (data ?? result ?? null) === null;
 }
 
-function hasErrorEvent(body: Buffer, encoding: string): boolean {
-  const text =
-    encoding === '' || encoding === 'identity'
-      ? body.subarray(-streamEndBytes).toString('utf8')
-      : textOf(body.subarray(0, maxErrorBytes), encoding).slice(-streamEndBytes);
+function hasErrorEvent(body: Buffer): boolean {
+  const text = body.subarray(-streamEndBytes).toString('utf8');
   return text.split(/\r\n|[\r\n]/).some((line) => {
     if (/^event: ?(?:error|response\.failed)$/.test(line)) return true;
     if (!line.startsWith('data:') || !line.includes('"error"')) return false;
