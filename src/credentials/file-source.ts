@@ -4,9 +4,8 @@
  *
  * Owns: whether the text that was read replaces the value. Does not own: noticing that the file changed (`file-watch.ts`), how often
  * refusals may ask for a reading (`renewal.policy.ts`).
- * Keeps: no call waits for a reading; a file that is missing or empty, or whose text cannot be sent in a field, replaces nothing; a
- * changed text replaces the value when two readings found it, because a half-written one may be well-formed, or when the value in use
- * was refused.
+ * Keeps: no call waits for a reading; a file that is missing or empty, or whose text cannot be sent in a field, replaces nothing. A change is
+ * read when its writing has had a moment to end (`settleMs` of `file-watch.ts`).
  */
 import { open } from 'node:fs/promises';
 import type { Clock } from '../clock.ts';
@@ -38,8 +37,6 @@ export class FileSource implements Source {
   #text: string | null = null;
   /** Why the last reading failed; `null` = it did not. */
   #fault: CredentialFault | null = null;
-  /** A changed text that one reading has found, and that is not in use yet. */
-  #seenOnce: string | null = null;
   #reading: Promise<void> | null = null;
   readonly #watch: FileWatch;
   #isClosed = false;
@@ -60,8 +57,7 @@ export class FileSource implements Source {
     if (!this.#refusals.mayRenew(this.#parts.clock.monotonic())) return false;
     // A reading that began before the refusal may have seen the old content.
     await this.#reading;
-    // New content is used without a second reading, because the value in use was refused.
-    await this.#check(true);
+    await this.#check();
     return !this.#isInUse(version);
   }
 
@@ -82,37 +78,25 @@ export class FileSource implements Source {
     return this.#state.kind === 'usable' && this.#state.version === version;
   }
 
-  /**
-   * Reads the file; while a reading is under way, joins that one.
-   * @param isTrusted true = a changed text is used without a second reading; of no effect on a reading that is joined
-   */
-  #check(isTrusted = false): Promise<void> {
+  /** Reads the file; while a reading is under way, joins that one. */
+  #check(): Promise<void> {
     this.#reading ??= readCredential(this.#parts.path).then((reading) => {
       this.#reading = null;
-      if (!this.#isClosed) this.#take(reading, isTrusted);
+      if (!this.#isClosed) this.#take(reading);
     });
     return this.#reading;
   }
 
-  #take(reading: Reading, isTrusted: boolean): void {
+  #take(reading: Reading): void {
     if (reading.kind === 'failed') return this.#fail(reading.fault);
-    const { text } = reading;
     this.#fault = null;
-    if (text === this.#text) {
-      this.#seenOnce = null;
-    } else if (this.#text === null || isTrusted || text === this.#seenOnce) {
-      this.#use(text);
-    } else {
-      this.#seenOnce = text;
-      this.#watch.checkSoon();
-    }
+    if (reading.text !== this.#text) this.#use(reading.text);
   }
 
   #use(text: string): void {
     const { prefix, onRenewal } = this.#parts;
     const version = this.#state.kind === 'usable' ? this.#state.version + 1 : 1;
     this.#text = text;
-    this.#seenOnce = null;
     this.#state = { kind: 'usable', value: prefix + text, version };
     onRenewal('renewed');
   }
