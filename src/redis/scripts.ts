@@ -8,18 +8,20 @@ import type { RedisClient } from './connection.ts';
 /** What a script is run on and with. A script always has the same number of keys. */
 export interface ScriptWords {
   readonly keys: readonly string[];
-  readonly argv: readonly (string | number)[];
+  readonly argv: readonly (string | number | Buffer)[];
 }
 
 /** A script is in the file of its name in this folder. Its name tells it from others on the client. */
 export interface ScriptFile {
   readonly folder: URL;
   readonly name: string;
+  /** Texts of the reply are bytes; left out: they are strings. */
+  readonly repliesInBytes?: true;
 }
 
 export async function runScript(
   client: RedisClient,
-  { folder, name }: ScriptFile,
+  { folder, name, repliesInBytes }: ScriptFile,
   { keys, argv }: ScriptWords,
 ): Promise<unknown> {
   const method = `sluice_${name}`;
@@ -27,7 +29,7 @@ export async function runScript(
     const lua = readFileSync(new URL(`${name}.lua`, folder), 'utf8');
     client.defineCommand(method, { lua, numberOfKeys: keys.length });
   }
-  const command: unknown = Reflect.get(client, method);
+  const command: unknown = Reflect.get(client, repliesInBytes === true ? `${method}Buffer` : method);
   if (typeof command !== 'function') throw new TypeError('a script is not defined');
   return Reflect.apply(command, client, [...keys, ...argv]);
 }

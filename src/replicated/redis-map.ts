@@ -2,8 +2,8 @@
  * A map in Redis, sealed: Redis sees the digests by which entries are named, and opaque owners. Each entry is one key, so that the
  * nodes of a Cluster share the entries.
  */
-import { readFileSync } from 'node:fs';
 import type { RedisClient } from '../redis/connection.ts';
+import { runScript } from '../redis/scripts.ts';
 import type { SubscriptionListener } from '../redis/subscriber.ts';
 import { open, seal } from './seal.ts';
 import type {
@@ -18,8 +18,7 @@ import type {
   SharedMap,
 } from './shared-map.ts';
 
-const script = readFileSync(new URL('./put.lua', import.meta.url), 'utf8');
-const command = 'sluice_shared_put';
+const put = { folder: new URL('./', import.meta.url), name: 'put', repliesInBytes: true } as const;
 
 /** The Redis of a map. */
 export interface MapRedis {
@@ -94,9 +93,8 @@ export class RedisMap<V> implements SharedMap<V> {
   #run(key: MapKey, owner: string, over: string, entry: Buffer | '', ttlMs: number): Promise<unknown> {
     const told = entry === '' ? null : this.#channel;
     const message = told === null ? '' : `${key.name} ${entry.toString('base64')} ${ttlMs}`;
-    return this.#parts.redis.try((client) =>
-      runPut(client, [this.#keyOf(key), owner, over, entry, ttlMs, told ?? '', message]),
-    );
+    const words = { keys: [this.#keyOf(key)], argv: [owner, over, entry, ttlMs, told ?? '', message] };
+    return this.#parts.redis.try((client) => runScript(client, put, words));
   }
 
   #entryIn(key: MapKey, bytes: Buffer, leftMs: number): Entry<V> | { readonly kind: 'unreadable' } {
@@ -121,15 +119,4 @@ export class RedisMap<V> implements SharedMap<V> {
   #sealKey({ name, secret = '' }: MapKey, owner: string): Parameters<typeof seal>[0] {
     return { labelKey: this.#parts.labelKey, purpose: this.#parts.name, secret, name: `${name} ${owner}` };
   }
-}
-
-/** Runs the script; the server knows it by its digest, so that versions of this service run their own side by side. */
-function runPut(client: RedisClient, words: readonly (string | number | Buffer)[]): Promise<unknown> {
-  if (Reflect.get(client, command) === undefined)
-    client.defineCommand(command, { lua: script, numberOfKeys: 1 });
-  return Reflect.apply(
-    Reflect.get(client, `${command}Buffer`) as (...args: unknown[]) => Promise<unknown>,
-    client,
-    words,
-  );
 }
