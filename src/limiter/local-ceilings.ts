@@ -8,7 +8,7 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import type { CeilingHold, CeilingRef, CeilingState } from './ceilings.ts';
+import type { CeilingHold, CeilingRef, CeilingState, TakeReply } from './ceilings.ts';
 import {
   ceilingWindowMs,
   expire,
@@ -29,18 +29,8 @@ export interface LocalSlot {
 }
 
 export type LocalTake =
-  | {
-      readonly kind: 'taken';
-      readonly slot: LocalSlot;
-      readonly state: CeilingState | null;
-      readonly dayLeft: number | null;
-    }
-  | {
-      readonly kind: 'refused';
-      readonly waitMs: number;
-      readonly isDaily: boolean;
-      readonly state: CeilingState | null;
-    };
+  | Extract<TakeReply, { kind: 'refused' }>
+  | (Omit<Extract<TakeReply, { kind: 'taken' }>, 'slot'> & { readonly slot: LocalSlot });
 
 /** A taken slot: the library's result plus the send time that identifies the slot. */
 class SlotTaken extends RateLimiterRes {

@@ -6,14 +6,14 @@ import { MemoryMap } from '../replicated/shared-map.ts';
 import { CeilingStore } from './ceiling-store.ts';
 import { createEmbeddedLimiter } from './embedded/limiter.ts';
 import { embeddedEstimates } from './estimate-store.ts';
-import { SharedStores, type Connect } from './shared-stores.ts';
+import { createSharedStores, type Connect } from './shared-stores.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 export { tryRedis } from './redis/trial.ts';
 export type { Connect, StoreParts, Stores };
 
 export const createStores = (parts: StoreParts, connect: Connect = connectRedis): Stores =>
-  parts.settings.redis === null ? embedded(parts) : new SharedStores(parts, parts.settings.redis, connect);
+  parts.settings.redis === null ? embedded(parts) : createSharedStores(parts, parts.settings.redis, connect);
 
 function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   const limiter = createEmbeddedLimiter(clock, listener, {
