@@ -9,7 +9,7 @@ const layers = [
   },
   { name: 'flow', path: '^src/pipeline\\.ts$' },
   { name: 'journey', path: '^src/(journey/|runtime\\.ts$)' },
-  { name: 'features', path: '^src/(repeats|control|activity|recording|rehearsal)/' },
+  { name: 'features', path: '^src/(repeats|control|activity|recording)/' },
   { name: 'stages', path: '^src/(ingress|auth|target|admission|breaker|quotas|credentials|dispatch)/' },
   { name: 'limiter', path: '^src/limiter/' },
   { name: 'replicated', path: '^src/replicated/' },
@@ -35,7 +35,7 @@ module.exports = {
           layers.filter(({ name }) => ['entry', 'composition', 'journey', 'features'].includes(name)),
         ),
       },
-      to: { path: '^src/(repeats|control|activity|recording|rehearsal|page|observation|cli)/' },
+      to: { path: '^src/(repeats|control|activity|recording|page|observation|cli)/' },
     },
     {
       name: 'policy-is-pure',

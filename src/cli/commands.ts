@@ -274,7 +274,7 @@ asked. Limits that the configuration does not write stay as recorded.
       if (!failIf.every((condition) => condition !== null)) return conditionForm;
       return { traffic, config, svg, isJson: json, times, replicas, failIf };
     },
-    run: async (read, io) => (await import('../../tools/rehearse/rehearse.ts')).runRehearse(read, io),
+    run: async (read, io) => (await import('../../tools/rehearse/command.ts')).runRehearse(read, io),
   }),
   open: verbCommand(
     'open',

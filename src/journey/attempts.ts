@@ -25,7 +25,7 @@ import {
   endAnswered,
   endBroken,
   requeue,
-  spent,
+  chargeOf,
   type PassDecision,
   type SendAgainDecision,
 } from './lease-end.ts';
@@ -132,7 +132,7 @@ export class Attempts {
       done();
       this.#learnCharge(prepared, result);
       const { recording } = prepared.callRecord;
-      if (recording !== null) recording.charged(spent(result));
+      if (recording !== null) recording.charged(chargeOf(result));
     };
     const rateLimit = rateLimitOf(lease.ceiling);
     return {

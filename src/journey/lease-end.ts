@@ -107,9 +107,16 @@ export function endAnswered(
   return { body, done };
 }
 
-/** What the response states that the call has spent; `null` = what was reserved. */
-export const spent = (answered: Answered): Costs | null =>
+const spent = (answered: Answered): Costs | null =>
   spentOf(statusOf(answered), answered.feedback, answered.bodyFeedback?.feedback() ?? null);
+
+/** What the upstream says that it took for the call, also of meters whose level it states; `null` = it does not say. */
+export const chargeOf = (answered: Answered): Costs | null =>
+  spentOf(
+    statusOf(answered),
+    { ...answered.feedback, meters: [] },
+    answered.bodyFeedback?.feedback() ?? null,
+  );
 
 /**
  * A stream that turned into a throttle closes the bucket for all workspaces; its own client has seen the event. What the event

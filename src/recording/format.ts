@@ -24,16 +24,13 @@ const meter = z.object({
   counts: z.enum(['rolling', 'fixed']).exactOptional(),
   /** Nobody wrote it down: it is what the kind of the upstream has. */
   isDefault: z.literal(true).exactOptional(),
+  /** Responses state it. */
+  isStated: z.literal(true).exactOptional(),
 });
 export type RecordedMeter = z.output<typeof meter>;
 
-/** The quota of a bucket in force. `isStated`: a response stated how many requests it allows, so that default ceilings yield. */
-const bucketLimits = z.object({ isStated: z.boolean(), meters: z.array(meter) });
-export type BucketLimits = z.output<typeof bucketLimits>;
-
 /** Ceilings of a workspace on an upstream; `null` = none. */
 const ceiling = z.object({ perMinute: limit, perDay: limit });
-export type RecordedCeiling = z.output<typeof ceiling>;
 
 /** What was configured for an upstream, and the quotas of its buckets that were known when the recording began, by label. */
 const upstreamLimits = z.object({
@@ -41,11 +38,13 @@ const upstreamLimits = z.object({
   /** Nobody wrote it down: the ceiling yields to what responses state. */
   isDefault: z.object({ perMinute: z.boolean(), perDay: z.boolean() }),
   meters: z.array(meter),
+  /** Calls sent to a bucket of which nothing is known before its first response; 0 = any number. */
+  probe: z.number().min(0),
   maxInFlight: limit,
   maxInFlightTotal: limit,
   maxQueued: z.number().min(0),
   maxWaitMs: ms,
-  buckets: z.record(z.string(), bucketLimits).default({}),
+  buckets: z.record(z.string(), z.array(meter)).default({}),
 });
 export type UpstreamLimits = z.output<typeof upstreamLimits>;
 
@@ -97,6 +96,6 @@ export const recordedCall = z.object({
   waitedMs: ms,
   outcome: z.enum(outcomes),
   /** The quota of its bucket, where that was learned since the recording began. */
-  limits: bucketLimits.exactOptional(),
+  limits: z.array(meter).exactOptional(),
 });
 export type RecordedCall = z.output<typeof recordedCall>;

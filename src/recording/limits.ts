@@ -7,12 +7,14 @@ import type { UpstreamLimits, WorkspaceLimits } from './format.ts';
 /** What is written down for an upstream; no bucket of it is known. */
 export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
   const { limits } = upstream;
+  const { meters, probe } = bucketSetting(upstream);
   return {
     ceiling: { perMinute: limits.requestsPerMinute, perDay: limits.requestsPerDay },
     isDefault: { perMinute: limits.isDefault.perMinute, perDay: limits.isDefault.perDay },
-    meters: bucketSetting(upstream).meters.map((meter) =>
+    meters: meters.map((meter) =>
       isDefaultMeter(upstream, meter.meter) ? { ...meter, isDefault: true } : meter,
     ),
+    probe,
     maxInFlight: limits.maxInFlight,
     maxInFlightTotal: limits.maxInFlightTotal,
     maxQueued: limits.maxQueued,

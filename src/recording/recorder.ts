@@ -20,8 +20,8 @@ import type { CallOutcome } from '../telemetry/outcome.policy.ts';
 import {
   maxRecordingSeconds,
   recordingVersion,
-  type BucketLimits,
   type RecordedCall,
+  type RecordedMeter,
   type RecordingHeader,
   type WorkspaceLimits,
 } from './format.ts';
@@ -183,7 +183,7 @@ class Recording {
   readonly #cancelEnd: CancelTimer;
   /** What the reader was told of each bucket, and what has changed since, by label. */
   readonly #told = new Map<string, string>();
-  readonly #untold = new Map<string, BucketLimits>();
+  readonly #untold = new Map<string, readonly RecordedMeter[]>();
   #lookedAt: number;
   #isOver = false;
 
@@ -232,7 +232,7 @@ class Recording {
     const line: RecordedCall = {
       at: tenth(arrivedAt - this.#startedAt),
       ...call,
-      ...(learned === undefined ? {} : { limits: learned }),
+      ...(learned === undefined ? {} : { limits: [...learned] }),
     };
     this.#out.write(`${JSON.stringify(line)}\n`);
     if (isLast) this.#end();
@@ -251,7 +251,7 @@ class Recording {
     const upstreams = upstreamsOf(this.#parts.settings());
     for (const { upstream, label, limits } of this.#changed()) {
       const known = upstreams[upstream];
-      if (known !== undefined) known.buckets[label] = limits;
+      if (known !== undefined) known.buckets[label] = [...limits];
     }
     const header: RecordingHeader = {
       sluice: 'recording',
@@ -273,15 +273,11 @@ class Recording {
   #changed(): readonly {
     readonly upstream: string;
     readonly label: string;
-    readonly limits: BucketLimits;
+    readonly limits: readonly RecordedMeter[];
   }[] {
     return this.#parts.buckets().flatMap(({ upstream, snapshot }) => {
       const label = bucketLabel(snapshot.bucket);
-      const { meters } = snapshot;
-      const isStated = meters.some(
-        ({ meter, isReported }) => isReported === true && meter.startsWith('requests'),
-      );
-      const limits = { isStated, meters: meters.map(meterOf) };
+      const limits = snapshot.meters.map(meterOf);
       const text = JSON.stringify(limits);
       if (this.#told.get(label) === text) return [];
       this.#told.set(label, text);
@@ -320,8 +316,10 @@ const meterOf = ({
   meter,
   limit,
   windowMs,
-}: BucketSnapshot['meters'][number]): BucketLimits['meters'][number] => ({
+  isReported = false,
+}: BucketSnapshot['meters'][number]): RecordedMeter => ({
   meter,
   limit,
   windowMs,
+  ...(isReported ? { isStated: true } : {}),
 });

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { readCommand } from '../../src/cli/commands.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { RecordedCall, RecordingHeader } from '../../src/recording/format.ts';
-import type { Report } from '../../src/rehearsal/figures.ts';
+import type { Report } from '../../tools/rehearse/figures.ts';
 
 const labelKey = 'a label key for tests only';
 const acme = workspaceLabel(labelKey, 'acme');
@@ -21,6 +21,7 @@ const upstream = {
   ceiling: { perMinute: 60, perDay: null },
   isDefault: { perMinute: false, perDay: true },
   meters: [],
+  probe: 0,
   maxInFlight: null,
   maxInFlightTotal: null,
   maxQueued: 1_000,
@@ -127,7 +128,7 @@ test('a limit that the configuration does not write stays as recorded, and one t
 });
 
 test('what responses had taught holds on where the configuration writes the same number as before', async () => {
-  const known = { isStated: true, meters: [{ meter: 'requests' as const, limit: 30, windowMs: 60_000 }] };
+  const known = [{ meter: 'requests' as const, limit: 30, windowMs: 60_000, isStated: true as const }];
   const api = { ...upstream, meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000 }] };
   const learnt = [call({ limits: known }), ...burst.slice(1)];
   const traffic = recording(learnt, header({ api }));

@@ -1,5 +1,5 @@
 /** What `--fail-if` may ask of the figures: `refused > 0`, `p95 > 10`. */
-import type { Figures } from '../../src/rehearsal/figures.ts';
+import type { Figures } from './figures.ts';
 
 export interface Condition {
   /** As it was written. */

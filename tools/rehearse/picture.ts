@@ -1,5 +1,5 @@
 /** Calls that wait and calls that are refused over time, before and after, as an SVG: one row for each of the busiest upstreams. */
-import type { RehearsedCall } from '../../src/rehearsal/rehearse.ts';
+import type { RehearsedCall } from './rehearse.ts';
 
 /** Upstreams that have a row; the others are left out. */
 const maxRows = 8;

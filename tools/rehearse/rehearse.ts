@@ -1,146 +1,261 @@
 /**
- * `sluice rehearse`: what recorded calls would meet under other limits. Owns the words for the terminal and the exit code; the rehearsal
- * itself is the product's (`src/rehearsal/`).
+ * READ FIRST of this folder. Recorded arrivals in virtual time, through the product's own admission, scheduler and ceilings, under
+ * limits that may be others than those of the day: what each call would have met.
+ *
+ * Owns: the world around them: calls arrive as recorded, and their upstream answers each after the time that it took, and takes what it
+ * was charged. Does not own: any decision (`admission/`, `limiter/`), the limits (`world.ts`).
+ * Left out: what outsiders take of a quota, 429s and failures of the upstream, and that a client that was refused comes again.
  */
-import { writeFileSync } from 'node:fs';
-import { withEnvFile } from '../../src/cli/env-file.ts';
-import type { CliIo } from '../../src/cli/io.ts';
-import { ConfigError, loadSettings } from '../../src/config/load.ts';
-import type { Settings } from '../../src/config/settings.ts';
-import { reportOf, type Figures, type Report } from '../../src/rehearsal/figures.ts';
-import { isPlaced, rehearse, type RehearsedCall } from '../../src/rehearsal/rehearse.ts';
-import { readTraffic, TrafficError, type Traffic } from '../../src/rehearsal/traffic.ts';
+import { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { AdmissionRequest, Ticket } from '../../src/admission/ticket.ts';
+import type { Costs, MeterReport } from '../../src/call.ts';
+import { CallAbort } from '../../src/call-abort.ts';
+import { Refusal } from '../../src/errors.ts';
 import {
-  configuredWorld,
-  recordedLimits,
-  recordedWorld,
-  unmatched,
-  type World,
-} from '../../src/rehearsal/world.ts';
-import type { Condition } from './condition.ts';
-import { pictureOf } from './picture.ts';
-import { tableOf } from './table.ts';
+  bucketKey,
+  callerKey,
+  ceilingKey,
+  laneKey,
+  ticketId,
+  type CeilingKey,
+  type TicketId,
+} from '../../src/ids.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { RecordedCall } from '../../src/recording/format.ts';
+import { VirtualClock } from './virtual-clock.ts';
+import { Counters } from './counters.ts';
+import type { Rules, World } from './world.ts';
 
-export interface RehearseCommand {
-  /** A recording. */
-  readonly traffic: string;
-  /** `null` = under the limits of the recording. */
-  readonly config: string | null;
-  readonly times: number;
-  readonly replicas: number;
-  readonly isJson: boolean;
-  /** Where to write a picture; `null` = none. */
-  readonly svg: string | null;
-  readonly failIf: readonly Condition[];
+/** What a call met. Milliseconds since its arrival. */
+export type Fate =
+  | { readonly kind: 'sent'; readonly afterMs: number }
+  | { readonly kind: 'refused'; readonly afterMs: number }
+  /** Its client left while it waited, as it did when it was recorded. */
+  | { readonly kind: 'left'; readonly afterMs: number };
+
+export interface RehearsedCall {
+  readonly call: RecordedCall;
+  readonly fate: Fate;
 }
 
-/** What the recorded calls are run under. */
-interface Plan {
-  readonly name: 'before' | 'after';
+export interface RehearsalOptions {
   readonly world: World;
-  readonly times: number;
-  readonly replicas: number;
+  /** Wall-clock time at which the recording began: some windows are those of the clock. Milliseconds since the epoch. */
+  readonly startsAt: number;
+  /** Every arrival comes so many times. */
+  readonly times?: number;
+  /** Replicas that take the calls in turn. */
+  readonly replicas?: number;
+  /** Called now and then with the share of calls that have arrived, 0 to 1. */
+  readonly onProgress?: (share: number) => void;
 }
 
-interface Run {
-  readonly calls: readonly RehearsedCall[];
-  readonly report: Report;
+/**
+ * Calls that the rehearsal can place: those that were sent, and those that were refused for a limit or whose clients left. The others
+ * were answered without being sent (by a breaker, or with the response to another call).
+ */
+export const isPlaced = ({ serviceMs, outcome }: RecordedCall): boolean =>
+  serviceMs !== null || outcome === 'shed' || outcome === 'client_gone';
+
+/** Resolves with every call and what it met, in order of arrival. */
+export async function rehearse(
+  calls: readonly RecordedCall[],
+  options: RehearsalOptions,
+): Promise<readonly RehearsedCall[]> {
+  const placed = calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
+  return new Rehearsal(placed, options).run();
 }
 
-/** Exit code 0; 1 where a condition holds; 2 where there is nothing to rehearse. */
-export async function runRehearse(command: RehearseCommand, io: CliIo): Promise<number> {
-  const read = filesOf(command, io);
-  if (read === null) return 2;
-  const { traffic, settings } = read;
-  for (const note of notesOn(traffic, settings)) io.err(`note: ${note}`);
-  const recorded = recordedLimits(traffic.header, traffic.calls);
-  const former = recordedWorld(recorded);
-  const world = settings === null ? former : configuredWorld(recorded, settings);
-  const { times, replicas } = command;
-  const before = await rehearsed(traffic, { name: 'before', world: former, times: 1, replicas: 1 }, io);
-  const after = await rehearsed(traffic, { name: 'after', world, times, replicas }, io);
-  if (command.isJson) io.out(JSON.stringify({ before: before.report, after: after.report }));
-  else io.out(tableOf(before.report, after.report));
-  if (command.svg !== null && !isWritten(command.svg, pictureOf(before.calls, after.calls), io)) return 2;
-  const failures = command.failIf.flatMap((condition) => failuresOf(condition, after.report));
-  for (const failure of failures) io.err(failure);
-  return failures.length === 0 ? 0 : 1;
-}
+class Rehearsal {
+  /** In order of arrival. */
+  readonly #calls: readonly RecordedCall[];
+  readonly #options: RehearsalOptions;
+  readonly #clock: VirtualClock;
+  readonly #limiter: Limiter;
+  readonly #replicas: readonly AdmissionQueue[];
+  /** At which replica a call waits. */
+  readonly #homes = new Map<TicketId, AdmissionQueue>();
+  readonly #usualServiceMs: (call: RecordedCall) => number;
+  readonly #counters = new Counters();
+  readonly #fates: Fate[] = [];
+  #arrived = 0;
+  #ended = 0;
+  #failure: unknown = null;
 
-/** What the command reads; `null` = it cannot, which is said. */
-function filesOf(
-  { traffic, config }: RehearseCommand,
-  io: CliIo,
-): { readonly traffic: Traffic; readonly settings: Settings | null } | null {
-  try {
-    const settings =
-      config === null ? null : loadSettings({ path: config, env: withEnvFile(config, io.env) });
-    return { traffic: readTraffic(traffic), settings };
-  } catch (error) {
-    if (!(error instanceof TrafficError || error instanceof ConfigError)) throw error;
-    io.err(error.message);
-    return null;
-  }
-}
-
-/** What whoever reads the figures has to know of them. */
-function notesOn({ calls, isIncomplete }: Traffic, settings: Settings | null): string[] {
-  const notes: string[] = [];
-  const left = calls.filter((call) => !isPlaced(call)).length;
-  if (isIncomplete) notes.push('the recording ended early: calls after that are missing.');
-  if (left > 0) notes.push(`${left} calls were answered without being sent, and are left out.`);
-  if (settings === null) return notes;
-  const { upstreams, workspaces } = unmatched(calls, settings);
-  if (upstreams.length > 0)
-    notes.push(`${upstreams.join(', ')}: no upstream of the configuration; recorded limits hold for it.`);
-  if (workspaces.length > 0) {
-    const why = settings.privacy.labelKeyGenerated
-      ? 'The configuration has no privacy.labelKey'
-      : 'Labels agree only under the same privacy.labelKey';
-    const names = workspaces.length > 3 ? `${workspaces.length} workspaces` : workspaces.join(', ');
-    notes.push(
-      `${names} of the recording: none of the configuration; weight and own ceilings stay as recorded. ${why}.`,
+  constructor(calls: readonly RecordedCall[], options: RehearsalOptions) {
+    const { startsAt, times = 1, replicas = 1 } = options;
+    const clock = new VirtualClock(startsAt);
+    this.#calls = times === 1 ? calls : calls.flatMap((call) => Array.from({ length: times }, () => call));
+    this.#options = options;
+    this.#clock = clock;
+    this.#usualServiceMs = usualServiceMs(calls);
+    const limiter = createEmbeddedLimiter(clock, {
+      onGrant: (grant) => this.#homes.get(grant.ticket)?.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) =>
+        this.#replicas.forEach(({ listener }) => listener.onClosed(bucket, closedMs)),
+    });
+    const ceilings = new CeilingsOfAll(clock);
+    const onFailure = (failure: unknown): void => void (this.#failure ??= failure);
+    this.#limiter = limiter;
+    this.#replicas = Array.from(
+      { length: replicas },
+      () => new AdmissionQueue({ clock, limiter, ceilings, onFailure }),
     );
   }
-  return notes;
+
+  async run(): Promise<readonly RehearsedCall[]> {
+    const { stackTraceLimit } = Error;
+    // Refusals are values here: nobody reads where they were made, and to note it takes time.
+    Error.stackTraceLimit = 0;
+    this.#awaitArrival();
+    await this.#clock.run(() => this.#ended === this.#calls.length || this.#failure !== null);
+    Error.stackTraceLimit = stackTraceLimit;
+    await this.#limiter.close();
+    if (this.#failure !== null) throw this.#failure;
+    return this.#calls.map((call, index) => ({ call, fate: this.#fates[index] ?? neverEnded() }));
+  }
+
+  #awaitArrival(): void {
+    const index = this.#arrived;
+    const call = this.#calls[index];
+    if (call === undefined) return;
+    this.#clock.after(call.at - this.#clock.monotonic(), () => {
+      this.#arrived += 1;
+      this.#awaitArrival();
+      if (index % callsPerReport === 0) this.#options.onProgress?.(index / this.#calls.length);
+      this.#drive(call, index)
+        .then((fate) => {
+          this.#fates[index] = fate;
+          this.#ended += 1;
+        })
+        .catch((failure: unknown) => (this.#failure ??= failure));
+    });
+  }
+
+  /** Plays the gateway for one call. */
+  async #drive(call: RecordedCall, index: number): Promise<Fate> {
+    const gone = new CallAbort();
+    const rules = this.#options.world(call);
+    const request = requestOf(call, rules, index);
+    const { ticket: id } = request.admission;
+    const replica = this.#replicas[index % this.#replicas.length] ?? neverEnded();
+    const cancelLeaving =
+      call.outcome === 'client_gone' && call.serviceMs === null
+        ? this.#clock.after(call.waitedMs, () => gone.abort())
+        : null;
+    const passedMs = (): number => this.#clock.monotonic() - call.at;
+    let ticket: Ticket | null = null;
+    this.#homes.set(id, replica);
+    try {
+      ticket = await replica.enter(request, gone);
+      const lease = await ticket.whenGranted();
+      const afterMs = passedMs();
+      cancelLeaving?.();
+      const serviceMs = call.serviceMs ?? this.#usualServiceMs(call);
+      const charged = call.serviceMs === null ? call.costs : call.charged;
+      const meters = this.#counters.count(call, { charged, meters: rules.meters }, this.#clock.monotonic());
+      await new Promise<void>((resolve) => {
+        this.#clock.after(serviceMs, resolve);
+      });
+      const lesson = { feedback: { meters, throttle: null }, sentAgoMs: serviceMs, headAgoMs: 0 };
+      lease.settle({ kind: 'succeeded', spent: withoutStated(charged, meters) }, lesson);
+      return { kind: 'sent', afterMs };
+    } catch (failure) {
+      if (gone.aborted) return { kind: 'left', afterMs: passedMs() };
+      if (!(failure instanceof Refusal)) throw failure;
+      cancelLeaving?.();
+      return { kind: 'refused', afterMs: passedMs() };
+    } finally {
+      this.#homes.delete(id);
+      ticket?.leave();
+    }
+  }
 }
 
-async function rehearsed({ header, calls }: Traffic, plan: Plan, io: CliIo): Promise<Run> {
-  const { name, ...options } = plan;
-  const onProgress = io.terminals.err ? progressOn(io, name) : () => {};
-  const done = await rehearse(calls, { ...options, startsAt: Date.parse(header.startedAt), onProgress });
-  onProgress(1);
-  return { calls: done, report: reportOf(done, plan.world) };
-}
-
-/** A line that is written over. */
-function progressOn(io: CliIo, name: string): (share: number) => void {
-  let shown = -1;
-  return (share) => {
-    const percent = Math.floor(share * 100);
-    if (percent === shown) return;
-    io.err(`${shown < 0 ? '' : lineAbove}rehearsing, ${name}: ${percent} %`);
-    shown = percent;
+function requestOf(call: RecordedCall, rules: Rules, index: number): AdmissionRequest {
+  const { upstream, bucket, workspace, caller, urgency, costs } = call;
+  const { setting, weight, maxInFlight, perMinute, perDay, maxQueued } = rules;
+  const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
+  return {
+    admission: {
+      ticket: ticketId(String(index)),
+      bucket: bucketKey(`${upstream}.${bucket}`),
+      setting,
+      lane: laneKey(`${bucket} ${workspace}`),
+      weight,
+      maxInFlight,
+      perMinute,
+      ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+      maxQueued,
+      urgency,
+      callClass: Object.keys(costs).join(' '),
+      costs,
+      document: null,
+      ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
+    },
+    arrivedAt: call.at,
+    ceiling: { key: ceilingKey(`${upstream} ${workspace}`), perMinute, perDay },
+    yielded: null,
+    workspaceId: workspace,
+    subject: {
+      upstream,
+      credential: '',
+      host: '',
+      model: null,
+      operation: '',
+      bucket: bucketKey(`${upstream}.${bucket}`),
+    },
+    maxWaitMs,
+    maxWaitIfAskedMs: maxWaitMs,
+    stillValid: () => true,
   };
 }
 
-/** Up a line, and nothing in it. */
-const lineAbove = '\u001b[1A\u001b[2K';
+/** The charge but for meters whose level the response states, as `spentOf` has it. */
+const withoutStated = (charged: Costs, stated: readonly MeterReport[]): Costs => {
+  const spent = { ...charged };
+  for (const { meter } of stated) delete spent[meter];
+  return spent;
+};
 
-function isWritten(file: string, text: string, io: CliIo): boolean {
-  try {
-    writeFileSync(file, text);
-    return true;
-  } catch {
-    io.err(`${file}: cannot be written`);
-    return false;
+/** Calls between two reports of the progress. */
+const callsPerReport = 1_000;
+
+function neverEnded(): never {
+  throw new Error('a rehearsed call has no end');
+}
+
+/** Ceilings whose slots that come back all replicas hear of. */
+class CeilingsOfAll extends CeilingStore {
+  readonly #listeners: ((ceiling: CeilingKey) => void)[] = [];
+
+  override listen(onSlotBack: (ceiling: CeilingKey) => void): void {
+    this.#listeners.push(onSlotBack);
+    super.listen((ceiling) => this.#listeners.forEach((hear) => hear(ceiling)));
   }
 }
 
-function failuresOf(condition: Condition, { upstreams, workspaces }: Report): string[] {
-  const all: [string, Figures][] = [...Object.entries(upstreams), ...Object.entries(workspaces)];
-  return all.flatMap(([name, figures]) => {
-    const value = condition.valueOf(figures);
-    return value !== null && condition.holds(value) ? `${name}: ${condition.text} (it is ${value})` : [];
-  });
+/** For a call that was refused when it was recorded: the median of those that were sent to its bucket, else to its upstream, else of all. */
+function usualServiceMs(calls: readonly RecordedCall[]): (call: RecordedCall) => number {
+  const known = new Map<string, number[]>();
+  const scopes = ({ bucket, upstream }: RecordedCall): string[] => [
+    `bucket ${bucket}`,
+    `upstream ${upstream}`,
+    'all',
+  ];
+  for (const call of calls) {
+    if (call.serviceMs === null) continue;
+    for (const scope of scopes(call)) {
+      const times = known.get(scope);
+      if (times === undefined) known.set(scope, [call.serviceMs]);
+      else times.push(call.serviceMs);
+    }
+  }
+  const medians = new Map(Array.from(known, ([scope, times]) => [scope, medianOf(times)]));
+  return (call) => scopes(call).flatMap((scope) => medians.get(scope) ?? [])[0] ?? 0;
 }
+
+const medianOf = (times: readonly number[]): number =>
+  times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0;

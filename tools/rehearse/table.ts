@@ -1,5 +1,5 @@
 /** The figures before and after as a table for people. */
-import type { Figures, Report } from '../../src/rehearsal/figures.ts';
+import type { Figures, Report } from './figures.ts';
 
 const heads = ['', 'calls', 'refused', 'wait p50', 'p95', 'max', 'busiest minute', 'used'];
 

@@ -4,23 +4,24 @@
  *
  * Does not own: which calls share a bucket; that stays as recorded, because a label does not show what a call was made with.
  */
-import type { MeterName } from '../call.ts';
-import type { Settings, WorkspaceSettings } from '../config/settings.ts';
-import { workspaceLabel } from '../identity.ts';
-import type { BucketSetting } from '../limiter/limiter.ts';
+import type { MeterName } from '../../src/call.ts';
+import type { Settings, WorkspaceSettings } from '../../src/config/settings.ts';
+import { workspaceLabel } from '../../src/identity.ts';
+import type { BucketSetting } from '../../src/limiter/limiter.ts';
 import type {
-  BucketLimits,
   RecordedCall,
   RecordedMeter,
   RecordingHeader,
   UpstreamLimits,
   WorkspaceLimits,
-} from '../recording/format.ts';
-import { upstreamsOf, workspaceLimitsOf } from '../recording/limits.ts';
+} from '../../src/recording/format.ts';
+import { upstreamsOf, workspaceLimitsOf } from '../../src/recording/limits.ts';
 
 /** Under which limits a call is admitted. */
 export interface Rules {
   readonly setting: BucketSetting;
+  /** The same meters, with what is known of each. */
+  readonly meters: readonly RecordedMeter[];
   readonly weight: number;
   readonly maxInFlight: number | null;
   readonly perMinute: number | null;
@@ -39,7 +40,7 @@ export type World = (call: Pick<RecordedCall, 'upstream' | 'bucket' | 'workspace
 export interface Recorded {
   readonly limits: RecordingHeader['limits'];
   /** Of buckets, also as they were learned during the recording. */
-  readonly buckets: ReadonlyMap<string, BucketLimits>;
+  readonly buckets: ReadonlyMap<string, readonly RecordedMeter[]>;
 }
 
 /** What responses taught later holds from the beginning: nobody had been sent to the bucket before, or its limit changed. */
@@ -55,6 +56,7 @@ const unknownUpstream: UpstreamLimits = {
   ceiling: { perMinute: null, perDay: null },
   isDefault: { perMinute: true, perDay: true },
   meters: [],
+  probe: 0,
   maxInFlight: null,
   maxInFlightTotal: null,
   maxQueued: Number.MAX_SAFE_INTEGER,
@@ -68,14 +70,15 @@ export function recordedWorld({ limits, buckets }: Recorded): World {
   return remembered(({ upstream: name, bucket, workspace: label }) => {
     const upstream = limits.upstreams[name] ?? unknownUpstream;
     const workspace = limits.workspaces[label] ?? unknownWorkspace;
-    const known = buckets.get(bucket);
+    const learned = buckets.get(bucket) ?? [];
+    const isStated = learned.some(({ meter, isStated }) => isStated === true && meter.startsWith('requests'));
     const ceilingOf = (window: Window): number | null => {
       const own = workspace[window][name];
       if (own !== undefined) return own;
-      return upstream.isDefault[window] && known?.isStated === true ? null : upstream.ceiling[window];
+      return upstream.isDefault[window] && isStated ? null : upstream.ceiling[window];
     };
     return {
-      ...rulesOf(upstream, withLearned(upstream.meters, known?.meters ?? [])),
+      ...rulesOf(upstream, withLearned(upstream.meters, learned)),
       weight: workspace.weight,
       perMinute: ceilingOf('perMinute'),
       perDay: ceilingOf('perDay'),
@@ -103,7 +106,7 @@ export function configuredWorld(recorded: Recorded, settings: Settings): World {
       if (written !== undefined) return written;
       return upstream.isDefault[window] ? former[window] : upstream.ceiling[window];
     };
-    const meters = changedMeters(upstream, recorded.limits.upstreams[name], former.setting.meters);
+    const meters = changedMeters(upstream, recorded.limits.upstreams[name], former.meters);
     return {
       ...rulesOf(upstream, meters),
       weight,
@@ -143,19 +146,19 @@ const workspacesOf = ({
 }: Settings): ReadonlyMap<string, WorkspaceSettings> =>
   new Map(Array.from(workspaces.values(), (each) => [workspaceLabel(labelKey, each.id), each]));
 
-/** A bucket whose quota is known from the beginning, as it was recorded: it needs no probe. */
 const rulesOf = (
-  { maxInFlight, maxInFlightTotal, maxQueued }: UpstreamLimits,
+  { probe, maxInFlight, maxInFlightTotal, maxQueued }: UpstreamLimits,
   meters: readonly RecordedMeter[],
-): Pick<Rules, 'setting' | 'maxInFlight' | 'maxQueued'> => ({
+): Pick<Rules, 'setting' | 'meters' | 'maxInFlight' | 'maxQueued'> => ({
   setting: {
     meters: meters.map(({ meter, limit, windowMs, counts }) =>
       counts === undefined ? { meter, limit, windowMs } : { meter, limit, windowMs, counts },
     ),
     learn: true,
-    probe: 0,
+    probe,
     ...(maxInFlightTotal === null ? {} : { maxInFlightTotal }),
   },
+  meters,
   maxInFlight,
   maxQueued,
 });
@@ -182,7 +185,14 @@ function changedMeters(
     return written.isDefault === true || isSame(written, before);
   });
   const names = new Set(stays.map(({ meter }) => meter));
-  return [...stays, ...upstream.meters.filter(({ meter }) => !names.has(meter))];
+  const isStated = ({ meter: name }: RecordedMeter): boolean =>
+    inForce.some(({ meter, isStated }) => meter === name && isStated === true);
+  const others = upstream.meters.filter(({ meter }) => !names.has(meter));
+  // An upstream that states a limit states the new one from now on.
+  return [
+    ...stays,
+    ...others.map((meter) => (isStated(meter) ? { ...meter, isStated: true as const } : meter)),
+  ];
 }
 
 /** The configuration says `none`. */

@@ -8,7 +8,7 @@ import {
   recordingHeader,
   type RecordedCall,
   type RecordingHeader,
-} from '../recording/format.ts';
+} from '../../src/recording/format.ts';
 
 /** Why a file cannot be rehearsed, in words for the operator. */
 export class TrafficError extends Error {}

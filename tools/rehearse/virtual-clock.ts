@@ -4,7 +4,7 @@
  * Owns: the order of timers (by time, then as they were set), and that every promise settles between two of them, so that equal runs
  * are equal. Does not own: anything outside, which a run waits for as little as it waits for the time.
  */
-import type { CancelTimer, Clock } from '../clock.ts';
+import type { CancelTimer, Clock } from '../../src/clock.ts';
 
 interface Timer {
   readonly at: number;

@@ -1,6 +1,6 @@
 /** What rehearsed calls add up to, by upstream and by workspace. Pure. */
-import type { Costs, MeterName } from '../call.ts';
-import { requestWindows } from '../limiter/policy/meter-names.policy.ts';
+import type { Costs, MeterName } from '../../src/call.ts';
+import { requestWindows } from '../../src/limiter/policy/meter-names.policy.ts';
 import type { RehearsedCall } from './rehearse.ts';
 import type { World } from './world.ts';
 

@@ -1,0 +1,200 @@
+/**
+ * What a rehearsal says of recorded calls under other limits, against what the gateway does with the same calls under these limits: both in
+ * virtual time, the gateway with upstreams that count and state as their kind does.
+ */
+import { describe, expect, test } from '@jest/globals';
+import { parseSettings } from '../../src/config/load.ts';
+import { recordedCall, recordingHeader } from '../../src/recording/format.ts';
+import { reportOf, type Report } from '../../tools/rehearse/figures.ts';
+import { rehearse, type RehearsedCall } from '../../tools/rehearse/rehearse.ts';
+import { configuredWorld, recordedLimits, recordedWorld } from '../../tools/rehearse/world.ts';
+import { playAtGateway, yamlOf, type Arrival, type Scene } from './gateway-in-virtual-time.ts';
+
+const read = (text: string) => {
+  const [first = '', ...lines] = text.trim().split('\n');
+  const calls = lines.map((line) => recordedCall.parse(JSON.parse(line))).toSorted((a, b) => a.at - b.at);
+  return { header: recordingHeader.parse(JSON.parse(first)), calls };
+};
+
+/** What the gateway did, in the form of a rehearsal. */
+function lived(text: string): Report {
+  const { header, calls } = read(text);
+  const done = calls.map((call): RehearsedCall => {
+    const kind = call.serviceMs === null ? 'refused' : 'sent';
+    return { call, fate: { kind, afterMs: call.waitedMs } };
+  });
+  return reportOf(done, recordedWorld(recordedLimits(header, calls)));
+}
+
+async function rehearsed(text: string, scene: Scene, times: number): Promise<Report> {
+  const { header, calls } = read(text);
+  const recorded = recordedLimits(header, calls);
+  const settings = parseSettings(yamlOf(scene), { path: 'test.yaml', env: {} });
+  const world = configuredWorld(recorded, settings);
+  return reportOf(await rehearse(calls, { world, times, startsAt: Date.parse(header.startedAt) }), world);
+}
+
+interface Change {
+  readonly name: string;
+  readonly before: Scene;
+  readonly after: Scene;
+  readonly arrivals: readonly Arrival[];
+  readonly times?: number;
+  /** In which time each workspace has had a turn, milliseconds: who is the first of equals depends on a digest. Default: none waits for turns. */
+  readonly turnsMs?: number;
+}
+
+const origins = (name: string): string => `origins: ["https://${name}.example.com"]`;
+const minute = (limit: number) => ({ limit, windowMs: 60_000 });
+
+/** Calls at even distances, with the workspaces in turn. */
+const arrivals = (
+  count: number,
+  everyMs: number,
+  workspaces: readonly string[],
+  of: Partial<Arrival> = {},
+): readonly Arrival[] =>
+  Array.from({ length: count }, (_, n) => ({
+    at: Math.round(n * everyMs),
+    workspace: workspaces[n % workspaces.length] ?? '',
+    upstream: 'api',
+    serviceMs: 150 + ((n * 37) % 200),
+    ...of,
+  }));
+
+/** All workspaces share one quota. */
+const shared = 'credential: { header: authorization, value: "Bearer x" }';
+const one = { acme: '' };
+const three = { acme: '', bell: '', cobalt: '' };
+const generic = (more: string, workspaces: Scene['workspaces'] = three): Scene => ({
+  upstreams: `  api: { ${origins('api')}, ${more} }`,
+  workspaces,
+  quotas: { api: {} },
+});
+const model = (
+  more: string,
+  requests: number,
+  tokens: number,
+  workspaces: Scene['workspaces'] = three,
+): Scene => ({
+  upstreams: `  api: { kind: language-model, ${origins('api')}, credential: { header: authorization, value: "Bearer x" }, ${more} }`,
+  workspaces,
+  quotas: { api: { requests: minute(requests), tokens: minute(tokens) } },
+});
+const shop = (more: string, workspaces: Scene['workspaces'] = three): Scene => ({
+  upstreams: `  api: { kind: commerce, ${origins('api')}, credential: { header: x-shopify-access-token, value: x }, ${more} }`,
+  workspaces,
+  quotas: { api: { requests: { limit: 40, windowMs: 20_000 } } },
+});
+
+const names = Object.keys(three);
+
+const changes: readonly Change[] = [
+  {
+    name: 'a ceiling of each workspace is lowered',
+    before: generic('limits: { requestsPerMinute: 600 }'),
+    after: generic('limits: { requestsPerMinute: 60 }'),
+    arrivals: arrivals(300, 200, names),
+  },
+  {
+    name: 'an own ceiling is given to a workspace, and calls are refused for it',
+    before: generic('limits: { requestsPerMinute: 600 }'),
+    after: generic('limits: { requestsPerMinute: 600, maxWaitSeconds: 20 }', {
+      ...three,
+      acme: '    requestsPerMinute: { api: 20 }',
+    }),
+    arrivals: arrivals(300, 300, names),
+  },
+  {
+    name: 'a ceiling is raised under which calls were refused',
+    before: generic('limits: { requestsPerMinute: 30, maxWaitSeconds: 5 }', one),
+    after: generic('limits: { requestsPerMinute: 90, maxWaitSeconds: 5 }', one),
+    arrivals: arrivals(200, 500, ['acme']),
+  },
+  {
+    name: 'a language model gets twice the calls, with the requests that it states',
+    turnsMs: 3_000,
+    before: model('limits: {}', 60, 1_000_000),
+    after: model('limits: {}', 60, 1_000_000),
+    arrivals: arrivals(150, 600, names, { tokens: { asked: 50, taken: 40 } }),
+    times: 2,
+  },
+  {
+    name: 'a language model allows fewer tokens',
+    turnsMs: 5_000,
+    before: model('limits: { tokensPerMinute: 60000 }', 1_000, 60_000),
+    after: model('limits: { tokensPerMinute: 15000 }', 1_000, 15_000),
+    arrivals: arrivals(200, 500, names, { tokens: { asked: 400, taken: 350 } }),
+  },
+  {
+    name: 'workspaces that share a credential get other weights',
+    before: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000),
+    after: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000, { ...three, acme: '    weight: 4' }),
+    arrivals: arrivals(150, 400, names, { tokens: { asked: 50, taken: 40 } }),
+  },
+  {
+    name: 'a shop, serialized, gets twice the calls',
+    before: shop('limits: { requestsPerMinute: none }'),
+    after: shop('limits: { requestsPerMinute: none }'),
+    arrivals: arrivals(120, 700, names, { serviceMs: 600 }),
+    times: 2,
+  },
+  {
+    name: 'a shop takes two calls of a workspace at once',
+    before: shop('limits: { requestsPerMinute: none, maxInFlight: 1 }'),
+    after: shop('limits: { requestsPerMinute: none, maxInFlight: 2 }'),
+    arrivals: arrivals(150, 150, names, { serviceMs: 900 }),
+  },
+  {
+    name: 'calls in flight of all are capped',
+    before: generic(`${shared}, limits: { maxInFlightTotal: 100 }`),
+    after: generic(`${shared}, limits: { maxInFlightTotal: 3 }`),
+    arrivals: arrivals(300, 100, names, { serviceMs: 400 }),
+  },
+  {
+    name: 'windows are described',
+    before: generic(`${shared}, speaks: { windows: [{ requests: 50, seconds: 1 }] }`),
+    after: generic(
+      `${shared}, speaks: { windows: [{ requests: 3, seconds: 1 }, { requests: 100, seconds: 60, kind: fixed }] }`,
+    ),
+    arrivals: arrivals(160, 150, names),
+  },
+  {
+    name: 'urgent calls and calls that ask for a wait of their own meet a lower ceiling',
+    before: generic('limits: { requestsPerMinute: 600 }', one),
+    after: generic('limits: { requestsPerMinute: 40 }', one),
+    arrivals: arrivals(150, 400, ['acme']).map((each, n) => ({
+      ...each,
+      fields: n % 5 === 0 ? { priority: 'u=0' } : n % 3 === 0 ? { prefer: 'wait=10' } : {},
+    })),
+  },
+];
+
+describe('figures are within 5 % or 100 ms of those of the gateway, where', () => {
+  test.each(changes)('$name', async ({ before, after, arrivals, times = 1, turnsMs = 0 }) => {
+    const recording = await playAtGateway(before, arrivals);
+    const many = arrivals.flatMap((each) => Array.from({ length: times }, () => each));
+    const is = lived(await playAtGateway(after, many));
+    const said = await rehearsed(recording, after, times);
+    const far: string[] = [];
+    for (const kind of ['upstreams', 'workspaces'] as const)
+      for (const [name, { calls, refused, waitMs }] of Object.entries(is[kind])) {
+        const other = said[kind][name];
+        const grainMs = kind === 'upstreams' ? 100 : 100 + turnsMs;
+        const pairs = [
+          ['p50', waitMs.p50 ?? 0, other?.waitMs.p50 ?? 0, grainMs],
+          ['p95', waitMs.p95 ?? 0, other?.waitMs.p95 ?? 0, grainMs],
+          ['refused', refused, other?.refused ?? 0, 1],
+        ] as const;
+        for (const [figure, real, rehearsal, grain] of pairs)
+          if (Math.abs(real - rehearsal) > Math.max(grain, real * 0.05))
+            far.push(`${name} ${figure}: ${real} at the gateway, ${rehearsal} in the rehearsal`);
+        expect(other?.calls).toBe(calls);
+      }
+    expect(far).toEqual([]);
+    // Otherwise nothing was compared.
+    expect(
+      Object.values(is.upstreams).some(({ refused, waitMs }) => refused > 0 || (waitMs.p95 ?? 0) > 4_000),
+    ).toBe(true);
+  });
+});

@@ -1,0 +1,255 @@
+/**
+ * The gateway of one process in virtual time: everything from a call's head to its response is the product's, but for sockets. Its
+ * upstreams count what is sent to them, state it as their kind does, and refuse what is too much.
+ */
+import { Readable } from 'node:stream';
+import { CallAbort } from '../../src/call-abort.ts';
+import type { Call, UpstreamResponse } from '../../src/call.ts';
+import { createKey } from '../../src/cli/keys.ts';
+import { systemRandom } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import { attempt } from '../../src/dispatch/attempt.ts';
+import type { Dispatcher, Sending } from '../../src/dispatch/dispatcher.ts';
+import { Refusal } from '../../src/errors.ts';
+import { workspaceLabel } from '../../src/identity.ts';
+import { createParts } from '../../src/parts.ts';
+import { Pipeline } from '../../src/pipeline.ts';
+import { Recorder } from '../../src/recording/recorder.ts';
+import { createRuntime } from '../../src/runtime.ts';
+import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+
+export interface Arrival {
+  /** Milliseconds since the beginning. */
+  readonly at: number;
+  readonly workspace: string;
+  readonly upstream: string;
+  readonly serviceMs: number;
+  /** What it asks for, and takes in the end, of a language model. */
+  readonly tokens?: { readonly asked: number; readonly taken: number };
+  /** `Prefer`, `Priority` and others. */
+  readonly fields?: Readonly<Record<string, string>>;
+}
+
+/** What an upstream lets through: `limit` units, draining in `windowMs`. */
+interface Quota {
+  readonly limit: number;
+  readonly windowMs: number;
+}
+/** Absent: it lets everything through, and states nothing. */
+export interface UpstreamQuota {
+  readonly requests?: Quota;
+  readonly tokens?: Quota;
+}
+
+export interface Scene {
+  /** Of `upstreams:` and of each workspace beside its keys, as in `gatewayYaml`. */
+  readonly upstreams: string;
+  readonly workspaces: Readonly<Record<string, string>>;
+  readonly quotas: Readonly<Record<string, UpstreamQuota>>;
+}
+
+const labelKey = 'a label key for tests only';
+export const labelOf = (workspace: string): string => workspaceLabel(labelKey, workspace);
+
+/** One API key a workspace, whatever the configuration. */
+const keys = new Map<string, ReturnType<typeof createKey>>();
+function keyOf(workspace: string): ReturnType<typeof createKey> {
+  let key = keys.get(workspace);
+  if (key === undefined) keys.set(workspace, (key = createKey()));
+  return key;
+}
+
+export const yamlOf = ({ upstreams, workspaces }: Pick<Scene, 'upstreams' | 'workspaces'>): string =>
+  [
+    `privacy: { labelKey: "${labelKey}" }`,
+    `upstreams:\n${upstreams}`,
+    'workspaces:',
+    ...Object.entries(workspaces).map(
+      ([name, more]) => `  ${name}:\n    keys: [{ hash: "${keyOf(name).hash}" }]\n${more}`,
+    ),
+  ].join('\n');
+
+/** Plays all arrivals to their ends. Resolves with the recording of them. */
+export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]): Promise<string> {
+  const clock = new FakeClock();
+  const settings = parseSettings(yamlOf(scene), { path: 'test.yaml', env: {} });
+  const telemetry = new RunningTelemetry(settings, {
+    clock,
+    random: systemRandom,
+    destination: { write: () => {} },
+  });
+  const recorder = new Recorder({
+    clock,
+    settings: () => settings,
+    labelOf,
+    buckets: () => parts.pressure.buckets(),
+  });
+  const agents = { clock, resolve: undefined, isOwn: undefined };
+  const runtime = createRuntime(settings, agents);
+  const parts = createParts({ ...agents, random: systemRandom, telemetry, recorder }, () => runtime);
+  const upstreams = new Map(
+    Object.entries(scene.quotas).map(([name, quota]) => [name, new CountingUpstream(clock, quota)]),
+  );
+  const dispatcher = {
+    send: (sending: Sending) => sendTo(upstreams.get(sending.prepared.route.upstream.name), sending, clock),
+  } as unknown as Dispatcher;
+  const pipeline = new Pipeline({ ...parts, dispatcher, clock, telemetry, runtime: () => runtime });
+  const recording = await record(recorder);
+  let open = arrivals.length;
+  for (const arrival of arrivals)
+    clock.arrives(arrival.at, () => {
+      play(pipeline, clock, arrival)
+        .finally(() => (open -= 1))
+        .catch((bug: unknown) => clock.arrives(clock.monotonic(), () => raise(bug)));
+    });
+  await clock.run(10 * 600_000, () => {
+    if (open === 0) clock.halt();
+  });
+  if (open > 0) throw new Error(`${open} calls have not ended`);
+  await parts.stores.close();
+  return recording();
+}
+
+function raise(bug: unknown): never {
+  throw bug;
+}
+
+/** A recording of 600 s, and what it has written so far. */
+async function record(recorder: Recorder): Promise<() => string> {
+  const lines: string[] = [];
+  const response = {
+    writableLength: 0,
+    set: () => response,
+    on: () => response,
+    flushHeaders: () => {},
+    write: (line: string) => lines.push(line),
+    end: () => {},
+    destroy: () => {},
+  };
+  const request = { url: '/recording?seconds=600', acceptsEncodings: () => 'identity' };
+  await recorder.open(request as never, response as never);
+  return () => lines.join('');
+}
+
+async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Promise<void> {
+  const { upstream, workspace, tokens, fields = {} } = arrival;
+  const body =
+    tokens === undefined
+      ? ''
+      : JSON.stringify({
+          model: 'm',
+          max_tokens: tokens.asked,
+          messages: [{ role: 'user', content: 'hello' }],
+        });
+  const sent = {
+    host: 'gateway',
+    authorization: `Bearer ${keyOf(workspace).key}`,
+    'content-type': 'application/json',
+    'x-service-ms': String(arrival.serviceMs),
+    'x-tokens': String(tokens?.taken ?? 0),
+    ...fields,
+  };
+  const bytes = Buffer.from(body);
+  const call: Call = {
+    id: systemRandom.hex(16),
+    receivedAt: clock.monotonic(),
+    method: tokens === undefined ? 'GET' : 'POST',
+    form: 'via',
+    rawUrl: `/via/${upstream}/v1/chat/completions`,
+    rawFields: Object.entries(sent).flat(),
+    clientGone: new CallAbort(),
+    readBody: () => Promise.resolve({ bytes, replayable: true, completeAt: null }),
+    authenticated: () => {},
+    report: () => {},
+    retain: () => () => {},
+  };
+  try {
+    const outcome = await pipeline.handle(call);
+    if (outcome.body !== null && !Buffer.isBuffer(outcome.body)) for await (const _ of outcome.body) continue;
+    outcome.onEnd('complete');
+  } catch (refusal) {
+    if (!(refusal instanceof Refusal)) throw refusal;
+  }
+}
+
+/** The product's own attempt, over an upstream instead of sockets. */
+function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock: FakeClock) {
+  const { call, route, description } = sending.prepared;
+  const number = (name: string): number => Number(call.rawFields[call.rawFields.indexOf(name) + 1]);
+  const request = {
+    kind: route.upstream.kind,
+    dialect: route.upstream.dialect,
+    callClass: description.callClass,
+    method: call.method,
+    pathAndQuery: route.pathAndQuery,
+    sentAt: clock.monotonic(),
+    onReady: () => {},
+  };
+  const take = { serviceMs: number('x-service-ms'), tokens: number('x-tokens') };
+  const send = (): Promise<UpstreamResponse> => (upstream ?? new CountingUpstream(clock, {})).take(take);
+  return attempt({ send }, request as never, clock);
+}
+
+/** The fields in which an upstream states a quota; a shop states calls in its bucket. */
+class CountingUpstream {
+  readonly #clock: FakeClock;
+  readonly #meters: readonly {
+    readonly name: 'requests' | 'tokens';
+    readonly quota: Quota;
+    level: number;
+    at: number;
+  }[];
+
+  constructor(clock: FakeClock, quota: UpstreamQuota) {
+    this.#clock = clock;
+    this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
+      const of = quota[name];
+      return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
+    });
+  }
+
+  async take({
+    serviceMs,
+    tokens,
+  }: {
+    readonly serviceMs: number;
+    readonly tokens: number;
+  }): Promise<UpstreamResponse> {
+    const now = this.#clock.monotonic();
+    for (const meter of this.#meters) {
+      meter.level = Math.max(0, meter.level - ((now - meter.at) * meter.quota.limit) / meter.quota.windowMs);
+      meter.at = now;
+    }
+    const costs = { requests: 1, tokens };
+    const waits = this.#meters.map(({ name, quota, level }) => {
+      return ((level + costs[name] - quota.limit) / quota.limit) * quota.windowMs;
+    });
+    const waitMs = Math.max(0, ...waits);
+    if (waitMs > 1e-6)
+      return response(429, [...this.#fields(), 'retry-after-ms', String(Math.ceil(waitMs))], {});
+    for (const meter of this.#meters) meter.level += costs[meter.name];
+    const fields = this.#fields();
+    await new Promise<void>((resolve) => this.#clock.arrives(now + serviceMs, resolve));
+    const usage = { prompt_tokens: 0, completion_tokens: tokens, total_tokens: tokens };
+    return response(200, fields, tokens === 0 ? {} : { usage });
+  }
+
+  #fields(): string[] {
+    return this.#meters.flatMap(({ name, quota, level }) => [
+      `x-ratelimit-limit-${name}`,
+      String(quota.limit),
+      `x-ratelimit-remaining-${name}`,
+      String(Math.floor(quota.limit - level)),
+      `x-ratelimit-reset-${name}`,
+      `${Math.ceil((level / quota.limit) * quota.windowMs)}ms`,
+      ...(name === 'requests' ? ['x-shopify-shop-api-call-limit', `${Math.ceil(level)}/${quota.limit}`] : []),
+    ]);
+  }
+}
+
+const response = (status: number, rawFields: readonly string[], body: object): UpstreamResponse =>
+  ({
+    head: { status, rawFields: ['content-type', 'application/json', ...rawFields] },
+    body: Readable.from([Buffer.from(JSON.stringify(body))]),
+  }) as UpstreamResponse;
