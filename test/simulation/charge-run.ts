@@ -32,6 +32,8 @@ export interface Scene {
   readonly refusesIn?: StreamRefusal;
   /** Every response states limit and level, as at the arrival of its call; or only refusals do, as of when they come. */
   readonly states?: 'always' | 'when refusing';
+  /** What a response says of limit and level; left out, it says them to a unit. */
+  readonly says?: (level: number, limit: number) => Feedback['meters'];
   /** The limit from these times on. */
   readonly changes?: readonly { readonly at: number; readonly limit: number }[];
   /** What somebody else takes of what the limit lets through, twice a second. */
@@ -79,14 +81,15 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const clock = new FakeClock();
   const { meter, changes = [], outsiderShare = 0 } = scene;
   let { limit } = scene;
-  const stateOf = (level: number): Feedback['meters'] => [
-    {
-      meter,
-      limit,
-      windowMs,
-      level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
-    },
-  ];
+  const stateOf = (level: number): Feedback['meters'] =>
+    scene.says?.(level, limit) ?? [
+      {
+        meter,
+        limit,
+        windowMs,
+        level: { lowest: Math.max(0, Math.floor(level) - 1), highest: Math.ceil(level) },
+      },
+    ];
   const stated = (level: number): Feedback['meters'] => (scene.states === 'always' ? stateOf(level) : []);
   const upstream = { level: 0, at: 0, taken: 0, lastIn: 0 };
   const refusedAt: number[] = [];

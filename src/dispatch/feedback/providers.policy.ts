@@ -8,7 +8,7 @@ import type { LimiterMessage, ModelError, Verdict } from './model-error.policy.t
 import { count, reset, type Reading } from './reading.policy.ts';
 
 /** The fields of one limit. */
-interface LimitFields extends Pick<Reading, 'dimension' | 'meter' | 'resetMeans' | 'remainingGrain'> {
+interface LimitFields extends Pick<Reading, 'dimension' | 'meter' | 'resetMeans'> {
   readonly limit: string;
   readonly remaining: string;
   readonly reset: string;
@@ -57,19 +57,17 @@ const common = (
   reset: `x-ratelimit-reset-${dimension}`,
   renewal: `x-ratelimit-renewalperiod-${dimension}`,
   resetMeans,
-  remainingGrain: 1,
   windowMs,
 });
 
 /** `anthropic-ratelimit-{dimension}-{limit,remaining,reset}`: per minute, RFC 3339 resets. */
-const ofAnthropic = (dimension: string, meter: Reading['meter'], remainingGrain: number): LimitFields => ({
+const ofAnthropic = (dimension: string, meter: Reading['meter']): LimitFields => ({
   dimension,
   meter,
   limit: `anthropic-ratelimit-${dimension}-limit`,
   remaining: `anthropic-ratelimit-${dimension}-remaining`,
   reset: `anthropic-ratelimit-${dimension}-reset`,
   resetMeans: 'full',
-  remainingGrain,
   windowMs: minuteMs,
   mayLackLimit: true,
 });
@@ -82,7 +80,6 @@ const ofMistral = (limit: string, remaining: string): LimitFields => ({
   remaining,
   reset: 'ratelimitbysize-reset',
   resetMeans: 'window',
-  remainingGrain: 1,
   windowMs: minuteMs,
 });
 
@@ -138,13 +135,13 @@ export const providers: Readonly<Record<string, Provider>> = {
    */
   anthropic: {
     own: [
-      ofAnthropic('requests', 'requests', 1),
+      ofAnthropic('requests', 'requests'),
       {
-        ...ofAnthropic('tokens', 'tokens', 1000),
+        ...ofAnthropic('tokens', 'tokens'),
         repeats: ['anthropic-ratelimit-input-tokens-limit', 'anthropic-ratelimit-output-tokens-limit'],
       },
-      ofAnthropic('input-tokens', 'input_tokens', 1000),
-      ofAnthropic('output-tokens', 'output_tokens', 1000),
+      ofAnthropic('input-tokens', 'input_tokens'),
+      ofAnthropic('output-tokens', 'output_tokens'),
     ],
     refusal: ({ type, message }) =>
       type === 'invalid_request_error' &&
@@ -210,7 +207,7 @@ function readingOf(
   fields: ReadonlyMap<string, string>,
   at: ResponseTime,
 ): readonly Reading[] {
-  const { dimension, meter, resetMeans, remainingGrain, windowMs, repeats = [] } = named;
+  const { dimension, meter, resetMeans, windowMs, repeats = [] } = named;
   const limit = count(fields.get(named.limit));
   // Absent, or Azure's −1: nothing is stated.
   if (limit === null && !(named.mayLackLimit === true && fields.has(named.reset))) return [];
@@ -226,7 +223,6 @@ function readingOf(
       remaining: count(fields.get(named.remaining)),
       ...reset(fields.get(named.reset), at),
       resetMeans,
-      remainingGrain,
       statedWindowMs: renewal !== null && renewal > 0 ? renewal * 1000 : windowMs,
     },
   ];

@@ -22,8 +22,6 @@ export interface Reading {
   readonly resetMeans: 'full' | 'window';
   /** Rounding of the reset, milliseconds. */
   readonly resetGrainMs: number;
-  /** Rounding of `remaining`, units: it is a floor, so the truth is up to this much higher. */
-  readonly remainingGrain: number;
   /** Window the provider states; wins over any deduction. */
   readonly statedWindowMs: number | null;
 }
@@ -37,7 +35,6 @@ export const requestsReading = (stated: Partial<Reading>): Reading => ({
   resetInMs: null,
   resetMeans: 'window',
   resetGrainMs: 0,
-  remainingGrain: 1,
   statedWindowMs: null,
   ...stated,
 });
@@ -94,10 +91,12 @@ export function windowOf(reading: Reading): number | null {
     return null;
   const used = limit - remaining;
   if (used < 1 || resetInMs < 1) return null;
-  const shortest = (resetInMs * limit) / used;
-  // With one unit used there is no upper bound; a success has just used that unit, so twice is ample.
-  const longest =
-    used > 1 ? ((resetInMs + reading.resetGrainMs) * limit) / (used - reading.remainingGrain) : shortest * 2;
+  const grain = grainOf(reading, remaining);
+  const [above, below] = grain > 1 ? [grain / 2, grain / 2] : [0, 1];
+  const shortest = (resetInMs * limit) / (used + above);
+  // With less used than the rounding there is no upper bound; a success has just used one unit, so twice is ample then.
+  const atMostMs = grain > 1 ? Infinity : shortest * 2;
+  const longest = used > below ? ((resetInMs + reading.resetGrainMs) * limit) / (used - below) : atMostMs;
   const fitting = knownWindowsMs.filter((windowMs) => windowMs > shortest * 0.999_99 && windowMs <= longest);
   return fitting.length === 1 ? (fitting[0] ?? null) : null;
 }
@@ -123,7 +122,7 @@ export function longWindowOf(reading: Reading): number | null {
 function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'] {
   const { limit, remaining, resetInMs } = reading;
   if (limit === null) return null;
-  const counted = remaining === null ? null : countedLevel(limit, remaining, reading.remainingGrain);
+  const counted = remaining === null ? null : countedLevel(limit, remaining, grainOf(reading, remaining));
   if (reading.resetMeans !== 'full' || resetInMs === null || windowMs === null) return counted;
   const perMs = limit / windowMs;
   const lowest = Math.max(0, resetInMs - reading.resetGrainMs) * perMs;
@@ -133,9 +132,19 @@ function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'
   return { lowest: Math.max(lowest, counted.lowest), highest: Math.min(highest, counted.highest) };
 }
 
-function countedLevel(limit: number, remaining: number, step: number): { lowest: number; highest: number } {
+/** Tokens that are left are seldom a multiple of this: then the statement is rounded to it. */
+const roundTokens = 1_000;
+
+/** Rounding of what is left. 1: it is a floor, so the truth is up to one higher; more: the truth is up to half of it away. */
+function grainOf({ meter }: Reading, remaining: number): number {
+  const isRound = meter?.endsWith('tokens') === true && remaining > 0 && remaining % roundTokens === 0;
+  return isRound ? roundTokens : 1;
+}
+
+function countedLevel(limit: number, remaining: number, grain: number): { lowest: number; highest: number } {
   const used = Math.max(0, limit - remaining);
-  return { lowest: Math.max(0, used - step), highest: used };
+  if (grain <= 1) return { lowest: Math.max(0, used - grain), highest: used };
+  return { lowest: Math.max(0, used - grain / 2), highest: Math.min(limit, used + grain / 2) };
 }
 
 /** Meter of a dimension: a day's window makes it the daily one. */
