@@ -3,7 +3,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { CallSignal } from './call-abort.ts';
-import type { HeldBy } from './errors.ts';
+import type { HeldBy, LimitRefusal } from './errors.ts';
 import type { BucketKey } from './ids.ts';
 import type { ProviderError } from './provider-error.policy.ts';
 import type {
@@ -246,6 +246,12 @@ export interface HeldTime {
   readonly ms: number;
 }
 
+/** What limits would have done with a call that was only observed. `waitMs`: milliseconds until it would have left. */
+export type Reckoned =
+  | { readonly kind: 'send' | 'wait'; readonly waitMs: number }
+  /** It would have been told to come back after `waitMs`. */
+  | { readonly kind: 'refuse'; readonly waitMs: number; readonly code: LimitRefusal };
+
 /** What the client gets in `Sluice-Admission`. */
 export interface AdmissionRecord {
   readonly waitedMs: number;
@@ -253,6 +259,8 @@ export interface AdmissionRecord {
   readonly absorbed: number;
   /** What held the call in its lane, longest first; empty = nothing did. Their sum is `waitedMs`, but for parts of milliseconds. */
   readonly held: readonly HeldTime[];
+  /** Absent: limits hold calls, or it is not known what they would have done. */
+  readonly would?: Reckoned;
 }
 
 /** The workspace ceiling as the client gets it (`RateLimit-Policy`, `RateLimit`). */

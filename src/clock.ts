@@ -5,6 +5,7 @@
  * or draws a random number.
  */
 import { randomBytes } from 'node:crypto';
+import type { CallSignal } from './call-abort.ts';
 
 /** Cancels a timer; calling it twice, or after the timer fired, does nothing. */
 export type CancelTimer = () => void;
@@ -17,6 +18,22 @@ export interface Clock {
   /** Runs `run` once after at least `delayMs` (fractions round up; negative counts as 0). */
   after(delayMs: number, run: () => void): CancelTimer;
 }
+
+/** Resolves after `ms` milliseconds, or when the signal aborts. */
+export const delay = (clock: Clock, ms: number, signal: CallSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) {
+      resolve();
+      return;
+    }
+    const done = (): void => {
+      cancel();
+      signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const cancel = clock.after(ms, done);
+    signal.addEventListener('abort', done);
+  });
 
 export interface Random {
   /** Uniform in [0, 1). */

@@ -53,6 +53,16 @@ export const refusals = {
 
 export type RefusalCode = keyof typeof refusals;
 
+/** Codes with which limits refuse a call, and those with which they would have. */
+export const limitRefusals = [
+  'queue_full',
+  'wait_too_long',
+  'wait_expired',
+  'day_quota_exhausted',
+  'limiter_unavailable',
+] as const satisfies readonly RefusalCode[];
+export type LimitRefusal = (typeof limitRefusals)[number];
+
 /** What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final. */
 export const heldByReasons = [
   'ceiling_minute',

@@ -176,8 +176,10 @@ export class Gateway {
 
   async close(): Promise<void> {
     this.#cancelRecheck();
-    const { repeats, controls, credentials, dispatcher, breakers, sharedRedis, stores } = this.#parts;
+    const { repeats, controls, credentials, dispatcher, breakers, sharedRedis, stores, admission } =
+      this.#parts;
     repeats.close();
+    admission.close();
     controls.close();
     const renewalsEnded = credentials.close();
     dispatcher.close(this.#runtime.egress.pools);

@@ -83,6 +83,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
       if (bucket === request.admission.bucket) return null;
       return { bucket, lane: laneOf(bucket, request.workspaceId, labelKey) };
     },
+    onReckoned: ({ workspaceId, subject }, reckoned) =>
+      telemetry.reckoned(workspaceId, subject.upstream, reckoned),
     onFailure: (failure) => log.bug('a limiter operation failed', failure),
   });
   const quotas: JoinedQuotas = new JoinedQuotas({

@@ -11,7 +11,7 @@ import type { AdmissionQueue } from './admission/admission.ts';
 import type { Ticket } from './admission/ticket.ts';
 import { authenticate } from './auth/authenticate.ts';
 import type { Keyring } from './auth/keyring.ts';
-import type { AdmissionRecord, Audience, Call, Caller, Outcome } from './call.ts';
+import type { AdmissionRecord, Audience, Call, Caller, Outcome, Reckoned } from './call.ts';
 import { Attempts, type Attempt, type AttemptsParts, type Progress } from './journey/attempts.ts';
 import { reportedAtItsEnd, reportFailure } from './journey/call-end.ts';
 import { prepare, type Prepared, type PrepareParts } from './journey/prepare.ts';
@@ -124,9 +124,13 @@ export class Pipeline {
           progress,
           remainingMs,
           isCredentialRenewed,
+          isObserved: ticket.isObserved,
         });
-        if (decision.kind === 'pass')
-          return this.#attempts.passOn(attempt, result, { decision, record: recordOf(progress, ticket) });
+        if (decision.kind === 'pass') {
+          const would = ticket.isObserved ? await ticket.would() : null;
+          const record = recordOf(progress, ticket, would);
+          return this.#attempts.passOn(attempt, result, { decision, record });
+        }
         progress.history = decision.history;
         // The first of them: a refusal comes faster than the response to a call that was sent at the same time.
         if (decision.cause === 'hintless') progress.refusedAt ??= this.#parts.clock.monotonic();
@@ -142,8 +146,12 @@ export class Pipeline {
       prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {
-        const ceiling = await this.#parts.ceilings.state(prepared.request.ceiling);
-        prepared.call.report({ record: recordOf(progress, ticket), rateLimit: rateLimitOf(ceiling) });
+        const { mode, ceiling } = prepared.request;
+        const would = (await ticket?.would()) ?? null;
+        prepared.callRecord.would = would;
+        // A ceiling that holds nothing is not told to clients, who would hold themselves.
+        const left = mode === 'observe' ? null : await this.#parts.ceilings.state(ceiling);
+        prepared.call.report({ record: recordOf(progress, ticket, would), rateLimit: rateLimitOf(left) });
       }
       throw failure;
     } finally {
@@ -162,9 +170,11 @@ const attemptOf = (prepared: Prepared, { lease, credential }: Permission, audien
   signal: audience,
 });
 
-const recordOf = ({ attempts, absorbed }: Progress, ticket: Ticket | null): AdmissionRecord => ({
-  waitedMs: ticket?.waitedMs() ?? 0,
-  attempts,
-  absorbed,
-  held: ticket?.held() ?? [],
-});
+function recordOf(
+  { attempts, absorbed }: Progress,
+  ticket: Ticket | null,
+  would: Reckoned | null,
+): AdmissionRecord {
+  const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held: ticket?.held() ?? [] };
+  return would === null ? record : { ...record, would };
+}

@@ -31,6 +31,8 @@ export type Next =
 /** Whether an API takes calls; times in milliseconds. */
 export type Condition =
   | { readonly kind: 'taking' }
+  /** Limits hold no call: they are only reckoned. */
+  | { readonly kind: 'observing' }
   | { readonly kind: 'closed'; readonly ms: number }
   | { readonly kind: 'paused'; readonly ms: number }
   | {
@@ -271,6 +273,8 @@ function findingOf(api: UpstreamState, now: number): Finding {
         wrongNow: `${waits(api)} ${refusedNow}`,
         next: [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
       };
+    case 'observing':
+      return { ...calmOf(api), rank: 16, tone: 'blue', text: 'Observing: no limit holds a call' };
     case 'closed':
     case 'taking':
       break;
@@ -427,7 +431,8 @@ export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): A
       next: [...worst.finding.next, ...(reload === null ? [] : [check])],
     };
   }
-  const calm = calmAnswer(found.map(({ api }) => api));
+  const enforced = apis.filter(({ condition }) => condition.kind !== 'observing');
+  const calm = enforced.length === 0 && apis.length > 0 ? observedAnswer(apis) : calmAnswer(enforced);
   if (reload === null) return calm;
   return {
     ...calm,
@@ -455,6 +460,15 @@ function restText(
   if (green.length < others || all - others > 1) return `Yes for ${green.length} of ${all}.`;
   return green.length === 1 ? `Yes for ${green[0]}.` : `Yes for the other ${green.length}.`;
 }
+
+const observedAnswer = (apis: readonly UpstreamState[]): Answer => ({
+  tone: 'blue',
+  sentence: `Not known: Sluice only observes ${listed(apis.map(({ upstream }) => upstream))}.`,
+  rest: '',
+  heldBy: 'Nothing: no limit holds a call. Each response says what limits would have done.',
+  wrongNow: 'Nothing.',
+  next: [],
+});
 
 function calmAnswer(apis: readonly UpstreamState[]): Answer {
   const known = apis.filter(({ growth }) => growth !== null);

@@ -85,7 +85,7 @@ export class Upstreams {
     };
   }
 
-  async #one({ upstream, oldestMs }: LivePressure): Promise<UpstreamActivity> {
+  async #one({ upstream, mode, oldestMs }: LivePressure): Promise<UpstreamActivity> {
     const inForce = this.#source.inForce(upstream);
     const byMinute = await this.#recorder.totalByMinute(upstream, 60);
     const now = this.#clock.now();
@@ -93,7 +93,7 @@ export class Upstreams {
     const { waiting, inFlight } = await this.#recorder.callsTo(upstream);
     const state: UpstreamState = {
       upstream,
-      condition: this.#conditionOf(upstream, inForce),
+      condition: this.#conditionOf(upstream, mode, inForce),
       growth: headroom?.growth ?? null,
       limits: inForce === null ? [] : this.#limitsOf(inForce),
       waiting,
@@ -111,7 +111,7 @@ export class Upstreams {
     return { ...state, answer: shortAnswer(state, now), inFlight, headroom, rehearsed, minutes };
   }
 
-  #conditionOf(upstream: string, inForce: InForce | null): Condition {
+  #conditionOf(upstream: string, mode: LivePressure['mode'], inForce: InForce | null): Condition {
     const [breaker] = this.#source.breakers(upstream);
     if (breaker !== undefined) return { kind: 'refusing', ...breaker };
     const ends = this.#source.credentials().filter((each) => each.upstream === upstream);
@@ -119,6 +119,7 @@ export class Upstreams {
     if (endsInMs <= 0) return { kind: 'credential_ended', sinceMs: -endsInMs };
     const pausedMs = this.#source.pausedMs(upstream);
     if (pausedMs > 0) return { kind: 'paused', ms: pausedMs };
+    if (mode === 'observe') return { kind: 'observing' };
     return inForce === null ? { kind: 'taking' } : closing(inForce);
   }
 

@@ -37,6 +37,7 @@ import { Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
 import { SlotsAhead } from './slots-ahead.ts';
 import { SlotsBack } from './slots-back.ts';
+import type { QueuedCall } from './queued-call.ts';
 import type { AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
 import { WaitRegistry } from './wait-registry.ts';
@@ -50,6 +51,8 @@ export interface AdmissionQueueParts {
   readonly onFailure: (failure: unknown) => void;
   /** As in {@link AdmissionParts}; left out: no bucket is ever joined into another one. */
   readonly joinedBucketOf?: AdmissionParts['joinedBucketOf'];
+  /** As in {@link AdmissionParts}; left out: nobody asks. */
+  readonly onReckoned?: AdmissionParts['onReckoned'];
   /** How long a granted lease lives without renewal, milliseconds; left out: {@link defaultLeaseMs}. */
   readonly leaseMs?: number;
 }
@@ -82,9 +85,17 @@ export class AdmissionQueue {
   };
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
-    const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined } = more;
+    const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined, onReckoned = () => {} } = more;
     const background = (work: Promise<unknown>): void => void work.catch(onFailure);
-    const parts: AdmissionParts = { clock, limiter, ceilings, leaseMs, joinedBucketOf, background };
+    const parts: AdmissionParts = {
+      clock,
+      limiter,
+      ceilings,
+      leaseMs,
+      joinedBucketOf,
+      onReckoned,
+      background,
+    };
     this.#lanes = new Lanes(clock);
     const causes = new WaitCauses(parts);
     const registry = new WaitRegistry(parts, this.#lanes, causes);
@@ -121,10 +132,21 @@ export class AdmissionQueue {
     ceilings.listen((key) => slotsBack.onSlotBack(key));
   }
 
-  /** Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. */
-  async enter(asked: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
+  /**
+   * Enters a call into its lane, or refuses the call at once. The abort of `clientGone` ends the call at any time. A call that is
+   * only observed is never refused, and may be sent at once.
+   */
+  enter(asked: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
     const request = this.#reconfiguring.present(asked);
-    const call = this.#registry.enter(request, clientGone);
+    if (request.mode === 'enforce') return this.#enterLane(this.#registry.enter(request, clientGone));
+    return Promise.resolve(
+      this.#registry.enterObserved(request, clientGone, (call) => this.#enterLane(call)),
+    );
+  }
+
+  /** @throws Refusal where the call cannot leave within its wait */
+  async #enterLane(call: QueuedCall): Promise<QueuedCall> {
+    const { request } = call;
     let askedAhead: ReturnType<SlotsAhead['ask']> = null;
     try {
       const { clock } = this.#parts;
@@ -145,7 +167,10 @@ export class AdmissionQueue {
       }
     } catch (failure) {
       if (askedAhead !== null) this.#parts.background(this.#slotsAhead.giveBack(call, askedAhead));
-      this.#registry.end(call, { kind: 'left' });
+      this.#registry.end(
+        call,
+        failure instanceof Refusal ? refused(failure) : { kind: 'failed', error: failure },
+      );
       throw failure;
     }
     return call;
@@ -201,6 +226,7 @@ export class AdmissionQueue {
   reload(settingsOf: (request: AdmissionRequest) => CallSettings | null): void {
     const known = { calls: this.#registry.all(), lanes: this.#lanes.all() };
     const changed = this.#reconfiguring.reconfigure(known, settingsOf);
+    for (const call of changed) this.#registry.changeMode(call);
     this.#lateRefusals.onReconfigured(changed);
   }
 
@@ -212,6 +238,11 @@ export class AdmissionQueue {
   /** Refuses (`draining`) waiting calls that are not expected to leave within `budgetMs`. */
   drain(budgetMs: number): void {
     this.#lateRefusals.onDrain(budgetMs);
+  }
+
+  /** Ends what is reckoned of calls that limits do not hold: their tickets outlive them. */
+  close(): void {
+    for (const { observed } of this.#registry.all()) observed?.stop();
   }
 
   /** Calls that wait in this process now under one ceiling. */

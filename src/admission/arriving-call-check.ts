@@ -51,6 +51,7 @@ export class ArrivingCallCheck {
     const position = this.#rotation.positionOf(call, reply.ahead);
     const { clock, ceilings } = this.#parts;
     const [hold = notHeld] = await ceilings.forecast(ceiling, [position], clock.monotonic() - askedAt);
+    call.slotExpectedAt = clock.monotonic() + hold.waitMs;
     // A call that ended meanwhile must not start sweeps of its ceiling.
     if (!call.isGone) this.#lateRefusals.onForecastRead(ceiling.key);
     return hold;

@@ -116,6 +116,8 @@ export function ceilingLimits(
 
 /** What a reload may change of a call that is already in admission. */
 export interface CallSettings extends LaneSetting {
+  /** Whether limits hold and refuse the call, or are only reckoned. */
+  readonly mode: UpstreamSettings['mode'];
   /** What holds instead once a response of the bucket has stated a request limit: default ceilings yield. `null` = the same. */
   readonly yielded: CallSettings | null;
   readonly setting: BucketSetting;
@@ -145,6 +147,7 @@ function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSetting
     perDay: isDefault.perDay && !workspace.requestsPerDay.has(upstream.name) ? null : ceilings.perDay,
   };
   const under = ({ perMinute, perDay }: typeof ceilings): Omit<CallSettings, 'yielded'> => ({
+    mode: upstream.mode,
     setting: bucketSetting(upstream),
     weight: workspace.weight,
     maxInFlight: upstream.limits.maxInFlight,

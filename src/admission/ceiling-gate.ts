@@ -207,6 +207,7 @@ export class CeilingGate {
     const { edge, causes } = this.#neighbours;
     edge.onRefused(call.lane);
     if (call.isWaiting) causes.begins(call);
+    call.observed?.onHeld();
     causes.onEvent(call.lane);
     const heard = (): void => {
       if (why === 'no slot') gate.reported = asleep;

@@ -9,7 +9,7 @@
  * Keeps: a call is not sent after its client left, its key was revoked or its wait has passed (9).
  */
 import type { CallSignal } from '../call-abort.ts';
-import type { HeldTime } from '../call.ts';
+import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { refused, type Ending } from './ending.ts';
@@ -46,6 +46,8 @@ export const repliesAhead = 2;
 /** What changes a call's state, with all that goes with it: `wait-registry.ts`. */
 export interface CallKeeper {
   wait(call: QueuedCall): Promise<Lease>;
+  /** Limits do not hold the call any more: they are reckoned beside it. */
+  observe(call: QueuedCall): ObservedTicket;
   end(call: QueuedCall, ending: Ending): void;
 }
 
@@ -53,6 +55,17 @@ interface Entered {
   readonly lane: LaneView;
   readonly clock: Clock;
   readonly keeper: CallKeeper;
+}
+
+/** What the caller deals with where limits do not hold its call (`observed-call.ts`). */
+export interface ObservedTicket extends Pick<
+  Ticket,
+  'whenGranted' | 'waitedMs' | 'held' | 'would' | 'leave'
+> {
+  /** The ticket has to wait. */
+  onHeld(): void;
+  /** Ends the reckoning. */
+  stop(): void;
 }
 
 export class QueuedCall implements Ticket {
@@ -76,6 +89,10 @@ export class QueuedCall implements Ticket {
   sleepAtPosition: CeilingSleep | null;
   /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
   slotGivenBackAt: number | null = null;
+  /** When its ceiling was last said to have a slot for it, monotonic milliseconds; `null` = it was not asked. */
+  slotExpectedAt: number | null = null;
+  /** What its caller deals with, where limits do not hold the call; `null` = they do. */
+  observed: ObservedTicket | null = null;
   /** What has held it (`wait-causes.ts`); `null` = it never waited without a grant. */
   heldSoFar: CallHeld | null = null;
   #state: CallState = { kind: 'entering' };
@@ -124,7 +141,8 @@ export class QueuedCall implements Ticket {
   }
 
   whenGranted(): Promise<Lease> {
-    return this.#keeper.wait(this);
+    if (this.request.mode === 'observe') this.observed ??= this.#keeper.observe(this);
+    return this.observed === null ? this.#keeper.wait(this) : this.observed.whenGranted();
   }
 
   remainingMs(): number {
@@ -136,15 +154,35 @@ export class QueuedCall implements Ticket {
   }
 
   waitedMs(): number {
-    return this.#waitedMs;
+    return this.observed === null ? this.#waitedMs : this.observed.waitedMs();
   }
 
   held(): readonly HeldTime[] {
-    return heldTimes(this.heldSoFar, this.#waitedMs);
+    return this.observed === null ? heldTimes(this.heldSoFar, this.#waitedMs) : this.observed.held();
+  }
+
+  get isObserved(): boolean {
+    return this.observed !== null;
+  }
+
+  would(): Promise<Reckoned | null> {
+    return this.observed === null ? Promise.resolve(null) : this.observed.would();
   }
 
   leave(): void {
-    this.#keeper.end(this, { kind: 'left' });
+    if (this.observed === null) this.#keeper.end(this, { kind: 'left' });
+    else this.observed.leave();
+  }
+
+  /** Milliseconds in its lane so far, the wait under way included. */
+  inLaneMs(): number {
+    const { state } = this;
+    return this.#waitedMs + (state.kind === 'waiting' ? this.#clock.monotonic() - state.since : 0);
+  }
+
+  /** Limits have kept the call in its lane. */
+  get wasHeld(): boolean {
+    return this.heldSoFar !== null;
   }
 
   become(state: CallState): void {

@@ -143,7 +143,8 @@ function note(changes: BucketChanges, { admission }: AdmissionRequest): void {
   change.lanes.set(lane, { lane, weight, maxInFlight, perMinute, ceilingTag });
 }
 
-const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolean =>
+const isSame = ({ admission, mode }: AdmissionRequest, settings: CallSettings): boolean =>
+  mode === settings.mode &&
   isSameBucket(admission.setting, settings.setting) &&
   admission.weight === settings.weight &&
   admission.maxInFlight === settings.maxInFlight &&
@@ -151,9 +152,10 @@ const isSame = ({ admission }: AdmissionRequest, settings: CallSettings): boolea
   admission.maxQueued === settings.maxQueued;
 
 function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
-  const { setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay, yielded } = settings;
+  const { mode, setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay, yielded } = settings;
   return {
     ...request,
+    mode,
     yielded,
     admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
     ceiling: { key: request.ceiling.key, perMinute, perDay },

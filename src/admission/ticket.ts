@@ -3,7 +3,7 @@
  * resend and does all waiting of the journey; and the lease, which permits one sending. Types only.
  */
 import type { CallSettings } from './buckets.policy.ts';
-import type { BreakerSubject, HeldTime } from '../call.ts';
+import type { BreakerSubject, HeldTime, Reckoned } from '../call.ts';
 import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
 import type { TicketId } from '../ids.ts';
 import type { Admission, Grant, Lesson, Reserving, Settlement } from '../limiter/limiter.ts';
@@ -20,6 +20,7 @@ export interface AdmissionRequest {
   readonly arrivedAt: number;
   readonly ceiling: CeilingRef;
   /** As in {@link CallSettings}. */
+  readonly mode: CallSettings['mode'];
   readonly yielded: CallSettings | null;
   /** In this process only: a reload finds the call's new settings by it and by the upstream of `subject`. */
   readonly workspaceId: string;
@@ -38,7 +39,7 @@ export type BucketLane = Pick<Admission, 'bucket' | 'lane'>;
 
 /** Permission to send now: the bucket granted it and the ceiling's slot is taken. */
 export interface Lease {
-  readonly grant: Grant;
+  readonly grant: Omit<Grant, 'expiresAt'>;
   /** State of the workspace's ceiling after this slot was taken; `null` without a minute ceiling. */
   readonly ceiling: CeilingState | null;
   /**
@@ -72,6 +73,10 @@ export interface Ticket {
   waitedMs(): number;
   /** What held the call in the waits that are over, longest first; empty = nothing did. */
   held(): readonly HeldTime[];
-  /** Ends the call in admission: it is in no lane afterwards. The journey calls this on every path. */
+  /** Limits do not hold the call: they are only reckoned. A reload may change it. */
+  readonly isObserved: boolean;
+  /** What limits would have done with a call that is only observed, as far as is known now; `null` = it is not known. */
+  would(): Promise<Reckoned | null>;
+  /** Ends the call in admission: its caller waits no more. The journey calls this on every path. */
   leave(): void;
 }

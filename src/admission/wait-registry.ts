@@ -13,10 +13,25 @@ import { applyLimits, ceilingFullFor, enteredUntil, type Lanes, type LaneView } 
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { CeilingKey, TicketId } from '../ids.ts';
-import { QueuedCall, type CallKeeper, type Waiting } from './queued-call.ts';
+import { ObservedBuckets } from './observed-buckets.ts';
+import { ObservedCall, type ObservedParts } from './observed-call.ts';
+import { QueuedCall, type CallKeeper, type ObservedTicket, type Waiting } from './queued-call.ts';
 import { expired, waitTooLong, type Hold } from './refusals.ts';
 import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
+
+/** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
+const maxReckoned = 20_000;
+
+const always = (): boolean => true;
+/** The client of a ticket whose call has left already. */
+const nobody: CallSignal = {
+  aborted: false,
+  reason: undefined,
+  throwIfAborted() {},
+  addEventListener() {},
+  removeEventListener() {},
+};
 
 export class WaitRegistry implements CallKeeper {
   /** A call has left; none waits under its ceiling now. */
@@ -26,11 +41,18 @@ export class WaitRegistry implements CallKeeper {
   readonly #causes: WaitCauses;
   readonly #calls = new ShortLived<TicketId, QueuedCall>();
   readonly #queues = new CeilingQueues();
+  readonly #observedParts: ObservedParts;
 
   constructor(parts: AdmissionParts, lanes: Lanes, causes: WaitCauses) {
     this.#parts = parts;
     this.#lanes = lanes;
     this.#causes = causes;
+    this.#observedParts = {
+      ...parts,
+      buckets: new ObservedBuckets(),
+      wait: (call) => this.wait(call),
+      end: (call) => this.end(call, { kind: 'left' }),
+    };
   }
 
   /** Registers a call that enters admission. Its caller does not wait for a lease before it calls `wait`. */
@@ -89,6 +111,51 @@ export class WaitRegistry implements CallKeeper {
       if (stop !== null) this.end(call, stop);
       else if (before.kind !== 'waiting') this.moveToJoinedBucket(call);
     });
+  }
+
+  /**
+   * Enters a call that limits do not hold. Its ticket keeps nothing of it.
+   * @param enterLane takes the ticket into its lane; rejects where it is refused
+   */
+  enterObserved(
+    request: AdmissionRequest,
+    audience: CallSignal,
+    enterLane: (call: QueuedCall) => Promise<unknown>,
+  ): QueuedCall {
+    const { stillValid } = request;
+    const call = this.enter({ ...request, stillValid: always }, nobody);
+    audience.addEventListener('abort', call, { once: true });
+    const observed = new ObservedCall(call, { audience, stillValid }, this.#observedParts);
+    call.observed = observed;
+    if (this.#calls.size <= maxReckoned) void observed.follow(enterLane(call));
+    else observed.stop();
+    return call;
+  }
+
+  observe(call: QueuedCall): ObservedTicket {
+    const observed = this.#observedOf(call);
+    void observed.follow(Promise.resolve());
+    return observed;
+  }
+
+  #observedOf(call: QueuedCall): ObservedCall {
+    const caller = { audience: call.clientGone, stillValid: call.request.stillValid };
+    return new ObservedCall(call, caller, this.#observedParts);
+  }
+
+  /** A reload has changed whether limits hold the call: who is held by them is sent now, and whose call was sent already leaves its lane. */
+  changeMode(call: QueuedCall): void {
+    const { state, observed } = call;
+    if (call.request.mode === 'enforce') return observed?.stop();
+    if (observed !== null || state.kind !== 'waiting') return;
+    // What has held the caller ends here; what holds its ticket goes on.
+    const { wasHeld } = call;
+    this.#causes.ends(call);
+    const caller = this.#observedOf(call);
+    if (wasHeld) this.#causes.begins(call);
+    call.observed = caller;
+    call.become({ ...state, since: this.#parts.clock.monotonic(), ...caller.takeOver() });
+    state.resolve(caller.lease());
   }
 
   /** The caller gets its lease. False: no caller waits for it any more. */

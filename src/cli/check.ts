@@ -61,8 +61,9 @@ function summary({ server, redis, upstreams, workspaces }: Settings): string[] {
   ];
 }
 
-function upstreamLine({ name, kind, origins, credential, limits }: UpstreamSettings): string {
+function upstreamLine({ name, kind, mode, origins, credential, limits }: UpstreamSettings): string {
   const parts = [
+    ...(mode === 'observe' ? ['observed: no limit holds a call'] : []),
     origins.map(originText).join(' '),
     credential === null ? "credential: the client's own" : `credential: ${credential.field}`,
     `ceiling: ${limits.requestsPerMinute ?? 'none'}/min ${limits.requestsPerDay ?? 'none'}/day`,

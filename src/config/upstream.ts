@@ -98,6 +98,12 @@ export const upstream = section({
     .enum(['language-model', 'commerce', 'generic'])
     .default('generic')
     .describe('Which dialect of limits and throttles the upstream speaks.'),
+  mode: z
+    .enum(['enforce', 'observe'])
+    .default('enforce')
+    .describe(
+      'observe: every call is sent at once, no limit holds or refuses it and no throttle is absorbed; Sluice says what it would have done.',
+    ),
   speaks: speaks.optional(),
   origins: z.array(origin).min(1).describe('The only places calls of this upstream may go to.'),
   credential: credential(
@@ -230,6 +236,7 @@ export function settleUpstream(
     name,
     ...pick(written, [
       'kind',
+      'mode',
       'origins',
       'maxBuckets',
       'allowPrivateAddresses',

@@ -23,6 +23,8 @@
  * | stale: a kept connection was closed | hardly       | once, now  | no         | no         | no, unless own key          |
  * | fate unknown; 500, 502, 504, 52x (3)| unknown      | once       | no         | no         | no, unless own key          |
  *
+ * Where `passesThrottles` holds, a throttle of any kind and a 429 are never absorbed.
+ *
  * (1) For others the bucket is closed for the first second only: no evidence says more. A call that is refused again while others pass is
  * sent three times more at most, because those behind it in its lane wait for it.
  * (2) Quota, too large, day, store state, and a limit that is not the bucket's own: a breaker asks again (`src/breaker/`).
@@ -84,6 +86,8 @@ export interface ResendInput {
    * Other calls of the bucket that were sent after this one's first refusal without a hint have been served. Absent: it is not known.
    */
   readonly othersPass?: boolean;
+  /** The upstream is only observed: what it says of its limits goes to the client untouched. */
+  readonly passesThrottles?: boolean;
   /** What is left of the call's own wait, milliseconds. */
   readonly remainingMs: number;
   /** The wait after a refusal that names none, as the upstream's dialect has it, milliseconds. Absent, `null`: a growing back-off. */
@@ -153,6 +157,7 @@ export function resend(input: ResendInput): ResendDecision {
 }
 
 function afterResponse(input: ResendInput, status: number, throttle: Throttle | null): ResendDecision {
+  if (input.passesThrottles === true && (throttle !== null || status === 429)) return passOn(null);
   switch (throttle?.kind) {
     case 'permanent':
     case 'secondary':

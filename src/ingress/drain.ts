@@ -6,7 +6,7 @@
  * longer than `limitMs`; a connection with an open call is not closed before that.
  */
 import type { Server } from 'node:http';
-import type { Clock } from '../clock.ts';
+import { delay, type Clock } from '../clock.ts';
 import type { Connections } from './connections.ts';
 
 export interface DrainOptions {
@@ -22,21 +22,6 @@ export interface DrainOptions {
 const checkEveryMs = 100;
 /** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
 const maxQuietChecks = 10;
-
-const delay = (clock: Clock, ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    if (signal.aborted) {
-      resolve();
-      return;
-    }
-    const done = (): void => {
-      cancel();
-      signal.removeEventListener('abort', done);
-      resolve();
-    };
-    const cancel = clock.after(ms, done);
-    signal.addEventListener('abort', done);
-  });
 
 /** @returns how many connections were cut at the limit. */
 export async function drainServer(

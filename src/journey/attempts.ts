@@ -59,6 +59,7 @@ interface Judged {
   readonly progress: Progress;
   readonly remainingMs: number;
   readonly isCredentialRenewed: boolean;
+  readonly isObserved: boolean;
 }
 
 export class Attempts {
@@ -92,7 +93,7 @@ export class Attempts {
   judge(
     { call, route, body, description, request }: Prepared,
     result: AttemptResult,
-    { progress: { history, refusedAt }, remainingMs, isCredentialRenewed }: Judged,
+    { progress: { history, refusedAt }, remainingMs, isCredentialRenewed, isObserved }: Judged,
   ): ResendDecision {
     const { upstream } = route;
     const { responseTimes } = this.#parts;
@@ -112,6 +113,7 @@ export class Attempts {
       // The bucket has served calls since it first refused this one: the refusal lies in the call, and not in the bucket.
       othersPass: refusedAt !== null && responseTimes.hasServedSince(request.admission.bucket, refusedAt),
       remainingMs,
+      passesThrottles: isObserved,
       hintlessMs: upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });

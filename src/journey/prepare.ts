@@ -151,7 +151,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const bucket = quotas.bucketOf(own);
   const lane = laneOf(bucket, workspace.id, labelKey);
   const { limits } = upstream;
-  const { setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = callSettings(
+  const { mode, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = callSettings(
     workspace,
     upstream,
   );
@@ -198,6 +198,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } } : {}),
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingOf(workspace, upstream, labelKey),
+    mode,
     yielded,
     workspaceId: workspace.id,
     subject: {

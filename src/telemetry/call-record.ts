@@ -6,7 +6,7 @@
  * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
  * span open. No method throws, because a fault of telemetry must not end a call.
  */
-import type { Call, Costs, HeldTime, Throttle } from '../call.ts';
+import type { Call, Costs, HeldTime, Reckoned, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -55,6 +55,8 @@ export class RunningCallRecord implements LiveCall {
   held: readonly HeldTime[] = none;
   /** `null` = nobody records the call. */
   recording: CallInRecording | null = null;
+  /** The same of what limits would have done with it; `null` = they hold it, or it is not known. */
+  would: Reckoned | null = null;
   readonly #to: CallReporters;
   readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
@@ -221,9 +223,10 @@ export class RunningCallRecord implements LiveCall {
       attempts: this.#attempts,
       absorbed: this.#absorbed,
       held: this.held,
+      ...(this.would === null ? {} : { would: this.would }),
     };
     const admission = end.admission ?? own;
-    const { waitedMs, attempts, absorbed, held } = admission;
+    const { waitedMs, attempts, absorbed, held, would } = admission;
 
     this.#beginSpans();
     this.#spans?.ended(end, admission);
@@ -249,6 +252,8 @@ export class RunningCallRecord implements LiveCall {
       reason: this.#reason,
       waitedMs: tenth(waitedMs),
       heldMs: heldMsOf(held),
+      would: would?.kind,
+      wouldWaitMs: would === undefined ? undefined : tenth(would.waitMs),
       attempts,
       absorbed,
       absorbedIds: this.#absorbedIds,

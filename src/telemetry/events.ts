@@ -2,6 +2,7 @@
 import type { AdmissionRecord, Costs, MeterName } from '../call.ts';
 import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
+import type { UpstreamSettings } from '../config/settings.ts';
 import type { CallOutcome } from './outcome.policy.ts';
 
 export const limiterModes = ['redis', 'local', 'memory', 'deny'] as const;
@@ -109,6 +110,8 @@ export interface ObservedBucket {
 /** Pressure of one upstream on this replica, now. */
 export interface LivePressure {
   readonly upstream: string;
+  /** Whether limits hold its calls, or are only reckoned. */
+  readonly mode: UpstreamSettings['mode'];
   /** Meters that this kind of upstream has; their gauges exist from the start. */
   readonly dimensions: readonly MeterName[];
   readonly waiting: number;

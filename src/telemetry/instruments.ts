@@ -62,6 +62,17 @@ export function createInstruments(registry: Registry<OpenMetricsContentType>) {
       ['upstream', 'outcome'],
       waitBuckets,
     ),
+    wouldWait: histogram(
+      'sluice_would_wait_seconds',
+      'Time for which limits would have held a call that was only observed.',
+      ['upstream'],
+      waitBuckets,
+    ),
+    wouldRefuse: counter('sluice_would_refuse_total', 'Calls only observed that limits would have refused.', [
+      'workspace',
+      'upstream',
+      'reason',
+    ]),
     queueDepth: gauge('sluice_queue_depth', 'Calls waiting on this replica.', ['upstream']),
     queueOldest: gauge('sluice_queue_oldest_seconds', 'Age of the call waiting longest on this replica.', [
       'upstream',

@@ -55,8 +55,9 @@ export class Live {
 
   /** Pressure of each shown upstream. */
   read(now: number): readonly LivePressure[] {
-    const shown = this.#shown.map(({ name, kind }) => {
-      return { upstream: name, dimensions: dimensionsOfKind[kind], waiting: 0, oldestMs: 0, inFlight: 0 };
+    const shown = this.#shown.map(({ name, kind, mode }) => {
+      const none = { waiting: 0, oldestMs: 0, inFlight: 0 };
+      return { upstream: name, mode, dimensions: dimensionsOfKind[kind], ...none };
     });
     const byName = new Map(shown.map((pressure) => [pressure.upstream, pressure]));
     for (const { upstream, receivedAt, isWaiting } of this.calls) {

@@ -12,8 +12,15 @@ import {
   type OpenMetricsContentType,
   type RegistryContentType,
 } from 'prom-client';
-import type { MeterName } from '../call.ts';
-import { failureReasons, heldByReasons, overloadBounds, refusals, type RefusalCode } from '../errors.ts';
+import type { MeterName, Reckoned } from '../call.ts';
+import {
+  failureReasons,
+  heldByReasons,
+  limitRefusals,
+  overloadBounds,
+  refusals,
+  type RefusalCode,
+} from '../errors.ts';
 import {
   leaseLostReasons,
   limiterModes,
@@ -67,6 +74,8 @@ export class Metrics {
   readonly #registry = createRegistry();
   /** Labels, and the upstreams on which the series of each have begun. */
   readonly #workspaces = new Map<string, Set<string>>();
+  /** The same of the series of what limits would have done. */
+  readonly #observed = new Map<string, Set<string>>();
   readonly #upstreams = new Set<string>();
 
   constructor({ processMetrics = false }: MetricsOptions = {}) {
@@ -98,14 +107,17 @@ export class Metrics {
 
   /** Removes every series of a label that was taken back. */
   release(workspace: string): void {
-    const { requests, shed, throttles, absorbed } = this.instruments;
+    const { requests, shed, throttles, absorbed, wouldRefuse } = this.instruments;
     for (const upstream of this.#workspaces.get(workspace) ?? []) {
       for (const outcome of outcomes) requests.remove({ workspace, upstream, outcome });
       for (const reason of shedReasons) shed.remove({ workspace, upstream, reason });
       for (const kind of throttleKinds) throttles.remove({ workspace, upstream, kind });
       absorbed.remove({ workspace, upstream });
     }
+    for (const upstream of this.#observed.get(workspace) ?? [])
+      for (const reason of limitRefusals) wouldRefuse.remove({ workspace, upstream, reason });
     this.#workspaces.delete(workspace);
+    this.#observed.delete(workspace);
   }
 
   /** Begins the series of an upstream. */
@@ -120,6 +132,20 @@ export class Metrics {
     for (const outcome of outcomes) queueWait.zero({ upstream, outcome });
     upstreamTime.zero({ upstream });
     overhead.zero({ upstream });
+  }
+
+  /** Counts what limits would have done with a call that was only observed. */
+  reckoned(by: WorkspaceLabels, reckoned: Reckoned): void {
+    const { wouldWait, wouldRefuse } = this.instruments;
+    const { workspace, upstream } = by;
+    let begun = this.#observed.get(workspace);
+    if (begun === undefined) this.#observed.set(workspace, (begun = new Set()));
+    if (!begun.has(upstream)) {
+      begun.add(upstream);
+      for (const reason of limitRefusals) wouldRefuse.inc({ ...by, reason }, 0);
+    }
+    if (reckoned.kind === 'refuse') wouldRefuse.inc({ ...by, reason: reckoned.code });
+    else wouldWait.observe({ labels: { upstream }, value: reckoned.waitMs / 1000 });
   }
 
   /** Counts the end of a call; `code`: of our own refusal. */

@@ -3,7 +3,7 @@
  * No method throws or blocks, and none takes a value that must not be seen outside (a workspace is shown under its label only).
  */
 import type { DestinationStream } from 'pino';
-import type { Call } from '../call.ts';
+import type { Call, Reckoned } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
 import type { OverloadBound, RefusalCode } from '../errors.ts';
@@ -113,6 +113,14 @@ export class RunningTelemetry {
 
   begin(call: Call): CallRecord {
     return new RunningCallRecord(call, this.#reporters);
+  }
+
+  /** It is known what limits would have done with a call that was only observed. */
+  reckoned(workspaceId: string, upstream: string, reckoned: Reckoned): void {
+    this.#guard(() => {
+      const workspace = this.labels.of(workspaceId);
+      this.#metrics.reckoned({ workspace, upstream }, reckoned);
+    });
   }
 
   /** A request was refused before it became a call: its form, its route, or too many at once. */

@@ -74,7 +74,7 @@ function activityOf(recorder: Recorder, from: ActivitySource, clock: SettableClo
     clock,
     source: {
       inForce: () => inForce,
-      live: () => [{ upstream: 'lm', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
+      live: () => [{ upstream: 'lm', mode: 'enforce', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
       breakers: () => [],
       pausedMs: () => 0,
       credentials: () => [],

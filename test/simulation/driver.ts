@@ -118,6 +118,7 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         ceilingTag,
       },
       ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
+      mode: 'enforce',
       yielded: null,
       arrivedAt: scene.ownTime(),
       workspaceId: call.workspace.name,

@@ -227,6 +227,7 @@ export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings
   const lane = keyed(regime.lanes, laneKey);
   const { perMinute, perDay, maxQueued } = named(regime.workspaces, lane.workspace);
   return {
+    mode: 'enforce',
     setting: bucketSettingOf(keyed(regime.buckets, lane.bucket)),
     weight: lane.weight,
     maxInFlight: lane.maxInFlight,
@@ -251,7 +252,7 @@ function perRegime<R extends object, T>(work: (regime: R, key: string) => T): (r
 }
 
 /** What the operator wrote down of this bucket. */
-function bucketSettingOf(bucket: BucketPlan): BucketSetting {
+export function bucketSettingOf(bucket: BucketPlan): BucketSetting {
   const { statedShare } = bucket;
   const stated = (meter: MeterSetting['meter'], plan: MeterPlan | null): MeterSetting[] =>
     plan === null || statedShare === null ? [] : [{ meter, ...shareOf(plan, statedShare) }];

@@ -22,6 +22,7 @@ export interface CallOptions extends AdmissionOptions {
   readonly maxWaitIfAskedMs?: number;
   readonly clientGone?: AbortSignal;
   readonly stillValid?: () => boolean;
+  readonly mode?: AdmissionRequest['mode'];
 }
 
 /** What `enter` of the queue takes. */
@@ -30,7 +31,7 @@ export type Entering = Parameters<AdmissionQueue['enter']>;
 /** A call that arrives now, to be entered. */
 export function callOf(clock: Clock, ticket: string, options: CallOptions = {}): Entering {
   const { perMinute = null, perDay = null, workspace = 'w', maxWaitIfAskedMs = 600_000 } = options;
-  const { isDefault = false, ...more } = options;
+  const { isDefault = false, mode = 'enforce', ...more } = options;
   const { clientGone = new AbortController().signal, stillValid = () => true, ...asked } = more;
   const arrivedAt = options.arrivedAt ?? clock.monotonic();
   const request: AdmissionRequest = {
@@ -42,6 +43,7 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
     }),
     arrivedAt,
     ceiling: { key: ceilingKey(workspace), perMinute, perDay },
+    mode,
     yielded: null,
     workspaceId: workspace,
     subject: { upstream: 'u', credential: '', bucket: bucketKey('b'), host: '', model: null, operation: '' },
@@ -55,12 +57,13 @@ export function callOf(clock: Clock, ticket: string, options: CallOptions = {}):
 
 /** What a reload says of a call: everything as it was, but for `changes`. */
 export function settingsOf(
-  { admission: of, ceiling }: AdmissionRequest,
+  { admission: of, ceiling, mode }: AdmissionRequest,
   changes: Partial<CallSettings>,
 ): CallSettings {
   const { setting, weight, maxInFlight, maxQueued } = of;
   const { perMinute, perDay } = { perMinute: ceiling.perMinute, perDay: ceiling.perDay, ...changes };
   return {
+    mode,
     setting,
     weight,
     maxInFlight,
@@ -83,13 +86,11 @@ export interface EmbeddedQueue {
   readonly ceilings: Ceilings;
 }
 
-export interface QueueParts {
+export interface QueueParts extends Pick<AdmissionQueueParts, 'joinedBucketOf' | 'onReckoned'> {
   readonly clock: Clock;
   readonly ceilings?: Ceilings;
   /** Left out, a failure is thrown. */
   readonly onFailure?: (failure: unknown) => void;
-  /** Where calls belong whose buckets were joined. */
-  readonly joinedBucketOf?: AdmissionQueueParts['joinedBucketOf'];
   /** Puts something in front of the embedded limiter. */
   readonly around?: (limiter: Limiter) => Limiter;
 }
@@ -102,8 +103,8 @@ export function embeddedQueue({ clock, onFailure = fail, around, ...more }: Queu
     onClosed: (bucket, closedMs) => queue.listener.onClosed(bucket, closedMs),
   });
   const limiter: Limiter = around === undefined ? embedded : around(embedded);
-  const joinedBucketOf = more.joinedBucketOf === undefined ? {} : { joinedBucketOf: more.joinedBucketOf };
-  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...joinedBucketOf });
+  const { ceilings: _, ...listeners } = more;
+  const queue = new AdmissionQueue({ clock, limiter, ceilings, onFailure, ...listeners });
   return { queue, limiter, ceilings };
 }
 

@@ -63,6 +63,10 @@ function watchedTicket(ticket: Ticket, of: string): Ticket {
     ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
     waitedMs: () => ticket.waitedMs(),
     held: () => ticket.held(),
+    get isObserved() {
+      return ticket.isObserved;
+    },
+    would: () => ticket.would(),
     leave() {
       tickets.delete(watched);
       ticket.leave();

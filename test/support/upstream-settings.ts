@@ -49,6 +49,7 @@ export function upstreamSettings(
   return {
     name,
     kind: 'generic',
+    mode: 'enforce',
     origins: origins.map(originPattern),
     credential: null,
     carriers: usualCarriers,

@@ -18,6 +18,8 @@ function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
 const published = [
   ['sluice_requests_total', 'counter', 'workspace upstream outcome'],
   ['sluice_queue_wait_seconds', 'histogram', 'upstream outcome'],
+  ['sluice_would_wait_seconds', 'histogram', 'upstream'],
+  ['sluice_would_refuse_total', 'counter', 'workspace upstream reason'],
   ['sluice_queue_depth', 'gauge', 'upstream'],
   ['sluice_queue_oldest_seconds', 'gauge', 'upstream'],
   ['sluice_queue_bytes', 'gauge', ''],
@@ -72,6 +74,8 @@ describe('a scrape of the metrics', () => {
   test('has exactly the published labels and, where they are a closed set, values', async () => {
     const given = driven();
     oneCall(given, 'acme');
+    given.telemetry.reckoned('acme', 'lm', { kind: 'wait', waitMs: 1_500 });
+    given.telemetry.reckoned('acme', 'lm', { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');
@@ -117,6 +121,9 @@ describe('a scrape of the metrics', () => {
     );
     expect(of('sluice_shed_total reason')).toBe(
       'day_quota_exhausted draining limiter_unavailable overloaded queue_full wait_expired wait_too_long',
+    );
+    expect(of('sluice_would_refuse_total reason')).toBe(
+      'day_quota_exhausted limiter_unavailable queue_full wait_expired wait_too_long',
     );
     expect(of('sluice_ceiling_used_ratio window')).toBe('day minute');
     expect(text).toContain('sluice_ceiling_used_ratio{upstream="lm",window="minute"} 0.5\n');

@@ -197,6 +197,7 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): AdmissionRe
     },
     arrivedAt: call.at,
     ceiling: { key: ceilingKey(`${upstream} ${workspace}`), perMinute, perDay },
+    mode: 'enforce',
     yielded: null,
     workspaceId: workspace,
     subject: {

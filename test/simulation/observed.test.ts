@@ -1,0 +1,62 @@
+/**
+ * What is said of calls that limits do not hold, against what becomes of the same arrivals when limits hold them (`observed.ts`).
+ * `SEEDS=500` runs more histories than 40.
+ */
+import { env } from 'node:process';
+import { expect, test } from '@jest/globals';
+import { arrivalsOf, courseOf, isTrue, type Arrivals } from './observed.ts';
+
+const count = Number(env['SEEDS'] ?? 40);
+
+interface Shares {
+  /** Of the calls that limits held or refused: what was said with their responses was true, and what was reckoned in the end. */
+  readonly said: number;
+  readonly reckoned: number;
+  /** Calls that the upstream refused, per call. */
+  readonly throttled: number;
+}
+
+async function sharesOf(change: (arrivals: Arrivals) => Arrivals): Promise<Shares> {
+  let [calls, said, reckoned, throttled] = [0, 0, 0, 0];
+  for (let seed = 1; seed <= count; seed += 1) {
+    const arrivals = change(arrivalsOf(seed));
+    const held = await courseOf(arrivals, 'enforce');
+    const observed = await courseOf(arrivals, 'observe');
+    expect(held.throttled).toBe(0);
+    throttled += observed.throttled;
+    // No limit delays a response: it comes when the upstream gives it.
+    const slowest = Math.max(...arrivals.calls.map(({ serviceMs }) => serviceMs));
+    expect(Math.max(...observed.tookMs)).toBeLessThanOrEqual(slowest + 2);
+    for (const { id } of arrivals.calls) {
+      const became = held.fates.get(id);
+      if (became === undefined) throw new Error(`${id} of seed ${seed} has not ended`);
+      if (became.kind === 'sent' && became.waitMs === 0) continue;
+      calls += 1;
+      if (isTrue(observed.fates.get(id), became)) said += 1;
+      if (isTrue(observed.reckoned.get(id), became)) reckoned += 1;
+    }
+  }
+  return { said: said / calls, reckoned: reckoned / calls, throttled: throttled / calls };
+}
+
+/** One client with equal calls: what comes later changes no wait. */
+const alike = (arrivals: Arrivals): Arrivals => {
+  const [first] = arrivals.calls;
+  if (first === undefined) return arrivals;
+  const { lane, costs, callClass, serviceMs, bodyMs } = first;
+  const same = { lane, costs, callClass, serviceMs, bodyMs, urgency: 3, maxWaitMs: 75_000 };
+  return { ...arrivals, calls: arrivals.calls.map((call) => ({ ...call, ...same })) };
+};
+
+test('what is reckoned of a call is what becomes of it under limits, also where later calls go before it', async () => {
+  const { reckoned, throttled } = await sharesOf((arrivals) => arrivals);
+  expect(reckoned).toBeGreaterThan(0.95);
+  // The upstream refused what nobody held.
+  expect(throttled).toBeGreaterThan(0.2);
+}, 400_000);
+
+test('what the response says of a call is true where nothing that comes later goes before it', async () => {
+  const { said, reckoned } = await sharesOf(alike);
+  expect(said).toBeGreaterThan(0.93);
+  expect(reckoned).toBeGreaterThan(0.98);
+}, 400_000);

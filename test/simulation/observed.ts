@@ -1,0 +1,224 @@
+/**
+ * The same arrivals twice on virtual time, in front of the same upstream: once held by limits, and once only observed. Each call then has
+ * how long it waited, and how long it was said that it would wait.
+ */
+import { AdmissionQueue } from '../../src/admission/admission.ts';
+import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
+import type { Feedback, Reckoned } from '../../src/call.ts';
+import { resend, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
+import { Refusal } from '../../src/errors.ts';
+import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
+import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { Chance } from './chance.ts';
+import { bucketPlan } from './plan-buckets.ts';
+import { callPlans } from './plan-calls.ts';
+import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
+import { bucketSettingOf } from './rules.ts';
+import { Upstream } from './upstream.ts';
+
+/** Calls to one bucket of an upstream that nobody else uses, and that does what it states. */
+export interface Arrivals {
+  readonly seed: number;
+  readonly bucket: BucketPlan;
+  readonly workspaces: readonly WorkspacePlan[];
+  readonly calls: readonly CallPlan[];
+}
+
+export function arrivalsOf(seed: number): Arrivals {
+  const chance = new Chance(seed ^ 0x0b5e);
+  const bucket = bucketPlan(chance, 0, true);
+  const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
+  const workspaces = Array.from({ length: chance.whole(1, 3) }, (_, index) => ({
+    name: `w${index}`,
+    perMinute: chance.pick([null, null, null, 8, 20, 60]),
+    perDay: null,
+    maxQueued: chance.pick([4, 1_000, 1_000]),
+    revokedAt: Infinity,
+  }));
+  const cap = chance.pick([null, null, null, 1, 2]);
+  const lanes = workspaces.map(({ name }) => ({
+    key: `${name}-lane`,
+    workspace: name,
+    bucket: bucket.key,
+    weight: chance.pick([1, 1, 2]),
+    maxInFlight: cap,
+  }));
+  const calls = callPlans(chance, { lanes, buckets: [bucket], spanMs, calm: true, crowd: false });
+  return {
+    seed,
+    bucket,
+    workspaces,
+    calls: calls.map((call) => ({ ...call, fate: 'answered', leavesAt: Infinity, chargedShare: 1 })),
+  };
+}
+
+/** What became of a call, or was said that would have become of it. */
+export type Fate = { readonly kind: 'sent'; readonly waitMs: number } | { readonly kind: 'refused' };
+
+export interface Course {
+  readonly fates: ReadonlyMap<string, Fate>;
+  /** When each call got its response, milliseconds after it came. */
+  readonly tookMs: readonly number[];
+  /** Calls that the upstream refused, and that were passed on. */
+  readonly throttled: number;
+  /** What is reckoned of calls in the end, where that differs from what the response said. */
+  readonly reckoned: ReadonlyMap<string, Fate>;
+}
+
+/** @param mode as of the upstream */
+export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode']): Promise<Course> {
+  const { bucket, workspaces, calls } = arrivals;
+  const clock = new FakeClock();
+  const upstream = new Upstream(bucket);
+  const fates = new Map<string, Fate>();
+  const reckoned = new Map<string, Fate>();
+  const tookMs: number[] = [];
+  let throttled = 0;
+  const ceilings = new CeilingStore(clock);
+  const failed = (failure: unknown): never => {
+    throw failure;
+  };
+  const limiter = createEmbeddedLimiter(clock, {
+    onGrant: (grant) => queue.listener.onGrant(grant),
+    onClosed: (key, closedMs) => queue.listener.onClosed(key, closedMs),
+  });
+  const queue = new AdmissionQueue({
+    clock,
+    limiter,
+    ceilings,
+    onFailure: failed,
+    onReckoned: ({ admission }, said) => void reckoned.set(admission.ticket, fateOf(said)),
+  });
+  const requestOf = (plan: CallPlan): AdmissionRequest => {
+    const workspace = workspaces.find(({ name }) => name === plan.lane.workspace);
+    const { perMinute = null, perDay = null, maxQueued = 1_000 } = workspace ?? {};
+    return {
+      admission: {
+        ticket: ticketId(plan.id),
+        bucket: bucketKey(plan.lane.bucket),
+        setting: bucketSettingOf(bucket),
+        lane: laneKey(plan.lane.key),
+        weight: plan.lane.weight,
+        maxInFlight: plan.lane.maxInFlight,
+        perMinute,
+        maxQueued,
+        urgency: plan.urgency,
+        callClass: plan.callClass,
+        costs: plan.costs,
+        document: null,
+        ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+      },
+      ceiling: { key: ceilingKey(plan.lane.workspace), perMinute, perDay },
+      mode,
+      yielded: null,
+      arrivedAt: clock.monotonic(),
+      workspaceId: plan.lane.workspace,
+      subject: {
+        upstream: 'upstream',
+        credential: '',
+        bucket: bucketKey(plan.lane.bucket),
+        host: '',
+        model: null,
+        operation: '',
+      },
+      maxWaitMs: plan.maxWaitMs,
+      maxWaitIfAskedMs: Infinity,
+      stillValid: () => true,
+    };
+  };
+  /** One sending: there, served or refused, and back. */
+  const send = (plan: CallPlan): Promise<Feedback> =>
+    new Promise((resolve) => {
+      clock.outside(clock.monotonic() + 1, () => {
+        const verdict = upstream.arrive(plan, clock.monotonic());
+        const inMs = verdict.kind === 'refused' ? 1 : plan.serviceMs;
+        clock.arrives(clock.monotonic() + inMs, () => {
+          if (verdict.kind === 'refused') return resolve(verdict.feedback);
+          const points = (plan.costs.cost ?? 0) > 0;
+          resolve(points ? upstream.finish(plan, clock.monotonic()) : verdict.feedback());
+        });
+      });
+    });
+  const drive = async (plan: CallPlan): Promise<void> => {
+    const cameAt = clock.monotonic();
+    const ticket = await queue.enter(requestOf(plan), new AbortController().signal);
+    let history: ResendHistory = {};
+    let waitedMs: number | null = null;
+    try {
+      for (;;) {
+        const lease: Lease = await ticket.whenGranted();
+        const sentAt = clock.monotonic();
+        waitedMs ??= sentAt - cameAt;
+        const feedback = await send(plan);
+        const { throttle } = feedback;
+        const headAt = clock.monotonic();
+        const lesson = { feedback, sentAgoMs: headAt - sentAt, headAgoMs: 0 };
+        const decision = resend({
+          kind: 'generic',
+          call: {
+            idempotent: false,
+            replayable: true,
+            callClass: plan.callClass,
+            hasOwnIdempotency: false,
+            makesImages: false,
+            onlyCosts: false,
+          },
+          outcome: {
+            kind: 'answered',
+            status: throttle === null ? 200 : 429,
+            throttle,
+            isCredentialRenewed: false,
+          },
+          history,
+          passesThrottles: mode === 'observe',
+          remainingMs: ticket.remainingMs(),
+        });
+        if (decision.kind === 'resend') {
+          ({ history } = decision);
+          const { closeMs, notBeforeMs } = decision;
+          const sleepMs = closeMs >= notBeforeMs ? 0 : notBeforeMs;
+          lease.settle({ kind: 'throttled', closeMs, requeue: true, sleepMs }, lesson);
+          continue;
+        }
+        if (throttle !== null) throttled += 1;
+        const would = await ticket.would();
+        fates.set(plan.id, would === null ? { kind: 'sent', waitMs: waitedMs } : fateOf(would));
+        tookMs.push(headAt - cameAt);
+        const spent = feedback.actualCost === undefined ? null : { cost: feedback.actualCost };
+        const isCapped = plan.lane.maxInFlight !== null && plan.bodyMs > 0 && throttle === null;
+        if (isCapped) {
+          lease.learn(lesson);
+          clock.arrives(headAt + plan.bodyMs, () => lease.settle({ kind: 'succeeded', spent }, null));
+        } else if (decision.closeMs > 0) {
+          lease.settle({ kind: 'throttled', closeMs: decision.closeMs, requeue: false, sleepMs: 0 }, lesson);
+        } else lease.settle({ kind: 'succeeded', spent }, lesson);
+        return;
+      }
+    } finally {
+      ticket.leave();
+    }
+  };
+  for (const plan of calls)
+    clock.arrives(plan.at, () => {
+      drive(plan).catch((failure: unknown) => {
+        if (!(failure instanceof Refusal)) throw failure;
+        fates.set(plan.id, { kind: 'refused' });
+      });
+    });
+  await clock.run(3_600_000);
+  await limiter.close();
+  await ceilings.close();
+  return { fates, reckoned, tookMs, throttled };
+}
+
+const fateOf = (said: Reckoned): Fate =>
+  said.kind === 'refuse' ? { kind: 'refused' } : { kind: 'sent', waitMs: said.waitMs };
+
+/** Whether what was said of a call is what became of it: within a tenth, or 150 ms. */
+export function isTrue(said: Fate | undefined, became: Fate): boolean {
+  if (said === undefined || said.kind !== became.kind) return false;
+  if (said.kind === 'refused' || became.kind === 'refused') return true;
+  return Math.abs(said.waitMs - became.waitMs) <= Math.max(150, became.waitMs / 10);
+}
