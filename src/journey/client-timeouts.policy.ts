@@ -4,9 +4,6 @@
  * (`preferences.policy.ts`). Pure.
  */
 
-/** Fields of a call by lower-case name; of repeated ones the first. */
-export type FieldsByName = ReadonlyMap<string, string>;
-
 /** Seconds after which the client hangs up; `null` = nobody knows. */
 export interface ClientTimeouts {
   /** As the call's own fields say. */
@@ -88,14 +85,8 @@ const knownClients: readonly KnownClient[] = [
   },
 ];
 
-/** Names of the fields that {@link clientTimeouts} reads. */
-export const clientTimeoutFields: readonly string[] = [
-  ...timeoutFields,
-  ...new Set(knownClients.map(({ field }) => field)),
-];
-
 /** Reads when the client of a call with these fields hangs up. Values that are no number of seconds are ignored. */
-export function clientTimeouts(fields: FieldsByName): ClientTimeouts {
+export function clientTimeouts(fields: ReadonlyMap<string, string>): ClientTimeouts {
   let stated: number | null = null;
   for (const name of timeoutFields) stated = earlier(stated, secondsIn(fields.get(name)));
   let known: number | null = null;

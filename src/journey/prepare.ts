@@ -16,6 +16,7 @@ import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
 import type { CeilingRef } from '../limiter/ceilings.ts';
+import { fieldMap } from '../field-lines.policy.ts';
 import { digest } from '../identity.ts';
 import {
   bucketKey,
@@ -32,13 +33,13 @@ import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
-import { clientTimeoutFields, clientTimeouts } from './client-timeouts.policy.ts';
+import { clientTimeouts } from './client-timeouts.policy.ts';
 import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
 import { maxWaitMsOf, preferredWaitSeconds, prefersReservation, urgencyOf } from './preferences.policy.ts';
 import { readTicket, writeTicket } from './sluice-ticket.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { keysOfSharedCredential, repeatFields, repeatKeyOf } from './repeat-key.ts';
+import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
 
 /** A call ready for admission. */
 export interface Prepared {
@@ -92,7 +93,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const pools = egress.pools.get(upstream.name);
   if (pools === undefined) throw new Error('a route of another runtime');
   const { workspace } = caller;
-  const fields = wanted(call.rawFields, upstream.idempotencyFields);
+  const fields = fieldMap(call.rawFields);
   const description = describeCall(upstream.kind, {
     method: call.method,
     path: route.pathAndQuery,
@@ -334,29 +335,3 @@ const readingMs = 250;
 
 const arrivalOf = (call: Call, { completeAt }: CallBody): number =>
   completeAt === null ? call.receivedAt : Math.max(call.receivedAt, completeAt - readingMs);
-
-const wantedNames = new Set([
-  'content-type',
-  'prefer',
-  'priority',
-  'sluice-ticket',
-  ...repeatFields,
-  ...clientTimeoutFields,
-]);
-
-function wanted(
-  rawFields: readonly string[],
-  further: UpstreamSettings['idempotencyFields'],
-): ReadonlyMap<string, string> {
-  const found = new Map<string, string>();
-  for (let at = 0; at + 1 < rawFields.length; at += 2) {
-    const field = (rawFields[at] ?? '').toLowerCase();
-    const isWanted = wantedNames.has(field) || (further.length > 0 && further.includes(field));
-    const known = isWanted ? found.get(field) : undefined;
-    if (isWanted && known === undefined) found.set(field, rawFields[at + 1] ?? '');
-    // Preferences may come in several lines (RFC 7240 §2).
-    else if (known !== undefined && field === 'prefer')
-      found.set(field, `${known}, ${rawFields[at + 1] ?? ''}`);
-  }
-  return found;
-}

@@ -21,15 +21,12 @@ export interface RepeatInput {
   readonly caller: Pick<Caller, 'keyFields'> & { readonly workspace: { readonly id: string } };
   readonly route: Route;
   readonly body: CallBody;
-  /** By lower-case name; of repeated ones the first. */
+  /** By lower-case name; repeated ones are joined. */
   readonly fields: ReadonlyMap<string, string>;
   readonly labelKey: string;
   /** Identity of the account that the call is about: of the injected credential, or of what the client brings. */
   readonly account: string;
 }
-
-/** Fields that are read here, of every call. */
-export const repeatFields: readonly string[] = ['idempotency-key', 'x-stainless-retry-count'];
 
 /**
  * Fields that clients write anew for each attempt of one request, and on which the upstream's answer does not depend: ids, counts and
