@@ -19,11 +19,7 @@ const maxTargetLength = 8 * 1024;
 export interface Target {
   readonly kind: 'target';
   readonly upstream: UpstreamSettings;
-  readonly scheme: 'https' | 'http';
-  /** Lower case, IPv6 in brackets. */
-  readonly hostname: string;
-  readonly port: number;
-  /** `hostname`, with `:port` unless it is the scheme's own: what goes into `Host`. */
+  /** What goes into `Host`: lower case, IPv6 in brackets, with `:port` unless it is the scheme's own. */
   readonly host: string;
   /** `scheme://host`. */
   readonly origin: string;
@@ -183,9 +179,6 @@ function judge(target: string, find: (origin: URL) => OriginMatch): Target | Tar
   return {
     kind: 'target',
     upstream: match.upstream,
-    scheme: match.pattern.scheme,
-    hostname: parsed.hostname,
-    port: match.pattern.port,
     host: parsed.host,
     origin: `${match.pattern.scheme}://${parsed.host}`,
     pathAndQuery: rest.startsWith('/') ? rest : `/${rest}`,

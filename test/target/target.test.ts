@@ -38,9 +38,6 @@ describe('the target of a call, with https://api.shop.example configured,', () =
     expect(decide(target)).toEqual({
       kind: 'target',
       upstream: shop,
-      scheme: 'https',
-      hostname: 'api.shop.example',
-      port: 443,
       host: 'api.shop.example',
       origin: 'https://api.shop.example',
       pathAndQuery: path,
