@@ -98,21 +98,12 @@ function repeatsItself(text: string): boolean {
   return false;
 }
 
-/** True when most characters are the one before, or its neighbour, as in `abcdef0123456789`: of random texts one in sixteen at most. */
-function countsUp(text: string): boolean {
-  let steps = 0;
-  for (let at = 1; at < text.length; at += 1)
-    if (Math.abs(text.charCodeAt(at) - text.charCodeAt(at - 1)) <= 1) steps += 1;
-  return steps > text.length / 2;
-}
-
 /**
  * Why a label key is weak: whoever can guess it finds out from labels, and from Redis, who calls. `null` = nothing suggests that it is.
  * A random text passes from 22 characters of base64 or 32 hexadecimal digits on (128 bits).
  */
 export function labelKeyWeakness(key: string): string | null {
   if (repeatsItself(key) || repeatsItself(key.slice(0, -1))) return 'repeats itself';
-  if (countsUp(key)) return 'is a sequence';
   if (plainWord.test(key) || onlyWords.test(key)) return 'is made of words';
   return bitsIn(key) < 72 ? 'is too short or has too few different characters' : null;
 }
