@@ -16,29 +16,24 @@ export type ExchangePhase = 'connect' | 'sent' | 'body';
 
 /** What is known of a failed sending. */
 export class TransportError extends Error {
-  readonly kind: TransportFault;
-  readonly phase: ExchangePhase;
+  declare readonly kind: TransportFault;
+  declare readonly phase: ExchangePhase;
   /** True when no byte of the request can have reached the upstream: repeating cannot run it twice. */
-  readonly neverSent: boolean;
+  declare readonly neverSent: boolean;
   /** True when the connection had carried an earlier exchange, so that its end may have crossed our request. */
-  readonly reusedSocket: boolean;
+  declare readonly reusedSocket: boolean;
   /**
    * The upstream closed a kept connection under the request, and not a byte of response came: most likely it read nothing
    * of it, but nothing proves that.
    */
-  readonly stale: boolean;
+  declare readonly stale: boolean;
   /** Node's code of the cause (`ECONNREFUSED`, `HPE_INVALID_CONSTANT`), or `null`. */
-  readonly code: string | null;
+  declare readonly code: string | null;
 
   constructor(facts: Omit<TransportError, keyof Error>) {
     super(`upstream ${facts.kind} (${facts.phase})`);
     this.name = 'TransportError';
-    this.kind = facts.kind;
-    this.phase = facts.phase;
-    this.neverSent = facts.neverSent;
-    this.reusedSocket = facts.reusedSocket;
-    this.stale = facts.stale;
-    this.code = facts.code;
+    Object.assign(this, facts);
   }
 }
 

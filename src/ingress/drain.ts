@@ -20,29 +20,25 @@ export interface DrainOptions {
 
 /** How often idle connections are searched for, milliseconds. */
 const checkEveryMs = 100;
-/** Looks after which a connection that never completed a request's head is closed: 1 s, so that a head under way may arrive. */
-const maxQuietChecks = 10;
+/** For so long after the last connection was accepted a first head may arrive, milliseconds. */
+const firstHeadMs = 1_000;
 
 /** @returns how many connections were cut at the limit. */
 export async function drainServer(
   server: Server,
   connections: Connections,
   clock: Clock,
-  options: DrainOptions,
+  { delayMs, limitMs, signal = new AbortController().signal }: DrainOptions,
 ): Promise<{ readonly cut: number }> {
-  const signal = options.signal ?? new AbortController().signal;
-  const endsAt = clock.monotonic() + options.limitMs;
-  await delay(clock, Math.min(options.delayMs, options.limitMs), signal);
+  const endsAt = clock.monotonic() + limitMs;
+  await delay(clock, Math.min(delayMs, limitMs), signal);
   // Closes idle connections too; not listening any more is not an error.
   server.close();
-  const quietChecks = new Map<unknown, number>();
+  const headsUntil = clock.monotonic() + firstHeadMs;
   while (connections.count > 0 && clock.monotonic() < endsAt && !signal.aborted) {
     server.closeIdleConnections();
-    for (const connection of connections.all) {
-      const quiet = connection.calls.length > 0 ? 0 : (quietChecks.get(connection) ?? 0) + 1;
-      quietChecks.set(connection, quiet);
-      if (quiet > maxQuietChecks) connection.socket.destroySoon();
-    }
+    if (clock.monotonic() >= headsUntil)
+      for (const { calls, socket } of connections.all) if (calls.length === 0) socket.destroySoon();
     await delay(clock, Math.min(checkEveryMs, endsAt - clock.monotonic()), signal);
   }
   const cut = connections.count;

@@ -172,8 +172,9 @@ export async function writeOutcome(
   }
   if (body === null || Buffer.isBuffer(body)) return finish(call, { last: body, maxUnreadMs }, parts);
   const { declaredBytes } = framing;
-  const mayComment = declaredBytes === null && isPlainEventStream(outcome.fields);
-  const commentMs = mayComment ? (outcome.commentMs ?? null) : null;
+  const { commentMs: wanted = null } = outcome;
+  const mayComment = wanted !== null && declaredBytes === null && isPlainEventStream(outcome.fields);
+  const commentMs = mayComment ? wanted : null;
   return stream(call, { body, declaredBytes, maxUnreadMs, commentMs }, parts);
 }
 

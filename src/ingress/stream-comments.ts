@@ -3,6 +3,7 @@
  * up, and a comment (a line that begins with a colon) is no event to anybody.
  */
 import type { CancelTimer, Clock } from '../clock.ts';
+import { fieldMap } from '../field-lines.policy.ts';
 
 const comment = ': waiting\n\n';
 /** A comment may stand before the first event and after an empty line, which ends one; within an event it would be part of a line. */
@@ -39,14 +40,9 @@ export function startComments(
   };
 }
 
-/** True for an event stream that anybody can read as it passes. `fields`: name and value alternating. */
-export function isPlainEventStream(fields: readonly string[]): boolean {
-  let isEvents = false;
-  for (let at = 0; at + 1 < fields.length; at += 2) {
-    const name = fields[at]?.toLowerCase();
-    const value = fields[at + 1] ?? '';
-    if (name === 'content-type') isEvents = /^\s*text\/event-stream\b/i.test(value);
-    if (name === 'content-encoding' && !/^\s*(?:identity)?\s*$/i.test(value)) return false;
-  }
-  return isEvents;
+/** True for an event stream that anybody can read as it passes. `rawFields`: name and value alternating. */
+export function isPlainEventStream(rawFields: readonly string[]): boolean {
+  const fields = fieldMap(rawFields);
+  const isEncoded = !/^\s*(?:identity)?\s*$/i.test(fields.get('content-encoding') ?? '');
+  return !isEncoded && /^\s*text\/event-stream\b/i.test(fields.get('content-type') ?? '');
 }
