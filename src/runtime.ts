@@ -9,7 +9,6 @@ import type { Settings, WorkspaceSettings } from './config/settings.ts';
 import { SourceNames } from './credentials/credentials.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { createPools, type PoolsByUpstream } from './dispatch/dispatcher.ts';
-import { pseudonym } from './dispatch/request-fields.policy.ts';
 import type { Slices } from './slices.ts';
 import { createRouteFinder, type RouteFinder } from './target/route.ts';
 
@@ -75,7 +74,7 @@ class OfWorkspaces {
 function runtimeOf(settings: Settings, gathered: OfWorkspaces, pools: PoolsByUpstream): Runtime {
   const { keys, sources, credentialFields } = gathered;
   const keyFields = [...new Set(['authorization', 'sluice-key', ...credentialFields])];
-  const routes = createRouteFinder(settings.upstreams, pseudonym);
+  const routes = createRouteFinder(settings.upstreams);
   return {
     settings,
     keys,

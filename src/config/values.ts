@@ -4,7 +4,7 @@
  * protection off: CVE-2026-12590); no message shows the value it refuses.
  */
 import { z } from 'zod';
-import { rangeFault } from '../target/address.policy.ts';
+import { isRange } from '../target/address.policy.ts';
 import { carrierWordFault } from '../credential-carriers.policy.ts';
 import { credentialFieldFault, fieldValueFault, isPlaceholder, readInstant } from './names.ts';
 import type { Fault, Path } from './problem.ts';
@@ -195,26 +195,12 @@ export const expires = readText((text) => {
     : { value };
 }).describe('Instant from which the key is refused: ISO 8601 with an offset, or a date (UTC).');
 
-const rangeWords = {
-  form: {
-    reason: 'is not a range of addresses',
-    fix: 'write one such as 10.0.0.0/8, fd00::/8 or 10.1.2.3',
-  },
-  host_bits: {
-    reason: 'has bits set behind its prefix',
-    fix: 'write the first address of the range, such as 10.0.0.0/8',
-  },
-  not_inside: {
-    reason: 'is not a private range',
-    fix: 'leave it out: public addresses need no entry, and link-local and metadata addresses are never allowed',
-  },
-} as const;
-
 /** `allowPrivateAddresses`: the private addresses that an upstream may have. */
-export const addressRange = text((text) => {
-  const fault = rangeFault(text);
-  return fault === null ? null : rangeWords[fault];
-});
+export const addressRange = text(
+  mendedBy('write one such as 10.0.0.0/8, fd00::/8 or 10.1.2.3', (text) =>
+    isRange(text) ? null : 'is not a range of addresses',
+  ),
+);
 
 /** Those of the keys that `from` states. */
 export const pick = <From extends object, Key extends keyof From>(from: From, keys: readonly Key[]) =>

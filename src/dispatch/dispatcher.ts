@@ -6,7 +6,7 @@ import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { createAgents, type AgentParts, type Agents } from './agents.ts';
 import { attempt, type AttemptRequest, type AttemptResult } from './attempt.ts';
 import type { CallDescription } from './estimate.policy.ts';
-import { outgoingFields, passesCookies, pseudonym } from './request-fields.policy.ts';
+import { outgoingFields, passesCookies } from './request-fields.policy.ts';
 import { SocketPermits } from './socket-permits.ts';
 import { Transport } from './transport.ts';
 
@@ -108,7 +108,6 @@ export class Dispatcher {
         dropFields: caller.keyFields,
         method: call.method,
         bodyBytes: length,
-        pseudonym,
         traceparent,
         replacedFields,
       }),

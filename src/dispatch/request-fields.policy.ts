@@ -6,10 +6,8 @@ import { showsApiKey } from '../auth/api-key.policy.ts';
 import type { Call, InjectedField, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
+import { pseudonym } from '../target/target.policy.ts';
 import { endsHere, namesIn, remembered } from './field-names.policy.ts';
-
-/** Our name in `Via`; a call that already carries it came back to us. */
-export const pseudonym = 'sluice';
 
 /** Cookies of a client pass on `/via`, where each upstream has its own path; one jar for all of `/proxy` would show them to others. */
 export const passesCookies = (
@@ -34,8 +32,6 @@ export interface OutgoingInput {
   readonly method: string;
   /** Length of the buffered body; 0 = none. */
   readonly bodyBytes: number;
-  /** Our own name in `Via`. */
-  readonly pseudonym: string;
   /** `traceparent` of the attempt's span; sent only where the upstream's configuration asks for it. */
   readonly traceparent: string | null;
   /** Values that go upstream in the place of the client's own, by lower-case name; absent or `null` = none. */
@@ -127,7 +123,7 @@ export function outgoingFields(input: OutgoingInput): OutgoingFields {
   if (credential !== null) fields[credential.field] = credential.value;
   else if (brought !== null && !showsApiKey(brought)) fields['authorization'] = brought;
   if (bodyBytes > 0 || announcesEmptyBody.has(input.method)) fields['content-length'] = String(bodyBytes);
-  fields['via'] = `1.1 ${input.pseudonym}`;
+  fields['via'] = `1.1 ${pseudonym}`;
   if (upstream.propagateTrace) propagate(fields, input);
   return fields;
 }

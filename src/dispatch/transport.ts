@@ -89,9 +89,6 @@ const looksPerIdle = 4;
 /** A longer body is written in parts of this many bytes, so that a response that comes meanwhile is read before the next one. */
 const partBytes = 131_072;
 
-/** Connections that were open before: the next request on them is exposed to a close that is already under way. */
-const established = new WeakSet<Socket>();
-
 class Exchange implements Proxied {
   /** Resolves at the response's head, rejects with a {@link TransportError}. */
   readonly response: Promise<UpstreamResponse>;
@@ -160,7 +157,7 @@ class Exchange implements Proxied {
     if (socket === null) return;
     this.#request = request;
     this.#socket = socket;
-    this.#reusedSocket = request.reusedSocket || established.has(socket);
+    this.#reusedSocket = request.reusedSocket || !socket.connecting;
     this.#bytesSeen = socket.bytesRead;
     request.on('information', () => {
       if (++this.#interimResponses > maxInterimResponses) this.#fail('invalid', null);
@@ -175,10 +172,8 @@ class Exchange implements Proxied {
     });
     if (this.#reusedSocket) this.#onConnected();
     else {
-      socket.once(socket instanceof TLSSocket ? 'secureConnect' : 'connect', () => {
-        established.add(socket);
-        this.#onConnected();
-      });
+      const connected = socket instanceof TLSSocket ? 'secureConnect' : 'connect';
+      socket.once(connected, () => this.#onConnected());
     }
   }
 

@@ -9,8 +9,7 @@
 import { createHash } from 'node:crypto';
 import type { Call, CallBody, Caller, Route } from '../call.ts';
 import { isCarrier } from '../credential-carriers.policy.ts';
-import { outgoingFields } from '../dispatch/request-fields.policy.ts';
-import { passesCookies, pseudonym } from '../dispatch/request-fields.policy.ts';
+import { outgoingFields, passesCookies } from '../dispatch/request-fields.policy.ts';
 import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
@@ -133,7 +132,6 @@ function comparedParts(
     dropFields: caller.keyFields,
     method: call.method,
     bodyBytes: body.bytes.length,
-    pseudonym,
     traceparent: null,
   });
   const hash = createHash('sha256').update(body.bytes).digest('base64');

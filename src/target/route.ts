@@ -36,12 +36,8 @@ export interface RouteFinder {
 
 /**
  * @param upstreams the validated configuration; build a new finder when it is reloaded.
- * @param pseudonym our own name in `Via`.
  */
-export function createRouteFinder(
-  upstreams: ReadonlyMap<string, UpstreamSettings>,
-  pseudonym: string,
-): RouteFinder {
+export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSettings>): RouteFinder {
   const index = indexOrigins(upstreams);
   const lately = new LRUCache<string, Decided>({ max: routesKept });
 
@@ -60,7 +56,7 @@ export function createRouteFinder(
   return {
     find(call, { workspace }) {
       // A loop would wait for the lease that it holds itself.
-      if (passedThrough(call.rawFields, pseudonym)) throw new Refusal('loop_detected');
+      if (passedThrough(call.rawFields)) throw new Refusal('loop_detected');
       if (call.rawUrl.length > maxUrlKept) return decide(call, workspace);
       const name = `${workspace.id} ${call.form} ${call.rawUrl}`;
       const known = lately.get(name);

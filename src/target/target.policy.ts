@@ -203,17 +203,20 @@ function hostAsWritten(authority: string): string | null {
   return host === '' || outsideBrackets.includes(':') ? null : host;
 }
 
+/** Our name in `Via`; a call that already carries it came back to us. */
+export const pseudonym = 'sluice';
+
 /** One member of the list: protocol, received-by, and perhaps a comment. */
 const member = /^\s*\S+[ \t]+([^\s,(]+)/;
 
 /**
- * True for a request that has already passed through Sluice: some `Via` line (RFC 9110 §7.6.3) names the pseudonym. Only the received-by
+ * True for a request that has already passed through Sluice: some `Via` line (RFC 9110 §7.6.3) names it. Only the received-by
  * part counts; a comment or a longer name that contains ours does not.
  *
  * @param rawFields name and value alternating.
  */
-export function passedThrough(rawFields: readonly string[], pseudonym: string): boolean {
+export function passedThrough(rawFields: readonly string[]): boolean {
   return valuesOf(rawFields, 'via')
     .flatMap((value) => value.split(','))
-    .some((text) => member.exec(text)?.[1]?.toLowerCase() === pseudonym.toLowerCase());
+    .some((text) => member.exec(text)?.[1]?.toLowerCase() === pseudonym);
 }

@@ -16,7 +16,6 @@ const base: OutgoingInput = {
   dropFields: ['authorization'],
   method: 'GET',
   bodyBytes: 0,
-  pseudonym: 'sluice',
   traceparent: null,
 };
 const outgoing = (changes: Partial<OutgoingInput>) => ({ ...outgoingFields({ ...base, ...changes }) });

@@ -16,7 +16,6 @@ const finder = createRouteFinder(
     upstreamSettings('api', ['https://api.example:8443'], { credential: shared }),
     upstreamSettings('open', ['https://open.example']),
   ),
-  'sluice',
 );
 const call = (rawUrl: string, rawFields: readonly string[] = []) =>
   ({ form: rawUrl.startsWith('/via') ? 'via' : 'proxy', rawUrl, rawFields }) as const;
@@ -114,7 +113,7 @@ describe('the loop check of Via fields', () => {
     [['X', 'via', 'Y', '1.1 sluice'], false],
     [[], false],
   ])('returns, for %j, %s', (fields, expected) => {
-    expect(passedThrough(fields, 'sluice')).toBe(expected);
+    expect(passedThrough(fields)).toBe(expected);
   });
 });
 

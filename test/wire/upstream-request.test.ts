@@ -60,7 +60,6 @@ describe('a request to the upstream', () => {
         dropFields: [],
         method,
         bodyBytes: body.length,
-        pseudonym: 'sluice',
         traceparent: null,
       });
       const response = await opened.send({ method, fields, body });
@@ -96,7 +95,6 @@ describe('a request to the upstream', () => {
         dropFields: ['authorization'],
         method,
         bodyBytes: 0,
-        pseudonym: 'sluice',
         traceparent: null,
       });
       await text((await opened.send({ method, fields })).body);
