@@ -74,11 +74,14 @@ export const heldByReasons = [
   'upstream_day',
   'serialized',
   'queue',
+  'paused',
+  'credential',
 ] as const;
 /**
  * `ceiling_*`: the workspace's own ceiling · `closed`: the upstream named a time before which nobody may send ·
  * `requests` `tokens` `cost`: a quota of the upstream · `upstream_day`: its quota of the day · `serialized`: as many
- * calls are in flight as may be, of the same workspace or of all · `queue`: as many calls wait as may wait.
+ * calls are in flight as may be, of the same workspace or of all · `queue`: as many calls wait as may wait · `paused`: an operator's pause · `credential`: the
+ * upstream credential has ended, and the next one is awaited.
  */
 export type HeldBy = (typeof heldByReasons)[number];
 

@@ -3,7 +3,10 @@
  * `generate.ts` writes the files. A panel that no decision depends on does not belong here.
  */
 import {
+  AnnotationQueryBuilder,
   DashboardBuilder,
+  DashboardLinkBuilder,
+  DashboardLinkType,
   DatasourceVariableBuilder,
   QueryVariableBuilder,
   RowBuilder,
@@ -25,7 +28,32 @@ function dashboard(title: string, uid: string, description: string) {
     .refresh('10s')
     .timezone('browser')
     .readonly()
-    .withVariable(new DatasourceVariableBuilder('datasource').label('Data source').type('prometheus'));
+    .link(
+      new DashboardLinkBuilder('Sluice')
+        .type(DashboardLinkType.Dashboards)
+        .tags(['sluice'])
+        .asDropdown(true)
+        .includeVars(true)
+        .keepTime(true),
+    )
+    .annotation(
+      new AnnotationQueryBuilder()
+        .name('Configuration taken over')
+        .datasource(datasource)
+        .enable(true)
+        .iconColor('blue')
+        .expr('changes(sluice_config_last_reload_success_timestamp_seconds{namespace=~"$namespace"}[1m]) > 0'),
+    )
+    .withVariable(new DatasourceVariableBuilder('datasource').label('Data source').type('prometheus'))
+    .withVariable(
+      new QueryVariableBuilder('namespace')
+        .label('Namespace')
+        .datasource(datasource)
+        .query('label_values(sluice_build_info, namespace)')
+        .includeAll(true)
+        .allValue('.*')
+        .refresh(VariableRefresh.OnTimeRangeChanged),
+    );
 }
 
 const rate = (metric: string, by: string, selector = ''): string =>
@@ -37,9 +65,10 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   .withRow(new RowBuilder('At a glance'))
   .withPanel(
     figure(
-      { title: 'Fullest limit', means: 'The upstream limit nearest to full. Above 90 % the next burst waits.', unit: 'percentunit' },
-      { expr: 'max(sluice_bucket_used_ratio)', legend: 'used' },
-      { amber: 0.75, red: 0.95 },
+      { title: 'Can traffic be raised?', means: 'How many times the last hour’s traffic fits the tightest upstream. 1: no more. 0: calls were refused.', unit: 'short' },
+      { expr: 'min(sluice_headroom_ratio)', legend: 'times' },
+      { amber: 1.1, red: 1 },
+      'more is better',
     ),
   )
   .withPanel(
@@ -90,6 +119,24 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
       { title: 'Closed for', means: 'Seconds until a closed bucket opens: the upstream told everybody to wait.', unit: 's' },
       [{ expr: 'max by (upstream) (sluice_bucket_closed_seconds)', legend: '{{upstream}}' }],
       { span: 12 },
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'How much more fits', means: 'Times the last hour’s traffic, by upstream. 1: no more. 0: calls were refused. 10: ten times or more.', unit: 'short' },
+      [{ expr: 'min by (upstream) (sluice_headroom_ratio)', legend: '{{upstream}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Fullest ceiling', means: 'Your own limit of a workspace, by upstream and window. 1 = its calls wait though the upstream may have room.', unit: 'percentunit' },
+      [{ expr: 'max by (upstream, window) (sluice_ceiling_used_ratio)', legend: '{{upstream}} {{window}}' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Paused by an operator', means: '1 while nobody is sent to the upstream, because somebody said so.', unit: 'short' },
+      [{ expr: 'max by (upstream) (sluice_upstream_paused)', legend: '{{upstream}}' }],
     ),
   )
   .withRow(new RowBuilder('Who waits, and how long'))
@@ -206,6 +253,21 @@ export const upstream = dashboard('Sluice / Upstream', 'sluice-upstream', 'One u
   )
   .withPanel(
     lines(
+      { title: 'How much more fits', means: 'Times the last hour’s traffic. 1: no more. 0: calls were refused. 10: ten times or more.', unit: 'short' },
+      [{ expr: `min(sluice_headroom_ratio${one})`, legend: 'times' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Fullest ceiling, and pauses', means: 'Your own limit of a workspace by window, and 1 while an operator has paused the upstream.', unit: 'percentunit' },
+      [
+        { expr: `max by (window) (sluice_ceiling_used_ratio${one})`, legend: '{{window}}' },
+        { expr: `max(sluice_upstream_paused${one})`, legend: 'paused' },
+      ],
+    ),
+  )
+  .withPanel(
+    lines(
       { title: 'Waiting and in flight', means: 'All replicas. In flight 1 with many waiting: calls are serialized.', unit: 'short' },
       [
         { expr: `sum(sluice_queue_depth${one})`, legend: 'waiting' },
@@ -317,6 +379,19 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
       { title: 'Sent after the client left', means: 'Must stay 0. Anything else is a bug: report it.', unit: 'short' },
       { expr: 'sum(sluice_dispatched_after_client_gone_total)', legend: 'calls' },
       { amber: 1, red: 1 },
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Configuration in force', means: '0: the latest change was refused, and the settings before it hold. Marks on all dashboards: when one was taken over.', unit: 'short' },
+      [{ expr: 'min(sluice_config_last_reload_successful)', legend: 'latest in force' }],
+    ),
+  )
+  .withPanel(
+    lines(
+      { title: 'Versions', means: 'Replicas by version; two of them at once only during an update.', unit: 'short' },
+      [{ expr: 'count by (version) (sluice_build_info)', legend: '{{version}}' }],
+      { stacked: true },
     ),
   )
   .withRow(new RowBuilder('Redis'))

@@ -49,8 +49,22 @@ const steps = (amber: number, red: number) =>
     { value: red, color: 'red' },
   ]);
 
+/** The query within the namespaces that the dashboard shows; where metrics have no namespace, all of them. */
+export const scoped = (expr: string): string =>
+  expr.replaceAll(/\b(sluice_[a-z0-9_]+)(\{)?/g, (_all, name: string, brace?: string) =>
+    brace === undefined ? `${name}{namespace=~"$namespace"}` : `${name}{namespace=~"$namespace",`,
+  );
+
+/** Red below `red`, amber below `amber`, then green. */
+const risingSteps = (amber: number, red: number) =>
+  new ThresholdsConfigBuilder().mode(ThresholdsMode.Absolute).steps([
+    { value: null, color: 'red' },
+    { value: red, color: 'orange' },
+    { value: amber, color: 'green' },
+  ]);
+
 const queryOf = ({ expr, legend }: Query, refId: string) =>
-  new DataqueryBuilder().refId(refId).datasource(datasource).expr(expr).legendFormat(legend).range();
+  new DataqueryBuilder().refId(refId).datasource(datasource).expr(scoped(expr)).legendFormat(legend).range();
 
 const letters = 'ABCDEFGH';
 
@@ -86,7 +100,12 @@ export function lines(
 }
 
 /** One number now, coloured by what it means. */
-export function figure(text: PanelText, query: Query, limits: { readonly amber: number; readonly red: number }) {
+export function figure(
+  text: PanelText,
+  query: Query,
+  limits: { readonly amber: number; readonly red: number },
+  sense: 'less is better' | 'more is better' = 'less is better',
+) {
   return new StatPanel()
     .title(text.title)
     .description(text.means)
@@ -94,7 +113,7 @@ export function figure(text: PanelText, query: Query, limits: { readonly amber: 
     .unit(text.unit)
     .height(4)
     .span(4)
-    .thresholds(steps(limits.amber, limits.red))
+    .thresholds(sense === 'less is better' ? steps(limits.amber, limits.red) : risingSteps(limits.amber, limits.red))
     .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
     .reduceOptions(new ReduceDataOptionsBuilder().calcs(['lastNotNull']))
     .withTarget(queryOf(query, 'A'));

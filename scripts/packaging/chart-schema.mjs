@@ -1,7 +1,7 @@
 /**
  * The schema of the chart's values, written once here and generated into helm/sluice/values.schema.json (draft-07, the
- * newest draft that every supported helm knows). Strict inside nested objects, so that a misspelt key is refused;
- * open at the root, so that umbrella charts can pass `global` and their own keys.
+ * newest draft that every supported helm knows). Strict, so that a misspelt key is refused; at the root an umbrella chart may
+ * pass `global`, and `enabled` for its condition.
  */
 import { configJsonSchema } from '../json-schema.ts';
 import { formatted } from './generated.mjs';
@@ -63,9 +63,20 @@ function forTheChart(node, key) {
   return Object.fromEntries(Object.entries(node).map(([name, value]) => [name, forTheChart(value, name)]));
 }
 
+/** What `sluice keys create` prints, or a reference to the environment. */
+const hash = '^(sha256:[0-9a-fA-F]{64}|[$][{].+[}])$';
+
+/** An API key in the place of its hash would be readable in the release. */
+function hashesOnly(keys) {
+  const [short, long] = keys.items.anyOf;
+  short.pattern = hash;
+  long.properties.hash.pattern = hash;
+}
+
 /** The published schema of sluice.yaml, but for what the chart fills in: whole sections, the Redis URL. */
 function configSchema() {
   const { $schema: _, required: _all, ...published } = forTheChart(configJsonSchema());
+  hashesOnly(published.properties.workspaces.additionalProperties.properties.keys);
   for (const section of ['upstreams', 'workspaces']) delete published.properties[section].minProperties;
   delete published.properties.redis.required;
   return published;
@@ -75,7 +86,9 @@ export const schema = {
   $schema: 'http://json-schema.org/draft-07/schema#',
   title: 'Values of the Sluice chart',
   type: 'object',
+  additionalProperties: false,
   properties: {
+    enabled: boolean,
     nameOverride: string,
     fullnameOverride: string,
     commonLabels: labels,

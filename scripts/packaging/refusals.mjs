@@ -12,6 +12,12 @@ const config = (limits, server) => ({ config: { upstreams: { api: { ...upstream,
 export const refusals = [
   // ---- by the schema
   { name: 'replicaCount as text', values: { replicaCount: 'many' }, says: [/replicaCount/, /integer/] },
+  { name: 'a misspelt key', values: { replicacount: 3 }, says: [/replicacount/] },
+  {
+    name: 'an API key in the place of its hash',
+    values: { config: { workspaces: { acme: { keys: ['slc_abc'] } } } },
+    says: [/keys/, /sha256/],
+  },
   { name: 'a misspelt nested key', values: { image: { repositry: 'x' } }, says: [/image/, /repositry/] },
   { name: 'an unknown load balancer', values: { timeouts: { profile: 'f5' } }, says: [/profile/, /alb/] },
   {
@@ -43,6 +49,23 @@ export const refusals = [
     says: [/maxWaitSeconds/],
   },
   // ---- by the checks
+  {
+    name: 'a workspace with an upstream that does not exist',
+    values: {
+      config: { upstreams: { openai: upstream }, workspaces: { acme: { keys: [], upstreams: ['opnai'] } } },
+    },
+    says: [/workspaces\.acme names the upstream opnai/, /It has openai/],
+  },
+  {
+    name: 'a ceiling on an upstream that does not exist',
+    values: {
+      config: {
+        upstreams: { openai: upstream },
+        workspaces: { acme: { keys: [], requestsPerMinute: { opnai: 3 } } },
+      },
+    },
+    says: [/workspaces\.acme names the upstream opnai/],
+  },
   {
     name: 'two autoscalers',
     values: { ...redis, autoscaling: { hpa: true, keda: true } },

@@ -70,6 +70,8 @@ interface CausesState {
   timeline: CauseTimeline;
   /** Calls that wait and have no grant under way from the start. */
   calls: number;
+  /** What its last grant was given back for, and until about when that holds, monotonic milliseconds; `null` = nothing. */
+  outside: { readonly cause: 'paused' | 'credential'; readonly until: number } | null;
 }
 
 /** How full the ceiling of a lane was when it last asked for a slot. */
@@ -178,7 +180,7 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
   edge: { isReported: false, fullUntil: null, takenAt: null },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
-  causes: { timeline: emptyTimeline, calls: 0 },
+  causes: { timeline: emptyTimeline, calls: 0, outside: null },
   askingAhead: { kind: 'unlikely' },
   ceilingUse: null,
 });

@@ -68,6 +68,9 @@ export interface ObservedTicket extends Pick<
   stop(): void;
 }
 
+/** A lane whose grant went back counts as held for the same cause until it is granted again: a little longer than it sleeps. Milliseconds. */
+const outsideSlackMs = 1_000;
+
 export class QueuedCall implements Ticket {
   /** As configuration has it now: replaced by a reload. */
   request: AdmissionRequest;
@@ -147,6 +150,10 @@ export class QueuedCall implements Ticket {
 
   remainingMs(): number {
     return Math.max(0, this.waitEndsAt - this.#clock.monotonic());
+  }
+
+  heldOutside(cause: 'paused' | 'credential', ms: number): void {
+    this.lane.causes.outside = { cause, until: this.#clock.monotonic() + ms + outsideSlackMs };
   }
 
   ensureTimeLeft(ms: number): void {

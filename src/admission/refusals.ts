@@ -54,6 +54,8 @@ const cause: Readonly<Record<HeldBy, string>> = {
   serialized:
     'As many calls are in flight as may be: `maxInFlight` of this workspace (commerce: 1), or `maxInFlightTotal` of all.',
   queue: 'Other calls are waiting.',
+  paused: 'An operator has paused this upstream.',
+  credential: 'The credential for this upstream has ended, and the next one is awaited.',
 };
 
 /** States the wait that the call would need and, where such a wait is allowed, the `Prefer` field that asks for it. */

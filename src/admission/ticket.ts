@@ -69,6 +69,8 @@ export interface Ticket {
    * fault of the call.
    */
   ensureTimeLeft(ms: number): void;
+  /** Its grant goes back for a cause that admission does not know; for `ms` milliseconds about. */
+  heldOutside(cause: 'paused' | 'credential', ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
   /** What held the call in the waits that are over, longest first; empty = nothing did. */

@@ -87,6 +87,8 @@ export class WaitCauses {
 
   /** What holds the first call of the lane for longest; `null` = it is not known now, because its grant is on the way. */
   #causeOf(lane: LaneView, now: number): WaitCause | null {
+    const { outside } = lane.causes;
+    if (outside !== null && now < outside.until) return outside.cause;
     const byCeiling = ceilingFullFor(lane, now);
     const byBucket = this.#parts.limiter.forecastFirst(lane.bucket, lane.key);
     if (byBucket === null || (byCeiling !== null && byCeiling.waitMs > byBucket.waitMs))

@@ -84,9 +84,16 @@ export class SendChecks {
     const { breakers, telemetry } = this.#parts;
     try {
       const readiness = this.#credential?.ready(ticket.remainingMs()) ?? broughtByClient;
-      if (readiness.kind === 'pause') return returned(lease, readiness.sleepMs);
+      if (readiness.kind === 'pause') {
+        ticket.heldOutside('credential', readiness.sleepMs);
+        return returned(lease, readiness.sleepMs);
+      }
       const pausedMs = this.#pausedMs(ticket);
-      if (pausedMs > 0) return returned(lease, Math.min(pausedMs, askAgainMs));
+      if (pausedMs > 0) {
+        const sleepMs = Math.min(pausedMs, askAgainMs);
+        ticket.heldOutside('paused', sleepMs);
+        return returned(lease, sleepMs);
+      }
       if (this.#probe === null && !breakers.areClosed)
         this.#probe = await breakers.pass(this.#request.subject);
       if (lease.holds()) return { lease, credential: readiness.field };
@@ -142,7 +149,7 @@ function returned(lease: Lease, sleepMs: number): null {
 
 const pausedTooLong = (code: 'wait_too_long' | 'wait_expired', retryInMs: number): Refusal =>
   new Refusal(code, {
-    heldBy: 'closed',
+    heldBy: 'paused',
     retryInMs,
     detail: 'An operator has paused this upstream for longer than the call may wait.',
   });

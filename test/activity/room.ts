@@ -129,7 +129,10 @@ function arrivalsOf(random: SeededRandom, workspaces: number, perMinute: number)
       arrivals.push({ at, workspace: workspaceOf() });
     }
   }
-  return arrivals.toSorted((a, b) => a.at - b.at);
+  // Whole milliseconds: on a clock that stands still between events nothing waits for a part of one.
+  return arrivals
+    .map(({ at, workspace }) => ({ at: Math.round(at), workspace }))
+    .toSorted((a, b) => a.at - b.at);
 }
 
 /** Every arrival `factor` times at its instant; of a fraction so many that the sum is right at every time. */
@@ -195,7 +198,7 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
       sent += 1;
       const sentAt = clock.monotonic();
       upstream?.take(1, sentAt);
-      await new Promise<void>((resume) => clock.outside(sentAt + between(serviceMs), resume));
+      await new Promise<void>((resume) => clock.outside(sentAt + Math.round(between(serviceMs)), resume));
       lease.settle({ kind: 'succeeded', spent: null }, lessonOf(sentAt));
       ticket.leave();
       const durationMs = clock.monotonic() - arrivedAt;

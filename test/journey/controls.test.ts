@@ -130,7 +130,7 @@ describe.each([
     expect(await paused()).toBe('1');
     const before = seen;
     const refused = await call(service, `${name}p`, 'wait=2');
-    expect(await refused.json()).toMatchObject({ status: 429, code: 'wait_too_long', heldBy: 'closed' });
+    expect(await refused.json()).toMatchObject({ status: 429, code: 'wait_too_long', heldBy: 'paused' });
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5);
     const held = call(service, `${name}p`);
     await new Promise((resume) => setTimeout(resume, 300));
@@ -139,6 +139,7 @@ describe.each([
     expect(await (await admin(service, `${name}p/resume`)).json()).toEqual({ result: 'not_paused' });
     const response = await held;
     expect([response.status, seen]).toEqual([200, before + 1]);
+    expect(response.headers.get('sluice-admission')).toMatch(/held=\(paused;ms=\d+\)/);
     expect(/waited=(\d+)/.exec(response.headers.get('sluice-admission') ?? '')?.[1]?.length).toBeLessThan(5);
   });
 
@@ -188,7 +189,7 @@ describe('several replicas', () => {
     await paused(two, 'shared');
     const later = await replica('shared', onRedis());
     const response = await call(later, 'shared', 'wait=1');
-    expect(await response.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'closed' });
+    expect(await response.json()).toMatchObject({ code: 'wait_too_long', heldBy: 'paused' });
   });
 
   test('open what none of them has used since its start', async () => {

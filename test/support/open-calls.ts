@@ -61,6 +61,7 @@ function watchedTicket(ticket: Ticket, of: string): Ticket {
     whenGranted: async () => watchedLease(await ticket.whenGranted(), of),
     remainingMs: () => ticket.remainingMs(),
     ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
+    heldOutside: (cause, ms) => ticket.heldOutside(cause, ms),
     waitedMs: () => ticket.waitedMs(),
     held: () => ticket.held(),
     get isObserved() {

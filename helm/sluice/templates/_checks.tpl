@@ -59,6 +59,22 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled exclude each other: every series would be scraped twice and every sum doubled." -}}
 {{- end -}}
 
+{{- if not $v.existingConfigMap -}}
+{{- $known := keys (default dict $v.config.upstreams) | sortAlpha -}}
+{{- range $workspace, $of := default dict $v.config.workspaces -}}
+{{- $named := default list $of.upstreams -}}
+{{- range $key := list "requestsPerMinute" "requestsPerDay" "credentials" -}}
+{{- $each := get $of $key -}}
+{{- if kindIs "map" $each -}}{{- $named = concat $named (keys $each) -}}{{- end -}}
+{{- end -}}
+{{- range $name := $named -}}
+{{- if not (or (has $name $known) (hasPrefix "${" (toString $name))) -}}
+{{- fail (printf "config.workspaces.%s names the upstream %s, which config.upstreams does not have. It has %s." $workspace $name (default "none" (join ", " $known))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- $overlap := list -}}
 {{- range $name, $_ := $v.secretEnv -}}{{- if hasKey $v.env $name -}}{{- $overlap = append $overlap $name -}}{{- end -}}{{- end -}}
 {{- if $overlap -}}
