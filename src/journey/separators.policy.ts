@@ -33,12 +33,18 @@ export function separatorsOf(separators: readonly Separator[], call: SeparatedCa
         return valuesOf(call.rawFields, separator.name).join(', ');
       case 'form':
         return read.form.get(separator.name) ?? '';
-      case 'body': {
-        const value = valueAt(read.json, separator.pointer);
-        return typeof value === 'string' || typeof value === 'number' ? String(value) : '';
-      }
+      case 'body':
+        return memberOf(read, separator.pointer);
     }
   });
+}
+
+/** A member of the document. Some APIs take the same as a form, whose fields are members of one level. */
+function memberOf(read: ReadParts, pointer: readonly string[]): string {
+  const value = valueAt(read.json, pointer);
+  if (typeof value === 'string' || typeof value === 'number') return String(value);
+  const [name = '', ...deeper] = pointer;
+  return deeper.length === 0 ? (read.form.get(name) ?? '') : '';
 }
 
 /** What several separators ask of a call is read once, and only where one asks. */

@@ -74,9 +74,19 @@ describe('a member of a body', () => {
     ['of half a megabyte', { body: json('C1', 'x'.repeat(500_000)) }, 'C1'],
     ['that is compressed', { body: gzipSync(json('C1')), rawFields: ['Content-Encoding', 'gzip'] }, 'C1'],
     ['that is no JSON', { body: '{"message":' }, ''],
+    [
+      'below a form, which has none',
+      { contentType: 'application/x-www-form-urlencoded', body: 'message=a&channel=C1' },
+      '',
+    ],
   ])('%s', (_, sent, value) => {
     expect(valueOf('body:/message/channel', sent)).toBe(value);
   });
+});
+
+test('a member of the first level, in a form', () => {
+  const contentType = 'application/x-www-form-urlencoded';
+  expect(valueOf('body:/channel', { contentType, body: 'text=a&channel=C1' })).toBe('C1');
 });
 
 test.each([

@@ -79,6 +79,40 @@ describe('@octokit/rest without plugins for throttling and retries', () => {
   });
 });
 
+describe('@octokit/rest, which searches code and lists issues', () => {
+  const resourceOf = (path: string): string => (path.startsWith('/search/code') ? 'code_search' : 'core');
+
+  test('lists issues while its searches wait for the end of their own limit', async () => {
+    const auth = await start('github', {
+      calls: 9,
+      closedSeconds: 60,
+      quotaOf: resourceOf,
+      respond: ({ url: { pathname } }, response) => {
+        response.writeHead(200, { ...json, 'x-ratelimit-resource': resourceOf(pathname) });
+        response.end(pathname.startsWith('/search') ? '{"total_count":0,"items":[]}' : '[]');
+      },
+      refuse: (response) => {
+        const fields = {
+          'x-ratelimit-resource': 'code_search',
+          'x-ratelimit-remaining': '0',
+          'retry-after': '60',
+        };
+        response.writeHead(403, { ...json, ...fields }).end('{"message":"API rate limit exceeded"}');
+      },
+    });
+    const client = new Octokit({ auth, baseUrl: `${gateway.url}/via/github` });
+    const search = (): Promise<unknown> => client.rest.search.code({ q: 'sluice' });
+    for (let n = 0; n < 9; n += 1) await search();
+    const first = search();
+    await until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0));
+    const held = [first, search()];
+    const { status } = await client.rest.issues.listForRepo({ owner: 'acme', repo: 'shop' });
+    expect([status, api.log.at(-1)?.path]).toEqual([200, '/repos/acme/shop/issues']);
+    await Promise.all(held);
+    expect(api.count('too early')).toBe(0);
+  });
+});
+
 describe('@slack/web-api without retries of its own', () => {
   /** A page names the next one by a cursor in its body. */
   function respond({ url, body }: PagedRequest, response: ServerResponse): void {

@@ -1,6 +1,6 @@
 /**
  * What a response's `usage` says that its provider counts of a call, in the shapes of OpenAI (chat, Responses, embeddings),
- * Azure, Groq, Mistral, Anthropic, Gemini, Bedrock, Cohere and Ollama.
+ * Azure, Groq, Mistral, Anthropic, Gemini, Vertex AI, Bedrock, Cohere and Ollama.
  *
  * And what a call has spent in all. Invariants: a member that is missing or no count is not stated; nothing is ever read as 0 that was
  * not 0; a meter whose level the response's fields state is settled by that level alone.
@@ -23,8 +23,8 @@ const cachedIsFree = 'x_groq';
 
 /** `known` with what this text (a response, its end, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
-  if (!/"(?:usage|billed_units"|eval_count")/.test(text)) return known;
-  const found = lastUsage(text) ?? wholeUsage(text) ?? usageOfOllama(text);
+  if (!/"(?:usage|billed_units"|eval_count"|token_count"|tokenMetadata")/.test(text)) return known;
+  const found = lastUsage(text) ?? wholeUsage(text) ?? usageOfOllama(text) ?? usageOfVertex(text);
   if (found === null) return known;
   const counted = Object.entries(found).filter(([, value]) => value !== null);
   const mark = text.includes(groqMark) ? { [cachedIsFree]: true } : {};
@@ -44,6 +44,26 @@ function usageOfOllama(text: string): JsonRecord | null {
   };
   const output = count('eval_count');
   return output === null ? null : { prompt_tokens: count('prompt_eval_count'), completion_tokens: output };
+}
+
+/** Vertex AI's `predict` counts each text that it embeds, or a prompt and what was made of it. */
+function usageOfVertex(text: string): JsonRecord | null {
+  const body = parseJson(text);
+  const counted = recordAt(recordAt(body, 'metadata'), 'tokenMetadata');
+  const prompt = countAt(recordAt(counted, 'inputTokenCount'), 'totalTokens');
+  if (prompt !== null) {
+    const output = countAt(recordAt(counted, 'outputTokenCount'), 'totalTokens');
+    return { prompt_tokens: prompt, completion_tokens: output };
+  }
+  const predictions = isRecord(body) ? body['predictions'] : undefined;
+  if (!Array.isArray(predictions)) return null;
+  const counts = predictions.map((one) =>
+    countAt(recordAt(recordAt(one, 'embeddings'), 'statistics'), 'token_count'),
+  );
+  const total = counts.reduce<number>((sum, count) => sum + (count ?? 0), 0);
+  return counts.length === 0 || counts.includes(null)
+    ? null
+    : { prompt_tokens: total, total_tokens: total };
 }
 
 /** Members may come in any order: of a text that is whole, `usage` may stand before the rest. */

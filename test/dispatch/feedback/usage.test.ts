@@ -112,6 +112,44 @@ describe('the usage reported by a response', () => {
       { prompt: 42, kept: 0, input: 42, output: 12, total: 42 },
     ],
     [
+      'Gemini on Vertex AI, with details by modality',
+      {
+        usageMetadata: {
+          promptTokenCount: 40,
+          candidatesTokenCount: 7,
+          totalTokenCount: 47,
+          trafficType: 'ON_DEMAND',
+          promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }],
+          candidatesTokensDetails: [{ modality: 'TEXT', tokenCount: 7 }],
+        },
+      },
+      { prompt: 40, kept: 0, input: 40, output: 7, total: 40 },
+    ],
+    [
+      'embeddings of Vertex AI: each text has its own count',
+      {
+        predictions: [
+          { embeddings: { statistics: { truncated: false, token_count: 6 }, values: [0.1] } },
+          { embeddings: { statistics: { truncated: false, token_count: 9 }, values: [0.2] } },
+        ],
+        metadata: { billableCharacterCount: 41 },
+      },
+      { prompt: 15, kept: 0, input: 15, output: null, total: 15 },
+    ],
+    [
+      'predictions of Vertex AI',
+      {
+        predictions: [{ content: 'It flows.' }],
+        metadata: {
+          tokenMetadata: {
+            inputTokenCount: { totalTokens: 12, totalBillableCharacters: 40 },
+            outputTokenCount: { totalTokens: 3, totalBillableCharacters: 8 },
+          },
+        },
+      },
+      { prompt: 12, kept: 0, input: 12, output: 3, total: 15 },
+    ],
+    [
       'Gemini that tells a sum only',
       { usageMetadata: { totalTokenCount: 9 } },
       { prompt: null, kept: 0, input: null, output: null, total: 9 },
