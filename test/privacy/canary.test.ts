@@ -3,6 +3,10 @@
  * log lines, metrics, activity, the live page, responses of our own, and (for the API key) the upstream.
  */
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { readCommand } from '../../src/cli/commands.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
 import { gatewayYaml, homeward, serviceOf } from '../support/gateway.ts';
@@ -334,6 +338,30 @@ describe('no canary appears in', () => {
     const outcomes = new Set(recorded.join('').match(/"outcome":"\w+"/g));
     expect(outcomes.size).toBeGreaterThan(3);
     expect(found(recorded.join(''))).toEqual([]);
+  });
+
+  test.each([[['--json']], [[]]])('a rehearsal of these calls, with %j', async (more) => {
+    const folder = mkdtempSync(join(tmpdir(), 'canary-'));
+    const [traffic, svg] = [join(folder, 'traffic.jsonl'), join(folder, 'rehearsal.svg')];
+    writeFileSync(traffic, recorded.join(''));
+    const said: string[] = [];
+    const command = readCommand([
+      'rehearse',
+      '--traffic',
+      traffic,
+      '--svg',
+      svg,
+      '--fail-if',
+      'max >= 0',
+      ...more,
+    ]);
+    const io = { out: (text: string) => void said.push(text), err: (text: string) => void said.push(text) };
+    if (command.kind !== 'command') throw new Error(command.kind);
+    await command.run({ ...io, env: {}, terminals: { out: true, err: true }, clock: { now: () => 0 } });
+    const text = said.join('\n') + readFileSync(svg, 'utf8');
+    rmSync(folder, { recursive: true });
+    expect(text).toMatch(/w_[0-9a-f]{16}/);
+    expect(found(text)).toEqual([]);
   });
 
   test('bucket and lane names', () => {

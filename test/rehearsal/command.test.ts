@@ -264,3 +264,16 @@ test('a recording that was ended early is rehearsed, and said to be incomplete',
   const { code, err } = await rehearse('--traffic', ended);
   expect([code, err]).toEqual([0, expect.stringContaining('ended early')]);
 });
+
+test('the example of a workflow rehearses with options that there are', () => {
+  const workflow = readFileSync(
+    new URL('../../examples/rehearse-pull-request.yaml', import.meta.url),
+    'utf8',
+  );
+  const [, options = ''] = /npx --yes sluice rehearse (.*) > figures\.txt/.exec(workflow) ?? [];
+  const args = options.match(/'[^']*'|\S+/g) ?? [];
+  expect(readCommand(['rehearse', ...args.map((arg) => arg.replaceAll("'", ''))])).toMatchObject({
+    kind: 'command',
+    read: { traffic: 'traffic.jsonl.gz', config: 'sluice.yaml', svg: 'rehearsal.svg' },
+  });
+});

@@ -100,10 +100,13 @@ function rowOf(
     (each, at) =>
       `<path class="${kinds[at]} bars" d="${bars(each, at)}"/><polyline class="${kinds[at]} line" points="${line(each)}"/>`,
   );
+  const said = series.map(({ waiting, refused }, at) => {
+    return `${kinds[at]}: up to ${Math.max(...waiting)} waiting, ${refused.reduce((a, b) => a + b, 0)} refused`;
+  });
   return `<text class="name" x="${left}" y="${y + 8}">${escaped(name)}</text>
+<text class="end" x="${left + plotWidth}" y="${y + 8}">${said.join(' · ')}</text>
 ${axis(base)}${axis(floor)}
 <text class="end" x="${left - 8}" y="${y + 24}">${maxWaiting}</text><text class="end" x="${left - 8}" y="${base + 4}">0</text>
-<text class="end" x="${left - 8}" y="${floor}">${maxRefused}</text>
 ${drawn.join('\n')}
 <text x="${left}" y="${floor + 16}">0 s</text><text class="end" x="${left + plotWidth}" y="${floor + 16}">${Math.round(spanMs / 1_000)} s</text>`;
 }
