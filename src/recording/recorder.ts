@@ -20,6 +20,7 @@ import type { CallOutcome } from '../telemetry/outcome.policy.ts';
 import {
   maxRecordingSeconds,
   recordingVersion,
+  withoutDays,
   type RecordedCall,
   type RecordedMeter,
   type RecordingHeader,
@@ -73,7 +74,7 @@ export class Recorder {
       workspace: labelOf(request.workspaceId),
       caller,
       urgency,
-      costs,
+      costs: withoutDays(costs),
     };
     const wait = {
       maxWaitMs: Math.round(request.maxWaitMs),
@@ -155,7 +156,7 @@ class RecordedArrival implements CallInRecording {
     const sentAt = this.#sentAt;
     const call = {
       ...known,
-      charged: sentAt === null ? {} : { ...known.costs, ...this.#charged },
+      charged: sentAt === null ? {} : withoutDays({ ...known.costs, ...this.#charged }),
       serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
       ...wait,
       waitedMs: tenth(waitedMs),

@@ -115,13 +115,15 @@ test('each call is written when it ends, with what it took and what was learned 
   ]);
   const [first, second] = calls;
   expect(first).toMatchObject({
-    costs: { requests: 1 },
+    costs: { requests: 1, tokens: expect.any(Number) },
     charged: { requests: 1, tokens: 42 },
     maxWaitMs: 75_000,
     caller: null,
   });
   expect(second).toMatchObject({ urgency: 1, maxWaitMs: 20_000, asked: true });
   expect(first?.asked).toBeUndefined();
+  // The same counts against the day, and is not written twice.
+  expect(Object.keys(first?.costs ?? {})).toEqual(['requests', 'tokens']);
   expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
   expect(calls.at(6)?.serviceMs).toBeGreaterThan(59_000);
   const learned = calls.findLast(({ limits }) => limits !== undefined)?.limits;

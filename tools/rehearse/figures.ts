@@ -1,5 +1,6 @@
 /** What rehearsed calls add up to, by upstream and by workspace. Pure. */
 import type { Costs, MeterName } from '../../src/call.ts';
+import { withDays } from '../../src/recording/format.ts';
 import { requestWindows } from '../../src/limiter/policy/meter-names.policy.ts';
 import type { RehearsedCall } from './rehearse.ts';
 import type { World } from './world.ts';
@@ -54,7 +55,7 @@ interface Use {
 
 function usesOf({ call }: RehearsedCall, world: World): Use[] {
   const { setting, perMinute, perDay } = world(call);
-  const took = call.serviceMs === null ? call.costs : call.charged;
+  const took = withDays(call.serviceMs === null ? call.costs : call.charged);
   const ceiling = `ceiling ${call.upstream} ${call.workspace}`;
   const uses = setting.meters.map(({ meter, limit, windowMs }) => {
     return { of: `${call.bucket} ${meter}`, units: unitsOf(took, meter), limit, windowMs };

@@ -23,7 +23,7 @@ import {
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
-import type { RecordedCall } from '../../src/recording/format.ts';
+import { withDays, type RecordedCall } from '../../src/recording/format.ts';
 import { VirtualClock } from './virtual-clock.ts';
 import { Counters } from './counters.ts';
 import type { Rules, World } from './world.ts';
@@ -154,7 +154,7 @@ class Rehearsal {
       const afterMs = passedMs();
       cancelLeaving?.();
       const serviceMs = call.serviceMs ?? this.#usualServiceMs(call);
-      const charged = call.serviceMs === null ? call.costs : call.charged;
+      const charged = withDays(call.serviceMs === null ? call.costs : call.charged);
       const meters = this.#counters.count(call, { charged, meters: rules.meters }, this.#clock.monotonic());
       await new Promise<void>((resolve) => {
         this.#clock.after(serviceMs, resolve);
@@ -191,7 +191,7 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): AdmissionRe
       maxQueued,
       urgency,
       callClass: Object.keys(costs).join(' '),
-      costs,
+      costs: withDays(costs),
       document: null,
       ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
     },
