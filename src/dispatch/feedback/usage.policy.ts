@@ -61,9 +61,7 @@ function usageOfVertex(text: string): JsonRecord | null {
     countAt(recordAt(recordAt(one, 'embeddings'), 'statistics'), 'token_count'),
   );
   const total = counts.reduce<number>((sum, count) => sum + (count ?? 0), 0);
-  return counts.length === 0 || counts.includes(null)
-    ? null
-    : { prompt_tokens: total, total_tokens: total };
+  return counts.length === 0 || counts.includes(null) ? null : { prompt_tokens: total, total_tokens: total };
 }
 
 /** Members may come in any order: of a text that is whole, `usage` may stand before the rest. */
