@@ -20,6 +20,8 @@ export interface BucketSnapshot {
   /** Calls of this replica. */
   readonly waiting: number;
   readonly inFlight: number;
+  /** Positions that are kept for clients of refused calls, on all replicas. */
+  readonly reserved: number;
   /** Calls in flight that it takes over all workspaces, as configured or as refusals taught; `null` = any number. */
   readonly maxInFlightTotal: number | null;
   readonly meters: readonly MeterSnapshot[];

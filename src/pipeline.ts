@@ -140,9 +140,8 @@ export class Pipeline {
       }
     } catch (thrown) {
       const reason = checks.reasonOf(thrown);
-      const failure = audience.aborted
-        ? reason
-        : await this.#parts.admission.reserve(prepared.request, reason);
+      const isReserving = prepared.request.reserving !== undefined && !audience.aborted;
+      const failure = isReserving ? await this.#parts.admission.reserve(prepared.request, reason) : reason;
       prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {

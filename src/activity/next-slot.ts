@@ -62,7 +62,7 @@ export class LastBuckets {
 
 /**
  * Expected wait of a call that arrived now, milliseconds. `ceilingMs`: of the workspace's own ceiling. The bucket adds the
- * time until it opens, and until its meters of requests have room behind the calls that wait already. Tokens and cost are
+ * time until it opens, and until its meters of requests have room behind the calls that wait already and those that come back. Tokens and cost are
  * left out: they depend on the call. `null` when nothing is known. An
  * expectation, never a promise: others may come first, and the upstream may say something new.
  */
@@ -71,7 +71,7 @@ export function nextSlotMs(ceilingMs: number | null, bucket: BucketSnapshot | nu
   let waitMs = Math.max(ceilingMs ?? 0, bucket.closedMs);
   for (const { meter, level, limit, windowMs } of bucket.meters) {
     if (!meter.startsWith('requests') || limit <= 0) continue;
-    waitMs = Math.max(waitMs, ((level + bucket.waiting + 1 - limit) * windowMs) / limit);
+    waitMs = Math.max(waitMs, ((level + bucket.waiting + bucket.reserved + 1 - limit) * windowMs) / limit);
   }
   return waitMs;
 }

@@ -30,6 +30,8 @@ export interface CeilingsNow {
   readonly nextSlotMs: number | null;
   /** Calls in flight that its bucket takes over all workspaces, as configured or as refusals taught; `null` = any number. */
   readonly maxInFlightTotal: number | null;
+  /** Positions that are kept for clients of refused calls of this workspace, which will come back. */
+  readonly reserved: number;
   /** `null`: the upstream takes calls with this workspace's credential. */
   readonly refusing: PermanentlyRefusing | null;
 }
@@ -83,6 +85,7 @@ export interface LaneActivity {
   readonly inFlight: number;
   readonly nextSlotMs: number | null;
   readonly maxInFlightTotal: number | null;
+  readonly reserved: number;
   readonly refusing: PermanentlyRefusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;

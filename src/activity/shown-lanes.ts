@@ -112,7 +112,7 @@ export class ShownLanes {
     const headroom = await this.#headrooms.ofLane({ workspaceId, upstream });
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
     const now = await this.#source.now(workspaceId, upstream);
-    const { perMinute, perDay, waiting, inFlight, nextSlotMs, maxInFlightTotal, refusing } = now;
+    const { perMinute, perDay, waiting, inFlight, nextSlotMs, maxInFlightTotal, reserved, refusing } = now;
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
@@ -120,6 +120,7 @@ export class ShownLanes {
       inFlight,
       nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
       maxInFlightTotal,
+      reserved,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),
       headroom,

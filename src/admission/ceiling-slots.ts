@@ -176,7 +176,7 @@ export class CeilingSlots {
   ): Promise<SlotReply> {
     const { clock, ceilings, limiter } = this.#parts;
     const askedAt = clock.monotonic();
-    const kept = limiter.keptSlots(admission.bucket, { ceiling: ceiling.key, ticket: admission.ticket });
+    const kept = limiter.keptSlots(admission.bucket, ceiling.key, admission.ticket);
     const reply =
       kept === null
         ? await ceilings.take(ceiling, again, lateMs)

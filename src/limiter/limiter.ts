@@ -130,12 +130,6 @@ export interface Grant {
   readonly expiresAt: number;
 }
 
-/** A call that asks its ceiling for a slot, and its ticket in its lane. */
-export interface Arrived {
-  readonly ceiling: CeilingKey;
-  readonly ticket: TicketId;
-}
-
 /** How many slots of a ceiling a call leaves for reservations of earlier calls, and for how long as many at most, milliseconds. */
 export interface KeptSlots {
   readonly count: number;
@@ -268,7 +262,9 @@ export interface Limiter {
   /** The call was refused: its client will come back. `null` = nothing is kept for it. */
   reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null>;
   /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
-  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null;
+  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null;
+  /** How many reservations of a ceiling are kept, as far as this replica knows. */
+  reserved(ceiling: CeilingKey): number;
   /** Ends a lease, once; late or repeated settlements are ignored. */
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
   /** Learns from a response whose call is still in flight (streams). */

@@ -40,12 +40,13 @@ export const noCeilings: CeilingsNow = {
   perDay: null,
   nextSlotMs: null,
   maxInFlightTotal: null,
+  reserved: 0,
   refusing: null,
 };
 
 export function createPressure(parts: {
   readonly clock: Clock;
-  readonly limiter: Pick<Limiter, 'snapshot' | 'statesRequests'>;
+  readonly limiter: Pick<Limiter, 'reserved' | 'snapshot' | 'statesRequests'>;
   readonly ceilings: Ceilings;
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }): Pressure {
@@ -72,6 +73,7 @@ export function createPressure(parts: {
         perDay: shown(perDay),
         nextSlotMs: nextSlotMs(hold?.waitMs ?? null, bucket),
         maxInFlightTotal: bucket?.maxInFlightTotal ?? null,
+        reserved: limiter.reserved(ceiling.key),
       };
     },
     hasYielded(key) {

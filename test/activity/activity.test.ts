@@ -49,6 +49,7 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       inFlight: 1,
       nextSlotMs: 119.04,
       maxInFlightTotal: 3,
+      reserved: 4,
       refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
     }),
   labelOf: label,

@@ -167,6 +167,7 @@ export const bucketOf = (
   waiting: 0,
   inFlight: 0,
   maxInFlightTotal: null,
+  reserved: 0,
   meters: [{ meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported }, ...more],
 });
 

@@ -90,7 +90,8 @@ export function wiredLimiter(
           });
       }),
     reserve: (admission, reserving) => wire.ask(() => limiter().reserve(admission, reserving)),
-    keptSlots: (bucket, call) => limiter().keptSlots(bucket, call),
+    reserved: (ceiling) => limiter().reserved(ceiling),
+    keptSlots: (...asked) => limiter().keptSlots(...asked),
     settle: (grant, settlement, lesson) =>
       wire.ask(() => {
         ledger.settled(grant.lease, settlement, lesson !== null, now());

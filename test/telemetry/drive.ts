@@ -73,6 +73,7 @@ export const bucketSnapshot = (given: Partial<BucketSnapshot> = {}): BucketSnaps
   waiting: 0,
   inFlight: 0,
   maxInFlightTotal: null,
+  reserved: 0,
   meters: [],
   ...given,
 });

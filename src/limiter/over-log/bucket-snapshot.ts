@@ -10,6 +10,7 @@ export const snapshotOf = (key: BucketKey, bucket: Bucket, now: number): BucketS
   closedMs: closedMs(bucket, now),
   waiting: bucket.waiting,
   inFlight: bucket.leases.size,
+  reserved: bucket.reservations.size,
   maxInFlightTotal: maxInFlightOf(bucket, now),
   meters: metersOf(bucket, now),
 });

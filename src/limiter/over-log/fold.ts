@@ -21,7 +21,6 @@ import {
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
 import { grantAs } from '../policy/grant.policy.ts';
-import { countUnder } from '../policy/reservations.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
 import { costEntries } from '../policy/meter-names.policy.ts';
@@ -31,6 +30,7 @@ import { memoryMs } from '../policy/retention.policy.ts';
 import { pumpOnly, upkeep } from '../policy/scheduler.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { DueTimes } from './due-times.ts';
+import { reservedIn } from './reserved.ts';
 import type { Effects, Emptied, HeldCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
@@ -155,14 +155,10 @@ function closeAll(
 }
 
 /** No reservation begins where the ceiling has as many as it may have, over all buckets. */
-function bounded({ state: { reserving: keys, buckets }, now }: Run, event: ReserveEvent): ReserveEvent {
+function bounded({ state, now }: Run, event: ReserveEvent): ReserveEvent {
   const { ceiling, maxReserved, begins } = event.reserving;
-  let count = 0;
-  for (const key of keys) {
-    const bucket = buckets.get(key);
-    if (bucket !== undefined) count += countUnder(bucket, ceiling, now);
-  }
-  return { ...event, reserving: { ...event.reserving, begins: begins && count < maxReserved } };
+  const mayBegin = begins && reservedIn(state, ceiling, now) < maxReserved;
+  return { ...event, reserving: { ...event.reserving, begins: mayBegin } };
 }
 
 type ReserveEvent = Extract<BucketEvent, { kind: 'reserve' }>;

@@ -4,7 +4,14 @@
  * Owns: which log a bucket is in, when a log is joined and left. Does not own: what happens in one (`shard.ts`).
  */
 import type { CancelTimer } from '../../clock.ts';
-import { logOf, type BucketKey, type LaneKey, type LogKey, type TicketId } from '../../ids.ts';
+import {
+  logOf,
+  type BucketKey,
+  type CeilingKey,
+  type LaneKey,
+  type LogKey,
+  type TicketId,
+} from '../../ids.ts';
 import type { Log } from '../../log/log.ts';
 import type {
   Admission,
@@ -14,7 +21,6 @@ import type {
   Grant,
   Lesson,
   Limiter,
-  Arrived,
   KeptSlots,
   Reconfiguration,
   Reserved,
@@ -64,8 +70,14 @@ export class SharedLimiter implements Limiter {
     return this.#of(admission.bucket).reserve(admission, reserving);
   }
 
-  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null {
-    return this.#known(bucket)?.keptSlots(bucket, call) ?? null;
+  reserved(ceiling: CeilingKey): number {
+    let count = 0;
+    for (const shard of this.#shards.values()) count += shard.reserved(ceiling);
+    return count;
+  }
+
+  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
+    return this.#known(bucket)?.keptSlots(bucket, ceiling, ticket) ?? null;
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {

@@ -11,7 +11,7 @@
  */
 import type { CancelTimer, Clock } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
-import type { BucketKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import type { BucketKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
 import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
 import {
@@ -19,7 +19,6 @@ import {
   type Admission,
   isCapped,
   type AdmissionReply,
-  type Arrived,
   type BucketSnapshot,
   type CeilingEdge,
   type Grant,
@@ -44,7 +43,7 @@ import { Alone } from './alone.ts';
 import { snapshotOf } from './bucket-snapshot.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
 import { EndedCalls } from './ended-calls.ts';
-import { keptSlotsIn } from './kept-slots.ts';
+import { keptSlotsIn, reservedIn } from './reserved.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
   closingBy,
@@ -208,9 +207,14 @@ export class Shard {
     });
   }
 
-  keptSlots(bucket: BucketKey, call: Arrived): KeptSlots | null {
+  reserved(ceiling: CeilingKey): number {
     const { state, log } = this.#copy;
-    return state.reserving.size === 0 ? null : keptSlotsIn(state, { ...call, bucket }, log.now());
+    return reservedIn(state, ceiling, log.now());
+  }
+
+  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
+    const { state, log } = this.#copy;
+    return state.reserving.size === 0 ? null : keptSlotsIn(state, { bucket, ceiling, ticket }, log.now());
   }
 
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {

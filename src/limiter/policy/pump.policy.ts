@@ -53,8 +53,9 @@ export interface Effects {
   readonly nextAt: number | null;
 }
 
-/** What is kept free until about now is looked at again after so long. Milliseconds. */
+/** What is kept free until about now is looked at again after so long, and what is kept for a call that waits. Milliseconds. */
 const retryMs = 1;
+const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
   const round: Round = { left: maxPerPump, blocked: none };
@@ -188,10 +189,10 @@ function roomForHeadInMs(bucket: Bucket, { ticket, isAhead }: ReadyHead, now: nu
     const keptUnits = kept?.units.get(name) ?? 0;
     if (kept === null || keptUnits === 0 || meter.limit === null) continue;
     // More than the meter ever has free has to wait until less is kept.
-    const untilLess = kept.until - now;
+    const untilLess = kept.until === null ? recheckMs : Math.max(kept.until - now, retryMs);
     const both = units + keptUnits;
     const room = both > meter.limit ? untilLess : roomInMs(meter, { units: both, waiting }, now);
-    maxMs = Math.max(maxMs, Math.min(room, Math.max(untilLess, retryMs)));
+    maxMs = Math.max(maxMs, Math.min(room, untilLess));
   }
   return maxMs;
 }

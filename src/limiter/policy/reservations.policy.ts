@@ -100,10 +100,10 @@ export function nextSlotAt(bucket: Bucket, ceiling: CeilingKey, perMinute: numbe
   return before === undefined ? null : before + ceilingWindowMs + usualLatenessMs;
 }
 
-/** What a call leaves free for reservations, and until when it is as much at most. */
+/** What a call leaves free for reservations, and until when it is as much at most; `null` = until somebody has left. */
 export interface KeptFree {
   readonly units: ReadonlyMap<MeterName, number>;
-  readonly until: number;
+  readonly until: number | null;
 }
 
 /** What the ticket's call leaves free now; `null` = nothing. Of its own lane only the reservations of earlier calls concern it. */
@@ -113,9 +113,9 @@ export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: num
   for (const kept of due(bucket, now)) {
     if (kept.ticket === id || (kept.lane === lane && kept.order > order)) continue;
     add(units, kept.costs);
-    until = Math.min(until ?? kept.until, kept.until);
+    if (kept.ticket === null) until = Math.min(until ?? kept.until, kept.until);
   }
-  return until === null ? null : { units, until };
+  return units.size === 0 ? null : { units, until };
 }
 
 /** Reservations that go before a call. */

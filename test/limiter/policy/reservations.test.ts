@@ -1,8 +1,8 @@
 /** A refused call that keeps its position: what its client is told, and what others leave free until it is back. */
 import { expect, test } from '@jest/globals';
-import { ceilingKey, leaseToken, type TicketId } from '../../../src/ids.ts';
+import { ceilingKey, leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { reserve, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { cancel, reserve, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
 import type { Reserved } from '../../../src/limiter/limiter.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
@@ -15,15 +15,28 @@ const enteringMs = 499.5;
 const pace: AdmissionOptions = { limit: 4, windowMs: 4_000, maxWaitMs: 0 };
 const patient: AdmissionOptions = { ...pace, maxWaitMs: 600_000 };
 
-function keepFor(bucket: Bucket, ticket: string, now: number, options: AdmissionOptions = pace): Reserved {
-  const reply = reserve(
-    bucket,
-    {
-      admission: { ...call(ticket, options), position: { kind: 'arrival', at: now - enteringMs } },
-      reserving: { ceiling: ceilingKey('c'), waitMs: 0, lastsMs, maxReserved: 1_000, begins: true },
-    },
-    now,
-  );
+interface Keeping extends AdmissionOptions {
+  /** As whoever knows the ceiling asks for it. */
+  readonly waitMs?: number;
+  readonly name?: string;
+  readonly returning?: TicketId;
+}
+
+function keepFor(
+  bucket: Bucket,
+  ticket: string,
+  now: number,
+  { waitMs = 0, name, returning, ...options }: Keeping = {},
+): Reserved {
+  const admission = {
+    ...call(ticket, { ...pace, ...options }),
+    position: { kind: 'arrival', at: now - enteringMs },
+    ...(returning === undefined ? {} : { reservation: returning }),
+  } as const;
+  const named = name === undefined ? {} : { name: ticketId(name) };
+  const terms = { ceiling: ceilingKey('c'), lastsMs, maxReserved: 1_000 };
+  const reserving = { ...terms, waitMs, begins: returning === undefined, ...named };
+  const reply = reserve(bucket, { admission, reserving }, now);
   if (reply === null) throw new Error('nothing was kept');
   return reply;
 }
@@ -84,7 +97,9 @@ atOrigins('a reservation', (instant) => {
     admit(bucket, call('later', patient), replica, instant(1_001));
     const waits = { at: from, maxWaitMs: 0 };
     expect(comeBack(bucket, id, { as: 'x', lane: 'another', ...waits }).kind).toBe('refused');
-    expect(comeBack(bucket, id, { as: 'y', costs: { requests: 2 }, ...waits }).kind).toBe('refused');
+    const larger = comeBack(bucket, id, { as: 'y', costs: { requests: 2 }, at: from, maxWaitMs: 60_000 });
+    expect(larger.kind === 'queued' && larger.ahead).toBeGreaterThan(0);
+    cancel(bucket, ticketId('y'), from);
     expect(comeBack(bucket, id, { as: 'z', ...waits }).kind).toBe('granted');
     expect(comeBack(bucket, id, { as: 'zz', ...waits }).kind).toBe('refused');
 
@@ -104,17 +119,10 @@ atOrigins('a reservation', (instant) => {
     settle(bucket, { lease, settlement: closes, lesson: null }, instant(1_500));
     const from = instant(1_000) + waitMs;
     expect(comeBack(bucket, id, { as: 'a2', at: from }).kind).toBe('refused');
-    const again = reserve(
-      bucket,
-      {
-        admission: { ...call('a2', pace), reservation: id, position: { kind: 'arrival', at: from } },
-        reserving: { ceiling: ceilingKey('c'), waitMs: 0, lastsMs, maxReserved: 1_000, begins: false },
-      },
-      from,
-    );
-    expect(again?.id).toBe(id);
-    expect(from + (again?.waitMs ?? 0)).toBeGreaterThanOrEqual(instant(41_500));
-    expect(comeBack(bucket, id, { as: 'a3', at: from + (again?.waitMs ?? 0) }).kind).toBe('granted');
+    const again = keepFor(bucket, 'a2', from, { returning: id });
+    expect(again.id).toBe(id);
+    expect(from + again.waitMs).toBeGreaterThanOrEqual(instant(41_500));
+    expect(comeBack(bucket, id, { as: 'a3', at: from + again.waitMs }).kind).toBe('granted');
   });
 
   test('is counted by the forecasts of calls that come later', () => {
@@ -123,5 +131,60 @@ atOrigins('a reservation', (instant) => {
     const reply = admit(bucket, call('later', patient), replica, instant(1_001));
     expect(reply.kind === 'queued' && Math.round(reply.forecastMs / 1_000)).toBe(4);
     expect(reply.kind === 'queued' && reply.ahead).toBe(3);
+  });
+
+  test('lets its client go before other lanes, whoever’s turn it is, and before it leaves theirs alone', () => {
+    const bucket = full();
+    const [a, b] = ['a', 'b'].map((each) => keepFor(bucket, each, instant(1_000)));
+    for (let n = 0; n < 4; n += 1)
+      admit(bucket, call(`t${n}`, { ...patient, lane: 'another' }), replica, instant(1_001));
+    const [fromA, fromB] = [a, b].map((each) => instant(1_000) + (each?.waitMs ?? NaN));
+    const [idA, idB] = [a, b].map((each) => each?.id ?? ticketId(''));
+    if (fromA === undefined || fromB === undefined || idA === undefined || idB === undefined)
+      throw new Error();
+    // The second one comes too early, and waits.
+    expect(comeBack(bucket, idB, { as: 'b2', at: instant(1_500), maxWaitMs: 30_000 }).kind).toBe('queued');
+    expect(runOn(bucket, instant(1_501), fromA, []).size).toBe(0);
+    expect(comeBack(bucket, idA, { as: 'a2', at: fromA }).kind).toBe('granted');
+    expect([...runOn(bucket, fromA + 1, fromB, []).keys()]).toEqual(['b2']);
+  });
+
+  test('does not hold up calls of its lane that came before it', () => {
+    const bucket = full();
+    admit(bucket, call('earlier', patient), replica, instant(1_000));
+    const { waitMs } = keepFor(bucket, 'a', instant(1_000));
+    expect(waitMs).toBeGreaterThan(2_000);
+    // Less room than was expected: there is none for both.
+    const meter = bucket.meters.get('requests');
+    if (meter === undefined) throw new Error('no meter');
+    meter.level += 2;
+    const left = runOn(bucket, instant(1_001), instant(20_000), []).get('earlier') ?? Infinity;
+    expect(left - instant(1_000)).toBeLessThan(3_500);
+  });
+
+  test('is one call’s, and is kept where that left its line', () => {
+    const bucket = full();
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+    const from = instant(1_000) + waitMs;
+    expect(comeBack(bucket, id, { as: 'a2', at: instant(1_100), maxWaitMs: 30_000 }).kind).toBe('queued');
+    const second = comeBack(bucket, id, { as: 'a3', at: instant(1_100), maxWaitMs: 30_000 });
+    expect(second).toMatchObject({ kind: 'queued', ahead: 1 });
+    cancel(bucket, ticketId('a2'), instant(1_200));
+    expect(comeBack(bucket, id, { as: 'a4', at: from }).kind).toBe('granted');
+  });
+
+  test('has the same time however often its client asks too early, and a later one where the ceiling demands it', () => {
+    const bucket = full();
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+    const again = keepFor(bucket, 'a2', instant(1_200), { returning: id });
+    expect(again.id).toBe(id);
+    expect(again.waitMs).toBeCloseTo(waitMs - 200, 3);
+    expect(keepFor(bucket, 'a3', instant(1_300), { returning: id, waitMs: 20_000 }).waitMs).toBe(20_000);
+  });
+
+  test('has the name that its call brings, once', () => {
+    const bucket = full();
+    const ids = ['a', 'b'].map((each) => keepFor(bucket, each, instant(1_000), { name: 'n' }).id);
+    expect(ids).toEqual(['n', 'b']);
   });
 });
