@@ -1,5 +1,5 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
-import { configurationWarnings } from '../config/warnings.ts';
+import { configurationRemarks, configurationWarnings } from '../config/warnings.ts';
 import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { withEnvFile } from './env-file.ts';
@@ -23,10 +23,11 @@ export async function runCheck({ config, connect, against }: CheckCommand, io: C
       ...configurationWarnings(settings, io.clock.now()),
       ...(await refreshFileWarnings(settings)),
     ].map((text) => `warning: ${text}`);
+    const remarks = configurationRemarks(settings).map((text) => `remark:  ${text}`);
     const untried = connect
       ? []
       : ['connections: not tried; with --connect Redis, origins and credentials are'];
-    io.out([`${config}: usable`, ...summary(settings), ...warnings, ...untried].join('\n'));
+    io.out([`${config}: usable`, ...summary(settings), ...warnings, ...remarks, ...untried].join('\n'));
     const explained =
       against === null
         ? 0

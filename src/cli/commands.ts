@@ -2,6 +2,7 @@
 import { parseArgs, type ParseArgsConfig } from 'node:util';
 import { nearest } from '../nearest.policy.ts';
 import { conditionForm, readCondition } from '../../tools/rehearse/condition.ts';
+import { completionFor, shells, type Completed } from './completion.ts';
 import type { CliIo } from './io.ts';
 import { firstUpstream, firstUpstreams } from './first-upstreams.ts';
 
@@ -52,7 +53,7 @@ function define<const O extends Options, Read extends object>(definition: Defini
       return usageError(optionFault(error, Object.keys(options)), usage);
     }
   };
-  return { purpose, usage, parse };
+  return { purpose, usage, parse, optionNames: Object.keys({ ...options, ...help }) };
 }
 
 const usageError = (reason: string, usage: string) =>
@@ -331,7 +332,32 @@ N calls (460), first straight to the upstreams, then through Sluice. The upstrea
     },
     run: async (read, io) => (await import('../../demo/demo.ts')).runDemo(read, io),
   }),
+  completion: define({
+    purpose: 'print what completes these words in a shell',
+    usage: `sluice completion bash|zsh|fish
+
+Prints a script that completes commands and options: source <(sluice completion bash), the
+same for zsh, or sluice completion fish | source.`,
+    options: {},
+    read(_values, [written = '', ...more]) {
+      const shell = shells.find((each) => each === written);
+      if (shell === undefined) return `Give one of ${shells.join(', ')}.`;
+      return noMore(more) ?? { shell };
+    },
+    async run({ shell }, io) {
+      io.out(completionFor(shell, completed()));
+      return 0;
+    },
+  }),
 } as const;
+
+/** What a shell completes of each command. */
+const completed = (): readonly Completed[] =>
+  commandNames.map((name) => ({
+    name,
+    purpose: commands[name].purpose,
+    options: commands[name].optionNames.map((option) => `--${option}`),
+  }));
 
 /** `null`: the default one. `undefined`: not a port. */
 function readPort(text: string | undefined): number | null | undefined {
