@@ -1,6 +1,7 @@
 /** For how long Redis keeps the log of a credential that nobody uses any more: as long as something in it is of use. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { ceilingKey, ticketId } from '../../../src/ids.ts';
 import type { Lesson, Settlement } from '../../../src/limiter/limiter.ts';
 import { admission } from '../../support/admission.ts';
 import { startReplica } from '../../support/redis-replica.ts';
@@ -56,4 +57,28 @@ test.each([
     // A window is taken to last a little longer than it is described.
     expect(livesMs).toBeLessThanOrEqual(keptMs * 1.05);
   }
+});
+
+test('the log of a call that keeps its position for two hours is kept for as long, for a replica that comes later', async () => {
+  const first = await startReplica(`url: "${server.url}"`);
+  const call = admission('call', { bucket: 'reserving', limit: 60, windowMs: minuteMs });
+  const reply = await first.limiter.admit(call);
+  if (reply.kind !== 'granted') throw new Error(`not granted: ${reply.kind}`);
+  await first.limiter.settle(reply.grant, succeeded, null);
+  const terms = { ceiling: ceilingKey('c'), lastsMs: 10_000, maxReserved: 10 };
+  const later = { ...call, ticket: ticketId('later') };
+  const kept = await first.limiter.reserve(later, { ...terms, waitMs: 2 * hourMs, begins: true });
+  expect(kept?.id).toBe('later');
+  await first.close();
+  const keys = (await straight.keys('*reserving*')).filter((key) => !key.includes(':saved:'));
+  for (const key of keys) expect(await straight.pttl(key)).toBeGreaterThan(2 * hourMs - slackMs);
+
+  const second = await startReplica(`url: "${server.url}"`);
+  // It has joined the log with this.
+  await second.limiter.open(call.bucket, 0);
+  const back = { ...call, ticket: ticketId('back'), reservation: ticketId('later') };
+  const again = await second.limiter.reserve(back, { ...terms, waitMs: 0, begins: false });
+  expect(again?.id).toBe('later');
+  expect(again?.waitMs).toBeGreaterThan(2 * hourMs - slackMs);
+  await second.close();
 });
