@@ -11,6 +11,7 @@ import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
 import { ceilingOf } from './journey/prepare.ts';
+import { isBackground } from './ids.ts';
 import type { RedisContact } from './limiter/failover/when-down.ts';
 import { noCeilings } from './observation/pressure.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';
@@ -93,10 +94,12 @@ export class Gateway {
     this.#options.telemetry.reload(next);
     admission.recheckKeys();
     repeats.recheckKeys();
-    admission.reload(({ workspaceId, subject }) => {
+    admission.reload(({ workspaceId, subject, admission: { lane } }) => {
       const workspace = next.workspaces.get(workspaceId);
       const upstream = next.upstreams.get(subject.upstream);
-      return workspace === undefined || upstream === undefined ? null : callSettings(workspace, upstream);
+      return workspace === undefined || upstream === undefined
+        ? null
+        : callSettings(workspace, upstream, isBackground(lane));
     });
   }
 

@@ -34,6 +34,13 @@ export function logOf(bucket: BucketKey): LogKey {
 }
 export const laneKey = (word: string): LaneKey => word as LaneKey;
 export const callerKey = (word: string): CallerKey => word as CallerKey;
+const background = '.background';
+/** A workspace's background calls have a lane of their own beside its first one. */
+export const backgroundLane = (lane: LaneKey): LaneKey => laneKey(lane + background);
+export const isBackground = (lane: LaneKey): boolean => lane.endsWith(background);
+/** Of the background lane the workspace's first one, and the reverse. */
+export const twinOf = (lane: LaneKey): LaneKey =>
+  isBackground(lane) ? laneKey(lane.slice(0, -background.length)) : backgroundLane(lane);
 export const ticketId = (word: string): TicketId => word as TicketId;
 export const leaseToken = (word: string): LeaseToken => word as LeaseToken;
 export const ceilingKey = (word: string): CeilingKey => word as CeilingKey;

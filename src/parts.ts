@@ -15,6 +15,7 @@ import { createEndpoint } from './dispatch/one-request.ts';
 import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
 import { ChosenBuckets } from './journey/chosen-buckets.ts';
+import { backgroundLane, isBackground } from './ids.ts';
 import { laneOf } from './journey/prepare.ts';
 import { ResponseTimes } from './journey/response-times.ts';
 import { fieldsForClient } from './journey/response.ts';
@@ -81,7 +82,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     joinedBucketOf: (request) => {
       const bucket = quotas.bucketOf(request.admission.bucket);
       if (bucket === request.admission.bucket) return null;
-      return { bucket, lane: laneOf(bucket, request.workspaceId, labelKey) };
+      const lane = laneOf(bucket, request.workspaceId, labelKey);
+      return { bucket, lane: isBackground(request.admission.lane) ? backgroundLane(lane) : lane };
     },
     onReckoned: ({ workspaceId, subject }, reckoned) =>
       telemetry.reckoned(workspaceId, subject.upstream, reckoned),

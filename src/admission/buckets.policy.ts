@@ -123,22 +123,39 @@ export interface CallSettings extends LaneSetting {
   readonly setting: BucketSetting;
   /** Sends per day that its ceiling allows; `null` = it has none. */
   readonly perDay: number | null;
+  /** Of a background call: what it leaves to others beside `perMinute` and `perDay`. Absent: nothing. */
+  readonly left?: { readonly perMinute: number; readonly perDay: number };
   readonly maxQueued: number;
 }
 
+/** Background calls leave this part of a ceiling's places to others. */
+const leftToOthers = 0.1;
+const leftOf = (limit: number | null): number => Math.floor((limit ?? 0) * leftToOthers);
+
 /** The settings under which a workspace's calls to an upstream are in admission. */
-export function callSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
-  let byUpstream = callSettingsCache.get(workspace);
-  if (byUpstream === undefined) callSettingsCache.set(workspace, (byUpstream = new WeakMap()));
+export function callSettings(
+  workspace: WorkspaceSettings,
+  upstream: UpstreamSettings,
+  isBackground = false,
+): CallSettings {
+  const cache = isBackground ? backgroundSettings : callSettingsCache;
+  let byUpstream = cache.get(workspace);
+  if (byUpstream === undefined) cache.set(workspace, (byUpstream = new WeakMap()));
   let known = byUpstream.get(upstream);
-  if (known === undefined) byUpstream.set(upstream, (known = newCallSettings(workspace, upstream)));
+  if (known === undefined)
+    byUpstream.set(upstream, (known = newCallSettings(workspace, upstream, isBackground)));
   return known;
 }
 
 /** Results of {@link callSettings}: settings are frozen, so each is computed once. */
 const callSettingsCache = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
+const backgroundSettings = new WeakMap<WorkspaceSettings, WeakMap<UpstreamSettings, CallSettings>>();
 
-function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSettings): CallSettings {
+function newCallSettings(
+  workspace: WorkspaceSettings,
+  upstream: UpstreamSettings,
+  isBackground: boolean,
+): CallSettings {
   const ceilings = ceilingLimits(workspace, upstream);
   const { isDefault } = upstream.limits;
   const yielded = {
@@ -146,16 +163,23 @@ function newCallSettings(workspace: WorkspaceSettings, upstream: UpstreamSetting
       isDefault.perMinute && !workspace.requestsPerMinute.has(upstream.name) ? null : ceilings.perMinute,
     perDay: isDefault.perDay && !workspace.requestsPerDay.has(upstream.name) ? null : ceilings.perDay,
   };
-  const under = ({ perMinute, perDay }: typeof ceilings): Omit<CallSettings, 'yielded'> => ({
-    mode: upstream.mode,
-    setting: bucketSetting(upstream),
-    weight: workspace.weight,
-    maxInFlight: upstream.limits.maxInFlight,
-    maxQueued: upstream.limits.maxQueued,
-    ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
-    perMinute,
-    perDay,
-  });
+  const under = (whole: typeof ceilings): Omit<CallSettings, 'yielded'> => {
+    const left = { perMinute: leftOf(whole.perMinute), perDay: leftOf(whole.perDay) };
+    const perMinute =
+      isBackground && whole.perMinute !== null ? whole.perMinute - left.perMinute : whole.perMinute;
+    const perDay = isBackground && whole.perDay !== null ? whole.perDay - left.perDay : whole.perDay;
+    return {
+      mode: upstream.mode,
+      setting: bucketSetting(upstream),
+      weight: workspace.weight,
+      maxInFlight: upstream.limits.maxInFlight,
+      maxQueued: upstream.limits.maxQueued,
+      ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
+      perMinute,
+      perDay,
+      ...(isBackground ? { left } : {}),
+    };
+  };
   const isSame = yielded.perMinute === ceilings.perMinute && yielded.perDay === ceilings.perDay;
   return { ...under(ceilings), yielded: isSame ? null : { ...under(yielded), yielded: null } };
 }

@@ -77,6 +77,7 @@ export class CeilingGate {
     const { gate } = call.lane;
     call.request = this.#neighbours.present(call.request);
     applyLimits(call.lane, call.request.admission.ceilingTag);
+    call.mayTakeAll = grant.isDue === true;
     const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceilings.ts`).
@@ -250,5 +251,5 @@ export class CeilingGate {
 const hasMoved = ({ request }: QueuedCall, { bucket }: Grant): boolean => request.admission.bucket !== bucket;
 
 /** False when a reload changed the limits after the ceiling was asked: its reply says nothing about the present limits. */
-const isUnderLimits = ({ ceiling }: SlotReply, { request }: QueuedCall): boolean =>
-  ceiling.perMinute === request.ceiling.perMinute && ceiling.perDay === request.ceiling.perDay;
+const isUnderLimits = ({ ceiling }: SlotReply, call: QueuedCall): boolean =>
+  ceiling.perMinute === call.ceiling.perMinute && ceiling.perDay === call.ceiling.perDay;

@@ -170,7 +170,7 @@ export class CeilingSlots {
 
   /** Takes a slot (again) for a call that leaves up to `lateMs` after the store counts it. */
   async #take(
-    { request: { ceiling, admission }, lane }: QueuedCall,
+    { request: { admission }, ceiling, lane }: QueuedCall,
     lateMs: number,
     again?: CeilingSlot,
   ): Promise<SlotReply> {

@@ -7,7 +7,7 @@
  * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.
  */
 import type { Clock } from '../clock.ts';
-import type { CeilingKey } from '../limiter/ceilings.ts';
+import { isBackground } from '../ids.ts';
 import { ceilingFullFor, type LaneView } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
@@ -49,7 +49,9 @@ export class LaneRotation {
   /** How long after a slot has come free this call's lane wakes, milliseconds. */
   delayMs(call: QueuedCall): number {
     let ahead = 0;
-    for (const other of this.#rivalsUnder(call.request.ceiling.key)) {
+    // A background call that is due waits for nobody.
+    if (call.mayTakeAll) return 0;
+    for (const other of this.#rivalsOf(call)) {
       if (isFirst(other, call.lane)) ahead += 1;
       if (ahead >= maxAhead) break;
     }
@@ -61,14 +63,13 @@ export class LaneRotation {
    * the ceiling gets as many slots meanwhile, and one more if its last slot is longer ago than that of the call's lane. Of lanes that
    * had none yet, those that waited before it count as such.
    */
-  positionOf(
-    { lane: own, request: { ceiling } }: Pick<QueuedCall, 'lane' | 'request'>,
-    ahead: number,
-  ): number {
+  positionOf(call: Pick<QueuedCall, 'lane' | 'request'>, ahead: number): number {
+    const { lane: own } = call;
     let position = ahead + 1;
     let isBefore = true;
-    for (const other of this.#rivalsUnder(ceiling.key)) {
+    for (const other of this.#rivalsOf(call)) {
       if (other === own) isBefore = false;
+      else if (isBackground(own.key) && !isBackground(other.key)) position += this.#depthOf(other);
       else {
         const isNext = isBefore ? !isFirst(own, other) : isFirst(other, own);
         position += Math.min(this.#depthOf(other), isNext ? ahead + 1 : ahead);
@@ -89,7 +90,7 @@ export class LaneRotation {
     const [first] = calls;
     if (first === undefined) return;
     const lines = Map.groupBy(calls, ({ lane }) => lane);
-    const rivals = new Set(this.#rivalsUnder(first.request.ceiling.key));
+    const rivals = new Set(this.#rivalsOf(first));
     let turns = this.inOrder(new Set([...rivals, ...lines.keys()])).map((lane) => {
       const line = lines.get(lane) ?? [];
       const isRival = rivals.has(lane);
@@ -117,11 +118,14 @@ export class LaneRotation {
     return [...lanes].sort((one, other) => (isFirst(one, other) ? -1 : isFirst(other, one) ? 1 : 0));
   }
 
-  /** Lanes that wait for the ceiling. A lane that has asked for no slot for `retentionMs` is held by its bucket instead. */
-  *#rivalsUnder(key: CeilingKey): Generator<LaneView> {
+  /**
+   * Lanes that wait for the call's ceiling, its own among them. A lane that has asked for no slot for `retentionMs` is held by its bucket
+   * instead, and lanes of the background are rivals of each other only.
+   */
+  *#rivalsOf({ lane: own, request: { ceiling } }: Pick<QueuedCall, 'lane' | 'request'>): Generator<LaneView> {
     const now = this.#clock.monotonic();
-    for (const lane of this.#registry.lanesUnder(key)) {
-      if (!lane.edge.isReported) continue;
+    for (const lane of this.#registry.lanesUnder(ceiling.key)) {
+      if (!lane.edge.isReported || (isBackground(lane.key) && !isBackground(own.key))) continue;
       const { askedAt } = lane.rotation;
       const hasAsked = askedAt !== null && askedAt + retentionMs > now;
       if (hasAsked || ceilingFullFor(lane, now) !== null) yield lane;
@@ -134,6 +138,8 @@ export class LaneRotation {
   }
 }
 
-/** True when `one` has gone without a slot for longer than `other`. */
-const isFirst = ({ rotation: one }: LaneView, { rotation: other }: LaneView): boolean =>
-  other.servedAt !== null && (one.servedAt === null || one.servedAt < other.servedAt);
+/** True when `one` has gone without a slot for longer than `other`; those of the background come last. */
+function isFirst({ key, rotation: one }: LaneView, { key: otherKey, rotation: other }: LaneView): boolean {
+  if (isBackground(key) !== isBackground(otherKey)) return isBackground(otherKey);
+  return other.servedAt !== null && (one.servedAt === null || one.servedAt < other.servedAt);
+}

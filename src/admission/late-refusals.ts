@@ -11,6 +11,7 @@
  */
 import type { CancelTimer } from '../clock.ts';
 import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
+import { isBackground } from '../ids.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import { refused } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
@@ -209,10 +210,11 @@ export class LateRefusals {
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
     const all: QueuedCall[] = [];
-    // Of very many calls few are under the ceiling: no list of them all is made.
+    // Of very many calls few are under the ceiling: no list of them all is made. Others may go before a background call as long as it
+    // waits, and it is not refused for that.
     for (const call of this.#registry.all())
       if (call.request.ceiling.key === key && !call.asksForSlot && (call.isWaiting || entered.has(call)))
-        all.push(call);
+        if (!isBackground(call.lane.key)) all.push(call);
     const calls = inTurn(all);
     const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
     const positions = Array.from({ length: count }, (_, index) => index + 1);

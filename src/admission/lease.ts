@@ -40,7 +40,9 @@ export class AdmittedLease implements Lease {
   }
 
   get ceiling(): CeilingState | null {
-    return this.#slot.reply.state;
+    const { ceiling, reply } = this.#slot;
+    const left = ceiling.left?.perMinute ?? 0;
+    return left === 0 ? reply.state : withPlaces(reply.state, left);
   }
 
   holds(): boolean {
@@ -78,6 +80,10 @@ export class AdmittedLease implements Lease {
     if (points !== null) lateRefusals.onCostKnown(call, points);
   }
 }
+
+/** The client is told of its workspace's ceiling, not of the part that the call may use. */
+const withPlaces = (state: CeilingState | null, more: number): CeilingState | null =>
+  state === null ? null : { ...state, limit: state.limit + more, remaining: state.remaining + more };
 
 /** How long the lane of a call sends nothing after this settlement, milliseconds. */
 function standstillMs(settlement: Settlement, { request }: QueuedCall, leaseMs: number): number {

@@ -12,6 +12,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
+import { whole, type CeilingRef } from '../limiter/ceilings.ts';
 import { refused, type Ending } from './ending.ts';
 import type { CeilingSleep, LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
@@ -85,6 +86,8 @@ export class QueuedCall implements Ticket {
   isGrantedAtOnce = false;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
+  /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
+  mayTakeAll = false;
   /**
    * The sleep of the lane of which the limiter knew when the ticket last took its position. A grant that comes before the end of
    * that sleep asks the ceiling all the same, because a slot must have come back. `null` = the limiter knew of none.
@@ -120,6 +123,12 @@ export class QueuedCall implements Ticket {
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
   handleEvent(): void {
     this.#keeper.end(this, { kind: 'client_gone', reason: this.clientGone.reason });
+  }
+
+  /** The ceiling of which it may take a slot now. */
+  get ceiling(): CeilingRef {
+    const { ceiling } = this.request;
+    return this.mayTakeAll ? whole(ceiling) : ceiling;
   }
 
   get state(): CallState {

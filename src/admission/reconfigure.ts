@@ -7,6 +7,7 @@
  */
 import type { CancelTimer } from '../clock.ts';
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
+import { ceilingUnder } from '../limiter/ceilings.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { applyLimits, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
@@ -152,13 +153,13 @@ const isSame = ({ admission, mode }: AdmissionRequest, settings: CallSettings): 
   admission.maxQueued === settings.maxQueued;
 
 function withSettings(request: AdmissionRequest, settings: CallSettings): AdmissionRequest {
-  const { mode, setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, perDay, yielded } = settings;
+  const { mode, setting, weight, maxInFlight, ceilingTag, maxQueued, perMinute, yielded } = settings;
   return {
     ...request,
     mode,
     yielded,
     admission: { ...request.admission, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued },
-    ceiling: { key: request.ceiling.key, perMinute, perDay },
+    ceiling: ceilingUnder(request.ceiling.key, settings),
   };
 }
 

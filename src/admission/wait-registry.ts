@@ -12,7 +12,7 @@ import { refused, rejectionOf, type Ending } from './ending.ts';
 import { applyLimits, ceilingFullFor, enteredUntil, type Lanes, type LaneView } from './lanes.ts';
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
-import type { CeilingKey, TicketId } from '../ids.ts';
+import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../ids.ts';
 import { ObservedBuckets } from './observed-buckets.ts';
 import { ObservedCall, type ObservedParts } from './observed-call.ts';
 import { QueuedCall, type CallKeeper, type ObservedTicket, type Waiting } from './queued-call.ts';
@@ -84,6 +84,11 @@ export class WaitRegistry implements CallKeeper {
   /** Calls that wait now under one ceiling. */
   waitingUnder(key: CeilingKey): number {
     return this.#queues.waitingUnder(key);
+  }
+
+  /** The same, as far as they count for a call that arrives in this lane. */
+  waitingBeside(key: CeilingKey, lane: LaneKey): number {
+    return this.#queues.waitingBeside(key, lane);
   }
 
   /** The lanes in which calls under one ceiling wait now. */
@@ -248,7 +253,7 @@ export class WaitRegistry implements CallKeeper {
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
   #lateForCeiling(call: QueuedCall, now: number): Ending | null {
-    const full = this.#fullFor(call, now);
+    const full = isBackground(call.lane.key) ? null : this.#fullFor(call, now);
     if (full === null || now + full.waitMs <= call.deadline) return null;
     return refused(waitTooLong(full, call.request));
   }

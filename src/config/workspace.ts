@@ -38,10 +38,22 @@ const callerPart = readText((written): { readonly value: CallerPart } | Fault =>
     : { reason: 'tells no callers apart', fix: 'write key, "header:x-agent" or "body:/user"' };
 });
 
+/** How calls are treated that do not say it themselves. */
+const callsAre = z
+  .enum(['normal', 'background'])
+  .describe(
+    'background: calls leave only when no other call of their bucket can, but one a minute. Default: normal.',
+  );
+
 /** One workspace. */
 export const workspace = section({
   keys: z
-    .array(z.union([hash, section({ hash, id: orNull(keyId), expires: orNull(expires) })]))
+    .array(
+      z.union([
+        hash,
+        section({ hash, id: orNull(keyId), expires: orNull(expires), class: orNull(callsAre) }),
+      ]),
+    )
     .describe(
       'Valid API keys, as hashes. Several may be valid at once, for rotation; [] takes the last one away.',
     ),
@@ -52,6 +64,7 @@ export const workspace = section({
     .describe('Upstreams this workspace may call. Default: all.'),
   requestsPerMinute: perUpstream('Own ceiling in every 60 s window, by upstream.'),
   requestsPerDay: perUpstream('Own ceiling per 24 h, by upstream.'),
+  class: callsAre.default('normal'),
   weight: rate.default(1).describe('Share of a bucket relative to other workspaces that wait for it.'),
   callers: section({
     by: callerPart.describe('key, "header:<name>" or "body:<JSON Pointer>": what names the caller.'),
@@ -123,9 +136,16 @@ export function settleWorkspace(
   return {
     id,
     keys: written.keys.map((key) => {
-      const { hash, id, expires } = typeof key === 'string' ? { hash: key, id: null, expires: null } : key;
+      const own = typeof key === 'string' ? { hash: key, id: null, expires: null, class: null } : key;
+      const { hash, id, expires } = own;
       /** `sha256`: hexadecimal, by it a key is found. `expiresAt`: `null` = never. */
-      return { sha256: hash.slice('sha256:'.length), id, expiresAt: expires };
+      return {
+        sha256: hash.slice('sha256:'.length),
+        id,
+        expiresAt: expires,
+        /** Its calls leave when no other call can. */
+        isBackground: (own.class ?? written.class) === 'background',
+      };
     }),
     /** Names of the upstreams this workspace may call. */
     upstreams: new Set(allowed),

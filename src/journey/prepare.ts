@@ -15,10 +15,11 @@ import { describeCall, type CallDescription } from '../dispatch/estimate.policy.
 import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
-import type { CeilingRef } from '../limiter/ceilings.ts';
 import { fieldMap } from '../field-lines.policy.ts';
+import { ceilingUnder, type CeilingRef } from '../limiter/ceilings.ts';
 import { digest } from '../identity.ts';
 import {
+  backgroundLane,
   bucketKey,
   callerKey,
   ceilingKey,
@@ -35,7 +36,13 @@ import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeouts } from './client-timeouts.policy.ts';
 import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
-import { maxWaitMsOf, preferredWaitSeconds, prefersReservation, urgencyOf } from './preferences.policy.ts';
+import {
+  backgroundUrgency,
+  maxWaitMsOf,
+  preferredWaitSeconds,
+  prefersReservation,
+  urgencyOf,
+} from './preferences.policy.ts';
 import { readTicket, writeTicket } from './sluice-ticket.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
@@ -150,15 +157,16 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     `${log}.${hasOwnBucket ? name('bucket', ...names, ...naming) : name('further bucket', workspace.id, ...names)}`,
   );
   const bucket = quotas.bucketOf(own);
-  const lane = laneOf(bucket, workspace.id, labelKey);
+  const workspaceLane = laneOf(bucket, workspace.id, labelKey);
+  const urgency = urgencyOf(fields.get('priority'));
+  const isBackground = urgency === backgroundUrgency || caller.key.isBackground;
+  const lane = isBackground ? backgroundLane(workspaceLane) : workspaceLane;
   const { limits } = upstream;
-  const { mode, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = callSettings(
-    workspace,
-    upstream,
-  );
+  const settings = callSettings(workspace, upstream, isBackground);
+  const { mode, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = settings;
   const { costKey } = description;
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
-  const ownLane = own === bucket ? lane : laneOf(own, workspace.id, labelKey);
+  const ownLane = own === bucket ? workspaceLane : laneOf(own, workspace.id, labelKey);
   const guess = guessOf(description, ownLane, (text) => digest(labelKey, 'prompt', ownLane, text));
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
@@ -189,7 +197,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
       perMinute,
       ceilingTag,
       maxQueued,
-      urgency: urgencyOf(fields.get('priority')),
+      urgency,
       callClass: description.callClass,
       costs: costsOf(description, guess, estimates),
       document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
@@ -198,7 +206,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     },
     ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } } : {}),
     arrivedAt: arrivalOf(call, body),
-    ceiling: ceilingOf(workspace, upstream, labelKey),
+    ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, settings),
     mode,
     yielded,
     workspaceId: workspace.id,

@@ -14,7 +14,22 @@ export interface CeilingRef {
   readonly key: CeilingKey;
   readonly perMinute: number | null;
   readonly perDay: number | null;
+  /** Beside them, places that are left to other calls under the same ceiling; absent: none. */
+  readonly left?: { readonly perMinute: number; readonly perDay: number };
 }
+
+/** The ceiling of this key under these limits. */
+export const ceilingUnder = (
+  key: CeilingKey,
+  { perMinute, perDay, left }: Omit<CeilingRef, 'key'>,
+): CeilingRef => (left === undefined ? { key, perMinute, perDay } : { key, perMinute, perDay, left });
+
+/** The ceiling with all its places. */
+export const whole = ({ key, perMinute, perDay, left }: CeilingRef): CeilingRef => ({
+  key,
+  perMinute: perMinute === null ? null : perMinute + (left?.perMinute ?? 0),
+  perDay: perDay === null ? null : perDay + (left?.perDay ?? 0),
+});
 
 /** A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it. */
 export abstract class CeilingSlot {

@@ -126,6 +126,8 @@ export interface Grant {
   readonly lease: LeaseToken;
   /** The lane or the bucket counts calls in flight: the lease has to last until the call has ended. */
   readonly holdsPlace: boolean;
+  /** A background call that leaves before all others, as none has for a minute: it may take what a ceiling has left for others. */
+  readonly isDue?: true;
   /** Monotonic milliseconds of this process after which the lease must be taken for lost. */
   readonly expiresAt: number;
 }

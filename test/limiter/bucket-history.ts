@@ -21,6 +21,7 @@ export interface AdmitStep {
   readonly count: number;
   readonly spread: boolean;
   readonly lane: number;
+  readonly background: boolean;
   readonly weight: number;
   readonly maxInFlight: number | null;
   readonly perMinute: number | null;
@@ -245,6 +246,7 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     count: crowd ? draw.whole(20, 90) : nature.calm ? 1 : draw.one(1, 1, 1, 2, 4),
     spread: draw.chance(crowd ? 0.5 : 0.2),
     lane: draw.whole(1, nature.lanes),
+    background: draw.chance(0.2),
     weight: draw.one(1, 1, 1, 2, 0.5, 3),
     maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
     ...ceilingOf(draw),

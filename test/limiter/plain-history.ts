@@ -5,6 +5,7 @@ import type { Step } from './bucket-history.ts';
 export const plain = {
   lane: 1,
   spread: false,
+  background: false,
   weight: 1,
   maxInFlight: null,
   perMinute: null,

@@ -1,6 +1,6 @@
 /** What a bucket shows of itself, at one time. Pure: it changes nothing. */
 import type { BucketKey, BucketSnapshot, MeterSnapshot } from '../limiter.ts';
-import { closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
+import { allWaiting, closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
 import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 
@@ -8,7 +8,7 @@ import { levelAt } from '../policy/meter.policy.ts';
 export const snapshotOf = (key: BucketKey, bucket: Bucket, now: number): BucketSnapshot => ({
   bucket: key,
   closedMs: closedMs(bucket, now),
-  waiting: bucket.waiting,
+  waiting: allWaiting(bucket),
   inFlight: bucket.leases.size,
   reserved: bucket.reservations.size,
   maxInFlightTotal: maxInFlightOf(bucket, now),

@@ -2,7 +2,7 @@
  * A second state equal to the first one, on which nothing that is done to the first one has an effect. Twenty thousand waiting calls take
  * a few milliseconds: what is changed in place is copied, and what is only ever replaced is in both.
  */
-import type { Bucket, Callers, Lane, Lease, Ticket } from '../policy/bucket-state.policy.ts';
+import type { Bucket, Callers, Lane, Lease, Ticket, Turns } from '../policy/bucket-state.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
 import type { SharedState } from './state.ts';
 
@@ -27,16 +27,21 @@ function bucketLike(bucket: Bucket): Bucket {
     reservationsDue: bucket.reservationsDue.duplicate(),
     expiries: bucket.expiries.duplicate(),
     unanswered: bucket.unanswered.duplicate(),
-    ready: eachOf(bucket.ready, namesLike),
     asleep: bucket.asleep.duplicate(),
-    idle: bucket.idle.duplicate(),
     replicas: bucket.replicas.duplicate(),
     documents: new Map(bucket.documents),
     documentAges: bucket.documentAges.duplicate(),
     estimated: eachOf(bucket.estimated, namesLike),
-    waitingCosts: new Map(bucket.waitingCosts),
+    ...turnsLike(bucket),
+    background: bucket.background === null ? null : { ...bucket.background, ...turnsLike(bucket.background) },
   };
 }
+
+const turnsLike = ({ ready, idle, waitingCosts }: Turns): Pick<Turns, 'ready' | 'idle' | 'waitingCosts'> => ({
+  ready: eachOf(ready, namesLike),
+  idle: idle.duplicate(),
+  waitingCosts: new Map(waitingCosts),
+});
 
 const laneLike = (lane: Lane): Lane => ({
   ...lane,

@@ -12,6 +12,7 @@ import type { BucketSetting } from '../limiter.ts';
 import { apply } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import {
+  allWaiting,
   closedMs,
   createBucket,
   meterOf,
@@ -222,7 +223,7 @@ function charge(run: Run, by: LogEvent, used: UsedUnits): void {
 /** What waits is looked at after all events of the entry. */
 const pumpLater = (bucket: Bucket, now: number): Due => ({
   grants: [],
-  nextAt: bucket.waiting > 0 ? now : null,
+  nextAt: allWaiting(bucket) > 0 ? now : null,
 });
 
 /** The replica has said all that it has to say in this term. */
@@ -370,7 +371,7 @@ function schedule(
   if (bucket.reservations.size > 0) state.reserving.add(key);
   else state.reserving.delete(key);
   // Looked at as soon as nothing is withheld any more.
-  const grantAt = bucket.withheld?.what === 'all' && bucket.waiting > 0 ? now : nextAt;
+  const grantAt = bucket.withheld?.what === 'all' && allWaiting(bucket) > 0 ? now : nextAt;
   if (grantAt === null) state.grantsDue.delete(key);
   else state.grantsDue.set(key, grantAt);
   const upkeepAt = isUnused(bucket)

@@ -7,6 +7,7 @@
  */
 import { amountOf } from '../../redis/malformed-reply.ts';
 import type { RedisHealth } from '../../redis/health.ts';
+import { isBackground, twinOf } from '../../ids.ts';
 import type { Grant } from '../limiter.ts';
 import { runOwn } from '../redis/scripts.ts';
 
@@ -71,5 +72,6 @@ export class RedisLaneGuard implements LaneGuard {
   }
 }
 
-/** Carries no version: versions of the limiter that run side by side keep out of each other's way by it. */
-const keyOf = ({ bucket, lane }: Guarded): string => `sluice:lane:{${bucket}}:${lane}`;
+/** Of a workspace's background and its other calls alike. Carries no version: versions of the limiter that run side by side keep out of each other's way by it. */
+const keyOf = ({ bucket, lane }: Guarded): string =>
+  `sluice:lane:{${bucket}}:${isBackground(lane) ? twinOf(lane) : lane}`;

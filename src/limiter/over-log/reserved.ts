@@ -1,5 +1,5 @@
 /** Reservations of a ceiling, and the slots that are kept for them, in all buckets of a log: a ceiling holds over all of them. Pure. */
-import type { BucketKey, CeilingKey, TicketId } from '../../ids.ts';
+import { isBackground, type BucketKey, type CeilingKey, type TicketId } from '../../ids.ts';
 import type { KeptSlots } from '../limiter.ts';
 import { countUnder, due } from '../policy/reservations.policy.ts';
 import type { SharedState } from './state.ts';
@@ -29,6 +29,7 @@ export function keptSlotsIn(
     for (const kept of bucket === undefined ? [] : due(bucket, now)) {
       if (kept.ceiling !== ceiling || (key === own && ticket !== undefined && kept.order > ticket.order))
         continue;
+      if (isBackground(kept.lane) && ticket !== undefined && !isBackground(ticket.lane)) continue;
       count += 1;
       // Somebody who has come back for it leaves soon.
       const end = kept.ticket === null ? kept.until : now + askAgainMs;

@@ -34,7 +34,7 @@ import {
 } from '../limiter.ts';
 import { refusalShown } from '../policy/admit.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
-import { orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
+import { allWaiting, orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
 import { forecast, forecastFirst } from '../policy/scheduler.policy.ts';
@@ -468,7 +468,7 @@ export class Shard {
     if (beginsTerm) void this.#sayHere(term);
   }
 
-  #onGrant({ ticket, bucket, lane, lease, expiresAt, origin, isLate }: HeardGrant): void {
+  #onGrant({ ticket, bucket, lane, lease, expiresAt, isDue, origin, isLate }: HeardGrant): void {
     const call = this.#calls.get(ticket);
     if (call === undefined || call.admission.bucket !== bucket) return void this.#say(bucket, drop(lease));
     if (call.state.kind === 'sent' || call.state.kind === 'guarding') return goOn(call, lease, origin);
@@ -476,7 +476,8 @@ export class Shard {
     const guard = this.#guardOf(call);
     const { learnedInFlight = null } = this.#copy.state.buckets.get(bucket) ?? {};
     const holdsPlace = isCapped(call.admission) || learnedInFlight !== null;
-    const grant = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.#copy.monotonicAt(expiresAt) };
+    const known = { ticket, bucket, lane, lease, holdsPlace, expiresAt: this.#copy.monotonicAt(expiresAt) };
+    const grant: Grant = isDue === undefined ? known : { ...known, isDue };
     const held: HeldGrant = { grant, lease, origin, guard };
     if (guard === null) return this.#send(call, held);
     call.state = { kind: 'guarding', held };
@@ -534,7 +535,7 @@ export class Shard {
   #isAwaited({ admission }: OwnCall, { settlement, lesson }: SettleEvent): boolean {
     const bucket = this.#copy.state.buckets.get(admission.bucket);
     const isPlain = settlement.kind === 'succeeded' && (lesson?.feedback.throttle ?? null) === null;
-    return !isPlain || isCapped(admission) || bucket?.opened !== true || bucket.waiting > 0;
+    return !isPlain || isCapped(admission) || bucket?.opened !== true || allWaiting(bucket) > 0;
   }
 
   #noteEnded({ admission }: OwnCall, { lease, origin }: HeldGrant, settlement: Settlement): void {

@@ -4,6 +4,7 @@
  */
 import type { BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
+import { noteEntered } from './background.policy.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import {
   orderUnit,
@@ -61,7 +62,7 @@ export function admit(
   if (refusal !== null) return { ...refusal, effects: before };
 
   bucket.replicas.set(replica, now);
-  const ticket = enter(bucket, ordered, replica);
+  const ticket = enter(bucket, { admission: ordered, replica }, now);
   const effects = merge(before, pump(bucket, now));
   return { ...replyFor(bucket, { ticket, maxWaitMs }, now), effects };
 }
@@ -111,7 +112,13 @@ function isUnder(bucket: Bucket, { meters, learn, maxInFlightTotal }: BucketSett
   });
 }
 
-function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId): Ticket {
+/** An admission that is not refused. */
+interface Enters {
+  readonly admission: OrderedAdmission;
+  readonly replica: ReplicaId;
+}
+
+function enter(bucket: Bucket, { admission, replica }: Enters, now: number): Ticket {
   const lane = laneFor(bucket, admission.lane, admission);
   const ticket: Ticket = {
     id: admission.ticket,
@@ -129,6 +136,7 @@ function enter(bucket: Bucket, admission: OrderedAdmission, replica: ReplicaId):
   if (admission.caller !== undefined) ticket.caller = admission.caller;
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);
+  noteEntered(bucket, lane, now);
   return ticket;
 }
 

@@ -5,7 +5,15 @@
  * `null` stands for "never" and "unknown"; no time and no count has a value with another meaning.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { CallerKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
+import {
+  isBackground,
+  type CallerKey,
+  type CeilingKey,
+  type LaneKey,
+  type LeaseToken,
+  type ReplicaId,
+  type TicketId,
+} from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
 import {
   createMeter,
@@ -78,6 +86,8 @@ export interface Lease {
   readonly ticket: Ticket;
   readonly grantedAt: number;
   readonly spacing: Spacing;
+  /** Of a background call: since when none had left before it. Absent: it is none. */
+  backgroundSince?: number;
   /** By the `markName` of their meters. */
   readonly marks: ReadonlyMap<MeterName, MeterMark>;
   expiresAt: number;
@@ -154,7 +164,30 @@ export type Withheld =
   /** The same for the replica that goes on alone: until then, as nobody will say it. */
   | { readonly what: 'capped_lanes_alone'; readonly until: number };
 
-export interface Bucket {
+/** Lanes that take turns with each other (start-time fair queueing), and what waits in them. */
+export interface Turns {
+  /** Ready lanes by start tag, one set per class of their head. */
+  readonly ready: Map<string, SortedNames<LaneKey>>;
+  /** Lanes with nothing waiting, in flight or asleep, by start tag. */
+  readonly idle: SortedNames<LaneKey>;
+  /** Virtual time: start tag of the last granted ticket. */
+  virtual: number;
+  /** Waiting tickets. */
+  waiting: number;
+  /** Sum of their costs per meter. */
+  readonly waitingCosts: Map<MeterName, number>;
+  /** Sum of the weights of lanes with waiting tickets. */
+  waitingWeight: number;
+}
+
+/** Background lanes take turns when no other lane can go. */
+export interface Background extends Turns {
+  /** When one of their calls was last granted; or since when calls wait, if that is later. */
+  since: number;
+}
+
+/** The lanes that take turns are its own, but for those of `background`. */
+export interface Bucket extends Turns {
   readonly meters: Map<MeterName, Meter>;
   /** When the epoch was on the clock of the store, milliseconds: clock windows begin at multiples of it. */
   readonly epochAt: number;
@@ -168,12 +201,8 @@ export interface Bucket {
   readonly expiries: SortedNames<LeaseToken>;
   /** Leases granted a quiet gap behind the one before that no response has spoken of yet, by the time of the grant. */
   readonly unanswered: SortedNames<LeaseToken>;
-  /** Ready lanes by start tag, one set per class of their head. */
-  readonly ready: Map<string, SortedNames<LaneKey>>;
   /** Sleeping lanes by waking time. */
   readonly asleep: SortedNames<LaneKey>;
-  /** Lanes with nothing waiting, in flight or asleep, by start tag. */
-  readonly idle: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames<ReplicaId>;
   /** Lane, position and name of the last ticket that the search for those of dead replicas has seen; `null` = none is under way. */
@@ -199,8 +228,8 @@ export interface Bucket {
   closedAt: number | null;
   /** At the beginning of a term; `null` = nothing is withheld. Forecasts count on what ends at a known time. */
   withheld: Withheld | null;
-  /** Virtual time: start tag of the last granted ticket. */
-  virtual: number;
+  /** Lanes of background calls, which wait apart; `null` = there were none. */
+  background: Background | null;
   /** Number of the latest lease. */
   sequence: number;
   lastGrantAt: number | null;
@@ -210,11 +239,6 @@ export interface Bucket {
   pilotAfter: number | null;
   /** When a call was last granted within the quiet gap behind another, or was last sent long after its grant. */
   crowdedAt: number | null;
-  waiting: number;
-  /** Sum of the waiting tickets' costs per meter, over all lanes. */
-  readonly waitingCosts: Map<MeterName, number>;
-  /** Sum of the weights of lanes with waiting tickets. */
-  waitingWeight: number;
 }
 
 /** A bucket that nobody has used yet. `probe`: how many calls may be in flight before the first response; 0 = any number. */
@@ -229,9 +253,7 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     reservationsDue: new SortedNames(),
     expiries: new SortedNames(),
     unanswered: new SortedNames(),
-    ready: new Map(),
     asleep: new SortedNames(),
-    idle: new SortedNames(),
     replicas: new SortedNames(),
     searchedTo: null,
     documents: new Map(),
@@ -247,16 +269,34 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     closedUntil: null,
     closedAt: null,
     withheld: null,
-    virtual: 0,
+    background: null,
     sequence: Math.floor(now * sequencePerMs),
     lastGrantAt: null,
     pilotAfter: null,
     crowdedAt: null,
-    waiting: 0,
-    waitingCosts: new Map(),
-    waitingWeight: 0,
+    ...noTurns(),
   };
 }
+
+/** Without any lane. */
+export const noTurns = (): Turns => ({
+  ready: new Map(),
+  idle: new SortedNames(),
+  virtual: 0,
+  waiting: 0,
+  waitingCosts: new Map(),
+  waitingWeight: 0,
+});
+
+/** The turns in which the lane is. */
+export const turnsOf = (bucket: Bucket, lane: LaneKey): Turns =>
+  isBackground(lane) ? (bucket.background ?? nobody) : bucket;
+
+/** Before the first background lane comes. */
+const nobody = noTurns();
+
+/** Waiting tickets, also of background lanes. */
+export const allWaiting = ({ waiting, background }: Bucket): number => waiting + (background?.waiting ?? 0);
 
 /** Milliseconds for which nobody may send yet; 0 = the bucket is open. */
 export const closedMs = ({ closedUntil }: Pick<Bucket, 'closedUntil'>, now: number): number =>

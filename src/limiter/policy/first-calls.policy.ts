@@ -3,7 +3,7 @@
  * response has stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence. Part of
  * the specification in `scheduler.policy.ts`.
  */
-import type { Bucket, Lease } from './bucket-state.policy.ts';
+import { allWaiting, type Bucket, type Lease } from './bucket-state.policy.ts';
 
 /** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
 export const probeDoublingMs = 250;
@@ -32,16 +32,17 @@ function probeTime(bucket: Bucket, now: number): number {
 }
 
 /** When the calls behind a pilot may be sent. Nothing was granted after the pilot, so `lastGrantAt` is the time of its grant. */
-function pilotTime({ pilotAfter, lastGrantAt, waiting }: Bucket, now: number): number {
-  if (pilotAfter === null || lastGrantAt === null || waiting < pilotCrowd) return now;
+function pilotTime(bucket: Bucket, now: number): number {
+  const { pilotAfter, lastGrantAt } = bucket;
+  if (pilotAfter === null || lastGrantAt === null || allWaiting(bucket) < pilotCrowd) return now;
   return lastGrantAt + pilotMs;
 }
 
 /** Called when a call was granted and has left its line: after a silence it is the pilot of the calls that wait. */
 export function notePilot(bucket: Bucket, now: number): void {
-  const { lastGrantAt, waiting } = bucket;
+  const { lastGrantAt } = bucket;
   const isAfterSilence = lastGrantAt !== null && now - lastGrantAt >= silenceMs;
-  bucket.pilotAfter = isAfterSilence && waiting >= pilotCrowd ? lastGrantAt : null;
+  bucket.pilotAfter = isAfterSilence && allWaiting(bucket) >= pilotCrowd ? lastGrantAt : null;
 }
 
 /** The outcome of the lease's call is known. If it was the pilot, the others need not wait for it any more. */

@@ -8,7 +8,7 @@
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
-import type { Bucket, Lane } from './bucket-state.policy.ts';
+import { turnsOf, type Bucket, type Lane, type Turns } from './bucket-state.policy.ts';
 import { turnsBefore } from './callers.policy.ts';
 import { meanServiceCost, waitingUnits, type WaitingCalls } from './waiting-costs.policy.ts';
 
@@ -52,19 +52,24 @@ interface OtherLane extends WaitingCalls {
 export interface Elsewhere {
   readonly lanes: readonly OtherLane[];
   readonly rest: WaitingCalls & { readonly weight: number };
+  /** Those that go first whatever the turns: all others before the background. `null` = none do. */
+  readonly first: WaitingCalls | null;
   /** Whether lanes of the rest may be ready. */
   readonly isCut: boolean;
 }
 
 /** The calls of other lanes in sum, which costs little; `null`: none wait. */
-export function inSum(bucket: Bucket, { lane }: LanePosition): Elsewhere | null {
+export function inSum(bucket: Bucket, { lane, key }: LanePosition): Elsewhere | null {
+  const turns = turnsOf(bucket, key);
   const waitingHere = lane?.line.size ?? 0;
-  const calls = bucket.waiting - waitingHere;
-  if (calls <= 0) return null;
-  const costs = new Map(bucket.waitingCosts);
+  const calls = turns.waiting - waitingHere;
+  const first =
+    turns === bucket || bucket.waiting === 0 ? null : { costs: bucket.waitingCosts, calls: bucket.waiting };
+  if (calls <= 0 && first === null) return null;
+  const costs = new Map(turns.waitingCosts);
   subtract(costs, lane?.waitingCosts);
-  const weight = bucket.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
-  return { lanes: [], rest: { costs, calls, weight }, isCut: true };
+  const weight = turns.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
+  return { lanes: [], rest: { costs, calls, weight }, first, isCut: true };
 }
 
 /**
@@ -72,14 +77,15 @@ export function inSum(bucket: Bucket, { lane }: LanePosition): Elsewhere | null 
  * differ in nothing: then it is the sum.
  */
 export function laneByLane(bucket: Bucket, position: LanePosition, sum: Elsewhere | null): Elsewhere | null {
-  if (sum === null || startOf(bucket, position) <= bucket.virtual) return sum;
+  const turns = turnsOf(bucket, position.key);
+  if (sum === null || startOf(bucket, position) <= turns.virtual) return sum;
   let { calls, weight } = sum.rest;
   const costs = new Map(sum.rest.costs);
   const lanes: OtherLane[] = [];
   const read = (names: readonly LaneKey[]): void => {
     for (const name of names) {
       const lane = name === position.key ? undefined : bucket.lanes.get(name);
-      if (lane === undefined || lane.line.size === 0) continue;
+      if (lane === undefined || lane.line.size === 0 || turnsOf(bucket, name) !== turns) continue;
       const waiting = { costs: lane.waitingCosts, calls: lane.line.size };
       lanes.push({ ...waiting, lane, service: meanServiceCost(bucket, waiting) });
       calls -= waiting.calls;
@@ -87,26 +93,28 @@ export function laneByLane(bucket: Bucket, position: LanePosition, sum: Elsewher
       subtract(costs, waiting.costs);
     }
   };
-  const ready = firstReady(bucket, maxLanes);
+  const ready = firstReady(turns, maxLanes);
   read(ready);
   if (calls > 0) read(bucket.asleep.firstNames(maxLanes - ready.length));
-  return { lanes, rest: { costs, calls, weight }, isCut: ready.length === maxLanes };
+  return { ...sum, lanes, rest: { costs, calls, weight }, isCut: ready.length === maxLanes };
 }
 
 /** Calls of other lanes that are expected to go before the position. */
 export function othersAhead(bucket: Bucket, position: LanePosition, elsewhere: Elsewhere): OthersAhead[] {
   const start = startOf(bucket, position);
-  const { rest } = elsewhere;
+  const turns = turnsOf(bucket, position.key);
+  const { rest, first } = elsewhere;
   let readyBefore = 0;
-  const others = elsewhere.lanes.map((other) => {
-    const ahead = aheadOf(bucket, other, { start, key: position.key });
+  const others: OthersAhead[] = elsewhere.lanes.map((other) => {
+    const ahead = aheadOf(turns, other, { start, key: position.key });
     if (other.lane.readyAs !== null && ahead > 0) readyBefore += 1;
     return { ...other, ahead };
   });
+  if (first !== null) others.push({ ...first, ahead: first.calls });
   if (rest.calls <= 0) return others;
-  const share = (start - bucket.virtual) * Math.max(0, rest.weight);
+  const share = (start - turns.virtual) * Math.max(0, rest.weight);
   const byShare = Math.floor(share / meanServiceCost(bucket, rest) + rounding);
-  const before = elsewhere.isCut ? lanesBefore(bucket, position, start) - readyBefore : 0;
+  const before = elsewhere.isCut ? lanesBefore(turns, position, start) - readyBefore : 0;
   return [...others, { ...rest, ahead: Math.min(rest.calls, Math.max(byShare, before)) }];
 }
 
@@ -121,8 +129,8 @@ export function unitsAhead(bucket: Bucket, others: readonly OthersAhead[], name:
 }
 
 /** The start tag of the position. */
-function startOf(bucket: Bucket, { lane, weight, ahead }: LanePosition): number {
-  const from = Math.max(lane?.start ?? 0, bucket.virtual);
+function startOf(bucket: Bucket, { lane, key, weight, ahead }: LanePosition): number {
+  const from = Math.max(lane?.start ?? 0, turnsOf(bucket, key).virtual);
   const calls = lane?.line.size ?? 0;
   if (lane === undefined || ahead <= 0 || calls === 0) return from;
   return from + (ahead * meanServiceCost(bucket, { costs: lane.waitingCosts, calls })) / weight;
@@ -130,11 +138,11 @@ function startOf(bucket: Bucket, { lane, weight, ahead }: LanePosition): number 
 
 /** How many calls of a lane go before a start tag. Of equal tags, that of the name that comes first goes first. */
 function aheadOf(
-  bucket: Bucket,
+  { virtual }: Turns,
   { lane, calls, service }: OtherLane,
   { start, key }: { readonly start: number; readonly key: LaneKey },
 ): number {
-  const from = Math.max(lane.start, bucket.virtual);
+  const from = Math.max(lane.start, virtual);
   if (start < from) return 0;
   const shares = ((start - from) * lane.weight) / service;
   // A lane that sleeps counts once its share is over, for it may sleep longer than this call waits.
@@ -143,17 +151,17 @@ function aheadOf(
 }
 
 /** The first ready lanes, class by class. */
-function firstReady(bucket: Bucket, most: number): LaneKey[] {
-  const classes = [...bucket.ready].toSorted(([one], [other]) => (`${one}:` < `${other}:` ? -1 : 1));
+function firstReady({ ready }: Turns, most: number): LaneKey[] {
+  const classes = [...ready].toSorted(([one], [other]) => (`${one}:` < `${other}:` ? -1 : 1));
   const names: LaneKey[] = [];
   for (const [, lanes] of classes) names.push(...lanes.firstNames(most - names.length));
   return names;
 }
 
 /** Ready lanes of other names that are served before a lane of this name whose start tag is `start`. */
-function lanesBefore(bucket: Bucket, { lane, key }: LanePosition, start: number): number {
+function lanesBefore({ ready }: Turns, { lane, key }: LanePosition, start: number): number {
   let before = 0;
-  for (const lanes of bucket.ready.values()) before += lanes.before(start, key);
+  for (const lanes of ready.values()) before += lanes.before(start, key);
   return lane !== undefined && lane.readyAs !== null && lane.start < start ? before - 1 : before;
 }
 

@@ -10,7 +10,7 @@
  */
 import type { MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
-import type { LaneKey, TicketId } from '../../ids.ts';
+import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
 import type { Bucket, Lane } from './bucket-state.policy.ts';
 import { callsAhead, firstIn } from './callers.policy.ts';
@@ -27,6 +27,7 @@ import {
   type OthersAhead,
 } from './forecast-others.policy.ts';
 import { isFull } from './in-flight.policy.ts';
+import { inFlightOf, twinIn } from './lanes.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
 import { meterNames } from './meter-names.policy.ts';
 import {
@@ -150,7 +151,7 @@ function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behin
   const aheadHere = position.ahead + (reserved?.inLane ?? 0);
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
   for (const [places, standstill, ahead] of [
-    [placesOfLane(position), ofLane, aheadHere],
+    [placesOfLane(bucket, position), ofLane, aheadHere + firstInWorkspace(bucket, position)],
     [placesOfBucket(bucket, now), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
@@ -160,13 +161,18 @@ function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behin
   return longest;
 }
 
+/** Calls of the workspace that go before all calls of a background lane. */
+const firstInWorkspace = (bucket: Bucket, { key }: LanePosition): number =>
+  isBackground(key) ? (twinIn(bucket, { key })?.line.size ?? 0) : 0;
+
 /**
  * What holds a call to which no time can be told: the response that states a document's cost may come at any moment, and so may the end
  * of a call that holds a place in flight.
  */
 function heldAnyhow(bucket: Bucket, lane: Lane | undefined, now: number): HeldBy {
   if (lane?.asleep.has('document') === true) return 'cost';
-  const isAtCap = lane !== undefined && lane.maxInFlight !== null && lane.inFlight >= lane.maxInFlight;
+  const isAtCap =
+    lane !== undefined && lane.maxInFlight !== null && inFlightOf(bucket, lane) >= lane.maxInFlight;
   return isAtCap || isFull(bucket, now) ? 'serialized' : 'queue';
 }
 

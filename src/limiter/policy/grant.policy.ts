@@ -2,12 +2,20 @@
  * A grant: the head of a lane takes its units and gets a lease. Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import { leaseToken, type LaneKey, type LeaseToken, type ReplicaId, type TicketId } from '../../ids.ts';
-import { meterOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
+import {
+  isBackground,
+  leaseToken,
+  type LaneKey,
+  type LeaseToken,
+  type ReplicaId,
+  type TicketId,
+} from '../../ids.ts';
+import { isOneDue, noteGranted } from './background.policy.ts';
+import { meterOf, turnsOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { takeTurn } from './callers.policy.ts';
 import { beginProbe, knownCosts, type Head } from './documents.policy.ts';
 import { notePilot } from './first-calls.policy.ts';
-import { dequeue, refreshReadiness } from './lanes.policy.ts';
+import { dequeue, noteInFlight } from './lanes.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
 import {
   calmLatenessMs,
@@ -30,6 +38,8 @@ export interface Granted {
   readonly replica: ReplicaId;
   readonly lease: LeaseToken;
   readonly expiresAt: number;
+  /** A background call that leaves before all others, as none has left for a minute. */
+  readonly isDue?: true;
 }
 
 /** `isAhead`: it goes before lanes whose turn it would have been, for a reservation. */
@@ -47,6 +57,7 @@ export function grantAs(
   { lane, ticket, token, isAhead = false }: GrantedHead & { readonly token: LeaseToken },
   now: number,
 ): Granted {
+  const isDue = isBackground(lane.key) && isOneDue(bucket, now);
   dequeue(bucket, lane, ticket);
   if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
@@ -70,16 +81,19 @@ export function grantAs(
   bucket.lastGrantAt = now;
   if (!bucket.opened && bucket.probingSince === null) bucket.probingSince = now;
   // The others' turns do not begin later because of it; its lane has had one.
-  if (!isAhead) bucket.virtual = Math.max(bucket.virtual, lane.start);
+  const turns = turnsOf(bucket, lane.key);
+  if (!isAhead) turns.virtual = Math.max(turns.virtual, lane.start);
+  noteGranted(bucket, lane, lease);
   countInLane({ lane, lease, service: serviceCost(bucket, costs) });
   beginProbe(bucket, lease, now);
-  refreshReadiness(bucket, lane);
+  noteInFlight(bucket, lane);
   return {
     ticket: ticket.id,
     lane: lane.key,
     replica: ticket.replica,
     lease: lease.token,
     expiresAt: lease.expiresAt,
+    ...(isDue ? { isDue: true } : {}),
   };
 }
 

@@ -2,8 +2,8 @@
  * Lanes of a bucket: entering and leaving the line, falling asleep and waking, and the one decision whether a lane is
  * in the running. Part of the specification in `scheduler.policy.ts`.
  */
-import { type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
-import type { TicketId } from '../../ids.ts';
+import { noTurns, turnsOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
+import { isBackground, twinOf, type TicketId } from '../../ids.ts';
 import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
 import { firstIn, joinCaller, leaveCaller, unnamed } from './callers.policy.ts';
 import { release } from './reservations.policy.ts';
@@ -19,13 +19,14 @@ export interface Budget {
 export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lane {
   let lane = bucket.lanes.get(key);
   if (lane === undefined) {
+    if (isBackground(key)) bucket.background ??= { ...noTurns(), since: 0 };
     lane = {
       key,
       weight: setting.weight,
       maxInFlight: setting.maxInFlight,
       perMinute: setting.perMinute,
       ceilingTag: setting.ceilingTag,
-      start: bucket.virtual,
+      start: turnsOf(bucket, key).virtual,
       inFlight: 0,
       line: new SortedNames(),
       callers: null,
@@ -40,6 +41,8 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
       readyAs: null,
     };
     bucket.lanes.set(key, lane);
+    const until = twinIn(bucket, lane)?.asleep.get('backoff');
+    if (until !== undefined) fallAsleep(bucket, lane, { because: 'backoff', until });
   }
   applyLaneSetting(bucket, lane, setting);
   return lane;
@@ -51,7 +54,7 @@ export function laneFor(bucket: Bucket, key: LaneKey, setting: LaneSetting): Lan
  */
 export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSetting): void {
   if (lane.weight !== setting.weight) {
-    if (lane.line.size > 0) bucket.waitingWeight += setting.weight - lane.weight;
+    if (lane.line.size > 0) turnsOf(bucket, lane.key).waitingWeight += setting.weight - lane.weight;
     lane.weight = setting.weight;
   }
   if (lane.maxInFlight !== setting.maxInFlight) {
@@ -68,9 +71,10 @@ export function applyLaneSetting(bucket: Bucket, lane: Lane, setting: LaneSettin
 
 /** Puts the ticket into its lane's line. A lane that sleeps for its head's document wakes when the ticket becomes its head. */
 export function enqueue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
-  if (lane.line.size === 0) bucket.waitingWeight += lane.weight;
+  const turns = turnsOf(bucket, lane.key);
+  if (lane.line.size === 0) turns.waitingWeight += lane.weight;
   lane.line.set(ticket.id, ticket.order);
-  bucket.waiting += 1;
+  turns.waiting += 1;
   addCosts(bucket, lane, ticket.costs);
   noteEstimate(bucket, ticket);
   joinCaller(lane, ticket);
@@ -83,8 +87,9 @@ export function dequeue(bucket: Bucket, lane: Lane, ticket: Ticket): void {
   if (!lane.line.delete(ticket.id)) return;
   if (ticket.reservation !== undefined) release(bucket, ticket.reservation.id);
   leaveCaller(lane, ticket);
-  bucket.waiting -= 1;
-  if (lane.line.size === 0) bucket.waitingWeight -= lane.weight;
+  const turns = turnsOf(bucket, lane.key);
+  turns.waiting -= 1;
+  if (lane.line.size === 0) turns.waitingWeight -= lane.weight;
   subtractCosts(bucket, lane, ticket.costs);
   forgetEstimate(bucket, ticket);
   if (wasFirst) wake(bucket, lane, ['document']);
@@ -109,7 +114,14 @@ export interface Sleep {
   readonly until: number;
 }
 
+/** A time that a response or a failure named holds for all calls of the workspace, those of the background, too. */
 export function sleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): void {
+  fallAsleep(bucket, lane, { because, until });
+  const twin = because === 'backoff' ? twinIn(bucket, lane) : undefined;
+  if (twin !== undefined) fallAsleep(bucket, twin, { because, until });
+}
+
+function fallAsleep(bucket: Bucket, lane: Lane, { because, until }: Sleep): void {
   const known = lane.asleep.get(because);
   lane.asleep.set(because, known === undefined ? until : Math.max(known, until));
   rescheduleWaking(bucket, lane);
@@ -145,43 +157,70 @@ export function headBefore(bucket: Bucket, lane: Lane, id: TicketId): Ticket | u
 /** Puts the lane into the ready set of its head's class, or takes it out. The one place that decides readiness. */
 export function refreshReadiness(bucket: Bucket, lane: Lane): void {
   const head = headOf(bucket, lane);
-  const ready = head !== undefined && lane.asleep.size === 0 && hasRoom(lane);
-  const readyAs = ready ? head.callClass : null;
-  if (lane.readyAs === null) lane.start = Math.max(lane.start, bucket.virtual);
-  if (lane.readyAs !== null && lane.readyAs !== readyAs) bucket.ready.get(lane.readyAs)?.delete(lane.key);
+  const turns = turnsOf(bucket, lane.key);
+  const ready = head !== undefined && lane.asleep.size === 0 && hasRoom(bucket, lane);
+  const readyAs = ready ? readyNameOf(lane, head) : null;
+  if (lane.readyAs === null) lane.start = Math.max(lane.start, turns.virtual);
+  if (lane.readyAs !== null && lane.readyAs !== readyAs) turns.ready.get(lane.readyAs)?.delete(lane.key);
   lane.readyAs = readyAs;
   if (lane.line.size === 0 && lane.inFlight === 0 && lane.asleep.size === 0) {
-    bucket.idle.set(lane.key, lane.start);
+    turns.idle.set(lane.key, lane.start);
   } else {
-    bucket.idle.delete(lane.key);
+    turns.idle.delete(lane.key);
   }
   if (readyAs === null) return;
-  let lanes = bucket.ready.get(readyAs);
+  let lanes = turns.ready.get(readyAs);
   if (lanes === undefined) {
     lanes = new SortedNames();
-    bucket.ready.set(readyAs, lanes);
+    turns.ready.set(readyAs, lanes);
   }
   lanes.set(lane.key, lane.start);
 }
 
+/** The name of the ready set of a lane with this head. */
+export const readyNameOf = ({ key }: Lane, { callClass }: Ticket): string =>
+  isBackground(key) ? `background ${callClass}` : callClass;
+
 /** The lane has a place in flight left, and a slot of its ceiling as far as is known. */
-const hasRoom = ({ maxInFlight, inFlight, slots, unconfirmed }: Lane): boolean =>
-  (maxInFlight === null || inFlight < maxInFlight) && (slots === null || unconfirmed < Math.max(1, slots));
+const hasRoom = (bucket: Bucket, lane: Lane): boolean => {
+  const { maxInFlight, slots, unconfirmed } = lane;
+  return (
+    (maxInFlight === null || inFlightOf(bucket, lane) < maxInFlight) &&
+    (slots === null || unconfirmed < Math.max(1, slots))
+  );
+};
+
+/** The lane of the workspace's other calls; `undefined` = it has none. */
+export const twinIn = ({ lanes, background }: Bucket, { key }: Pick<Lane, 'key'>): Lane | undefined =>
+  background === null ? undefined : lanes.get(twinOf(key));
+
+/** Calls of the workspace in flight: a cap holds for its background and its other calls together. */
+export const inFlightOf = (bucket: Bucket, { key, inFlight }: Lane): number =>
+  inFlight + (twinIn(bucket, { key })?.inFlight ?? 0);
+
+/** A call of the lane has come to be in flight, or is so no more. */
+export function noteInFlight(bucket: Bucket, lane: Lane): void {
+  refreshReadiness(bucket, lane);
+  const twin = lane.maxInFlight === null ? undefined : twinIn(bucket, lane);
+  if (twin !== undefined) refreshReadiness(bucket, twin);
+}
 
 /** True when a call that came back for a reservation may go: no other call may, while the lane sleeps for reservations alone. */
-export function mayReturn(lane: Lane, now: number): boolean {
+export function mayReturn(bucket: Bucket, lane: Lane, now: number): boolean {
   for (const [reason, until] of lane.asleep) if (reason !== 'reserved' && until > now) return false;
-  return hasRoom(lane);
+  return hasRoom(bucket, lane);
 }
 
 /** Forgets lanes whose state is that of a new lane, at most `most` of them. */
 export function forgetIdleLanes(bucket: Bucket, most: number): void {
-  for (let left = most; left > 0; left -= 1) {
-    const first = bucket.idle.first();
-    if (first === undefined || first.score > bucket.virtual) return;
-    bucket.idle.delete(first.name);
-    bucket.lanes.delete(first.name);
-  }
+  let left = most;
+  for (const turns of [bucket, bucket.background])
+    for (let first = turns?.idle.first(); turns !== null && first !== undefined && left > 0; left -= 1) {
+      if (first.score > turns.virtual) break;
+      turns.idle.delete(first.name);
+      bucket.lanes.delete(first.name);
+      first = turns.idle.first();
+    }
 }
 
 /** Wakes lanes whose time has come, as far as the budget goes. */

@@ -3,14 +3,17 @@
  * while the bucket is open, has a place in flight left, and every meter the head needs has room. Part of the specification in
  * `scheduler.policy.ts`.
  */
-import type { LaneKey, ReplicaId } from '../../ids.ts';
+import { isBackground, type LaneKey, type ReplicaId } from '../../ids.ts';
+import { goesFirst, isOneDue, nextOneDueAt } from './background.policy.ts';
 import {
+  allWaiting,
   closedMs,
   meterOf,
   type Bucket,
   type Lane,
   type Lease,
   type Ticket,
+  type Turns,
   type Withheld,
 } from './bucket-state.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
@@ -25,7 +28,8 @@ import {
   headBefore,
   headOf,
   mayReturn,
-  refreshReadiness,
+  noteInFlight,
+  readyNameOf,
   sleep,
   wakeLanes,
   type Budget,
@@ -58,18 +62,20 @@ const retryMs = 1;
 const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const round: Round = { left: maxPerPump, blocked: none };
+  const round: Round = { left: maxPerPump, blocked: none, awaited: none };
   sweepLeases(bucket, round, now);
   wakeLanes(bucket, round, now);
   forgetUnused(bucket, now);
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
+  nextAt = soonest(nextAt, nextOneDueAt(bucket, now));
   if (bucket.reservations.size > 0) nextAt = soonest(nextAt, nextTurnOfReturned(bucket, now));
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
-  if (bucket.waiting > 0 && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
-  if (bucket.waiting > 0 && bucket.maxInFlight !== null && isWithheld(bucket, now))
+  const isWaiting = allWaiting(bucket) > 0;
+  if (isWaiting && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
+  if (isWaiting && bucket.maxInFlight !== null && isWithheld(bucket, now))
     return { grants, nextAt: soonest(nextAt, bucket.withheld.until) };
-  while (bucket.waiting > 0) {
+  while (allWaiting(bucket) > 0) {
     if (round.left <= 0) return { grants, nextAt: now };
     if (isFull(bucket, now)) return { grants, nextAt };
     const nextFirst = nextFirstCallAt(bucket, now);
@@ -81,11 +87,15 @@ export function pump(bucket: Bucket, now: number): Effects {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
-    const inMs = roomForHeadInMs(bucket, head, now);
-    if (inMs > 0) {
+    const isBehind = standsBehind(bucket, head, { awaited: round.awaited, now });
+    const inMs = isBehind ? null : roomForHeadInMs(bucket, head, now);
+    if (inMs === null || inMs > 0) {
       // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
       round.blocked = [...round.blocked, head.readyAs];
+      if (inMs === null) continue;
       nextAt = soonest(nextAt, now + inMs);
+      if (bucket.background !== null && goesFirst(bucket, head.lane, now))
+        round.awaited = [...round.awaited, ...costEntries(head.ticket.costs).map(([name]) => name)];
       continue;
     }
     round.left -= 1;
@@ -97,9 +107,10 @@ export function pump(bucket: Bucket, now: number): Effects {
 /** Most pumps find room for all that waits. */
 const none: readonly string[] = [];
 
-/** What one pump may still do, and the call classes that have no room now. */
+/** What one pump may still do, the call classes that have no room now, and the meters for which calls wait that go first. */
 interface Round extends Budget {
   blocked: readonly string[];
+  awaited: readonly string[];
 }
 
 /** A lane and its next ticket, and the class under which the lane is ready. */
@@ -118,18 +129,7 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   while (round.left > 0) {
     const returned = bucket.reservations.size === 0 ? null : nextReturned(bucket, round, now);
     if (returned !== null) return returned;
-    let best: { name: LaneKey; score: number; readyAs: string } | undefined;
-    for (const [callClass, lanes] of bucket.ready) {
-      const first = lanes.first();
-      if (first === undefined || round.blocked.includes(callClass)) continue;
-      if (
-        best === undefined ||
-        first.score < best.score ||
-        (first.score === best.score && first.name < best.name)
-      ) {
-        best = { ...first, readyAs: callClass };
-      }
-    }
+    const best = nextLane(bucket, round, now);
     if (best === undefined) return null;
     const lane = bucket.lanes.get(best.name);
     const ticket = lane === undefined ? undefined : headOf(bucket, lane);
@@ -141,6 +141,47 @@ function nextHead(bucket: Bucket, round: Round, now: number): ReadyHead | null {
   }
   return null;
 }
+
+/** A ready lane. */
+interface NextLane {
+  readonly name: LaneKey;
+  readonly score: number;
+  readonly readyAs: string;
+}
+
+/** Whose turn it is: of the background when no other lane can go, or first when one of its calls is due. */
+function nextLane(bucket: Bucket, { blocked }: Round, now: number): NextLane | undefined {
+  const { background } = bucket;
+  if (background === null || background.waiting === 0) return nextIn(bucket, blocked);
+  const [first, second] = isOneDue(bucket, now) ? [background, bucket] : [bucket, background];
+  return nextIn(first, blocked) ?? nextIn(second, blocked);
+}
+
+function nextIn({ ready }: Turns, blocked: readonly string[]): NextLane | undefined {
+  let best: NextLane | undefined;
+  for (const [readyAs, lanes] of ready) {
+    const first = lanes.first();
+    if (first === undefined || blocked.includes(readyAs)) continue;
+    if (
+      best === undefined ||
+      first.score < best.score ||
+      (first.score === best.score && first.name < best.name)
+    )
+      best = { ...first, readyAs };
+  }
+  return best;
+}
+
+/** True when calls that go first wait for a meter from which this one takes, too. */
+const standsBehind = (
+  bucket: Bucket,
+  { lane, ticket, isAhead }: ReadyHead,
+  { awaited, now }: Pick<Round, 'awaited'> & { readonly now: number },
+): boolean =>
+  awaited.length > 0 &&
+  !isAhead &&
+  !goesFirst(bucket, lane, now) &&
+  costEntries(ticket.costs).some(([name]) => awaited.includes(name));
 
 export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
@@ -168,11 +209,13 @@ const isWithheld = (
 function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHead | null {
   for (const { lane: key, ticket: id, from } of due(bucket, now)) {
     const lane = bucket.lanes.get(key);
-    if (id === null || from > now || lane === undefined || !mayReturn(lane, now)) continue;
+    if (id === null || from > now || lane === undefined || !mayReturn(bucket, lane, now)) continue;
+    if (isBackground(key) && bucket.waiting > 0) continue;
     const ticket = headBefore(bucket, lane, id);
     if (ticket === undefined) continue;
-    const isHindered = blocked.includes(ticket.callClass) || !isAlive(bucket, ticket.replica, now);
-    if (!isHindered) return { lane, ticket, readyAs: ticket.callClass, isAhead: true };
+    const readyAs = readyNameOf(lane, ticket);
+    const isHindered = blocked.includes(readyAs) || !isAlive(bucket, ticket.replica, now);
+    if (!isHindered) return { lane, ticket, readyAs, isAhead: true };
   }
   return null;
 }
@@ -230,7 +273,7 @@ export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
   lane.inFlight -= 1;
   if (lease.stage === 'abandoned') lane.abandoned.splice(lane.abandoned.indexOf(lease.expiresAt), 1);
   if (bucket.leases.size === 0 && !bucket.opened) bucket.probingSince = null;
-  refreshReadiness(bucket, lane);
+  noteInFlight(bucket, lane);
 }
 
 export function forget(bucket: Bucket, ticket: Ticket): void {

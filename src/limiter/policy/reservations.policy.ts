@@ -9,7 +9,7 @@
  * Does not own: what is told (`reserve.policy.ts`), who goes first of those that came back (`pump.policy.ts`).
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { CeilingKey, LaneKey, TicketId } from '../../ids.ts';
+import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../../ids.ts';
 import type { Bucket, Reservation, Ticket } from './bucket-state.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { costEntries } from './meter-names.policy.ts';
@@ -111,7 +111,7 @@ export function keptFreeBy(bucket: Bucket, { id, lane, order }: Ticket, now: num
   const units = new Map<MeterName, number>();
   let until: number | null = null;
   for (const kept of due(bucket, now)) {
-    if (kept.ticket === id || (kept.lane === lane && kept.order > order)) continue;
+    if (kept.ticket === id || goesAfter(kept, { key: lane, order })) continue;
     add(units, kept.costs);
     if (kept.ticket === null) until = Math.min(until ?? kept.until, kept.until);
   }
@@ -139,12 +139,16 @@ export function reservedAhead(bucket: Bucket, { key, order, own }: Standing, cou
   for (const id of bucket.reservationsDue.firstNames(count)) {
     const kept = bucket.reservations.get(id);
     if (kept === undefined || kept.ticket !== null || id === own) continue;
-    if (kept.lane === key && kept.order > order) continue;
+    if (goesAfter(kept, { key, order })) continue;
     if (kept.lane === key) inLane += 1;
     add(units, kept.costs);
   }
   return { inLane, units };
 }
+
+/** Of its own lane the reservations of later calls do not concern a call, and those of the background concern the background only. */
+const goesAfter = (kept: Reservation, { key, order }: Pick<Standing, 'key' | 'order'>): boolean =>
+  kept.lane === key ? kept.order > order : isBackground(kept.lane) && !isBackground(key);
 
 const add = (sums: Map<MeterName, number>, costs: Costs): void => {
   for (const [name, units] of costEntries(costs)) sums.set(name, (sums.get(name) ?? 0) + units);

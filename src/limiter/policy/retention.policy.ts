@@ -4,7 +4,7 @@
  *
  * Pure.
  */
-import type { Bucket } from './bucket-state.policy.ts';
+import { allWaiting, type Bucket } from './bucket-state.policy.ts';
 import { drainRate } from './meter.policy.ts';
 import { logMemoryMs } from './window-log.policy.ts';
 
@@ -23,7 +23,7 @@ export function memoryMs(bucket: Bucket, now: number): number {
 }
 
 function memoryOfLevels(bucket: Bucket, now: number): number {
-  if (bucket.waiting > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
+  if (allWaiting(bucket) > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
   let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
   for (const meter of bucket.meters.values()) {
     if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;

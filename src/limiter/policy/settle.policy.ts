@@ -5,6 +5,7 @@
 import type { Feedback } from '../../call.ts';
 import type { LaneKey, LeaseToken } from '../../ids.ts';
 import type { CeilingEdge, Settlement } from '../limiter.ts';
+import { noteNotSent, wakesAt } from './background.policy.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { giveTurnBack } from './callers.policy.ts';
 import { dropProbe, endProbe, knownCosts } from './documents.policy.ts';
@@ -54,7 +55,7 @@ export function charged(bucket: Bucket, { lease: token, edge }: Charge, now: num
     lane.slots = edge === null ? null : isOther ? Math.max(1, edge.slots) : edge.slots;
     if (edge !== null && edge.slots <= 0) {
       const heldMs = isOther ? Math.min(edge.nextSlotMs, maxOtherLimitsMs) : edge.nextSlotMs;
-      sleep(bucket, lane, { because: 'ceiling_minute', until: now + heldMs });
+      sleep(bucket, lane, { because: 'ceiling_minute', until: wakesAt(bucket, lane, now + heldMs, now) });
     } else refreshReadiness(bucket, lane);
   }
   return pump(bucket, now);
@@ -135,6 +136,7 @@ function throttle(
 }
 
 function drop({ bucket, lane, lease }: HeldCall, now: number): void {
+  noteNotSent(bucket, lease);
   giveLeaseUnitsBack(bucket, lease, now);
   end(bucket, lane, lease);
   forget(bucket, lease.ticket);
@@ -146,6 +148,7 @@ function giveBack(
   { because, sleepMs, ceilingTag = lane.ceilingTag }: Extract<Settlement, { kind: 'returned' }>,
   now: number,
 ): void {
+  noteNotSent(bucket, lease);
   recallPilot(bucket, lease);
   giveLeaseUnitsBack(bucket, lease, now);
   end(bucket, lane, lease);
@@ -154,7 +157,8 @@ function giveBack(
   else lane.slots = 1;
   const heldMs = ceilingTag === lane.ceilingTag ? sleepMs : Math.min(sleepMs, maxOtherLimitsMs);
   if (because !== 'backoff' && isBeforeSlot(lane, lease)) refreshReadiness(bucket, lane);
-  else sleep(bucket, lane, { because, until: now + heldMs });
+  else if (because === 'backoff') sleep(bucket, lane, { because, until: now + heldMs });
+  else sleep(bucket, lane, { because, until: wakesAt(bucket, lane, now + heldMs, now) });
 }
 
 /** Its place in a capped lane or bucket stays taken until the lease expires. */

@@ -6,9 +6,11 @@
  * (`forecast-meters.policy.ts`). Pure.
  */
 import type { HeldBy } from '../../errors.ts';
+import type { LaneKey } from '../../ids.ts';
 import type { SleepReason } from '../limiter.ts';
 import { closedMs, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { maxInFlightOf } from './in-flight.policy.ts';
+import { twinIn } from './lanes.policy.ts';
 import type { Forecast } from './forecast-meters.policy.ts';
 
 /** Of equal waits, a refusal names the first in this order. */
@@ -25,6 +27,7 @@ const heldBySleep: Readonly<Record<(typeof sleepReasons)[number], HeldBy>> = {
 interface LaneAndCap {
   /** `undefined`: the workspace has no lane in this bucket yet. */
   readonly lane: Lane | undefined;
+  readonly key: LaneKey;
   /** `null` = no cap. */
   readonly maxInFlight: number | null;
 }
@@ -41,11 +44,23 @@ export interface Places {
 }
 
 /** `null`: the lane has no cap. */
-export function placesOfLane({ lane, maxInFlight }: LaneAndCap): Places | null {
+export function placesOfLane(bucket: Bucket, position: LaneAndCap): Places | null {
+  const { lane, key, maxInFlight } = position;
   if (maxInFlight === null) return null;
+  const twin = twinIn(bucket, { key });
   const { inFlight = 0, abandoned = [], serviceMs = 0, grantedAt = null } = lane ?? {};
-  return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt };
+  if (twin === undefined) return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt };
+  return {
+    maxInFlight,
+    inFlight: inFlight + twin.inFlight,
+    abandoned: [...abandoned, ...twin.abandoned].toSorted((one, other) => one - other),
+    serviceMs: Math.max(serviceMs, twin.serviceMs),
+    grantedAt: latest(grantedAt, twin.grantedAt),
+  };
 }
+
+const latest = (one: number | null, other: number | null): number | null =>
+  one === null || other === null ? (one ?? other) : Math.max(one, other);
 
 /** `null`: the bucket has no cap. */
 export function placesOfBucket(bucket: Bucket, now: number): Places | null {
@@ -76,7 +91,7 @@ export function laneStandstill(
     if (until !== undefined)
       longest = longerOf(longest, { waitMs: until - now, heldBy: heldBySleep[reason] });
   }
-  return longerOf(longest, placesStandstill(bucket, placesOfLane(position), now));
+  return longerOf(longest, placesStandstill(bucket, placesOfLane(bucket, position), now));
 }
 
 /** Of equal waits the first. */

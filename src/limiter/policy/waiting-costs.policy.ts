@@ -3,7 +3,7 @@
  * Part of the specification in `scheduler.policy.ts`.
  */
 import type { Costs, MeterName } from '../../call.ts';
-import type { Bucket, Lane, Ticket } from './bucket-state.policy.ts';
+import { turnsOf, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
 import { costEntries, meterNames, requestWindows } from './meter-names.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
@@ -69,13 +69,13 @@ export function forgetEstimate(bucket: Bucket, { id, document }: Ticket): void {
 /** A ticket with these costs waits: they count in the sums of its lane and its bucket. */
 export function addCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
   sumCosts(lane.waitingCosts, costs, 1);
-  sumCosts(bucket.waitingCosts, costs, 1);
+  sumCosts(turnsOf(bucket, lane.key).waitingCosts, costs, 1);
 }
 
 /** A ticket with these costs does not wait any more, or its costs have changed: takes them out of both sums. */
 export function subtractCosts(bucket: Bucket, lane: Lane, costs: Costs): void {
   sumCosts(lane.waitingCosts, costs, -1);
-  sumCosts(bucket.waitingCosts, costs, -1);
+  sumCosts(turnsOf(bucket, lane.key).waitingCosts, costs, -1);
 }
 
 /**

@@ -4,6 +4,7 @@
  * say what they have under way.
  */
 import {
+  backgroundLane,
   bucketKey,
   callerKey,
   ceilingKey,
@@ -179,7 +180,8 @@ class History {
 
   #admit(step: AdmitStep, n: number, bucket: BucketKey): LogEvent {
     const ticket = ticketId(`t${step.ticket + n}`);
-    const lane = laneKey(step.spread ? `m${step.lane}-${n}` : `l${step.lane}`);
+    const own = laneKey(step.spread ? `m${step.lane}-${n}` : `l${step.lane}`);
+    const lane = step.background ? backgroundLane(own) : own;
     const order = this.#state.buckets.get(bucket)?.tickets.get(ticket)?.order;
     const position =
       step.again && order !== undefined

@@ -1,0 +1,239 @@
+import { expect, test } from '@jest/globals';
+import { backgroundLane, callerKey, laneKey, ticketId, type LeaseToken } from '../../../src/ids.ts';
+import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
+import {
+  cancel,
+  forecast,
+  settle,
+  type Effects,
+  type Granted,
+} from '../../../src/limiter/policy/scheduler.policy.ts';
+import type { AdmissionOptions } from '../../support/admission.ts';
+import { atOrigins, type Instant } from '../../support/at-origins.ts';
+import { jainOf } from '../../support/jain.ts';
+import { admit, call, newBucket, replica, tick } from './scheduling.ts';
+
+/** A place comes free every hundred milliseconds. */
+const paced = { limit: 10, windowMs: 1_000 } as const;
+const serviceMs = 100;
+
+const done = { kind: 'succeeded', spent: null } as const;
+
+const background = (workspace: string): string => backgroundLane(laneKey(workspace));
+const isOf = (lane: string) => (granted: { readonly lane: string }) => granted.lane === lane;
+
+/** A bucket whose calls are answered as soon as they are sent, and what left it. */
+class Scene {
+  readonly bucket: Bucket;
+  readonly left: (Granted & { readonly at: number })[] = [];
+  readonly held: LeaseToken[] = [];
+  now: number;
+  #calls = 0;
+  readonly #options: AdmissionOptions;
+  /** False: calls stay in flight. */
+  readonly #answers: boolean;
+
+  constructor(instant: Instant, options: AdmissionOptions = paced, answers = true) {
+    this.bucket = newBucket(instant);
+    this.now = instant(1_000);
+    this.#options = options;
+    this.#answers = answers;
+  }
+
+  /** The ticket of the call that entered last. */
+  get last(): string {
+    return `t${this.#calls}`;
+  }
+
+  enter(lane: string, options: AdmissionOptions = {}): ReturnType<typeof admit> {
+    const asked: StoredAdmission = call(`t${(this.#calls += 1)}`, { lane, ...this.#options, ...options });
+    const reply = admit(this.bucket, asked, replica, this.now);
+    this.#take(reply.effects);
+    return reply;
+  }
+
+  /** Until then `lane` has so many calls waiting, each as soon as one has left. */
+  run(ms: number, keep: Readonly<Record<string, number>> = {}): void {
+    for (const until = this.now + ms; this.now < until; this.now += 25) {
+      for (const [lane, count] of Object.entries(keep))
+        while ((this.bucket.lanes.get(laneKey(lane))?.line.size ?? 0) < count) this.enter(lane);
+      this.#take(tick(this.bucket, { replica, leases: this.held }, this.now));
+    }
+  }
+
+  /** The call that has been in flight for longest ends. */
+  answer(): void {
+    const lease = this.held.shift();
+    if (lease === undefined) throw new Error('nothing is in flight');
+    this.#take(settle(this.bucket, { lease, settlement: done, lesson: null }, this.now));
+  }
+
+  #take({ grants }: Effects): void {
+    for (const granted of grants) {
+      this.left.push({ ...granted, at: this.now });
+      const { lease } = granted;
+      if (!this.#answers) this.held.push(lease);
+      else this.#take(settle(this.bucket, { lease, settlement: done, lesson: null }, this.now));
+    }
+  }
+}
+
+/** With nothing left in its meter. */
+function full(instant: Instant): Scene {
+  const scene = new Scene(instant);
+  for (let at = 0; at < 10; at += 1) scene.enter('before');
+  scene.run(1_500, { before: 1 });
+  cancelAll(scene);
+  scene.left.length = 0;
+  return scene;
+}
+
+function cancelAll({ bucket, now }: Scene): void {
+  for (const { id, lease } of bucket.tickets.values()) if (lease === null) cancel(bucket, id, now);
+}
+
+atOrigins('background calls', (instant) => {
+  test('leave when no other call of the bucket can, of whatever workspace', () => {
+    const scene = full(instant);
+    for (let at = 0; at < 4; at += 1) scene.enter(background('a'));
+    for (let at = 0; at < 4; at += 1) scene.enter('b');
+    scene.run(5_000);
+    expect(scene.left.map(({ lane }) => lane)).toEqual([
+      ...Array.from({ length: 4 }, () => 'b'),
+      ...Array.from({ length: 4 }, () => background('a')),
+    ]);
+  });
+
+  test('take all that nobody else asks for', () => {
+    const scene = full(instant);
+    scene.run(60_000, { [background('a')]: 5 });
+    expect(scene.left.length).toBeGreaterThanOrEqual(0.98 * 600);
+  });
+
+  test('leave once a minute beside calls that never stop, and no more often', () => {
+    const scene = full(instant);
+    scene.run(600_000, { b: 5, [background('a')]: 20, [background('c')]: 20 });
+    const times = scene.left.filter(({ lane }) => lane !== 'b').map(({ at }) => at);
+    expect(times.length).toBe(9);
+    for (const [at, time] of times.slice(1).entries())
+      expect(time - (times[at] ?? 0)).toBeLessThanOrEqual(60_000 + 2 * serviceMs);
+    expect(scene.left.length).toBeGreaterThanOrEqual(0.98 * 6_000);
+  });
+
+  test('delay another call by one service time at most', () => {
+    const scene = full(instant);
+    for (let turn = 0; turn < 40; turn += 1) {
+      scene.run(700, { [background('a')]: 10 });
+      scene.enter('b');
+      const at = scene.now;
+      scene.run(1_000, { [background('a')]: 10 });
+      const left = scene.left.findLast(isOf('b'));
+      expect((left?.at ?? Infinity) - at).toBeLessThanOrEqual(serviceMs + 25);
+    }
+  });
+
+  test('take nothing for which another call waits, however much there is for them', () => {
+    const tokens = { meter: 'tokens', limit: 1_000, windowMs: 10_000 } as const;
+    const setting = { meters: [tokens], learn: true, probe: 0 };
+    const scene = new Scene(instant, { setting, costs: { tokens: 100 } });
+    for (let at = 0; at < 10; at += 1) scene.enter('before');
+    // Room for 100 tokens comes every second, and the large call needs it for nine.
+    scene.enter('b', { costs: { tokens: 900 } });
+    const asked = scene.now;
+    for (let at = 0; at < 5; at += 1) scene.enter(background('a'));
+    scene.run(30_000);
+    const [large, ...small] = scene.left.slice(10);
+    expect(large?.lane).toBe('b');
+    expect((large?.at ?? Infinity) - asked).toBeLessThanOrEqual(9_000 + 1_100);
+    expect(small).toHaveLength(5);
+  });
+
+  test('leave beside calls that wait for another meter', () => {
+    const meters = [
+      { meter: 'cost', limit: 100, windowMs: 100_000 },
+      { meter: 'requests', limit: 10, windowMs: 1_000 },
+    ] as const;
+    const setting = { meters, learn: true, probe: 0 };
+    const scene = new Scene(instant, { setting });
+    const points = { callClass: 'points', costs: { cost: 100 } };
+    scene.enter('b', points);
+    scene.enter('b', points);
+    for (let at = 0; at < 3; at += 1) scene.enter(background('a'));
+    scene.run(2_000);
+    expect(scene.left.filter(isOf(background('a')))).toHaveLength(3);
+  });
+
+  test('of several workspaces share fairly, and so do their callers', () => {
+    const scene = full(instant);
+    const lanes = [background('a'), background('b')];
+    for (let at = 0; at < 100; at += 1) scene.enter(background('a'), { caller: callerKey('loop') });
+    scene.enter(background('a'), { caller: callerKey('ann') });
+    const ann = scene.last;
+    scene.run(10_000, { [background('b')]: 5 });
+    const shares = lanes.map((lane) => scene.left.filter(isOf(lane)).length);
+    expect(jainOf(shares)).toBeGreaterThan(0.99);
+    expect(scene.left.findIndex(({ ticket }) => ticket === ann)).toBeLessThan(5);
+  });
+
+  test('cost their workspace none of its turns', () => {
+    const scene = full(instant);
+    scene.run(20_000, { [background('a')]: 10 });
+    for (let at = 0; at < 5; at += 1) {
+      scene.enter('a');
+      scene.enter('b');
+    }
+    scene.left.length = 0;
+    scene.run(1_100);
+    expect(scene.left.filter(isOf('a')).length).toBeGreaterThanOrEqual(4);
+    expect(scene.left.filter(isOf('b')).length).toBeGreaterThanOrEqual(4);
+  });
+
+  test('share the places in flight of their workspace', () => {
+    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, false);
+    for (let at = 0; at < 2; at += 1) scene.enter(background('a'));
+    scene.enter('a');
+    scene.run(1_000);
+    expect(scene.left.map(({ lane }) => lane)).toEqual([background('a')]);
+    for (const want of ['a', background('a')]) {
+      scene.answer();
+      scene.run(1_000);
+      expect(scene.left.at(-1)?.lane).toBe(want);
+    }
+  });
+
+  test('are due again at once when the one that was due could not be sent', () => {
+    const scene = full(instant);
+    scene.run(60_500, { b: 5, [background('a')]: 5 });
+    const [due] = scene.left.filter(isOf(background('a')));
+    expect(due?.isDue).toBe(true);
+    const held = new Scene(instant, paced, false);
+    for (let at = 0; at < 10; at += 1) held.enter('b');
+    held.enter(background('a'));
+    for (let at = 0; at < 3_000; at += 1) held.enter('b');
+    held.run(61_500);
+    const granted = held.left.find(isOf(background('a')));
+    const returned = { kind: 'returned', sleepMs: 500, because: 'ceiling_minute' } as const;
+    const lease = granted?.lease ?? ('none' as LeaseToken);
+    settle(held.bucket, { lease, settlement: returned, lesson: null }, held.now);
+    held.run(1_000);
+    expect(held.left.filter(isOf(background('a')))).toHaveLength(2);
+  });
+
+  test('are told a time as if nobody else came, and that of others does not count them', () => {
+    const scene = full(instant);
+    for (let at = 0; at < 10; at += 1) scene.enter('b');
+    for (let at = 0; at < 10; at += 1) scene.enter(background('a'));
+    const own = scene.enter(background('a'));
+    const other = scene.enter('c');
+    const asked = scene.now;
+    expect(own.kind === 'queued' && other.kind === 'queued').toBe(true);
+    const told = own.kind === 'queued' ? own.forecastMs : 0;
+    scene.run(10_000);
+    const left = scene.left.filter(isOf(background('a'))).at(-1);
+    // The call of `c` came later.
+    expect(Math.abs((left?.at ?? 0) - asked - told)).toBeLessThanOrEqual(2 * serviceMs);
+    expect(other.kind === 'queued' ? other.forecastMs : Infinity).toBeLessThanOrEqual(3 * serviceMs);
+    expect(forecast(scene.bucket, ticketId('none'), scene.now)).toBeNull();
+  });
+});
