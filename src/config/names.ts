@@ -3,6 +3,8 @@
  * Pure functions; most give the reason a text is unusable, or `null`.
  */
 
+import { wordsOf } from '../words.policy.ts';
+
 /** Upstream names become metric labels and path segments (`/via/{upstream}/…`). */
 export const upstreamNamePattern = /^[a-z0-9][a-z0-9_-]{0,62}$/;
 
@@ -20,21 +22,12 @@ export function workspaceIdFault(id: string): string | null {
 const token = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 
 /** Fields that frame a message, name its hop or say where it goes: only Sluice sets them. */
-const ownFields = new Set([
-  'connection',
-  'content-length',
-  'expect',
-  'forwarded',
-  'host',
-  'http2-settings',
-  'keep-alive',
-  'te',
-  'trailer',
-  'transfer-encoding',
-  'upgrade',
-  'via',
-  'x-real-ip',
-]);
+const ownFields = new Set(
+  wordsOf(
+    'connection content-length expect forwarded host http2-settings keep-alive te trailer transfer-encoding upgrade',
+    'via x-real-ip',
+  ),
+);
 
 /** Why a field name cannot carry an upstream credential. Case does not matter. */
 export function credentialFieldFault(name: string): string | null {
@@ -68,26 +61,8 @@ export function isPlaceholder(text: string): boolean {
   );
 }
 
-/**
- * Words of documentation and of people, as they are written: `label`, `Label`, `LABEL`. One random text of 24 characters in 16 million
- * holds one; in any mixture of cases it would be one in a million.
- */
-const plainWord = new RegExp(
-  [
-    'label',
-    'secret',
-    'sluice',
-    'example',
-    'laptop',
-    'password',
-    'changeme',
-    'default',
-    'development',
-    'testing',
-  ]
-    .flatMap((word) => [word, word.toUpperCase(), word.charAt(0).toUpperCase() + word.slice(1)])
-    .join('|'),
-);
+/** Words of documentation and of people. */
+const plainWord = /label|secret|sluice|example|laptop|password|changeme|default|development|testing/i;
 /** Letters of one case throughout, and at most a number behind them: random texts have digits or both cases in between. */
 const onlyWords = /^(?:[^0-9A-Z]+|[^0-9a-z]+)\d{0,8}$/;
 

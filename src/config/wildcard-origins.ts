@@ -4,50 +4,30 @@
  */
 import { parse } from 'tldts';
 import type { OriginPattern } from './origins.ts';
+import { wordsOf } from '../words.policy.ts';
 import type { Fault } from './problem.ts';
 
 /**
  * Platforms whose customers have a host each, under which the platform alone responds: a credential that is sent there reaches nobody
  * else. Some are public suffixes all the same, because browsers must keep their customers' cookies apart.
  */
-const platforms: ReadonlySet<string> = new Set([
-  'atlassian.net',
-  'cognitiveservices.azure.com',
-  'freshdesk.com',
-  'googleapis.com',
-  'my.salesforce.com',
-  'mybigcommerce.com',
-  'myshopify.com',
-  'okta.com',
-  'openai.azure.com',
-  'services.ai.azure.com',
-  'snowflakecomputing.com',
-  'zendesk.com',
-]);
+const platforms: ReadonlySet<string> = new Set(
+  wordsOf(
+    'atlassian.net cognitiveservices.azure.com freshdesk.com googleapis.com my.salesforce.com mybigcommerce.com',
+    'myshopify.com okta.com openai.azure.com services.ai.azure.com snowflakecomputing.com zendesk.com',
+  ),
+);
 
 /** Domains under which anybody can have a host although the Public Suffix List does not name them. */
-const sharedDomains: ReadonlySet<string> = new Set([
-  // Customers' hosts beside the provider's own.
-  'amazonaws.com',
-  'amazonaws.com.cn',
-  'app.github.dev',
-  'glitch.me',
-  'gradio.live',
-  'modal.run',
-  // Tunnels, names that say an address, and collectors of requests.
-  'beeceptor.com',
-  'devtunnels.ms',
-  'loca.lt',
-  'nip.io',
-  'oast.fun',
-  'oastify.com',
-  'pipedream.net',
-  'm.pipedream.net',
-  'requestcatcher.com',
-  'serveo.net',
-  'sslip.io',
-  'webhook.site',
-]);
+const sharedDomains: ReadonlySet<string> = new Set(
+  wordsOf(
+    // Customers' hosts beside the provider's own.
+    'amazonaws.com amazonaws.com.cn app.github.dev glitch.me gradio.live modal.run',
+    // Tunnels, names that say an address, and collectors of requests.
+    'beeceptor.com devtunnels.ms loca.lt nip.io oast.fun oastify.com pipedream.net m.pipedream.net requestcatcher.com',
+    'serveo.net sslip.io webhook.site',
+  ),
+);
 
 /** Of these also the names of regions, right under them: `*.westeurope.cloudapp.azure.com`. */
 const sharedByRegion: ReadonlySet<string> = new Set(['azurecontainerapps.io', 'cloudapp.azure.com']);

@@ -14,6 +14,7 @@ import { Refusal } from '../errors.ts';
 import { digest } from '../identity.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import { valuesOf } from '../field-lines.policy.ts';
+import { wordsOf } from '../words.policy.ts';
 
 export interface RepeatInput {
   readonly call: Pick<Call, 'form' | 'method' | 'rawFields'>;
@@ -31,20 +32,12 @@ export interface RepeatInput {
  * Fields that clients write anew for each attempt of one request, and on which the upstream's answer does not depend: ids, counts and
  * times of attempts, and what is addressed to Sluice. All other fields that go upstream are compared; those of traces do not go.
  */
-const ofTheAttempt = new Set([
-  'date',
-  'priority',
-  'x-request-id',
-  'x-correlation-id',
-  'x-client-request-id',
-  'x-ms-client-request-id',
-  'client-request-id',
-  'amz-sdk-request',
-  'x-retry-count',
-  'x-retry-attempt',
-  'x-server-timeout',
-  'x-stripe-client-telemetry',
-]);
+const ofTheAttempt = new Set(
+  wordsOf(
+    'date priority x-request-id x-correlation-id x-client-request-id x-ms-client-request-id client-request-id',
+    'amz-sdk-request x-retry-count x-retry-attempt x-server-timeout x-stripe-client-telemetry',
+  ),
+);
 const prefixOfTheAttempt = 'x-stainless-';
 
 /**
