@@ -49,25 +49,22 @@ const details: Readonly<Record<OverloadBound, string>> = {
   memory: 'Sluice is short of memory at the moment.',
 };
 
-/**
- * Turnover is counted over this time at least, milliseconds. A count ends with the first sample of the load, or the first
- * refusal, after that time: without a watch it lasts until a call is refused.
- */
+/** What ends and is refused counts for so long on average, milliseconds: older of it counts less. */
 const turnoverMs = 5_000;
 
 export class Overload {
   readonly #options: OverloadOptions;
   readonly #stop: CancelTimer;
   #load: Load = noLoad;
-  #since: number;
+  /** Calls that ended, and those that were refused at a counted bound, as they count at {@link #countedAt}. */
   #ended = 0;
   #refused = 0;
+  #countedAt: number;
   #refusals = 0;
-  #before = { ended: 0, refused: 0, overMs: 0 };
 
   constructor(options: OverloadOptions) {
     this.#options = options;
-    this.#since = options.clock.monotonic();
+    this.#countedAt = options.clock.monotonic();
     this.#stop =
       options.load?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
   }
@@ -91,16 +88,9 @@ export class Overload {
 
   /** A new call is over a bound that is counted. */
   refuse(bound: Exclude<OverloadBound, LoadBound>): Overloaded {
-    this.#countAnew();
+    this.#forget();
     this.#refused += 1;
-    const { ended, refused, overMs } = this.#before;
-    const past = this.#options.clock.monotonic() - this.#since;
-    const turnover = {
-      ended: ended + this.#ended,
-      refused: refused + this.#refused,
-      overMs: Math.max(1, overMs + past),
-    };
-    return this.#refusal(bound, roomInMs(turnover));
+    return this.#refusal(bound, roomInMs({ ended: this.#ended, refused: this.#refused, overMs: turnoverMs }));
   }
 
   /** Counts a connection that was closed without a response, because the process is far over its bound on connections. */
@@ -111,6 +101,7 @@ export class Overload {
 
   /** A call has ended: there is room for another one. */
   callEnded(): void {
+    this.#forget();
     this.#ended += 1;
   }
 
@@ -128,18 +119,14 @@ export class Overload {
     const { cause } = this.#load;
     this.#load = next;
     if ((cause === null) !== (next.cause === null)) this.#options.onShedding(next.cause);
-    this.#countAnew();
   }
 
-  /** Begins a new count of what ends and is refused, when the one under way is long enough. */
-  #countAnew(): void {
+  #forget(): void {
     const now = this.#options.clock.monotonic();
-    const overMs = now - this.#since;
-    if (overMs < turnoverMs) return;
-    this.#before = { ended: this.#ended, refused: this.#refused, overMs };
-    this.#ended = 0;
-    this.#refused = 0;
-    this.#since = now;
+    const kept = Math.exp((this.#countedAt - now) / turnoverMs);
+    this.#countedAt = now;
+    this.#ended *= kept;
+    this.#refused *= kept;
   }
 }
 
