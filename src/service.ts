@@ -210,19 +210,9 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
 }
 
 function processPressure({ data, gateway }: Running): ProcessPressure {
-  const { heldBytes, heldBodyBytes, openConnections, openCalls, load, overloadRefusals } = data.stats();
   const { keptBytes, underWayBytes } = gateway.responseMemory();
-  return {
-    heldBytes: heldBodyBytes + underWayBytes,
-    keptBytes,
-    headBytes: heldBytes - heldBodyBytes,
-    connections: openConnections,
-    openCalls,
-    eventLoopDelayMs: load.delayMs,
-    memoryRatio: load.memoryRatio,
-    sheddingShare: load.share,
-    overloadRefusals,
-  };
+  const stats = data.stats();
+  return { ...stats, heldBytes: stats.heldBytes + underWayBytes, keptBytes };
 }
 
 const bugLog =

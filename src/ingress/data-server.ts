@@ -11,6 +11,7 @@ import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { ServerSettings } from '../config/settings.ts';
+import type { ProcessPressure } from '../telemetry/events.ts';
 import { HeldBytes, headBytes } from './body.ts';
 import { Connections, type Connection } from './connections.ts';
 import { drainServer, type DrainOptions } from './drain.ts';
@@ -35,20 +36,6 @@ export interface DataServerOptions
   readonly load: LoadWatch | null;
   /** How long a refused upload is read and thrown away before the connection ends, milliseconds. Default 1,000. */
   readonly lingerMs?: number;
-}
-
-/** What the server holds now. */
-export interface DataServerStats {
-  readonly openConnections: number;
-  readonly openCalls: number;
-  /** Bytes of heads and bodies of open calls, and of heads that are not complete. */
-  readonly heldBytes: number;
-  /** Bytes of the bodies among `heldBytes`. */
-  readonly heldBodyBytes: number;
-  /** The load that stands, and the share of new calls that is refused for it. */
-  readonly load: Overload['load'];
-  /** Calls and connections refused as too many since the start. */
-  readonly overloadRefusals: number;
 }
 
 /** Parser limits: heads of 16 KiB and 1,000 fields; slow heads end in 408, and so do slow bodies (`body.ts` asks for a least speed). */
@@ -125,14 +112,19 @@ export class DataServer {
     return end(this.server);
   }
 
-  stats(): DataServerStats {
+  /** What the server holds now: bodies, and heads also that are not complete. */
+  stats(): Omit<ProcessPressure, 'keptBytes'> {
+    const { held, bodies } = this.#heldBytes;
+    const { load, refusals } = this.#overload;
     return {
-      openConnections: this.#connections.count,
+      heldBytes: bodies,
+      headBytes: held - bodies + this.#connections.unfinishedBytes(),
+      connections: this.#connections.count,
       openCalls: this.#connections.openCalls,
-      heldBytes: this.#heldBytes.held + this.#connections.unfinishedBytes(),
-      heldBodyBytes: this.#heldBytes.bodies,
-      load: this.#overload.load,
-      overloadRefusals: this.#overload.refusals,
+      eventLoopDelayMs: load.delayMs,
+      memoryRatio: load.memoryRatio,
+      sheddingShare: load.share,
+      overloadRefusals: refusals,
     };
   }
 

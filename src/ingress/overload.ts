@@ -60,11 +60,12 @@ export class Overload {
   #ended = 0;
   #refused = 0;
   #countedAt: number;
+  readonly #startedAt: number;
   #refusals = 0;
 
   constructor(options: OverloadOptions) {
     this.#options = options;
-    this.#countedAt = options.clock.monotonic();
+    this.#startedAt = this.#countedAt = options.clock.monotonic();
     this.#stop =
       options.load?.((sample) => this.#setLoad(loadAfter(this.#load, sample, options.bounds))) ?? (() => {});
   }
@@ -90,7 +91,8 @@ export class Overload {
   refuse(bound: Exclude<OverloadBound, LoadBound>): Overloaded {
     this.#forget();
     this.#refused += 1;
-    return this.#refusal(bound, roomInMs({ ended: this.#ended, refused: this.#refused, overMs: turnoverMs }));
+    const overMs = Math.min(turnoverMs, this.#countedAt - this.#startedAt);
+    return this.#refusal(bound, roomInMs({ ended: this.#ended, refused: this.#refused, overMs }));
   }
 
   /** Counts a connection that was closed without a response, because the process is far over its bound on connections. */

@@ -89,9 +89,8 @@ export async function startDataServer(
   cleanups.push(async () => {
     for (const client of clients) client.socket.destroy();
     await data.close();
-    await settled(() => data.stats().openCalls === 0 && data.stats().openConnections === 0);
-    const { heldBytes } = data.stats();
-    if (heldBytes !== 0) throw new Error(`${heldBytes} bytes still counted as held`);
+    await settled(() => data.stats().openCalls === 0 && data.stats().connections === 0);
+    if (held(data) !== 0) throw new Error(`${held(data)} bytes still counted as held`);
   });
   const client = async (): Promise<RawClient> => {
     const opened = await connectRaw(port);
@@ -99,6 +98,12 @@ export async function startDataServer(
     return opened;
   };
   return { data, port, calls, bugs, requestRefusals, client };
+}
+
+/** Bytes of heads and bodies that a server holds. */
+export function held(data: DataServer): number {
+  const { heldBytes, headBytes } = data.stats();
+  return heldBytes + headBytes;
 }
 
 /** Resolves once the condition holds; looks again in every turn of the event loop, for twenty seconds at most. */

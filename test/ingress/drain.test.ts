@@ -78,7 +78,7 @@ describe('a drain', () => {
     await settled(() => calls.length === 3);
     const drained = data.drain({ delayMs: 0, limitMs: 25_000 });
     await advance(10_000);
-    expect(data.stats().openConnections).toBe(3);
+    expect(data.stats().connections).toBe(3);
     hold.resolve();
     body.end('last');
     expect((await waiting.responses(1))[0]?.field('connection')).toBe('close');
@@ -88,7 +88,7 @@ describe('a drain', () => {
     await settled(() => data.stats().openCalls === 0);
     await advance(200);
     expect(await drained).toEqual({ cut: 0 });
-    expect(data.stats().openConnections).toBe(0);
+    expect(data.stats().connections).toBe(0);
   });
 
   test('does not end a connection before the pipelined calls on it have ended', async () => {
@@ -120,7 +120,7 @@ describe('a drain', () => {
     const silent = await client();
     const half = await client();
     await half.send('GET /proxy HTT');
-    await settled(() => data.stats().openConnections === 2);
+    await settled(() => data.stats().connections === 2);
     const drained = data.drain({ delayMs: 0, limitMs: 25_000 });
     await advance(2_000);
     expect(await drained).toEqual({ cut: 0 });

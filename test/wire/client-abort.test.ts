@@ -2,7 +2,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { PassThrough, Readable } from 'node:stream';
 import type { ResponseEnd, Call, Outcome } from '../../src/call.ts';
-import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import { held, later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
 import type { RawClient } from '../support/raw-client.ts';
 
 const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
@@ -24,7 +24,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     const raw = await client();
     await raw.send(get.slice(0, 30));
     go(raw);
-    await settled(() => data.stats().openConnections === 0);
+    await settled(() => data.stats().connections === 0);
     expect(calls).toHaveLength(0);
     expect(bugs).toEqual([]);
   });
@@ -36,9 +36,9 @@ describe.each(leave)('a client that %s', (_name, go) => {
     });
     const raw = await client();
     await raw.send('POST /proxy HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc');
-    await settled(() => data.stats().heldBodyBytes === 3);
+    await settled(() => data.stats().heldBytes === 3);
     go(raw);
-    await settled(() => data.stats().openCalls === 0 && data.stats().heldBytes === 0);
+    await settled(() => data.stats().openCalls === 0 && held(data) === 0);
     expect(calls[0]?.clientGone.aborted).toBe(true);
     expect(bugs).toEqual([]);
   });
@@ -49,7 +49,7 @@ describe.each(leave)('a client that %s', (_name, go) => {
     await raw.send(get);
     await settled(() => calls.length === 1);
     go(raw);
-    await settled(() => data.stats().openCalls === 0 && data.stats().openConnections === 0);
+    await settled(() => data.stats().openCalls === 0 && data.stats().connections === 0);
     expect(calls[0]?.clientGone.aborted).toBe(true);
     expect((await raw.closed).bytes).toHaveLength(0);
     expect(bugs).toEqual([]);
@@ -113,7 +113,7 @@ test('a call whose whole response was sent is not aborted when its client leaves
   await raw.responses(1);
   await settled(() => ends.length === 1);
   raw.abort();
-  await settled(() => data.stats().openConnections === 0);
+  await settled(() => data.stats().connections === 0);
   expect(ends).toEqual(['complete']);
   expect(calls[0]?.clientGone.aborted).toBe(false);
 });

@@ -154,7 +154,7 @@ describe('garbage behind a request', () => {
     await raw.send(get(0) + garbage);
     await settled(() => calls.length === 1);
     raw.halfClose();
-    await settled(() => data.stats().openCalls === 0 && data.stats().openConnections === 0);
+    await settled(() => data.stats().openCalls === 0 && data.stats().connections === 0);
     expect(calls[0]?.clientGone.aborted).toBe(true);
   });
 

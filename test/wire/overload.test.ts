@@ -4,6 +4,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { OverloadBound } from '../../src/errors.ts';
 import { memoryRatio, watchProcess, type LoadWatch } from '../../src/ingress/overload.ts';
 import {
+  held as heldBytes,
   later,
   outcomeOf,
   serverSettings,
@@ -64,7 +65,7 @@ describe('a bound that is counted', () => {
     expect((await firstResponse(first))?.status).toBe(200);
     expect((await firstResponse(second))?.status).toBe(200);
     first.socket.destroy();
-    await settled(() => data.stats().openConnections === 1);
+    await settled(() => data.stats().connections === 1);
     const fourth = await client();
     await fourth.send(get());
     expect((await firstResponse(fourth))?.status).toBe(200);
@@ -85,7 +86,7 @@ describe('a bound that is counted', () => {
     expect(refused).toEqual(['bytes']);
     release();
     await firstResponse(first);
-    await settled(() => data.stats().heldBytes === 0);
+    await settled(() => heldBytes(data) === 0);
   });
 });
 
@@ -127,9 +128,9 @@ describe('load', () => {
     };
     ends.push(() => (isBusy = false));
     spin();
-    await settled(() => data.stats().load.share > 0);
+    await settled(() => data.stats().sheddingShare > 0);
     expect(shedding).toEqual(['event_loop']);
-    expect(data.stats().load.delayMs).toBeGreaterThan(10);
+    expect(data.stats().eventLoopDelayMs).toBeGreaterThan(10);
     const ratio = memoryRatio(0);
     expect(ratio).toBeGreaterThan(0);
     expect(ratio).toBeLessThan(1);
