@@ -3,11 +3,9 @@
  * no file and fills in no keys that depend on others: it may run in a thread of its own.
  */
 import type { z } from 'zod';
-import type { ConfigDocument, Env } from './document.ts';
-import { readDocument } from './document.ts';
+import { type ConfigDocument, type Env, readDocument } from './document.ts';
 import { explain, valueAt } from './explain.ts';
-import { ConfigError, pathText } from './problem.ts';
-import type { Finding } from './problem.ts';
+import { ConfigError, pathText, type Finding } from './problem.ts';
 
 /** Where the configuration comes from. */
 export interface ConfigSource {

@@ -2,8 +2,20 @@
  * From text to plain values that still know their lines: YAML, `${ENV}` references, positions. Knows nothing of what the
  * keys mean. Invariant: a reference is replaced inside one value only, after parsing, so that no variable can add keys.
  */
-import { isAlias, isMap, isNode, isScalar, isSeq, LineCounter, parseDocument, visit } from 'yaml';
-import type { Document, Node, Pair, YAMLMap } from 'yaml';
+import {
+  isAlias,
+  isMap,
+  isNode,
+  isScalar,
+  isSeq,
+  LineCounter,
+  parseDocument,
+  visit,
+  type Document,
+  type Node,
+  type Pair,
+  type YAMLMap,
+} from 'yaml';
 import type { Finding, Path } from './problem.ts';
 
 /** Environment as the configuration sees it. */

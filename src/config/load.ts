@@ -16,8 +16,7 @@ import {
   type StartThread,
 } from './check-thread.ts';
 import { defaultServer } from './defaults.ts';
-import { ConfigError, pathText } from './problem.ts';
-import type { Path, Problem } from './problem.ts';
+import { ConfigError, pathText, type Path, type Problem } from './problem.ts';
 import { fileSchema, settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
 

@@ -5,13 +5,11 @@
  * answer of a resolver refuses them all; the host name stays what certificate and SNI are checked against; no request is written into a
  * connection that was unused for longer than it may be.
  */
-import { promises as dns } from 'node:dns';
-import type { LookupAddress } from 'node:dns';
+import { promises as dns, type LookupAddress } from 'node:dns';
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
-import { Socket, isIP } from 'node:net';
-import type { AddressInfo, LookupFunction } from 'node:net';
+import { Socket, isIP, type AddressInfo, type LookupFunction } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import type { Duplex } from 'node:stream';
 import { getCACertificates } from 'node:tls';

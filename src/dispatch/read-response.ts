@@ -7,13 +7,11 @@
 import type { Readable } from 'node:stream';
 import type { Feedback, ResponseHead, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { Dialect } from '../config/settings.ts';
+import type { Dialect, UpstreamKind } from '../config/settings.ts';
 import { fieldMap } from '../field-lines.policy.ts';
-import type { UpstreamKind } from '../config/settings.ts';
 import { costFromTail } from './feedback/commerce.policy.ts';
 import { nothingLearned } from './feedback/response.policy.ts';
-import { mayRefuseInside } from './feedback/learn-from.policy.ts';
-import { learnFrom } from './feedback/learn-from.policy.ts';
+import { mayRefuseInside, learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
 import { learnFromStreamEvent } from './feedback/stream-event.policy.ts';
 import { noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
@@ -60,6 +58,15 @@ export interface ReadResponse {
 
 type Judge = (text: string | null) => Feedback;
 
+/** What is known of a response and its call when its body is read. */
+interface Reading {
+  readonly fields: ReadonlyMap<string, string>;
+  readonly encoding: string;
+  readonly facts: AttemptFacts;
+  readonly judge: Judge;
+  readonly clock: Clock;
+}
+
 /** Reads what there is to learn at once; what its body reports later comes with `bodyFeedback`. */
 export async function readForLearning(
   { head, body }: UpstreamResponse,
@@ -67,6 +74,7 @@ export async function readForLearning(
   clock: Clock,
 ): Promise<ReadResponse> {
   const fields = fieldMap(head.rawFields);
+  const encoding = fields.get('content-encoding') ?? '';
   const judge: Judge = (text) =>
     learnFrom(
       facts.kind,
@@ -74,7 +82,7 @@ export async function readForLearning(
       facts.dialect,
     );
   if (head.status < 400 && facts.kind === 'language-model')
-    return readModelResponse(body, { fields, method: facts.method, judge }, clock);
+    return readModelResponse(body, { fields, encoding, facts, judge, clock });
   const isWorthReading =
     facts.callClass === 'graphql' ||
     mayRefuseInside(fields, facts.method, facts.pathAndQuery) ||
@@ -83,24 +91,14 @@ export async function readForLearning(
     const whole = arrived(body, fields.get('content-length') ?? '');
     return { body: whole === null ? body : await whole, feedback: judge(null), bodyFeedback: null };
   }
-  return readStart(head, body, { fields, facts, judge }, clock);
+  return readStart(head, body, { fields, encoding, facts, judge, clock });
 }
 
 /** A success of a language model is passed on as it comes; what it says of its usage is read beside it. */
 async function readModelResponse(
   body: Readable,
-  {
-    fields,
-    method,
-    judge,
-  }: {
-    readonly fields: ReadonlyMap<string, string>;
-    readonly method: string;
-    readonly judge: Judge;
-  },
-  clock: Clock,
+  { fields, encoding, facts: { method }, judge, clock }: Reading,
 ): Promise<ReadResponse> {
-  const encoding = fields.get('content-encoding') ?? '';
   const type = fields.get('content-type') ?? '';
   const errorIn = (text: string): Feedback | null => {
     const feedback = judge(text);
@@ -189,18 +187,8 @@ function watched(body: Readable, encoding: string, head: Feedback, clock: Clock)
 async function readStart(
   head: ResponseHead,
   body: Readable,
-  {
-    fields,
-    facts,
-    judge,
-  }: {
-    readonly fields: ReadonlyMap<string, string>;
-    readonly facts: AttemptFacts;
-    readonly judge: Judge;
-  },
-  clock: Clock,
+  { encoding, facts, judge, clock }: Reading,
 ): Promise<ReadResponse> {
-  const encoding = fields.get('content-encoding') ?? '';
   const maxMs = head.status < 400 ? responsePeekMs : refusalPeekMs;
   const peeked = await peek(body, { maxBytes: peekBytes, maxMs }, clock);
   if (peeked.error !== null) {

@@ -17,8 +17,13 @@ import type { UpstreamTimeouts } from '../config/settings.ts';
 import { ShortLived } from '../short-lived.ts';
 import { createProxy, parsedOrigin, type Proxied, type ProxyableRequest } from './proxy-adapter.ts';
 import type { SocketPermit } from './socket-permits.ts';
-import { codeOf, faultOf, TransportError } from './transport-error.ts';
-import type { ExchangePhase, TransportFault } from './transport-error.ts';
+import {
+  codeOf,
+  faultOf,
+  TransportError,
+  type ExchangePhase,
+  type TransportFault,
+} from './transport-error.ts';
 
 /** What is sent, and for how long and under which conditions its exchange goes on. */
 export interface TransportAttempt extends ProxyableRequest {

@@ -8,8 +8,7 @@
  */
 import express from 'express';
 import type { Express, NextFunction, Request, Response } from 'express';
-import { createServer } from 'node:http';
-import type { Server } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { RedisContact } from '../limiter/failover/when-down.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';

@@ -7,8 +7,7 @@
  * ends the process.
  */
 import type { Express } from 'express';
-import { createServer } from 'node:http';
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { ServerSettings } from '../config/settings.ts';
 import type { ProcessPressure } from '../telemetry/events.ts';

@@ -6,9 +6,7 @@
  * Invariant: nothing but the code, our own sentences and our own numbers: no URL, credential or upstream text.
  */
 import type { CallFacts } from '../call.ts';
-import { refusals } from '../errors.ts';
-import type { HeldBy, RefusalCode, RefusalDetails } from '../errors.ts';
-import type { ProviderError } from '../provider-error.policy.ts';
+import { refusals, type RefusalCode, type RefusalDetails } from '../errors.ts';
 import { honouredWaitMs } from '../honoured-wait.policy.ts';
 import { knownFields } from './ratelimit-fields.ts';
 
@@ -34,17 +32,6 @@ export interface RefusedCall {
   readonly rawFields?: readonly string[];
 }
 
-interface Document {
-  readonly status: number;
-  readonly code: RefusalCode | 'internal';
-  readonly title: string;
-  readonly detail: string;
-  readonly param: string | null;
-  readonly requestId: string;
-  readonly heldBy?: HeldBy;
-  readonly said?: ProviderError;
-}
-
 /** `error.type` as the language-model SDKs know it. */
 function errorType(status: number): string {
   if (status === 429) return 'rate_limit_error';
@@ -52,15 +39,20 @@ function errorType(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }
 
-function problemResponse(document: Document, extra: readonly string[]): ProblemResponse {
-  const { status, code, title, detail, param, requestId, heldBy, said } = document;
+function problemResponse(
+  kind: { readonly status: number; readonly code: RefusalCode | 'internal'; readonly title: string },
+  requestId: string,
+  { detail = `${kind.title}.`, param, heldBy, said }: RefusalDetails,
+  extra: readonly string[] = [],
+): ProblemResponse {
+  const { status, code, title } = kind;
   const type = `urn:sluice:error:${code}`;
   const error = {
     message: detail,
     type: said?.type ?? errorType(status),
     // A provider without codes has none here either; its clients look at the type.
     code: said === undefined ? code : said.code,
-    param,
+    param: param ?? null,
   };
   // `heldBy` is left out where it is not known.
   const body = Buffer.from(JSON.stringify({ type, title, status, detail, code, requestId, heldBy, error }));
@@ -118,25 +110,11 @@ export function refusalResponse(refused: RefusedCall): ProblemResponse {
   // Required (RFC 9110 §15.5.22); clients of websockets that read it go on with plain requests at once.
   if (status === 426) extra.push('Upgrade', 'HTTP/1.1');
   if (refused.allow !== undefined) extra.push('Allow', refused.allow);
-  const detail = details.detail ?? `${title}.`;
-  const held = details.heldBy === undefined ? {} : { heldBy: details.heldBy };
-  const said = details.said === undefined ? {} : { said: details.said };
-  return problemResponse(
-    { status, code, title, detail, param: details.param ?? null, requestId, ...held, ...said },
-    extra,
-  );
+  return problemResponse({ status, code, title }, requestId, details, extra);
 }
 
 /** The response when Sluice itself is at fault. Says nothing about why: that is in the log, under the same request id. */
 export const bugResponse = (requestId: string): ProblemResponse =>
-  problemResponse(
-    {
-      status: 500,
-      code: 'internal',
-      title: 'Internal error',
-      detail: 'Sluice failed to handle this call.',
-      param: null,
-      requestId,
-    },
-    [],
-  );
+  problemResponse({ status: 500, code: 'internal', title: 'Internal error' }, requestId, {
+    detail: 'Sluice failed to handle this call.',
+  });

@@ -1,8 +1,7 @@
 /** How a call's end is reported to telemetry: which outcome it counts as. Each call ends once, with the first report. */
 import { Buffer } from 'node:buffer';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
-import { failureReason } from '../dispatch/transport-error.ts';
-import { bodyError } from '../dispatch/transport-error.ts';
+import { failureReason, bodyError } from '../dispatch/transport-error.ts';
 import { Refusal } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { outcomeOfResponse, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';

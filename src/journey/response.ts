@@ -6,8 +6,7 @@ import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call
 import type { AttemptResult } from '../dispatch/attempt.ts';
 import { cookieScope } from '../dispatch/cookies.policy.ts';
 import { returningFields, type Links } from '../dispatch/response-fields.policy.ts';
-import { failureWords } from '../dispatch/transport-error.ts';
-import type { TransportError } from '../dispatch/transport-error.ts';
+import { failureWords, type TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
 import type { CeilingState } from '../limiter/ceilings.ts';

@@ -9,8 +9,7 @@ import { valuesOf } from '../field-lines.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import type { Call } from '../call.ts';
 import type { RefusalCode } from '../errors.ts';
-import { matchOrigin } from './origins.policy.ts';
-import type { OriginIndex, OriginMatch, UpstreamSettings } from './origins.policy.ts';
+import { matchOrigin, type OriginIndex, type OriginMatch, type UpstreamSettings } from './origins.policy.ts';
 
 /** Longest target, in characters (all of them ASCII, so bytes too). */
 const maxTargetLength = 8 * 1024;

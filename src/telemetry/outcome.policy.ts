@@ -2,8 +2,7 @@
  * How a call ended, in the words of `sluice_requests_total`. Owns the closed set and the one rule that maps an
  * upstream's response to it. Refusals map by the family in `errors.ts`.
  */
-import type { RefusalCode } from '../errors.ts';
-import { refusals } from '../errors.ts';
+import { type RefusalCode, refusals } from '../errors.ts';
 
 /**
  * `ok` the upstream answered below 400 · `upstream_error` it answered 400 or above, passed through · `throttled` its
