@@ -2,7 +2,7 @@
  * The live page in a real browser, in every state (`test/page/states.ts`), on a desktop and on a phone, light and dark: it says the sentence
  * of the state, its figures are those of `/metrics`, nothing is logged to the console, nothing breaks axe-core's rules, nothing is fetched
  * from elsewhere, nothing scrolls sideways, every part is reached by keyboard, and no canary is seen. Run by itself it also takes pictures:
- * `node scripts/observability/page.ts /tmp/pictures`.
+ * `node scripts/observability/page.ts FOLDER`, of some states with a part of their names behind it.
  */
 import { createRequire } from 'node:module';
 import { readFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { chromium, type Browser, type Page } from 'playwright-core';
 import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
 import { pageStates, type PageStateCase } from '../../test/page/states.ts';
 import { createReport, type Report } from './report.ts';
-import { available, pause, run } from './tools.ts';
+import { available, run } from './tools.ts';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
@@ -24,12 +24,12 @@ const looks = [
   { name: 'phone, dark', width: 320, height: 700, scheme: 'dark' },
 ] as const;
 
-export async function verifyPage(report: Report, pictures: string | null = null): Promise<void> {
+export async function verifyPage(report: Report, pictures: string | null = null, only = ''): Promise<void> {
   if (!available('chromium')) return report.skipped('the live page in a browser', 'no chromium');
   const executablePath = run('which', ['chromium']).output;
   const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
   try {
-    for (const [name, state] of Object.entries(pageStates))
+    for (const [name, state] of Object.entries(pageStates).filter((each) => each[0].includes(only)))
       await verifyState(browser, { name, state, pictures }, report);
   } finally {
     await browser.close();
@@ -48,7 +48,7 @@ async function verifyState(
   report: Report,
 ): Promise<void> {
   const clock = movedClock();
-  const driven = await drivenPage(clock, state.upstreams);
+  const driven = await drivenPage(clock, state.upstreams, state.observed);
   try {
     state.make(driven, (ms) => clock.move(ms));
     for (const look of looks) {
@@ -184,7 +184,6 @@ if (import.meta.main) {
   const pictures = process.argv[2] ?? null;
   if (pictures !== null) await mkdir(pictures, { recursive: true });
   const report = createReport();
-  await verifyPage(report, pictures);
-  await pause(0);
+  await verifyPage(report, pictures, process.argv[3]);
   process.exit(report.end());
 }

@@ -274,7 +274,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         next: [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
       };
     case 'observing':
-      return { ...calmOf(api), rank: 16, tone: 'blue', text: 'Observing: no limit holds a call' };
+      return observingOf(api);
     case 'closed':
     case 'taking':
       break;
@@ -326,6 +326,25 @@ function findingOf(api: UpstreamState, now: number): Finding {
     };
   }
   return calmOf(api);
+}
+
+/** An API whose limits are reckoned and hold no call. */
+function observingOf(api: UpstreamState): Finding {
+  const { upstream, growth } = api;
+  const room = growth === null ? null : roomText(growth);
+  if (growth === null || room !== null) {
+    const text = room === null ? 'Observing: no limit holds a call' : `Observing: ${room} would fit`;
+    return { ...calmOf(api), rank: 16, tone: 'blue', text };
+  }
+  return {
+    rank: 15,
+    tone: 'blue',
+    text: 'No: would be full',
+    why: 'with its limits enforced it would be full',
+    heldBy: `Nothing: ${upstream} is only observed.`,
+    wrongNow: 'Nothing. No limit of ours refuses a call to it.',
+    next: [{ text: 'Would it fit? Rehearse', command: 'sluice rehearse --traffic FILE' }],
+  };
 }
 
 /** An API that has room, or of which nothing is known. */

@@ -52,18 +52,25 @@ export function drivenState() {
   };
 }
 
-const yamlOf = (upstreams: readonly string[]): string => `privacy: { labelKey: "a label key for tests only" }
+const yamlOf = (
+  upstreams: readonly string[],
+  observed: readonly string[],
+): string => `privacy: { labelKey: "a label key for tests only" }
 log: { level: silent }
 upstreams:
-${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary" }`).join('\n')}
+${upstreams.map((name) => `  ${name}: { origins: ["https://${name}.canary.example"], credential: "Bearer canary"${observed.includes(name) ? ', mode: observe' : ''} }`).join('\n')}
 workspaces: {}
 `;
 
-/** Starts the page on a free loopback port, for upstreams of these names. */
-export async function drivenPage(clock: Clock, upstreams: readonly string[] = ['openai', 'shop', 'github']) {
+/** Starts the page on a free loopback port, for upstreams of these names; `observed`: those whose limits hold no call. */
+export async function drivenPage(
+  clock: Clock,
+  upstreams: readonly string[] = ['openai', 'shop', 'github'],
+  observed: readonly string[] = [],
+) {
   const workspaces = Array.from({ length: 100 }, (_, n) => `canary-${n}`);
   const settings = {
-    ...parseSettings(yamlOf(upstreams), { path: 'test.yaml', env: {} }),
+    ...parseSettings(yamlOf(upstreams, observed), { path: 'test.yaml', env: {} }),
     workspaces: new Map(workspaces.map((id) => [id, workspaceSettings(id, upstreams)])),
   };
   const state = drivenState();

@@ -27,7 +27,7 @@ afterEach(() => page.close());
 describe('the live page says', () => {
   test.each(Object.entries(pageStates))('what an operator must know: %s', async (_name, state) => {
     const clock = movedClock();
-    page = await drivenPage(clock, state.upstreams);
+    page = await drivenPage(clock, state.upstreams, state.observed);
     state.make(page, (ms) => clock.move(ms));
     const { answer } = (await eventFrom(page.url, 'state')) as PageState;
     expect([answer.sentence, answer.rest].join(' ').trim()).toMatch(state.says);

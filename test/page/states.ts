@@ -4,6 +4,8 @@ import { bucketOf, laneOf, type DrivenPage } from './driven-page.ts';
 
 export interface PageStateCase {
   readonly upstreams?: readonly string[];
+  /** Upstreams whose limits hold no call. */
+  readonly observed?: readonly string[];
   /** What the first line begins with, and what the line about what is wrong contains. */
   readonly says: RegExp;
   readonly wrongNow: RegExp;
@@ -247,6 +249,27 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     make(page, move) {
       limits(page);
       for (let n = 0; n < 129; n++) page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed' });
+      traffic(page, move, calm);
+    },
+  },
+  'observing, would be full': {
+    observed: ['openai'],
+    says: /^No for openai: with its limits enforced it would be full\. Yes for the other 2\./,
+    wrongNow: /^Nothing\. No limit of ours refuses a call to it\./,
+    tone: 'blue',
+    make(page, move) {
+      limits(page, { used: 1 });
+      page.state.lanes.set('openai', [laneOf('canary-1', 'openai')]);
+      traffic(page, move, [{ upstream: 'openai', perMinute: 900, waitedMs: 0 }, ...calm.slice(1)]);
+    },
+  },
+  'observing, with room': {
+    observed: ['openai', 'shop', 'github'],
+    says: /^Not known: Sluice only observes openai, shop and github\./,
+    wrongNow: /^Nothing\./,
+    tone: 'blue',
+    make(page, move) {
+      limits(page);
       traffic(page, move, calm);
     },
   },

@@ -93,7 +93,7 @@ const windowNames = { 1000: 'a second', 60000: 'a minute', 3600000: 'an hour', 8
 function limitName({ unit, windowMs, owner, workspace }) {
   const what = unitNames[unit] ?? unit.replace(/_(day|hour|burst)$/, '');
   const name = `${what} ${windowNames[windowMs] ?? `in ${duration(windowMs)}`}`;
-  return owner === 'ceiling' ? `ceiling of ${workspace}, ${name}` : name;
+  return owner === 'ceiling' ? `ceiling of ${workspace.slice(0, 10)}…, ${name}` : name;
 }
 const owners = { provider: 'said by the provider', setting: 'your setting', ceiling: 'your setting' };
 const usedOf = ({ used, limit }) => (limit > 0 ? used / limit : 0);
