@@ -22,7 +22,7 @@ import type { WaitRegistry } from './wait-registry.ts';
 
 /** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
 const maxRejudged = 64;
-/** The times of this many next slots come with every reading of the ceiling (`ceiling-read.policy.ts`). */
+/** A sweep for an arriving call, or for the sake of other replicas, forecasts this many next slots. */
 const knownSlots = 64;
 /** Sweeps of a ceiling for the sake of other replicas are at least this far apart. Milliseconds. */
 const sweepEveryMs = 1_000;

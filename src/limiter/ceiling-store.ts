@@ -22,6 +22,13 @@ import { quotaShare } from './failover/quota-share.ts';
 import { RecentSends } from './failover/recent-sends.ts';
 import { retryUnavailableMs, type WhenDown } from './failover/when-down.ts';
 import { LocalCeilings, type LocalSlot } from './local-ceilings.ts';
+import {
+  dayState,
+  holdsIn,
+  minuteState,
+  type CeilingLimits,
+  type CeilingView,
+} from './policy/ceiling-view.policy.ts';
 import { holdAt } from './policy/ceiling.policy.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
 
@@ -56,6 +63,7 @@ export interface SharedCeilingParts {
 export class CeilingStore implements Ceilings {
   /** `null` = this process is the only one. */
   readonly #shared: SharedCeilingParts | null;
+  readonly #clock: Clock;
   readonly #local: LocalCeilings;
   readonly #sends: RecentSends;
   #slots = 0;
@@ -63,6 +71,7 @@ export class CeilingStore implements Ceilings {
 
   constructor(clock: Clock, shared: SharedCeilingParts | null = null) {
     this.#shared = shared;
+    this.#clock = clock;
     this.#local = new LocalCeilings(clock);
     this.#sends = new RecentSends(clock);
   }
@@ -120,37 +129,43 @@ export class CeilingStore implements Ceilings {
     positions: readonly number[],
     agoMs?: number,
   ): Promise<readonly CeilingHold[]> {
-    const notHeld = (): CeilingHold[] => positions.map((k) => holdAt(0, k, null));
-    if (isNone(ceiling) || positions.length === 0) return notHeld();
-    if (this.#shared !== null) {
-      const read = await this.#shared.redis.forecast(ceiling, positions, agoMs);
-      if (!('kind' in read)) return read;
-      if (this.#shared.whenDown() === 'deny') return notHeld();
-    }
-    return this.#local.forecast(this.#share(ceiling), positions, agoMs);
+    if (isNone(ceiling) || positions.length === 0) return positions.map((k) => holdAt(0, k, null));
+    const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
+    const { view, limits, isOfRedis } = await this.#seen(ceiling);
+    if (!isOfRedis && this.#shared?.whenDown() === 'deny') return positions.map((k) => holdAt(0, k, null));
+    return holdsIn(view, limits, { positions, asOf, now: this.#clock.monotonic() });
   }
 
   async state(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perMinute === null) return null;
-    const read = (await this.#shared?.redis.state(ceiling, ceiling.perMinute)) ?? null;
-    return read === null || 'kind' in read ? this.#local.state(this.#share(ceiling)) : read;
+    const { view, limits } = await this.#seen(ceiling);
+    return minuteState(view, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
   }
 
   async dayState(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perDay === null) return null;
-    const read = (await this.#shared?.redis.dayState(ceiling, ceiling.perDay)) ?? null;
-    return read === null || 'kind' in read ? this.#local.dayState(this.#share(ceiling)) : read;
+    const { view, limits } = await this.#seen(ceiling);
+    return dayState(view, limits.perDay ?? ceiling.perDay, this.#clock.monotonic());
   }
 
   /** Puts this replica's own sends of the last window back, where Redis does not have them. False: Redis did not reply. */
   async restore(): Promise<boolean> {
-    for (const { key, sends } of this.#sends.all()) {
+    for (const [key, sends] of this.#sends.all()) {
       if ((await this.#shared?.redis.restore(key, sends)) === false) return false;
     }
     return true;
   }
 
   async close(): Promise<void> {}
+
+  /** What is counted under the ceiling, and the limits that hold for it: of all replicas, or of this one alone. */
+  async #seen(
+    ceiling: CeilingRef,
+  ): Promise<{ readonly view: CeilingView; readonly limits: CeilingLimits; readonly isOfRedis: boolean }> {
+    const read = await this.#shared?.redis.read(ceiling.key);
+    if (read?.kind === 'view') return { view: read, limits: ceiling, isOfRedis: true };
+    return { view: this.#local.view(ceiling.key), limits: this.#share(ceiling), isOfRedis: false };
+  }
 
   /** Takes a slot of what this process may let through by itself. */
   async #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
@@ -162,7 +177,7 @@ export class CeilingStore implements Ceilings {
   #forget({ key }: CeilingRef, slot: CeilingSlot): string | null {
     if (!(slot instanceof Slot) || slot.isGivenBack) return null;
     slot.isGivenBack = true;
-    this.#sends.remove(key, slot.id);
+    this.#sends.remove(slot.id);
     this.#local.giveBack(key, slot.local);
     return slot.isInRedis ? slot.id : null;
   }

@@ -3,17 +3,15 @@
  * sending: in this process, or in Redis for all replicas (`ceiling-store.ts`); both behind rate-limiter-flexible's own API.
  */
 
+import type { CeilingLimits, CeilingState } from './policy/ceiling-view.policy.ts';
 import type { CeilingHold } from './policy/ceiling.policy.ts';
 import type { CeilingKey } from '../ids.ts';
 
 export { ceilingWindowMs } from './policy/ceiling.policy.ts';
-export type { CeilingHold, CeilingKey };
+export type { CeilingHold, CeilingKey, CeilingState };
 
-/** One ceiling: its key, and its limits of the minute and of the day. `null` = there is no such limit. */
-export interface CeilingRef {
+export interface CeilingRef extends CeilingLimits {
   readonly key: CeilingKey;
-  readonly perMinute: number | null;
-  readonly perDay: number | null;
   /** Beside them, places that are left to other calls under the same ceiling; absent: none. */
   readonly left?: { readonly perMinute: number; readonly perDay: number };
 }
@@ -34,14 +32,6 @@ export const whole = ({ key, perMinute, perDay, left }: CeilingRef): CeilingRef 
 /** A slot that was taken, to be given back when the call is not sent after all. Only the store that gave it can read it. */
 export abstract class CeilingSlot {
   abstract readonly isGivenBack: boolean;
-}
-
-/** State of the minute ceiling for the `RateLimit` fields; `null` when there is none. */
-export interface CeilingState {
-  readonly limit: number;
-  readonly remaining: number;
-  /** Milliseconds until a slot comes free. */
-  readonly nextSlotMs: number;
 }
 
 export type TakeReply =

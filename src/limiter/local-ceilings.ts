@@ -8,14 +8,12 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import type { CeilingHold, CeilingRef, CeilingState, TakeReply } from './ceilings.ts';
+import type { CeilingRef, CeilingState, TakeReply } from './ceilings.ts';
+import { dayLeft, minuteState, type CeilingView } from './policy/ceiling-view.policy.ts';
 import {
   ceilingWindowMs,
   expire,
   giveSlotBack,
-  holdAt,
-  sentSince,
-  slotInMs,
   takeSlot,
   type SlotRequest,
 } from './policy/ceiling.policy.ts';
@@ -85,8 +83,7 @@ export class LocalCeilings {
     this.#minutes = new SlidingLog(clock);
   }
 
-  async take(ceiling: CeilingRef, lateMs: number): Promise<LocalTake> {
-    const { key, perMinute, perDay } = ceiling;
+  async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<LocalTake> {
     let minute: number | null = null;
     let state: CeilingState | null = null;
     try {
@@ -101,13 +98,15 @@ export class LocalCeilings {
       return { kind: 'refused', waitMs: refusal.msBeforeNext, isDaily: false, state: full };
     }
     if (perDay === null) return { kind: 'taken', slot: { minute, day: null }, state, dayLeft: null };
-    const left = this.#dayLeft(key, perDay);
+    const now = this.#clock.monotonic();
+    const left = dayLeft(this.view(key), perDay, now);
     if (left.calls > 0) {
       const slot = { minute, day: this.#countOfDay(key) };
       return { kind: 'taken', slot, state, dayLeft: left.calls - 1 };
     }
     this.giveBack(key, { minute, day: null });
-    return { kind: 'refused', waitMs: left.endsInMs, isDaily: true, state: this.state(ceiling) };
+    state = perMinute === null ? null : minuteState(this.view(key), perMinute, now);
+    return { kind: 'refused', waitMs: left.endsInMs, isDaily: true, state };
   }
 
   /** Counts a send that another store allowed, whatever the limits are. */
@@ -124,42 +123,12 @@ export class LocalCeilings {
     if (day?.since === since && day.calls > 0) day.calls -= 1;
   }
 
-  forecast(
-    { key, perMinute, perDay }: CeilingRef,
-    positions: readonly number[],
-    agoMs = 0,
-  ): readonly CeilingHold[] {
-    const now = this.#clock.monotonic();
-    const log = this.#minutes.logs.get(key) ?? [];
-    const day = perDay === null ? null : this.#dayLeft(key, perDay);
-    const sent = sentSince(log, now - agoMs);
-    return positions.map((k) => {
-      const limit = perMinute;
-      const minuteMs = limit === null ? 0 : slotInMs(log, { limit, k: Math.max(1, k - sent) }, now);
-      return holdAt(minuteMs, k, day);
-    });
-  }
-
-  state({ key, perMinute }: CeilingRef): CeilingState | null {
-    if (perMinute === null) return null;
-    const now = this.#clock.monotonic();
-    const log = this.#minutes.logs.get(key) ?? [];
-    const { first, live } = expire(log, now);
-    const oldest = log[first];
-    const nextSlotMs = oldest === undefined ? 0 : Math.max(0, oldest + ceilingWindowMs - now);
-    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs };
-  }
-
-  dayState({ key, perDay }: CeilingRef): CeilingState | null {
-    if (perDay === null) return null;
-    const { calls, endsInMs } = this.#dayLeft(key, perDay);
-    return { limit: perDay, remaining: calls, nextSlotMs: this.#dayOf(key) === null ? 0 : endsInMs };
-  }
-
-  #dayLeft(key: string, perDay: number): { readonly calls: number; readonly endsInMs: number } {
+  view(key: string): CeilingView {
     const day = this.#dayOf(key);
-    if (day === null) return { calls: perDay, endsInMs: dayMs };
-    return { calls: Math.max(0, perDay - day.calls), endsInMs: day.since + dayMs - this.#clock.monotonic() };
+    return {
+      log: this.#minutes.logs.get(key) ?? [],
+      day: day === null ? null : { calls: day.calls, endsAt: day.since + dayMs },
+    };
   }
 
   /** `null` = none has begun, or it is over. */

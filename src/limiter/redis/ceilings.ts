@@ -1,29 +1,28 @@
 /**
  * Ceilings in Redis for all replicas: rate-limiter-flexible, one script call per slot for minute and day together.
  *
- * Owns: asking Redis, reading slots a little ahead for forecasts. Does not own: the windows (`sliding-log.ts`),
- * what this replica does while Redis is unavailable (`ceiling-store.ts`).
+ * Does not own: the windows (`sliding-log.ts`), what this replica does while Redis is unavailable (`ceiling-store.ts`).
  * Invariant: every 60 s window holds at most the ceiling over all replicas (1).
  */
 import type { Clock } from '../../clock.ts';
-import { ceilingWindowMs, holdAt, type CeilingHold } from '../policy/ceiling.policy.ts';
-import type { CeilingKey, CeilingRef, CeilingState } from '../ceilings.ts';
-import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
-import {
-  dayLeft,
-  minWaitMs,
-  positionsToRead,
-  sentBefore,
-  type SlotsRead,
-} from '../policy/ceiling-read.policy.ts';
-import { runOwn } from './scripts.ts';
+import type { CeilingKey } from '../../ids.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import type { RedisHealth, Unavailable } from '../../redis/health.ts';
-import { dayKey, daySeconds, RedisSlidingLog, sendsKey, type RedisTake } from './sliding-log.ts';
+import { amountOf, listOf, numberOf } from '../../redis/malformed-reply.ts';
+import type { CeilingRef } from '../ceilings.ts';
+import type { CeilingView } from '../policy/ceiling-view.policy.ts';
+import { ceilingWindowMs } from '../policy/ceiling.policy.ts';
+import { runOwn } from './scripts.ts';
+import { dayKey, RedisSlidingLog, sendsKey, type RedisTake } from './sliding-log.ts';
 
-/** A read of the slots serves everybody who asks within so many milliseconds: for each call of a crowd one would cost too much. */
-const readMs = 20;
-const maxReads = 10_000;
+/** A read serves everybody who asks within so many milliseconds: for each call of a crowd one would cost too much. */
+const readMs = 50;
+/** Ceilings whose reads are kept. Each has as many numbers as the ceiling has sends in a window. */
+const maxReads = 100;
+/** Of a window with more sends not each is read: a wait is then exact to this part of the ceiling. */
+const maxSends = 1_000;
+/** Above so many sends in a window no wait is reckoned: whatever the reply claims, memory for it is bounded. */
+const maxLog = 1_000_000;
 const sendsPerRestore = 500;
 
 /** A send, and how long ago it was. */
@@ -32,11 +31,14 @@ export interface PastSend {
   readonly ageMs: number;
 }
 
+type Read = (CeilingView & { readonly kind: 'view' }) | Unavailable;
+
 export class RedisCeilings {
   readonly #redis: RedisHealth;
   readonly #clock: Clock;
   readonly #log: RedisSlidingLog;
-  readonly #reads = new Map<CeilingKey, SlotsRead>();
+  /** Monotonic milliseconds at which each was asked for. */
+  readonly #reads = new Map<CeilingKey, { readonly at: number; readonly read: Promise<Read> }>();
 
   constructor(parts: { readonly client: RedisClient; readonly redis: RedisHealth; readonly clock: Clock }) {
     this.#redis = parts.redis;
@@ -63,36 +65,34 @@ export class RedisCeilings {
     await this.#redis.run('reward', giveBack, { once: isOfDayOnly });
   }
 
-  async forecast(
-    ceiling: CeilingRef,
-    positions: readonly number[],
-    agoMs?: number,
-  ): Promise<readonly CeilingHold[] | Unavailable> {
-    const asOf = agoMs === undefined ? null : this.#clock.monotonic() - agoMs;
-    const read = await this.#slotsFor(ceiling, positions);
-    if ('kind' in read) return read;
-    const now = this.#clock.monotonic();
-    const sent = asOf !== null && read.at > asOf ? sentBefore(read, read.at - asOf) : 0;
-    return positions.map((position) => {
-      const k = Math.max(1, position - sent);
-      const day = ceiling.perDay === null ? null : dayLeft(read, ceiling.perDay, now);
-      return holdAt(minWaitMs(read, k, now) ?? 0, k, day);
-    });
+  /** Sends and calls as Redis counts them now, or did a moment ago. */
+  read(key: CeilingKey): Promise<Read> {
+    const at = this.#clock.monotonic();
+    const known = this.#reads.get(key);
+    if (known !== undefined && at - known.at < readMs) return known.read;
+    const read = this.#read(key);
+    if (this.#reads.size >= maxReads) this.#reads.clear();
+    this.#reads.set(key, { at, read });
+    return read;
   }
 
-  async state(ceiling: CeilingRef, perMinute: number): Promise<CeilingState | Unavailable> {
-    const read = await this.#slotsFor(ceiling, []);
-    if ('kind' in read) return read;
-    const { at, live, oldestMs } = read;
-    const nextSlotMs = Math.max(0, oldestMs - (this.#clock.monotonic() - at));
-    return { limit: perMinute, remaining: Math.max(0, perMinute - live), nextSlotMs };
-  }
-
-  async dayState(ceiling: CeilingRef, perDay: number): Promise<CeilingState | Unavailable> {
-    const read = await this.#slotsFor(ceiling, []);
-    if ('kind' in read) return read;
-    const { calls, endsInMs } = dayLeft(read, perDay, this.#clock.monotonic());
-    return { limit: perDay, remaining: calls, nextSlotMs: read.ofDay === 0 ? 0 : endsInMs };
+  async #read(key: CeilingKey): Promise<Read> {
+    const call = {
+      keys: [sendsKey(key), dayKey(key)],
+      argv: [String(ceilingWindowMs), '', String(maxSends)],
+    };
+    const reply = await this.#redis.run('other', async (client) =>
+      listOf(await runOwn(client, 'slots', call)).map(numberOf),
+    );
+    if (reply.kind === 'unavailable') return reply;
+    const [live = 0, calls = 0, dayMs = 0, ...agesMs] = reply.value;
+    const at = this.#clock.monotonic();
+    const every = Math.max(1, Math.ceil(live / maxSends));
+    const log = Array.from(
+      { length: Math.min(live, maxLog) },
+      (_, n) => at - (agesMs[Math.floor(n / every)] ?? 0),
+    );
+    return { kind: 'view', log, day: dayMs < 0 ? null : { calls, endsAt: at + dayMs } };
   }
 
   /** Puts sends of the last window back where Redis does not have them. False = Redis is unavailable. */
@@ -106,41 +106,5 @@ export class RedisCeilings {
       if (reply.kind === 'unavailable') return false;
     }
     return true;
-  }
-
-  /** The slots as read a moment ago, or read now. */
-  async #slotsFor(ceiling: CeilingRef, positions: readonly number[]): Promise<SlotsRead | Unavailable> {
-    const { key, perMinute } = ceiling;
-    const known = this.#reads.get(key);
-    const now = this.#clock.monotonic();
-    const isGood = known !== undefined && known.limit === perMinute && now - known.at < readMs;
-    if (isGood && positions.every((k) => minWaitMs(known, k, now) !== null)) return known;
-    const wanted = perMinute === null || positions.length === 0 ? [] : positionsToRead(perMinute, positions);
-    const read = await this.#read(ceiling, wanted);
-    if ('kind' in read) return read;
-    if (this.#reads.size > maxReads) this.#reads.clear();
-    this.#reads.set(key, read);
-    return read;
-  }
-
-  async #read(
-    { key, perMinute }: CeilingRef,
-    positions: readonly number[],
-  ): Promise<SlotsRead | Unavailable> {
-    const argv = [String(perMinute ?? ''), String(ceilingWindowMs), '', ...positions.map(String)];
-    const reply = await this.#redis.run('other', async (client) =>
-      listOf(await runOwn(client, 'slots', { keys: [sendsKey(key), dayKey(key)], argv })).map(numberOf),
-    );
-    if (reply.kind === 'unavailable') return reply;
-    const [live = 0, oldestMs = 0, ofDay = 0, dayMs = 0, ...waits] = reply.value;
-    return {
-      at: this.#clock.monotonic(),
-      limit: perMinute,
-      live,
-      ofDay,
-      dayEndsInMs: dayMs < 0 ? daySeconds * 1_000 : dayMs,
-      waits: new Map(positions.map((k, index) => [k, waits[index] ?? 0])),
-      oldestMs,
-    };
   }
 }

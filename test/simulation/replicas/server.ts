@@ -5,7 +5,7 @@
  * Owns: data and its loss. Does not own: the way to it and back (`connection.ts`), judgement (`ledger.ts`).
  */
 import { bucketKey, logOf } from '../../../src/ids.ts';
-import { ceilingWindowMs, slotInMs } from '../../../src/limiter/policy/ceiling.policy.ts';
+import { ceilingWindowMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
@@ -315,28 +315,13 @@ export class Server {
     return 1;
   }
 
-  #slots(
-    key: string,
-    [dayKey = '', minute = '', windowText, , ...positions]: string[],
-    now: number,
-  ): unknown {
-    const windowMs = Number(windowText);
+  /** slots.lua, for windows of fewer sends than it names. */
+  #slots(key: string, [dayKey = '', windowText]: string[], now: number): unknown {
     const day = this.#day(dayKey, now);
     const times = [...this.#sendsAt(key).values()].toSorted((a, b) => a - b);
-    const expired = times.filter((at) => at <= now - windowMs).length;
-    const live = times.length - expired;
-    const oldest = times[expired];
-    const waits = positions.map((position) =>
-      minute === '' ? '0' : String(slotInMs(times, { limit: Number(minute), k: Number(position) }, now)),
-    );
-    const oldestMs = oldest === undefined ? 0 : Math.max(0, oldest + windowMs - now);
-    return [
-      live,
-      String(oldestMs),
-      String(day?.calls ?? 0),
-      String(day === undefined ? -2 : day.until - now),
-      ...waits,
-    ];
+    const live = times.filter((at) => at > now - Number(windowText));
+    const counted = [String(day?.calls ?? 0), day === undefined ? -2 : day.until - now];
+    return [live.length, ...counted, ...live.map((at) => String(now - at))];
   }
 
   #restore(key: string, [, ...pairs]: string[], now: number): unknown {

@@ -1,33 +1,25 @@
 --[[
-State and forecast of a ceiling in one read; writes nothing. Mirror of `slotInMs` in ceiling.policy.ts.
+The sends of a ceiling's window and the calls of its day, in one read; writes nothing.
 
 KEYS  1 sends  2 calls of the day
-ARGV  1 per minute ('' = none)  2 window ms  3 now ('' = TIME)  4... positions (1 = the next call)
-Reply { sends in the window, ms until the oldest slot frees, calls of the day, ms until they are counted anew (below 0:
-      none was counted), ms until each position finds a slot ... }
+ARGV  1 window ms  2 now ('' = TIME)  3 how many sends the reply names at most
+Reply { sends in the window, calls of the day, ms until they are counted anew (below 0: none was counted), ms ago of the sends,
+      ascending by time: of each, or where they are too many of every second, third … and of the last }
 ]]
 local sends, day = KEYS[1], KEYS[2]
-local perMinute, windowMs, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local function text(value) return string.format('%.17g', value) end
+local windowMs, now, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if not now then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 end
-local function sentAt(index) return tonumber(redis.call('ZRANGE', sends, index, index, 'WITHSCORES')[2]) end
-local expired = redis.call('ZCOUNT', sends, '-inf', text(now - windowMs))
+local expired = redis.call('ZCOUNT', sends, '-inf', string.format('%.17g', now - windowMs))
 local live = redis.call('ZCARD', sends) - expired
-local oldest = sentAt(expired)
-local reply = { live, text(oldest and math.max(0, oldest + windowMs - now) or 0), redis.call('GET', day) or '0',
-  tostring(redis.call('PTTL', day)) }
-for i = 4, #ARGV do
-  local behind = perMinute and live + tonumber(ARGV[i]) - 1 - perMinute
-  if not behind or behind < 0 then
-    reply[#reply + 1] = '0'
-  else
-    local rounds = math.max(0, math.ceil((behind - live + 1) / perMinute))
-    local first = behind - rounds * perMinute
-    local freed = first >= 0 and sentAt(expired + first)
-    reply[#reply + 1] = text((freed and math.max(0, freed + windowMs - now) or 0) + rounds * windowMs)
-  end
+local every = math.max(1, math.ceil(live / most))
+local reply = { live, redis.call('GET', day) or '0', redis.call('PTTL', day) }
+local all = every == 1 and redis.call('ZRANGE', sends, expired, -1, 'WITHSCORES')
+for n = every, live + every - 1, every do
+  local at = math.min(n, live) - 1
+  local score = all and all[2 * at + 2] or redis.call('ZRANGE', sends, expired + at, expired + at, 'WITHSCORES')[2]
+  reply[#reply + 1] = string.format('%.17g', now - score)
 end
 return reply

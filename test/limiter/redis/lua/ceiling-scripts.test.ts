@@ -2,12 +2,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
-import {
-  ceilingWindowMs,
-  expire,
-  slotInMs,
-  takeSlot,
-} from '../../../../src/limiter/policy/ceiling.policy.ts';
+import { ceilingWindowMs, expire, takeSlot } from '../../../../src/limiter/policy/ceiling.policy.ts';
 import { listOf } from '../../../../src/redis/malformed-reply.ts';
 import { runOwn } from '../../../../src/limiter/redis/scripts.ts';
 import { startRedis, type RedisServer } from '../../../support/redis.ts';
@@ -30,10 +25,9 @@ const step = fc.record({
   /** Configuration names another limit from now on. */
   limit: fc.constantFrom(null, null, null, null, 1, 2, 3, 7),
 });
-const positions = [1, 2, 3, 4, 5, 8, 15];
 let histories = 0;
 
-test('the ceiling scripts decide like the policy for calls that ask together or leave late, and for changed limits', async () => {
+test('the ceiling scripts decide like the policy for calls that ask together or leave late, and for changed limits, and report what was sent', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 40 }), async (steps) => {
       const keys = [`sends:{p${(histories += 1)}}`, `day:{p${histories}}`];
@@ -59,14 +53,26 @@ test('the ceiling scripts decide like the policy for calls that ask together or 
             reply.kind === 'taken' ? ['taken', reply.nextSlotMs] : ['minute', reply.waitMs],
           ),
         ]);
-        const asked = [String(limit), String(ceilingWindowMs), String(now), ...positions.map(String)];
-        const [live, , , , ...waits] = listOf(await runOwn(client, 'slots', { keys, argv: asked }));
-        expect([live, ...waits.map(Number)]).toEqual([
-          expire(log, now).live,
-          ...positions.map((k) => slotInMs(log, { limit, k }, now)),
+        const asked = [String(ceilingWindowMs), String(now), '1000'];
+        const [live, , , ...agesMs] = listOf(await runOwn(client, 'slots', { keys, argv: asked }));
+        const { first } = expire(log, now);
+        expect([live, ...agesMs.map(Number)]).toEqual([
+          log.length - first,
+          ...log.slice(first).map((at) => now - at),
         ]);
       }
     }),
     { numRuns: 60 },
   );
+});
+
+test('of a window with many sends the script reports every so many of them, and the last', async () => {
+  const keys = ['sends:{many}', 'day:{many}'];
+  const times = Array.from({ length: 25 }, (_, n) => [String(1_000 + n), `c${n}`]).flat();
+  await client.zadd('sends:{many}', ...times);
+  const argv = [String(ceilingWindowMs), '2000', '10'];
+  const [live, , , ...agesMs] = listOf(await runOwn(client, 'slots', { keys, argv }));
+  expect(live).toBe(25);
+  // Every third send, and the last: of each group of three the latest.
+  expect(agesMs.map(Number)).toEqual([2, 5, 8, 11, 14, 17, 20, 23, 24].map((n) => 1_000 - n));
 });
