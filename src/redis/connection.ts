@@ -130,10 +130,6 @@ class Connection implements RedisConnection {
   }
 }
 
-/** The clients that take writes: every known primary of a Cluster, else the client itself. */
-export const primaryClients = (client: RedisClient): readonly Pick<RedisClient, 'call'>[] =>
-  client instanceof Cluster ? client.nodes('master') : [client];
-
 /** `host:port` of the primary of each slot as last reported, also of one that is gone. Sorted. */
 const primariesOf = ({ slots }: Cluster): string[] =>
   [...new Set(slots.flatMap(([primary]) => primary ?? []))].sort();

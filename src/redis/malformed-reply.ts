@@ -40,6 +40,3 @@ export function amountOf(value: unknown): number {
   const read = numberOf(value);
   return read >= 0 ? read : malformed();
 }
-
-/** A wait, which may be endless (`inf`). */
-export const waitOf = (value: unknown): number => (value === 'inf' ? Infinity : amountOf(value));

@@ -10,8 +10,6 @@ import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { runOwn } from './scripts.ts';
 
 const beatMs = 1_000;
-/** Heartbeats follow each other so fast until a new connection has answered one. Milliseconds. */
-const firstBeatMs = 100;
 /** A replica counts as alive for this long after a heartbeat (`presence.lua`). Milliseconds. */
 const lifeMs = 5_000;
 
@@ -36,8 +34,6 @@ export class Presence {
   /** The server of the latest heartbeat, and the primaries of its Cluster; `null` = none was answered. */
   #server: string | null = null;
   #beatAt = -Infinity;
-  /** A heartbeat was answered on the connection that is open now. */
-  #isServerKnown = false;
   #run: ((beat: (client: RedisClient) => Promise<void>) => Promise<void>) | null = null;
   #cancel = (): void => {};
   #isClosed = false;
@@ -46,12 +42,8 @@ export class Presence {
     this.#parts = parts;
     this.#count = parts.replicas ?? 1;
     this.id = replicaId(`r${parts.random.hex(12)}`);
-    const { client } = parts.connection;
-    client.on('close', () => {
-      this.#isServerKnown = false;
-    });
     // Every new connection may lead to another server.
-    client.on('ready', () => {
+    parts.connection.client.on('ready', () => {
       if (this.#server !== null) parts.onDoubt();
       this.#beatNow();
     });
@@ -82,13 +74,12 @@ export class Presence {
     if (isLost || isOther) onDoubt();
     this.#server = server;
     this.#beatAt = clock.monotonic();
-    this.#isServerKnown = true;
   }
 
   /** Beats once a second from now on. */
   start(run: (beat: (client: RedisClient) => Promise<void>) => Promise<void>): void {
     this.#run = run;
-    this.#beatIn(beatMs);
+    this.#beatIn();
   }
 
   /** This replica ends. */
@@ -101,15 +92,15 @@ export class Presence {
     this.#cancel();
   }
 
-  #beatIn(ms: number): void {
+  #beatIn(): void {
     this.#cancel();
-    if (!this.#isClosed) this.#cancel = this.#parts.clock.after(ms, () => this.#beatNow());
+    if (!this.#isClosed) this.#cancel = this.#parts.clock.after(beatMs, () => this.#beatNow());
   }
 
   #beatNow(): void {
     if (this.#isClosed || this.#run === null) return;
     this.#cancel();
-    const again = (): void => this.#beatIn(this.#isServerKnown ? beatMs : firstBeatMs);
+    const again = (): void => this.#beatIn();
     // A failure is counted where it happened; the next beat tries again.
     this.#run((client) => this.beat(client)).then(again, again);
   }
