@@ -16,7 +16,7 @@ import { CallAbort } from '../src/call-abort.ts';
 import { systemClock, systemRandom } from '../src/clock.ts';
 import { repeatKeyOf, type RepeatInput } from '../src/journey/repeat-key.ts';
 import type { MakeCall } from '../src/repeats/repeats.ts';
-import { startRepeats } from '../src/repeats/start.ts';
+import { Repeats } from '../src/repeats/repeats.ts';
 import { startRedis } from '../test/support/redis.ts';
 import { cpuMs, writeConfig } from './gateway.ts';
 import { median, medianInterval } from './paired.ts';
@@ -94,11 +94,11 @@ try {
 /** What a call without a key runs through of repeats, microseconds: the search for its key, and the way past those that are held. */
 async function ownUs(): Promise<number> {
   const idempotency = { keepSeconds: 60, maxBytes: 1, maxWorkspaceBytes: 1, maxTotalBytes: 1 };
-  const repeats = startRepeats({
+  const repeats = new Repeats({
     clock: systemClock,
     random: systemRandom,
     telemetry: { replayed() {}, joined() {}, madeAgain() {} } as never,
-    settings: () => ({ idempotency, privacy: { labelKey: 'of a benchmark' } }) as never,
+    settings: () => idempotency,
     createMap: null,
   });
   const rawFields = ['User-Agent', 'a client/1.0', 'Accept', '*/*'];

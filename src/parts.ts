@@ -8,7 +8,7 @@ import { Keyring } from './auth/keyring.ts';
 import { Breakers } from './breaker/breakers.ts';
 import type { Clock, Random } from './clock.ts';
 import { Controls } from './control/controls.ts';
-import { startCredentials } from './credentials/start.ts';
+import { Credentials } from './credentials/credentials.ts';
 import type { AgentParts } from './dispatch/agents.ts';
 import { Dispatcher } from './dispatch/dispatcher.ts';
 import { createEndpoint } from './dispatch/one-request.ts';
@@ -23,9 +23,8 @@ import { createStores } from './limiter/stores.ts';
 import { createPressure } from './observation/pressure.ts';
 import type { Features } from './pipeline.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
-import type { Repeats } from './repeats/repeats.ts';
+import { Repeats } from './repeats/repeats.ts';
 import type { Recorder } from './recording/recorder.ts';
-import { startRepeats } from './repeats/start.ts';
 import type { Runtime } from './runtime.ts';
 import { createMapsIn } from './replicated/redis-map.ts';
 import { SharedRedis } from './replicated/shared-redis.ts';
@@ -56,12 +55,12 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
   const sharedRedis =
     settings.redis === null ? null : new SharedRedis({ settings: settings.redis, clock, random, onError });
   const createMap = sharedRedis === null ? null : createMapsIn(sharedRedis, labelKey);
-  const credentials = startCredentials({ settings, clock, random, telemetry, send, createMap });
-  const repeats = startRepeats({
+  const credentials = new Credentials({ settings, clock, random, telemetry, send, createMap });
+  const repeats = new Repeats({
     clock,
     random,
     telemetry,
-    settings: () => runtime().settings,
+    settings: () => runtime().settings.idempotency,
     createMap,
   });
   const stores = createStores({

@@ -19,10 +19,11 @@ import type { Telemetry } from '../telemetry/telemetry.ts';
 import { FileSource } from './file-source.ts';
 import { OAuthSource } from './oauth-source.ts';
 import { FileWatch } from '../file-watch.ts';
-import type { RefreshGrants } from './refresh/refresh-grant.ts';
-import { clientIn, sharedName, type SharedToken, type SharedTokens } from './shared-tokens.ts';
+import type { CreateMap } from '../replicated/shared-map.ts';
+import { RefreshGrants } from './refresh/refresh-grant.ts';
+import { clientIn, sharedName, SharedTokens, type SharedToken } from './shared-tokens.ts';
 import { createFixedSource, type Source, type CredentialState } from './source.ts';
-import type { FetchToken } from './token-fetcher.ts';
+import { createTokenFetcher, type FetchToken, type SendTokenRequest } from './token-fetcher.ts';
 
 export type { CredentialState } from './source.ts';
 
@@ -33,16 +34,13 @@ export interface CredentialUse {
 }
 
 export interface CredentialParts {
+  readonly settings: Pick<Settings, 'privacy' | 'upstreams'>;
   readonly clock: Clock;
   readonly random: Random;
   readonly telemetry: Pick<Telemetry, 'credentialRenewal' | 'log'>;
-  /** Fetches at the endpoint, for this replica alone. */
-  readonly fetch: FetchToken;
-  /** Tokens of clients that all replicas share; `null` = there are no others. */
-  readonly shared: SharedTokens | null;
-  /** Refresh tokens in their files. */
-  readonly refreshGrants: RefreshGrants;
-  readonly labelKey: string;
+  readonly send: SendTokenRequest;
+  /** Shares tokens with the other replicas; `null` = there are none. */
+  readonly createMap: CreateMap | null;
 }
 
 type ChangingSource = Exclude<CredentialSource, { kind: 'value' }>;
@@ -51,12 +49,19 @@ interface Kept {
   readonly source: Source;
   /** Names of the upstreams that it is sent to. */
   readonly upstreams: Set<string>;
+  readonly close: () => void;
   /** Name under which replicas share the token, and the source that is given a new one; `null` = the token is not shared. */
   readonly shared: { readonly name: string; readonly source: OAuthSource } | null;
 }
 
 export class Credentials {
   readonly #parts: CredentialParts;
+  /** Refresh tokens in their files. */
+  readonly #refreshGrants: RefreshGrants;
+  /** Fetches at the endpoint, for this replica alone. */
+  readonly #fetch: FetchToken;
+  /** Tokens of clients that all replicas share; `null` = there are no others. */
+  readonly #shared: SharedTokens | null;
   /** Sources by their `sourceKey`. The keys contain secrets, and stay in memory. */
   readonly #kept = new Map<string, Kept>();
   readonly #keys = new WeakMap<CredentialSource, string>();
@@ -64,7 +69,18 @@ export class Credentials {
   #isClosed = false;
 
   constructor(parts: CredentialParts) {
+    const { clock, createMap, random, send, settings } = parts;
+    const { labelKey } = settings.privacy;
     this.#parts = parts;
+    this.#refreshGrants = new RefreshGrants(parts);
+    const fetch = this.#refreshGrants.fetcher(createTokenFetcher({ clock, send }));
+    this.#fetch = fetch;
+    const map = createMap?.<SharedToken>({
+      name: 'token.2',
+      onChange: (name, { value }) => this.#changedElsewhere(name, value),
+    });
+    this.#shared = map === undefined ? null : new SharedTokens({ clock, random, labelKey, map, fetch });
+    this.reload(settings.upstreams, new SourceNames(settings.upstreams));
   }
 
   now(use: CredentialUse): CredentialState {
@@ -96,7 +112,7 @@ export class Credentials {
   reload(upstreams: Settings['upstreams'], used: SourceNames): void {
     for (const [key, kept] of this.#kept) {
       if (used.has(key)) continue;
-      kept.source.close();
+      kept.close();
       this.#kept.delete(key);
     }
     for (const kept of this.#kept.values()) {
@@ -109,7 +125,7 @@ export class Credentials {
   }
 
   /** A replica has written this about a client's tokens. */
-  changedElsewhere(entryName: string, value: SharedToken): void {
+  #changedElsewhere(entryName: string, value: SharedToken): void {
     for (const { shared } of this.#kept.values()) {
       if (shared?.name !== clientIn(entryName)) continue;
       if (value.kind === 'token') shared.source.storedElsewhere();
@@ -120,9 +136,9 @@ export class Credentials {
   /** Resolves when no refresh token is under way any more: its response may be the only one that names the next. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    for (const { source } of this.#kept.values()) source.close();
+    for (const kept of this.#kept.values()) kept.close();
     this.#kept.clear();
-    await this.#parts.refreshGrants.close();
+    await this.#refreshGrants.close();
   }
 
   #sourceOf({ credential, upstream }: CredentialUse): Source {
@@ -137,7 +153,7 @@ export class Credentials {
     if (kept === undefined) {
       kept = this.#create(source, upstream);
       // A call may still ask for its credential after the gateway was closed: no file is watched and no token fetched then.
-      if (this.#isClosed) kept.source.close();
+      if (this.#isClosed) kept.close();
       else this.#kept.set(key, kept);
     }
     kept.upstreams.add(upstream.name);
@@ -151,13 +167,15 @@ export class Credentials {
   }
 
   #create(source: ChangingSource, upstream: UpstreamSettings): Kept {
-    const { clock, random, fetch, labelKey, telemetry } = this.#parts;
+    const { clock, random, settings, telemetry } = this.#parts;
     const upstreams = new Set<string>();
     const events = { onRenewal: this.#renewalReporter(upstreams) };
-    if (source.kind === 'file')
-      return { source: new FileSource({ ...events, ...source, clock }), upstreams, shared: null };
+    if (source.kind === 'file') {
+      const file = new FileSource({ ...events, ...source, clock });
+      return { source: file, upstreams, close: () => file.close(), shared: null };
+    }
     const { client, prefix } = source;
-    const tokens = client.shared ? this.#parts.shared : null;
+    const tokens = client.shared ? this.#shared : null;
     const made = new OAuthSource({
       ...events,
       clock,
@@ -165,37 +183,29 @@ export class Credentials {
       prefix,
       fetch: (unwanted, signal) =>
         tokens === null
-          ? fetch({ client, upstream, unwanted, signal })
+          ? this.#fetch({ client, upstream, unwanted, signal })
           : tokens.fetch({ client, upstream, unwanted, signal }),
       readShared: async (unwanted) => (await tokens?.read({ client, unwanted })) ?? null,
       reportRefused: async (token) => tokens?.reportRefused(client, token),
       onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
     });
-    const shared = tokens === null ? null : { name: sharedName(labelKey, client), source: made };
-    const { refreshTokenFile } = client;
-    return {
-      source: refreshTokenFile === null ? made : this.#watched(made, refreshTokenFile),
-      upstreams,
-      shared,
+    const shared =
+      tokens === null ? null : { name: sharedName(settings.privacy.labelKey, client), source: made };
+    const watch = this.#watchGrant(made, client.refreshTokenFile);
+    const close = (): void => {
+      watch?.close();
+      made.close();
     };
+    return { source: made, upstreams, close, shared };
   }
 
   /** A refresh token that somebody writes into its file is used at once where the one before had failed. */
-  #watched(source: OAuthSource, path: string): Source {
-    const { clock, refreshGrants } = this.#parts;
-    const grant = refreshGrants.of(path);
+  #watchGrant(source: OAuthSource, path: string | null): FileWatch | null {
+    if (path === null) return null;
+    const { clock } = this.#parts;
+    const grant = this.#refreshGrants.of(path);
     const onCheck = (): void => void grant.hasChanged().then((isNew) => isNew && source.retry());
-    const watch = new FileWatch({ path, clock, onCheck });
-    return {
-      now: () => source.now(),
-      refused: (version) => source.refused(version),
-      accepted: (version) => source.accepted(version),
-      expiresInMs: () => source.expiresInMs(),
-      close() {
-        watch.close();
-        source.close();
-      },
-    };
+    return new FileWatch({ path, clock, onCheck });
   }
 
   /** Counts every renewal for each upstream, and logs the first failure of a row and its end. */

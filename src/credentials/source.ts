@@ -34,7 +34,6 @@ export interface Source {
   accepted(version: number): void;
   /** Time until the value ends, milliseconds, negative when it has; `null` = not known, or nobody uses it. */
   expiresInMs(): number | null;
-  close(): void;
 }
 
 /** What a source reports of itself. */
@@ -51,6 +50,5 @@ export function createFixedSource(value: string): Source {
     refused: () => Promise.resolve(false),
     accepted: () => {},
     expiresInMs: () => null,
-    close: () => {},
   };
 }

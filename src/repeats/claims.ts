@@ -13,6 +13,7 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { PutReply, SharedMap } from '../replicated/shared-map.ts';
 import { anybody } from '../replicated/shared-map.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
 import {
   arrivedAgoMs,
   claimMs,
@@ -50,10 +51,8 @@ export interface ClaimsParts {
   readonly map: SharedMap<Claim>;
   /** Opaque name of this replica, new with every start. */
   readonly replica: string;
-  /** A call was made again for its repeat: the replica that made it is gone, or makes it, too. */
-  readonly onMadeAgain: (upstream: string) => void;
-  /** What lies under the call's name was not sealed for it with this label key, or is spoilt. */
-  readonly onUnreadable: (upstream: string) => void;
+  /** `madeAgain`: a call was made again for its repeat; the replica that made it is gone, or makes it, too. */
+  readonly telemetry: Pick<Telemetry, 'madeAgain' | 'log'>;
 }
 
 /** A call that this replica makes. */
@@ -72,6 +71,7 @@ export class Claims {
   readonly #kept = new Map<string, string>();
   readonly #work = new Set<Promise<unknown>>();
   #runs = 0;
+  #hasWarned = false;
   #cancelRenewal: (() => void) | null = null;
 
   constructor(parts: ClaimsParts) {
@@ -83,7 +83,7 @@ export class Claims {
    * the signal's reason when nobody waits any more
    */
   async find(key: RepeatKey, signal: CallSignal): Promise<RepeatDecision> {
-    const { clock, onMadeAgain } = this.#parts;
+    const { clock, telemetry } = this.#parts;
     const owner = this.#newOwner();
     let over: string | null = null;
     let isAgain = false;
@@ -95,7 +95,7 @@ export class Claims {
       if (claimed.kind !== 'lost') {
         // Without a reply of the map the call is claimed with the first renewal that gets one.
         this.#hold(held);
-        if (isAgain) onMadeAgain(key.upstream);
+        if (isAgain) telemetry.madeAgain(key.upstream);
         signal.throwIfAborted();
         return { kind: 'make', arrivedAt };
       }
@@ -117,7 +117,7 @@ export class Claims {
    * @throws as {@link find}
    */
   async ofAnother(key: RepeatKey, signal: CallSignal): Promise<ResponseGiven | null> {
-    const { clock, map, onUnreadable } = this.#parts;
+    const { clock, map } = this.#parts;
     const startedAt = clock.monotonic();
     let readAt = startedAt;
     let isReplayed: boolean | null = null;
@@ -127,7 +127,7 @@ export class Claims {
       const now = clock.monotonic();
       if (read.kind === 'none') return null;
       if (read.kind === 'unreadable') {
-        onUnreadable(key.upstream);
+        this.#warnOnce(key);
         return unavailable(key, unreadable());
       }
       if (read.kind === 'entry') {
@@ -231,6 +231,16 @@ export class Claims {
     return this.#parts.map.put(entryOf(key), { fingerprint, state }, { owner, ttlMs, over });
   }
 
+  /** What lies under the call's name was not sealed for it with this label key, or is spoilt. */
+  #warnOnce({ upstream }: RepeatKey): void {
+    if (this.#hasWarned) return;
+    this.#hasWarned = true;
+    this.#parts.telemetry.log.warn(
+      'a kept response in Redis cannot be opened: use one privacy.labelKey for all replicas, and nothing else in their Redis',
+      { upstream },
+    );
+  }
+
   #do(work: Promise<unknown>): void {
     this.#work.add(work);
     void work.finally(() => this.#work.delete(work));
@@ -249,7 +259,7 @@ export class Claims {
   }
 
   async #renew(held: Held): Promise<void> {
-    const { clock, onMadeAgain } = this.#parts;
+    const { clock, telemetry } = this.#parts;
     const { isAgain, key } = held;
     const state = { kind: 'held', isAgain } as const;
     let reply = await this.#put(held, state, heldMs);
@@ -258,7 +268,7 @@ export class Claims {
     if (reply.kind !== 'lost' || this.#letGo(key) === null) return;
     // Another replica makes the call, too. It has counted that, unless the map had lost this claim or never had it.
     const other = reply.to.kind === 'entry' ? reply.to.value.state : null;
-    if (other?.kind !== 'held' || !other.isAgain) onMadeAgain(key.upstream);
+    if (other?.kind !== 'held' || !other.isAgain) telemetry.madeAgain(key.upstream);
   }
 }
 

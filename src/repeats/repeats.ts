@@ -8,13 +8,15 @@
  * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
 import type { Audience, Outcome, ResponseHead } from '../call.ts';
-import type { Clock } from '../clock.ts';
+import type { Clock, Random } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
-import { leftKeptMs } from './claim.ts';
-import type { Claims } from './claims.ts';
+import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
+import { claimCodec, leftKeptMs, type Claim } from './claim.ts';
+import { Claims } from './claims.ts';
 import { KeptBody } from './kept-body.ts';
 import { KeptResponses } from './kept-responses.ts';
-import type { LeftCall, LeftCalls } from './left-calls.ts';
+import { LeftCalls, type LeftCall, type Offers } from './left-calls.ts';
 import { assertSameCall, delay, tooLarge, unauthenticated } from './repeat.ts';
 import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
@@ -26,19 +28,12 @@ const lookEveryMs = 50;
 
 export interface RepeatsParts {
   readonly clock: Clock;
+  readonly random: Pick<Random, 'hex'>;
+  readonly telemetry: Pick<Telemetry, 'replayed' | 'joined' | 'madeAgain' | 'log'>;
   /** As configured now. */
   readonly settings: () => IdempotencySettings;
-  /** Opaque name of this replica, new with every start. */
-  readonly replica: string;
-  /** Who makes a call, over all replicas. */
-  readonly claims: Claims;
-  readonly left: LeftCalls;
-  /** There are no other replicas. */
-  readonly isAlone: boolean;
-  /** A repeat got a kept response. */
-  readonly onReplayed: (upstream: string) => void;
-  /** A call waits for the response of an equal one that is under way here, or has got it from another replica. */
-  readonly onJoined: (upstream: string) => void;
+  /** Shares what is known of calls with the other replicas; `null` = there are none. */
+  readonly createMap: CreateMap | null;
 }
 
 /** Makes the call. `arrivedAt`: its position, which is that of the call that it repeats if it does; monotonic milliseconds. */
@@ -65,6 +60,11 @@ interface Beginning {
 
 export class Repeats {
   readonly #parts: RepeatsParts;
+  /** Opaque name of this replica, new with every start. */
+  readonly #replica: string;
+  /** Who makes a call, over all replicas. */
+  readonly #claims: Claims;
+  readonly #left: LeftCalls;
   readonly #kept: KeptResponses;
   /** Calls under way by name. */
   readonly #held = new Map<string, SharedCall>();
@@ -75,8 +75,24 @@ export class Repeats {
   #written: Promise<unknown> = Promise.resolve();
 
   constructor(parts: RepeatsParts) {
+    const { clock, createMap, random, telemetry } = parts;
+    const replica = random.hex(8);
+    const meanwhile = new MemoryMap<Offers>(clock);
     this.#parts = parts;
-    this.#kept = new KeptResponses(parts.clock, parts.settings, (key) => parts.claims.forget(key));
+    this.#replica = replica;
+    this.#claims = new Claims({
+      clock,
+      replica,
+      map: createMap?.<Claim>({ name: 'repeat.4', codec: claimCodec }) ?? new MemoryMap<Claim>(clock),
+      telemetry,
+    });
+    this.#left = new LeftCalls({
+      clock,
+      replica,
+      map: createMap?.<Offers>({ name: 'left.4' }) ?? meanwhile,
+      meanwhile,
+    });
+    this.#kept = new KeptResponses(clock, parts.settings, (key) => this.#claims.forget(key));
   }
 
   /** Memory of responses that have ended and are kept for repeats, and of those that are under way. Bytes. */
@@ -109,15 +125,15 @@ export class Repeats {
 
   /** Resolves when no call goes on that nobody may be waiting for, or after `withinMs`. */
   async settled(withinMs: number): Promise<void> {
-    const { clock, claims, isAlone } = this.#parts;
+    const { clock, createMap } = this.#parts;
     const calls = [...this.#held.values()].filter(({ isAbandoned }) => isAbandoned);
-    if (calls.length === 0 && isAlone) return;
+    if (calls.length === 0 && createMap === null) return;
     let cancel = (): void => {};
     const tooLate = new Promise<void>((resolve) => {
       cancel = clock.after(withinMs, resolve);
     });
     const ended = Promise.all(calls.map((call) => call.ended)).then(() =>
-      Promise.all([this.#written, claims.flushed()]),
+      Promise.all([this.#written, this.#claims.flushed()]),
     );
     await Promise.race([ended, tooLate]);
     cancel();
@@ -126,7 +142,7 @@ export class Repeats {
   close(): void {
     for (const call of this.#held.values()) call.abort();
     this.#kept.close();
-    this.#parts.claims.close();
+    this.#claims.close();
   }
 
   /** A call with a key: joins the one under way, gets what was kept, or is made. */
@@ -136,7 +152,7 @@ export class Repeats {
     if (known !== undefined) {
       assertSameCall(key, known.key);
       if (!known.isJoinable) throw tooLarge();
-      this.#parts.onJoined(key.upstream);
+      this.#parts.telemetry.joined(key.upstream);
       return known.join(incoming);
     }
     const remembered = this.#kept.find(key.name);
@@ -159,7 +175,7 @@ export class Repeats {
     }
     const underWay = this.#held.get(left.name);
     if (underWay?.isJoinable === true) {
-      this.#parts.onJoined(key.upstream);
+      this.#parts.telemetry.joined(key.upstream);
       return underWay.join(incoming);
     }
     const isFree = underWay === undefined;
@@ -171,7 +187,7 @@ export class Repeats {
   /** The name of one making of a call without a key. */
   #newName(): string {
     this.#unnamedCalls += 1;
-    return `${this.#parts.replica}.u${this.#unnamedCalls}`;
+    return `${this.#replica}.u${this.#unnamedCalls}`;
   }
 
   /**
@@ -179,16 +195,16 @@ export class Repeats {
    * repeated itself.
    */
   async #takeLeft({ key, clientGone }: IncomingCall): Promise<LeftCall | null> {
-    const { clock, isAlone, left: leftCalls } = this.#parts;
+    const { clock, createMap } = this.#parts;
     const until = clock.monotonic() + leavesWithinMs;
     for (;;) {
-      const left = await leftCalls.take(key.fingerprint);
+      const left = await this.#left.take(key.fingerprint);
       if (left !== null) {
         if (!clientGone.aborted) return left;
         this.#offer(key, left);
       }
       clientGone.throwIfAborted();
-      const mayBeLeft = !isAlone || this.#unnamed.has(key.fingerprint);
+      const mayBeLeft = createMap !== null || this.#unnamed.has(key.fingerprint);
       if (!mayBeLeft || clock.monotonic() >= until) return null;
       await delay(clock, lookEveryMs, clientGone);
     }
@@ -209,10 +225,10 @@ export class Repeats {
         this.#leftWaiting(key, isMade ? null : taken, arrivedAt);
       },
       onAbandoned: () => {
-        if (isMade) this.#parts.claims.abandoned(key);
+        if (isMade) this.#claims.abandoned(key);
         this.#offer(key, { kind: 'call', name: key.name });
       },
-      withdraw: () => this.#parts.left.withdraw(key.fingerprint, key.name),
+      withdraw: () => this.#left.withdraw(key.fingerprint, key.name),
       onEnded: (ended) => {
         release();
         this.#ended(call, ended, isMade);
@@ -235,23 +251,22 @@ export class Repeats {
     audience: Audience,
     make: (arrivedAt: number) => Promise<Outcome>,
   ): Promise<Outcome> {
-    const { claims } = this.#parts;
     if (taken !== null) {
       const kept = this.#kept.find(key.name);
       if (kept !== null && kept.response !== 'too_large') return this.#given(key, kept.response, true);
-      const response = await claims.ofAnother(key, audience);
+      const response = await this.#claims.ofAnother(key, audience);
       return response === null ? make(arrivedAt) : this.#given(key, response.response, response.isReplayed);
     }
     if (key.marker !== 'key') return make(arrivedAt);
-    const found = await claims.find(key, audience);
+    const found = await this.#claims.find(key, audience);
     if (found.kind === 'make') return make(found.arrivedAt ?? arrivedAt);
     return this.#given(key, found.response, found.isReplayed);
   }
 
   #given(key: RepeatKey, response: KeptResponse, isReplayed: boolean): Outcome {
-    const { onReplayed, onJoined } = this.#parts;
-    if (isReplayed) onReplayed(key.upstream);
-    else onJoined(key.upstream);
+    const { telemetry } = this.#parts;
+    if (isReplayed) telemetry.replayed(key.upstream);
+    else telemetry.joined(key.upstream);
     const { status, rawFields, body, shouldRetry } = response;
     return {
       status,
@@ -270,13 +285,13 @@ export class Repeats {
   /** The last client has left a call that waited: its repeat has its position, or what the call itself had taken over. */
   #leftWaiting(key: RepeatKey, taken: LeftCall | null, arrivedAt: number): void {
     const place: LeftCall = { kind: 'place', arrivedAt };
-    if (key.marker === 'key') this.#parts.claims.left(key, arrivedAt);
+    if (key.marker === 'key') this.#claims.left(key, arrivedAt);
     else this.#offer(key, taken ?? place);
   }
 
   /** Whoever repeats the call next may have this, at whichever replica. */
   #offer(key: RepeatKey, left: LeftCall): void {
-    this.#writing(this.#parts.left.offer(key.fingerprint, left));
+    this.#writing(this.#left.offer(key.fingerprint, left));
   }
 
   #writing(work: Promise<unknown>): void {
@@ -289,15 +304,15 @@ export class Repeats {
     const isKept = ended.kind === 'answered' && ended.isKept;
     const lifeMs = key.marker === 'key' ? this.#parts.settings().keepSeconds * 1000 : leftKeptMs;
     // What another replica has made is kept there; what was given once without a key is given again only when it was left again.
-    const isOwn = isMade || (key.marker !== 'key' && this.#parts.isAlone);
+    const isOwn = isMade || (key.marker !== 'key' && this.#parts.createMap === null);
     let result = ended;
     if (isOwn && isKept && lifeMs > 0) {
       const remembered = { fingerprint: key.fingerprint, response: ended.response };
       if (!this.#kept.put(key, remembered, lifeMs)) result = { ...ended, response: 'too_large' };
     } else if (key.marker !== 'key') this.#kept.delete(key.name);
-    const wasClaimed = this.#parts.claims.ended(key, result, lifeMs);
+    const wasClaimed = this.#claims.ended(key, result, lifeMs);
     if (wasClaimed && !isKept && key.marker !== 'key')
-      this.#writing(this.#parts.left.withdraw(key.fingerprint, key.name));
+      this.#writing(this.#left.withdraw(key.fingerprint, key.name));
   }
 
   #forget(call: SharedCall): void {

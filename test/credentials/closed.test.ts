@@ -34,10 +34,9 @@ test('a credential that is asked for after the end of the gateway leaves no time
     clock,
     random: systemRandom,
     telemetry: { credentialRenewal: () => {}, log: { bug: never, info: () => {}, warn: () => {} } as never },
-    fetch: never,
-    shared: null,
-    refreshGrants: { close: () => Promise.resolve() } as never,
-    labelKey: 'k',
+    settings: { privacy: { labelKey: 'k' }, upstreams: new Map() } as never,
+    send: never,
+    createMap: null,
   });
   const credential: UpstreamCredential = {
     field: 'authorization',

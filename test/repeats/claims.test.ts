@@ -12,6 +12,7 @@ import { RedisMap } from '../../src/replicated/redis-map.ts';
 import { MemoryMap } from '../../src/replicated/shared-map.ts';
 import { SharedRedis } from '../../src/replicated/shared-redis.ts';
 import { manualClock } from '../support/manual-clock.ts';
+import { noTelemetry } from '../support/no-telemetry.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
@@ -63,8 +64,10 @@ function replica(name: string, labelKey = 'a label key') {
     clock,
     map,
     replica: name,
-    onMadeAgain: () => (counts.madeAgain += 1),
-    onUnreadable: () => (counts.unreadable += 1),
+    telemetry: {
+      madeAgain: () => void (counts.madeAgain += 1),
+      log: { ...noTelemetry.log, warn: () => void (counts.unreadable += 1) },
+    },
   });
   const left = new LeftCalls({
     clock,
