@@ -23,6 +23,8 @@ export interface DialectOptions {
   readonly retryAfter?: boolean;
   /** How long each call takes, milliseconds; default 0. */
   readonly tookMs?: number;
+  /** The name that responses give to the quota of a path, where `bucketBy` has the field for it. */
+  readonly nameOf?: (path: string) => string;
 }
 
 export interface DialectEntry {
@@ -91,9 +93,11 @@ export class DialectSimulator {
   }
 
   async #respond(exchange: Exchange): Promise<void> {
-    const { speaks, tookMs = 0 } = this.#options;
+    const { speaks, tookMs = 0, nameOf = () => '' } = this.#options;
     const now = this.#clock.now();
-    const name = quotaName(speaks.bucketBy ?? ['credential'], exchange);
+    const by = speaks.bucketBy ?? ['credential'];
+    const given = nameOf(exchange.path);
+    const name = `${quotaName(by, exchange)} ${given}`;
     const note = (kind: DialectEntry['kind']): void => {
       const credential = exchange.request.headers.authorization ?? '';
       this.log.push({ at: now, quota: name, path: exchange.path, credential, kind });
@@ -107,7 +111,11 @@ export class DialectSimulator {
     }
     const quota = this.#quotaOf(name);
     const verdict = quota.ask(now);
-    const reported = reportedFields(speaks, quota.windows(now), now);
+    const naming = by.filter((part) => part.startsWith('answer:')).map((part) => [part.slice(7), given]);
+    const reported = {
+      ...reportedFields(speaks, quota.windows(now), now),
+      ...(Object.fromEntries(naming) as Record<string, string>),
+    };
     if (verdict.kind === 'refused') {
       note('throttled');
       return reply(this.#throttled(verdict.waitMs), reported);
@@ -149,7 +157,6 @@ function separate(part: string, { request, path, body }: Exchange): string {
   const [kind = ''] = part.split(':', 1);
   const value = part.slice(kind.length + 1);
   if (kind === 'header') return String(request.headers[value] ?? '');
-  // The simulator names no quota.
   if (kind === 'answer') return '';
   if (kind === 'form') return new URLSearchParams(body.toString('utf8')).get(value) ?? '';
   if (kind === 'body') return textOf(objectOf(parseJson(body.toString('utf8')))?.[value.slice(1)]) ?? '';

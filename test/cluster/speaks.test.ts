@@ -4,6 +4,7 @@ import { everyPresetExpected, everyPresetSeen } from '../support/every-preset.ts
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { spokenWorld } from '../support/spoken.ts';
 import { tooEarly } from '../support/too-early.ts';
+import { until } from '../support/until.ts';
 
 let redis: RedisServer;
 beforeAll(async () => {
@@ -51,4 +52,59 @@ test('three replicas send no more calls than a window has room for, whichever of
 test('calls pass a burst and a closing in every preset, and a refusal for good is asked once for all three replicas', async () => {
   const seen = await everyPresetSeen({ replicas: 3, redis: `${redis.url}/3` });
   expect(seen).toEqual(everyPresetExpected(3));
+});
+
+test('a refusal that concerns the credential stops every bucket of it at every replica', async () => {
+  const speaks = {
+    bucketBy: ['credential', 'path:/v1/{*}'],
+    throttledBy: [{ status: 429, field: 'x-all', scope: 'credential' as const }],
+  };
+  const upstream = { speaks, refusesBy: 0, retryAfter: true };
+  const world = await spokenWorld({ ...upstream, replicas: 3, redis: `${redis.url}/4` });
+  world.simulator.closeFor(3_000);
+  const first = world.call('/v1/a');
+  const isClosed = () => world.services[0]?.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0);
+  await until(() => isClosed() === true);
+  const others = ['/v1/b', '/v1/c', '/v1/d', '/v1/a'].map((path) => world.call(path));
+  const statuses = (await Promise.all([first, ...others])).map(({ status }) => status);
+  expect(statuses).toEqual([200, 200, 200, 200, 200]);
+  expect(world.throttles()).toBe(1);
+  await world.close();
+});
+
+test('three replicas find which calls share the quota that responses name', async () => {
+  const isSearch = (path: string): boolean => path.startsWith('/v1/search');
+  const speaks = { windows: [{ requests: 6, seconds: 5 }], bucketBy: ['credential', 'answer:x-quota'] };
+  const world = await spokenWorld({
+    speaks,
+    described: { bucketBy: speaks.bucketBy },
+    nameOf: (path) => (isSearch(path) ? 'search' : 'core'),
+    retryAfter: true,
+    replicas: 3,
+    redis: `${redis.url}/5`,
+  });
+  const ask = async (...paths: string[]): Promise<number[]> => {
+    const statuses: number[] = [];
+    for (const path of paths) statuses.push((await world.call(path)).status);
+    return statuses;
+  };
+  // Each replica sees both forms.
+  expect(await ask(...Array(3).fill('/v1/search/code'), ...Array(3).fill('/v1/search/issues'))).toEqual(
+    Array(6).fill(200),
+  );
+  const searches = ['/v1/search/code', '/v1/search/issues', '/v1/search/issues'].map((path) =>
+    world.call(path),
+  );
+  expect(await ask('/v1/repos', '/v1/repos', '/v1/repos')).toEqual([200, 200, 200]);
+  expect((await Promise.all(searches)).map(({ status }) => status)).toEqual([200, 200, 200]);
+  const more = await Promise.all(['/v1/search/code', '/v1/search/issues'].map((path) => world.call(path)));
+  expect(more.map(({ status }) => status)).toEqual([200, 200]);
+  // The three come at once, before the first refusal is known; the quota of repos refuses nothing.
+  const refused = world.simulator.log.filter(({ kind }) => kind === 'throttled');
+  expect(refused.length).toBeLessThanOrEqual(3);
+  expect(refused.filter(({ path }) => !isSearch(path))).toEqual([]);
+  const later = world.simulator.log.filter(({ kind }) => kind === 'admitted').slice(6, 9);
+  // On a slow machine the window of the searches may be over before they come.
+  expect(refused.length === 0 || later.every(({ path }) => path === '/v1/repos')).toBe(true);
+  await world.close();
 });

@@ -124,6 +124,28 @@ describe('when the log has lost what came last', () => {
     expect(b.granted()).toEqual(['before', 'second']);
   });
 
+  test('all buckets that one call closed, whose grant was lost, are closed for the rest of the time', async () => {
+    await b.admit('before', { bucket: 'bucket.other' });
+    const kept = world.log.entries.length;
+    await a.admit('first', { lane: 'other' });
+    const settlement = {
+      kind: 'throttled',
+      closeMs: 10_000,
+      closesCredential: true,
+      requeue: false,
+      sleepMs: 0,
+    } as const;
+    await a.settle('first', settlement);
+    await world.pass(1_000);
+    world.log.keepOnly(kept);
+    await world.pass(termMs);
+    expect((await b.admit('second', { bucket: 'bucket.third' })).kind).toBe('queued');
+    await world.pass(8_900 - termMs);
+    expect(b.granted()).toEqual(['before']);
+    await world.pass(200);
+    expect(b.granted()).toEqual(['before', 'second']);
+  });
+
   test('others go on when a replica has put its sends back under their ceilings', async () => {
     let putBack = (): void => {};
     const restored = new Promise<void>((done) => (putBack = done));
