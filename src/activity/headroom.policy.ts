@@ -22,11 +22,19 @@ export interface Rehearsed extends Replay {
 
 const rehearsedTimes = [0.5, 1, 1.1, 1.25, 2] as const;
 
+/** Work in parts of some milliseconds: between two of them calls may go on. */
+export type InParts<T> = Generator<undefined, T>;
+
 /** What would be met at some multiples of the traffic; empty where nothing limits it. */
-export const rehearsed = (scene: Scene): readonly Rehearsed[] =>
-  tightestPerMinute(scene) === null
-    ? []
-    : rehearsedTimes.map((times) => ({ times, ...replay(scene, times) }));
+export function* rehearsed(scene: Scene): InParts<readonly Rehearsed[]> {
+  const found: Rehearsed[] = [];
+  if (tightestPerMinute(scene) === null) return found;
+  for (const times of rehearsedTimes) {
+    found.push({ times, ...replay(scene, times) });
+    yield;
+  }
+  return found;
+}
 
 /** What was counted in the hour whose arrivals are replayed. */
 export interface Met {
@@ -40,17 +48,21 @@ export const maxGrowth = 10;
 const safety = 0.96;
 
 /** Replays the arrivals of a scene; those of the lanes that grow are `own`. */
-export function headroom(scene: Scene, { refused }: Met): Headroom {
+export function* headroom(scene: Scene, { refused }: Met): InParts<Headroom> {
   const own = summed(scene.lanes.filter(({ grows }) => grows).map(({ arrivals }) => arrivals));
   const busiestMinute = busiest(own);
   const perMinute = tightestPerMinute(scene);
+  const isKnown = perMinute !== null && busiestMinute > 0;
   const now = replay(scene, 1);
+  yield;
+  const doubled = replay(scene, 2);
+  yield;
   return {
     busiestMinute,
     usedRatio: perMinute === null ? null : busiestMinute / perMinute,
     now,
-    doubled: replay(scene, 2),
-    growth: perMinute === null || busiestMinute === 0 ? null : refused > 0 ? 0 : growth(scene, now),
+    doubled,
+    growth: !isKnown ? null : refused > 0 ? 0 : yield* growth(scene, now, doubled),
   };
 }
 
@@ -86,15 +98,18 @@ export function busiest(perSecond: readonly number[]): number {
 }
 
 /** Largest multiple at which nobody is refused, by halving; waits only grow with traffic. */
-function growth(scene: Scene, now: Replay): number {
-  const fits = (factor: number): boolean => replay(scene, factor).refusedRatio === 0;
+function* growth(scene: Scene, now: Replay, doubled: Replay): InParts<number> {
   if (now.refusedRatio > 0) return 1;
-  let [low, high] = [1, maxGrowth / safety];
-  if (fits(high)) return maxGrowth;
-  while (high - low > 0.005 * low) {
+  let [low, high] = doubled.refusedRatio > 0 ? [1, 2] : [2, maxGrowth / safety];
+  if (high > 2) {
+    if (replay(scene, high).refusedRatio === 0) return maxGrowth;
+    yield;
+  }
+  while (high - low > 0.01 * low) {
     const middle = (low + high) / 2;
-    if (fits(middle)) low = middle;
+    if (replay(scene, middle).refusedRatio === 0) low = middle;
     else high = middle;
+    yield;
   }
   return Math.max(1, Math.floor(low * safety * 100) / 100);
 }

@@ -5,7 +5,7 @@
 import type { Clock } from '../clock.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import { countedUnits, countOf, refusedIn, type Cell, type CountedUnit } from './cell.ts';
-import { headroom, rehearsed, type Headroom, type Rehearsed } from './headroom.policy.ts';
+import { headroom, rehearsed, type Headroom, type InParts, type Rehearsed } from './headroom.policy.ts';
 import type { InForce, LaneInForce } from './in-force.ts';
 import type { ActivityLaneId, Recorder } from './recorder.ts';
 import { Remembered } from './remembered.ts';
@@ -21,7 +21,7 @@ export interface HeadroomSource {
 /** How long a headroom is shown before it is reckoned again: an hour's replay takes milliseconds, and ten of them are made. */
 const goodMs = 15_000;
 /** Lanes of an upstream that are replayed one by one: those with the fullest ceilings, and as many of those with most calls. */
-const apartOfEach = 12;
+const apartOfEach = 10;
 
 /** What all replays of one upstream have in common. */
 interface Base {
@@ -55,8 +55,7 @@ export class Headrooms {
     return this.#found.of(upstream, async () => {
       const base = await this.#base(upstream);
       if (base === null) return null;
-      await this.yieldToCalls();
-      return headroom(sceneOf(base, null), { refused: refusedIn(base.cell) });
+      return this.#inParts(headroom(sceneOf(base, null), { refused: refusedIn(base.cell) }));
     });
   }
 
@@ -64,8 +63,7 @@ export class Headrooms {
   rehearsed(upstream: string): Promise<readonly Rehearsed[]> {
     return this.#rehearsed.of(upstream, async () => {
       const base = await this.#base(upstream);
-      await this.yieldToCalls();
-      return base === null ? [] : rehearsed(sceneOf(base, null));
+      return base === null ? [] : this.#inParts(rehearsed(sceneOf(base, null)));
     });
   }
 
@@ -77,15 +75,22 @@ export class Headrooms {
       const known = base.apart.some(({ lane }) => lane.workspaceId === id.workspaceId);
       const focused = known ? base : await this.#with(id, base);
       const { counts } = await this.#recorder.sum(id, { minutes: 60 });
-      await this.yieldToCalls();
       const cell = { ...base.cell, counts };
-      return headroom(sceneOf(focused, id.workspaceId), { refused: refusedIn(cell) });
+      return this.#inParts(headroom(sceneOf(focused, id.workspaceId), { refused: refusedIn(cell) }));
     });
   }
 
   /** Resolves after other events have been handled, so that calls do not wait for many replays in a row. */
   yieldToCalls(): Promise<void> {
     return new Promise((resume) => void this.#clock.after(0, resume));
+  }
+
+  async #inParts<T>(parts: InParts<T>): Promise<T> {
+    for (;;) {
+      await this.yieldToCalls();
+      const { done, value } = parts.next();
+      if (done === true) return value;
+    }
   }
 
   #base(upstream: string): Promise<Base | null> {
@@ -137,8 +142,10 @@ const unseen = { bucket: '' as LaneInForce['bucket'], calls: 1, used: { minute: 
 
 const fullness = ({ used }: LaneInForce): number => Math.max(used.minute, used.day);
 
-/** `focus`: the workspace whose traffic grows; `null` = that of all. */
-function sceneOf({ inForce, total, cell, apart, until }: Base, focus: string | null): Scene {
+/** `focus`: the workspace whose traffic grows, among all others together; `null` = that of all grows. */
+function sceneOf(base: Base, focus: string | null): Scene {
+  const { inForce, total, cell, until } = base;
+  const apart = focus === null ? base.apart : base.apart.filter(({ lane }) => lane.workspaceId === focus);
   const units = unitsPerCall(cell, total);
   const keys = [...new Set(apart.map(({ lane }) => lane.bucket))];
   if (keys.length === 0) keys.push(unseen.bucket);
@@ -154,7 +161,7 @@ function sceneOf({ inForce, total, cell, apart, until }: Base, focus: string | n
       bucket: keys.indexOf(lane.bucket),
       weight: lane.weight,
       perSecond: perSecondOf(lane, cell),
-      grows: focus === null || focus === own,
+      grows: true,
     };
   });
   return {

@@ -101,15 +101,17 @@ function share(
   ceilings: readonly (readonly Use[])[],
   second: number,
 ): void {
-  let takers = lanes.filter((line) => line.waiting > tiny);
-  while (takers.length > 0) {
+  let takers: readonly Line[] = lanes;
+  for (;;) {
     const room = roomOf(windows);
-    if (room <= tiny) return;
-    const weights = takers.reduce((sum, { lane }) => sum + lane.weight, 0);
+    let weights = 0;
+    for (const line of takers) if (line.waiting > tiny) weights += line.lane.weight;
+    if (weights === 0 || room <= tiny) return;
     const next: Line[] = [];
     for (const line of takers) {
-      const ceiling = ceilings[line.lane.ceiling ?? -1] ?? [];
+      if (line.waiting <= tiny) continue;
       const fair = (room * line.lane.weight) / weights;
+      const ceiling = ceilings[line.lane.ceiling ?? -1] ?? none;
       const part = Math.min(fair, line.waiting, line.cap, roomOf(ceiling), roomOf(windows));
       if (part <= tiny) continue;
       line.send(part, second);
@@ -117,9 +119,12 @@ function share(
       for (const use of ceiling) use.take(part, second);
       if (part >= fair - tiny && line.waiting > tiny) next.push(line);
     }
+    if (next.length === 0) return;
     takers = next;
   }
 }
+
+const none: readonly Use[] = [];
 
 /** Calls that all of these windows have room for. */
 function roomOf(windows: readonly Use[]): number {
