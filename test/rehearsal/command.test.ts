@@ -195,6 +195,16 @@ test('clients that left while they waited leave again, unless they are sent befo
   });
 });
 
+test('times with fractions, which a time of day cannot tell apart, end', async () => {
+  const uneven = burst.map((each, n) => ({
+    ...each,
+    at: n * 511.1 + ((n * 37) % 10) / 10,
+    serviceMs: 393.7,
+  }));
+  const { before } = await figuresOf('--traffic', recording(uneven), '--times', '2');
+  expect(before.upstreams['api']).toMatchObject({ calls: 90, refused: 0 });
+});
+
 test('equal rehearsals are equal, over several replicas as well, and a compressed recording is read', async () => {
   const traffic = file('recording.jsonl.gz', gzipSync(linesOf(burst)));
   const once = await rehearse('--traffic', traffic, '--replicas', '3', '--json');

@@ -121,7 +121,7 @@ class Rehearsal {
     const index = this.#arrived;
     const call = this.#calls[index];
     if (call === undefined) return;
-    this.#clock.after(call.at - this.#clock.monotonic(), () => {
+    this.#clock.at(call.at, () => {
       this.#arrived += 1;
       this.#awaitArrival();
       if (index % callsPerReport === 0) this.#options.onProgress?.(index / this.#calls.length);
@@ -136,16 +136,17 @@ class Rehearsal {
 
   /** Plays the gateway for one call. */
   async #drive(call: RecordedCall, index: number): Promise<Fate> {
+    const arrivedAt = this.#clock.monotonic();
     const gone = new CallAbort();
     const rules = this.#options.world(call);
-    const request = requestOf(call, rules, index);
+    const request = { ...requestOf(call, rules, index), arrivedAt };
     const { ticket: id } = request.admission;
     const replica = this.#replicas[index % this.#replicas.length] ?? neverEnded();
     const cancelLeaving =
       call.outcome === 'client_gone' && call.serviceMs === null
-        ? this.#clock.after(call.waitedMs, () => gone.abort())
+        ? this.#clock.at(arrivedAt + call.waitedMs, () => gone.abort())
         : null;
-    const passedMs = (): number => this.#clock.monotonic() - call.at;
+    const passedMs = (): number => this.#clock.monotonic() - arrivedAt;
     let ticket: Ticket | null = null;
     this.#homes.set(id, replica);
     try {
@@ -157,7 +158,7 @@ class Rehearsal {
       const charged = withDays(call.serviceMs === null ? call.costs : call.charged);
       const meters = this.#counters.count(call, { charged, meters: rules.meters }, this.#clock.monotonic());
       await new Promise<void>((resolve) => {
-        this.#clock.after(serviceMs, resolve);
+        this.#clock.at(this.#clock.monotonic() + serviceMs, resolve);
       });
       const lesson = { feedback: { meters, throttle: null }, sentAgoMs: serviceMs, headAgoMs: 0 };
       lease.settle({ kind: 'succeeded', spent: withoutStated(charged, meters) }, lesson);
@@ -174,7 +175,7 @@ class Rehearsal {
   }
 }
 
-function requestOf(call: RecordedCall, rules: Rules, index: number): AdmissionRequest {
+function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<AdmissionRequest, 'arrivedAt'> {
   const { upstream, bucket, workspace, caller, urgency, costs } = call;
   const { setting, weight, maxInFlight, perMinute, perDay, maxQueued } = rules;
   const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
@@ -195,7 +196,6 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): AdmissionRe
       document: null,
       ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
     },
-    arrivedAt: call.at,
     ceiling: { key: ceilingKey(`${upstream} ${workspace}`), perMinute, perDay },
     mode: 'enforce',
     yielded: null,

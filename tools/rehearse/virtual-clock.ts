@@ -13,6 +13,11 @@ interface Timer {
   run: (() => void) | null;
 }
 
+/**
+ * Every time is a whole multiple of this, milliseconds: a power of two, so that it stays exact beside a time of day, whose fractions
+ * are coarse. A wait that is lost when it is added to the time would be over again and again, at the same instant.
+ */
+const grainMs = 2 ** -10;
 /** After so many timers the rest of the process has a turn. */
 const timersPerTurn = 500;
 
@@ -37,8 +42,15 @@ export class VirtualClock implements Clock {
     return this.#time;
   }
 
+  /** As Node's timers: whole milliseconds, at least one, never early. */
   after(delayMs: number, run: () => void): CancelTimer {
-    const timer: Timer = { at: this.#time + Math.max(0, delayMs), sequence: (this.#sequence += 1), run };
+    return this.at(this.#time + Math.max(1, Math.ceil(delayMs)), run);
+  }
+
+  /** Something outside happens at this time (milliseconds since the beginning), or now where that is over. */
+  at(time: number, run: () => void): CancelTimer {
+    const at = Math.max(this.#time, Math.ceil(time / grainMs) * grainMs);
+    const timer: Timer = { at, sequence: (this.#sequence += 1), run };
     this.#push(timer);
     return () => {
       timer.run = null;
