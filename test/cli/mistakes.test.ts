@@ -221,16 +221,20 @@ describe('sluice serve', () => {
     const whole = `${text}workspaces: { acme: { keys: ["${hash}"], requestsPerMinute: none } }\n`;
     const { process, path } = await serve(whole);
     await writeFile(path, whole.replace('kind:', 'kond:'));
-    const scrape = async () => {
+    const admin = async (asked: string) => {
       const adminPort = found(/"adminPort":(\d+)/, await process.saying('"message":"serving"'));
-      return (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text();
+      return (await fetch(`http://127.0.0.1:${adminPort}/${asked}`)).text();
     };
+    const scrape = () => admin('metrics');
     const at = async () =>
       Number(/^sluice_config_last_reload_success_timestamp_seconds (\S+)$/m.exec(await scrape())?.[1]);
     const startedAt = await at();
     expect(startedAt).toBeGreaterThan(1e9);
     expect(await process.saying('configuration refused')).toMatch(/upstreams\.up\.kond: is not a known key/);
     expect(await scrape()).toMatch(/^sluice_config_last_reload_successful 0$/m);
+    expect(await admin('activity')).toMatch(
+      /"Your last change is not in force\."[^}]*Your configuration was refused at \d\d:\d\d.UTC, line \d+\./,
+    );
     expect(await at()).toBe(startedAt);
     await writeFile(path, whole.replace('none', '5'));
     await process.saying('configuration reloaded');

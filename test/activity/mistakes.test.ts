@@ -1,0 +1,107 @@
+/** What an operator did wrong, or what an upstream does, is told by the answer of a real gateway alone: one mistake each. */
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import type { AllActivity } from '../../src/activity/snapshot.ts';
+import { startGateway, type TestGateway } from '../support/gateway.ts';
+
+let upstream: Server;
+let gateway: TestGateway;
+/** Status and body of the upstream's next answers. */
+let answer: readonly [status: number, body: string];
+
+beforeEach(async () => {
+  answer = [200, '{}'];
+  upstream = createServer((request, response) => {
+    request.resume();
+    response.writeHead(answer[0], { 'content-type': 'application/json' }).end(answer[1]);
+  });
+  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
+});
+
+afterEach(async () => {
+  await gateway.close();
+  upstream.closeAllConnections();
+  await new Promise<void>((done) => upstream.close(() => done()));
+});
+
+async function start(more: string, workspace = ''): Promise<void> {
+  const { port } = upstream.address() as AddressInfo;
+  gateway = await startGateway({
+    upstreams: `  api:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"\n${more}`,
+    workspaces: { acme: workspace },
+  });
+}
+
+/** Calls one after the other, none of which may wait. */
+async function calls(count: number): Promise<readonly number[]> {
+  const statuses: number[] = [];
+  for (let n = 0; n < count; n++) {
+    const response = await fetch(`${gateway.url}/via/api/path`, {
+      headers: { authorization: `Bearer ${gateway.keys['acme']}`, prefer: 'wait=0' },
+    });
+    await response.text();
+    statuses.push(response.status);
+  }
+  return statuses;
+}
+
+const said = async (): Promise<AllActivity> =>
+  (await (await fetch(`${gateway.adminUrl}/activity`)).json()) as AllActivity;
+const metric = async (series: string): Promise<string | undefined> =>
+  (await (await fetch(`${gateway.adminUrl}/metrics`)).text())
+    .split('\n')
+    .find((line) => line.startsWith(`${series} `))
+    ?.slice(series.length + 1);
+
+test('there is no room beside refusals: of 12 calls on a limit of 5, the answer is no', async () => {
+  await start('    limits: { requestsPerMinute: 5 }');
+  expect((await calls(12)).filter((status) => status === 429)).toHaveLength(7);
+  const { answer: all, upstreams } = await said();
+  expect(all.sentence).toMatch(/^No for api: /);
+  expect(all.wrongNow).toMatch(/^7.calls were refused since/);
+  expect(upstreams[0]).toMatchObject({ growth: 0, answer: { tone: 'red', text: 'No: calls refused' } });
+  expect(await metric('sluice_headroom_ratio{upstream="api"}')).toBe('0');
+});
+
+test('a full ceiling is told as yours, with its number and whose it is', async () => {
+  await start('    limits: { requestsPerMinute: none }', '    requestsPerMinute: { api: 3 }');
+  await calls(5);
+  const { answer: all, upstreams } = await said();
+  expect(all.sentence).toBe('No for api: calls are refused at your ceilings.');
+  expect(all.heldBy).toMatch(
+    /^Your ceiling of 3 requests a minute to api for w_[0-9a-f]{16}; 5 were asked for/,
+  );
+  expect(upstreams[0]?.limits).toMatchObject([{ owner: 'ceiling', limit: 3, used: 3 }]);
+});
+
+test('a pause is told, with its end and the command that ends it, and so are its refusals', async () => {
+  await start('');
+  const pause = await fetch(`${gateway.adminUrl}/upstreams/api/pause?seconds=90`, {
+    method: 'POST',
+    headers: { 'sluice-admin': 'yes' },
+  });
+  expect(pause.status).toBe(200);
+  await calls(2);
+  const { answer: all, upstreams } = await said();
+  expect(all.sentence).toBe('No for api: an operator paused it.');
+  expect(all.heldBy).toMatch(/^The pause ends by itself at \d\d:\d\d:\d\d.UTC\.$/);
+  expect(all.next).toContainEqual({ text: 'Go on now', command: 'sluice resume --upstream api' });
+  expect(upstreams[0]?.lastHour.heldBy).toEqual({ paused: 2 });
+  expect(await metric('sluice_upstream_paused{upstream="api"}')).toBe('1');
+});
+
+test('out of credit is told by its name', async () => {
+  await start('    kind: language-model');
+  answer = [
+    429,
+    JSON.stringify({ error: { message: 'x', type: 'insufficient_quota', code: 'insufficient_quota' } }),
+  ];
+  await calls(3);
+  const { answer: all } = await said();
+  expect(all.sentence).toBe('No for api: it is out of credit.');
+  expect(all.heldBy).toContain('insufficient_quota');
+  expect(gateway.logs.join('')).toMatch(
+    /refuses calls for good.*"said":"insufficient_quota"|"said":"insufficient_quota".*refuses calls for good/,
+  );
+});
