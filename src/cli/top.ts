@@ -116,7 +116,6 @@ export function table({ answer, upstreams, replicas, workspaces }: z.infer<typeo
     '',
     ...upstreams.map(({ upstream, answer: { text } }) => `  ${upstream.padEnd(widest)}  ${text}`),
     '',
-    line(heads),
-    ...rows.map(line),
+    ...(rows.length === 0 ? ['No workspace has called.'] : [line(heads), ...rows.map(line)]),
   ].join('\n');
 }
