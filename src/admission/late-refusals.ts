@@ -279,11 +279,16 @@ export class LateRefusals {
 /** Callers of a workspace take turns, which the limiter alone knows exactly. */
 const isOrderKnown = ({ request }: QueuedCall): boolean => request.admission.caller === undefined;
 
-/** The calls about as they leave: the most urgent first, then as they entered; where callers are named, one of each at a time. */
+/** Who came back for a reservation goes before whoever waited meanwhile. */
+const rankOf = ({ request: { admission } }: QueuedCall): number =>
+  admission.reservation === undefined ? admission.urgency : -1;
+
+/**
+ * The calls about as they leave: those that came back, then the most urgent first, then as they entered; where callers are named, one of
+ * each at a time.
+ */
 function inTurn(calls: readonly QueuedCall[]): readonly QueuedCall[] {
-  const byUrgency = calls.toSorted(
-    (one, other) => one.request.admission.urgency - other.request.admission.urgency,
-  );
+  const byUrgency = calls.toSorted((one, other) => rankOf(one) - rankOf(other));
   if (byUrgency.every(isOrderKnown)) return byUrgency;
   const turns = new Map<string, number>();
   const turnOf = new Map<QueuedCall, number>();

@@ -36,7 +36,7 @@ import {
 } from './lanes.policy.ts';
 import { learnUnreported } from './lessons.policy.ts';
 import { roomInMs } from './meter.policy.ts';
-import { due, forgetUnused, keptFreeBy, nextTurnOfReturned } from './reservations.policy.ts';
+import { due, forgetUnused, keptFreeBy, nextTurn } from './reservations.policy.ts';
 
 export type { Granted };
 
@@ -69,7 +69,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   const grants: Granted[] = [];
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   nextAt = soonest(nextAt, nextOneDueAt(bucket, now));
-  if (bucket.reservations.size > 0) nextAt = soonest(nextAt, nextTurnOfReturned(bucket, now));
+  if (bucket.reservations.size > 0 && allWaiting(bucket) > 0) nextAt = soonest(nextAt, nextTurn(bucket, now));
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   const isWaiting = allWaiting(bucket) > 0;
   if (isWaiting && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };

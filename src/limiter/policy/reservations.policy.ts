@@ -78,10 +78,10 @@ export const due = (bucket: Bucket, now: number): Reservation[] =>
     .between(-Infinity, now + roundingMs)
     .flatMap((id) => bucket.reservations.get(id) ?? []);
 
-/** When the first of those who have come back too early has its turn; `null` = none has. */
-export function nextTurnOfReturned({ reservations }: Bucket, now: number): number | null {
-  let first: number | null = null;
-  for (const { ticket, from } of reservations.values())
+/** When the next reservation is due, or the first of those who came back too early has its turn; `null` = nothing of this is to come. */
+export function nextTurn(bucket: Bucket, now: number): number | null {
+  let first = bucket.reservationsDue.nextScore(now + roundingMs);
+  for (const { ticket, from } of due(bucket, now))
     if (ticket !== null && from > now) first = Math.min(first ?? from, from);
   return first;
 }

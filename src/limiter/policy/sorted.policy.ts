@@ -66,6 +66,13 @@ export class SortedNames<Name extends string = string> {
     return this.#position(score, name);
   }
 
+  /** The smallest score that is greater than this one; `null` = none is. */
+  nextScore(than: number): number | null {
+    let at = this.#position(than, '');
+    while (this.#entries[at]?.score === than) at += 1;
+    return this.#entries[at]?.score ?? null;
+  }
+
   /** The names behind this place, in order, at most so many. */
   behind(score: number, name: string, most: number): Name[] {
     const at = this.#position(score, name);
