@@ -2,9 +2,9 @@
 import { Buffer } from 'node:buffer';
 import type { ResponseEnd, Call, Outcome } from '../call.ts';
 import { failureReason, bodyError } from '../dispatch/transport-error.ts';
-import { Refusal } from '../errors.ts';
+import { Refusal, refusals } from '../errors.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
-import { outcomeOfResponse, outcomeOfRefusal, type CallOutcome } from '../telemetry/outcome.policy.ts';
+import { outcomeOfResponse, type CallOutcome } from '../telemetry/outcome.policy.ts';
 
 /** The outcome, which reports its end when its response has ended. */
 export const reportedAtItsEnd = (outcome: Outcome, callRecord: CallRecord): Outcome => ({
@@ -36,7 +36,7 @@ export function reportFailure(call: Call, callRecord: CallRecord, failure: unkno
   } else if (failure instanceof Refusal) {
     const { code, status } = failure;
     const { heldBy } = failure.details;
-    const outcome = outcomeOfRefusal(code);
+    const outcome = refusals[code].family;
     callRecord.ended({ outcome, status, code, ...(heldBy === undefined ? {} : { heldBy }) });
   } else {
     callRecord.ended({ outcome: 'failed', status: 500, code: null });

@@ -25,12 +25,9 @@ import {
   leaseLostReasons,
   limiterModes,
   redisErrorKinds,
-  renewalOutcomes,
-  type LimiterMode,
   type LivePressure,
   type PressureSource,
   type ProcessPressure,
-  type RenewalOutcome,
 } from './events.ts';
 import { createInstruments, type Instruments } from './instruments.ts';
 import { packageVersion } from '../version.ts';
@@ -153,24 +150,6 @@ export class Metrics {
     this.beginWorkspace(by);
     this.instruments.requests.inc({ ...by, outcome });
     if (outcome === 'shed' && code !== null) this.instruments.shed.inc({ ...by, reason: code });
-  }
-
-  /** A configuration was read at this time (Unix milliseconds) and is in use, or was refused. */
-  configurationRead(result: 'in use' | 'refused', at: number): void {
-    const { reloadSuccessful, reloadSucceededAt } = this.instruments;
-    reloadSuccessful.set(result === 'in use' ? 1 : 0);
-    if (result === 'in use') reloadSucceededAt.set(at / 1000);
-  }
-
-  limiterMode(mode: LimiterMode): void {
-    for (const each of limiterModes) this.instruments.limiterMode.set({ mode: each }, each === mode ? 1 : 0);
-  }
-
-  credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
-    // All series begin at once, so that the first failure is seen as an increase.
-    const { credentialRenewals } = this.instruments;
-    for (const each of renewalOutcomes) credentialRenewals.inc({ upstream, outcome: each }, 0);
-    credentialRenewals.inc({ upstream, outcome });
   }
 
   /** Text of a scrape, with gauges as they are at this moment. */

@@ -2,7 +2,6 @@
  * How a call ended, in the words of `sluice_requests_total`. Owns the closed set and the one rule that maps an
  * upstream's response to it. Refusals map by the family in `errors.ts`.
  */
-import { type RefusalCode, refusals } from '../errors.ts';
 
 /**
  * `ok` the upstream answered below 400 · `upstream_error` it answered 400 or above, passed through · `throttled` its
@@ -25,9 +24,4 @@ export type CallOutcome = (typeof outcomes)[number];
 export function outcomeOfResponse(status: number, throttle: boolean): CallOutcome {
   if (throttle || status === 429) return 'throttled';
   return status >= 400 ? 'upstream_error' : 'ok';
-}
-
-/** Outcome of a refusal made by Sluice. */
-export function outcomeOfRefusal(code: RefusalCode): CallOutcome {
-  return refusals[code].family;
 }

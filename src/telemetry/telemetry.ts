@@ -6,10 +6,12 @@ import type { DestinationStream } from 'pino';
 import type { Call, Reckoned } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import type { OverloadBound, RefusalCode } from '../errors.ts';
+import { refusals, type OverloadBound, type RefusalCode } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
   idleProcess,
+  limiterModes,
+  renewalOutcomes,
   type ConfigurationState,
   type FactSink,
   type LeaseLostReason,
@@ -27,7 +29,6 @@ import { createLabels, noneLabel, type Labels } from './labels.ts';
 import { Live, type LiveLane } from './live.ts';
 import { CallLogger, type LoggerParts } from './logger.ts';
 import { Metrics, type MetricsFormat, type MetricsOptions, type MetricsPage } from './metrics.ts';
-import { outcomeOfRefusal } from './outcome.policy.ts';
 import type { Tracing } from './spans.ts';
 
 /** What the parts of the gateway report to. */
@@ -103,7 +104,10 @@ export class RunningTelemetry {
       result === 'in use'
         ? { inForceSince: now, refused: null }
         : { inForceSince, refused: { at: now, lines } };
-    this.#guard(() => this.#metrics.configurationRead(result, now));
+    this.#count(({ reloadSuccessful, reloadSucceededAt }) => {
+      reloadSuccessful.set(result === 'in use' ? 1 : 0);
+      if (result === 'in use') reloadSucceededAt.set(now / 1000);
+    });
   }
 
   /** Since when the settings in use hold, and what was refused since then. */
@@ -126,7 +130,7 @@ export class RunningTelemetry {
   /** A request was refused before it became a call: its form, its route, or too many at once. */
   requestRefused(code: RefusalCode): void {
     const by = { workspace: noneLabel, upstream: noneLabel };
-    this.#guard(() => this.#metrics.callEnded(by, outcomeOfRefusal(code), code));
+    this.#guard(() => this.#metrics.callEnded(by, refusals[code].family, code));
   }
 
   /** A call, or a connection, was refused because of this bound. */
@@ -143,7 +147,9 @@ export class RunningTelemetry {
   limiterMode(mode: LimiterMode): void {
     if (mode !== this.#health.mode)
       this.#health = { ...this.#health, mode, modeSince: this.#reporters.clock.now() };
-    this.#guard(() => this.#metrics.limiterMode(mode));
+    this.#count(({ limiterMode }) => {
+      for (const each of limiterModes) limiterMode.set({ mode: each }, each === mode ? 1 : 0);
+    });
   }
 
   redisCommand(command: RedisCommand, durationMs: number): void {
@@ -180,7 +186,11 @@ export class RunningTelemetry {
 
   /** A credential of the upstream that can change was renewed, or could not be. */
   credentialRenewal(upstream: string, outcome: RenewalOutcome): void {
-    this.#guard(() => this.#metrics.credentialRenewal(upstream, outcome));
+    this.#count(({ credentialRenewals }) => {
+      // All series begin at once, so that the first failure is seen as an increase.
+      for (const each of renewalOutcomes) credentialRenewals.inc({ upstream, outcome: each }, 0);
+      credentialRenewals.inc({ upstream, outcome });
+    });
   }
 
   /** Where gauges read from; the last one given counts. */
