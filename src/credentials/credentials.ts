@@ -129,7 +129,6 @@ export class Credentials {
     for (const { shared } of this.#kept.values()) {
       if (shared?.name !== clientIn(entryName)) continue;
       if (value.kind === 'token') shared.source.storedElsewhere();
-      else if (value.kind === 'refused') shared.source.refusedElsewhere(value.token);
     }
   }
 
@@ -186,7 +185,6 @@ export class Credentials {
           ? this.#fetch({ client, upstream, unwanted, signal })
           : tokens.fetch({ client, upstream, unwanted, signal }),
       readShared: async (unwanted) => (await tokens?.read({ client, unwanted })) ?? null,
-      reportRefused: async (token) => tokens?.reportRefused(client, token),
       onBug: (bug) => telemetry.log.bug('a token could not be fetched', bug),
     });
     const shared =

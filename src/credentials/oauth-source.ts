@@ -36,8 +36,6 @@ export interface OAuthParts extends SourceEvents {
   readonly fetch: (unwanted: string | null, signal: AbortSignal) => Promise<Fetched>;
   /** The token that another replica has fetched, if there is one; `unwanted` as above. Never rejects but with a bug. */
   readonly readShared: (unwanted: string | null) => Promise<Fetched | null>;
-  /** The upstream refused this token. Never rejects but with a bug, and takes a bounded time. */
-  readonly reportRefused: (token: string) => Promise<void>;
   readonly onBug: (bug: unknown) => void;
 }
 
@@ -48,8 +46,6 @@ interface Token {
   readonly renewAt: number | null;
   readonly sendableUntil: number | null;
   readonly endsAt: number | null;
-  /** Set when the upstream refused it: resolves when the other replicas can know. */
-  reported: Promise<void> | null;
 }
 
 interface Failure {
@@ -63,8 +59,6 @@ export class OAuthSource implements Source {
   readonly #parts: OAuthParts;
   readonly #closing = new AbortController();
   #token: Token | null = null;
-  /** The token before this one: calls that were sent with it may still be refused. */
-  #replaced: Token | null = null;
   #versions = 0;
   #isFetching = false;
   /** Calls have asked for the token since it was fetched. */
@@ -92,29 +86,13 @@ export class OAuthSource implements Source {
     return { kind: 'unavailable', fault: this.#failure?.fault ?? null, retryInMs };
   }
 
-  /**
-   * Resolves when the other replicas can know of the refusal: the refused call keeps its lane until then, and the next call of the
-   * lane may be one of theirs.
-   */
-  async refused(version: number): Promise<boolean> {
+  refused(version: number): Promise<boolean> {
+    if (version !== this.#token?.version || this.#isRefused) return Promise.resolve(true);
     const now = this.#parts.clock.monotonic();
-    const token = this.#token;
-    if (version !== token?.version) {
-      if (version === this.#replaced?.version) await this.#report(this.#replaced);
-      return true;
-    }
-    if (!this.#isRefused) {
-      if (!this.#refusals.mayRenew(now)) return false;
-      this.#isRefused = true;
-      this.#begin(now);
-    }
-    await this.#report(token);
-    return true;
-  }
-
-  /** An upstream refused another replica's token: if it is the token in use here, that token is not sent any more. */
-  refusedElsewhere(token: string): void {
-    if (this.#token?.token === token) this.#isRefused = true;
+    if (!this.#refusals.mayRenew(now)) return Promise.resolve(false);
+    this.#isRefused = true;
+    this.#begin(now);
+    return Promise.resolve(true);
   }
 
   accepted(version: number): void {
@@ -162,12 +140,6 @@ export class OAuthSource implements Source {
     this.#closing.abort();
   }
 
-  #report(token: Token): Promise<void> {
-    const { reportRefused, onBug } = this.#parts;
-    token.reported ??= reportRefused(token.token).catch(onBug);
-    return token.reported;
-  }
-
   #isSendable({ sendableUntil }: Token, now: number): boolean {
     return !this.#isRefused && (sendableUntil === null || now < sendableUntil);
   }
@@ -198,14 +170,12 @@ export class OAuthSource implements Source {
     if (lifeMs !== null && clock.monotonic() >= issuedAt + sendableForMs(lifeMs))
       return this.#fail('invalid', null);
     const at = (age: number | null): number | null => (age === null ? null : issuedAt + age);
-    this.#replaced = this.#token;
     this.#token = {
       token,
       version: (this.#versions += 1),
       renewAt: at(lifeMs === null ? null : renewAtAgeMs(lifeMs, random.next())),
       sendableUntil: at(lifeMs === null ? null : sendableForMs(lifeMs)),
       endsAt: at(lifeMs),
-      reported: null,
     };
     this.#failure = null;
     this.#isRefused = false;

@@ -3,7 +3,7 @@
  * revoke each other this is needed, for the others it spares the endpoint.
  *
  * Keeps: while the map does not answer each replica fetches for itself; a replica that dies while it fetches delays the others by
- * `renewalMs` at most; a token that the upstream has refused is not sent by any replica that has heard of the refusal.
+ * `renewalMs` at most. A token that an upstream ends before its time is refused once at each replica that sends it before a new one is there.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
@@ -18,10 +18,7 @@ const renewalMs = 15_000;
 const checkEveryMs = 100;
 /** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
 const unknownLifeMs = 86_400_000;
-/** How long a refused token is remembered as such, for replicas that hear of it late. Milliseconds. */
-const refusedMs = 60_000;
-
-/** What replicas share of a client: its token · that one of them fetches a new one · the token that an upstream refused. */
+/** What replicas share of a client: its token · that one of them fetches a new one. */
 export type SharedToken =
   | {
       readonly kind: 'token';
@@ -29,8 +26,7 @@ export type SharedToken =
       /** The token's whole life, milliseconds; `null` = not known. */
       readonly lifeMs: number | null;
     }
-  | { readonly kind: 'fetching' }
-  | { readonly kind: 'refused'; readonly token: string };
+  | { readonly kind: 'fetching' };
 
 export interface SharedTokensParts {
   readonly clock: Clock;
@@ -91,14 +87,6 @@ export class SharedTokens {
   async read({ client, unwanted }: Pick<TokenFetch, 'client' | 'unwanted'>): Promise<Fetched | null> {
     const found = await this.#find(sharedName(this.#parts.labelKey, client), unwanted);
     return found.kind === 'token' ? found : null;
-  }
-
-  /** Informs the replicas that the upstream refused this token; resolves when they can know. */
-  async reportRefused(client: OAuthClient, token: string): Promise<void> {
-    const { labelKey, map, random } = this.#parts;
-    const name = `${sharedName(labelKey, client)}.refused`;
-    const refusal = { owner: random.hex(8), ttlMs: refusedMs, over: anybody };
-    await map.put({ name }, { kind: 'refused', token }, refusal);
   }
 
   async #renew(name: string, owner: string, input: TokenFetch): Promise<Fetched> {

@@ -8,7 +8,6 @@ function driven() {
   const open: { respond: (fetched: Fetched) => void; unwanted: string | null }[] = [];
   const outcomes: string[] = [];
   const elsewhere: Fetched[] = [];
-  const reported: string[] = [];
   let issuedAt = 0;
   const source = new OAuthSource({
     clock,
@@ -19,10 +18,6 @@ function driven() {
       return new Promise((respond) => open.push({ respond, unwanted }));
     },
     readShared: () => Promise.resolve(elsewhere.shift() ?? null),
-    reportRefused: (token) => {
-      reported.push(token);
-      return Promise.resolve();
-    },
     onRenewal: (outcome) => void outcomes.push(outcome),
     onBug: (bug) => {
       throw bug;
@@ -39,7 +34,6 @@ function driven() {
     open,
     outcomes,
     elsewhere,
-    reported,
     issue: (token: string, lifeMs: number | null = 60_000) =>
       settle({ kind: 'token', token, lifeMs, issuedAt, isShared: false }),
     fail: (fault: 'timeout' | 'refused' | 'throttled', statedMs: number | null = null) =>
@@ -169,7 +163,7 @@ describe('a failed renewal of a token', () => {
 
 describe('a refusal of a token by the upstream', () => {
   test('renews once for all calls that had the token', async () => {
-    const { source, open, reported, issue } = driven();
+    const { source, open, issue } = driven();
     source.now();
     await issue('one');
     expect(await Promise.all([source.refused(1), source.refused(1), source.refused(1)])).toEqual([
@@ -178,7 +172,6 @@ describe('a refusal of a token by the upstream', () => {
       true,
     ]);
     expect(open).toHaveLength(1);
-    expect(reported).toEqual(['one']);
     await issue('two');
     expect(await source.refused(1)).toBe(true);
     expect(open).toHaveLength(0);
@@ -209,42 +202,6 @@ describe('a refusal of a token by the upstream', () => {
     await issue('two');
     source.accepted(2);
     expect(await source.refused(2)).toBe(true);
-  });
-});
-
-describe('a token that another replica was refused', () => {
-  test('is not sent any more, and the next call fetches another one', async () => {
-    const { source, open, reported, issue } = driven();
-    source.now();
-    await issue('one');
-    source.refusedElsewhere('one');
-    expect(source.now()).toEqual({ kind: 'unavailable', fault: null, retryInMs: 0 });
-    expect(open.map(({ unwanted }) => unwanted)).toEqual(['one']);
-    await issue('two');
-    expect(source.now()).toEqual(usable('two', 2));
-    expect(reported).toEqual([]);
-  });
-
-  test('is reported also when it was replaced meanwhile, because yet another replica may send it', async () => {
-    const { source, reported, issue, elsewhere } = driven();
-    source.now();
-    await issue('one');
-    elsewhere.push({ kind: 'token', token: 'two', lifeMs: 60_000, issuedAt: 0, isShared: true });
-    source.storedElsewhere();
-    await new Promise(setImmediate);
-    // Calls that had left with it are refused.
-    expect([await source.refused(1), await source.refused(1)]).toEqual([true, true]);
-    expect(source.now()).toEqual(usable('two', 2));
-    expect(reported).toEqual(['one']);
-  });
-
-  test('is sent on where it is not the one in use any more', async () => {
-    const { source, open, issue } = driven();
-    source.now();
-    await issue('two');
-    source.refusedElsewhere('one');
-    expect(source.now()).toEqual(usable('two', 1));
-    expect(open).toHaveLength(0);
   });
 });
 

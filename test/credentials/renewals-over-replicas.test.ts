@@ -170,7 +170,7 @@ describe('three replicas with one credential', () => {
     for (const secret of ['canary', endpoint.url, ...issued]) expect(shown).not.toContain(secret);
   });
 
-  test('find out by one call that a token has ended before its time, where one call is in flight', async () => {
+  test('find out by one call each that a token has ended before its time, where one call is in flight', async () => {
     const responses: CallResponses = [];
     let found = 0;
     let isOver = false;
@@ -194,7 +194,7 @@ describe('three replicas with one credential', () => {
     };
     await Promise.all([ended(), ...Array.from({ length: clients }, (_, at) => client(at, orders, load))]);
     expect(responses.filter(({ status }) => status !== 200)).toEqual([]);
-    expect(Math.max(...refusals(shop.log))).toBe(1);
+    expect(Math.max(...refusals(shop.log))).toBeLessThanOrEqual(services.length);
     expect(found).toBe(3);
   });
 

@@ -91,18 +91,16 @@ describe('a shared token', () => {
     expect([one.asked, two.asked]).toEqual([[null], [first]]);
   });
 
-  test('is announced to the other replicas, as is its refusal by an upstream', async () => {
+  test('is announced to the other replicas', async () => {
     const heard: Change[] = [];
     await mapOn(redis.port, labelKey, heard).read({ name: 'any' });
     await until(async () => (await probe.pubsub('NUMSUB', 'sluice:shared:token.2:0:'))[1] === 1);
-    const { fetch, tokens } = replica();
+    const { fetch } = replica();
     const token = tokenOf(await fetch());
-    await tokens.reportRefused(client, token);
     const name = sharedName(labelKey, client);
     const expected = [
       [`${name}.fetch`, { kind: 'fetching' }],
       [name, { kind: 'token', token, lifeMs: 60_000 }],
-      [`${name}.refused`, { kind: 'refused', token }],
     ];
     await until(() => heard.length === expected.length);
     expect(heard).toEqual(expected);
