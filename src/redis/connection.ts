@@ -43,91 +43,57 @@ export interface ConnectionParts {
   readonly random: Random;
 }
 
-export const connectRedis = (
+/** `onError`: hears of every failure of a connection. */
+export function connectRedis(
   settings: RedisSettings,
-  parts: ConnectionParts,
+  { clock, random }: ConnectionParts,
   onError: (failure: unknown) => void,
-): RedisConnection => new Connection(settings, parts, onError);
-
-class Connection implements RedisConnection {
-  readonly client: RedisClient;
-  readonly #settings: RedisSettings;
-  readonly #parts: ConnectionParts;
-  readonly #onError: (failure: unknown) => void;
-  readonly #options: Options;
-  readonly #subscriber: Subscriber;
-  #cancelConnect = (): void => {};
-
-  constructor(settings: RedisSettings, parts: ConnectionParts, onError: (failure: unknown) => void) {
-    this.#settings = settings;
-    this.#parts = parts;
-    this.#onError = onError;
-    const retryStrategy = (times: number): number => retryMs(times, parts.random);
-    this.#options = optionsOf(settings, retryStrategy);
-    this.client =
-      settings.mode === 'cluster'
-        ? new Cluster([...settings.nodes], clusterOptions(settings, this.#options, retryStrategy))
-        : new GatheringRedis(standalone(settings, this.#options));
-    this.client.on('error', onError);
-    if (this.client instanceof Cluster) this.client.on('node error', onError);
-    this.client.on('end', this.#connectAgain);
-    this.#subscriber = new Subscriber({
-      ...parts,
-      client: this.client,
-      options: () => this.#subscriberOptions(),
-    });
-  }
-
-  isReady(): boolean {
-    return this.client.status === 'ready';
-  }
-
-  subscribe(channel: string, listener: SubscriptionListener): () => void {
-    return this.#subscriber.join(channel, listener);
-  }
-
-  async info(): Promise<string> {
-    if (!(this.client instanceof Cluster)) return this.client.info();
-    const [node] = this.client.nodes('master');
-    if (node === undefined) throw new Error('no primary of the Cluster is known');
-    return node.info();
-  }
-
-  async reachAll(): Promise<void> {
-    if (this.client instanceof Cluster) await reachPrimaries(this.client);
-  }
-
-  primaries(): string {
-    return this.client instanceof Cluster ? primariesOf(this.client).join(' ') : '';
-  }
-
-  close(): void {
-    this.client.off('end', this.#connectAgain);
-    this.#cancelConnect();
-    this.#subscriber.close();
-    this.client.disconnect();
-  }
-
+): RedisConnection {
+  const retryStrategy = (times: number): number => retryMs(times, random);
+  const options = optionsOf(settings, retryStrategy);
+  const client: RedisClient =
+    settings.mode === 'cluster'
+      ? new Cluster([...settings.nodes], clusterOptions(settings, options, retryStrategy))
+      : new GatheringRedis(standalone(settings, options, retryStrategy));
+  let cancelConnect = (): void => {};
   /** The driver gives up for good when, for one, a Sentinel reports a failover while it is connecting. */
-  readonly #connectAgain = (): void => {
-    const { clock, random } = this.#parts;
-    this.#cancelConnect = clock.after(retryMs(retriesOfLost, random), () => {
-      this.client.connect().catch(this.#onError);
-    });
+  const connectAgain = (): void => {
+    cancelConnect = clock.after(retryMs(retriesOfLost, random), () => void client.connect().catch(onError));
   };
+  client.on('error', onError);
+  if (client instanceof Cluster) client.on('node error', onError);
+  client.on('end', connectAgain);
 
   /** Where a subscriber connects. In a Cluster any node hears what is published on any other; subscriptions are counted at primaries. */
-  #subscriberOptions(): Options {
-    if (!(this.client instanceof Cluster)) return standalone(this.#settings, this.#options);
-    const nodes = this.client.nodes('master');
-    const node = nodes[Math.floor(this.#parts.random.next() * nodes.length)];
-    const { host, port } = node?.options ?? this.#settings.nodes[0] ?? {};
-    return {
-      ...this.#options,
-      ...(host === undefined ? {} : { host }),
-      ...(port === undefined ? {} : { port }),
-    };
-  }
+  const subscriberOptions = (): Options => {
+    if (!(client instanceof Cluster)) return standalone(settings, options, retryStrategy);
+    const nodes = client.nodes('master');
+    const node = nodes[Math.floor(random.next() * nodes.length)];
+    const { host, port } = node?.options ?? settings.nodes[0] ?? {};
+    return { ...options, ...(host === undefined ? {} : { host }), ...(port === undefined ? {} : { port }) };
+  };
+  const subscriber = new Subscriber({ clock, random, client, options: subscriberOptions });
+  return {
+    client,
+    isReady: () => client.status === 'ready',
+    subscribe: (channel, listener) => subscriber.join(channel, listener),
+    async info() {
+      if (!(client instanceof Cluster)) return client.info();
+      const [node] = client.nodes('master');
+      if (node === undefined) throw new Error('no primary of the Cluster is known');
+      return node.info();
+    },
+    async reachAll() {
+      if (client instanceof Cluster) await reachPrimaries(client);
+    },
+    primaries: () => (client instanceof Cluster ? primariesOf(client).join(' ') : ''),
+    close() {
+      client.off('end', connectAgain);
+      cancelConnect();
+      subscriber.close();
+      client.disconnect();
+    },
+  };
 }
 
 /** `host:port` of the primary of each slot as last reported, also of one that is gone. Sorted. */
@@ -170,7 +136,11 @@ function optionsOf(settings: RedisSettings, retryStrategy: (times: number) => nu
   };
 }
 
-function standalone(settings: RedisSettings, options: Options): Options {
+function standalone(
+  settings: RedisSettings,
+  options: Options,
+  sentinelRetryStrategy: (times: number) => number,
+): Options {
   if (settings.mode !== 'sentinel') {
     const [{ host, port } = { host: '127.0.0.1', port: 6379 }] = settings.nodes;
     return { ...options, host, port, db: settings.database };
@@ -182,16 +152,11 @@ function standalone(settings: RedisSettings, options: Options): Options {
     name: settings.sentinelName ?? '',
     db: settings.database,
     failoverDetector: true,
-    sentinelRetryStrategy: retryOf(options),
+    sentinelRetryStrategy,
     sentinelCommandTimeout: connectMs,
     ...(options.tls === undefined ? {} : { enableTLSForSentinelMode: true, sentinelTLS: options.tls }),
   };
 }
-
-const retryOf =
-  ({ retryStrategy }: Options) =>
-  (times: number): number =>
-    retryStrategy?.(times) ?? maxRetryMs;
 
 function clusterOptions(
   settings: RedisSettings,
