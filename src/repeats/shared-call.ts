@@ -33,7 +33,7 @@ interface Member extends Client {
   /** The call was sent while this client waited with a valid key: it gets the response, as the client of any other call would. */
   isEntitled: boolean;
   /** Ends this client's waiting. */
-  refuse: (refusal: Refusal) => void;
+  refuse: (reason: unknown) => void;
 }
 
 type Stage =
@@ -126,27 +126,31 @@ export class SharedCall extends CallAbort implements Audience {
 
   /** One client waits for the response, and gets a copy of it. @throws Refusal `unauthenticated` when its own key has ended */
   async join({ clientGone, stillValid }: Client): Promise<Outcome> {
-    let refuse = (_refusal: Refusal): void => {};
+    let refuse = (_reason: unknown): void => {};
     const refused = new Promise<never>((_resolve, reject) => (refuse = reject));
     refused.catch(() => {});
     const member: Member = { clientGone, stillValid, isEntitled: false, refuse };
     this.#members.add(member);
     this.#cancelGrace();
-    const leave = (): void => this.#leave(member);
     // What has passed of the response is there now; a turn of the event loop later it may be too much to be kept.
     if (this.#stage.kind === 'answering') return this.#copyFor(member);
-    if (clientGone.aborted) leave();
-    else clientGone.addEventListener('abort', leave, { once: true });
+    const gone = (): void => {
+      this.#leave(member);
+      // The reason itself: by it ingress distinguishes a client that left from a fault.
+      refuse(clientGone.reason);
+    };
+    if (clientGone.aborted) gone();
+    else clientGone.addEventListener('abort', gone, { once: true });
     try {
-      await Promise.race([this.#outcome ?? never(), gone(clientGone), refused]);
+      await Promise.race([refused, this.#outcome ?? never()]);
       return this.#copyFor(member);
     } catch (failure) {
-      leave();
+      this.#leave(member);
       if (!this.aborted || failure !== this.reason) throw failure;
       // The call was aborted because its last client, this one, left, or because the process ends while the client waits.
       throw clientGone.aborted ? clientGone.reason : endsBeforeResponse();
     } finally {
-      clientGone.removeEventListener('abort', leave);
+      clientGone.removeEventListener('abort', gone);
     }
   }
 
@@ -272,16 +276,6 @@ function endingOnce({ onEnd }: Outcome): Outcome['onEnd'] {
     if (!isOver) onEnd(how);
     isOver = true;
   };
-}
-
-/** Rejects with the signal's reason when the client leaves; never resolves. */
-function gone(signal: CallSignal): Promise<never> {
-  return new Promise((_resolve, reject) => {
-    // The reason itself: by it ingress distinguishes a client that left from a fault.
-    const leave = (): void => reject(signal.reason as unknown);
-    if (signal.aborted) leave();
-    else signal.addEventListener('abort', leave, { once: true });
-  });
 }
 
 const never = (): Promise<never> => Promise.reject(new Refusal('idempotency_conflict'));

@@ -2,21 +2,17 @@
 import type { Clock } from '../../clock.ts';
 import { replicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
-import type { LeaseLostReason } from '../../telemetry/events.ts';
 import { defaultLeaseMs, type LimiterListener } from '../limiter.ts';
-import { SharedLimiter } from '../over-log/limiter.ts';
+import { SharedLimiter, type SharedLimiterParts } from '../over-log/limiter.ts';
 import type { LogEvent } from '../over-log/state.ts';
 
 const replica = replicaId('embedded');
 
-export interface EmbeddedLimiterOptions {
+/** Without `onFailure`, a failure of the scheduler is thrown. */
+export type EmbeddedLimiterOptions = Partial<Pick<SharedLimiterParts, 'onLeaseLost' | 'onFailure'>> & {
   /** How long a lease lives, milliseconds. */
   readonly leaseMs?: number | undefined;
-  /** A call of a capped lane is under way whose lease has run out. */
-  readonly onLeaseLost?: (reason: LeaseLostReason) => void;
-  /** The scheduler failed in a bucket, which was emptied. Left out, the failure is thrown. */
-  readonly onFailure?: (failure: unknown) => void;
-}
+};
 
 export const createEmbeddedLimiter = (
   clock: Clock,
