@@ -11,28 +11,39 @@ const rememberedMs = 60_000;
 /** The weight of the latest call in the mean time, as TCP estimates round trips (RFC 6298). */
 const latestShare = 1 / 8;
 
+interface ObservedBucket {
+  /** Until when what the upstream says of its use is not true of what is reckoned, monotonic milliseconds; `null` = it is true. */
+  differsUntil: number | null;
+  /** Mean time of a call that was served, milliseconds; `null` = none was. */
+  serviceMs: number | null;
+}
+
 export class ObservedBuckets {
-  readonly #differs = new LRUCache<BucketKey, number>({ max: maxBuckets });
-  readonly #serviceMs = new LRUCache<BucketKey, number>({ max: maxBuckets });
+  readonly #buckets = new LRUCache<BucketKey, ObservedBucket>({ max: maxBuckets });
 
   /** A call was sent that limits would have held until `until` at most (monotonic milliseconds), or refused. */
   noteHeld(bucket: BucketKey, until: number): void {
-    this.#differs.set(bucket, Math.max(this.#differs.get(bucket) ?? until, until + rememberedMs));
+    const known = this.#of(bucket);
+    known.differsUntil = Math.max(known.differsUntil ?? until, until + rememberedMs);
   }
 
-  /** True while what the upstream says of its use is not true of what is reckoned. */
   differs(bucket: BucketKey, now: number): boolean {
-    return (this.#differs.get(bucket) ?? now) > now;
+    return (this.#of(bucket).differsUntil ?? now) > now;
   }
 
-  /** The upstream has served a call within so many milliseconds. */
   noteServed(bucket: BucketKey, ms: number): void {
-    const known = this.#serviceMs.get(bucket) ?? ms;
-    this.#serviceMs.set(bucket, known + (ms - known) * latestShare);
+    const known = this.#of(bucket);
+    known.serviceMs = known.serviceMs === null ? ms : known.serviceMs + (ms - known.serviceMs) * latestShare;
   }
 
   /** The time that the upstream takes for a call, milliseconds; 0 = not known. */
   usualMs(bucket: BucketKey): number {
-    return this.#serviceMs.get(bucket) ?? 0;
+    return this.#of(bucket).serviceMs ?? 0;
+  }
+
+  #of(bucket: BucketKey): ObservedBucket {
+    let known = this.#buckets.get(bucket);
+    if (known === undefined) this.#buckets.set(bucket, (known = { differsUntil: null, serviceMs: null }));
+    return known;
   }
 }

@@ -44,7 +44,7 @@ export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' 
  * A response may come before the stores have said what becomes of its ticket: its head waits for them so long, once, rather than go without
  * the field that says it. Milliseconds.
  */
-const headWaitsMs = 50;
+const headWaitsMs = 250;
 
 /** Something that happened to the call, for its ticket: so long after it was sent, milliseconds. */
 interface Happening {
@@ -58,6 +58,8 @@ interface Happening {
 interface Due extends Happening {
   cancel: CancelTimer;
 }
+
+const none: readonly Happening[] = [];
 
 export class ObservedCall implements ObservedTicket {
   /** How long the caller was held nevertheless: before the upstream was observed, and while it was paused. Milliseconds. */
@@ -79,10 +81,11 @@ export class ObservedCall implements ObservedTicket {
   /** It has said so for the last time. */
   #isOver = false;
   #isStopped = false;
-  /** The caller is not sent before, monotonic milliseconds: what holds it is no limit. */
-  #sleepsUntil = 0;
-  #happened: Happening[] = [];
-  readonly #due = new Set<Due>();
+  /** The caller is not sent before, monotonic milliseconds: what holds it is no limit. `null` = nothing does. */
+  #sleepsUntil: number | null = null;
+  /** What its ticket has to repeat, and what it is about to. */
+  #happened = none;
+  readonly #due: Due[] = [];
 
   constructor(call: QueuedCall, caller: ObservedCaller, parts: ObservedParts) {
     this.#heldMs = call.inLaneMs();
@@ -115,16 +118,19 @@ export class ObservedCall implements ObservedTicket {
 
   /** Permission to send, which no limit delays. Rejects when the call must not be sent any more. */
   async whenGranted(): Promise<Lease> {
+    if (this.#sleepsUntil !== null) await this.#sleep(this.#sleepsUntil);
+    this.#caller?.audience.throwIfAborted();
+    return this.lease();
+  }
+
+  async #sleep(until: number): Promise<void> {
     const { clock } = this.#parts;
     const caller = this.#caller;
-    const sleepMs = this.#sleepsUntil - clock.monotonic();
-    if (sleepMs > 0 && caller !== null) {
-      await delay(clock, sleepMs, caller.audience);
-      this.#heldMs += sleepMs;
-      if (!caller.stillValid()) throw new Refusal('unauthenticated');
-    }
-    caller?.audience.throwIfAborted();
-    return this.lease();
+    const sleepMs = until - clock.monotonic();
+    if (sleepMs <= 0 || caller === null) return;
+    await delay(clock, sleepMs, caller.audience);
+    this.#heldMs += sleepMs;
+    if (!caller.stillValid()) throw new Refusal('unauthenticated');
   }
 
   /** Permission to send now. */
@@ -141,7 +147,12 @@ export class ObservedCall implements ObservedTicket {
     return this.#held;
   }
 
-  async would(): Promise<Reckoned | null> {
+  would(): Promise<Reckoned | null> {
+    return this.#reckoned === null ? this.#expected() : Promise.resolve(this.#reckoned);
+  }
+
+  /** What is expected of a ticket that waits, or of which nothing is known yet. */
+  async #expected(): Promise<Reckoned | null> {
     if (!this.#isKnown) {
       await new Promise<void>((resolve) => {
         const cancel = this.#parts.clock.after(headWaitsMs, resolve);
@@ -151,11 +162,6 @@ export class ObservedCall implements ObservedTicket {
         };
       });
     }
-    return this.#reckoned ?? this.#expected();
-  }
-
-  /** What is expected of a ticket that waits. */
-  async #expected(): Promise<Reckoned | null> {
     const call = this.#call;
     const { bucket, ticket } = call.request.admission;
     const forecast = call.isWaiting ? await this.#parts.limiter.forecast(bucket, ticket) : null;
@@ -200,11 +206,10 @@ export class ObservedCall implements ObservedTicket {
   /** What has happened to the call happens to its ticket now, and a ticket that waits leaves. */
   stop(): void {
     this.#isStopped = true;
-    for (const { cancel, act } of this.#due) {
+    for (const { cancel, act } of this.#due.splice(0)) {
       cancel();
       if (this.#granted !== null) act(this.#granted.lease);
     }
-    this.#due.clear();
     if (this.#granted === null) this.#parts.end(this.#call);
   }
 
@@ -223,10 +228,12 @@ export class ObservedCall implements ObservedTicket {
   }
 
   #happens(act: Happening['act'], isRefusal = false): void {
+    const { isGone, wasHeld } = this.#call;
+    // A call that was not held is granted when it is sent, but for the replies of the stores.
+    if (this.#granted !== null && !wasHeld && !isRefusal) return act(this.#granted.lease);
     const happening = { afterMs: this.#sinceSent(), isRefusal, act };
-    if (this.#granted === null) {
-      if (!this.#call.isGone) this.#happened.push(happening);
-    } else this.#repeat(happening, this.#granted);
+    if (this.#granted !== null) this.#repeat(happening, this.#granted);
+    else if (!isGone) this.#happened = [...this.#happened, happening];
   }
 
   /** Does to the ticket's lease what happened to the call, in its time. */
@@ -234,15 +241,14 @@ export class ObservedCall implements ObservedTicket {
     const { clock, buckets } = this.#parts;
     const { isRefusal, act } = happening;
     const afterMs = Math.max(happening.afterMs, isRefusal ? buckets.usualMs(this.#bucket) : 0);
-    // A call that was not held is granted when it is sent, but for the replies of the stores.
     const inMs = (this.#call.wasHeld ? at : this.#sentAt) + afterMs - clock.monotonic();
     if (inMs <= 0 || this.#isStopped) return act(lease);
     const due: Due = { ...happening, cancel() {} };
     due.cancel = clock.after(inMs, () => {
-      this.#due.delete(due);
+      this.#due.splice(this.#due.indexOf(due), 1);
       act(lease);
     });
-    this.#due.add(due);
+    this.#due.push(due);
   }
 
   /** The ticket has to wait: the upstream has been used in another way than is reckoned. */
@@ -256,12 +262,12 @@ export class ObservedCall implements ObservedTicket {
     this.#granted = { lease, at: this.#parts.clock.monotonic() };
     this.#reckon({ kind: call.wasHeld ? 'wait' : 'send', waitMs: call.wasHeld ? call.inLaneMs() : 0 });
     for (const happening of this.#happened) this.#repeat(happening, this.#granted);
-    this.#happened = [];
+    this.#happened = none;
   }
 
   #onNotGranted(failure: unknown): void {
     const { state } = this.#call;
-    this.#happened = [];
+    this.#happened = none;
     if (state.kind === 'gone' && state.ending.kind === 'failed')
       this.#parts.background(Promise.reject(failure));
     const code = failure instanceof Refusal ? limitRefusals.find((one) => one === failure.code) : undefined;
