@@ -389,3 +389,24 @@ describe('a call whose credential was refused and is renewed', () => {
     expect(resend({ ...input, call: { ...call, replayable: false }, history: {} }).kind).toBe('pass');
   });
 });
+
+test('a throttle of an upstream that is only observed is passed on untouched, and closes nothing', () => {
+  const outcome = (status: number, throttle: Throttle | null): AttemptOutcome => ({
+    kind: 'answered',
+    status,
+    throttle,
+    isCredentialRenewed: false,
+  });
+  const observed = { ...caller('language-model'), history: {}, passesThrottles: true, remainingMs: 60_000 };
+  const untouched = { kind: 'pass', shouldRetry: null, closes: 'none', closeMs: 0 };
+  const throttles: (Throttle | null)[] = [
+    { kind: 'rate', waitMs: 2_000, meter: null },
+    { kind: 'rate', waitMs: null, meter: null },
+    { kind: 'overload', waitMs: 2_000 },
+    { kind: 'permanent', reason: 'quota', waitMs: null },
+    null,
+  ];
+  for (const throttle of throttles)
+    expect(resend({ ...observed, outcome: outcome(429, throttle) })).toEqual(untouched);
+  expect(resend({ ...observed, outcome: { kind: 'never_sent' } }).kind).toBe('resend');
+});

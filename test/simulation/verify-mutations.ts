@@ -113,6 +113,7 @@ const findersOf: Readonly<Record<Table, (mutation: Mutation) => readonly Finder[
   'replicas-described': () => [several(describedFrom, 1_200), unit],
   log: ({ test }) => [unitTests(`test/${test}.test.ts`)],
   guards: () => [guards, wire],
+  observed: ({ test }) => [unitTests(`test/${test}.test.ts`)],
 };
 
 const plan = (Object.keys(findersOf) as Table[]).flatMap((table) =>

@@ -33,7 +33,7 @@ export interface Mutation {
 }
 
 export type Table =
-  'one-process' | 'one-process-described' | 'replicas' | 'replicas-described' | 'log' | 'guards';
+  'one-process' | 'one-process-described' | 'replicas' | 'replicas-described' | 'log' | 'guards' | 'observed';
 
 /** @throws for a table that is not of this form */
 export function readTable(name: Table): readonly Mutation[] {
