@@ -48,7 +48,7 @@ const upstreamLimits = z.object({
   isDefault: z.object({ perMinute: z.boolean(), perDay: z.boolean() }),
   meters: z.array(meter),
   /** Calls sent to a bucket of which nothing is known before its first response; 0 = any number. */
-  probe: z.number().min(0),
+  probe: z.number().min(0).default(0),
   maxInFlight: limit,
   maxInFlightTotal: limit,
   maxQueued: z.number().min(0),
