@@ -339,7 +339,7 @@ function observingOf(api: UpstreamState): Finding {
   return {
     rank: 15,
     tone: 'blue',
-    text: 'No: would be full',
+    text: 'Observing: would be full',
     why: 'with its limits enforced it would be full',
     heldBy: `Nothing: ${upstream} is only observed.`,
     wrongNow: 'Nothing. No limit of ours refuses a call to it.',
