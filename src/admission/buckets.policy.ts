@@ -130,7 +130,24 @@ export interface CallSettings extends LaneSetting {
 
 /** Background calls leave this part of a ceiling's places to others. */
 const leftToOthers = 0.1;
-const leftOf = (limit: number | null): number => Math.floor((limit ?? 0) * leftToOthers);
+
+type Limits = ReturnType<typeof ceilingLimits>;
+
+/** What background calls may use of a ceiling, and what they leave. */
+export function backgroundCeiling({
+  perMinute,
+  perDay,
+}: Limits): Limits & Required<Pick<CallSettings, 'left'>> {
+  const left = {
+    perMinute: Math.floor((perMinute ?? 0) * leftToOthers),
+    perDay: Math.floor((perDay ?? 0) * leftToOthers),
+  };
+  return {
+    perMinute: perMinute === null ? null : perMinute - left.perMinute,
+    perDay: perDay === null ? null : perDay - left.perDay,
+    left,
+  };
+}
 
 /** The settings under which a workspace's calls to an upstream are in admission. */
 export function callSettings(
@@ -164,20 +181,16 @@ function newCallSettings(
     perDay: isDefault.perDay && !workspace.requestsPerDay.has(upstream.name) ? null : ceilings.perDay,
   };
   const under = (whole: typeof ceilings): Omit<CallSettings, 'yielded'> => {
-    const left = { perMinute: leftOf(whole.perMinute), perDay: leftOf(whole.perDay) };
-    const perMinute =
-      isBackground && whole.perMinute !== null ? whole.perMinute - left.perMinute : whole.perMinute;
-    const perDay = isBackground && whole.perDay !== null ? whole.perDay - left.perDay : whole.perDay;
+    const ceiling = isBackground ? backgroundCeiling(whole) : whole;
+    const { perMinute, perDay } = ceiling;
     return {
+      ...ceiling,
       mode: upstream.mode,
       setting: bucketSetting(upstream),
       weight: workspace.weight,
       maxInFlight: upstream.limits.maxInFlight,
       maxQueued: upstream.limits.maxQueued,
       ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
-      perMinute,
-      perDay,
-      ...(isBackground ? { left } : {}),
     };
   };
   const isSame = yielded.perMinute === ceilings.perMinute && yielded.perDay === ceilings.perDay;

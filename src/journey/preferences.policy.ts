@@ -18,9 +18,6 @@ export function preferredWaitSeconds(prefer: string | undefined): number | null 
 export const prefersReservation = (prefer: string | undefined): boolean =>
   prefer?.split(',').some((preference) => /^\s*reserve\s*(?:;|$)/i.test(preference)) === true;
 
-/** A call of this urgency is a background call, whatever its workspace and its key are. */
-export const backgroundUrgency = 7;
-
 /** Urgency of `Priority: u=0..7` (RFC 9218), 3 when absent or malformed. */
 export function urgencyOf(priority: string | undefined): number {
   const found = /(?:^|[,\s])u\s*=\s*([0-7])(?=$|[,;\s])/.exec(priority ?? '');

@@ -17,6 +17,7 @@ import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts'
 import type { Pools } from '../dispatch/dispatcher.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { ceilingUnder, type CeilingRef } from '../limiter/ceilings.ts';
+import { backgroundUrgency } from '../limiter/limiter.ts';
 import { digest } from '../identity.ts';
 import {
   backgroundLane,
@@ -36,13 +37,7 @@ import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { clientTimeouts } from './client-timeouts.policy.ts';
 import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
-import {
-  backgroundUrgency,
-  maxWaitMsOf,
-  preferredWaitSeconds,
-  prefersReservation,
-  urgencyOf,
-} from './preferences.policy.ts';
+import { maxWaitMsOf, preferredWaitSeconds, prefersReservation, urgencyOf } from './preferences.policy.ts';
 import { readTicket, writeTicket } from './sluice-ticket.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';

@@ -61,6 +61,9 @@ export type Position =
 export const isCapped = ({ maxInFlight, setting }: Pick<Admission, 'maxInFlight' | 'setting'>): boolean =>
   maxInFlight !== null || setting.maxInFlightTotal !== undefined;
 
+/** A call of this urgency is a background call, whatever its workspace and its key are: its lane is the background lane. */
+export const backgroundUrgency = 7;
+
 /** A call asking to enter its lane. */
 export interface Admission extends LaneSetting {
   readonly ticket: TicketId;

@@ -11,8 +11,9 @@ import type { BucketSnapshot } from '../bucket.ts';
 import type { Costs } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import type { BucketKey } from '../ids.ts';
+import { isBackground, type BucketKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
+import { backgroundUrgency } from '../limiter/limiter.ts';
 import { createSlices } from '../slices.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
@@ -67,13 +68,13 @@ export class Recorder {
     const { clock, labelOf } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
-    const { bucket, urgency, costs, caller = null } = request.admission;
+    const { bucket, lane, urgency, costs, caller = null } = request.admission;
     const known = {
       upstream: request.subject.upstream,
       bucket: bucketLabel(bucket),
       workspace: labelOf(request.workspaceId),
       caller,
-      urgency,
+      urgency: isBackground(lane) ? backgroundUrgency : urgency,
       costs: withoutDays(costs),
     };
     const wait = {

@@ -72,3 +72,28 @@ test('background calls leave a tenth of the places under a ceiling, and their cl
   expect(tally(rest)).toEqual({ 200: 2 });
   expect((await chat('more', { headers: { prefer: 'wait=1' } })).status).toBe(429);
 });
+
+test('under a ceiling that others of the workspace use up, a background call leaves once a minute', async () => {
+  world = await startWorld({
+    clock: fastClock(60),
+    workspaces: { acme: '    requestsPerMinute: { openai: 30, shop: 100 }\n' },
+  });
+  const { chat, model } = world;
+  let isOver = false;
+  const lines = Array.from({ length: 10 }, async () => {
+    while (!isOver) await chat('others', { headers: patient });
+  });
+  await until(() => model.log.length >= 30);
+  const background = Array.from({ length: 4 }, () =>
+    chat('background', { headers: { ...patient, priority: 'u=7' } }),
+  );
+  const replies = await Promise.all(background);
+  isOver = true;
+  const order = model.log.map(({ nonce }) => nonce);
+  await Promise.all(lines);
+  expect(tally(replies)).toEqual({ 200: 4 });
+  const until4 = order.slice(0, order.lastIndexOf('background') + 1);
+  // Four minutes of thirty calls, and as many again on a slow machine.
+  expect(until4.length).toBeGreaterThan(60);
+  expect(until4.length).toBeLessThan(300);
+});

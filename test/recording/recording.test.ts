@@ -9,7 +9,7 @@ import { readCommand } from '../../src/cli/commands.ts';
 import { systemClock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { workspaceLabel } from '../../src/identity.ts';
-import { bucketKey } from '../../src/ids.ts';
+import { bucketKey, laneKey } from '../../src/ids.ts';
 import { recordedCall, recordingHeader, type RecordedCall } from '../../src/recording/format.ts';
 import { Recorder, type Arrival } from '../../src/recording/recorder.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
@@ -154,7 +154,7 @@ test('a reader that does not read is told that it was too slow, and holds no mem
   await until(() => recorder.isRecording);
   const request = {
     subject: { upstream: 'api' },
-    admission: { bucket: bucketKey('log.bucket'), urgency: 3, costs: { requests: 1 } },
+    admission: { bucket: bucketKey('log.bucket'), lane: laneKey('lane'), urgency: 3, costs: { requests: 1 } },
     workspaceId: 'acme',
     maxWaitMs: 1,
   } as Arrival['request'];

@@ -7,11 +7,13 @@
  * Left out: what outsiders take of a quota, 429s and failures of the upstream, and that a client that was refused comes again.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
+import { backgroundCeiling } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Ticket } from '../../src/admission/ticket.ts';
 import type { Costs, MeterReport } from '../../src/call.ts';
 import { CallAbort } from '../../src/call-abort.ts';
 import { Refusal } from '../../src/errors.ts';
 import {
+  backgroundLane,
   bucketKey,
   callerKey,
   ceilingKey,
@@ -22,7 +24,7 @@ import {
 } from '../../src/ids.ts';
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import { backgroundUrgency, type Limiter } from '../../src/limiter/limiter.ts';
 import { withDays, type RecordedCall } from '../../src/recording/format.ts';
 import { VirtualClock } from './virtual-clock.ts';
 import { Counters } from './counters.ts';
@@ -177,14 +179,20 @@ class Rehearsal {
 
 function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<AdmissionRequest, 'arrivedAt'> {
   const { upstream, bucket, workspace, caller, urgency, costs } = call;
-  const { setting, weight, maxInFlight, perMinute, perDay, maxQueued } = rules;
+  const { setting, weight, maxInFlight, maxQueued } = rules;
+  const isBackground = urgency === backgroundUrgency;
+  const ceiling = isBackground
+    ? backgroundCeiling(rules)
+    : { perMinute: rules.perMinute, perDay: rules.perDay };
+  const { perMinute, perDay } = ceiling;
+  const lane = laneKey(`${bucket} ${workspace}`);
   const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
   return {
     admission: {
       ticket: ticketId(String(index)),
       bucket: bucketKey(`${upstream}.${bucket}`),
       setting,
-      lane: laneKey(`${bucket} ${workspace}`),
+      lane: isBackground ? backgroundLane(lane) : lane,
       weight,
       maxInFlight,
       perMinute,
@@ -196,7 +204,7 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<Admiss
       document: null,
       ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
     },
-    ceiling: { key: ceilingKey(`${upstream} ${workspace}`), perMinute, perDay },
+    ceiling: { key: ceilingKey(`${upstream} ${workspace}`), ...ceiling },
     mode: 'enforce',
     yielded: null,
     workspaceId: workspace,

@@ -220,6 +220,18 @@ atOrigins('background calls', (instant) => {
     expect(held.left.filter(isOf(background('a')))).toHaveLength(2);
   });
 
+  test('leave in time although their ceiling has none of their places for longer', () => {
+    const held = new Scene(instant, paced, false);
+    held.enter(background('a'));
+    const first = held.held.shift();
+    const returned = { kind: 'returned', sleepMs: 3_600_000, because: 'ceiling_minute' } as const;
+    if (first === undefined) throw new Error('nothing was granted');
+    settle(held.bucket, { lease: first, settlement: returned, lesson: null }, held.now);
+    held.run(61_000);
+    expect(held.left.filter(isOf(background('a')))).toHaveLength(2);
+    expect(held.left.at(-1)?.isDue).toBe(true);
+  });
+
   test('are told a time as if nobody else came, and that of others does not count them', () => {
     const scene = full(instant);
     for (let at = 0; at < 10; at += 1) scene.enter('b');

@@ -113,6 +113,26 @@ atOrigins('callers of a workspace', (instant) => {
     expect(bucket.lanes.get(laneKey('l'))?.callers).toBeNull();
   });
 
+  test('do not catch up for the time in which they asked for nothing', () => {
+    const bucket = waiting(instant, [...many('a', 60), ...many('b', 1)]);
+    runOn(bucket, instant(1_000), instant(4_000), []);
+    for (const [ticket] of many('b', 10)) admit(bucket, of(`${ticket}-later`, 'b'), replica, instant(4_000));
+    const next = [...runOn(bucket, instant(4_000), instant(600_000), []).keys()].slice(0, 10);
+    expect(next.filter((ticket) => ticket.startsWith('b'))).toHaveLength(5);
+  });
+
+  test('that are gone leave their places to new ones', () => {
+    const bucket = waiting(instant, many('loop', 3_000));
+    for (let at = 0; at < maxCallers + 200; at += 1) {
+      const now = instant(2_000 + 200 * at);
+      admit(bucket, of(`t${at}`, `c_${at}`), replica, now);
+      runOn(bucket, now, now + 199, []);
+    }
+    const lines = bucket.lanes.get(laneKey('l'))?.callers?.lines;
+    expect(lines?.size).toBeLessThanOrEqual(maxCallers);
+    expect(lines?.has(callerKey('other'))).toBe(false);
+  });
+
   test('are no more than a thousand and one at a time', () => {
     const bucket = waiting(
       instant,
