@@ -93,7 +93,7 @@ async function events(url: string): Promise<string> {
   const response = await fetch(`${url}/page/events`, { signal: over.signal });
   let text = '';
   const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
-  while (!text.includes('event: activity')) {
+  while (!text.includes('event: workspaces')) {
     const part = await reader?.read();
     if (part === undefined || part.done) break;
     text += part.value;
@@ -167,7 +167,7 @@ test('the calls end in every way, and every store and output has something to se
   for (const where of Object.keys(seen))
     expect([where, (seen[where] ?? '').length > 200]).toEqual([where, true]);
   expect(seen['spans']).toContain('sluice.workspace');
-  expect(seen['page events']).toContain('event: activity');
+  expect(seen['page events']).toContain('event: workspaces');
   expect(seen['commands to Redis']).toContain('sluice:{activity}');
   expect(seen['activity in Redis']).toContain('sluice:{activity}:2:cells:');
   expect(replicasCounted).toBe(2);
