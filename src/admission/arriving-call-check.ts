@@ -8,7 +8,7 @@
  */
 import type { Refusal } from '../errors.ts';
 import type { CeilingHold } from '../limiter/ceilings.ts';
-import type { AdmissionReply } from '../limiter/limiter.ts';
+import { returnGraceMs, type AdmissionReply } from '../limiter/limiter.ts';
 import type { LateRefusals } from './late-refusals.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import type { AdmissionParts } from './parts.ts';
@@ -59,7 +59,8 @@ export class ArrivingCallCheck {
 
   /** How long the call may be held: what is left of its own wait, without the time that its deadline adds for stores' replies. */
   #withinMs({ request, deadline }: QueuedCall): number {
-    return Math.min(request.maxWaitMs, deadline - this.#parts.clock.monotonic());
+    const graceMs = request.admission.reservation === undefined ? 0 : returnGraceMs;
+    return Math.min(Math.max(request.maxWaitMs, graceMs), deadline - this.#parts.clock.monotonic());
   }
 }
 

@@ -13,6 +13,7 @@ import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import { whole, type CeilingRef } from '../limiter/ceilings.ts';
+import { returnGraceMs } from '../limiter/limiter.ts';
 import { refused, type Ending } from './ending.ts';
 import type { CeilingSleep, LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
@@ -117,7 +118,8 @@ export class QueuedCall implements Ticket {
     this.#clock = clock;
     this.#keeper = keeper;
     this.waitEndsAt = now + request.maxWaitMs;
-    this.deadline = Math.max(this.waitEndsAt, now + passageMs);
+    const isBack = request.admission.reservation !== undefined;
+    this.deadline = Math.max(this.waitEndsAt, now + (isBack ? returnGraceMs : passageMs));
   }
 
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */

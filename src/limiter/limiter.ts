@@ -91,6 +91,12 @@ export interface Admission extends LaneSetting {
   readonly reservation?: TicketId;
 }
 
+/**
+ * Who came back for a reservation may wait this long, however little the call itself may: responses of others move the time by a part of
+ * a second, and nobody is refused a second time for that. Milliseconds.
+ */
+export const returnGraceMs = 500;
+
 /** A refused call keeps its position, of which its client is told the time. */
 export interface Reserving {
   /** The ceiling of the workspace on the upstream. */

@@ -2,7 +2,7 @@
  * A call asks to enter its lane: it is granted, waits, or is refused at once with the time after which it may come again.
  * Part of the specification in `scheduler.policy.ts`.
  */
-import type { BucketSetting } from '../limiter.ts';
+import { returnGraceMs, type BucketSetting } from '../limiter.ts';
 import type { ReplicaId } from '../../ids.ts';
 import { noteEntered } from './background.policy.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
@@ -182,7 +182,7 @@ function bucketRefusalOf(
   if (kept !== null) {
     const { waitMs, heldBy } = forecastReturning(bucket, position, now);
     const retryInMs = Math.max(waitMs, kept.from - now);
-    if (retryInMs <= maxWaitMs) return null;
+    if (retryInMs <= Math.max(maxWaitMs, returnGraceMs)) return null;
     return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs, ahead: position.ahead };
   }
   const waiting = position.lane?.line.size ?? 0;
