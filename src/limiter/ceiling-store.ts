@@ -156,8 +156,6 @@ export class CeilingStore implements Ceilings {
     return true;
   }
 
-  async close(): Promise<void> {}
-
   /** What is counted under the ceiling, and the limits that hold for it: of all replicas, or of this one alone. */
   async #seen(
     ceiling: CeilingRef,

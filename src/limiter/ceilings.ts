@@ -76,5 +76,4 @@ export interface Ceilings {
   state(ceiling: CeilingRef): Promise<CeilingState | null>;
   /** The day ceiling; `nextSlotMs` is the time to the end of its window. */
   dayState(ceiling: CeilingRef): Promise<CeilingState | null>;
-  close(): Promise<void>;
 }

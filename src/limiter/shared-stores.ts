@@ -205,7 +205,6 @@ export function createSharedStores(
       estimates.close();
       replica.close();
       await limiter.close();
-      await ceilings.close();
       await redis.run('other', (open) => replica.leave(open), { once: true });
       redis.close();
       connection.close();

@@ -43,6 +43,21 @@ export interface ConnectionParts {
   readonly random: Random;
 }
 
+const readyPollMs = 10;
+
+/** True when the connection is ready within so many milliseconds, or was before. */
+export async function isReadyWithin(
+  connection: Pick<RedisConnection, 'isReady'>,
+  ms: number,
+  clock: Pick<Clock, 'after' | 'monotonic'>,
+): Promise<boolean> {
+  for (const until = clock.monotonic() + ms; !connection.isReady();) {
+    if (clock.monotonic() > until) return false;
+    await new Promise<void>((resolve) => void clock.after(readyPollMs, resolve));
+  }
+  return true;
+}
+
 /** `onError`: hears of every failure of a connection. */
 export function connectRedis(
   settings: RedisSettings,

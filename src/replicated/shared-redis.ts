@@ -6,12 +6,11 @@
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../redis/connection.ts';
+import { connectRedis, isReadyWithin, type RedisConnection } from '../redis/connection.ts';
 import type { MapRedis } from './redis-map.ts';
 
 /** How long an operation waits for the connection, and each command for its reply. Milliseconds. */
 const connectWithinMs = 1_000;
-const connectPollMs = 10;
 const commandMs = 2_000;
 
 export interface SharedRedisParts {
@@ -39,7 +38,8 @@ export class SharedRedis implements MapRedis {
 
   async try<T>(run: (client: RedisConnection['client']) => Promise<T>): Promise<T | null> {
     try {
-      return (await this.#isReady()) ? await run(this.#connection.client) : null;
+      const isReady = await isReadyWithin(this.#connection, connectWithinMs, this.#parts.clock);
+      return isReady && !this.#isClosed ? await run(this.#connection.client) : null;
     } catch {
       this.#parts.onError();
       return null;
@@ -49,14 +49,5 @@ export class SharedRedis implements MapRedis {
   close(): void {
     this.#isClosed = true;
     this.#connection.close();
-  }
-
-  async #isReady(): Promise<boolean> {
-    const { clock } = this.#parts;
-    for (const until = clock.monotonic() + connectWithinMs; !this.#connection.isReady();) {
-      if (this.#isClosed || clock.monotonic() > until) return false;
-      await new Promise<void>((resolve) => void clock.after(connectPollMs, resolve));
-    }
-    return !this.#isClosed;
   }
 }

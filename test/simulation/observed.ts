@@ -209,7 +209,6 @@ export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode'
     });
   await clock.run(3_600_000);
   await limiter.close();
-  await ceilings.close();
   return { fates, reckoned, tookMs, throttled };
 }
 

@@ -181,7 +181,6 @@ class Run {
 
   async #close(): Promise<void> {
     await this.#store.close();
-    await this.#ceilings.close();
   }
 
   #queueOf(wire: Wire, process: string): AdmissionQueue {

@@ -178,6 +178,5 @@ export function wiredCeilings(
     forecast: (ceiling, positions, agoMs) => wire.ask(() => ceilings.forecast(ceiling, positions, agoMs)),
     state: (ceiling) => wire.ask(() => ceilings.state(ceiling)),
     dayState: (ceiling) => wire.ask(() => ceilings.dayState(ceiling)),
-    close: async () => {},
   };
 }

@@ -5,7 +5,7 @@
  */
 import type { Clock, Random } from '../../clock.ts';
 import type { RedisSettings } from '../../config/settings.ts';
-import { connectRedis, type RedisConnection } from '../../redis/connection.ts';
+import { connectRedis, isReadyWithin, type RedisConnection } from '../../redis/connection.ts';
 import { serverFacts } from '../../redis/server-info.policy.ts';
 import { redisTrouble, troubleOf, type RedisTrouble } from '../../redis/trouble.policy.ts';
 
@@ -14,7 +14,6 @@ import { redisTrouble, troubleOf, type RedisTrouble } from '../../redis/trouble.
  * Milliseconds.
  */
 const patienceMs = 4_000;
-const checkEveryMs = 20;
 const keyLifeMs = 1_000;
 
 /** Resolves with why Redis cannot be used, `null` = it can. Leaves no connection. */
@@ -28,7 +27,7 @@ export async function tryRedis(
   const latest = (): RedisTrouble | null => noted;
   const connection = connectRedis(settings, ports, note);
   try {
-    if (!(await isReady(connection, ports.clock))) return latest() ?? troubleOf('unknown');
+    if (!(await isReadyWithin(connection, patienceMs, ports.clock))) return latest() ?? troubleOf('unknown');
     const { fault } = serverFacts(await connection.info());
     if (fault !== null) return fault;
     await connection.reachAll();
@@ -40,15 +39,6 @@ export async function tryRedis(
   } finally {
     connection.close();
   }
-}
-
-async function isReady(connection: RedisConnection, clock: Clock): Promise<boolean> {
-  const until = clock.monotonic() + patienceMs;
-  while (!connection.isReady()) {
-    if (clock.monotonic() > until) return false;
-    await new Promise<void>((resolve) => void clock.after(checkEveryMs, resolve));
-  }
-  return true;
 }
 
 async function useIt({ client }: RedisConnection, name: string): Promise<void> {
