@@ -160,6 +160,15 @@ const changes: readonly Change[] = [
     arrivals: arrivals(160, 150, names),
   },
   {
+    name: 'background calls meet a lower ceiling',
+    before: generic('limits: { requestsPerMinute: 600 }', one),
+    after: generic('limits: { requestsPerMinute: 40 }', one),
+    arrivals: arrivals(150, 400, ['acme']).map((each, n) => ({
+      ...each,
+      fields: n % 3 === 0 ? { priority: 'u=7' } : {},
+    })),
+  },
+  {
     name: 'urgent calls and calls that ask for a wait of their own meet a lower ceiling',
     before: generic('limits: { requestsPerMinute: 600 }', one),
     after: generic('limits: { requestsPerMinute: 40 }', one),
