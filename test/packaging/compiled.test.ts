@@ -36,5 +36,5 @@ test('the thread that checks a configuration also starts from the compiled sourc
   const code = `const { checkInThread } = await import(${JSON.stringify(join(folder, 'dist/src/config/check-thread.js'))});
     await checkInThread(${JSON.stringify(task)}, new AbortController().signal).catch((error) => console.log(error.message));`;
   const { stdout } = await run(process.execPath, ['--input-type=module', '-e', code]);
-  expect(stdout).toContain('line 1, upstreams: is empty');
+  expect(stdout).toContain('line 1, workspaces: is missing');
 });
