@@ -509,9 +509,12 @@ export class RedisLog<Event> implements Log<Event> {
 
   // --- snapshots
 
-  /** Makes the snapshot of this moment the one that new copies begin from. If that fails, another replica does it. */
+  /**
+   * Makes the snapshot of this moment the one that new copies begin from. If that fails, another replica does it. The follower of a closed
+   * log is not told of its last entries any more, so that its state is none of theirs.
+   */
   #save(logBytes: number): void {
-    if (this.#isSaving || this.#follower === null) return;
+    if (this.#isSaving || this.#follower === null || this.#state.kind === 'closed') return;
     this.#isSaving = true;
     const made = { end: this.#knownEnd(), logBytes };
     void this.#writeSaved(this.#follower.snapshot(), made).finally(() => {

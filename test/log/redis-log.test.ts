@@ -154,6 +154,19 @@ test('connections that are killed while entries are appended lose and repeat not
   await agree(replicas);
 });
 
+test('a replica whose last entries make a snapshot due leaves it to the others', async () => {
+  const redis = await server();
+  const all = installation(redis, { maxLogBytes: 2_000 });
+  const [stays, leaves] = [await all.add(), await all.add()];
+  await until(() => stays.isJoined && leaves.isJoined);
+  leaves.say('last '.repeat(1_000));
+  await leaves.log.close();
+  await until(() => stays.said.length === 1);
+  const newcomer = await all.add();
+  await until(() => newcomer.isJoined);
+  await agree([stays, newcomer]);
+});
+
 test('every key has an expiry, and all are renewed together', async () => {
   const redis = await server();
   const { replicas, a } = await three(redis, { maxLogBytes: 2_000 });
