@@ -194,7 +194,7 @@ describe('sluice keys create', () => {
       env: {},
     });
     expect(settings.workspaces.get('acme')?.keys).toEqual([
-      { sha256: digest, id: key.split('_')[1], expiresAt: Date.UTC(2027, 0, 1) },
+      { sha256: digest, id: key.split('_')[1], expiresAt: Date.UTC(2027, 0, 1), isBackground: false },
     ]);
   });
 

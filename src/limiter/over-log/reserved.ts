@@ -6,6 +6,8 @@ import type { SharedState } from './state.ts';
 
 /** Slots of those who are about to leave are asked for again after so long. Milliseconds. */
 const askAgainMs = 1_000;
+/** A slot comes free earlier than its time is told, by the way of the refusal through the log: it is left free from then on. Milliseconds. */
+const freeBeforeMs = 1_000;
 
 /** A call that asks its ceiling for a slot. */
 interface AskingCall {
@@ -26,7 +28,7 @@ export function keptSlotsIn(
   let until: number | null = null;
   for (const key of reserving) {
     const bucket = buckets.get(key);
-    for (const kept of bucket === undefined ? [] : due(bucket, now)) {
+    for (const kept of bucket === undefined ? [] : due(bucket, now + freeBeforeMs)) {
       if (kept.ceiling !== ceiling || (key === own && ticket !== undefined && kept.order > ticket.order))
         continue;
       if (isBackground(kept.lane) && ticket !== undefined && !isBackground(ticket.lane)) continue;
