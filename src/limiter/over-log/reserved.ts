@@ -7,7 +7,7 @@ import type { SharedState } from './state.ts';
 /** Slots of those who are about to leave are asked for again after so long. Milliseconds. */
 const askAgainMs = 1_000;
 /** A slot comes free earlier than its time is told, by the way of the refusal through the log: it is left free from then on. Milliseconds. */
-const freeBeforeMs = 1_000;
+const freeBeforeMs = 250;
 
 /** A call that asks its ceiling for a slot. */
 interface AskingCall {
