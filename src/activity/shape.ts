@@ -1,9 +1,13 @@
 /**
  * The shape of what `/activity` answers (described by `schema/activity.schema.json`), and what has to be known
- * to answer. Types only.
+ * to answer.
  */
 import type { Headroom, Rehearsed } from './headroom.policy.ts';
+import type { CallerNow } from '../limiter/limiter.ts';
 import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
+
+/** Callers of a workspace that are shown at most. */
+export const maxShownCallers = 20;
 
 /** What is left under one ceiling. */
 export interface CeilingState {
@@ -32,6 +36,8 @@ export interface CeilingsNow {
   readonly maxInFlightTotal: number | null;
   /** Positions that are kept for clients of refused calls of this workspace, which will come back. */
   readonly reserved: number;
+  /** Callers of this workspace that have calls now, those with most of them first, {@link maxShownCallers} at most; all replicas. */
+  readonly callers: readonly CallerNow[];
   /** `null`: the upstream takes calls with this workspace's credential. */
   readonly refusing: PermanentlyRefusing | null;
 }
@@ -86,6 +92,7 @@ export interface LaneActivity {
   readonly nextSlotMs: number | null;
   readonly maxInFlightTotal: number | null;
   readonly reserved: number;
+  readonly callers: readonly CallerNow[];
   readonly refusing: PermanentlyRefusing | null;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;

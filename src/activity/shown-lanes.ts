@@ -112,7 +112,17 @@ export class ShownLanes {
     const headroom = await this.#headrooms.ofLane({ workspaceId, upstream });
     const state = upstreams.find((each) => each.upstream === upstream) ?? null;
     const now = await this.#source.now(workspaceId, upstream);
-    const { perMinute, perDay, waiting, inFlight, nextSlotMs, maxInFlightTotal, reserved, refusing } = now;
+    const {
+      perMinute,
+      perDay,
+      waiting,
+      inFlight,
+      nextSlotMs,
+      maxInFlightTotal,
+      reserved,
+      callers,
+      refusing,
+    } = now;
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
@@ -121,6 +131,7 @@ export class ShownLanes {
       nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
       maxInFlightTotal,
       reserved,
+      callers,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),
       headroom,

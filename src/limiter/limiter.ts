@@ -267,6 +267,13 @@ export interface LimiterListener {
   onClosed(bucket: BucketKey, closedMs: number): void;
 }
 
+/** Calls of one caller that wait, and that have been granted and not ended. */
+export interface CallerNow {
+  readonly caller: CallerKey;
+  readonly waiting: number;
+  readonly inFlight: number;
+}
+
 export interface Limiter {
   /** Enters the ticket into its lane. Idempotent by ticket. */
   admit(admission: Admission): Promise<AdmissionReply>;
@@ -276,6 +283,8 @@ export interface Limiter {
   keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null;
   /** How many reservations of a ceiling are kept, as far as this replica knows. */
   reserved(ceiling: CeilingKey): number;
+  /** The callers of a lane that have calls there now, as far as this replica knows. */
+  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[];
   /** Ends a lease, once; late or repeated settlements are ignored. */
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
   /** Learns from a response whose call is still in flight (streams). */

@@ -6,7 +6,7 @@
  */
 import { LastBuckets, nextSlotMs } from '../activity/next-slot.ts';
 import type { InForce } from '../activity/in-force.ts';
-import type { CeilingsNow } from '../activity/shape.ts';
+import { maxShownCallers, type CeilingsNow } from '../activity/shape.ts';
 import type { AdmissionQueue } from '../admission/admission.ts';
 import { enteredUntil, type LaneView } from '../admission/lanes.ts';
 import type { Clock } from '../clock.ts';
@@ -17,7 +17,8 @@ import {
   type Ceilings,
   type CeilingState,
 } from '../limiter/ceilings.ts';
-import type { BucketKey, BucketSnapshot, Limiter } from '../limiter/limiter.ts';
+import type { CallerKey } from '../ids.ts';
+import type { BucketKey, BucketSnapshot, CallerNow, Limiter } from '../limiter/limiter.ts';
 import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
 export interface Pressure {
@@ -41,12 +42,13 @@ export const noCeilings: CeilingsNow = {
   nextSlotMs: null,
   maxInFlightTotal: null,
   reserved: 0,
+  callers: [],
   refusing: null,
 };
 
 export function createPressure(parts: {
   readonly clock: Clock;
-  readonly limiter: Pick<Limiter, 'reserved' | 'snapshot' | 'statesRequests'>;
+  readonly limiter: Pick<Limiter, 'callers' | 'reserved' | 'snapshot' | 'statesRequests'>;
   readonly ceilings: Ceilings;
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }): Pressure {
@@ -63,6 +65,19 @@ export function createPressure(parts: {
         : (ceilingUse.minute ?? 0),
     day: ceilingUse?.day ?? 0,
   });
+  const callersUnder = (key: CeilingKey): readonly CallerNow[] => {
+    const callers = new Map<CallerKey, CallerNow>();
+    for (const lane of admission.lanes()) {
+      if (lane.ceiling !== key) continue;
+      for (const now of limiter.callers(lane.bucket, lane.key)) {
+        const { waiting, inFlight } = callers.get(now.caller) ?? { waiting: 0, inFlight: 0 };
+        const sum = { waiting: waiting + now.waiting, inFlight: inFlight + now.inFlight };
+        callers.set(now.caller, { caller: now.caller, ...sum });
+      }
+    }
+    const callsOf = ({ waiting, inFlight }: CallerNow): number => waiting + inFlight;
+    return [...callers.values()].sort((a, b) => callsOf(b) - callsOf(a)).slice(0, maxShownCallers);
+  };
   return {
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
@@ -74,6 +89,7 @@ export function createPressure(parts: {
         nextSlotMs: nextSlotMs(hold?.waitMs ?? null, bucket),
         maxInFlightTotal: bucket?.maxInFlightTotal ?? null,
         reserved: limiter.reserved(ceiling.key),
+        callers: callersUnder(ceiling.key),
       };
     },
     hasYielded(key) {

@@ -9,6 +9,7 @@ import { windowOf } from '../../src/activity/window.policy.ts';
 import { Headrooms } from '../../src/activity/headrooms.ts';
 import { Upstreams } from '../../src/activity/upstreams.ts';
 import { idleProcess, type EndedFact } from '../../src/telemetry/events.ts';
+import { callerKey } from '../../src/ids.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { settableClock, type SettableClock } from '../telemetry/drive.ts';
@@ -50,6 +51,7 @@ const source = (label: (id: string) => string, shown: readonly string[] = []): A
       nextSlotMs: 119.04,
       maxInFlightTotal: 3,
       reserved: 4,
+      callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
       refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
     }),
   labelOf: label,

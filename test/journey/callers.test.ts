@@ -5,7 +5,11 @@ let world: World;
 afterEach(() => world.close());
 
 /** The calls `loop1` to `loop5`, `ann1`, `ann2`, `bob1` wait behind an occupied shop; the order in which it sees them afterwards. */
-async function orderOf(workspace: string, of: (caller: string) => object): Promise<string[]> {
+async function orderOf(
+  workspace: string,
+  of: (caller: string) => object,
+  meanwhile: () => Promise<void> = async () => {},
+): Promise<string[]> {
   world = await startWorld({ workspaces: { acme: highCeilings + workspace } });
   const { call, orders, shop, settled, occupy } = world;
   await orders('warm');
@@ -18,6 +22,7 @@ async function orderOf(workspace: string, of: (caller: string) => object): Promi
     calls.push(call(path, { ...sending, headers: { ...headers, 'x-nonce': name } }));
     await settled(at + 1, 1);
   }
+  await meanwhile();
   await release();
   await Promise.all(calls);
   return shop.log.map(({ nonce }) => nonce).slice(2);
@@ -37,13 +42,26 @@ function expectTurns(order: readonly string[]): void {
 }
 
 test('callers of a workspace take turns, as a field of their calls names them', async () => {
-  const order = await orderOf('    callers: { by: "header:x-agent" }\n', (caller) => ({
-    headers: { 'x-agent': caller },
-  }));
+  let shown: readonly { caller: string; waiting: number; inFlight: number }[] = [];
+  const order = await orderOf(
+    '    callers: { by: "header:x-agent" }\n',
+    (caller) => ({ headers: { 'x-agent': caller } }),
+    async () => {
+      const activity = (await (await fetch(`${world.gateway.adminUrl}/activity`)).json()) as {
+        workspaces: { upstreams: { upstream: string; callers: typeof shown }[] }[];
+      };
+      shown = activity.workspaces[0]?.upstreams.find(({ upstream }) => upstream === 'shop')?.callers ?? [];
+    },
+  );
   expectTurns(order);
+  expect(shown.map(({ waiting, inFlight }) => [waiting, inFlight])).toEqual([
+    [5, 0],
+    [2, 0],
+    [1, 0],
+  ]);
   const lines = world.gateway.logs.filter((line) => line.includes('call ended'));
   const named = lines.flatMap((line) => (JSON.parse(line) as { caller?: string }).caller ?? []);
-  expect(new Set(named).size).toBe(3);
+  expect(new Set(named)).toEqual(new Set(shown.map(({ caller }) => caller)));
   expect(named.every((caller) => /^c_[0-9a-f]{16}$/.test(caller))).toBe(true);
   const metrics = await (await fetch(`${world.gateway.adminUrl}/metrics`)).text();
   for (const caller of named) expect(metrics).not.toContain(caller);

@@ -90,6 +90,7 @@ export function wiredLimiter(
           });
       }),
     reserve: (admission, reserving) => wire.ask(() => limiter().reserve(admission, reserving)),
+    callers: (bucket, lane) => limiter().callers(bucket, lane),
     reserved: (ceiling) => limiter().reserved(ceiling),
     keptSlots: (...asked) => limiter().keptSlots(...asked),
     settle: (grant, settlement, lesson) =>

@@ -17,6 +17,7 @@ import type {
   Admission,
   AdmissionReply,
   BucketSnapshot,
+  CallerNow,
   CeilingEdge,
   Grant,
   Lesson,
@@ -74,6 +75,10 @@ export class SharedLimiter implements Limiter {
     let count = 0;
     for (const shard of this.#shards.values()) count += shard.reserved(ceiling);
     return count;
+  }
+
+  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[] {
+    return this.#known(bucket)?.callers(bucket, lane) ?? [];
   }
 
   keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {

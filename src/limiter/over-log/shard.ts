@@ -20,6 +20,7 @@ import {
   isCapped,
   type AdmissionReply,
   type BucketSnapshot,
+  type CallerNow,
   type CeilingEdge,
   type Grant,
   type KeptSlots,
@@ -43,6 +44,7 @@ import { Alone } from './alone.ts';
 import { snapshotOf } from './bucket-snapshot.ts';
 import { Copy, type CopyUser, type Heard } from './copy.ts';
 import { EndedCalls } from './ended-calls.ts';
+import { callersIn } from './callers.ts';
 import { keptSlotsIn, reservedIn } from './reserved.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import {
@@ -210,6 +212,11 @@ export class Shard {
   reserved(ceiling: CeilingKey): number {
     const { state, log } = this.#copy;
     return reservedIn(state, ceiling, log.now());
+  }
+
+  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[] {
+    const known = this.#copy.state.buckets.get(bucket);
+    return known === undefined ? [] : callersIn(known, lane);
   }
 
   keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
