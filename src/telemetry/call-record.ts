@@ -132,7 +132,7 @@ export class RunningCallRecord implements LiveCall {
     this.#guard(() => {
       if (this.#isOver || this.#queuedAt !== null) return;
       this.#queuedAt = this.#now();
-      this.#to.live.calls.add(this);
+      this.#to.live.calls.set(this.#call.id, this);
       this.#spans?.waiting();
     });
   }
@@ -146,7 +146,7 @@ export class RunningCallRecord implements LiveCall {
       if (this.#call.clientGone.aborted) this.#to.metrics.instruments.sentAfterGone.inc();
       this.#sentAt = this.#now();
       this.recording?.sent(this.#sentAt);
-      this.#to.live.calls.add(this);
+      this.#to.live.calls.set(this.#call.id, this);
       this.#spans?.sent(this.#attempts);
       this.#attempts += 1;
     });
@@ -303,13 +303,13 @@ export class RunningCallRecord implements LiveCall {
     if (this.#queuedAt === null) return;
     this.#heldMs += this.#now() - this.#queuedAt;
     this.#queuedAt = null;
-    this.#to.live.calls.delete(this);
+    this.#to.live.calls.delete(this.#call.id);
     this.#spans?.waitEnded();
   }
 
   /** The attempt in flight has ended, if there was one. */
   #attemptEnded(): void {
-    this.#to.live.calls.delete(this);
+    this.#to.live.calls.delete(this.#call.id);
     this.#spans?.attemptEnded();
   }
 

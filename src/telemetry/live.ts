@@ -3,6 +3,7 @@
  */
 import type { MeterName } from '../call.ts';
 import type { Settings, UpstreamKind, UpstreamSettings } from '../config/settings.ts';
+import { ShortLived } from '../short-lived.ts';
 import type { LivePressure } from './events.ts';
 
 /** A call as it is counted. Ids stay in memory. */
@@ -31,8 +32,8 @@ const dimensionsOfKind: Record<UpstreamKind, readonly MeterName[]> = {
 };
 
 export class Live {
-  /** Those that wait or are in flight. They are counted when somebody looks. */
-  readonly calls = new Set<LiveCall>();
+  /** Those that wait or are in flight, by the id of their request. They are counted when somebody looks. */
+  readonly calls = new ShortLived<string, LiveCall>();
   #shown: readonly UpstreamSettings[] = [];
 
   /** Upstreams whose pressure is shown from now on; calls on others go on. */
@@ -43,7 +44,7 @@ export class Live {
   /** The lanes that have calls now. */
   lanes(): Iterable<LiveLane> {
     const lanes = new Map<string, { -readonly [Key in keyof LiveLane]: LiveLane[Key] }>();
-    for (const { workspaceId, upstream, isWaiting } of this.calls) {
+    for (const { workspaceId, upstream, isWaiting } of this.calls.values()) {
       if (workspaceId === null) continue;
       const name = `${upstream} ${workspaceId}`;
       let lane = lanes.get(name);
@@ -60,7 +61,7 @@ export class Live {
       return { upstream: name, mode, dimensions: dimensionsOfKind[kind], ...none };
     });
     const byName = new Map(shown.map((pressure) => [pressure.upstream, pressure]));
-    for (const { upstream, receivedAt, isWaiting } of this.calls) {
+    for (const { upstream, receivedAt, isWaiting } of this.calls.values()) {
       const pressure = byName.get(upstream);
       if (pressure === undefined) continue;
       pressure[isWaiting ? 'waiting' : 'inFlight'] += 1;
