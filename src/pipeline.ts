@@ -174,6 +174,8 @@ function recordOf(
   ticket: Ticket | null,
   would: Reckoned | null,
 ): AdmissionRecord {
-  const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held: ticket?.held() ?? [] };
-  return would === null ? record : { ...record, would };
+  const held = ticket?.held() ?? [];
+  const record = { waitedMs: ticket?.waitedMs() ?? 0, attempts, absorbed, held };
+  const stood = ticket === null || held.length === 0 ? record : { ...record, ahead: ticket.ahead };
+  return would === null ? stood : { ...stood, would };
 }

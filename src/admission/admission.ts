@@ -159,6 +159,7 @@ export class AdmissionQueue {
         call.onGrantedAtOnce(now - askedAt, now);
         this.#gate.pass(call, reply.grant, askedAhead);
       } else {
+        if (reply.kind === 'queued') call.ahead = reply.ahead;
         // Before the ceiling forecasts the call's slot: that forecast must not count this one.
         if (askedAhead !== null) await this.#slotsAhead.giveBack(call, askedAhead);
         askedAhead = null;

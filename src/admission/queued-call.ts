@@ -85,6 +85,7 @@ export class QueuedCall implements Ticket {
   deadline: number;
   /** The bucket granted it when it came. */
   isGrantedAtOnce = false;
+  ahead = 0;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */

@@ -73,6 +73,8 @@ export interface Ticket {
   heldOutside(cause: 'paused' | 'credential', ms: number): void;
   /** Milliseconds spent waiting so far, over all attempts. */
   waitedMs(): number;
+  /** Calls of its lane that went first when it came, with those that are expected back before it for reservations. */
+  readonly ahead: number;
   /** What held the call in the waits that are over, longest first; empty = nothing did. */
   held(): readonly HeldTime[];
   /** Limits do not hold the call: they are only reckoned. A reload may change it. */

@@ -13,15 +13,23 @@ const maxInteger = 999_999_999_999_999;
 const whole = (value: number): number => (Number.isNaN(value) ? 0 : Math.min(maxInteger, Math.max(0, value)));
 
 /**
- * `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`; where something held the call, `held=(<cause>;ms=<n> …)`; where it was
- * only observed, `would=send|wait|refuse, would-wait=<ms>`.
+ * `Sluice-Admission`: `waited=<ms>, attempts=<n>, absorbed=<n>`; where something held the call, `held=(<cause>;ms=<n> …), ahead=<n>`; where
+ * it was only observed, `would=send|wait|refuse, would-wait=<ms>`.
  */
-export function admissionField({ waitedMs, attempts, absorbed, held, would }: AdmissionRecord): string {
+export function admissionField({
+  waitedMs,
+  attempts,
+  absorbed,
+  held,
+  ahead,
+  would,
+}: AdmissionRecord): string {
   let field = `waited=${Math.round(whole(waitedMs))}, attempts=${Math.round(whole(attempts))}, absorbed=${Math.round(whole(absorbed))}`;
   if (held.length > 0) {
     const causes = held.map(({ cause, ms }) => `${cause};ms=${Math.round(whole(ms))}`);
     field += `, held=(${causes.join(' ')})`;
   }
+  if (ahead !== undefined) field += `, ahead=${Math.round(whole(ahead))}`;
   return would === undefined
     ? field
     : `${field}, would=${would.kind}, would-wait=${Math.round(whole(would.waitMs))}`;

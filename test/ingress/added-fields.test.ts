@@ -19,8 +19,10 @@ describe('the structured fields of Sluice', () => {
       { cause: 'requests', ms: 1_200.4 },
       { cause: 'ceiling_minute', ms: 299.6 },
     ] as const;
-    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held });
-    expect(field).toBe('waited=1500, attempts=2, absorbed=1, held=(requests;ms=1200 ceiling_minute;ms=300)');
+    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held, ahead: 3 });
+    expect(field).toBe(
+      'waited=1500, attempts=2, absorbed=1, held=(requests;ms=1200 ceiling_minute;ms=300), ahead=3',
+    );
     expect(serializeDictionary(parseDictionary(field))).toBe(field);
   });
 

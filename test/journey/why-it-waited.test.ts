@@ -61,6 +61,21 @@ test('a call behind another one of its workspace says serialized, also in the re
   }
 });
 
+test('a call says how many of its workspace stood before it when it came', async () => {
+  world = await startWorld();
+  const release = await world.occupy();
+  const replies: Promise<Reply>[] = [];
+  for (const index of [1, 2, 3]) {
+    replies.push(world.orders(index));
+    await world.settled(index, 1);
+  }
+  await release();
+  const ahead = (await Promise.all(replies)).map(({ headers }) =>
+    parseDictionary(headers.get('sluice-admission') ?? '').get('ahead'),
+  );
+  expect(ahead.map((field) => field?.[0])).toEqual([0, 1, 2]);
+});
+
 test('a call that was sent at once has neither', async () => {
   world = await startWorld();
   const reply = await world.orders(1);

@@ -63,6 +63,9 @@ function watchedTicket(ticket: Ticket, of: string): Ticket {
     ensureTimeLeft: (ms) => ticket.ensureTimeLeft(ms),
     heldOutside: (cause, ms) => ticket.heldOutside(cause, ms),
     waitedMs: () => ticket.waitedMs(),
+    get ahead() {
+      return ticket.ahead;
+    },
     held: () => ticket.held(),
     get isObserved() {
       return ticket.isObserved;
