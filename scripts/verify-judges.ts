@@ -3,7 +3,7 @@
  * machine), and of its histories over Redis. Each judge is bounded; one that cannot be had is a loud SKIPPED, never a pass.
  */
 import { endAll } from './cluster/processes.ts';
-import { createReport, type Report } from './observability/report.ts';
+import { createReport, type Report } from './report.ts';
 import { judgeByHttplint } from './judges/httplint.ts';
 import { judgeByPorcupine } from './judges/porcupine.ts';
 import { judgeBySchemathesis } from './judges/schemathesis.ts';

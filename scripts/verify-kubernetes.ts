@@ -1,84 +1,67 @@
 /**
- * `npm run verify:kubernetes`: the chart on Kubernetes itself, the newest release that builds and the oldest that the
- * chart claims. Builds the control plane from Go modules (once; cached), installs, upgrades, rolls back, drains and
- * removes; as root, runs the real image on a real node under load. What cannot run here is printed as SKIPPED, with the
- * reason. Options: `--short` (the newest release only, the parts that matter most), `--minutes=N` (no part is begun
- * later), `--where-possible` (a machine on which Kubernetes cannot be built or started is skipped, not failed), `--only=control-plane|node`, `--release=newest|oldest`, `--parts=` with some of lifecycles, passages, switches,
- * disruption, manifests (control plane), serving, policy, autoscaling (node), defects (both).
+ * `npm run verify:kubernetes`: chart and manifests on the control plane of Kubernetes itself, built from its Go modules (once;
+ * cached): etcd, API server, controllers and scheduler are real, nodes and pods are simulated. Installs, upgrades, rolls back, drains
+ * and removes. `--where-possible`: a machine on which it cannot be built or started is skipped, not failed.
  */
-import { parseArgs } from 'node:util';
+import { startControlPlane, type ControlPlane } from './kubernetes/control-plane.ts';
+import { addCustomResources } from './kubernetes/custom-resources.ts';
+import { checkDisruption } from './kubernetes/disruption.ts';
+import { checkHandover, checkLifecycle, checkScaling, enforcesRestricted } from './kubernetes/lifecycles.ts';
+import { checkManifests } from './kubernetes/manifests.ts';
+import { addPriorityClass } from './kubernetes/namespace.ts';
+import { addSimulatedNodes, addVolumes } from './kubernetes/nodes.ts';
+import { build, kubernetesVersion, obstacle } from './kubernetes/program.ts';
+import { valueSets } from './kubernetes/value-sets.ts';
 import { installTools } from './packaging/tools.mjs';
-import { opensslObstacle } from './kubernetes/cluster/control-plane.ts';
-import { type PlanePart, runControlPlane } from './kubernetes/control-plane-run.ts';
-import type { NodePart } from './kubernetes/node/inside.ts';
-import { runNode } from './kubernetes/node-run.ts';
-import { goObstacle, type Release } from './kubernetes/programs.ts';
-import { Report, type SetUpFailure } from './kubernetes/report.ts';
+import { createReport } from './report.ts';
 
-const { values } = parseArgs({
-  options: {
-    short: { type: 'boolean', default: false },
-    'where-possible': { type: 'boolean', default: false },
-    only: { type: 'string' },
-    release: { type: 'string' },
-    parts: { type: 'string' },
-    minutes: { type: 'string', default: '600' },
-  },
-});
-const planeParts = ['lifecycles', 'passages', 'switches', 'disruption', 'manifests', 'defects'] as const;
-const nodeParts = ['serving', 'policy', 'autoscaling', 'defects'] as const;
-const releases = (['newest', 'oldest'] as const satisfies Release[]).filter(
-  (name) => values.release === name || (values.release === undefined && !(values.short && name === 'oldest')),
-);
+/** Most of a task is waiting for pods: more tasks than processors. */
+const atOnce = 5;
+const report = createReport('kubernetes');
+const startedOrNot = (failure: unknown): string =>
+  `not possible on this machine: ${String(failure).slice(-1_000)}`;
 
-const chosen = values.parts?.split(',');
-
-/** Defects are planted once; the short form has one release through few value files. */
-function planePartsOf(release: Release): PlanePart[] {
-  const left = values.short ? ['passages', 'manifests'] : [];
-  if (release === 'oldest') left.push('defects');
-  const all = planeParts.filter((part) => !left.includes(part));
-  if (values.short) report.skip(`the control plane: ${left.join(', ')}`, 'not in the short form');
-  return chosen === undefined ? all : planeParts.filter((part) => chosen.includes(part));
-}
-
-/** Of the oldest release, what depends on its kubelet; in the short form, what no planted defect is needed for. */
-function nodePartsOf(release: Release): NodePart[] {
-  if (chosen !== undefined) return nodeParts.filter((part) => chosen.includes(part));
-  if (release === 'oldest') return ['serving', 'policy'];
-  if (values.short) report.skip('real node: defects', 'not in the short form');
-  return nodeParts.filter((part) => part !== 'defects' || !values.short);
-}
-
-const setUpFailure: SetUpFailure = values['where-possible'] ? 'skips' : 'fails';
-const report = new Report(setUpFailure);
-const ended = new AbortController();
-for (const signal of ['SIGINT', 'SIGTERM'] as const)
-  process.once(signal, () => {
-    ended.abort();
-    console.log(`ended by ${signal}`);
-    setTimeout(() => process.exit(1), 15_000);
-  });
-
-const startedMs = Date.now();
-function inTime(what: string): boolean {
-  const minutes = (Date.now() - startedMs) / 60_000;
-  if (minutes < Number(values.minutes)) return true;
-  report.skip(what, `${minutes.toFixed(0)} minutes have passed, ${values.minutes} are allowed`);
-  return false;
-}
-
-const why = (await goObstacle()) ?? (await opensslObstacle());
-if (why === null) {
-  const tools = installTools();
-  for (const release of releases) {
-    const options = { release, tools, short: values.short, setUpFailure, ended: ended.signal };
-    if (values.only !== 'node' && inTime(`the control plane of the ${release} release`))
-      await runControlPlane(report, options, planePartsOf(release));
-    if (values.only !== 'control-plane' && inTime(`a real node of the ${release} release`))
-      await runNode(report, options, nodePartsOf(release));
+async function start(): Promise<ControlPlane> {
+  await build();
+  const plane = await startControlPlane(installTools());
+  try {
+    await addSimulatedNodes(plane);
+    await addVolumes(plane);
+    await addCustomResources(plane.client);
+    await addPriorityClass(plane.client);
+    return plane;
+  } catch (failure) {
+    await plane.stop();
+    throw failure;
   }
-  if (values.short && values.release === undefined)
-    report.skip('the oldest release that the chart claims', 'not in the short form');
-} else report.skip('Kubernetes, both releases, and the real node', why);
-process.exitCode = ended.signal.aborted ? 1 : report.end();
+}
+
+async function checkAll({ client }: ControlPlane): Promise<void> {
+  await report.run('a namespace refuses pods that are not "restricted"', () => enforcesRestricted(client));
+  const groups = [
+    () => checkDisruption(client, report),
+    () => checkScaling(client, report),
+    () => checkHandover(client, report),
+    () => checkManifests(client, report),
+    ...valueSets.map((set) => () => checkLifecycle(client, report, set, 4)),
+  ];
+  const work = async (): Promise<void> => {
+    for (let group = groups.shift(); group !== undefined; group = groups.shift())
+      await group().catch((failure: unknown) => report.check('a group of checks', false, String(failure)));
+  };
+  await Promise.all(Array.from({ length: atOnce }, work));
+}
+
+const why = await obstacle();
+if (why === null) {
+  report.section(`Kubernetes ${kubernetesVersion()}: a real control plane, simulated nodes`);
+  const plane = await start().catch((failure: unknown) => startedOrNot(failure));
+  if (typeof plane !== 'string') {
+    const ended = (): void => void plane.stop().then(() => process.exit(1));
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, ended);
+    await checkAll(plane);
+    await plane.stop();
+  } else if (process.argv.includes('--where-possible')) report.skipped('Kubernetes', plane);
+  else report.check('the control plane starts', false, plane);
+} else report.skipped('Kubernetes', why);
+process.exit(report.end());

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { firstLine, parsed } from './cluster/processes.ts';
-import { createReport } from './observability/report.ts';
+import { createReport } from './report.ts';
 
 const run = promisify(execFile);
 const root = resolve(import.meta.dirname, '..');

@@ -6,7 +6,7 @@ import { chartChecks } from './packaging/chart-checks.mjs';
 import { autoscalingChecks } from './packaging/autoscaling-checks.mjs';
 import { imageChecks } from './packaging/image-checks.mjs';
 import { proxyChecks } from './packaging/proxy-checks.mjs';
-import { finish, section } from './packaging/report.mjs';
+import { report } from './packaging/report.mjs';
 import { installTools } from './packaging/tools.mjs';
 
 const parts = {
@@ -23,7 +23,7 @@ const only = process.argv
 const tools = installTools();
 for (const [name, [title, run]] of Object.entries(parts)) {
   if (only !== undefined && !only.includes(name)) continue;
-  section(title);
+  report.section(title);
   await run(tools);
 }
-process.exitCode = finish() ? 0 : 1;
+process.exitCode = report.end();

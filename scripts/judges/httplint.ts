@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Report } from '../observability/report.ts';
+import type { Report } from '../report.ts';
 import { recordedResponses, unseenRefusals } from './responses/recorded.ts';
 import type { Recorded } from './responses/record.ts';
 import { fromPyPi, ran } from './tools.ts';

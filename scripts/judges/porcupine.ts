@@ -10,7 +10,7 @@ import { redisBinary } from '../../test/support/redis.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
 import { cli, startServer, stopServer } from '../cluster/processes.ts';
 import { startWatched } from '../cluster/topologies.ts';
-import type { Report } from '../observability/report.ts';
+import type { Report } from '../report.ts';
 import { recordHistories, type History, type Recorded, type World } from './histories/record.ts';
 import { ownGoProgram, ran } from './tools.ts';
 

@@ -5,7 +5,7 @@
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Report } from '../observability/report.ts';
+import type { Report } from '../report.ts';
 import { startDemo, type Demo } from './demo.ts';
 import { fromPyPi, ran } from './tools.ts';
 

@@ -18,7 +18,7 @@ import { Agent, createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createKey } from '../../src/cli/keys.ts';
 import { record } from '../nightly/figures.ts';
-import type { Report } from './report.ts';
+import type { Report } from '../report.ts';
 import { pause } from './tools.ts';
 
 const promised = 0.08;

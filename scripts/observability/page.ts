@@ -11,7 +11,7 @@ import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
 import { pageStates, type PageStateCase } from '../../test/page/states.ts';
-import { createReport, type Report } from './report.ts';
+import { createReport, type Report } from '../report.ts';
 import { available, run } from './tools.ts';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
@@ -183,7 +183,7 @@ async function verifyAccess(page: Page, at: string, report: Report): Promise<voi
 if (import.meta.main) {
   const pictures = process.argv[2] ?? null;
   if (pictures !== null) await mkdir(pictures, { recursive: true });
-  const report = createReport();
+  const report = createReport('page');
   await verifyPage(report, pictures, process.argv[3]);
   process.exit(report.end());
 }

@@ -16,7 +16,7 @@ import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { dashboards } from '../grafana/dashboards.ts';
 import { startTokenEndpoint } from '../../test/support/token-endpoint.ts';
-import type { Report } from './report.ts';
+import type { Report } from '../report.ts';
 import { available, end, pause, run, start } from './tools.ts';
 
 const rules = new URL('../../grafana/rules/', import.meta.url).pathname;

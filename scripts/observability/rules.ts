@@ -1,7 +1,7 @@
 /** Rules, alerts and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
-import type { Report } from './report.ts';
+import type { Report } from '../report.ts';
 import { available, run } from './tools.ts';
 
 const folder = new URL('../../grafana/rules/', import.meta.url).pathname;

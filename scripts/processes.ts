@@ -1,0 +1,77 @@
+/** Programs that verifications start, and the ports that they listen on. */
+import { spawn, spawnSync, type ChildProcess, type SpawnOptions } from 'node:child_process';
+import { createServer } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Whether the program is found in PATH. */
+export const has = (program: string): boolean =>
+  spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
+
+/** A port of the loopback address that was free a moment ago. */
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const address = probe.address();
+      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
+    });
+  });
+}
+
+/** Asks until it is true. @throws after the limit, with what `detail` says */
+export async function until(
+  what: string,
+  limitMs: number,
+  holds: () => Promise<boolean>,
+  detail: () => string | Promise<string> = () => '',
+): Promise<void> {
+  const end = Date.now() + limitMs;
+  while (!(await holds())) {
+    if (Date.now() > end) {
+      const said = await Promise.resolve(detail()).catch(() => '');
+      throw new Error(`not within ${limitMs / 1_000} s: ${what}\n${said}`);
+    }
+    await sleep(100);
+  }
+}
+
+/** Whether the address answers 200 now. */
+export async function answers(url: string): Promise<boolean> {
+  const response = await fetch(url).catch(() => null);
+  await response?.arrayBuffer();
+  return response?.ok === true;
+}
+
+export interface Started {
+  readonly child: ChildProcess;
+  /** How it ended. */
+  readonly ended: Promise<{ readonly code: number | null; readonly signal: string | null }>;
+  /** The end of what it wrote. */
+  said(): string;
+  /** Ends it by SIGTERM, and by SIGKILL after the limit. Milliseconds. */
+  stop(limitMs?: number): Promise<{ readonly code: number | null; readonly signal: string | null }>;
+}
+
+/** Starts a program that runs until it is stopped. */
+export function start(program: string, args: readonly string[], options: SpawnOptions = {}): Started {
+  const child = spawn(program, args, { ...options, stdio: ['ignore', 'pipe', 'pipe'] });
+  let text = '';
+  for (const stream of [child.stdout, child.stderr])
+    stream?.on('data', (chunk: Buffer) => (text = (text + chunk.toString()).slice(-4_000)));
+  const ended = new Promise<{ code: number | null; signal: string | null }>((resolve) => {
+    child.once('exit', (code, signal) => resolve({ code, signal }));
+    child.once('error', (error) => resolve({ code: -1, signal: String(error) }));
+  });
+  return {
+    child,
+    ended,
+    said: () => text,
+    async stop(limitMs = 10_000) {
+      child.kill('SIGTERM');
+      const late = sleep(limitMs, 'late' as const, { ref: false });
+      if ((await Promise.race([ended, late])) === 'late') child.kill('SIGKILL');
+      return ended;
+    },
+  };
+}
