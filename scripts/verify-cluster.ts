@@ -1,22 +1,22 @@
 /**
- * `npm run verify:cluster [-- [--long | --all] <words of a scenario's name>]`: three replicas as processes over real Redis servers,
- * and every fault that the limiter promises to survive. Prints one table row per scenario and a last line with the counts; exit code
- * 1 when a promise was broken. A quarter of an hour; `--long` runs the rows that take minutes each instead, `--all` both.
+ * `npm run verify:cluster [-- <words of a scenario's name>]`: makespan and order of whole bursts over three replicas as processes and a
+ * real Redis. Prints one table row per scenario and a last line with the counts; exit code 1 when a promise was broken.
  */
 import { redisBinary } from '../test/support/redis.ts';
+import { bursts } from './cluster/bursts.ts';
+import { closing } from './cluster/closing.ts';
+import { oneDocument } from './cluster/costs.ts';
+import { outsider } from './cluster/outsider.ts';
 import { endAll } from './cluster/processes.ts';
 import { judge, type Row, type Run, type Scenario, type Verdict } from './cluster/row.ts';
-import { long, stages } from './cluster/scenarios.ts';
 import { stalls } from './cluster/stalls.ts';
 import { record } from './nightly/figures.ts';
 
-const isAll = process.argv.includes('--all');
-const isLong = process.argv.includes('--long');
-const wanted = process.argv
-  .slice(2)
-  .filter((word) => !word.startsWith('--'))
-  .join(' ');
-const chosenStages = isAll ? [...stages, ...long] : isLong ? long : stages;
+/** One after the other, but for the last ones, which mostly wait. */
+const scenarios: readonly Scenario[] = [...bursts, outsider];
+const waiting: readonly Scenario[] = [closing, ...oneDocument];
+const wanted = process.argv.slice(2).join(' ');
+const isWanted = ({ name }: Scenario): boolean => name.includes(wanted);
 const tally = { passed: 0, failed: 0, skipped: 0 };
 const inWords = {
   passed: ['passed', 'passed'],
@@ -44,25 +44,16 @@ async function row(scenario: Scenario): Promise<void> {
   console.log(`| ${scenario.name} | ${words} | ${figures} |`);
 }
 
-async function oneByOne(track: readonly Scenario[]): Promise<void> {
-  for (const scenario of track) await row(scenario);
-}
-
 const binary = await redisBinary().catch((failure: unknown) => String(failure));
-const isThere = binary.startsWith('/');
-if (isThere) {
+if (binary.startsWith('/')) {
   stalls.start();
   console.log('| scenario | result | figures |\n|---|---|---|');
-} else console.log(`skipped: ${binary}`);
-for (const stage of chosenStages) {
-  const chosen = stage.map((track) => track.filter(({ name }) => wanted === '' || name.includes(wanted)));
-  if (isThere) await Promise.all(chosen.map(oneByOne));
-  else tally.skipped += chosen.flat().length;
-}
-await endAll();
-if (!isLong && !isAll) {
-  const names = long.flat(2).map(({ name }) => name);
-  console.log(`not run, because they take minutes each (--long runs them): ${names.join('; ')}`);
+  for (const scenario of scenarios.filter(isWanted)) await row(scenario);
+  await Promise.all(waiting.filter(isWanted).map(row));
+  await endAll();
+} else {
+  console.log(`skipped: ${binary}`);
+  tally.skipped += [...scenarios, ...waiting].filter(isWanted).length;
 }
 console.log(`cluster: ${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
 process.exit(tally.failed === 0 ? 0 : 1);

@@ -1,5 +1,5 @@
 /**
- * `npm run verify:soak [-- --minutes=30 --seed=N]`: four replicas over one Redis, clients of every kind, and random faults of
+ * `npm run verify:soak [-- --minutes=10 --seed=N]`: four replicas over one Redis, clients of every kind, and random faults of
  * Redis, upstream, replicas and clients. No call of a client that stayed is lost, none is made twice, and memory and descriptors
  * of the replica that lives through all of it stay flat. Exit code 1 when a promise was broken; the seed repeats the draws.
  */
@@ -9,7 +9,7 @@ import { redisBinary } from '../test/support/redis.ts';
 import { pause } from '../test/support/redis-fleet.ts';
 import { endAll, startServer, until } from './cluster/processes.ts';
 import { left, nothingLeft, remainsInWords } from './cluster/remains.ts';
-import { createReport, type Report } from './observability/report.ts';
+import { createReport, type Report } from './report.ts';
 import { Clients } from './soak/clients.ts';
 import { strike } from './soak/faults.ts';
 import { Ledger } from './soak/ledger.ts';
@@ -22,7 +22,7 @@ function option(name: string, otherwise: number): number {
   return given === undefined ? otherwise : Number(given.slice(name.length + 3));
 }
 
-const minutes = option('minutes', 30);
+const minutes = option('minutes', 10);
 const seed = option('seed', Date.now() % 1_000_000);
 const callsPerSecond = 15;
 const readEveryMs = 2_000;

@@ -12,9 +12,8 @@ import {
 import { drive } from './load.ts';
 import { startSimulator } from './processes.ts';
 import { allSucceeded, noneLost, seconds, summary, type Row, type Scenario } from './row.ts';
-import { common, run, setups, type Setup } from './setups.ts';
 import { stalls } from './stalls.ts';
-import { replicaLags, wait } from './worlds.ts';
+import { overRedis, replicaLags, wait } from './worlds.ts';
 
 const calls = 358;
 const perMinute = 120;
@@ -37,13 +36,13 @@ interface Run {
 }
 
 /** All calls at once, and the closing when its time comes. */
-async function load(setup: Setup): Promise<Run> {
+async function load(): Promise<Run> {
   const simulator = await startSimulator('language-model', {
     models: { 'gpt-4o': { rpm: 6_000, tpm: 100_000_000 } },
     latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
   });
   const limits = `requestsPerMinute: ${perMinute}, requestsPerDay: 1000000, tokensPerMinute: 100000000`;
-  const { fleet, end } = await run(setup, common({ modelUrl: simulator.url, modelLimits: limits }));
+  const { fleet, end } = await overRedis({ modelUrl: simulator.url, modelLimits: limits });
   await replicaLags(fleet);
   const since = stalls.mark();
   const startedAt = systemClock.monotonic();
@@ -67,10 +66,10 @@ async function load(setup: Setup): Promise<Run> {
   return { responses, entries, stalledMs };
 }
 
-const closing = (setup: Setup): Scenario => ({
-  name: `ceiling 120/min and an upstream closed from second 58 to 70, ${setup}`,
+export const closing: Scenario = {
+  name: 'ceiling 120/min and an upstream closed from second 58 to 70',
   async run(): Promise<Row> {
-    const { responses, entries, stalledMs } = await load(setup);
+    const { responses, entries, stalledMs } = await load();
     const { lastMs, reopenedMs } = readArrivals(entries);
     const windowMs = 60_000 - Math.max(0, stalledMs - marginMs);
     const judged = busiestArrivals(entries, windowMs);
@@ -90,7 +89,7 @@ const closing = (setup: Setup): Scenario => ({
       ],
     };
   },
-});
+};
 
 /** What the upstream refused was sent, and counts. */
 const busiestArrivals = (entries: readonly LogEntry[], windowMs: number): number =>
@@ -109,8 +108,3 @@ function readArrivals(entries: readonly LogEntry[]): { lastMs: number; reopenedM
     reopenedMs: Math.min(...since.filter((at) => at > closedFromMs + 1_000)),
   };
 }
-
-export const closings = {
-  embedded: closing(setups.embedded),
-  replicas: closing(setups.replicas),
-};

@@ -4,8 +4,7 @@ import { count, makespan } from '../../test/support/redis-fleet.ts';
 import { drive } from './load.ts';
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, makespanOf, noneLost, ratio, summary, type Row, type Scenario } from './row.ts';
-import { common, run, setups } from './setups.ts';
-import { wait } from './worlds.ts';
+import { overRedis, wait } from './worlds.ts';
 
 const calls = 20;
 const asked = 500;
@@ -63,10 +62,11 @@ const repeated = (costs: Costs): Scenario => ({
   async run(): Promise<Row> {
     const simulator = await startStore(costs);
     const workspaces = Array.from({ length: costs.workspaces }, (_, n) => `w${n}`);
-    const { fleet, end } = await run(
-      setups.replicas,
-      common({ shopUrl: simulator.url, shopLimits: 'requestsPerMinute: 1000', workspaces }),
-    );
+    const { fleet, end } = await overRedis({
+      shopUrl: simulator.url,
+      shopLimits: 'requestsPerMinute: 1000',
+      workspaces,
+    });
     const responses = await drive({
       to: fleet.gateways,
       calls,

@@ -4,8 +4,7 @@ import type { LogEntry } from '../../simulators/log.ts';
 import { chatBody, count, pause, send, type CallResponse } from '../../test/support/redis-fleet.ts';
 import { startSimulator, type Simulator } from './processes.ts';
 import { allSucceeded, makespanOf, noneLost, ratio, type Row, type Scenario } from './row.ts';
-import { common, run, setups, type Setup } from './setups.ts';
-import { aftermath, chat, see, warm, warming, wide } from './worlds.ts';
+import { aftermath, chat, overRedis, see, warm, warming, wide } from './worlds.ts';
 
 const perMinute = 600;
 const outsidePerSecond = 3;
@@ -75,14 +74,14 @@ function servedOutside(all: readonly LogEntry[], ours: readonly LogEntry[]): num
   return count(outside, 'admitted');
 }
 
-const shared = (setup: Setup): Scenario => ({
-  name: `chat burst while an outsider takes 30 % of the quota, ${setup}`,
+export const outsider: Scenario = {
+  name: 'chat burst while an outsider takes 30 % of the quota',
   async run(): Promise<Row> {
     const simulator = await startUpstream();
     const options = { modelUrl: simulator.url, modelLimits: wide, workspaces: ['acme', 'warm'] };
-    const { fleet, end } = await run(setup, common(options));
+    const { fleet, end } = await overRedis(options);
     await warm(fleet);
-    const outsider = takeShare(simulator);
+    const share = takeShare(simulator);
     await pause(2_000);
     await simulator.forget();
     const world = { fleet, simulator };
@@ -91,7 +90,7 @@ const shared = (setup: Setup): Scenario => ({
       { ...chat(world, 90), calls, everyMs: 2.5 },
       { by: ourKey, ordered: (all) => all.slice(640) },
     );
-    const refusals = await outsider.end();
+    const refusals = await share.end();
     const outside = servedOutside(await simulator.log(), seen.entries);
     const later = await aftermath(world);
     await end(simulator);
@@ -107,6 +106,4 @@ const shared = (setup: Setup): Scenario => ({
       ],
     };
   },
-});
-
-export const outsiders = { embedded: shared(setups.embedded), replicas: shared(setups.replicas) };
+};

@@ -12,11 +12,12 @@ import {
   makespan,
   overtaken,
   type CallResponse,
+  type FleetOptions,
 } from '../../test/support/redis-fleet.ts';
 import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice, type Load } from './load.ts';
-import { startSimulator, type Simulator } from './processes.ts';
-import { seconds, summary } from './row.ts';
+import { startServer, startSimulator, stopServer, type Simulator } from './processes.ts';
+import { summary } from './row.ts';
 import { stalls } from './stalls.ts';
 
 /** Calls sent this far apart have an order; closer ones may cross on the wire. Milliseconds. */
@@ -79,6 +80,23 @@ export async function warm(fleet: Fleet): Promise<void> {
   await drive({ to: fleet.gateways, calls: 150, everyMs: 10, path: chatPath, key, body });
 }
 
+/** Three replicas over a Redis of their own. */
+export async function overRedis(options: Omit<FleetOptions, 'redis'>): Promise<{
+  readonly fleet: Fleet;
+  /** Ends the replicas, their Redis and these simulators. */
+  end(...simulators: readonly Simulator[]): Promise<void>;
+}> {
+  const redis = await startServer();
+  const fleet = await startFleet(3, fleetConfig({ ...options, redis: `url: "${redis.url}"` }));
+  return {
+    fleet,
+    async end(...simulators) {
+      await endAll(fleet, ...simulators);
+      await stopServer(redis);
+    },
+  };
+}
+
 async function endAll(fleet: Fleet, ...simulators: readonly Simulator[]): Promise<void> {
   await fleet.stop();
   for (const simulator of simulators) simulator.stop();
@@ -98,12 +116,6 @@ export const chat = (
 
 export const wait = (waitSeconds: number) => ({ prefer: `wait=${waitSeconds}` });
 
-/** Takes the whole chat bucket of 600 at once: what comes now waits. */
-export async function fill(world: World): Promise<void> {
-  await drive({ ...chat(world, 90), calls: 600, everyMs: 4 });
-  await world.simulator.forget();
-}
-
 export interface Seen {
   readonly responses: readonly CallResponse[];
   /** The upstream's log of this load. */
@@ -112,8 +124,6 @@ export interface Seen {
   readonly throttled: number;
   /** Calls that left behind others that had arrived clearly later, of those `ordered` keeps. */
   readonly crossed: number;
-  /** The same, of those that another choice keeps. */
-  readonly crossedAmong: (ordered: NonNullable<Sight['ordered']>) => number;
   /** Nonces executed more than once. */
   readonly twice: number;
   readonly tookMs: number;
@@ -127,8 +137,6 @@ export interface Seen {
 export interface Sight {
   /** Which entries, in order of arrival upstream, the judgement of order is about; all by default. */
   readonly ordered?: (entries: readonly LogEntry[]) => readonly LogEntry[];
-  /** For how long a backlog was released at once, read from the entries in order of arrival: calls closer than that have no order. */
-  readonly releaseMs?: (entries: readonly LogEntry[]) => number;
   /** Only what was sent with this credential counts. */
   readonly by?: string;
 }
@@ -137,7 +145,7 @@ export interface Sight {
 export async function see(
   { fleet, simulator }: Pick<World, 'fleet' | 'simulator'>,
   load: Load,
-  { ordered = (entries) => entries, releaseMs = () => 0, by }: Sight = {},
+  { ordered = (entries) => entries, by }: Sight = {},
 ): Promise<Seen> {
   await lag(fleet);
   const since = stalls.mark();
@@ -152,9 +160,8 @@ export async function see(
   const inOrder = [...entries].sort((a, b) => a.arrivedT - b.arrivedT);
   // A call arrives when its replica reads it, after its client could write it: calls that others could overtake on that
   // way have no order.
-  const spacingMs = apartMs + clientStalledMs + replicaStalledMs + releaseMs(inOrder);
-  const crossedAmong: Seen['crossedAmong'] = (kept) => overtaken(responses, kept(inOrder), spacingMs);
-  const crossed = crossedAmong(ordered);
+  const spacingMs = apartMs + clientStalledMs + replicaStalledMs;
+  const crossed = overtaken(responses, ordered(inOrder), spacingMs);
   const throttled = count(entries, 'throttled');
   const doubled = twice(entries);
   const tookMs = makespan(entries);
@@ -163,7 +170,6 @@ export async function see(
     entries,
     throttled,
     crossed,
-    crossedAmong,
     twice: doubled,
     tookMs,
     stalledMs,
@@ -180,17 +186,11 @@ export async function replicaLags(fleet: Fleet): Promise<readonly number[]> {
 
 const lag = async (fleet: Fleet): Promise<number> => Math.max(0, ...(await replicaLags(fleet)));
 
-/** Replicas that logged this. */
-export const logged = ({ fleet }: Pick<World, 'fleet'>, message: string): number =>
-  fleet.gateways.filter(({ lines }) => lines.some((line) => line.includes(message))).length;
-
-/** How many replicas went on without Redis. */
-export const replicasWithoutRedis = (world: Pick<World, 'fleet'>): number => logged(world, 'Redis is away');
-
 /** What a fault of Redis did to the replicas, as a sentence. */
 export async function aftermath(world: Pick<World, 'fleet'>): Promise<string> {
   const errors = await world.fleet.metric('sluice_redis_errors_total');
-  return `replicas that went away from Redis ${replicasWithoutRedis(world)}; failed commands ${errors}`;
+  const away = world.fleet.gateways.filter(({ lines }) =>
+    lines.some((line) => line.includes('Redis is away')),
+  );
+  return `replicas that went away from Redis ${away.length}; failed commands ${errors}`;
 }
-
-export const took = ({ tookMs }: Seen): string => `makespan ${seconds(tookMs)}`;
