@@ -4,7 +4,10 @@
  */
 import { z } from 'zod';
 import { fileSchema } from '../src/config/schema.ts';
+import { isDurationKey } from '../src/duration.policy.ts';
 
+/** With a unit: 90s, 5m, 2h. */
+const duration = { type: 'string', pattern: '^\\d{1,9}(\\.\\d{1,9})?[smh]?$' };
 const reference = { type: 'string', pattern: '^\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}$' };
 
 /** JSON Schema (draft 7) of the configuration file as plain data. */
@@ -12,7 +15,7 @@ export function configJsonSchema(): Record<string, unknown> {
   const { $schema, ...schema } = z.toJSONSchema(fileSchema, {
     target: 'draft-7',
     io: 'input',
-    override: ({ jsonSchema }) => {
+    override: ({ jsonSchema, path }) => {
       Reflect.deleteProperty(jsonSchema, 'restart');
       const { type } = jsonSchema;
       if (type !== 'integer' && type !== 'number' && type !== 'boolean') return;
@@ -20,7 +23,8 @@ export function configJsonSchema(): Record<string, unknown> {
       for (const key of Object.keys(jsonSchema)) Reflect.deleteProperty(jsonSchema, key);
       Object.assign(jsonSchema, description === undefined ? {} : { description });
       Object.assign(jsonSchema, fallback === undefined ? {} : { default: fallback });
-      Object.assign(jsonSchema, { anyOf: [rule, reference] });
+      const isDuration = isDurationKey(path.at(-1) ?? '');
+      Object.assign(jsonSchema, { anyOf: isDuration ? [rule, duration, reference] : [rule, reference] });
     },
   });
   return { $schema, title: 'Sluice configuration', ...schema };

@@ -9,7 +9,7 @@ import type { ProviderError } from './provider-error.policy.ts';
 interface RefusalKind {
   readonly status: number;
   readonly title: string;
-  /** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something. `failed`: the upstream's side broke. */
+  /** `shed`: counted in `sluice_shed_total`, carries `Retry-After`. `rejected`: the caller must change something, so that repeating cannot succeed. `failed`: the upstream's side broke. */
   readonly family: 'shed' | 'rejected' | 'failed';
 }
 
@@ -158,7 +158,7 @@ export interface RefusalDetails {
   readonly said?: ProviderError;
   /** Parameter at fault, for the `error.param` member. */
   readonly param?: string;
-  /** `false` adds `x-should-retry: false`: repeating this call could run it twice or cannot succeed. */
+  /** `false` adds `x-should-retry: false`, as every `rejected` code does: repeating this call could run it twice or cannot succeed. */
   readonly shouldRetry?: boolean;
 }
 

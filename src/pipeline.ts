@@ -145,11 +145,12 @@ export class Pipeline {
       prepared.callRecord.held = ticket?.held() ?? [];
       // A refusal names how much of the ceiling is left. Nobody reads it when every client is gone.
       if (!audience.aborted) {
-        const { mode, ceiling } = prepared.request;
+        const { ceilings, admission } = this.#parts;
         const would = (await ticket?.would()) ?? null;
         prepared.callRecord.would = would;
         // A ceiling that holds nothing is not told to clients, who would hold themselves.
-        const left = mode === 'observe' ? null : await this.#parts.ceilings.state(ceiling);
+        const isObserved = prepared.request.mode === 'observe';
+        const left = isObserved ? null : await ceilings.state(admission.ceilingOf(prepared.request));
         prepared.call.report({ record: recordOf(progress, ticket, would), rateLimit: rateLimitOf(left) });
       }
       throw failure;

@@ -142,9 +142,13 @@ const header = (name: string, description: string, schema: Json = { type: 'strin
   description,
   schema,
 });
-const windowQuery = query('window', 'How far back: 90s, 15m, 1h.', {
+/** Seconds, or a duration with a unit. */
+const durationFrom = (seconds: Json): Json => ({
+  anyOf: [seconds, { type: 'string', pattern: '^[0-9.]+[smh]$' }],
+});
+const windowQuery = query('window', 'How far back: 90, 90s, 15m, 1h.', {
   type: 'string',
-  pattern: '^[0-9]+[smh]$',
+  pattern: '^[0-9.]+[smh]?$',
   example: '15m',
 });
 const callFields: Readonly<Record<string, Json>> = {
@@ -437,7 +441,7 @@ export function adminPort(): Json {
             query(
               'seconds',
               'For how long calls are taken.',
-              { type: 'integer', minimum: 1, maximum: maxRecordingSeconds },
+              durationFrom({ type: 'integer', minimum: 1, maximum: maxRecordingSeconds }),
               true,
             ),
           ],
@@ -459,7 +463,12 @@ export function adminPort(): Json {
       ),
       '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
       '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [
-        query('seconds', 'How long.', { type: 'number', exclusiveMinimum: 0, maximum: 86_400 }, true),
+        query(
+          'seconds',
+          'How long.',
+          durationFrom({ type: 'number', exclusiveMinimum: 0, maximum: 86_400 }),
+          true,
+        ),
       ]),
     },
     components: {

@@ -114,7 +114,7 @@ export function configurationPage(): string {
 One YAML file, \`sluice.yaml\` unless \`--config\` says otherwise. Only \`upstreams\` and \`workspaces\` are required; unknown keys stop the start.
 
 - \`\${NAME}\` is a variable of the environment or of \`.env\` beside the file; \`$\${\` is a literal \`\${\`.
-- Times are seconds unless the key ends in \`Ms\`. \`none\` means no limit.
+- Times are seconds unless the key ends in \`Ms\`; a unit may follow: \`90\`, \`90s\`, \`5m\`, \`2h\`. \`none\` means no limit.
 - Sluice [reloads](../operate/day-2.md#reload) the file when it changes. A key with **Restart** takes effect at the next start.
 - [sluice.example.yaml](../../sluice.example.yaml) shows every section. Editors complete and check the file with
   [the JSON Schema](../../schema/sluice.schema.json); \`sluice check\` finds every problem with its line.

@@ -14,7 +14,7 @@ import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { Ceilings } from '../limiter/ceilings.ts';
+import type { CeilingRef, Ceilings } from '../limiter/ceilings.ts';
 import {
   defaultLeaseMs,
   type Admission,
@@ -142,6 +142,11 @@ export class AdmissionQueue {
     return Promise.resolve(
       this.#registry.enterObserved(request, clientGone, (call) => this.#enterLane(call)),
     );
+  }
+
+  /** The ceiling that holds for such a call now: none where a default one has yielded to what its bucket states. */
+  ceilingOf(asked: AdmissionRequest): CeilingRef {
+    return this.#reconfiguring.present(asked).ceiling;
   }
 
   /** @throws Refusal where the call cannot leave within its wait */

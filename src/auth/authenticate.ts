@@ -57,7 +57,6 @@ export function authenticate(
       detail:
         'The target contains an API key, which must not travel upstream: send it in a header field only.',
       param: 'target',
-      shouldRetry: false,
     });
   }
   return {

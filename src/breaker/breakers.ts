@@ -420,7 +420,6 @@ function breakerRefusal({
     status,
     retryInMs,
     detail: `The upstream refuses such calls with ${status}, for a reason that waiting does not cure. One call asks it again at the time named here.`,
-    shouldRetry: false,
     ...(said === null ? {} : { said }),
     ...(status === 429 ? { heldBy: 'closed' as const } : {}),
   });

@@ -1,5 +1,6 @@
 /** The commands: what each is for, which options it takes, and what runs it. Nothing here runs anything by itself. */
 import { parseArgs, type ParseArgsConfig } from 'node:util';
+import { secondsOf } from '../duration.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import { conditionForm, readCondition } from '../../tools/rehearse/condition.ts';
 import { completionFor, shells, type Completed } from './completion.ts';
@@ -89,12 +90,6 @@ function adminFault(admin: string, positionals: readonly string[]): string | nul
   if (positionals.length > 0) return noMore(positionals);
   const isUrl = /^https?:$/.test(URL.parse(admin)?.protocol ?? '');
   return isUrl ? null : '--admin is a URL such as http://127.0.0.1:9090.';
-}
-
-/** A time as people write it, `90`, `90s`, `5m` or `2h`, in seconds; 0 = it is none. */
-function secondsOf(text: string): number {
-  const [, digits, unit = 's'] = /^(\d+(?:\.\d+)?)([smh])?$/.exec(text.trim()) ?? [];
-  return digits === undefined ? 0 : Number(digits) * { s: 1, m: 60, h: 3_600 }[unit as 's' | 'm' | 'h'];
 }
 
 /** `null` = it is none from 1 to `max`. */
@@ -237,7 +232,7 @@ called. TIME is a number of seconds, or like 90s or 5m; at most 10m.`,
     read({ admin: admins, seconds: written = '0' }, positionals) {
       const fault = admins.map((admin) => adminFault(admin, positionals)).find((fault) => fault !== null);
       if (fault !== undefined) return fault;
-      const seconds = secondsOf(written);
+      const seconds = secondsOf(written) ?? 0;
       return Number.isInteger(seconds) && seconds >= 1 && seconds <= 600
         ? { admins, seconds }
         : '--seconds is a time of whole seconds from 1 to 600, such as 90, 90s or 5m.';
@@ -285,14 +280,14 @@ The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
   ),
   pause: define({
     purpose: 'pause an upstream on all replicas',
-    usage: `sluice pause --upstream NAME --seconds TIME [--admin URL]
+    usage: `sluice pause --upstream NAME [--seconds TIME] [--admin URL]
 
 Sends nobody to an upstream for this time, on all replicas; calls wait as long as they may.
-TIME is a number of seconds, or like 90s, 5m or 2h.
+TIME is a number of seconds, or like 90s, 5m or 2h; a day unless given. sluice resume ends it.
 The token of server.adminToken is taken from SLUICE_ADMIN_TOKEN.`,
-    options: { ...control, seconds: { type: 'string' } },
-    read({ upstream = '', admin, seconds: written = '0' }, positionals) {
-      const seconds = secondsOf(written);
+    options: { ...control, seconds: { type: 'string', default: '24h' } },
+    read({ upstream = '', admin, seconds: written }, positionals) {
+      const seconds = secondsOf(written) ?? 0;
       const fault = controlFault({ upstream, admin }, positionals);
       if (fault !== null) return fault;
       return seconds > 0 && seconds <= 86_400

@@ -3,6 +3,7 @@
  * no file and fills in no keys that depend on others: it may run in a thread of its own.
  */
 import type { z } from 'zod';
+import { isDurationKey, secondsOf } from '../duration.policy.ts';
 import { type ConfigDocument, type Env, readDocument } from './document.ts';
 import { explain, valueAt } from './explain.ts';
 import { ConfigError, pathText, type Finding } from './problem.ts';
@@ -22,10 +23,9 @@ export function checkText<Schema extends z.ZodType>(
 ): z.output<Schema> {
   const document = readDocument(text, env);
   if (document.faults.length > 0) {
-    const fix = 'correct the YAML; texts with special characters belong in quotes';
     throw new ConfigError(
       path,
-      document.faults.map(({ line, reason }) => ({ path: '', line, reason, fix })),
+      document.faults.map((fault) => ({ path: '', ...fault })),
     );
   }
   const { result, findings } = check(schema, document);
@@ -40,7 +40,7 @@ function check<Schema extends z.ZodType>(
   const first = schema.safeParse(document.tree);
   const retyped = first.success
     ? 0
-    : retypeReferences(
+    : retypeTexts(
         document,
         first.error.issues.flatMap((i) => explain(i, null)),
       );
@@ -52,24 +52,29 @@ function check<Schema extends z.ZodType>(
 }
 
 /**
- * A variable holds text only. Where the schema refused such a text and it spells a number or truth value, that is what
- * the writer meant (`port: "${PORT}"`). Returns how many values were changed.
+ * Where the schema refused a text, what the writer meant by it: a variable holds text only, and may spell a number or truth value
+ * (`port: "${PORT}"`), and a duration may have a unit. Returns how many values were changed.
  */
-function retypeReferences(document: ConfigDocument, refused: readonly Finding[]): number {
-  const refusedPaths = new Set(refused.map(({ path }) => pathText(path)));
+function retypeTexts(document: ConfigDocument, refused: readonly Finding[]): number {
+  const references = new Set(document.referenced.map(pathText));
   let changed = 0;
-  for (const path of document.referenced) {
+  for (const { path } of refused) {
     const parent = valueAt(document.tree, path.slice(0, -1));
     const key = path.at(-1);
     const text = valueAt(document.tree, path);
-    if (!refusedPaths.has(pathText(path)) || typeof text !== 'string') continue;
-    const meant = /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
-    if (meant === undefined || key === undefined || typeof parent !== 'object' || parent === null) continue;
+    if (key === undefined || typeof text !== 'string' || typeof parent !== 'object' || parent === null)
+      continue;
+    const seconds = isDurationKey(key) ? secondsOf(text) : null;
+    const meant = seconds ?? (references.has(pathText(path)) ? spelled(text) : undefined);
+    if (meant === undefined) continue;
     Reflect.set(parent, key, meant);
     changed += 1;
   }
   return changed;
 }
+
+const spelled = (text: string): number | boolean | undefined =>
+  /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : ({ true: true, false: false } as const)[text];
 
 function configError(path: string, document: ConfigDocument, findings: readonly Finding[]): ConfigError {
   const problems = findings.map((finding) => ({

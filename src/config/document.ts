@@ -16,7 +16,7 @@ import {
   type Pair,
   type YAMLMap,
 } from 'yaml';
-import type { Finding, Path } from './problem.ts';
+import type { Finding, Path, Problem } from './problem.ts';
 
 /** Environment as the configuration sees it. */
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -26,7 +26,7 @@ export interface ConfigDocument {
   /** Plain values: records, lists, texts, numbers, truth values, `null`. */
   readonly tree: unknown;
   /** Syntax faults, with their lines; the tree is not usable when there are any. */
-  readonly faults: readonly { readonly line: number; readonly reason: string }[];
+  readonly faults: readonly Pick<Problem, 'line' | 'reason' | 'fix'>[];
   /** References to variables that are not set. */
   readonly missing: readonly Finding[];
   /** Values that were one whole reference: a variable can only hold text, but may stand for a number. */
@@ -34,6 +34,18 @@ export interface ConfigDocument {
   /** Line of the deepest key of the path that exists in the file. */
   readonly lineOf: (path: Path) => number;
 }
+
+const indent =
+  'put the same number of blanks, no tabs, before keys of one section; a text with a colon belongs in quotes';
+
+/** By the parser's code, where more can be said than that the YAML is to be corrected. */
+const syntaxFixes: Readonly<Record<string, string>> = {
+  BAD_INDENT: `${indent}; [ and { need their ends`,
+  BLOCK_AS_IMPLICIT_KEY: indent,
+  MULTILINE_IMPLICIT_KEY: indent,
+  TAB_AS_INDENT: 'use blanks instead',
+  MISSING_CHAR: 'write the missing character: a quote, bracket or brace at the end',
+};
 
 /** Parses the text and fills in `${NAME}` from `env`; `$${` stands for a literal `${`. */
 export function readDocument(text: string, env: Env): ConfigDocument {
@@ -49,13 +61,21 @@ export function readDocument(text: string, env: Env): ConfigDocument {
     line: lines.linePos(error.pos[0]).line,
     // The parser's own words up to the colon: what follows may be a piece of the file.
     reason: error.message.split(/[:\n]/)[0] ?? '',
+    fix:
+      syntaxFixes[error.code] ??
+      'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
   }));
   const missing: Finding[] = [];
   const referenced: Path[] = [];
   visit(document, {
     Map(_, map) {
       for (const offset of repeatedKeys(map)) {
-        faults.push({ line: lines.linePos(offset).line, reason: 'Map keys must be unique' });
+        const { line } = lines.linePos(offset);
+        faults.push({
+          line,
+          reason: 'Map keys must be unique',
+          fix: 'remove one of the two, or join what stands below them',
+        });
       }
     },
     Scalar(key, node, ancestors) {
@@ -68,14 +88,17 @@ export function readDocument(text: string, env: Env): ConfigDocument {
     },
   });
   faults.sort((a, b) => a.line - b.line);
+  // What follows a fault in its line follows from it.
+  const first = faults.filter(({ line }, at) => line !== faults[at - 1]?.line);
   let tree: unknown = null;
   try {
     if (faults.length === 0) tree = document.toJS();
   } catch {
-    faults.push({ line: 1, reason: 'An alias (*name) has no anchor before it, or aliases multiply too far' });
+    const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
+    first.push({ line: 1, reason, fix: 'put the anchor (&name) at the first use, or write the value out' });
   }
   const lineOf = (path: Path): number => lines.linePos(offsetOf(document, path)).line;
-  return { tree, faults, missing, referenced, lineOf };
+  return { tree, faults: first, missing, referenced, lineOf };
 }
 
 /** Offsets of keys that stand in the map a second time: YAML leaves open which of two values would count. */

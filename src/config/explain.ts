@@ -3,6 +3,7 @@
  * only numbers and kinds of values.
  */
 import type { z } from 'zod';
+import { isDurationKey } from '../duration.policy.ts';
 import { didYouMean } from '../nearest.policy.ts';
 import type { Finding, Path } from './problem.ts';
 
@@ -35,8 +36,10 @@ export function explain(issue: Issue, tree: unknown, base: Path = []): Finding[]
       }));
     case 'invalid_union':
       return explainUnion(issue, tree, path);
-    case 'invalid_type':
-      return one(...wrongType(issue.expected, valueAt(tree, path)));
+    case 'invalid_type': {
+      const isDuration = isDurationKey(path.at(-1) ?? '');
+      return one(...wrongType(isDuration ? 'duration' : issue.expected, valueAt(tree, path)));
+    }
     case 'invalid_value': {
       const words = issue.values.map(String);
       const written = valueAt(tree, path);
@@ -72,6 +75,7 @@ function given(tree: unknown, path: Path): string {
 const wanted: Readonly<Record<string, readonly [reason: string, fix: string]>> = {
   string: ['a text', 'write a text; put it in quotes if it looks like a number'],
   number: ['a number', 'write a plain number such as 30, without quotes or unit'],
+  duration: ['a number of seconds', 'write seconds such as 90, or a duration such as 90s, 5m or 2h'],
   int: ['a whole number', 'write a whole number such as 500, without quotes or unit'],
   boolean: ['true or false', 'write true or false, without quotes'],
   array: ['a list', 'write a list: [ … ] or lines that start with "- "'],

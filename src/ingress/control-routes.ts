@@ -3,6 +3,7 @@
  * Owns: how they answer, and that each command is reported. Does not own: who may give one (`admin-guard.ts`).
  */
 import type { Express, Request, Response } from 'express';
+import { secondsInQuery } from '../duration.policy.ts';
 import { nearest } from '../nearest.policy.ts';
 import { adminProblem } from './admin-guard.ts';
 
@@ -41,7 +42,7 @@ export function addControlRoutes(
     app.post(`/upstreams/:name/${verb}`, async (request: Request, response: Response) => {
       const name = String(request.params['name']);
       const known = actions.upstreams();
-      const seconds = verb === 'pause' ? secondsOf(request.url) : null;
+      const seconds = verb === 'pause' ? pauseSecondsOf(request.url) : null;
       const fault =
         verb === 'pause' && seconds === null ? 'invalid' : known.includes(name) ? null : 'unknown';
       const result = fault ?? (await actions[verb](name, (seconds ?? 0) * 1_000));
@@ -55,9 +56,8 @@ export function addControlRoutes(
   }
 }
 
-function secondsOf(url: string): number | null {
-  const text = new URLSearchParams(url.slice(url.indexOf('?') + 1 || url.length)).get('seconds') ?? '';
-  const seconds = /^\d{1,5}(\.\d{1,3})?$/.test(text) ? Number(text) : 0;
+function pauseSecondsOf(url: string): number | null {
+  const seconds = secondsInQuery(url, 'seconds') ?? 0;
   return seconds > 0 && seconds <= maxPauseSeconds ? seconds : null;
 }
 
@@ -65,7 +65,7 @@ const problems = {
   invalid: {
     status: 400,
     code: 'request_invalid',
-    detail: 'Give `?seconds=`, more than 0 and at most 86400.',
+    detail: 'Give `?seconds=`, more than 0 and at most 86400, such as 90, 90s or 5m.',
   },
   unavailable: {
     status: 503,

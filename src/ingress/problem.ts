@@ -84,7 +84,8 @@ const defaultRetryMs = 1_000;
  */
 function retryLines(status: number, { code, details, rawFields = [] }: RefusedCall): string[] {
   const lines: string[] = [];
-  let { shouldRetry } = details;
+  const isRejected = refusals[code].family === 'rejected' && status !== 408;
+  let shouldRetry = details.shouldRetry ?? (isRejected ? false : undefined);
   if (status === 429 || status === 503 || details.status !== undefined) {
     const { retryInMs = NaN } = details;
     const ms = Math.max(1, Math.ceil(Number.isFinite(retryInMs) ? retryInMs : defaultRetryMs));

@@ -91,7 +91,6 @@ function keyIn({ call, fields, route }: Pick<RepeatInput, 'call' | 'fields' | 'r
       throw new Refusal('request_invalid', {
         detail: 'A field that serves as the idempotency key is repeated: send it once.',
         param: field,
-        shouldRetry: false,
       });
     }
     const value = unquoted(written);

@@ -11,6 +11,7 @@ import type { BucketSnapshot } from '../bucket.ts';
 import type { Costs } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
+import { secondsInQuery } from '../duration.policy.ts';
 import { isBackground, type BucketKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
@@ -86,9 +87,9 @@ export class Recorder {
 
   /** `GET /recording?seconds=N`. */
   async open(request: Request, response: Response): Promise<void> {
-    const seconds = secondsOf(request.url);
+    const seconds = recordingSecondsOf(request.url);
     if (seconds === null) {
-      const detail = `Give \`?seconds=\`, a whole number from 1 to ${maxRecordingSeconds}.`;
+      const detail = `Give \`?seconds=\`, whole seconds from 1 to ${maxRecordingSeconds}, such as 90, 90s or 5m.`;
       return adminProblem(response, { status: 400, code: 'request_invalid', detail });
     }
     if (this.#open.size >= maxRecordings) {
@@ -118,10 +119,9 @@ export class Recorder {
   }
 }
 
-function secondsOf(url: string): number | null {
-  const text = new URLSearchParams(url.slice(url.indexOf('?') + 1 || url.length)).get('seconds') ?? '';
-  const seconds = /^\d{1,3}$/.test(text) ? Number(text) : 0;
-  return seconds >= 1 && seconds <= maxRecordingSeconds ? seconds : null;
+function recordingSecondsOf(url: string): number | null {
+  const seconds = secondsInQuery(url, 'seconds') ?? 0;
+  return Number.isInteger(seconds) && seconds >= 1 && seconds <= maxRecordingSeconds ? seconds : null;
 }
 
 /** What is known of a call when it arrives, and when that was. */

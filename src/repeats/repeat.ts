@@ -48,14 +48,12 @@ export type CallResult =
 export const tooLarge = (): Refusal =>
   new Refusal('idempotency_conflict', {
     detail: 'The call with this key has been answered, and its response is too large to be kept.',
-    shouldRetry: false,
   });
 
 /** The call has run, but its response cannot be decrypted. */
 export const unreadable = (): Refusal =>
   new Refusal('idempotency_conflict', {
     detail: 'The call with this key has been answered, and its response is no longer available.',
-    shouldRetry: false,
   });
 
 /** @throws Refusal `idempotency_mismatch` where the key was used for a different call */

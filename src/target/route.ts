@@ -44,7 +44,7 @@ export function createRouteFinder(upstreams: ReadonlyMap<string, UpstreamSetting
   const decide = (call: Pick<Call, 'form' | 'rawUrl'>, workspace: WorkspaceSettings): Route => {
     const decision = decideTarget(call, index, (upstream) => workspace.upstreams.has(upstream.name));
     if (decision.kind === 'refused') {
-      throw new Refusal(decision.code, { detail: decision.detail, param: 'target', shouldRetry: false });
+      throw new Refusal(decision.code, { detail: decision.detail, param: 'target' });
     }
     const { upstream, origin, host, pathAndQuery } = decision;
     const credential = workspace.credentials.get(upstream.name) ?? upstream.credential;

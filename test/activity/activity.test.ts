@@ -277,7 +277,9 @@ describe('the activity API', () => {
     ['window=1h', 3_600_000],
     ['window=61m', null],
     ['window=0m', null],
-    ['window=5', null],
+    ['window=90', 90_000],
+    ['window=5x', null],
+    ['window=', null],
     ['window=-5m', null],
     ['window=5m&window=5m', null],
   ])('reads the window of %p as %p ms', (query, expected) => {

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
 import { checkResult } from '../../src/config/check-thread.ts';
-import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
+import { ConfigError, loadSettings, parseSettings, settingsOf } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
 
@@ -83,6 +83,34 @@ describe('a configuration file with one mistake', () => {
   test('exists for at least 80 mistakes', () => {
     expect(files('bad').length).toBeGreaterThanOrEqual(80);
   });
+});
+
+test('durations mean the same with a unit and as a number of seconds', () => {
+  const settings = loaded(pathOf('good', 'durations.yaml'));
+  if (typeof settings === 'string') throw new Error(settings);
+  const { server, upstreams } = settings;
+  const reports = upstreams.get('reports');
+  expect(server).toMatchObject({ drainSeconds: 30, keepAliveSeconds: 90 });
+  expect(reports?.limits.maxWaitSeconds).toBe(120);
+  expect(reports?.timeouts.totalMs).toBe(7_200_000);
+  expect(reports?.commentMs).toBe(15_000);
+});
+
+test('advice about YAML that cannot be read fits the mistake, and is given once a line', () => {
+  const adviceOn = (text: string) => {
+    try {
+      parseSettings(text, { path: 'a.yaml', env });
+      return [];
+    } catch (error) {
+      return error instanceof ConfigError ? error.problems.map(({ line, fix }) => [line, fix]) : [error];
+    }
+  };
+  expect(adviceOn('a: 1\na: 2\n')).toEqual([[2, expect.stringContaining('remove one')]]);
+  expect(adviceOn('a:\n  b: 1\n c: 2\n')).toEqual([[3, expect.stringContaining('same number of blanks')]]);
+  expect(adviceOn('a:\n\tb: 1\n')).toEqual([[2, expect.stringContaining('blanks')]]);
+  expect(adviceOn('server: { port: ${PORT}, adminPort: 0 }\n')).toEqual([
+    [1, expect.stringContaining('${NAME} within { }')],
+  ]);
 });
 
 describe('a valid configuration file', () => {

@@ -245,10 +245,14 @@ describe('a command at the admin port', () => {
   test('is reported with what came of it, by the names of the configuration only', async () => {
     await start();
     await post('/upstreams/api/pause?seconds=9.5', [own, yes]);
+    await post('/upstreams/api/pause?seconds=5m', [own, yes]);
+    await post('/upstreams/api/pause?seconds=25h', [own, yes]);
     await post('/upstreams/somebody-s-secret/pause', [own, yes]);
     await post('/upstreams/somebody-s-secret/resume', [own, yes]);
     expect(commands).toEqual([
       { verb: 'pause', upstream: 'api', seconds: 9.5, result: 'done' },
+      { verb: 'pause', upstream: 'api', seconds: 300, result: 'done' },
+      { verb: 'pause', upstream: null, seconds: null, result: 'invalid' },
       { verb: 'pause', upstream: null, seconds: null, result: 'invalid' },
       { verb: 'resume', upstream: null, seconds: null, result: 'unknown' },
     ]);

@@ -71,6 +71,8 @@ describe('the fields of a refusal', () => {
     expect(fields.get('Sluice-Error')).toBe(code);
     expect(fields.get('Sluice-Request-Id')).toBe(requestId);
     expect(fields.get('WWW-Authenticate')).toBe(response.status === 401 ? 'Bearer' : undefined);
+    // Whoever must change something is told not to repeat.
+    expect(fields.get('x-should-retry')).toBe(refusals[code].family === 'rejected' ? 'false' : undefined);
     expect(fields.has('Retry-After')).toBe(response.status === 429 || response.status === 503);
     expect(fields.has('retry-after-ms')).toBe(response.status === 429 || response.status === 503);
   });
@@ -127,6 +129,7 @@ describe('the fields of a refusal', () => {
       408,
       expect.objectContaining({ status: 408 }),
     ]);
+    expect(fieldsOf(late).has('x-should-retry')).toBe(false);
     const wrong = refusalResponse({ code: 'method_not_allowed', details: {}, requestId, allow: 'GET, HEAD' });
     expect(fieldsOf(wrong).get('Allow')).toBe('GET, HEAD');
   });

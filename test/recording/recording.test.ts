@@ -175,7 +175,7 @@ test('a reader that does not read is told that it was too slow, and holds no mem
 });
 
 describe('who may record', () => {
-  test.each(['', '?seconds=0', '?seconds=601', '?seconds=1.5', '?seconds=x'])(
+  test.each(['', '?seconds=0', '?seconds=601', '?seconds=1.5', '?seconds=11m', '?seconds=x'])(
     '%s is refused with what to give',
     async (query) => {
       const response = await fetch(`${gateway.adminUrl}/recording${query}`);

@@ -67,6 +67,7 @@ test.each([
     const [response] = responses;
     expect(response?.status).toBe(status);
     expect(response?.field('content-type')).toBe('application/problem+json');
+    expect(response?.field('x-should-retry')).toBe('false');
     expect(response?.field('upgrade')).toBe(status === 426 ? 'HTTP/1.1' : undefined);
     const requestId = response?.field('sluice-request-id');
     expect(JSON.parse(response?.body.toString() ?? '')).toMatchObject({
@@ -104,6 +105,19 @@ test('a full ceiling refuses at once, with the true time and a hint not to retry
   expect(response?.field('x-should-retry')).toBe('false');
   expect(response?.field('ratelimit')).toMatch(/^"workspace";r=0;t=\d+$/);
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
+});
+
+test('a default ceiling that has yielded to what the upstream states is not told with a refusal either', async () => {
+  const throttling =
+    'HTTP/1.1 429 Slow\r\nX-RateLimit-Limit-Requests: 900\r\nRetry-After: 80\r\nContent-Length: 0\r\n\r\n';
+  const stack = await opened(answering(throttling), { kind: 'language-model' });
+  expect((await get(stack))?.field('ratelimit')).toMatch(/^"workspace";r=499;/);
+  const refused = await get(stack);
+  expect(['sluice-error', 'ratelimit', 'ratelimit-policy'].map((name) => refused?.field(name))).toEqual([
+    'wait_too_long',
+    undefined,
+    undefined,
+  ]);
 });
 
 test('a closed bucket refuses attempts, and they do not reach the upstream', async () => {
