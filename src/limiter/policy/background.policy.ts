@@ -8,7 +8,7 @@ import { isBackground } from '../../ids.ts';
 import type { Bucket, Lane, Lease } from './bucket-state.policy.ts';
 
 /** While background calls wait, one leaves so often at least. Milliseconds. */
-export const oneEveryMs = 60_000;
+const oneEveryMs = 60_000;
 
 /** None has left for so long that one has to leave before all others. */
 export const isOneDue = ({ background }: Bucket, now: number): boolean =>

@@ -26,7 +26,7 @@ const usualLatenessMs = 250;
 const roundingMs = 1;
 
 /** A call that may come back. */
-export interface Returning {
+interface Returning {
   /** Absent: it is a new call. */
   readonly reservation?: TicketId;
   readonly lane: LaneKey;
@@ -101,7 +101,7 @@ export function nextSlotAt(bucket: Bucket, ceiling: CeilingKey, perMinute: numbe
 }
 
 /** What a call leaves free for reservations, and until when it is as much at most; `null` = until somebody has left. */
-export interface KeptFree {
+interface KeptFree {
   readonly units: ReadonlyMap<MeterName, number>;
   readonly until: number | null;
 }

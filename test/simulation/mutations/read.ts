@@ -10,7 +10,7 @@
  *
  * The number is that of the invariant which the line keeps. `-` is a text that the file above has once, `+` what is put in its place
  * (nothing: it goes). `&` begins a second change, of a line that keeps the same: only both together break the promise. `@` names the
- * test file that finds it, where the table leaves that to its rows.
+ * test file that finds it, which is asked instead of the table's own finders.
  */
 import { readFileSync } from 'node:fs';
 
@@ -26,7 +26,7 @@ export interface Mutation {
   readonly keeps: string;
   readonly what: string;
   readonly changes: readonly Change[];
-  /** The test file that finds it, without `test/` and `.test.ts`. */
+  /** The test file that finds it, without `test/` and `.test.ts`; `null`: the finders of its table do. */
   readonly test: string | null;
   /** Why nothing finds it, where that is right: the reason is printed. */
   readonly survives: string | null;
