@@ -3,8 +3,7 @@
  *
  * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
  */
-import type { InForce } from './activity/in-force.ts';
-import type { CeilingsNow } from './activity/shape.ts';
+import type { CeilingsNow, InForce } from './activity/shape.ts';
 import { callSettings } from './admission/buckets.policy.ts';
 import type { Call, Caller, Outcome } from './call.ts';
 import type { Settings } from './config/settings.ts';

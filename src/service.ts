@@ -5,7 +5,7 @@
  * Invariant: a call that was accepted gets its response or one retryable refusal, also while the process ends.
  */
 import type { AddressInfo } from 'node:net';
-import { windowOf } from './activity/window.policy.ts';
+import { windowOf } from './activity/activity.ts';
 import { withStartedValues } from './config/schema.ts';
 import type { Settings } from './config/settings.ts';
 import type { Resolve } from './dispatch/agents.ts';

@@ -9,7 +9,6 @@ import { parseSettings } from '../../src/config/load.ts';
 import { Gateway } from '../../src/gateway.ts';
 import { DataServer } from '../../src/ingress/data-server.ts';
 import { Observation } from '../../src/observation/observation.ts';
-import { silentLog } from '../../src/telemetry/events.ts';
 import { startTracing } from '../../src/telemetry/traces.ts';
 import { noTelemetry } from '../../test/support/no-telemetry.ts';
 
@@ -19,7 +18,7 @@ const [clock, random] = [systemClock, systemRandom];
 const observation = new Observation(settings, {
   clock,
   random,
-  tracing: await startTracing(process.env, 'cost', silentLog),
+  tracing: await startTracing(process.env, 'cost'),
   destination: { write: () => {} },
   metrics: { processMetrics: true },
 });

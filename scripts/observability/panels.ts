@@ -7,7 +7,7 @@ import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import type { AllActivity } from '../../src/activity/snapshot.ts';
+import type { AllActivity } from '../../src/activity/shape.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';

@@ -1,12 +1,12 @@
 /**
- * A cell: what was counted for one workspace on one upstream in one minute. Owns the layout of a cell, the sum of two cells
- * ({@link addInto}) and their difference ({@link takeOut}); does not own to whom a cell belongs. Counts are added and
- * subtracted; the longest wait is a maximum, which both functions treat apart.
+ * A cell: what was counted for one workspace on one upstream in one minute, and the cells of an hour. Owns the layout of a cell, in memory
+ * and as text, the sum of two cells ({@link addInto}) and their difference ({@link takeOut}); does not own to whom a cell belongs. Counts
+ * are added and subtracted; the longest wait is a maximum, which both functions treat apart.
  */
 import type { Costs } from '../call.ts';
 import { heldByReasons, type HeldBy, type RefusalCode } from '../errors.ts';
+import type { EndedFact } from '../telemetry/events.ts';
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
-import type { RecentPressure } from './shape.ts';
 
 /**
  * Codes of the refusals whose outcome is `shed` (`errors.ts`), each counted apart. Cells are published as lists of numbers by
@@ -175,8 +175,10 @@ export function waitQuantile(cell: Cell, share: number): number {
 }
 
 /** What `/activity` shows of the counts of some minutes, summed in one cell. Waits are rounded to milliseconds; reasons of refusals are listed only where there were any. */
-export function recentOf(cell: Cell): RecentPressure {
-  const byOutcome = Object.fromEntries(outcomes.map((outcome) => [outcome, countOf(cell, outcome)]));
+export function recentOf(cell: Cell) {
+  const byOutcome: Readonly<Record<string, number>> = Object.fromEntries(
+    outcomes.map((outcome) => [outcome, countOf(cell, outcome)]),
+  );
   const calls = outcomes.reduce((sum, outcome) => sum + countOf(cell, outcome), 0);
   return {
     calls,
@@ -194,4 +196,128 @@ export function recentOf(cell: Cell): RecentPressure {
       shedReasons.map((reason) => [reason, countOf(cell, reason)] as const).filter(([, n]) => n > 0),
     ),
   };
+}
+
+/** Counts a call that is over. */
+export function addEnd(cell: Cell, fact: EndedFact): void {
+  const { outcome, code, heldBy, waitedMs, attempts, durationMs } = fact;
+  addCount(cell, outcome);
+  addWait(cell, waitedMs);
+  if (attempts > 0) {
+    addCount(cell, 'sent');
+    addCount(cell, 'serviceSumMs', Math.max(0, durationMs - waitedMs));
+  }
+  if (code === 'upstream_refused') addCount(cell, 'upstreamRefused');
+  if (heldBy !== null) addCount(cell, `held_by_${heldBy}`);
+  if (outcome !== 'shed') return;
+  const reason = shedReasons.find((each) => each === code);
+  if (reason !== undefined) addCount(cell, reason);
+}
+
+export const minuteMs = 60_000;
+/** Minutes kept: the running one and an hour of full ones. */
+export const keptMinutes = 61;
+
+/** The cells of the last hour, each of about 0.9 KB and made when first used. */
+export class Minutes {
+  readonly #cells: (Cell | undefined)[] = [];
+  /** Changed since {@link takeChanged}. */
+  readonly #changed = new Set<Cell>();
+  /** Cell of the running minute: most facts find it here. */
+  #current: Cell | null = null;
+  readonly #keyOf: () => string;
+  #key: string | null = null;
+
+  /** `keyOf` makes the digest for the shared store. */
+  constructor(keyOf: () => string) {
+    this.#keyOf = keyOf;
+  }
+
+  /** Digest for the shared store, made when first asked for: it costs microseconds, and most are never needed. */
+  get key(): string {
+    return (this.#key ??= this.#keyOf());
+  }
+
+  /** The cell in which facts of this minute are counted already, or `null`: {@link begin} gives it then. */
+  running(minute: number): Cell | null {
+    return this.#current?.minute === minute ? this.#current : null;
+  }
+
+  /** The cell for facts of this minute, to be published next. */
+  begin(minute: number): Cell {
+    let cell = this.#cells[minute % keptMinutes];
+    // A clock that stepped back far writes into the newer cell: such a call is counted, though in a later minute.
+    if (cell === undefined || cell.minute < minute) {
+      if (cell !== undefined) this.#changed.delete(cell);
+      this.#cells[minute % keptMinutes] = cell = emptyCell(minute);
+    }
+    this.#changed.add(cell);
+    this.#current = cell;
+    return cell;
+  }
+
+  /** Cells from `fromMinute` on. */
+  since(fromMinute: number): Cell[] {
+    return this.#cells.flatMap((cell) => (cell !== undefined && cell.minute >= fromMinute ? [cell] : []));
+  }
+
+  /** Returns the cells that changed since the last call of this method. */
+  takeChanged(): Cell[] {
+    const cells = [...this.#changed];
+    this.#changed.clear();
+    this.#current = null;
+    return cells;
+  }
+}
+
+/** Arrivals per second of the hour before `now` (wall clock), oldest first. `fromMinute`: the first minute of the cells. */
+export function arrivalsPerSecond(
+  cells: readonly Cell[],
+  fromMinute: number,
+  now: number,
+): readonly number[] {
+  const full = (keptMinutes - 1) * 60 + Math.floor((now % minuteMs) / 1_000) + 1;
+  const seconds = Array.from({ length: full }, () => 0);
+  for (const cell of cells) {
+    const start = (cell.minute - fromMinute) * 60;
+    for (const [i, n] of cell.seconds.entries()) {
+      if (start + i < seconds.length) seconds[start + i] = (seconds[start + i] ?? 0) + n;
+    }
+  }
+  return seconds.slice(-3_600);
+}
+
+/**
+ * `<length>;<counts>;<seconds>`: the number of counts in this layout, then for each array its values that are not 0, as
+ * `<index>:<value>` joined by commas. The text of a quiet minute is short. Values are rounded to three decimals.
+ */
+export function cellText({ counts, seconds }: Cell): string {
+  return `${counts.length};${pairs(counts)};${pairs(seconds)}`;
+}
+
+function pairs(values: Float64Array | Uint16Array): string {
+  const kept: string[] = [];
+  for (const [index, value] of values.entries()) {
+    if (value !== 0) kept.push(`${index}:${Math.round(value * 1_000) / 1_000}`);
+  }
+  return kept.join(',');
+}
+
+/** Reads what {@link cellText} wrote for `minute`; `null` = the text has another layout or format. */
+export function cellOfText(minute: number, text: string): Cell | null {
+  const cell = emptyCell(minute);
+  const [length, counts, seconds, ...more] = text.split(';');
+  if (Number(length) !== cell.counts.length || more.length > 0) return null;
+  return fill(cell.counts, counts) && fill(cell.seconds, seconds) ? cell : null;
+}
+
+function fill(values: Float64Array | Uint16Array, text: string | undefined): boolean {
+  if (text === undefined) return false;
+  for (const pair of text === '' ? [] : text.split(',')) {
+    const match = /^(\d{1,3}):(\d{1,15}(?:\.\d{1,3})?)$/.exec(pair);
+    const index = Number(match?.[1] ?? values.length);
+    if (index >= values.length) return false;
+    values[index] = Number(match?.[2]);
+  }
+  return true;
 }

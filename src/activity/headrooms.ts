@@ -6,13 +6,14 @@ import type { Clock } from '../clock.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import { countedUnits, countOf, refusedIn, type Cell, type CountedUnit } from './cell.ts';
 import { headroom, rehearsed, type Headroom, type InParts, type Rehearsed } from './headroom.policy.ts';
-import type { InForce, LaneInForce } from './in-force.ts';
 import type { ActivityLaneId, Recorder } from './recorder.ts';
 import { Remembered } from './remembered.ts';
 import type { ReplayedLane, ReplayedWindow, Scene } from './replay.policy.ts';
+import type { InForce, LaneInForce } from './shape.ts';
 
-export interface HeadroomSource {
-  /** `null`: there is no such upstream. */
+/** The limits of upstreams. */
+export interface LimitsSource {
+  /** The limits in force, and where no call has met any, those of the configuration. `null`: there is no such upstream. */
   inForce(upstream: string): InForce | null;
   /** What holds a workspace's calls that this replica has not seen, as configured. */
   configured(id: ActivityLaneId): Omit<LaneInForce, 'workspaceId' | 'bucket' | 'calls' | 'used'> | null;
@@ -35,13 +36,13 @@ interface Base {
 
 export class Headrooms {
   readonly #recorder: Recorder;
-  readonly #source: HeadroomSource;
+  readonly #source: LimitsSource;
   readonly #clock: Clock;
   readonly #bases: Remembered<Base | null>;
   readonly #found: Remembered<Headroom | null>;
   readonly #rehearsed: Remembered<readonly Rehearsed[]>;
 
-  constructor(recorder: Recorder, source: HeadroomSource, clock: Clock) {
+  constructor(recorder: Recorder, source: LimitsSource, clock: Clock) {
     this.#recorder = recorder;
     this.#source = source;
     this.#clock = clock;
@@ -98,8 +99,8 @@ export class Headrooms {
       const inForce = this.#source.inForce(upstream);
       if (inForce === null) return null;
       const until = this.#clock.now();
-      const total = await this.#recorder.allArrivals(upstream, until);
-      const cell = await this.#recorder.total(upstream, { minutes: 60 });
+      const total = await this.#recorder.arrivals({ upstream }, until);
+      const cell = await this.#recorder.sum({ upstream }, { minutes: 60 });
       const byCalls = inForce.lanes.toSorted((a, b) => b.calls - a.calls);
       const byCeiling = byCalls.toSorted((a, b) => fullness(b) - fullness(a));
       const lanes = new Set([...byCalls.slice(0, apartOfEach), ...byCeiling.slice(0, apartOfEach)]);
@@ -116,7 +117,7 @@ export class Headrooms {
     const own = inForce.lanes.filter(({ workspaceId }) => workspaceId === lane.workspaceId);
     const all = own.reduce((sum, { calls }) => sum + calls, 0);
     const share = all === 0 ? 1 / Math.max(1, own.length) : lane.calls / all;
-    const arrivals = await this.#recorder.arrivals(lane.workspaceId, upstream, until);
+    const arrivals = await this.#recorder.arrivals({ workspaceId: lane.workspaceId, upstream }, until);
     return { lane, arrivals: share === 1 ? arrivals : arrivals.map((n) => n * share) };
   }
 

@@ -1,7 +1,7 @@
 /**
  * A bounded table of activity lanes. An activity lane is one workspace on one upstream, whatever its buckets are.
  *
- * Owns: finding lanes, and which lane is evicted when a new one needs room. Does not own: what is counted in them (`counts.ts`).
+ * Owns: finding lanes, and which lane is evicted when a new one needs room. Does not own: what is counted in them (`recorder.ts`).
  *
  * The lane unused for longest is evicted. Spared are the busier half of all lanes and the lanes of workspaces that are shown under a
  * label of their own: thousands of workspaces with a single call do not evict the busy ones, and a workspace that just called does
@@ -10,7 +10,7 @@
  */
 import { LRUCache } from 'lru-cache';
 import { decayed } from '../telemetry/busyness.policy.ts';
-import type { Minutes } from './minutes.ts';
+import type { Minutes } from './cell.ts';
 
 /** Names a lane by workspace and upstream. Stays in this process. */
 export interface ActivityLaneId {

@@ -1,19 +1,32 @@
 /**
  * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns how a fact is counted, the sums over
  * replicas and what is published to the other replicas; does not own limits, labels, and which lanes are forgotten when
- * there are too many (`counts.ts`).
+ * there are too many (`lane-table.ts`).
  *
- * Bound: `maxLanes` lanes and two totals per upstream, an hour each (`minutes.ts`). Workspace ids stay in this process's
+ * A fact is counted in the lane of its workspace and in the total of its upstream. A lane may be forgotten, a total never is: whichever
+ * workspaces are shown, their rows and the rest of the total are together all calls.
+ *
+ * Bound: `maxLanes` lanes and two totals per upstream, an hour each. Workspace ids stay in this process's
  * memory; what leaves it goes under a digest.
  */
+import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
-import type { Costs } from '../call.ts';
-import { Counts, type CountOptions, type Changes } from './counts.ts';
-import { addCount, addArrival, addInto, emptyCell, type Cell, type CellField } from './cell.ts';
-import { busyIn, type ActivityLaneId } from './lane-table.ts';
-import { addEnd, keptMinutes, minuteMs, arrivalsPerSecond, type Minutes } from './minutes.ts';
-import type { ActivityKey, LaneCalls, SharedActivity } from './shared.ts';
+import {
+  addArrival,
+  addCount,
+  addEnd,
+  addInto,
+  arrivalsPerSecond,
+  emptyCell,
+  keptMinutes,
+  minuteMs,
+  Minutes,
+  type Cell,
+  type CellField,
+} from './cell.ts';
+import { ActivityLaneTable, busyIn, type ActivityLane, type ActivityLaneId } from './lane-table.ts';
+import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
 
 export type { ActivityLaneId } from './lane-table.ts';
 
@@ -21,14 +34,31 @@ export type { ActivityLaneId } from './lane-table.ts';
 const maxLiveForgotten = 1_000;
 /** Workspaces published as the busiest: more than there are labels, so that all replicas agree on who gets one. */
 const maxBusiest = 200;
+/** Stands for a label in the digest of a total. No label is named so. */
+const nameOfTotal = 'everybody';
 
 const oneRequest: Costs = { requests: 1 };
 
-export interface RecorderOptions extends CountOptions {
+/**
+ * Whose calls are meant: those of a workspace on an upstream, those under a label whose workspace has not called here, or those of
+ * everybody on the upstream, also of workspaces whose lanes were forgotten.
+ */
+export type CountedId =
+  ActivityLaneId | { readonly label: string; readonly upstream: string } | { readonly upstream: string };
+
+export interface RecorderOptions {
   readonly clock: Clock;
   readonly shared: SharedActivity;
+  /** Digest for the shared store: of a workspace's label, or the name of a total, and an upstream. */
+  readonly keyOf: (label: string, upstream: string) => ActivityKey;
+  /** Label of a workspace, under which its load is published to the other replicas. */
+  readonly labelOf: (workspaceId: string) => string;
+  /** True while the workspace is shown under a label of its own: it keeps its lanes. Default: never. */
+  readonly isShown?: (workspaceId: string) => boolean;
   /** Lanes of this replica with calls that wait or are in flight now. */
   readonly live?: () => Iterable<ActivityLaneId & LaneCalls>;
+  /** Lanes remembered. At least 2; default 1,000. */
+  readonly maxLanes?: number;
 }
 
 /** The time that a sum covers, and how fresh it must be. */
@@ -41,25 +71,34 @@ export interface Span {
 
 export class Recorder implements FactSink {
   readonly #options: RecorderOptions;
-  readonly #counts: Counts;
+  readonly #lanes: ActivityLaneTable;
+  readonly #totals = new Map<string, Minutes>();
+  /** Lanes that were published to the other replicas and have been evicted since the last publication. */
+  #dropped: ActivityKey[] = [];
 
   constructor(options: RecorderOptions) {
     this.#options = options;
-    this.#counts = new Counts(options);
+    this.#lanes = new ActivityLaneTable({
+      max: options.maxLanes ?? 1_000,
+      isShown: options.isShown ?? (() => false),
+      onEvicted: ({ published, minutes }) => {
+        if (published) this.#dropped.push(minutes.key);
+      },
+    });
   }
 
   /** How many lanes are remembered now. */
   get laneCount(): number {
-    return this.#counts.lanes.size;
+    return this.#lanes.size;
   }
 
   arrived(workspaceId: string, upstream: string, costs: Costs = oneRequest): void {
     const now = this.#options.clock.now();
     const second = Math.floor((now % minuteMs) / 1_000);
     const minute = Math.floor(now / minuteMs);
-    const lane = this.#counts.lane(workspaceId, upstream, minute);
-    addArrival(this.#counts.own(lane, minute), second, costs);
-    addArrival(this.#counts.all(lane, minute), second, costs);
+    const lane = this.#lane(workspaceId, upstream, minute);
+    addArrival(this.#own(lane, minute), second, costs);
+    addArrival(inTotal(lane, minute), second, costs);
   }
 
   throttled(workspaceId: string, upstream: string, kind: 'rate' | 'permanent'): void {
@@ -72,62 +111,47 @@ export class Recorder implements FactSink {
 
   ended(workspaceId: string, upstream: string, fact: EndedFact): void {
     const minute = this.#minute();
-    const lane = this.#counts.lane(workspaceId, upstream, minute);
-    addEnd(this.#counts.own(lane, minute), fact);
-    addEnd(this.#counts.all(lane, minute), fact);
+    const lane = this.#lane(workspaceId, upstream, minute);
+    addEnd(this.#own(lane, minute), fact);
+    addEnd(inTotal(lane, minute), fact);
     lane.busy += 1;
   }
 
-  /** What was counted in a lane, all replicas. */
-  sum({ workspaceId, upstream }: ActivityLaneId, span: Span): Promise<Cell> {
-    const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
-    return this.#sum(own, this.#counts.keyOf(workspaceId, upstream), span);
-  }
-
-  /** What other replicas counted for a workspace that has not called here, by its label. */
-  sumElsewhere(label: string, upstream: string, span: Span): Promise<Cell> {
-    return this.#sum(undefined, this.#counts.keyOfLabel(label, upstream), span);
-  }
-
-  /** What was counted on an upstream for all workspaces together, also for those whose lanes were forgotten; all replicas. */
-  total(upstream: string, span: Span): Promise<Cell> {
-    return this.#sum(this.#counts.total(upstream), this.#counts.totalKeyOf(upstream), span);
+  /** What was counted, all replicas. */
+  async sum(id: CountedId, { minutes, readSince }: Span): Promise<Cell> {
+    const from = this.#minute() - minutes;
+    const sum = emptyCell(from);
+    for (const cell of await this.#cells(id, from, readSince)) addInto(sum, cell);
+    return sum;
   }
 
   /** The same minute by minute: the last `minutes`, the running one last. */
-  async totalByMinute(upstream: string, minutes: number): Promise<readonly Cell[]> {
-    const to = this.#minute();
-    const cells = Array.from({ length: minutes }, (_, at) => emptyCell(to - minutes + 1 + at));
-    const others = await this.#options.shared.others(this.#counts.totalKeyOf(upstream), to - minutes + 1);
-    for (const cell of [...(this.#counts.total(upstream)?.since(to - minutes + 1) ?? []), ...others]) {
-      const sum = cells[cell.minute - to + minutes - 1];
+  async byMinute(id: CountedId, minutes: number): Promise<readonly Cell[]> {
+    const from = this.#minute() - minutes + 1;
+    const sums = Array.from({ length: minutes }, (_, at) => emptyCell(from + at));
+    for (const cell of await this.#cells(id, from)) {
+      const sum = sums[cell.minute - from];
       if (sum !== undefined) addInto(sum, cell);
     }
-    return cells;
+    return sums;
+  }
+
+  /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
+  async arrivals(id: CountedId, until: number = this.#options.clock.now()): Promise<readonly number[]> {
+    const from = Math.floor(until / minuteMs) - (keptMinutes - 1);
+    return arrivalsPerSecond(await this.#cells(id, from), from, until);
   }
 
   /** Upstreams with anything recorded on this replica since it started. */
   upstreams(): Iterable<string> {
-    return this.#counts.upstreams();
-  }
-
-  /** Arrivals per second over the last hour, oldest first, all replicas; up to `until` (wall clock, default now). */
-  arrivals(workspaceId: string, upstream: string, until?: number): Promise<readonly number[]> {
-    const own = this.#counts.lanes.find(workspaceId, upstream)?.minutes;
-    const now = until ?? this.#options.clock.now();
-    return this.#arrivals(own, this.#counts.keyOf(workspaceId, upstream), now);
-  }
-
-  /** Arrivals per second, as `arrivals` returns them, of all workspaces together. */
-  allArrivals(upstream: string, until: number): Promise<readonly number[]> {
-    return this.#arrivals(this.#counts.total(upstream), this.#counts.totalKeyOf(upstream), until);
+    return this.#totals.keys();
   }
 
   /** Each workspace with a lane on this replica, and how busy that workspace is here (`telemetry/busyness.policy.ts`). */
   busiest(): ReadonlyMap<string, number> {
     const minute = this.#minute();
     const found = new Map<string, number>();
-    for (const lane of this.#counts.lanes.values()) {
+    for (const lane of this.#lanes.values()) {
       found.set(lane.workspaceId, (found.get(lane.workspaceId) ?? 0) + busyIn(lane, minute));
     }
     return found;
@@ -137,30 +161,19 @@ export class Recorder implements FactSink {
   async active<Id extends ActivityLaneId>(ids: readonly Id[], minutes: number): Promise<readonly Id[]> {
     const from = this.#minute() - minutes;
     const elsewhere = await this.#options.shared.active(from);
-    return ids.filter(({ workspaceId, upstream }) => {
-      const lane = this.#counts.lanes.find(workspaceId, upstream);
-      if (lane?.minutes.hasSince(from) === true) return true;
-      return elsewhere.size > 0 && elsewhere.has(this.#counts.keyOf(workspaceId, upstream));
+    return ids.filter((id) => {
+      const own = this.#lanes.find(id.workspaceId, id.upstream)?.minutes.since(from) ?? [];
+      return own.length > 0 || (elsewhere.size > 0 && elsewhere.has(this.#keyOf(id)));
     });
   }
 
-  /** Calls of a lane that wait or are in flight, on all replicas. The counts of other replicas are a few seconds old. */
-  async calls(workspaceId: string, upstream: string): Promise<LaneCalls> {
+  /** Calls that wait or are in flight, on all replicas. The counts of other replicas are a few seconds old. */
+  async calls(id: ActivityLaneId | { readonly upstream: string }): Promise<LaneCalls> {
     const { shared, live } = this.#options;
-    let { waiting, inFlight } = await shared.callsOf(this.#counts.keyOf(workspaceId, upstream));
+    let { waiting, inFlight } = await shared.callsOf(this.#keyOf(id));
     for (const own of live?.() ?? []) {
-      if (own.workspaceId !== workspaceId || own.upstream !== upstream) continue;
-      waiting += own.waiting;
-      inFlight += own.inFlight;
-    }
-    return { waiting, inFlight };
-  }
-
-  /** Calls of all workspaces on an upstream that wait or are in flight, on all replicas, as `calls` counts them for one. */
-  async callsTo(upstream: string): Promise<LaneCalls> {
-    let { waiting, inFlight } = await this.#options.shared.callsOf(this.#everybodysCallsKey(upstream));
-    for (const own of this.#options.live?.() ?? []) {
-      if (own.upstream !== upstream) continue;
+      if (own.upstream !== id.upstream) continue;
+      if ('workspaceId' in id && own.workspaceId !== id.workspaceId) continue;
       waiting += own.waiting;
       inFlight += own.inFlight;
     }
@@ -169,54 +182,42 @@ export class Recorder implements FactSink {
 
   /** Publishes to the other replicas what changed; called every few seconds, also when nothing did. */
   publish(): Promise<void> {
-    const { totals, lanes, dropped } = this.#counts.takeChanges();
-    return this.#options.shared.publish({
-      totals: () => totals.flatMap(({ of, cells }) => cells.map((cell) => ({ lane: of.key, cell }))),
-      lanes: () => this.#selectPublished(lanes),
-      dropped,
-      calls: () => this.#liveCalls(),
-      busiest: () => this.#busiestByLabel(),
-    });
+    return this.#options.shared.publish(() => this.#publication());
   }
 
-  /** Yields cells of every lane while there is room for all lanes, of the busier half of them when there is not. */
-  *#selectPublished(lanes: Changes['lanes']) {
+  #publication(): Publication {
     const minute = this.#minute();
-    for (const { of, cells } of lanes) {
-      if (!this.#counts.lanes.isSpared(of, minute)) continue;
-      of.published = true;
-      for (const cell of cells) yield { lane: of.minutes.key, cell };
+    const totals = [...this.#totals.values()].flatMap(changedIn);
+    const lanes: LaneCell[] = [];
+    for (const lane of this.#lanes.values()) {
+      const changed = changedIn(lane.minutes);
+      // Of every lane while there is room for all lanes, of the busier half of them when there is not.
+      if (changed.length === 0 || !this.#lanes.isSpared(lane, minute)) continue;
+      lane.published = true;
+      lanes.push(...changed);
     }
+    const dropped = this.#dropped;
+    this.#dropped = [];
+    return { totals, lanes, dropped, calls: this.#liveCalls(), busiest: this.#busiestByLabel() };
   }
 
   /**
-   * Calls of this replica that wait or are in flight: by lane, for remembered lanes and up to {@link maxLiveForgotten} others;
-   * and for each upstream those of all workspaces together.
+   * Calls of this replica that wait or are in flight: by lane, for remembered lanes and up to {@link maxLiveForgotten} others; and for
+   * each upstream those of all workspaces together, under the key of its total: a store keeps live calls apart from cells.
    */
   #liveCalls(): ReadonlyMap<ActivityKey, LaneCalls> {
     const calls = new Map<ActivityKey, LaneCalls>();
     let forgotten = 0;
     for (const { workspaceId, upstream, waiting, inFlight } of this.#options.live?.() ?? []) {
       if (waiting + inFlight === 0) continue;
-      const all = this.#everybodysCallsKey(upstream);
-      const sum = calls.get(all);
-      calls.set(all, {
-        waiting: waiting + (sum?.waiting ?? 0),
-        inFlight: inFlight + (sum?.inFlight ?? 0),
-      });
-      const isKnown = this.#counts.lanes.find(workspaceId, upstream) !== undefined;
+      const all = this.#keyOf({ upstream });
+      const sum = calls.get(all) ?? { waiting: 0, inFlight: 0 };
+      calls.set(all, { waiting: waiting + sum.waiting, inFlight: inFlight + sum.inFlight });
+      const isKnown = this.#lanes.find(workspaceId, upstream) !== undefined;
       if (!isKnown && ++forgotten > maxLiveForgotten) continue;
-      calls.set(this.#counts.keyOf(workspaceId, upstream), { waiting, inFlight });
+      calls.set(this.#keyOf({ workspaceId, upstream }), { waiting, inFlight });
     }
     return calls;
-  }
-
-  /**
-   * The key under which calls of all workspaces on an upstream are published: that of the upstream's total. The two do not mix: a
-   * store keeps live calls apart from cells.
-   */
-  #everybodysCallsKey(upstream: string): ActivityKey {
-    return this.#counts.totalKeyOf(upstream);
   }
 
   #busiestByLabel(): ReadonlyMap<string, number> {
@@ -228,25 +229,63 @@ export class Recorder implements FactSink {
     return Math.floor(this.#options.clock.now() / minuteMs);
   }
 
-  async #sum(own: Minutes | undefined, key: ActivityKey, { minutes, readSince }: Span): Promise<Cell> {
-    const from = this.#minute() - minutes;
-    const others = await this.#options.shared.others(key, from, readSince);
-    const total = emptyCell(from);
-    for (const cell of own?.since(from) ?? []) addInto(total, cell);
-    for (const cell of others) addInto(total, cell);
-    return total;
+  /** Cells of all replicas. */
+  async #cells(id: CountedId, from: number, readSince?: number): Promise<readonly Cell[]> {
+    const others = await this.#options.shared.others(this.#keyOf(id), from, readSince);
+    return [...(this.#kept(id)?.since(from) ?? []), ...others];
   }
 
-  async #arrivals(own: Minutes | undefined, key: ActivityKey, now: number): Promise<readonly number[]> {
-    const from = Math.floor(now / minuteMs) - (keptMinutes - 1);
-    const others = await this.#options.shared.others(key, from);
-    return arrivalsPerSecond([...(own?.since(from) ?? []), ...others], from, now);
+  /** What this replica has counted. Asking does not make a lane, nor keep one from being forgotten. */
+  #kept(id: CountedId): Minutes | undefined {
+    if ('workspaceId' in id) return this.#lanes.find(id.workspaceId, id.upstream)?.minutes;
+    return 'label' in id ? undefined : this.#totals.get(id.upstream);
+  }
+
+  #keyOf(id: CountedId): ActivityKey {
+    const known = this.#kept(id);
+    if (known !== undefined) return known.key;
+    const { keyOf, labelOf } = this.#options;
+    if ('workspaceId' in id) return keyOf(labelOf(id.workspaceId), id.upstream);
+    return keyOf('label' in id ? id.label : nameOfTotal, id.upstream);
+  }
+
+  #lane(workspaceId: string, upstream: string, minute: number): ActivityLane {
+    const known = this.#lanes.find(workspaceId, upstream);
+    if (known !== undefined) return known;
+    const { keyOf, labelOf } = this.#options;
+    const minutes = new Minutes(() => keyOf(labelOf(workspaceId), upstream));
+    let total = this.#totals.get(upstream);
+    if (total === undefined) {
+      total = new Minutes(() => keyOf(nameOfTotal, upstream));
+      this.#totals.set(upstream, total);
+    }
+    const lane = { workspaceId, upstream, minutes, total, busy: 0, busyAt: minute, published: false };
+    this.#lanes.add(lane, minute);
+    return lane;
+  }
+
+  /** The lane's own cell of the minute. */
+  #own(lane: ActivityLane, minute: number): Cell {
+    const running = lane.minutes.running(minute);
+    if (running !== null) return running;
+    // A lane comes here once a minute, or once after each publication.
+    this.#lanes.touch(lane);
+    lane.busy = busyIn(lane, minute);
+    lane.busyAt = Math.max(lane.busyAt, minute);
+    return lane.minutes.begin(minute);
   }
 
   #count(workspaceId: string, upstream: string, field: CellField): void {
     const minute = this.#minute();
-    const lane = this.#counts.lane(workspaceId, upstream, minute);
-    addCount(this.#counts.own(lane, minute), field);
-    addCount(this.#counts.all(lane, minute), field);
+    const lane = this.#lane(workspaceId, upstream, minute);
+    addCount(this.#own(lane, minute), field);
+    addCount(inTotal(lane, minute), field);
   }
 }
+
+/** The cell of the minute in which facts of all workspaces of the upstream are counted together. */
+const inTotal = ({ total }: ActivityLane, minute: number): Cell =>
+  total.running(minute) ?? total.begin(minute);
+
+const changedIn = (minutes: Minutes): LaneCell[] =>
+  minutes.takeChanged().map((cell) => ({ lane: minutes.key, cell }));

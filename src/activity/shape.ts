@@ -2,9 +2,14 @@
  * The shape of what `/activity` answers (described by `schema/activity.schema.json`), and what has to be known
  * to answer.
  */
-import type { Headroom, Rehearsed } from './headroom.policy.ts';
+import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
+import type { BucketKey } from '../ids.ts';
 import type { CallerNow } from '../limiter/limiter.ts';
+import type { ObservedBreaker, PressureSource } from '../telemetry/events.ts';
 import type { Answer, ShortAnswer, UpstreamState } from './answer.policy.ts';
+import type { Headroom, Rehearsed } from './headroom.policy.ts';
+import type { recentOf } from './cell.ts';
+import type { LaneCalls } from './shared.ts';
 
 /** Callers of a workspace that are shown at most. */
 export const maxShownCallers = 20;
@@ -15,15 +20,6 @@ export interface CeilingState {
   readonly remaining: number;
   /** Milliseconds until more slots are free; 0 when there are some. Shown as whole ones, rounded up. */
   readonly resetMs: number;
-}
-
-/** An upstream refuses calls for a reason that waiting does not cure. */
-export interface PermanentlyRefusing {
-  readonly status: number;
-  /** Until one call is let through to ask again, milliseconds. */
-  readonly retryInMs: number;
-  /** What the provider's own error said; `null` = no known word. */
-  readonly said: string | null;
 }
 
 /** Ceilings of a workspace on an upstream, as they are now. */
@@ -39,72 +35,61 @@ export interface CeilingsNow {
   /** Callers of this workspace that have calls now, those with most of them first, {@link maxShownCallers} at most; all replicas. */
   readonly callers: readonly CallerNow[];
   /** `null`: the upstream takes calls with this workspace's credential. */
-  readonly refusing: PermanentlyRefusing | null;
+  readonly refusing: ObservedBreaker | null;
 }
 
-export interface LaneNow extends CeilingsNow {
-  /** Calls of this workspace that wait for this upstream, and that it has in flight there; all replicas. */
-  readonly waiting: number;
-  readonly inFlight: number;
-}
-
-/** Who is shown by label, together at most as many as there are labels. */
-export interface Labelled {
-  readonly workspaceIds: readonly string[];
-  /** Labels of workspaces that have called other replicas only. */
-  readonly elsewhere: readonly string[];
-}
-
-/** What the gateway reports to activity. Asked only when a page or an API call needs it. */
-export interface ActivitySource {
-  /** Upstreams that a workspace may call; empty for an unknown workspace. */
-  upstreamsOf(workspaceId: string): Iterable<string>;
-  now(workspaceId: string, upstream: string): Promise<LaneNow>;
-  labelOf(workspaceId: string): string;
-  /** Who is shown by label now, the busiest of all replicas among them. */
-  labelled(): Promise<Labelled>;
-  /** Names of all configured upstreams. */
-  upstreams(): Iterable<string>;
-  replicas(): Promise<number>;
-}
-
-export interface RecentPressure {
+/** One workspace's calls to one bucket, and what holds them beside the bucket. */
+export interface LaneInForce {
+  readonly workspaceId: string;
+  readonly bucket: BucketKey;
+  /** Calls of about the last hour, this replica; later ones weigh more. */
   readonly calls: number;
-  readonly outcomes: Record<string, number>;
-  /** Calls that waited at all. */
-  readonly held: number;
-  readonly waitMs: {
-    readonly mean: number;
-    readonly p50: number;
-    readonly p95: number;
-    readonly max: number;
-  };
-  readonly absorbed: number;
-  readonly throttled: { readonly rate: number; readonly permanent: number };
-  readonly shed: Record<string, number>;
+  readonly weight: number;
+  readonly maxInFlight: number | null;
+  /** The workspace's ceiling; `null` = none holds. */
+  readonly perMinute: number | null;
+  readonly perDay: number | null;
+  /** Used shares of the ceiling by its latest call, 0 to 1. */
+  readonly used: { readonly minute: number; readonly day: number };
 }
 
-export interface LaneActivity {
+export interface InForce {
+  readonly lanes: readonly LaneInForce[];
+  readonly buckets: readonly BucketSnapshot[];
+  /** What the configuration says of a bucket that no call has used yet. */
+  readonly stated: readonly Omit<MeterSnapshot, 'level'>[];
+  readonly maxWaitMs: number;
+  readonly maxQueued: number;
+}
+
+/** What of the gateway is shown. Asked only when somebody looks. */
+export interface GatewayState extends Omit<PressureSource, 'headrooms'> {
+  ceilings(workspaceId: string, upstream: string): Promise<CeilingsNow>;
+  /** The limits that hold calls to an upstream, as this replica's calls met them. */
+  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
+}
+
+export type RecentPressure = ReturnType<typeof recentOf>;
+
+/** A workspace on an upstream: `waiting` and `inFlight` are its calls there, on all replicas. */
+export interface LaneActivity extends LaneCalls, Omit<CeilingsNow, 'perMinute' | 'perDay'> {
   readonly upstream: string;
-  readonly ceilings: { readonly perMinute: CeilingState | null; readonly perDay: CeilingState | null };
-  readonly waiting: number;
-  readonly inFlight: number;
-  readonly nextSlotMs: number | null;
-  readonly maxInFlightTotal: number | null;
-  readonly reserved: number;
-  readonly callers: readonly CallerNow[];
-  readonly refusing: PermanentlyRefusing | null;
+  readonly ceilings: Pick<CeilingsNow, 'perMinute' | 'perDay'>;
   readonly recent: RecentPressure;
   readonly headroom: Headroom | null;
   /** Whether this workspace can send more, in words. */
   readonly answer: ShortAnswer;
 }
 
-export interface WorkspaceActivity {
-  readonly workspace: string;
+/** What was asked, and when. */
+interface Asked {
   readonly generatedAt: string;
   readonly windowSeconds: number;
   readonly replicas: number;
+}
+
+export interface WorkspaceActivity extends Asked {
+  readonly workspace: string;
   readonly upstreams: readonly LaneActivity[];
 }
 
@@ -113,27 +98,13 @@ export interface WorkspaceActivity {
  * in those rows. Without state and headroom: `other`, and workspaces that have called other replicas only. The rows of an upstream
  * together are all calls to it.
  */
-export interface AllActivity {
-  /** Whether traffic can be raised, in words. */
-  readonly answer: Answer;
-  readonly upstreams: readonly UpstreamActivity[];
-  readonly generatedAt: string;
-  readonly windowSeconds: number;
-  readonly replicas: number;
+export interface AllActivity extends AllUpstreams, Asked {
   readonly workspaces: readonly {
     readonly workspace: string;
     readonly upstreams: readonly (
       LaneActivity | { readonly upstream: string; readonly recent: RecentPressure }
     )[];
   }[];
-}
-
-/** One minute of an upstream. */
-export interface MinuteOfUpstream {
-  readonly calls: number;
-  readonly refused: number;
-  /** Calls that ended in it and had waited. */
-  readonly held: number;
 }
 
 export interface UpstreamActivity extends UpstreamState {
@@ -143,10 +114,16 @@ export interface UpstreamActivity extends UpstreamState {
   /** What multiples of the last hour's traffic would meet; empty where nothing limits it. */
   readonly rehearsed: readonly Rehearsed[];
   /** The last quarter of an hour, the running minute last. */
-  readonly minutes: readonly MinuteOfUpstream[];
+  readonly minutes: readonly {
+    readonly calls: number;
+    readonly refused: number;
+    /** Calls that ended in it and had waited. */
+    readonly held: number;
+  }[];
 }
 
 export interface AllUpstreams {
+  /** Whether traffic can be raised, in words. */
   readonly answer: Answer;
   readonly upstreams: readonly UpstreamActivity[];
 }

@@ -18,26 +18,26 @@ export interface LaneCell {
   readonly cell: Cell;
 }
 
-/** What a replica publishes to the others every few seconds. Nothing of it is computed for a store without other replicas. */
+/** What a replica publishes to the others every few seconds. */
 export interface Publication {
   /** Changed cells of everybody together. What they count is never given up. */
-  readonly totals: () => Iterable<LaneCell>;
+  readonly totals: readonly LaneCell[];
   /** Changed cells of single lanes. */
-  readonly lanes: () => Iterable<LaneCell>;
+  readonly lanes: readonly LaneCell[];
   /** Lanes that this replica does not remember any more: what they count is in the totals only. */
   readonly dropped: readonly ActivityKey[];
   /** Lanes with calls waiting or in flight. */
-  readonly calls: () => ReadonlyMap<ActivityKey, LaneCalls>;
+  readonly calls: ReadonlyMap<ActivityKey, LaneCalls>;
   /** The busiest workspaces, by label, and how busy they are (`telemetry/busyness.policy.ts`). */
-  readonly busiest: () => ReadonlyMap<string, number>;
+  readonly busiest: ReadonlyMap<string, number>;
 }
 
 export interface SharedActivity {
   /**
    * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds, also when nothing
-   * changed. A store that fails keeps what it was given for later and does not reject.
+   * changed. A store that fails keeps what it was given for later and does not reject; one without other replicas does not ask for it.
    */
-  publish(publication: Publication): Promise<void>;
+  publish(publication: () => Publication): Promise<void>;
   /**
    * Cells of a lane on the *other* replicas, from `fromMinute` on. They may have been read a moment ago, but not before
    * `readSince` (monotonic milliseconds), if given.

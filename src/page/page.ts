@@ -3,16 +3,12 @@
  * pace, and what of Sluice itself is shown; does not own figures and words (`activity/`), connections (`event-stream.ts`), looks (`static/`).
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { AllActivity } from '../activity/snapshot.ts';
-import type { AllUpstreams } from '../activity/shape.ts';
+import type { Activity } from '../activity/activity.ts';
+import type { AllUpstreams, GatewayState } from '../activity/shape.ts';
+import type { SharedActivity } from '../activity/shared.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
-import type {
-  ConfigurationState,
-  LimiterHealth,
-  ObservedCredential,
-  ProcessPressure,
-} from '../telemetry/events.ts';
+import type { ConfigurationState, LimiterHealth, ProcessPressure } from '../telemetry/events.ts';
 import { packageVersion } from '../version.ts';
 import { contentSecurityPolicy, loadAssets } from './assets.ts';
 
@@ -23,18 +19,14 @@ export interface PageRoutes {
   get(path: string, handler: Handler): unknown;
 }
 
-export interface PageSource {
-  upstreams(): Promise<AllUpstreams>;
-  activity(): Promise<AllActivity>;
-  limiterHealth(): LimiterHealth;
-  configuration(): ConfigurationState;
-  replicas(): Promise<number>;
-  credentials(): readonly ObservedCredential[];
-  process(): ProcessPressure;
-}
-
 export interface PageParts {
-  readonly source: PageSource;
+  readonly activity: Pick<Activity, 'upstreams' | 'ofAll'>;
+  readonly shared: Pick<SharedActivity, 'replicas'>;
+  readonly telemetry: {
+    limiterHealth(): LimiterHealth;
+    configuration(): ConfigurationState;
+  };
+  readonly gateway: () => Pick<GatewayState, 'credentials' | 'process'>;
   readonly clock: Clock;
   /** Called with an error of the page; the page goes on. */
   readonly onBug: (error: unknown) => void;
@@ -104,23 +96,25 @@ export class Page {
   }
 
   async #send(): Promise<void> {
-    const { source, clock } = this.#parts;
-    const ends = source.credentials().map(({ expiresInMs }) => expiresInMs);
+    const { activity, shared, telemetry, gateway, clock } = this.#parts;
+    const ends = gateway()
+      .credentials()
+      .map(({ expiresInMs }) => expiresInMs);
     const state: PageState = {
       at: clock.now(),
       version: packageVersion(),
-      ...(await source.upstreams()),
-      replicas: await source.replicas(),
-      limiter: source.limiterHealth(),
-      configuration: source.configuration(),
-      process: source.process(),
+      ...(await activity.upstreams()),
+      replicas: await shared.replicas(),
+      limiter: telemetry.limiterHealth(),
+      configuration: telemetry.configuration(),
+      process: gateway().process(),
       credentialEndsInMs: ends.length === 0 ? null : Math.min(...ends),
     };
     this.#stream.send(eventOf('state', state));
     const now = clock.monotonic();
     if (this.#activityAt !== null && now - this.#activityAt < activityEveryMs) return;
     this.#activityAt = now;
-    const { workspaces } = await source.activity();
+    const { workspaces } = await activity.ofAll(3_600_000);
     this.#stream.send(eventOf('workspaces', workspaces));
   }
 

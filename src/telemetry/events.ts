@@ -79,6 +79,17 @@ export const idleProcess = {
 };
 export type ProcessPressure = Readonly<typeof idleProcess>;
 
+/** Before there is a gateway. */
+export const nothingKnown: PressureSource = {
+  process: () => idleProcess,
+  buckets: () => [],
+  ceilingsUsed: () => [],
+  breakers: () => [],
+  pausedMs: () => 0,
+  credentials: () => [],
+  headrooms: () => Promise.resolve(new Map()),
+};
+
 /** How full a workspace's ceiling on an upstream is: used shares of the minute and of the day, 0 to 1. */
 export interface ObservedCeiling {
   readonly upstream: string;

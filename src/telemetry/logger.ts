@@ -46,7 +46,7 @@ export interface LoggerParts {
   readonly random: Random;
   readonly destination: DestinationStream;
   /** Get the line of every ended call, whatever level and sampling say; calls of strangers as far as the log has them. */
-  readonly listeners?: { readonly size: number; callEnded(line: object): void };
+  readonly listeners?: { isAny(): boolean; callEnded(line: object): void };
 }
 
 /** Fields of a call's line; `undefined` leaves one out. */
@@ -113,7 +113,7 @@ export class CallLogger {
   }
 
   #tellListeners(outcome: CallOutcome, fields: CallFields): void {
-    if (this.#listeners === undefined || this.#listeners.size === 0) return;
+    if (this.#listeners?.isAny() !== true) return;
     const time = new Date(this.#clock.now()).toISOString();
     this.#listeners.callEnded({ level: levelOf[outcome], time, ...fields, message: callEnded });
   }

@@ -9,8 +9,8 @@ import type { Settings } from '../config/settings.ts';
 import { refusals, type OverloadBound, type RefusalCode } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
-  idleProcess,
   limiterModes,
+  nothingKnown,
   renewalOutcomes,
   type ConfigurationState,
   type FactSink,
@@ -52,16 +52,6 @@ export interface TelemetryParts {
 export interface TelemetrySettings extends Pick<Settings, 'log' | 'upstreams'> {
   readonly privacy: Pick<Settings['privacy'], 'labelKey'>;
 }
-
-const nothingKnown: PressureSource = {
-  process: () => idleProcess,
-  buckets: () => [],
-  ceilingsUsed: () => [],
-  breakers: () => [],
-  pausedMs: () => 0,
-  credentials: () => [],
-  headrooms: () => Promise.resolve(new Map<string, number>()),
-};
 
 export class RunningTelemetry {
   /** Log lines that are not about a call. */
@@ -225,7 +215,11 @@ export class RunningTelemetry {
 
   /** Exports buffered spans. Called once, last. */
   async close(): Promise<void> {
-    await this.#reporters.tracing?.close();
+    try {
+      await this.#reporters.tracing?.close();
+    } catch (cause) {
+      this.log.bug('the last traces could not be exported', cause);
+    }
   }
 
   #count(count: (instruments: Instruments) => void): void {

@@ -5,7 +5,6 @@
  * localhost: both are avoided by importing it only here, only then. Nothing is instrumented automatically, because that
  * records target URLs and script arguments and would hand the client's `baggage` to the upstream.
  */
-import type { Log } from './events.ts';
 import { Tracing } from './spans.ts';
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -27,7 +26,7 @@ export function tracingConfigured(env: Environment): boolean {
  * standard variables (endpoint, protocol, headers, batching, sampler, resource attributes) from the process's environment itself.
  * `instanceId` names this replica in `service.instance.id`.
  */
-export async function startTracing(env: Environment, instanceId: string, log: Log): Promise<Tracing | null> {
+export async function startTracing(env: Environment, instanceId: string): Promise<Tracing | null> {
   if (!tracingConfigured(env)) return null;
   const [{ NodeSDK }, resources] = await Promise.all([
     import('@opentelemetry/sdk-node'),
@@ -49,12 +48,5 @@ export async function startTracing(env: Environment, instanceId: string, log: Lo
     logRecordProcessors: [],
   });
   sdk.start();
-  log.info('traces are exported', { service: String(resource.attributes['service.name']) });
-  return new Tracing(async () => {
-    try {
-      await sdk.shutdown();
-    } catch (cause) {
-      log.bug('the last traces could not be exported', cause);
-    }
-  });
+  return new Tracing(() => sdk.shutdown());
 }

@@ -3,16 +3,14 @@ import { describe, expect, jest, test } from '@jest/globals';
 import { z } from 'zod';
 import { addCount, addWait, countOf, emptyCell, isEmpty, takeOut } from '../../src/activity/cell.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
-import { createActivity, type Activity, type ActivitySource } from '../../src/activity/snapshot.ts';
+import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
-import { windowOf } from '../../src/activity/window.policy.ts';
-import { Headrooms } from '../../src/activity/headrooms.ts';
-import { Upstreams } from '../../src/activity/upstreams.ts';
-import { idleProcess, type EndedFact } from '../../src/telemetry/events.ts';
+import { nothingKnown, type EndedFact } from '../../src/telemetry/events.ts';
 import { callerKey } from '../../src/ids.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
-import { settableClock, type SettableClock } from '../telemetry/drive.ts';
+import { workspaceSettings } from '../support/upstream-settings.ts';
+import { lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
 import { sharedStore } from './shared-store.ts';
 
 const minute = 60_000;
@@ -39,29 +37,16 @@ const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
   ...given,
 });
 
-/** `shown`: the workspaces that are shown by their labels. */
-const source = (label: (id: string) => string, shown: readonly string[] = []): ActivitySource => ({
-  upstreamsOf: () => ['lm'],
-  now: () =>
-    Promise.resolve({
-      perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
-      perDay: null,
-      waiting: 2,
-      inFlight: 1,
-      nextSlotMs: 119.04,
-      maxInFlightTotal: 3,
-      reserved: 4,
-      callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
-      refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
-    }),
-  labelOf: label,
-  labelled: () => Promise.resolve({ workspaceIds: shown, elsewhere: [] }),
-  upstreams: () => ['lm'],
-  replicas: () => Promise.resolve(1),
-});
-
-/** What `/activity` answers from a recorder, under a ceiling of 500 and a bucket of 500 calls a minute that all share. */
-function activityOf(recorder: Recorder, from: ActivitySource, clock: SettableClock): Activity {
+/**
+ * What `/activity` answers from a recorder, under a ceiling of 500 and a bucket of 500 calls a minute that all share. `shown`: the
+ * workspaces that are shown by their labels.
+ */
+function activityOf(
+  recorder: Recorder,
+  clock: SettableClock,
+  peek: (id: string) => string = () => 'other',
+  shown: readonly string[] = [],
+): Activity {
   const lane = { weight: 1, maxInFlight: null, perMinute: 500, perDay: 10_000 };
   const inForce = {
     lanes: [],
@@ -70,25 +55,39 @@ function activityOf(recorder: Recorder, from: ActivitySource, clock: SettableClo
     maxWaitMs: 45_000,
     maxQueued: 1_000,
   };
-  const headrooms = new Headrooms(recorder, { inForce: () => inForce, configured: () => lane }, clock);
-  const upstreams = new Upstreams({
-    recorder,
-    headrooms,
+  const gateway: ReturnType<ActivityParts['gateway']> = {
+    ...nothingKnown,
+    inForce: () => inForce,
+    ceilings: () =>
+      Promise.resolve({
+        perMinute: { limit: 500, remaining: 412, resetMs: 1_204.000001 },
+        perDay: null,
+        nextSlotMs: 119.04,
+        maxInFlightTotal: 3,
+        reserved: 4,
+        callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
+        refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
+      }),
+  };
+  const workspaces = ['acme', 'folded', 'ws-7', ...shown].map(
+    (id) => [id, workspaceSettings(id, ['lm'])] as const,
+  );
+  const settings = { workspaces: new Map(workspaces), upstreams: new Map([[lm.name, lm]]) };
+  return new Activity({
     clock,
-    source: {
-      inForce: () => inForce,
+    recorder,
+    shared: embeddedActivity,
+    settings: () => settings,
+    gateway: () => gateway,
+    limits: { inForce: () => inForce, configured: () => lane },
+    telemetry: {
+      labels: { peek, prefer: () => {}, holders: () => shown },
       live: () => [{ upstream: 'lm', mode: 'enforce', dimensions: [], waiting: 0, inFlight: 0, oldestMs: 0 }],
-      breakers: () => [],
-      pausedMs: () => 0,
-      credentials: () => [],
-      process: () => idleProcess,
       limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null }),
       configuration: () => ({ inForceSince: 0, refused: null }),
-      replicas: () => Promise.resolve(1),
-      labelOf,
     },
+    labelOf,
   });
-  return createActivity({ recorder, source: from, headrooms, upstreams, clock });
 }
 
 describe('the recorder of activity', () => {
@@ -98,13 +97,9 @@ describe('the recorder of activity', () => {
     recorder.ended('acme', 'lm', ended({ waitedMs: 700 }));
     clock.advance(30 * minute);
     recorder.ended('acme', 'lm', ended({ waitedMs: 9_000 }));
-    const { recent } = (
-      await activityOf(
-        recorder,
-        source(() => 'other'),
-        clock,
-      ).ofWorkspace('acme', 60 * minute)
-    ).upstreams[0] ?? { recent: null };
+    const { recent } = (await activityOf(recorder, clock).ofWorkspace('acme', 60 * minute)).upstreams[0] ?? {
+      recent: null,
+    };
     expect(recent).toMatchObject({ calls: 2, held: 2, waitMs: { p50: 1_000, p95: 9_000, max: 9_000 } });
     const count = async (minutes: number) => (await recorder.sum(lane('acme'), { minutes })).counts[0];
     expect(await count(29)).toBe(1);
@@ -121,9 +116,9 @@ describe('the recorder of activity', () => {
     clock.advance(2_500);
     recorder.arrived('acme', 'lm');
     recorder.arrived('acme', 'lm');
-    expect((await recorder.arrivals('acme', 'lm')).slice(-4)).toEqual([0, 1, 0, 2]);
+    expect((await recorder.arrivals(lane('acme'))).slice(-4)).toEqual([0, 1, 0, 2]);
     clock.advance(58_000 + 59 * minute);
-    const hour = await recorder.arrivals('acme', 'lm');
+    const hour = await recorder.arrivals(lane('acme'));
     expect(hour).toHaveLength(3_600);
     expect(hour.reduce((sum, n) => sum + n, 0)).toBe(2);
   });
@@ -137,7 +132,7 @@ describe('the recorder of activity', () => {
     expect(recorder.laneCount).toBe(50);
     expect((await recorder.sum(lane('ws-9999'), { minutes: 5 })).counts[0]).toBe(1);
     expect((await recorder.sum(lane('ws-0'), { minutes: 5 })).counts[0]).toBe(0);
-    expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(10_000);
+    expect((await recorder.sum({ upstream: 'lm' }, { minutes: 5 })).counts[0]).toBe(10_000);
   });
 
   test('counts waiting calls and calls in flight on every replica, its own as they are now', async () => {
@@ -147,14 +142,14 @@ describe('the recorder of activity', () => {
     ];
     const live = () => lanes;
     const alone = new Recorder({ clock: settableClock(), keyOf, labelOf, shared: embeddedActivity, live });
-    expect(await alone.calls('acme', 'lm')).toEqual({ waiting: 2, inFlight: 0 });
+    expect(await alone.calls(lane('acme'))).toEqual({ waiting: 2, inFlight: 0 });
     const share = sharedStore();
     const [one, two] = ['one', 'two'].map(
       (name) => new Recorder({ clock: settableClock(), keyOf, labelOf, shared: share(name), live }),
     ) as [Recorder, Recorder];
     await one.publish();
     lanes[0] = { workspaceId: 'acme', upstream: 'lm', waiting: 3, inFlight: 1 };
-    expect(await two.calls('acme', 'lm')).toEqual({ waiting: 5, inFlight: 1 });
+    expect(await two.calls(lane('acme'))).toEqual({ waiting: 5, inFlight: 1 });
   });
 
   test('serves the figures of all replicas, also for a workspace that only another replica has seen', async () => {
@@ -171,8 +166,8 @@ describe('the recorder of activity', () => {
     await one.publish();
     for (const recorder of [one, two]) {
       expect((await recorder.sum(lane('acme'), { minutes: 5 })).counts[0]).toBe(3);
-      expect((await recorder.total('lm', { minutes: 5 })).counts[0]).toBe(3);
-      expect((await recorder.arrivals('acme', 'lm')).at(-1)).toBe(1);
+      expect((await recorder.sum({ upstream: 'lm' }, { minutes: 5 })).counts[0]).toBe(3);
+      expect((await recorder.arrivals(lane('acme'))).at(-1)).toBe(1);
     }
   });
 });
@@ -192,11 +187,7 @@ describe('the activity API', () => {
       recorder.absorbed(id, 'lm');
       recorder.ended(id, 'lm', ended({ outcome: 'shed', code: 'queue_full' }));
     }
-    const activity = activityOf(
-      recorder,
-      source((id) => labels.of(id), ['acme']),
-      clock,
-    );
+    const activity = activityOf(recorder, clock, (id) => labels.of(id), ['acme']);
     const own = await activity.ofWorkspace('acme', 90_000);
     const all = await activity.ofAll(3_600_000);
     expect(() => schema.parse(own)).not.toThrow();
@@ -214,53 +205,38 @@ describe('the activity API', () => {
     const clock = settableClock();
     const recorder = recorderAt(clock);
     const asked = jest.spyOn(recorder, 'arrivals');
-    const askedTogether = jest.spyOn(recorder, 'allArrivals');
     const labels = createLabels('key', clock, { limit: 100 });
     for (let second = 0; second < 60; second++) {
       for (let n = 0; n < 80; n++) recorder.arrived(`ws-${n}`, 'lm');
       clock.advance(1_000);
     }
     const names = Array.from({ length: 80 }, (_, n) => `ws-${n}`);
-    const activity = activityOf(
-      recorder,
-      source((id) => labels.of(id), names),
-      clock,
-    );
+    const activity = activityOf(recorder, clock, (id) => labels.of(id), names);
     const { workspaces } = await activity.ofAll(minute);
     expect(workspaces.filter(({ workspace }) => workspace !== 'other')).toHaveLength(80);
-    expect([asked.mock.calls.length, askedTogether.mock.calls.length]).toEqual([80, 1]);
+    const together = asked.mock.calls.filter(([id]) => !('workspaceId' in id));
+    expect([asked.mock.calls.length, together.length]).toEqual([81, 1]);
     // Each sends 60 a minute; all of them 4,800 through a bucket of 500: calls wait, which the own 60 alone would not.
     const shared = (await activity.ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
     const aloneRecorder = recorderAt(clock);
     for (let n = 0; n < 60; n++) aloneRecorder.arrived('ws-7', 'lm');
-    const alone = (
-      await activityOf(
-        aloneRecorder,
-        source(() => 'other'),
-        clock,
-      ).ofWorkspace('ws-7', minute)
-    ).upstreams[0]?.headroom;
+    const alone = (await activityOf(aloneRecorder, clock).ofWorkspace('ws-7', minute)).upstreams[0]?.headroom;
     expect(shared?.busiestMinute).toBe(60);
     expect([shared?.growth, (alone?.growth ?? 0) > 1]).toEqual([1, true]);
   });
 
   test('states ceilings, waits, absorbed throttles, refusals and headroom', async () => {
     const clock = settableClock();
-    const recorder = recorderAt(clock);
+    const live = () => [{ ...lane('acme'), waiting: 2, inFlight: 1 }];
+    const recorder = new Recorder({ clock, keyOf, labelOf, shared: embeddedActivity, live });
     for (let second = 0; second < 60; second++) {
       for (let n = 0; n < 5; n++) recorder.arrived('acme', 'lm');
       clock.advance(1_000);
     }
     recorder.absorbed('acme', 'lm');
     recorder.ended('acme', 'lm', ended({ outcome: 'shed', code: 'wait_too_long' }));
-    const [lane] = (
-      await activityOf(
-        recorder,
-        source(() => 'other'),
-        clock,
-      ).ofWorkspace('acme', minute)
-    ).upstreams;
-    expect(lane).toMatchObject({
+    const [shown] = (await activityOf(recorder, clock).ofWorkspace('acme', minute)).upstreams;
+    expect(shown).toMatchObject({
       ceilings: { perMinute: { remaining: 412, resetMs: 1_205 } },
       waiting: 2,
       nextSlotMs: 120,

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { ActivityLaneTable, type ActivityLane } from '../../src/activity/lane-table.ts';
-import { Minutes } from '../../src/activity/minutes.ts';
+import { Minutes } from '../../src/activity/cell.ts';
 
 const minutes = new Minutes(() => 'key');
 

@@ -2,7 +2,7 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
-import type { AllActivity } from '../../src/activity/snapshot.ts';
+import type { AllActivity } from '../../src/activity/shape.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 let upstream: Server;

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
-import { LastBuckets, nextSlotMs } from '../../src/activity/next-slot.ts';
+import { LastBuckets, nextSlotMs } from '../../src/observation/pressure.ts';
 import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
 
 const requests = (level: number) => ({ meter: 'requests' as const, limit: 60, level, windowMs: 60_000 });

@@ -2,8 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { addArrival, addWait, emptyCell } from '../../src/activity/cell.ts';
-import { cellOfText, cellText } from '../../src/activity/cell-text.ts';
+import { addArrival, addWait, cellOfText, cellText, emptyCell } from '../../src/activity/cell.ts';
 import { Recorder, type ActivityLaneId } from '../../src/activity/recorder.ts';
 import { RedisActivity } from '../../src/activity/redis-activity.ts';
 import type { LaneCalls } from '../../src/activity/shared.ts';
@@ -114,7 +113,7 @@ describe('activity in Redis', () => {
       const sum = await recorder.sum(laneId(), { minutes: 5 });
       expect(sum.counts[0]).toBe(3);
       expect(Math.max(...sum.counts)).toBe(2_040.5);
-      const arrivals = await recorder.arrivals(...lane);
+      const arrivals = await recorder.arrivals(laneId());
       expect(arrivals.reduce((total, n) => total + n, 0)).toBe(1);
       expect(await shared.replicas()).toBe(2);
     }
@@ -129,14 +128,14 @@ describe('activity in Redis', () => {
     await published(one);
     await published(two);
     later();
-    expect(await one.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
-    expect(await two.recorder.calls(...lane)).toEqual({ waiting: 5, inFlight: 1 });
+    expect(await one.recorder.calls(laneId())).toEqual({ waiting: 5, inFlight: 1 });
+    expect(await two.recorder.calls(laneId())).toEqual({ waiting: 5, inFlight: 1 });
     for (const { recorder } of [one, two])
-      expect(await recorder.callsTo(lane[1])).toEqual({ waiting: 5, inFlight: 1 });
+      expect(await recorder.calls({ upstream: lane[1] })).toEqual({ waiting: 5, inFlight: 1 });
     calls.pop();
     await published(one);
     later();
-    expect(await two.recorder.calls(...lane)).toEqual({ waiting: 1, inFlight: 0 });
+    expect(await two.recorder.calls(laneId())).toEqual({ waiting: 1, inFlight: 0 });
     const reader = new Redis(redis.port, '127.0.0.1');
     expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeLessThanOrEqual(20_000);
     expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeGreaterThan(0);
@@ -168,7 +167,7 @@ describe('activity in Redis', () => {
       seen += (await two.recorder.sum(laneId(`ws-${i}`, 'lm'), { minutes: 5 })).counts[0] ?? 0;
     expect(seen).toBe(450);
     expect((await two.shared.active(0)).size).toBe(450);
-    expect((await two.recorder.total('lm', { minutes: 5 })).counts[0]).toBe(450);
+    expect((await two.recorder.sum({ upstream: 'lm' }, { minutes: 5 })).counts[0]).toBe(450);
   });
 
   test('covers all calls and the busiest of 2,000 workspaces on three replicas with room for 50 each', async () => {
@@ -182,7 +181,7 @@ describe('activity in Redis', () => {
     later();
     const reader = new Redis(redis.port, '127.0.0.1');
     for (const { name, shared, recorder } of all) {
-      expect((await recorder.total('lm', { minutes: 60 })).counts[0]).toBe(4_000);
+      expect((await recorder.sum({ upstream: 'lm' }, { minutes: 60 })).counts[0]).toBe(4_000);
       const busiest = [...(await shared.busiest())].sort(([, a], [, b]) => b - a).slice(0, 10);
       expect(busiest.map(([label]) => label).sort()).toEqual(
         Array.from({ length: 10 }, (_, n) => labelOf(`busy-${n}`)).sort(),

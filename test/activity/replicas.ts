@@ -1,7 +1,7 @@
 /** Replicas that only observe: real telemetry, recorder, labels and `/activity`, calls made by telling their facts. */
 import { laneKey } from '../../src/ids.ts';
 import type { SharedActivity } from '../../src/activity/shared.ts';
-import type { AllActivity, RecentPressure } from '../../src/activity/snapshot.ts';
+import type { AllActivity, RecentPressure } from '../../src/activity/shape.ts';
 import type { Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';

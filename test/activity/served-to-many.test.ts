@@ -1,6 +1,6 @@
 /** 2,000 workspaces call a real gateway once each, ten of them often: the activity that its admin port shows. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import type { AllActivity } from '../../src/activity/snapshot.ts';
+import type { AllActivity } from '../../src/activity/shape.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 

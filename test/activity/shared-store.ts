@@ -17,18 +17,18 @@ export function sharedStore(): (replica: string) => SharedActivity {
     const others = (): ReplicaState[] =>
       [...published].filter(([name]) => name !== replica).map(([, state]) => state);
     return {
-      publish({ totals, lanes, dropped, calls, busiest }) {
+      publish(publication) {
+        const { totals, lanes, dropped, calls, busiest } = publication();
         published.set(replica, own);
         for (const lane of dropped) own.lanes.delete(lane);
-        const listed = [...lanes()];
-        for (const { lane } of listed) own.lanes.add(lane);
-        for (const { lane, cell } of [...totals(), ...listed]) {
+        for (const { lane } of lanes) own.lanes.add(lane);
+        for (const { lane, cell } of [...totals, ...lanes]) {
           const byMinute = own.cells.get(lane) ?? new Map<number, Cell>();
           own.cells.set(lane, byMinute);
           byMinute.set(cell.minute, structuredClone(cell));
         }
-        own.calls = calls();
-        own.busiest = busiest();
+        own.calls = calls;
+        own.busiest = busiest;
         return Promise.resolve();
       },
       others: (lane, fromMinute) =>

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { z } from 'zod';
-import type { AllActivity } from '../../src/activity/snapshot.ts';
+import type { AllActivity } from '../../src/activity/shape.ts';
 import { sharedStore } from './shared-store.ts';
 import {
   callsIn,

@@ -4,7 +4,7 @@
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import type { InForce, LaneInForce } from '../../src/activity/in-force.ts';
+import type { InForce, LaneInForce } from '../../src/activity/shape.ts';
 import type { SharedActivity } from '../../src/activity/shared.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';

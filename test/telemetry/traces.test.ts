@@ -4,7 +4,6 @@ import { trace, TraceFlags } from '@opentelemetry/api';
 import { laneKey } from '../../src/ids.ts';
 import { parentOf } from '../../src/telemetry/spans.ts';
 import { startTracing, tracingConfigured } from '../../src/telemetry/traces.ts';
-import { silentLog } from '../../src/telemetry/events.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import { otlpSink, type SinkSpan } from './otlp-sink.ts';
 import { callAt, driven, lm, shop } from './drive.ts';
@@ -29,7 +28,7 @@ describe('the spans of a queued, twice-throttled, streamed call, as an OTLP rece
       OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
       OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test',
     });
-    const tracing = await startTracing(process.env, 'replica-1', silentLog);
+    const tracing = await startTracing(process.env, 'replica-1');
     const given = driven({ tracing });
 
     const holder = given.telemetry.begin(callAt(given.clock));
@@ -165,7 +164,7 @@ describe('tracing', () => {
     expect(tracingConfigured({ OTEL_SDK_DISABLED: 'true', OTEL_TRACES_EXPORTER: 'otlp' })).toBe(false);
     expect(tracingConfigured({ OTEL_TRACES_EXPORTER: 'console' })).toBe(true);
     expect(tracingConfigured({ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'http://x' })).toBe(true);
-    expect(await startTracing({}, 'id', silentLog)).toBeNull();
+    expect(await startTracing({}, 'id')).toBeNull();
   });
 
   test('loads nothing of the OpenTelemetry SDK until it is configured', () => {
@@ -178,13 +177,12 @@ describe('tracing', () => {
       const count = () => [...loaded].filter((url) => /@opentelemetry.(?!api)/.test(url)).length;
       await import(${url('service.ts')});
       const { startTracing } = await import(${url('telemetry/traces.ts')});
-      const log = { info() {}, bug() {} };
-      await startTracing({}, 'one', log);
+      await startTracing({}, 'one');
       const before = count();
-      await (await startTracing({ OTEL_TRACES_EXPORTER: 'none,' }, 'one', log))?.close();
+      await (await startTracing({ OTEL_TRACES_EXPORTER: 'none,' }, 'one'))?.close();
       const none = count();
       process.env.OTEL_TRACES_EXPORTER = 'console';
-      await (await startTracing(process.env, 'one', log)).close();
+      await (await startTracing(process.env, 'one')).close();
       console.log(JSON.stringify([loaded.size > 50, before, none, count() > 20]));`;
     const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', script], {
       encoding: 'utf8',
@@ -219,7 +217,7 @@ describe('the sampler that the standard variables name', () => {
   /** Telemetry whose spans go to the sink, by this sampler. */
   async function sampled(name: string, argument: string) {
     Object.assign(process.env, { OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: argument });
-    return driven({ tracing: await startTracing(process.env, 'replica-1', silentLog) });
+    return driven({ tracing: await startTracing(process.env, 'replica-1') });
   }
 
   beforeEach(async () => {
