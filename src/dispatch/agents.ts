@@ -197,6 +197,7 @@ export class IdleClosings {
 
   /** For how long an unused connection may be used, milliseconds; `Infinity` = nothing is known. */
   usableMs(now: number): number {
+    if (this.#seen.length === 0) return Infinity;
     const recent = this.#seen.filter(({ at }) => now - at < closingMemoryMs);
     const repeated = recent.filter((one) =>
       recent.some(
@@ -212,6 +213,7 @@ export class IdleClosings {
 interface Kept {
   readonly at: number;
   readonly unusedUntil: number;
+  readonly closings: IdleClosings;
   /** When its present request took it; `null` = it is unused. */
   usedAt: number | null;
   /** Bytes that had been read by then. */
@@ -240,11 +242,11 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
   const closingsOf = ({ remoteAddress, remotePort }: Socket): IdleClosings =>
     byAddress.memo(`${remoteAddress} ${remotePort}`);
   /** The other side closed a connection while it was unused, or before it answered a request that was written into it. */
-  const learnFrom = (socket: Socket, closings: IdleClosings): void => {
+  const learnFrom = (socket: Socket): void => {
     const kept = all.get(socket);
     all.delete(socket);
     if (kept === undefined || socket.bytesRead !== kept.bytes) return;
-    const { at, usedAt, unusedUntil } = kept;
+    const { at, usedAt, unusedUntil, closings } = kept;
     const now = clock.monotonic();
     // What is overdue, and what was given up without an error, was closed by this process.
     const isTheirs = usedAt === null ? now < unusedUntil : socket.errored !== null;
@@ -253,14 +255,15 @@ function dropOverdueConnections(agent: http.Agent, clock: Pick<Clock, 'monotonic
   const keep = pool.keepSocketAlive.bind(pool);
   pool.keepSocketAlive = (socket) => {
     if (!keep(socket)) return false;
-    const closings = closingsOf(socket);
-    if (!all.has(socket)) {
-      const onClosed = (): void => learnFrom(socket, closings);
+    const before = all.get(socket);
+    const closings = before?.closings ?? closingsOf(socket);
+    if (before === undefined) {
+      const onClosed = (): void => learnFrom(socket);
       socket.once('error', onClosed).once('close', onClosed);
     }
     const at = clock.monotonic();
     const usableMs = Math.min((socket.timeout ?? 0) - overdueMarginMs, closings.usableMs(at));
-    all.set(socket, { at, unusedUntil: at + usableMs, usedAt: null, bytes: socket.bytesRead });
+    all.set(socket, { at, unusedUntil: at + usableMs, usedAt: null, bytes: socket.bytesRead, closings });
     nextCheckAt = Math.min(nextCheckAt, at + usableMs);
     return true;
   };

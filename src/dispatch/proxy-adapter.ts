@@ -8,6 +8,7 @@
 import type { ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { createProxyMiddleware, type Options } from 'http-proxy-middleware';
+import { LRUCache } from 'lru-cache';
 import type { Pool } from './agents.ts';
 import type { OutgoingFields } from './request-fields.policy.ts';
 
@@ -98,9 +99,12 @@ const proxyOptions: Options<Asked> = {
     options.agent = agent;
     options.buffer = noBody as unknown as Readable;
     request.url = pathAndQuery;
-    return parsedOrigin(origin);
+    return origins.memo(origin);
   },
 };
+
+/** There are many origins under a wildcard, and most calls go to few of them. */
+const origins = new LRUCache({ max: 1_000, memoMethod: parsedOrigin });
 
 /** The parts of an origin that the proxy and Node's pools need: an IPv6 address without brackets, and always a port. */
 export function parsedOrigin(origin: string) {

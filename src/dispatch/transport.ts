@@ -104,6 +104,8 @@ class Exchange implements Proxied {
   readonly #number: number;
   readonly #totalEndsAt: number;
   #stageEndsAt = 0;
+  /** `null`: no timer is set. */
+  #ringsAt: number | null = null;
   #cancelTimer: CancelTimer = () => {};
   #phase: ExchangePhase | 'over' = 'connect';
   #permit: SocketPermit | null = null;
@@ -284,12 +286,16 @@ class Exchange implements Proxied {
     const { clock } = this.#shared;
     const now = clock.monotonic();
     const lookAt = this.#phase === 'body' ? now + this.attempt.timeouts.idleMs / looksPerIdle : Infinity;
-    const ms = Math.max(1, Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt) - now);
+    const at = Math.max(now + 1, Math.min(lookAt, this.#stageEndsAt, this.#totalEndsAt));
+    // One that rings earlier sets the next.
+    if (this.#ringsAt !== null && this.#ringsAt <= at) return;
     this.#cancelTimer();
-    this.#cancelTimer = clock.after(ms, () => this.#onTimer());
+    this.#ringsAt = at;
+    this.#cancelTimer = clock.after(at - now, () => this.#onTimer());
   }
 
   #onTimer(): void {
+    this.#ringsAt = null;
     const now = this.#shared.clock.monotonic();
     if (this.#phase === 'body' && this.#hasMoved()) this.#stageEndsAt = now + this.attempt.timeouts.idleMs;
     if (now >= Math.min(this.#stageEndsAt, this.#totalEndsAt)) this.#fail('timeout', null);

@@ -180,26 +180,32 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const repeated = repeatKey?.marker === 'first' ? null : ownName;
   const returning = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
   const isReserving = begins || returning !== null;
-  const named = ownName === null ? {} : { name: ownName };
-  const request: AdmissionRequest = {
-    admission: {
-      ticket: ticketId(call.id),
-      bucket,
-      setting,
-      lane,
-      weight,
-      maxInFlight,
-      perMinute,
-      ceilingTag,
-      maxQueued,
-      urgency,
-      callClass: description.callClass,
-      costs: costsOf(description, guess, estimates),
-      document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
-      ...(byCaller === undefined ? {} : { caller: byCaller }),
-      ...(returning === null ? {} : { reservation: returning }),
-    },
-    ...(isReserving ? { reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } } : {}),
+  const plain = {
+    ticket: ticketId(call.id),
+    bucket,
+    setting,
+    lane,
+    weight,
+    maxInFlight,
+    perMinute,
+    ceilingTag,
+    maxQueued,
+    urgency,
+    callClass: description.callClass,
+    costs: costsOf(description, guess, estimates),
+    document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
+  };
+  // Objects are copied for those calls only that have a caller or a reservation.
+  const admission =
+    byCaller === undefined && returning === null
+      ? plain
+      : {
+          ...plain,
+          ...(byCaller === undefined ? {} : { caller: byCaller }),
+          ...(returning === null ? {} : { reservation: returning }),
+        };
+  const asked: AdmissionRequest = {
+    admission,
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, settings),
     mode,
@@ -217,6 +223,10 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     maxWaitMs,
     stillValid: caller.stillValid,
   };
+  const named = ownName === null ? {} : { name: ownName };
+  const request = isReserving
+    ? { ...asked, reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } }
+    : asked;
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
   const ownQuota: OwnQuota = {
     bucket: own,

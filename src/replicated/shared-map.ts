@@ -101,7 +101,7 @@ export class MemoryMap<V> implements SharedMap<V> {
   readonly #entries: LRUCache<string, { readonly value: V; readonly owner: string; readonly endsAt: number }>;
 
   /** Of more than `maxEntries` entries, those go that were used longest ago. */
-  constructor(clock: Pick<Clock, 'monotonic'>, maxEntries = 100_000) {
+  constructor(clock: Pick<Clock, 'monotonic'>, maxEntries = 20_000) {
     this.#clock = clock;
     this.#entries = new LRUCache({ max: maxEntries });
   }
