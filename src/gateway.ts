@@ -5,6 +5,7 @@
  */
 import type { CeilingsNow, InForce } from './activity/shape.ts';
 import { callSettings } from './admission/buckets.policy.ts';
+import { settingsOfOperation } from './admission/operations.policy.ts';
 import type { Call, Caller, Outcome } from './call.ts';
 import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
@@ -98,7 +99,7 @@ export class Gateway {
       const upstream = next.upstreams.get(subject.upstream);
       return workspace === undefined || upstream === undefined
         ? null
-        : callSettings(workspace, upstream, isBackground(lane));
+        : callSettings(workspace, settingsOfOperation(upstream, subject.operation), isBackground(lane));
     });
   }
 

@@ -19,10 +19,21 @@ ${rows.join('\n')}
 `;
 }
 
+/** So many windows of single operations are shown one by one. */
+const maxShown = 3;
+
 function windowsText({ windows = [], maxInFlight, penaltySeconds }: Preset['speaks']): string {
+  const ofOperations = windows.filter(({ calls }) => calls !== undefined);
+  const isShort = ofOperations.length <= maxShown;
   return [
-    ...windows.map(({ requests, seconds }) => `${requests} in ${seconds} s`),
+    ...windows.filter((window) => isShort || window.calls === undefined).map(windowText),
+    ...(isShort ? [] : [`${ofOperations.length} for single operations`]),
     ...(maxInFlight === undefined ? [] : [`${maxInFlight} at once`]),
     ...(penaltySeconds === undefined ? [] : [`penalty ${penaltySeconds} s`]),
   ].join(', ');
+}
+
+function windowText({ requests, seconds, calls }: NonNullable<Preset['speaks']['windows']>[number]): string {
+  const text = `${requests} in ${seconds} s`;
+  return calls === undefined ? text : `${text} for ${calls.map(({ text }) => `\`${text}\``).join(', ')}`;
 }

@@ -7,6 +7,7 @@ export type { RedisNode, RedisSettings } from './redis.ts';
 export type { IdempotencySettings, LogSettings, Settings } from './schema.ts';
 export type { ServerSettings } from './server.ts';
 export type {
+  CallPattern,
   CountField,
   Dialect,
   DialectFields,

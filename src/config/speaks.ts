@@ -22,6 +22,12 @@ import {
 
 const daySeconds = 86_400;
 
+const callPattern = readText((written) => {
+  const value = readCallPattern(written);
+  const fix = 'write a method, a path or both: "POST /crm/{}/objects/{}/search"';
+  return value === null ? { reason: 'names no calls', fix } : { value };
+});
+
 const window = section({
   requests: count.describe('Calls that one window takes.'),
   seconds: seconds.min(1).describe('Length of the window, from 1 s to a day.'),
@@ -31,7 +37,15 @@ const window = section({
     .describe(
       'rolling: every window of this length; fixed: windows aligned to the clock (UTC); leaky: the window’s calls at once, then they drain evenly.',
     ),
+  calls: z
+    .union([callPattern.transform((one) => [one]), z.array(callPattern).min(1)])
+    .optional()
+    .describe(
+      'Calls that alone count in the window, and in no other: a method, a path or both, or a list of them. {}: any segment; {*}: any, each value with a quota of its own. Of several that match the first counts. Default: calls that no other window names.',
+    ),
 });
+
+type WrittenWindow = z.output<typeof window>;
 
 /** Units of a time, as contract and presets name them; `inferred`, where the file has none: by the form of the value. */
 const unit = z
@@ -186,7 +200,12 @@ export type WaitPlace =
   { readonly kind: 'field'; readonly field: TimeField } | (WaitText & { readonly as: TimeUnit });
 
 const dialectShape = {
-  windows: z.array(window).min(1).max(4).optional().describe('Windows of calls that hold at once, 1 to 4.'),
+  windows: z
+    .array(window)
+    .min(1)
+    .max(200)
+    .optional()
+    .describe('Windows of calls. Those of the same calls hold at once, 1 to 4 of them.'),
   fields: z
     .union([fields, z.array(fields).min(1)])
     .optional()
@@ -221,20 +240,34 @@ const dialectShape = {
 type DialectParts = z.output<z.ZodObject<typeof dialectShape>>;
 
 function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleContext): void {
-  windows.forEach(({ seconds }, index) => {
-    if (windows.findIndex((other) => other.seconds === seconds) === index) return;
-    const fix = 'keep the smaller one: both count the same calls';
-    refuse(context, { reason: 'is as long as another window', fix }, ['windows', index]);
-  });
-  if (windows.filter(({ seconds }) => seconds < daySeconds).length > 3) {
-    const fix = 'keep the three that hold calls most, and one of a day';
-    refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
-  }
+  for (const alike of byCalls(windows).values()) checkWindows(windows, alike, context);
   if (bucketBy === undefined) return;
   checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
   if (bucketBy.filter((one) => typeof one === 'object' && one.kind === 'answer').length > 1) {
     const fix = 'keep the one that has another value for each quota';
     refuse(context, { reason: 'has several fields of responses', fix }, ['bucketBy']);
+  }
+}
+
+/** Windows that hold at once, by the calls that they count; `''` = those that no other window names. */
+function byCalls(windows: readonly WrittenWindow[]): ReadonlyMap<string, readonly WrittenWindow[]> {
+  return Map.groupBy(windows, ({ calls = [] }) => calls.map(({ text }) => text).join(', '));
+}
+
+/** Refuses windows of the same calls for which there are no meters. */
+function checkWindows(
+  all: readonly WrittenWindow[],
+  alike: readonly WrittenWindow[],
+  context: RuleContext,
+): void {
+  for (const [index, window] of alike.entries()) {
+    if (alike.findIndex(({ seconds }) => seconds === window.seconds) === index) continue;
+    const fix = 'keep the smaller one: both count the same calls';
+    refuse(context, { reason: 'is as long as another window', fix }, ['windows', all.indexOf(window)]);
+  }
+  if (alike.filter(({ seconds }) => seconds < daySeconds).length > 3) {
+    const fix = 'keep the three that hold calls most, and one of a day';
+    refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
   }
 }
 
@@ -246,7 +279,7 @@ export const refusalParts: readonly string[] = ['throttledBy', 'permanentBy', 'w
  * A reset alone is of use where the upstream refuses.
  */
 function checkPace({ windows = [], fields = [] }: DialectParts, context: RuleContext): void {
-  if (windows.length > 0) return;
+  if (windows.some(({ calls }) => calls === undefined)) return;
   [fields].flat().forEach(({ limit, used, remaining, rate }, index) => {
     const hasLimit = limit !== null || rate !== null || (used !== null && remaining !== null);
     if (hasLimit || (used === null && remaining === null)) return;
@@ -317,12 +350,19 @@ export function presetOf(name: string): Preset {
 /** A window of this length or more counts beside a shorter one as the hourly one. */
 const hourlySeconds = 1_800;
 
-/** The parts, with those of the preset that they leave out. @throws ConfigError where the file of a preset cannot be used */
+/**
+ * The parts, with those of the preset that they leave out; of its windows, those of other calls than the stated ones.
+ * @throws ConfigError where the file of a preset cannot be used
+ */
 function partsOf(speaks: string | SpeaksParts): SpeaksParts {
   if (typeof speaks === 'string') return presetOf(speaks).speaks;
   if (speaks.preset === undefined) return speaks;
+  const preset = presetOf(speaks.preset).speaks;
   const stated = Object.entries(speaks).filter(([, value]) => value !== undefined);
-  return { ...presetOf(speaks.preset).speaks, ...Object.fromEntries(stated) };
+  const own = byCalls(speaks.windows ?? []);
+  const others = [...byCalls(preset.windows ?? [])].filter(([calls]) => !own.has(calls));
+  const windows = [...(speaks.windows ?? []), ...others.flatMap(([, alike]) => alike)];
+  return { ...preset, ...Object.fromEntries(stated), windows };
 }
 
 /** A dialect, and the keys of an upstream that it gives defaults for; `null`: not stated. */
@@ -339,6 +379,7 @@ export function buildDialect(speaks: string | SpeaksParts) {
   const { throttledBy = [], permanentBy = [], waitIn = [], bucketBy = null } = parts;
   const expiredBy: readonly ResponseCondition[] = parts.expiredBy ?? [unauthorized];
   const separators = (bucketBy ?? []).filter((one) => typeof one === 'object');
+  const { '': ofOthers = [], ...ofCalls } = Object.fromEntries(byCalls(parts.windows ?? []));
   const isWaitInBody = waitIn.some(({ kind }) => kind !== 'field');
   const reading = [
     ...throttledBy.filter(({ body }) => isWaitInBody || body.length > 0),
@@ -347,7 +388,14 @@ export function buildDialect(speaks: string | SpeaksParts) {
   return {
     dialect: {
       /** Shortest first. */
-      windows: buildWindows(parts.windows ?? []),
+      windows: buildWindows(ofOthers),
+      /** Calls with windows of their own. */
+      operations: Object.values(ofCalls).map((windows) => ({
+        calls: windows[0]?.calls ?? [],
+        windows: buildWindows(windows),
+      })),
+      /** The calls that the windows are for, as they are written; none = those of no operation. */
+      operation: noCalls,
       /** `null`: the fields that no provider owns. */
       fields: parts.fields === undefined ? null : [parts.fields].flat(),
       throttledBy,
@@ -369,13 +417,14 @@ export function buildDialect(speaks: string | SpeaksParts) {
   };
 }
 
+const noCalls: readonly string[] = [];
 const unauthorized: ResponseCondition = { statuses: [401], field: null, equals: null, body: [] };
 
 /** Which meter counts a window. */
 export type WindowMeter = 'requests_burst' | 'requests' | 'requests_hour' | 'requests_day';
 
 /** Each window with its meter. The longest of a day is the day's; there is one meter for each of three shorter ones. */
-export function buildWindows(windows: readonly z.output<typeof window>[]) {
+export function buildWindows(windows: readonly Omit<WrittenWindow, 'calls'>[]) {
   const sorted = windows.toSorted((a, b) => a.seconds - b.seconds);
   const meters = metersFor(sorted.map(({ seconds }) => seconds).filter((seconds) => seconds < daySeconds));
   return sorted.map(({ requests, seconds, kind }, index) => ({
@@ -444,11 +493,31 @@ export function readSeparator(text: string): Separator | NamingField | 'credenti
 }
 
 function pathSeparator(pattern: string): Separator | null {
+  const segments = readSegments(pattern);
+  return segments === null ? null : { kind: 'path', segments };
+}
+
+/** The segments of a path pattern; `null`: it is none. */
+function readSegments(pattern: string): readonly string[] | null {
   if (!/^\/[^\s?#]+$/.test(pattern) || pattern.length > 256) return null;
   const segments = pattern.slice(1).split('/');
-  if (segments.some((segment) => segment === '' || /[{}]/.test(segment.replace(/^\{\*?\}$/, ''))))
-    return null;
-  return { kind: 'path', segments };
+  const isBroken = (segment: string): boolean =>
+    segment === '' || /[{}]/.test(segment.replace(/^\{\*?\}$/, ''));
+  return segments.some(isBroken) ? null : segments;
+}
+
+/** Calls of a method (`null` = any) whose whole path has these segments (`null` = any path); `{*}` and `{}` as in a {@link Separator}. */
+export interface CallPattern {
+  readonly text: string;
+  readonly method: string | null;
+  readonly segments: readonly string[] | null;
+}
+
+function readCallPattern(text: string): CallPattern | null {
+  const [, method = null, path = null] = /^([A-Z]{1,16})?(?:(?:^| )(\/.*))?$/.exec(text) ?? [];
+  const segments = path === null ? null : readSegments(path);
+  const isOne = path === null ? method !== null : segments !== null;
+  return isOne ? { text, method, segments } : null;
 }
 
 function bodySeparator(text: string): Separator | null {

@@ -7,7 +7,7 @@
  * was not used for the longest window of the upstream, so that no window is had twice. Known to each replica for itself: what is bounded
  * is `maxBuckets` times the replicas, and only a workspace that goes beyond the bound has calls of one value in two buckets.
  */
-import type { UpstreamSettings } from '../config/settings.ts';
+import type { Dialect, DialectWindow, UpstreamSettings } from '../config/settings.ts';
 
 const minuteMs = 60_000;
 const dayMs = 86_400_000;
@@ -68,6 +68,9 @@ function longestWindowMs({ kind, dialect, limits }: UpstreamSettings): number {
     minuteMs,
     requestsPerDay !== null || tokensPerDay !== null ? dayMs : 0,
     kind === 'commerce' ? (bucket.capacity / bucket.leakPerSecond) * 1000 : 0,
-    ...(dialect?.windows ?? []).map(({ windowMs }) => windowMs),
+    ...windowsOf(dialect).map(({ windowMs }) => windowMs),
   );
 }
+
+const windowsOf = (dialect: Dialect | null): readonly DialectWindow[] =>
+  dialect === null ? [] : [...dialect.windows, ...dialect.operations.flatMap(({ windows }) => windows)];

@@ -6,6 +6,7 @@
  * ceiling) can be read back without the label key.
  */
 import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';
+import { settingsOfOperation } from '../admission/operations.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
@@ -86,12 +87,14 @@ export interface PrepareParts {
 }
 
 export function prepare(received: Received, parts: PrepareParts): Prepared {
-  const { call, caller, route, body, run, callRecord } = received;
+  const { call, caller, body, run, callRecord } = received;
   const { estimates, responseTimes, quotas, chosenBuckets } = parts;
   const { labelKey } = run.settings.privacy;
   const { egress } = run;
   const now = parts.clock.monotonic();
-  const { upstream } = route;
+  const operation = `${call.method} ${withoutQuery(received.route.pathAndQuery)}`;
+  const upstream = settingsOfOperation(received.route.upstream, operation);
+  const route = upstream === received.route.upstream ? received.route : { ...received.route, upstream };
   const pools = egress.pools.get(upstream.name);
   if (pools === undefined) throw new Error('a route of another runtime');
   const { workspace } = caller;
@@ -136,7 +139,11 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const chosen = [brought ?? '', separateModel, ...separate, ownForm];
   const hasOwnBucket =
     chosen.every((value) => value === '') ||
-    chosenBuckets.hasOwn({ workspaceId: workspace.id, upstream }, name('chosen values', ...chosen), now);
+    chosenBuckets.hasOwn(
+      { workspaceId: workspace.id, upstream: received.route.upstream },
+      name('chosen values', ...chosen),
+      now,
+    );
   const shares = bucketParts(upstream, {
     credential: hasOwnBucket || brought === null ? quota : accountOfWorkspace(workspace.id),
     host: route.host,
@@ -145,7 +152,16 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   });
   const tier = shares.model === '' || description.tier === '' ? [] : [description.tier];
   const { credential, host } = shares;
-  const names = [shares.upstream, credential, host, shares.model, ...tier, ...shares.separate];
+  const ofOperation = upstream.dialect?.operation ?? nothing;
+  const names = [
+    shares.upstream,
+    credential,
+    host,
+    shares.model,
+    ...tier,
+    ...ofOperation,
+    ...shares.separate,
+  ];
   const log = name('log', shares.upstream, credential);
   const naming = form === null ? nothing : quotaName === null ? ['form', form] : ['name', quotaName];
   const own = bucketKey(
@@ -217,7 +233,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
       bucket: own,
       host: route.host,
       model: description.model,
-      operation: `${call.method} ${withoutQuery(route.pathAndQuery)}`,
+      operation,
     },
     maxWaitIfAskedMs: maxWaitMsOf({ ...patience, preferSeconds: limits.maxWaitCeilingSeconds }, limits),
     maxWaitMs,

@@ -84,7 +84,7 @@ function parentOf(hostname: string): string {
  */
 export function viaPrefix(index: OriginIndex, upstream: UpstreamSettings, url: URL): string | null {
   for (const written of [url, withOtherScheme(url), ...withoutPort(upstream, url)]) {
-    const match = matchOrigin(index, written, (candidate) => candidate === upstream);
+    const match = matchOrigin(index, written, ({ name }) => name === upstream.name);
     if (match === null) continue;
     const single = upstream.origins.length === 1 && !match.pattern.wildcard;
     return single ? `/via/${upstream.name}` : `/via/${upstream.name}/${written.host}`;

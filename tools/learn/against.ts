@@ -4,6 +4,7 @@
  * Owns: the judgement of one recording. Does not own: reading responses, which is the gateway's own (`dispatch/feedback/`).
  */
 import { bucketParts } from '../../src/admission/buckets.policy.ts';
+import { settingsOfOperation } from '../../src/admission/operations.policy.ts';
 import type { DialectWindow } from '../../src/config/settings.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
@@ -26,8 +27,10 @@ export function unexplained(
 ): Unexplained[] {
   const taken = new Map<string, number[]>();
   return responses.flatMap((response): Unexplained[] => {
-    const sent = sentOf(upstream, response, taken);
-    const reason = reasonOf(upstream, response, sent);
+    const path = response.path.split(/[?#]/, 1)[0] ?? '';
+    const own = settingsOfOperation(upstream, `${response.method} ${path}`);
+    const sent = sentOf(own, response, taken);
+    const reason = reasonOf(own, response, sent);
     if (response.status < 400) sent.push(response.at);
     return reason === null ? [] : [{ response, reason }];
   });
@@ -48,7 +51,7 @@ function sentOf(
     body: Buffer.alloc(0),
   });
   const named = (dialect?.namedIn ?? null) === null ? undefined : response.fields.get(dialect?.namedIn ?? '');
-  const separate = [...values, named ?? ''];
+  const separate = [...(dialect?.operation ?? []), ...values, named ?? ''];
   const parts = bucketParts(upstream, { credential: '', host: response.origin, model: null, separate });
   const name = JSON.stringify(parts);
   const sent = taken.get(name) ?? [];

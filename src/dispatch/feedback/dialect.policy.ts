@@ -20,7 +20,6 @@ import { valueAt } from './json.policy.ts';
 import {
   count,
   exhaustedForMs,
-  longWindowOf,
   mayHaveLeft,
   reportsOf,
   requestsReading,
@@ -38,6 +37,8 @@ const dayMs = 86_400_000;
 /** The dialect of an upstream that nothing is known of: the fields that no provider owns, and the statuses of RFC 9110 and RFC 6585. */
 export const unknownDialect: Dialect = {
   windows: [],
+  operations: [],
+  operation: [],
   fields: null,
   throttledBy: [],
   permanentBy: [],
@@ -78,8 +79,8 @@ function readingsOf({ fields: described, windows }: Dialect, response: ResponseR
 }
 
 /**
- * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls: how
- * many more the upstream lets pass at once is not documented.
+ * What one set of fields states; `null`: the response has none of them. A field with a rate stands for a limit of one second's calls, or
+ * of as many as a leaky window is described to let pass at once.
  */
 function readingOf(
   described: DialectFields,
@@ -95,8 +96,10 @@ function readingOf(
   const { window } = described;
   const windowMs = typeof window === 'number' ? window : timeIn(window, fields, at);
   const isRate = rate !== null && rate > 0;
-  const stated = windows.length === 1 ? (windows[0]?.requests ?? null) : null;
-  const known = limit ?? (isRate ? Math.max(1, Math.floor(rate)) : stated);
+  const [only] = windows.length === 1 ? windows : [];
+  const stated = only?.requests ?? null;
+  const burst = only?.kind === 'leaky' ? only.requests : null;
+  const known = limit ?? (isRate ? (burst ?? Math.max(1, Math.floor(rate))) : stated);
   const as = described.reset?.as;
   return requestsReading({
     limit: known ?? (used !== null && remaining !== null ? used + remaining : null),
@@ -184,8 +187,7 @@ function windowFor(windows: readonly DialectWindow[], reading: Reading): Dialect
     const isAlone = windows.length === 1 && only !== undefined && only.windowMs < dayMs === windowMs < dayMs;
     return same ?? (isAlone ? only : null);
   }
-  const isLong = longWindowOf(reading) !== null;
-  const possible = windows.filter((window) => !isLong || mayHaveLeft(reading, window.windowMs));
+  const possible = windows.filter((window) => mayHaveLeft(reading, window.windowMs));
   return possible.find(({ requests }) => requests === reading.limit) ?? possible.at(-1) ?? null;
 }
 
