@@ -7,6 +7,28 @@ import { setTimeout as sleep } from 'node:timers/promises';
 export const has = (program: string): boolean =>
   spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
 
+/** As {@link has}; root gets a missing program from this package of Debian first. */
+export function available(program: string, debian: string): boolean {
+  if (has(program)) return true;
+  if (process.getuid?.() !== 0 || !has('apt-get')) return false;
+  // RUNLEVEL keeps the package from starting a service of its own.
+  const env = { ...process.env, RUNLEVEL: '1', DEBIAN_FRONTEND: 'noninteractive' };
+  const options = { env, stdio: 'ignore' } as const;
+  spawnSync('apt-get', ['update', '-qq'], options);
+  spawnSync('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...debian.split(' ')], options);
+  return has(program);
+}
+
+/** Runs a program to its end. `status`: its exit code; `null` = it was not started or was killed. */
+export function run(
+  program: string,
+  args: readonly string[],
+  options: { readonly input?: string; readonly cwd?: string } = {},
+): { readonly status: number | null; readonly output: string } {
+  const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
+  return { status, output: `${stdout ?? ''}${stderr ?? ''}${error?.message ?? ''}`.trim() };
+}
+
 /** A port of the loopback address that was free a moment ago. */
 export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {

@@ -1,7 +1,7 @@
 /**
  * The custom resources that the chart writes. Those of projects that publish a Go module are taken from it, so the API
- * server knows every field; Google's are not published, so any field of them is accepted here (`verify:packaging` checks
- * their types). Nobody acts on any of them.
+ * server knows every field; Google's are not published, so any field of them is accepted here.
+ * Nobody acts on any of them.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,38 +1,15 @@
 /**
  * Real processes for the proxy and image checks, all on the loopback address: Redis, an upstream that answers after a
- * stated time, and gateways from the sources. Owns their ports and their end; `stop()` leaves nothing running.
+ * stated time, and gateways from the sources. `stop()` leaves nothing running.
  */
-import { spawn, spawnSync } from 'node:child_process';
-import { createHash, randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { createKey } from '../../src/cli/keys.ts';
+import { startRedis } from '../../test/support/redis.ts';
+import { answers, freePort, start, until } from '../processes.ts';
 import { root } from './generated.mjs';
-
-export const has = (program) => spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
-
-export async function freePort() {
-  const server = createServer();
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
-/** Asks until it answers 200. @throws after the limit, with what the process said */
-export async function until(url, said = () => '', limitMs = 20_000) {
-  const end = Date.now() + limitMs;
-  while (Date.now() < end) {
-    const response = await fetch(url).catch(() => null);
-    await response?.arrayBuffer();
-    if (response?.ok) return;
-    await sleep(50);
-  }
-  throw new Error(`${url} did not answer 200 within ${limitMs / 1000} s\n${said()}`);
-}
 
 /** Answers `/after/<ms>/<id>` after that time and counts how often each id arrived. */
 async function startUpstream() {
@@ -41,40 +18,17 @@ async function startUpstream() {
     const [, , wait, id] = request.url.split('/');
     seen.set(id, (seen.get(id) ?? 0) + 1);
     request.resume();
-    setTimeout(
-      () => response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify({ id })),
-      Number(wait),
-    );
+    setTimeout(() => response.end(JSON.stringify({ id })), Number(wait));
   });
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const stop = () => {
-    server.closeAllConnections();
-    return new Promise((resolve) => server.close(resolve));
-  };
-  return { port: server.address().port, seen, stop };
+  return { port: server.address().port, seen, stop: () => server.close().closeAllConnections() };
 }
 
-/** Starts a program; `stop` ends it by SIGTERM and, after a limit, by SIGKILL. */
-export function start(program, args, options = {}) {
-  const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'], ...options });
-  let text = '';
-  for (const stream of [child.stdout, child.stderr])
-    stream.on('data', (chunk) => (text = (text + chunk).slice(-4000)));
-  const ended = new Promise((resolve) => {
-    child.on('exit', (code, signal) => resolve({ code, signal }));
-    child.on('error', (error) => resolve({ code: -1, signal: String(error) }));
-  });
-  const stop = async (limitMs = 5000) => {
-    child.kill('SIGTERM');
-    const late = sleep(limitMs, null, { ref: false });
-    if ((await Promise.race([ended, late])) === null) child.kill('SIGKILL');
-    return ended;
-  };
-  return { child, ended, stop, said: () => text };
-}
+const { key, hash } = createKey();
 
-const key = `slc_packaging_${randomBytes(32).toString('base64url')}`;
-const labelKey = randomBytes(24).toString('hex');
+/** Resolves when the gateway with this admin port is ready. `said`: what it printed. */
+export const untilReady = (adminPort, said) =>
+  until('the gateway is ready', 60_000, () => answers(`http://127.0.0.1:${adminPort}/readyz`), said);
 
 /**
  * @param {{limits?: object}} options limits of the upstream `api`
@@ -82,30 +36,10 @@ const labelKey = randomBytes(24).toString('hex');
  */
 export async function startFleet({ limits = {} } = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-fleet-'));
-  const redisPort = await freePort();
-  const redis = start('redis-server', [
-    '--port',
-    String(redisPort),
-    '--bind',
-    '127.0.0.1',
-    '--save',
-    '',
-    '--appendonly',
-    'no',
-    '--dir',
-    folder,
-  ]);
+  const redis = await startRedis();
   const upstream = await startUpstream();
+  const origins = [`http://127.0.0.1:${upstream.port}`];
   const processes = [];
-  const upstreams = {
-    api: {
-      kind: 'generic',
-      origins: [`http://127.0.0.1:${upstream.port}`],
-      allowPrivateAddresses: true,
-      limits,
-    },
-  };
-  const hash = `sha256:${createHash('sha256').update(key).digest('hex')}`;
 
   /** The settings of one gateway, as the YAML file wants them (JSON is YAML). */
   const settings = (port, adminPort) => ({
@@ -118,9 +52,9 @@ export async function startFleet({ limits = {} } = {}) {
       drainDelaySeconds: 1,
       keepAliveSeconds: 75,
     },
-    redis: { url: `redis://127.0.0.1:${redisPort}` },
-    privacy: { labelKey },
-    upstreams,
+    redis: { url: redis.url },
+    privacy: { labelKey: 'a label key of the packaging checks' },
+    upstreams: { api: { kind: 'generic', origins, allowPrivateAddresses: true, limits } },
     workspaces: { check: { keys: [hash], upstreams: ['api'] } },
   });
 
@@ -130,29 +64,29 @@ export async function startFleet({ limits = {} } = {}) {
     const adminPort = ports?.adminPort ?? (await freePort());
     const file = join(folder, `${port}.yaml`);
     writeFileSync(file, JSON.stringify(settings(port, adminPort)));
-    const process_ = start(process.execPath, ['src/main.ts', 'serve', '--config', file], { cwd: root });
-    processes.push(process_);
-    await until(`http://127.0.0.1:${adminPort}/readyz`, process_.said);
-    return { ...process_, port, adminPort };
+    const started = start(process.execPath, ['src/main.ts', 'serve', '--config', file], { cwd: root });
+    processes.push(started);
+    await untilReady(adminPort, started.said);
+    return { ...started, port, adminPort };
   }
 
   async function stop() {
-    await Promise.all(processes.map((item) => item.stop(1000)));
+    await Promise.all(processes.map((one) => one.stop(1_000)));
     await redis.stop();
-    await upstream.stop();
+    upstream.stop();
     rmSync(folder, { recursive: true, force: true });
   }
-  return { folder, redisPort, upstream, key, settings, upstreams, hash, labelKey, gateway, stop };
+  return { folder, upstream, settings, gateway, stop };
 }
 
 /** One call through Sluice. @returns {Promise<{status: number, ms: number, code: string | null}>} status 0 = no response */
-export async function call(base, { id, upstreamMs, method = 'POST' }) {
+export async function call(base, { id, upstreamMs }) {
   const started = Date.now();
   try {
     const response = await fetch(`${base}/via/api/after/${upstreamMs}/${id}`, {
-      method,
+      method: 'POST',
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-      ...(method === 'POST' ? { body: '{}' } : {}),
+      body: '{}',
     });
     await response.arrayBuffer();
     return { status: response.status, ms: Date.now() - started, code: response.headers.get('sluice-error') };

