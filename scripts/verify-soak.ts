@@ -52,7 +52,7 @@ async function soak(report: Report): Promise<void> {
   const [open, held] = [createKey(), createKey()];
   const replicas = await startReplicas(4, yamlOf(redis.url, upstream.origins, [open.hash, held.hash]));
   const keys = { open: open.key, held: held.key };
-  const clients = new Clients({ name: 'soak', replicas, ledger, keys, random: new SeededRandom(seed + 2) });
+  const clients = new Clients({ replicas, ledger, keys, random: new SeededRandom(seed + 2) });
   const endsAt = Date.now() + minutes * 60_000;
   const isOver = (): boolean => Date.now() >= endsAt;
   const faults = new Map<string, number>();

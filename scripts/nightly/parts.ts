@@ -40,7 +40,7 @@ export const parts: readonly Part[] = [
   { name: 'held', what: 'what a held call costs', command: npm('bench:held') },
   {
     name: 'observability',
-    what: 'rules in Prometheus, dashboards, the page in a browser, what observing costs',
+    what: 'rules and queries by promtool, the page in a browser, what observing costs',
     command: npm('verify:observability'),
   },
   {

@@ -16,10 +16,11 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { setTimeout as pause } from 'node:timers/promises';
+import { median, medianInterval } from '../../bench/paired.ts';
 import { createKey } from '../../src/cli/keys.ts';
 import { record } from '../nightly/figures.ts';
 import type { Report } from '../report.ts';
-import { pause } from './tools.ts';
 
 const promised = 0.08;
 const tracedShare = 0.01;
@@ -52,24 +53,18 @@ export async function verifyCost(report: Report): Promise<void> {
       traces.push(...found.traces);
     }
     // A trace per call, as a share of a call that is not observed: a hundredth of it is what the share of traces adds.
-    const trace = quantile(
-      traces.map(({ without, added }) => added / without),
-      0.5,
-    );
-    const { median, low, high } = medianOf(
-      metrics.map(({ without, added }) => added / without + tracedShare * trace),
-    );
-    const off = quantile(
-      metrics.map(({ without }) => without),
-      0.5,
-    );
+    const trace = median(traces.map(({ without, added }) => added / without));
+    const ratios = metrics.map(({ without, added }) => added / without + tracedShare * trace);
+    const { median: more, between } = medianInterval(ratios);
+    const [low, high] = between ?? [more, more];
+    const off = median(metrics.map(({ without }) => without));
     const percent = (ratio: number): string => `${(ratio * 100).toFixed(1)} %`;
     report.figure(
-      `CPU per call: ${off.toFixed(0)} µs unobserved; metrics and 1 % of traces add ${percent(median)} ` +
+      `CPU per call: ${off.toFixed(0)} µs unobserved; metrics and 1 % of traces add ${percent(more)} ` +
         `(median of ${metrics.length} groups, 95 % between ${percent(low)} and ${percent(high)}; ` +
         `of it traces ${percent(tracedShare * trace)}; promised: at most ${percent(promised)})`,
     );
-    record({ name: 'CPU with metrics and 1 % of traces', value: 1 + median, unit: '× unobserved' });
+    record({ name: 'CPU with metrics and 1 % of traces', value: 1 + more, unit: '× unobserved' });
     report.check('observing costs what was promised', low <= promised, `at least ${percent(low)}`);
   } finally {
     upstream.closeAllConnections();
@@ -177,27 +172,6 @@ function call(port: number, headers: Headers, agent: Agent): Promise<void> {
       .on('error', broken)
       .end();
   });
-}
-
-/** Value below which `share` of the values lie, between neighbours in proportion. */
-function quantile(values: readonly number[], share: number): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const rank = share * (sorted.length - 1);
-  const below = sorted[Math.floor(rank)] ?? Number.NaN;
-  return below + (rank % 1) * ((sorted[Math.ceil(rank)] ?? below) - below);
-}
-
-/** Median, and its 95 % interval by order statistics: no assumption about how the values are spread. */
-function medianOf(values: readonly number[]): { median: number; low: number; high: number } {
-  const sorted = values.toSorted((a, b) => a - b);
-  const at = (rank: number): number => sorted[Math.min(sorted.length - 1, Math.max(0, rank))] ?? Number.NaN;
-  const half = sorted.length / 2;
-  const reach = 0.98 * Math.sqrt(sorted.length);
-  return {
-    median: quantile(values, 0.5),
-    low: at(Math.floor(half - reach) - 1),
-    high: at(Math.ceil(half + reach)),
-  };
 }
 
 const configuration = (origin: string, hash: string): string => `

@@ -11,8 +11,8 @@ import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
 import { pageStates, type PageStateCase } from '../../test/page/states.ts';
+import { available, run } from '../processes.ts';
 import { createReport, type Report } from '../report.ts';
-import { available, run } from './tools.ts';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
@@ -25,7 +25,8 @@ const looks = [
 ] as const;
 
 export async function verifyPage(report: Report, pictures: string | null = null, only = ''): Promise<void> {
-  if (!available('chromium')) return report.skipped('the live page in a browser', 'no chromium');
+  if (!available('chromium', 'chromium fonts-dejavu-core'))
+    return report.skipped('the live page in a browser', 'no chromium');
   const executablePath = run('which', ['chromium']).output;
   const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
   try {

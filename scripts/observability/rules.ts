@@ -1,19 +1,24 @@
-/** Rules, alerts and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
+/** Rules, alerts, queries of dashboards and metric names, by promtool: syntax, unit tests of every alert, lint of a real scrape. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
+import { dashboards } from '../grafana/dashboards.ts';
+import { available, run } from '../processes.ts';
 import type { Report } from '../report.ts';
-import { available, run } from './tools.ts';
 
 const folder = new URL('../../grafana/rules/', import.meta.url).pathname;
 
 export async function verifyRules(report: Report): Promise<void> {
-  if (!available('promtool')) return report.skipped('rules and metric names', 'no promtool');
+  if (!available('promtool', 'prometheus')) return report.skipped('rules and metric names', 'no promtool');
   const rules = run('promtool', ['check', 'rules', 'sluice.rules.yaml', 'sluice.alerts.yaml'], {
     cwd: folder,
   });
   report.check('promtool check rules', rules.status === 0, rules.output);
   const tests = run('promtool', ['test', 'rules', 'sluice.test.yaml'], { cwd: folder });
   report.check('promtool test rules: every alert fires and stays silent', tests.status === 0, tests.output);
+  verifyQueries(report);
   const telemetry = new RunningTelemetry(
     {
       privacy: { labelKey: 'verification' },
@@ -31,4 +36,26 @@ export async function verifyRules(report: Report): Promise<void> {
   const lint = run('promtool', ['check', 'metrics'], { input: body });
   report.check('promtool check metrics', lint.status === 0 && lint.output === '', lint.output);
   await telemetry.close();
+}
+
+/** Every query of every panel, as a rule of its own. */
+function verifyQueries(report: Report): void {
+  const panels = Object.values(dashboards).flatMap((dashboard) => dashboard.build().panels ?? []);
+  const targets = panels.flatMap((panel) => ('targets' in panel ? (panel.targets ?? []) : []));
+  const queries = targets.map((target) =>
+    String((target as { expr?: string }).expr)
+      .replaceAll('$__rate_interval', '1m')
+      .replaceAll('$upstream', 'openai')
+      .replaceAll('$namespace', '.*'),
+  );
+  const rules = queries.map((expr, at) => ({ record: `panel:${at}`, expr }));
+  const folder = mkdtempSync(join(tmpdir(), 'sluice-panels-'));
+  writeFileSync(join(folder, 'panels.yaml'), JSON.stringify({ groups: [{ name: 'panels', rules }] }));
+  const checked = run('promtool', ['check', 'rules', 'panels.yaml'], { cwd: folder });
+  rmSync(folder, { recursive: true });
+  report.check(
+    `promtool check rules: ${queries.length} queries of dashboards`,
+    checked.status === 0 && queries.length > 30,
+    checked.output,
+  );
 }

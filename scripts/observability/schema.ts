@@ -3,8 +3,8 @@
  * that an unknown or misspelt field is an error.
  */
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { run } from '../processes.ts';
 import type { Report } from '../report.ts';
-import { run } from './tools.ts';
 
 const root = new URL('../../', import.meta.url);
 

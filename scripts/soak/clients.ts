@@ -1,11 +1,9 @@
 /** The clients of the soak: what they send, when they repeat, when they hang up. Every draw is of one seeded source. */
-import { Agent } from 'node:http';
+import { Agent, request, type IncomingMessage } from 'node:http';
 import type { Random } from '../../src/clock.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
-import { attempt, type Ending } from './call.ts';
 import type { Fate, Ledger } from './ledger.ts';
 import type { Replica, Replicas } from './replicas.ts';
-import { Trail } from './trail.ts';
 
 /** `held`: of a workspace whose calls are sent one after the other · `keyed`: with an idempotency key. */
 const kinds = ['plain', 'plain', 'read', 'stream', 'held', 'keyed'] as const;
@@ -24,8 +22,6 @@ export interface ClientParts {
   readonly random: Random;
   /** API keys. */
   readonly keys: { readonly open: string; readonly held: string };
-  /** Beginning of the names of its calls, of its own among those that share a ledger. */
-  readonly name: string;
 }
 
 const waitSeconds = 120;
@@ -37,11 +33,29 @@ const maxMs = 600_000;
 const lateMs = maxAttemptMs;
 const shareLeaving = 0.08;
 
+/** How one attempt at one replica ended. */
+type Ending =
+  | { readonly kind: 'whole'; readonly status: number; readonly text: string }
+  /** The gateway made the response. */
+  | {
+      readonly kind: 'refused';
+      readonly status: number;
+      readonly code: string;
+      readonly againMs: number | null;
+    }
+  | {
+      readonly kind: 'broken';
+      readonly words: string;
+      /** The connection had been used before, and was closed without a byte: what every client repeats. */
+      readonly isStale: boolean;
+      /** A response had begun. */
+      readonly isCut: boolean;
+    };
+
 interface Tried {
   readonly call: Call;
   readonly replica: Replica;
   readonly isRepeatable: boolean;
-  readonly startedAt: number;
 }
 
 /** What an ending means: the call has ended, or the client repeats it after so many milliseconds. */
@@ -52,7 +66,7 @@ function inWords(ending: Ending): string {
     case 'whole':
       return String(ending.status);
     case 'refused':
-      return `${ending.status} ${ending.code}, again in ${ending.retryAfterMs ?? '?'} ms`;
+      return `${ending.status} ${ending.code}, again in ${ending.againMs ?? '?'} ms`;
     case 'broken':
       return `${ending.words}${ending.isStale ? ' on a kept connection' : ''}${ending.isCut ? ' inside the response' : ''}`;
   }
@@ -80,22 +94,15 @@ export class Clients {
     this.#parts = parts;
   }
 
-  /** Calls so far. */
-  get sent(): number {
-    return this.#sent;
-  }
-
-  /** Sends one more call; a crowd is many of these. Returns its name and kind. */
-  send(): { readonly nonce: string; readonly kind: Kind } {
-    const { random, name } = this.#parts;
+  /** Sends one more call; a crowd is many of these. */
+  send(): void {
+    const { random } = this.#parts;
     const kind = kinds[Math.floor(random.next() * kinds.length)] ?? 'plain';
     const leavesAfterMs = random.next() < shareLeaving ? Math.round(random.next() * 1_500) : null;
     this.#sent += 1;
-    const nonce = `${name}-${this.#sent}`;
-    const run = this.#run({ nonce, kind, leavesAfterMs });
+    const run = this.#run({ nonce: `soak-${this.#sent}`, kind, leavesAfterMs });
     this.#open.add(run);
     void run.finally(() => this.#open.delete(run));
-    return { nonce, kind };
   }
 
   /** Resolves when every call has ended. */
@@ -110,33 +117,27 @@ export class Clients {
     const { nonce, kind, leavesAfterMs } = call;
     const isRepeatable = kind === 'read' || kind === 'keyed';
     const leaving = leavesAfterMs === null ? null : AbortSignal.timeout(leavesAfterMs);
-    const trail = new Trail();
+    /** What happened, the last few. */
+    const trail: string[] = [];
     let killedAttempts = 0;
     let fate: Fate | null = null;
     while (performance.now() - startedAt < maxMs) {
       const replica = replicas.pick(random);
       const tooLate = AbortSignal.timeout(maxAttemptMs);
       const signal = leaving === null ? tooLate : AbortSignal.any([leaving, tooLate]);
-      trail.sent(replica);
-      const onBegun = (): void => trail.begun();
-      const ending = await attempt({
-        ...this.#requestOf(call, replica),
-        signal,
-        agent: this.#agent,
-        onBegun,
-      });
+      const ending = await this.#attempt(call, replica, signal);
       if (leaving?.aborted === true) {
         fate = { kind: 'left' };
         break;
       }
       if (tooLate.aborted) {
-        const phase = trail.phase(ledger.of(nonce));
-        fate = { kind: 'lost', words: `held beyond its wait, ${phase}` };
+        const made = ledger.of(nonce).times;
+        fate = { kind: 'lost', words: `held beyond its wait at ${replica.name}, made ${made} times` };
         break;
       }
-      trail.ended(inWords(ending));
+      trail.push(`${replica.name}: ${inWords(ending)}`);
       if (ending.kind === 'broken' && replica.wasKilled) killedAttempts += 1;
-      const next = this.#next(ending, { call, replica, isRepeatable, startedAt });
+      const next = this.#next(ending, { call, replica, isRepeatable });
       if (next.kind !== 'again') {
         fate = next;
         break;
@@ -144,29 +145,59 @@ export class Clients {
       await pause(next.afterMs);
     }
     fate ??= { kind: 'lost', words: `refused for ${maxMs / 1_000} s` };
-    if (fate.kind === 'lost') fate = { ...fate, words: `${kind}: ${fate.words}: ${trail.inWords()}` };
+    if (fate.kind === 'lost')
+      fate = { ...fate, words: `${kind}: ${fate.words}: ${trail.slice(-6).join(' · ')}` };
     if (fate.kind === 'answered' && performance.now() - startedAt > lateMs) this.late += 1;
     if (kind === 'held' && fate.kind === 'answered')
       this.maxHeldMs = Math.max(this.maxHeldMs, performance.now() - startedAt);
-    ledger.ended({ nonce, fate, isRepeatable, killedAttempts, startedAt });
+    ledger.ended({ nonce, fate, isRepeatable, killedAttempts });
   }
 
-  #requestOf({ nonce, kind }: Call, { gateway: { url } }: Replica) {
+  #attempt({ nonce, kind }: Call, { gateway: { url } }: Replica, signal: AbortSignal): Promise<Ending> {
     const { keys } = this.#parts;
-    return {
-      url,
-      path: kind === 'held' ? '/via/serial/work' : kind === 'stream' ? '/via/open/stream' : '/via/open/work',
-      method: kind === 'read' ? ('GET' as const) : ('POST' as const),
-      headers: {
-        'sluice-key': kind === 'held' ? keys.held : keys.open,
-        'x-nonce': nonce,
-        prefer: `wait=${waitSeconds}`,
-        ...(kind === 'keyed' ? { 'idempotency-key': nonce } : {}),
-      },
+    const path =
+      kind === 'held' ? '/via/serial/work' : kind === 'stream' ? '/via/open/stream' : '/via/open/work';
+    const method = kind === 'read' ? 'GET' : 'POST';
+    const headers = {
+      'sluice-key': kind === 'held' ? keys.held : keys.open,
+      'x-nonce': nonce,
+      prefer: `wait=${waitSeconds}`,
+      ...(kind === 'keyed' ? { 'idempotency-key': nonce } : {}),
     };
+    return new Promise((resolve) => {
+      const outgoing = request(`${url}${path}`, { method, headers, agent: this.#agent, signal });
+      let response: IncomingMessage | null = null;
+      const broken = (failure: NodeJS.ErrnoException): void => {
+        const words = failure.code ?? failure.name;
+        const isCut = response !== null;
+        const isStale = !isCut && outgoing.reusedSocket && words === 'ECONNRESET';
+        resolve({ kind: 'broken', words, isCut, isStale });
+      };
+      outgoing.on('error', broken);
+      outgoing.on('response', (incoming) => {
+        response = incoming;
+        let text = '';
+        incoming.setEncoding('utf8');
+        incoming.on('data', (part: string) => (text += part));
+        incoming.on('error', broken);
+        incoming.on('end', () => {
+          const { statusCode: status = 0, headers: fields } = incoming;
+          const code = fields['sluice-error'];
+          const wait = fields['retry-after-ms'];
+          if (code === undefined) return resolve({ kind: 'whole', status, text });
+          resolve({
+            kind: 'refused',
+            status,
+            code: String(code),
+            againMs: wait === undefined ? null : Number(wait),
+          });
+        });
+      });
+      outgoing.end(method === 'POST' ? '{"work":1}' : undefined);
+    });
   }
 
-  #next(ending: Ending, { call: { nonce, kind }, replica, isRepeatable, startedAt }: Tried): Next {
+  #next(ending: Ending, { call: { nonce, kind }, replica, isRepeatable }: Tried): Next {
     switch (ending.kind) {
       case 'whole':
         if (ending.status === 200 && isWhole(kind, ending.text)) return { kind: 'answered' };
@@ -175,9 +206,9 @@ export class Clients {
         return { kind: 'failed', words: String(ending.status) };
       case 'refused':
         // A refusal with a time is followed, as SDKs do; so is a repeat that comes while its call is answered.
-        if (ending.retryAfterMs !== null || ending.code === 'idempotency_conflict') {
+        if (ending.againMs !== null || ending.code === 'idempotency_conflict') {
           this.refused += 1;
-          return again(ending.retryAfterMs ?? 300);
+          return again(ending.againMs ?? 300);
         }
         return { kind: 'failed', words: `${ending.status} ${ending.code}` };
       case 'broken':
@@ -187,11 +218,10 @@ export class Clients {
           this.stale += 1;
           return again(0);
         }
-        if (ending.isCut && this.#parts.ledger.isExcused(nonce, startedAt))
-          return { kind: 'failed', words: 'cut' };
+        if (ending.isCut && this.#parts.ledger.isExcused(nonce)) return { kind: 'failed', words: 'cut' };
         return {
           kind: 'lost',
-          words: `${inWords(ending)} after ${Math.round((performance.now() - startedAt) / 1_000)} s, of a replica that ${replica.isTaking ? 'takes calls' : 'ends'}`,
+          words: `${inWords(ending)}, of a replica that ${replica.isTaking ? 'takes calls' : 'ends'}`,
         };
     }
   }

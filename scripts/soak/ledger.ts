@@ -20,12 +20,6 @@ export interface Made {
   times: number;
   /** The upstream broke off, or refused, an attempt. */
   isFaulted: boolean;
-  /** Monotonic milliseconds of its first arrival at the upstream. */
-  arrivedAt: number | null;
-  /** And of its latest. */
-  latestAt: number | null;
-  /** Monotonic milliseconds at which the upstream ended its latest response. */
-  answeredAt: number | null;
 }
 
 export interface Ended {
@@ -35,22 +29,18 @@ export interface Ended {
   readonly isRepeatable: boolean;
   /** Attempts that died with their replica. */
   readonly killedAttempts: number;
-  /** Monotonic milliseconds of the first attempt. */
-  readonly startedAt: number;
 }
 
-/** With whether the upstream, or the way to it, is to blame. */
+/** With whether the upstream is to blame. */
 interface Judged extends Ended {
   readonly isExcused: boolean;
 }
 
-const never: Made = { times: 0, isFaulted: false, arrivedAt: null, latestAt: null, answeredAt: null };
+const never: Made = { times: 0, isFaulted: false };
 
 export class Ledger {
   readonly #made = new Map<string, Made>();
   readonly #ended: Judged[] = [];
-  #isHarmed = false;
-  #harmedUntil = -Infinity;
 
   /** What the upstream knows of this call. */
   of(nonce: string): Made {
@@ -59,19 +49,13 @@ export class Ledger {
     return known;
   }
 
-  /** The way to the upstream breaks connections from now on, or does so no more: no call that is under way meanwhile proves anything. */
-  harm(isHarmed: boolean): void {
-    this.#isHarmed = isHarmed;
-    this.#harmedUntil = performance.now();
-  }
-
-  /** Whether the upstream, or the way to it, may be to blame for a call that was sent first at this time. */
-  isExcused(nonce: string, startedAt: number): boolean {
-    return this.of(nonce).isFaulted || this.#isHarmed || startedAt <= this.#harmedUntil;
+  /** Whether the upstream may be to blame for how the call ended. */
+  isExcused(nonce: string): boolean {
+    return this.of(nonce).isFaulted;
   }
 
   ended(call: Ended): void {
-    this.#ended.push({ ...call, isExcused: this.isExcused(call.nonce, call.startedAt) });
+    this.#ended.push({ ...call, isExcused: this.isExcused(call.nonce) });
   }
 
   /** Calls that were lost, and why. */
@@ -94,22 +78,6 @@ export class Ledger {
       const excused = isRepeatable ? killedAttempts + (isExcused ? 1 : 0) : 0;
       return times > 1 + excused ? [`${nonce}: made ${times} times`] : [];
     });
-  }
-
-  /**
-   * Of calls that are sent one after the other, those that came to the upstream behind one which its client had sent more than so many
-   * milliseconds after them. Calls that were sent again, or answered by nobody, have no order.
-   */
-  overtaken(nonces: ReadonlySet<string>, spacingMs: number): number {
-    const arrivals = this.#ended
-      .filter(({ nonce, fate }) => nonces.has(nonce) && fate.kind === 'answered')
-      .map(({ nonce, startedAt }) => ({ startedAt, arrivedAt: this.of(nonce).arrivedAt ?? 0 }))
-      .toSorted((a, b) => a.arrivedAt - b.arrivedAt);
-    let latest = -Infinity;
-    return arrivals.filter(({ startedAt }) => {
-      latest = Math.max(latest, startedAt);
-      return startedAt + spacingMs < latest;
-    }).length;
   }
 
   /** Calls by how they ended, as `answered ×3, left ×1`. */

@@ -14,8 +14,6 @@ export interface Upstream {
   trouble: Trouble | null;
   /** Refusals so far. */
   readonly throttled: number;
-  /** Requests so far. */
-  readonly arrived: number;
   stop(): void;
 }
 
@@ -36,13 +34,8 @@ async function stream(response: ServerResponse): Promise<void> {
 
 export async function startUpstream(ledger: Ledger, random: Random): Promise<Upstream> {
   let throttled = 0;
-  let arrived = 0;
   async function respond(request: IncomingMessage, response: ServerResponse, made: Made): Promise<void> {
     const { trouble } = upstream;
-    arrived += 1;
-    made.latestAt = performance.now();
-    made.arrivedAt ??= made.latestAt;
-    response.on('finish', () => (made.answeredAt = performance.now()));
     if (trouble === 'throttling') {
       throttled += 1;
       response.writeHead(429, { 'retry-after': String(retryAfterSeconds) }).end();
@@ -82,9 +75,6 @@ export async function startUpstream(ledger: Ledger, random: Random): Promise<Ups
     trouble: null as Trouble | null,
     get throttled() {
       return throttled;
-    },
-    get arrived() {
-      return arrived;
     },
     stop: () => servers.forEach((server) => server.close().closeAllConnections()),
   };
