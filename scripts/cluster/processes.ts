@@ -4,7 +4,6 @@
  */
 import { spawn, execFile, type ChildProcess } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -12,6 +11,7 @@ import { promisify } from 'node:util';
 import type { LogEntry } from '../../simulators/log.ts';
 import { redisBinary, startRedis, type RedisServer } from '../../test/support/redis.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
+import { freePort } from '../processes.ts';
 
 const run = promisify(execFile);
 const root = new URL('../../', import.meta.url).pathname;
@@ -176,17 +176,6 @@ async function startSentinelAt(port: number, primary: number, quorum: number): P
   );
   const process_ = child(await redisBinary(), [file, '--sentinel']);
   await firstLine(process_, [], (line) => (/\+monitor/.test(line) ? true : null));
-}
-
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address();
-      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
-    });
-  });
 }
 
 /** Polls until it holds, for at most `limitMs`. */

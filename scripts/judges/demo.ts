@@ -1,10 +1,8 @@
 /** The gateway that is judged: `sluice demo --serve` as a process of its own. */
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { execPath } from 'node:process';
+import { start, until } from '../processes.ts';
 
 const root = new URL('../../', import.meta.url).pathname;
-const startMs = 60_000;
 
 export interface Demo {
   readonly data: string;
@@ -17,34 +15,18 @@ export interface Demo {
 
 /** @throws Error when it does not say within a minute where it listens. */
 export async function startDemo(): Promise<Demo> {
-  const child = spawn(execPath, ['src/main.ts', 'demo', '--serve'], {
-    cwd: root,
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  let said = '';
-  const stop = async (): Promise<void> => {
-    if (child.exitCode !== null) return;
-    const over = once(child, 'exit');
-    child.kill('SIGTERM');
-    await over;
-  };
-  const waited = setTimeout(() => child.kill('SIGKILL'), startMs);
-  for await (const chunk of child.stdout) {
-    said += String(chunk);
-    if (said.includes('Ctrl-C')) break;
-  }
-  clearTimeout(waited);
-  const word = (pattern: RegExp): string => pattern.exec(said)?.[1] ?? '';
-  const targets = [...said.matchAll(/target=([^"\s]+)/g)].map(([, target = '']) =>
+  const { said, stop } = start(execPath, ['src/main.ts', 'demo', '--serve'], { cwd: root });
+  await until('the demonstration serves', 60_000, () => Promise.resolve(said().includes('Ctrl-C')), said);
+  const text = said();
+  const word = (pattern: RegExp): string => pattern.exec(text)?.[1] ?? '';
+  const targets = [...text.matchAll(/target=([^"\s]+)/g)].map(([, target = '']) =>
     decodeURIComponent(target),
   );
-  const demo = {
+  return {
     data: word(/data port +(\S+)/),
     admin: word(/live page +(\S+?)\/\s/),
     key: word(/API key +(\S+)/),
     targets,
-    stop,
+    stop: async () => void (await stop()),
   };
-  if (demo.data === '' || demo.admin === '') throw new Error('the demonstration did not start');
-  return demo;
 }

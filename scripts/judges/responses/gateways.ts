@@ -1,12 +1,10 @@
-/** The gateways whose responses are recorded: an open one, one that takes a single call, and one whose Redis is away. */
+/** The gateway whose responses are recorded, and the upstreams behind it. */
 import { createKey } from '../../../src/cli/keys.ts';
 import { startFleet, type Gateway } from '../../cluster/fleet.ts';
 import { startUpstreams } from './upstreams.ts';
 
 export interface Gateways {
-  readonly open: Gateway;
-  readonly full: Gateway;
-  readonly withoutRedis: Gateway;
+  readonly gateway: Gateway;
   /** The key of a workspace that may call every upstream, and of one that may call `plain` only. */
   readonly key: string;
   readonly narrowKey: string;
@@ -18,35 +16,25 @@ export interface Gateways {
 export async function startGateways(): Promise<Gateways> {
   const upstreams = await startUpstreams();
   const [wide, narrow] = [createKey(), createKey()];
-  const yaml = (server: string, more = ''): string =>
-    [
-      `server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, maxBodyBytes: 100000, ${server} }`,
-      'privacy: { labelKey: "a label key of the judges" }',
-      'log: { level: info, sampleSuccesses: 0 }',
-      'idempotency: { maxBytes: 20000 }',
-      more,
-      `upstreams:\n${upstreams.yaml}`,
-      `workspaces:\n  wide:\n    keys: ["${wide.hash}"]\n  narrow:\n    keys: ["${narrow.hash}"]\n    upstreams: [plain]`,
-    ].join('\n');
-  const start = (text: string) => startFleet(1, { keys: {}, yaml: () => text });
-  const fleets = [
-    await start(yaml('drainSeconds: 6, drainDelaySeconds: 3')),
-    await start(yaml('maxOpenCalls: 1')),
-    await start(
-      yaml('drainSeconds: 0', 'redis: { url: "redis://127.0.0.1:9", whenDown: deny, startSeconds: 3600 }'),
-    ),
-  ];
-  const [open, full, withoutRedis] = fleets.flatMap(({ gateways }) => gateways);
-  if (open === undefined || full === undefined || withoutRedis === undefined) throw new Error('no gateway');
+  const yaml = [
+    'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, maxBodyBytes: 100000 }',
+    'log: { level: info, sampleSuccesses: 0 }',
+    `upstreams:\n${upstreams.yaml}`,
+    `workspaces:\n  wide:\n    keys: ["${wide.hash}"]\n  narrow:\n    keys: ["${narrow.hash}"]\n    upstreams: [plain]`,
+  ].join('\n');
+  const fleet = await startFleet(1, { keys: {}, yaml: () => yaml });
+  const [gateway] = fleet.gateways;
+  if (gateway === undefined) throw new Error('no gateway');
+  // What is left of a day and of a minute.
+  for (const upstream of ['daily', 'narrow'])
+    await fetch(`${gateway.url}/via/${upstream}/x`, { headers: { 'sluice-key': wide.key } });
   return {
-    open,
-    full,
-    withoutRedis,
+    gateway,
     key: wide.key,
     narrowKey: narrow.key,
     origin: upstreams.origin,
     async stop() {
-      for (const fleet of fleets) await fleet.stop();
+      await fleet.stop();
       upstreams.stop();
     },
   };

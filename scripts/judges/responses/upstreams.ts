@@ -27,25 +27,10 @@ function saidByPath(request: IncomingMessage, response: ServerResponse): void {
   });
 }
 
-const quota = JSON.stringify({
-  error: { type: 'insufficient_quota', code: 'insufficient_quota', message: 'no' },
-});
-const json = { 'Content-Type': 'application/json' };
-
 /** What upstreams with something wrong do with every call. */
 const inTrouble = {
   quick: (_request, response) => void response.end('ok'),
   slow: (_request, response) => void setTimeout(() => response.end('late'), 10_000),
-  closing: (_request, response) => {
-    setTimeout(() => response.writeHead(429, { 'Retry-After': '600' }).end(), 3_000);
-  },
-  spent: (_request, response) => void response.writeHead(429, json).end(quota),
-  locked: (_request, response) => void response.writeHead(423, json).end('{"errors":"locked"}'),
-  large: (_request, response) => void response.end('x'.repeat(50_000)),
-  streaming: (_request, response) => {
-    response.writeHead(200, { 'Content-Type': 'text/event-stream' }).write('data: {}\n\n');
-    setTimeout(() => response.end('data: [DONE]\n\n'), 4_000);
-  },
 } satisfies Readonly<Record<string, (request: IncomingMessage, response: ServerResponse) => void>>;
 
 async function listening<T extends Server>(server: T): Promise<number> {
@@ -83,11 +68,6 @@ export async function startUpstreams(): Promise<Upstreams> {
     one('narrow', await trouble('quick'), ['limits: { requestsPerMinute: 1, maxQueued: 1 }']),
     one('daily', await trouble('quick'), ['limits: { requestsPerDay: 1 }']),
     one('slow', await trouble('slow'), ['timeouts: { headSeconds: 1 }']),
-    one('closing', await trouble('closing'), ['limits: { maxInFlight: 1 }']),
-    one('spent', await trouble('spent'), ['kind: language-model']),
-    one('locked', await trouble('locked'), ['kind: commerce']),
-    one('large', await trouble('large')),
-    one('streaming', await trouble('streaming')),
     one('garbled', garbled),
     one('unreachable', 'http://127.0.0.1:9'),
     one('tokenless', await trouble('quick'), [
