@@ -44,7 +44,10 @@ const long = [
 /** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
   'test/cluster/nobody-elses-answer.test.ts',
+  'test/limiter/over-log/golden-digests.test.ts',
   'test/limiter/over-log/snapshot.test.ts',
+  'test/simulation/described.test.ts',
+  'test/simulation/observed.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',
 ];

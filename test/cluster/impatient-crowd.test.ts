@@ -42,22 +42,25 @@ workspaces:
   const monitor = await monitorRedis(redis.port);
   try {
     const url = `http://127.0.0.1:${service.dataAddress.port}/via/api/x`;
-    const send = async (key: string): Promise<Response> => {
-      const response = await fetch(url, { headers: { authorization: `Bearer ${key}`, prefer: 'wait=2' } });
+    const send = async (key: string, waitSeconds: number): Promise<Response> => {
+      const headers = { authorization: `Bearer ${key}`, prefer: `wait=${waitSeconds}` };
+      const response = await fetch(url, { headers });
       await response.text();
       return response;
     };
-    for (let n = 0; n < 5; n += 1) expect((await send(crowd.key)).status).toBe(200);
+    const usedFrom = performance.now();
+    for (let n = 0; n < 5; n += 1) expect((await send(crowd.key, 600)).status).toBe(200);
     const before = monitor.lines.length;
     const refused: Response[] = [];
     const startedAt = performance.now();
     // The first slot is free again after a minute, however many calls a slow machine has made by then.
     const insist = async (): Promise<void> => {
       for (let n = 0; n < 100 && performance.now() - startedAt < insistsMs; n += 1)
-        refused.push(await send(crowd.key));
+        refused.push(await send(crowd.key, 2));
     };
     await Promise.all([insist(), insist(), insist(), insist()]);
     const tookMs = performance.now() - startedAt;
+    const soonestMs = 60_000 - (performance.now() - usedFrom);
     // Commands of scripts are listed too.
     const asked = monitor.lines.slice(before).filter((line) => !line.includes(' lua] ')).length;
     expect(new Set(refused.map(({ status }) => status))).toEqual(new Set([429]));
@@ -65,10 +68,10 @@ workspaces:
       new Set(['wait_too_long']),
     );
     for (const { headers } of refused) {
-      expect(Number(headers.get('retry-after-ms'))).toBeGreaterThan(60_000 - tookMs - 5_000);
+      expect(Number(headers.get('retry-after-ms'))).toBeGreaterThan(soonestMs);
       expect(headers.get('ratelimit')).toMatch(/^"workspace";r=0;t=\d\d$/);
     }
-    const waited = (await send(other.key)).headers.get('sluice-admission');
+    const waited = (await send(other.key, 600)).headers.get('sluice-admission');
     expect(waited).toMatch(/attempts=1/);
     expect(received).toBe(6);
     const metrics = await fetch(`http://127.0.0.1:${service.adminAddress.port}/metrics`);

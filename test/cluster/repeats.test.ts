@@ -1,7 +1,7 @@
 /** Repeats of calls over two replicas on one Redis: one upstream call, a response for each, nothing readable in Redis. */
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { createKey } from '../../src/cli/keys.ts';
 import { serviceOf } from '../support/gateway.ts';
@@ -15,6 +15,8 @@ beforeAll(async () => {
   redis = await startRedis();
   probe = new Redis(redis.port);
 });
+// What other tests have left there would be taken for this one's.
+beforeEach(() => probe.flushall());
 const open: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();
@@ -196,7 +198,6 @@ test('a call whose client left while it waited gets its position back when it is
 });
 
 test('when Redis has lost its data, calls under way are claimed again, and a replica gives what it keeps itself', async () => {
-  await probe.flushall();
   const responses: (() => void)[] = [];
   const { send, bodies } = await fleet((response, count) => {
     responses.push(() => response.end(`response ${count}`));
@@ -216,7 +217,6 @@ test('when Redis has lost its data, calls under way are claimed again, and a rep
 });
 
 test('kept responses in Redis are bounded and expire, and neither keys nor values show what they are of', async () => {
-  await probe.flushall();
   const bounds = 'idempotency: { maxWorkspaceBytes: 20000, maxTotalBytes: 100000 }';
   const { send } = await fleet((response) => response.end(canary.response.repeat(500)), bounds);
   for (let at = 0; at < 6; at += 1) {
@@ -278,7 +278,6 @@ test('a repeat is answered although its replica refuses further calls of its lan
 });
 
 test('repeats of a kept response that cannot be decrypted get 409, make no upstream call, and are logged once', async () => {
-  await probe.flushall();
   const { send, bodies, logs } = await fleet((response) => response.end(canary.response));
   for (const name of ['one', 'two']) {
     await textOf(send(0, name, { 'idempotency-key': name }));

@@ -1,6 +1,5 @@
 /** Described dialects over three replicas on one Redis. */
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { everyPresetExpected, everyPresetSeen } from '../support/every-preset.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { spokenWorld } from '../support/spoken.ts';
 import { tooEarly } from '../support/too-early.ts';
@@ -47,11 +46,6 @@ test('three replicas send no more calls than a window has room for, whichever of
     expect(world.simulator.log).toHaveLength(4);
     await world.close();
   }
-});
-
-test('calls pass a burst and a closing in every preset, and a refusal for good is asked once for all three replicas', async () => {
-  const seen = await everyPresetSeen({ replicas: 3, redis: `${redis.url}/3` });
-  expect(seen).toEqual(everyPresetExpected(3));
 });
 
 test('a refusal that concerns the credential stops every bucket of it at every replica', async () => {

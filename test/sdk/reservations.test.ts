@@ -4,7 +4,8 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { afterEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
-import { startWorld, type World } from '../journey/world.ts';
+import { startWorld, tally, type World } from '../journey/world.ts';
+import { until } from '../support/until.ts';
 
 const example = (name: string): string => fileURLToPath(new URL(`../../examples/${name}`, import.meta.url));
 
@@ -29,7 +30,7 @@ const env = (): Record<string, string> => ({
 
 test('a batch waits for longer than its calls do, without connections, and the upstream refuses none of it', async () => {
   await oneASecond();
-  const prompts = Array.from({ length: 9 }, (_, n) => `prompt ${n}`);
+  const prompts = Array.from({ length: 7 }, (_, n) => `prompt ${n}`);
   const { failure, stdout } = await new Promise<{ failure: unknown; stdout: string }>((resolve) => {
     execFile(
       process.execPath,
@@ -44,33 +45,37 @@ test('a batch waits for longer than its calls do, without connections, and the u
   expect(world.model.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
 }, 120_000);
 
-test('an SDK that repeats its call at the time that it is told needs no ticket: its repeats are known', async () => {
+test('an SDK that repeats its call when it is told to needs no ticket: it goes before whoever came after it', async () => {
   await oneASecond();
   const tickets: (string | null)[] = [];
-  // Others come all the time, and wait.
-  const crowd = Array.from({ length: 6 }, (_, n) => world.chat(`other ${n}`));
-  await world.settled(6);
+  const before = [1, 2].map((n) => world.chat(`before the client ${n}`));
+  await world.settled(2);
   const client = new OpenAI({
     apiKey: world.gateway.keys['acme'] ?? '',
     baseURL: `${world.gateway.url}/via/openai/v1`,
-    maxRetries: 1,
-    defaultHeaders: { prefer: 'reserve, wait=0' },
+    // It may come a little early where the gateway's clock waits for a busy machine.
+    maxRetries: 9,
+    defaultHeaders: { prefer: 'reserve, wait=0', 'x-nonce': 'client' },
     fetch: async (url, init) => {
       tickets.push(new Headers(init?.headers).get('sluice-ticket'));
       return fetch(url, init);
     },
   });
-  const { choices } = await client.chat.completions.create({
+  const chat = client.chat.completions.create({
     model: 'gpt-4o',
     messages: [{ role: 'user', content: 'hello' }],
   });
-  expect(choices).toHaveLength(1);
-  expect(tickets).toEqual([null, null]);
-  expect((await Promise.all(crowd)).filter(({ status }) => status !== 200)).toEqual([]);
+  await until(() => refusals() > 0);
+  const after = world.chat('after the client');
+  expect((await chat).choices).toHaveLength(1);
+  expect(tickets.length).toBeGreaterThan(1);
+  expect(new Set(tickets)).toEqual(new Set([null]));
+  expect(tally(await Promise.all([...before, after]))).toEqual({ 200: 3 });
+  expect(world.model.log.slice(-2).map(({ nonce }) => nonce)).toEqual(['client', 'after the client']);
 }, 120_000);
 
 test('a worker that ends between two attempts hands the ticket on with its job', async () => {
-  world = await startWorld({ shopLimits: 'capacity: 2, leakPerSecond: 0.2, learn: false' });
+  world = await startWorld({ shopLimits: 'capacity: 2, leakPerSecond: 0.34, learn: false' });
   const worker = spawn(process.execPath, [example('reserve-worker.mjs')], {
     env: { ...process.env, ...env(), PORT: '0' },
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -79,20 +84,18 @@ test('a worker that ends between two attempts hands the ticket on with its job',
     const [said] = (await once(worker.stdout.setEncoding('utf8'), 'data')) as [string];
     const url = `http://127.0.0.1:${/\d+/.exec(said)?.[0] ?? ''}`;
     /** The queue delivers the job again when the worker says so. */
-    const deliver = async (job: object): Promise<{ times: number; tickets: number }> => {
-      for (let times = 1, tickets = 0; ; times += 1) {
+    const deliver = async (job: object): Promise<number> => {
+      for (let tickets = 0; ; tickets += 1) {
         const response = await fetch(url, { method: 'POST', body: JSON.stringify(job) });
         const result = (await response.json()) as { job?: { ticket: string }; afterSeconds?: number };
-        if (response.status === 200) return { times, tickets };
+        if (response.status === 200) return tickets;
         expect(response.status).toBe(202);
-        tickets += 1;
         job = result.job ?? {};
         await new Promise((resolve) => setTimeout(resolve, (result.afterSeconds ?? 0) * 1_000));
       }
     };
-    const all = await Promise.all([1, 2, 3, 4].map((id) => deliver({ id })));
-    expect(all.filter(({ tickets }) => tickets > 0)).toHaveLength(2);
-    expect(all.filter(({ times }) => times > 2)).toEqual([]);
+    const tickets = await Promise.all([1, 2, 3, 4].map((id) => deliver({ id })));
+    expect(Math.max(...tickets)).toBeGreaterThan(0);
     expect(world.shop.log.filter(({ decision }) => decision === 'admitted')).toHaveLength(4);
   } finally {
     worker.kill();

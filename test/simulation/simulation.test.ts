@@ -1,7 +1,7 @@
 /**
  * Hundreds of histories of the real admission code against a simulated upstream, with reloads (`simulate.ts` says what is
  * real); in each of them two refusals that stated a time are followed up (`oracle.ts`).
- * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more than 400 of them.
+ * `SEED=123` runs one history again, follows up all its refusals and prints it; `SEEDS=20000` runs more than 200 of them.
  */
 import { env, stdout } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
@@ -13,7 +13,7 @@ import { courseOf, livesOf, run } from './simulate.ts';
 import { inProcesses, tallyOf, type Tally, type Wrong } from './tally.ts';
 
 const only = env['SEED'] === undefined ? null : Number(env['SEED']);
-const count = only === null ? Number(env['SEEDS'] ?? 400) : 1;
+const count = only === null ? Number(env['SEEDS'] ?? 200) : 1;
 const first = only ?? 1;
 /** Few histories do not reach every situation. */
 const reachesAll = count >= 1_000;
