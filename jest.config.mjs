@@ -72,6 +72,8 @@ export default {
   // A worker that has run all its files and has nothing open takes up to a second to end, for the memory that it has to give back.
   // One that something keeps alive is still reported, after this time. Milliseconds.
   workerGracefulExitTimeout: 30_000,
+  // What a file has loaded stays in its worker, and is gone through at every collection: a worker that holds so much is replaced.
+  workerIdleMemoryLimit: '1GB',
   // Two more than there are processors: many tests wait, for time that passes or for other processes.
   maxWorkers: availableParallelism() + 2,
 };

@@ -75,29 +75,33 @@ async function succeeded(count: number, { call }: Replica): Promise<number> {
 }
 
 describe('a replica that has never reached its Redis', () => {
-  test('takes its part of the replicas that are stated, and the whole limit when Redis is there', async () => {
+  test('is not ready and takes its part of the replicas that are stated, until Redis is there', async () => {
     const one = await replica('replicas: 4, startSeconds: 3600');
+    const { status, text } = await one.readyz();
+    expect(status).toBe(503);
+    expect(text).toMatch(
+      /^starting\nRedis is away \(refused\): .*\nRedis has never been reached: until it is, this replica takes 1\/4 of every limit\.\n$/,
+    );
     expect(await succeeded(4, one)).toBe(2);
     redis = await startRedis({ port });
+    await until(() => isReady(one));
     let done = 2;
     await until(async () => (done += await succeeded(1, one)) === 8);
     expect(await succeeded(8, one)).toBe(0);
   });
 
-  test.each(['local', 'deny'])(
-    'refuses calls where nobody states the replicas, with whenDown: %s',
-    async (whenDown) => {
-      const one = await replica(`whenDown: ${whenDown}`);
-      expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
-      expect(logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
-      redis = await startRedis({ port });
-      await until(async () => (await one.call()).status === 200);
-    },
-  );
+  test('refuses calls where nobody states the replicas, with whenDown: deny', async () => {
+    const one = await replica('whenDown: deny');
+    expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
+    expect(logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
+    redis = await startRedis({ port });
+    await until(async () => (await one.call()).status === 200);
+  });
 
-  test('goes on with its share when Redis is away after it has been reached once', async () => {
+  test('with whenDown: local does so, too, and goes on with its share when Redis is away after it has been reached once', async () => {
     const one = await replica('whenDown: local');
-    expect((await one.call()).code).toBe('limiter_unavailable');
+    expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
+    expect(logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
     redis = await startRedis({ port });
     await until(() => isReady(one));
     await redis.stop();
@@ -109,22 +113,8 @@ describe('a replica that has never reached its Redis', () => {
       text: expect.not.stringContaining('never been reached'),
     });
   });
-});
 
-describe('/readyz of a replica that has never reached its Redis', () => {
-  test('fails until Redis is reached', async () => {
-    const one = await replica('replicas: 4, startSeconds: 3600');
-    const { status, text } = await one.readyz();
-    expect(status).toBe(503);
-    expect(text).toMatch(
-      /^starting\nRedis is away \(refused\): .*\nRedis has never been reached: until it is, this replica takes 1\/4 of every limit\.\n$/,
-    );
-    redis = await startRedis({ port });
-    await until(async () => (await one.readyz()).status === 200);
-    expect((await one.readyz()).text).toBe('ok\n');
-  });
-
-  test('holds from redis.startSeconds on, and goes on to say that Redis was never reached', async () => {
+  test('is ready from redis.startSeconds on, and goes on to say that Redis was never reached', async () => {
     const one = await replica('startSeconds: 0.1');
     const { status, text } = await one.readyz();
     expect(status).toBe(200);

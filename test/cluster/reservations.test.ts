@@ -9,7 +9,6 @@ import { serve, type ServedProcess } from '../journey/process.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { pause } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { until } from '../support/until.ts';
 
 const { key, hash } = createKey();
 let redis: RedisServer;
@@ -88,21 +87,21 @@ test('a ticket of a replica that was killed is good at another one, before calls
   await useUp(port);
   const given = await call(port, 'refused', reserve);
   expect(given).toMatchObject({ status: 429, ticket: expect.any(String) });
-  const later = ['x', 'y'].map((name) => call(portOf(0), name, { prefer: 'wait=120' }));
+  const later = call(portOf(0), 'x', { prefer: 'wait=120' });
   killed.signal('SIGKILL');
   await killed.exited;
   await pause(given.waitMs);
   const back = await call(portOf(1), 'back', { prefer: 'wait=30', 'sluice-ticket': given.ticket ?? '' });
   expect(back.status).toBe(200);
-  expect((await Promise.all(later)).map(({ status }) => status)).toEqual([200, 200]);
-  expect(arrivals.slice(4)).toEqual(['back', 'x', 'y']);
+  expect((await later).status).toBe(200);
+  expect(arrivals.slice(4)).toEqual(['back', 'x']);
 }, 120_000);
 
 test('several refused together have times of their own over all replicas, and leave in that order', async () => {
   await useUp(portOf(0));
-  const given = await Promise.all([0, 1, 2, 3].map((n) => call(portOf(n % 2), `refused${n}`, reserve)));
+  const given = await Promise.all([0, 1, 2].map((n) => call(portOf(n % 2), `refused${n}`, reserve)));
   const tickets = given.map(({ ticket, waitMs }) => ({ ticket: ticket ?? '', waitMs }));
-  expect(new Set(tickets.map(({ ticket }) => ticket)).size).toBe(4);
+  expect(new Set(tickets.map(({ ticket }) => ticket)).size).toBe(3);
   const inOrder = tickets.toSorted((one, other) => one.waitMs - other.waitMs);
   const replies = await Promise.all(
     inOrder.map(async ({ ticket, waitMs }, n) => {
@@ -110,19 +109,18 @@ test('several refused together have times of their own over all replicas, and le
       return call(portOf((n + 1) % 2), `back${n}`, { prefer: 'wait=20', 'sluice-ticket': ticket });
     }),
   );
-  expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 200]);
-  expect(arrivals.slice(4)).toEqual(['back0', 'back1', 'back2', 'back3']);
+  expect(replies.map(({ status }) => status)).toEqual([200, 200, 200]);
+  expect(arrivals.slice(4)).toEqual(['back0', 'back1', 'back2']);
 }, 120_000);
 
 test('where Redis loses its data nobody is sent twice, and whoever comes back is served', async () => {
   await useUp(portOf(0));
   const given = await call(portOf(0), 'refused', reserve);
-  const later = ['x', 'y'].map((name) => call(portOf(1), name, { prefer: 'wait=120' }));
+  const later = call(portOf(1), 'x', { prefer: 'wait=120' });
   await probe.flushall();
   await pause(given.waitMs);
   const ticket = { prefer: 'wait=60', 'sluice-ticket': given.ticket ?? '' };
-  const twice = await Promise.all([call(portOf(0), 'back', ticket), ...later]);
-  expect(twice.map(({ status }) => status)).toEqual([200, 200, 200]);
-  await until(() => arrivals.length === 7);
-  expect(arrivals.slice(4).toSorted()).toEqual(['back', 'x', 'y']);
+  const twice = await Promise.all([call(portOf(0), 'back', ticket), later]);
+  expect(twice.map(({ status }) => status)).toEqual([200, 200]);
+  expect(arrivals.slice(4).toSorted()).toEqual(['back', 'x']);
 }, 120_000);

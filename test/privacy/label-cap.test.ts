@@ -5,7 +5,7 @@ import type { RawUpstream } from '../support/raw-upstream.ts';
 import { startGateway } from '../support/gateway.ts';
 import type { TestGateway } from '../support/gateway.ts';
 
-const names = Array.from({ length: 500 }, (_, n) => `tenant-number-${n}`);
+const names = Array.from({ length: 150 }, (_, n) => `tenant-number-${n}`);
 let upstream: RawUpstream | null = null;
 let gateway: TestGateway | null = null;
 
@@ -40,7 +40,7 @@ test('metrics show 100 labels and `other`, and count every call', async () => {
   expect(labels.size).toBe(101);
   expect(labels).toContain('other');
   expect([...labels].every((label) => label === 'other' || /^w_[0-9a-f]{16}$/.test(label))).toBe(true);
-  expect(calls.reduce((sum, [, , count]) => sum + Number(count), 0)).toBe(500);
+  expect(calls.reduce((sum, [, , count]) => sum + Number(count), 0)).toBe(150);
   expect(text).not.toContain('tenant-number');
   expect(text).not.toMatch(/_bucket\{[^}]*workspace=/);
 });

@@ -78,11 +78,11 @@ describe('the Anthropic client', () => {
         clockSkewSeconds,
         models: { 'claude-sonnet-5': { rpm: 60, itpm: 100_000, otpm: 100_000 } },
       });
-      await Promise.all(Array.from({ length: 64 }, () => client.messages.create(call)));
-      expect(tally(claude.log)[200]).toBe(64);
+      await Promise.all(Array.from({ length: 62 }, () => client.messages.create(call)));
+      expect(tally(claude.log)[200]).toBe(62);
       expect(tally(claude.log)[429] ?? 0).toBeLessThanOrEqual(3);
       const times = claude.log.map(({ t }) => t);
-      // 60 at once, then one a second: 4 s; never the 90 s of the difference.
+      // 60 at once, then one a second: 2 s; never the 90 s of the difference.
       expect(Math.max(...times) - Math.min(...times)).toBeLessThan(30_000);
     },
   );
@@ -90,7 +90,7 @@ describe('the Anthropic client', () => {
 
 test('the Azure client waits for the renewal of its tokens, where a refusal says to come back at once', async () => {
   world = await startWorld({
-    clock: fastClock(20),
+    clock: fastClock(60),
     model: { dialect: 'azure', models: { dep: { rpm: 60, tpm: 5_000 } } },
     workspaces: {
       acme: `${highCeilings}    credentials: { openai: { header: api-key, value: sk-sim } }\n`,
@@ -167,7 +167,7 @@ describe('the Vercel AI SDK', () => {
     } as const;
 
     test('is held until then', async () => {
-      world = await startWorld({ clock: fastClock(20) });
+      world = await startWorld({ clock: fastClock(60) });
       const openai = createOpenAI({ apiKey: key(), baseURL: `${world.gateway.url}/via/openai/v1` });
       world.model.fault(refusal);
       const { text } = await generateText({ model: openai.chat('gpt-4o'), prompt: 'Where to?' });
