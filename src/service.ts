@@ -117,10 +117,12 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       draining = true;
       const startedAt = clock.monotonic();
       const { drainSeconds, drainDelaySeconds } = settings.server;
-      const [limitMs, delayMs] = [drainSeconds * 1000, isAlone ? 0 : drainDelaySeconds * 1000];
+      const limitMs = drainSeconds * 1000;
+      const lastMs = Math.max(0, limitMs - lastResponsesMs);
+      const delayMs = isAlone ? 0 : Math.min(drainDelaySeconds * 1000, lastMs);
       const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
       // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
-      const cancelLast = clock.after(Math.max(delayMs, limitMs - lastResponsesMs), () => gateway.drain(0));
+      const cancelLast = clock.after(lastMs, () => gateway.drain(0));
       const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
       const { cut } = await running.data.drain(options);
       cancelRefusals();

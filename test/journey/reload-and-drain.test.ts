@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/
 import { createKey } from '../../src/cli/keys.ts';
 import { createCommerceSimulator } from '../../simulators/commerce.ts';
 import { gatewayYaml } from '../support/gateway.ts';
+import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 import { sumOf } from '../wire/stack-fixture.ts';
 import { serve, type ServedProcess } from './process.ts';
@@ -139,6 +140,26 @@ test('a waiting call that cannot leave before the drain ends is refused at once,
   expect(Number(response.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
   expect(response.headers.get('x-should-retry')).not.toBe('false');
   expect(await served.exited).toBe(0);
+});
+
+test('a waiting call is refused also where a drain is no longer than the time in which calls are still accepted', async () => {
+  await served.close();
+  // A refusal asks Redis how much of the ceiling is left: it takes a round trip, which has to fit before the end.
+  const redis = await startRedis();
+  try {
+    served = await serve(
+      `${yamlWith(1, '  drainSeconds: 2\n')}\nredis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n`,
+    );
+    await (await get('first')).text();
+    const held = Array.from({ length: 8 }, () => get('held', null, { prefer: 'wait=600' }));
+    await allHere(9, 8);
+    served.signal('SIGTERM');
+    for (const { status, headers } of await Promise.all(held))
+      expect([status, headers.get('sluice-error')]).toEqual([503, 'draining']);
+    expect(await served.exited).toBe(0);
+  } finally {
+    await redis.stop();
+  }
 });
 
 test('a call that still waits when the drain ends is refused, although it was expected to leave', async () => {
