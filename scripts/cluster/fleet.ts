@@ -1,13 +1,12 @@
 /**
  * The replicas of the verification as processes, and the configuration file that they share.
  *
- * Owns: starting, signalling by process id, reloads. Does not own: what runs beside them (`processes.ts`).
+ * Owns: starting, signalling by process id. Does not own: what runs beside them (`processes.ts`).
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { systemClock } from '../../src/clock.ts';
 import type { FleetConfig } from '../../test/support/redis-fleet.ts';
-import { child, firstLine, startOneAtATime, newFolder, parsed, until } from './processes.ts';
+import { child, firstLine, startOneAtATime, newFolder, parsed } from './processes.ts';
 
 export interface Gateway {
   readonly url: string;
@@ -26,15 +25,8 @@ export interface Fleet {
   metric(name: string): Promise<number>;
   /** The values of a metric, one per series and replica that answers. */
   metrics(name: string): Promise<readonly number[]>;
-  /**
-   * Writes this configuration to the file of the replicas and waits until each of them has logged the reload. Resolves
-   * with the monotonic time of writing, milliseconds. Throws when a replica has not reloaded within ten seconds.
-   */
-  reload(config: FleetConfig): Promise<number>;
   stop(): Promise<void>;
 }
-
-const reloadLimitMs = 10_000;
 
 /** So many replicas of one configuration; the promise ends when all of them serve. */
 export async function startFleet(replicas: number, config: FleetConfig): Promise<Fleet> {
@@ -49,15 +41,6 @@ export async function startFleet(replicas: number, config: FleetConfig): Promise
     keys: config.keys,
     metrics,
     metric: async (name) => (await metrics(name)).reduce((sum, value) => sum + value, 0),
-    async reload(changed) {
-      const before = gateways.map(reloads);
-      const writtenAt = systemClock.monotonic();
-      await writeFile(path, changed.yaml());
-      const done = async (): Promise<boolean> =>
-        gateways.every((gateway, n) => reloads(gateway) > (before[n] ?? 0));
-      if (!(await until(done, reloadLimitMs))) throw new Error('a replica did not reload its configuration');
-      return writtenAt;
-    },
     async stop() {
       for (const gateway of gateways) gateway.signal('SIGCONT');
       for (const gateway of gateways) gateway.signal('SIGKILL');
@@ -65,9 +48,6 @@ export async function startFleet(replicas: number, config: FleetConfig): Promise
     },
   };
 }
-
-const reloads = ({ lines }: Gateway): number =>
-  lines.filter((line) => parsed(line)['message'] === 'configuration reloaded').length;
 
 /** What a replica's `/metrics` says. A kept connection may be closed in the moment in which it is used: then it is asked again. */
 export async function metricsOf(adminUrl: string): Promise<string> {

@@ -7,7 +7,8 @@ import type { Gateway } from './fleet.ts';
 export interface Load {
   readonly to: readonly Gateway[];
   readonly calls: number;
-  readonly everyMs: number;
+  /** Milliseconds between two calls; `null`: each when the one before was answered. */
+  readonly everyMs: number | null;
   readonly path: string;
   /** The API key of every call, or of call `n`. */
   readonly key: string | ((n: number) => string);
@@ -15,8 +16,6 @@ export interface Load {
   readonly name?: string;
   readonly body?: unknown;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Aborts call `n` after so many milliseconds; `null` = never. */
-  readonly leaveAfterMs?: (n: number) => number | null;
   /** Runs beside the load. */
   readonly meanwhile?: () => Promise<void>;
 }
@@ -30,17 +29,14 @@ export async function drive(load: Load): Promise<readonly CallResponse[]> {
   const work: Promise<CallResponse>[] = [];
   let sendings = 0;
   for (let n = 0; n < load.calls; n += 1) {
-    const dueAt = startedAt + n * load.everyMs;
-    const waitMs = dueAt - systemClock.monotonic();
-    if (waitMs > 0) await pause(waitMs);
+    if (load.everyMs === null) await work.at(-1);
+    else await pause(Math.max(0, startedAt + n * load.everyMs - systemClock.monotonic()));
     for (let tries = 0; tries < load.to.length; tries += 1) {
       sendings += 1;
       if (isUp[sendings % load.to.length] === true && load.to[sendings % load.to.length]?.isAlive() === true)
         break;
     }
     const at = sendings % load.to.length;
-    const leaveMs = load.leaveAfterMs?.(n) ?? null;
-    const leaving = leaveMs === null ? {} : { signal: AbortSignal.timeout(leaveMs) };
     const nonce = `${load.name ?? 'n'}-${n}`;
     const { path, body, headers } = load;
     const key = typeof load.key === 'string' ? load.key : load.key(n);
@@ -54,7 +50,6 @@ export async function drive(load: Load): Promise<readonly CallResponse[]> {
         agent,
         ...(body === undefined ? {} : { body }),
         ...(headers === undefined ? {} : { headers }),
-        ...leaving,
       }).then((response) => {
         if (response.code === 'ECONNREFUSED') isUp[at] = false;
         return response;

@@ -151,7 +151,7 @@ export async function see(
   const since = stalls.mark();
   const [responses, idleShare] = await Promise.all([
     drive(load),
-    stalls.idleShareOver(load.calls * load.everyMs),
+    stalls.idleShareOver(load.calls * (load.everyMs ?? 0)),
   ]);
   const stalledMs = stalls.maxSince(since);
   const clientStalledMs = stalls.clientSince(since);

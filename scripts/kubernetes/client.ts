@@ -29,13 +29,11 @@ export interface Tools {
 }
 
 export class Client {
-  readonly kubeconfig: string;
   readonly #env: NodeJS.ProcessEnv;
   readonly #programs: { readonly kubectl: string; readonly 3: string; readonly 4: string };
 
   /** @param home folder for helm's own files */
   constructor(kubeconfig: string, home: string, tools: Tools) {
-    this.kubeconfig = kubeconfig;
     this.#programs = { kubectl: tools.kubectl, 3: tools.helm3, 4: tools.helm4 };
     this.#env = {
       ...process.env,

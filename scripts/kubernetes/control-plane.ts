@@ -1,18 +1,19 @@
 /**
  * A real control plane on the loopback address: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with
- * certificates, RBAC and Pod Security. Owns its processes and its folder; who runs the pods is decided elsewhere.
+ * RBAC and Pod Security. Owns its processes and its folder; who runs the pods is decided elsewhere.
  */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { generateKeyPairSync, randomBytes } from 'node:crypto';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { answers, freePort, start, until, type Started } from '../processes.ts';
 import { Client, type Tools } from './client.ts';
-import { Credentials } from './credentials.ts';
 import { planeBinary } from './program.ts';
 
 export interface ControlPlane {
   readonly client: Client;
-  readonly credentials: Credentials;
+  /** Of one who may do everything. */
+  readonly kubeconfig: string;
   /** Starts a program at the lowest priority, which `stop` ends. */
   run(program: string, args: readonly string[]): Started;
   /** Ends every process that was started and removes the folder. */
@@ -37,38 +38,26 @@ export async function startControlPlane(tools: Tools): Promise<ControlPlane> {
     rmSync(folder, { recursive: true, force: true });
   };
   try {
-    const credentials = new Credentials(folder);
     const port = await freePort();
-    await issueAll(credentials);
-    for (const name of ['admin', 'controllers', 'scheduler'])
-      credentials.kubeconfig(name, `https://127.0.0.1:${port}`);
-    const client = new Client(credentials.file('admin.kubeconfig'), join(folder, 'helm'), tools);
+    const kubeconfig = writeCredentials(folder, port);
+    const client = new Client(kubeconfig, join(folder, 'helm'), tools);
     const etcd = await startEtcd(run, folder);
-    const server = run(planeBinary, ['kube-apiserver', ...flags(serverOptions(port, etcd, credentials))]);
+    const server = run(planeBinary, ['kube-apiserver', ...flags(serverOptions(folder, port, etcd))]);
     await until(
       'kube-apiserver is ready',
       START_LIMIT_MS,
       () => client.succeeds(['get', '--raw', '/readyz']),
       server.said,
     );
-    await startControllers(run, credentials);
+    await startControllers(run, folder, kubeconfig);
     await until('the controllers work', START_LIMIT_MS, () =>
       client.succeeds(['get', 'serviceaccount', 'default', '-n', 'default']),
     );
-    return { client, credentials, run, stop };
+    return { client, kubeconfig, run, stop };
   } catch (failure) {
     await stop();
     throw failure;
   }
-}
-
-async function issueAll(credentials: Credentials): Promise<void> {
-  await credentials.createAuthority();
-  const names = 'IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc';
-  await credentials.issue('apiserver', '/CN=kube-apiserver', names);
-  await credentials.issue('admin', '/O=system:masters/CN=admin');
-  await credentials.issue('controllers', '/CN=system:kube-controller-manager');
-  await credentials.issue('scheduler', '/CN=system:kube-scheduler');
 }
 
 type Run = ControlPlane['run'];
@@ -92,52 +81,58 @@ async function startEtcd(run: Run, folder: string): Promise<string> {
   return clients;
 }
 
-function serverOptions(
+/** @param folder has what {@link writeCredentials} wrote */
+const serverOptions = (
+  folder: string,
   port: number,
   etcd: string,
-  credentials: Credentials,
-): Readonly<Record<string, string | number | boolean>> {
-  const file = (name: string): string => credentials.file(name);
-  return {
-    'etcd-servers': etcd,
+): Readonly<Record<string, string | number | boolean>> => ({
+  'etcd-servers': etcd,
+  'bind-address': '127.0.0.1',
+  'advertise-address': '127.0.0.1',
+  'secure-port': port,
+  // It signs its own certificate.
+  'cert-dir': folder,
+  'endpoint-reconciler-type': 'none',
+  'service-cluster-ip-range': '10.96.0.0/16',
+  'authorization-mode': 'RBAC',
+  'token-auth-file': join(folder, 'tokens.csv'),
+  'service-account-issuer': 'https://kubernetes.default.svc',
+  'service-account-key-file': join(folder, 'accounts.key'),
+  'service-account-signing-key-file': join(folder, 'accounts.key'),
+});
+
+async function startControllers(run: Run, folder: string, kubeconfig: string): Promise<void> {
+  const options = async () => ({
+    kubeconfig,
     'bind-address': '127.0.0.1',
-    'advertise-address': '127.0.0.1',
-    'secure-port': port,
-    'endpoint-reconciler-type': 'none',
-    'service-cluster-ip-range': '10.96.0.0/16',
-    'allow-privileged': true,
-    'authorization-mode': 'Node,RBAC',
-    'enable-admission-plugins': 'NodeRestriction',
-    'client-ca-file': file('ca.crt'),
-    'tls-cert-file': file('apiserver.crt'),
-    'tls-private-key-file': file('apiserver.key'),
-    'kubelet-client-certificate': file('admin.crt'),
-    'kubelet-client-key': file('admin.key'),
-    'kubelet-preferred-address-types': 'InternalIP',
-    'service-account-issuer': 'https://kubernetes.default.svc',
-    'service-account-key-file': file('accounts.key'),
-    'service-account-signing-key-file': file('accounts.key'),
+    'secure-port': await freePort(),
+    'leader-elect': false,
+  });
+  const accounts = {
+    'use-service-account-credentials': true,
+    'service-account-private-key-file': join(folder, 'accounts.key'),
   };
+  run(planeBinary, ['kube-controller-manager', ...flags({ ...(await options()), ...accounts })]);
+  run(planeBinary, ['kube-scheduler', ...flags(await options())]);
 }
 
-async function startControllers(run: Run, credentials: Credentials): Promise<void> {
-  const common = async (name: string): Promise<Record<string, string | number | boolean>> => {
-    const config = credentials.file(`${name}.kubeconfig`);
-    return {
-      kubeconfig: config,
-      'authentication-kubeconfig': config,
-      'authorization-kubeconfig': config,
-      'bind-address': '127.0.0.1',
-      'secure-port': await freePort(),
-      'leader-elect': false,
-    };
+/** A token of one who may do everything, and the key that signs tokens of service accounts. @returns the path of a kubeconfig */
+function writeCredentials(folder: string, port: number): string {
+  const token = randomBytes(16).toString('hex');
+  writeFileSync(join(folder, 'tokens.csv'), `${token},verify,verify,system:masters\n`);
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
+  writeFileSync(join(folder, 'accounts.key'), privateKey.export({ type: 'sec1', format: 'pem' }));
+  const cluster = { server: `https://127.0.0.1:${port}`, 'insecure-skip-tls-verify': true };
+  const content = {
+    apiVersion: 'v1',
+    kind: 'Config',
+    clusters: [{ name: 'verify', cluster }],
+    users: [{ name: 'verify', user: { token } }],
+    contexts: [{ name: 'verify', context: { cluster: 'verify', user: 'verify' } }],
+    'current-context': 'verify',
   };
-  const controllers = {
-    ...(await common('controllers')),
-    'use-service-account-credentials': true,
-    'service-account-private-key-file': credentials.file('accounts.key'),
-    'root-ca-file': credentials.file('ca.crt'),
-  };
-  run(planeBinary, ['kube-controller-manager', ...flags(controllers)]);
-  run(planeBinary, ['kube-scheduler', ...flags(await common('scheduler'))]);
+  const path = join(folder, 'kubeconfig');
+  writeFileSync(path, JSON.stringify(content), { mode: 0o600 });
+  return path;
 }

@@ -1,6 +1,5 @@
 /** Three pods under what clusters do to them: restarts, drains, broken upgrades, changes by hand. */
 import { chart } from '../packaging/generated.mjs';
-import { until } from '../processes.ts';
 import type { Report } from '../report.ts';
 import type { Client } from './client.ts';
 import { createNamespace } from './namespace.ts';
@@ -29,7 +28,6 @@ export async function checkDisruption(client: Client, report: Report): Promise<v
   await check('a release whose pods never become ready takes no pod away and is rolled back', () =>
     broken(release),
   );
-  await check('a pod that never becomes ready does not block a drain', () => unreadyDrained(release));
   await check('a number set by kubectl scale is not undone silently', () => scaledByHand(release));
   await check('uninstall leaves nothing', () => release.uninstall());
 }
@@ -76,42 +74,6 @@ async function broken(release: Release): Promise<string> {
   });
   await release.untilReady(COUNT);
   return note;
-}
-
-async function unreadyDrained(release: Release): Promise<void> {
-  const { client } = release;
-  await release.run(['upgrade', release.name, chart, ...values, ...unready]);
-  const only = ['--pod-selector', DRAINED];
-  const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout', '120s', ...only];
-  try {
-    const node = await nodeOfUnreadyPod(release);
-    try {
-      await client.kubectl(['drain', node, ...options]);
-    } finally {
-      await client.kubectl(['uncordon', node]);
-    }
-  } finally {
-    await release.run(['rollback', release.name, '--wait', '--timeout', '240s']);
-  }
-}
-
-/**
- * @returns the node of the one pod that is scheduled, never becomes ready and is not being deleted. A pod of the upgrade that
- *   was rolled back a moment ago carries the same annotation until its deletion ends.
- */
-async function nodeOfUnreadyPod(release: Release): Promise<string> {
-  let node = '';
-  await until('one pod is scheduled and not ready', 60_000, async () => {
-    const pods = await release.client.list(['pods', '-n', release.namespace]);
-    const [pod, ...others] = pods
-      .map(({ metadata }) => metadata)
-      .filter((metadata) => metadata.annotations?.['verify/ready'] === 'false')
-      .filter((metadata) => metadata.deletionTimestamp === undefined);
-    if (pod === undefined || others.length > 0) return false;
-    node = await release.kubectl(['get', 'pod', pod.name, '-o', 'jsonpath={.spec.nodeName}']);
-    return node !== '';
-  });
-  return node;
 }
 
 /** Server-side apply finds that somebody else owns the number; forced, it takes it over. */

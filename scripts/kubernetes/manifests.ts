@@ -21,12 +21,6 @@ export async function checkManifests(client: Client, report: Report): Promise<vo
       twice(client, namespace, ['-k', path]),
     );
   }
-  await report.run(`k8s/base: applied by the client, and deleted`, async () => {
-    await createNamespace(client, 'sluice');
-    await client.kubectl(['apply', '--validate=strict', '-k', folder('base')]);
-    await rolledOut(client, 'sluice');
-    await client.kubectl(['delete', '-k', folder('base'), '--wait', '--timeout', '120s']);
-  });
   await client.kubectl(['delete', 'namespace', 'sluice', '--wait']);
   await report.run(`k8s/install.yaml: applied twice, into nothing`, async () => {
     const file = ['-f', folder('install.yaml')];

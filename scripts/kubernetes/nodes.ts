@@ -28,11 +28,11 @@ function node(index: number): object {
 }
 
 /** Three nodes in three zones. */
-export async function addSimulatedNodes({ client, credentials, run }: ControlPlane): Promise<void> {
+export async function addSimulatedNodes({ client, kubeconfig, run }: ControlPlane): Promise<void> {
   const port = await freePort();
   run(kwokBinary, [
     '--kubeconfig',
-    credentials.file('admin.kubeconfig'),
+    kubeconfig,
     '--config',
     stages,
     '--manage-nodes-with-annotation-selector',

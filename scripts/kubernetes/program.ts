@@ -37,7 +37,6 @@ const environment = {
 /** @returns why nothing can be built or started here, or null */
 export async function obstacle(): Promise<string | null> {
   if (process.platform !== 'linux' || process.arch !== 'x64') return 'not linux on x64';
-  if ((await command('openssl', ['version']).catch(() => null)) === null) return 'no openssl in PATH';
   const found = await command('go', ['env', 'GOVERSION'], { env: environment }).catch(() => null);
   if (found === null) return 'no Go in PATH (1.26 or newer builds Kubernetes)';
   const minor = Number(/^go1\.(\d+)/.exec(found.stdout)?.[1] ?? 0);

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { byMeaning, differences, documents, withoutHelm } from './documents.mjs';
+import { byMeaning, differences, documents } from './documents.mjs';
 import { chart, root } from './generated.mjs';
 import { check as drift } from './generate.mjs';
 import { KUBE_VERSION, render } from './manifests.mjs';
@@ -70,11 +70,6 @@ export async function chartChecks(tools) {
   await check('the gateway itself accepts every rendered sluice.yaml', () =>
     [...all].flatMap(([name, objects]) => configProblems(objects).map((problem) => `${name}: ${problem}`)),
   );
-  await check('k8s/base and install.yaml equal the chart with default values', () => {
-    const wanted = documents(render(tools.helm4, ['--no-hooks'])).map(withoutHelm);
-    const install = all.get('k8s/install.yaml').filter((object) => object.kind !== 'Namespace');
-    return [...differences(wanted, all.get('k8s/base')), ...differences(wanted, install)];
-  });
   for (const [overlay, namespace] of [
     ['dev', 'sluice-dev'],
     ['prod', 'sluice'],

@@ -4,8 +4,9 @@
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createKey } from '../../../src/cli/keys.ts';
-import { clientAgent, pause, send, type CallResponse } from '../../../test/support/redis-fleet.ts';
+import { pause, type CallResponse } from '../../../test/support/redis-fleet.ts';
 import { startFleet, type Fleet } from '../../cluster/fleet.ts';
+import { drive } from '../../cluster/load.ts';
 import { startUpstream, type Upstream } from './upstream.ts';
 
 export interface Operation {
@@ -44,12 +45,24 @@ export interface World {
 
 /** The window of the ceiling is longer than the whole load, which goes on for some seconds after the ceiling is used up. */
 const limit = 90;
-const ceiling = { name: 'ceiling', calls: 160, everyMs: 100, waitSeconds: 5 } as const;
+const ceiling = {
+  name: 'ceiling',
+  path: '/via/ceiling/x',
+  calls: 160,
+  everyMs: 100,
+  headers: { prefer: 'wait=5' },
+};
 /**
  * Twice as fast as the upstream takes them, so that most of them wait; so far apart that few of them can have come in another order, which
  * keeps the lane's history decidable.
  */
-const serialized = { name: 'serial', calls: 45, everyMs: 200, waitSeconds: 90 } as const;
+const serialized = {
+  name: 'serial',
+  path: '/via/serial/x',
+  calls: 45,
+  everyMs: 200,
+  headers: { prefer: 'wait=90' },
+};
 const workMs = 400;
 const strikeAfterMs = 5_000;
 /** What a replica needs, once it is on Redis, to hear of a loss (its beat, 1 s), and to put its sends back before it sends again (1.3 s). */
@@ -69,39 +82,6 @@ const yamlOf = (redis: string | null, [wide, serial]: readonly Upstream[], hash:
     `  serial: { origins: ["${serial?.origin ?? ''}"], allowPrivateAddresses: true, limits: { maxInFlight: 1 } }`,
     `workspaces:\n  acme: { keys: ["${hash}"], requestsPerMinute: { ceiling: ${limit} } }`,
   ].join('\n');
-
-interface Load {
-  readonly fleet: Fleet;
-  readonly key: string;
-  readonly name: 'ceiling' | 'serial';
-  readonly calls: number;
-  /** `null`: each call when the one before was answered. */
-  readonly everyMs: number | null;
-  readonly waitSeconds: number;
-}
-
-async function drive({
-  fleet,
-  key,
-  name,
-  calls,
-  everyMs,
-  waitSeconds,
-}: Load): Promise<readonly CallResponse[]> {
-  const agent = clientAgent();
-  const work: Promise<CallResponse>[] = [];
-  const startedAt = performance.now();
-  for (let n = 0; n < calls; n += 1) {
-    if (everyMs === null) await work.at(-1);
-    else await pause(Math.max(0, startedAt + n * everyMs - performance.now()));
-    const url = fleet.gateways[n % fleet.gateways.length]?.url ?? '';
-    const headers = { prefer: `wait=${waitSeconds}` };
-    work.push(send({ url, path: `/via/${name}/x`, key, nonce: `${name}-${n}`, agent, headers, body: {} }));
-  }
-  const responses = await Promise.all(work);
-  agent.destroy();
-  return responses;
-}
 
 const us = (ms: number): number => Math.round(ms * 1_000);
 
@@ -211,10 +191,11 @@ export async function recordHistories({ name, redis, strike, calls }: World): Pr
   const fleet = await startFleet(3, { keys: {}, yaml: () => yamlOf(redis, [wide, serial], hash) });
   const delay = monitorEventLoopDelay({ resolution: 5 });
   delay.enable();
-  const load = drive({ fleet, key, ...ceiling, ...(calls === 'one by one' ? { everyMs: null } : {}) });
+  const to = { to: fleet.gateways, key, body: {} };
+  const load = drive({ ...ceiling, ...to, ...(calls === 'one by one' ? { everyMs: null } : {}) });
   const [underCeiling, inLane, unavailable] = await Promise.all([
     load,
-    drive({ fleet, key, ...serialized }),
+    drive({ ...serialized, ...to }),
     struck(fleet, strike, load),
   ]);
   const lags = await fleet.metrics('nodejs_eventloop_lag_max_seconds');
