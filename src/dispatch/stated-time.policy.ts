@@ -33,7 +33,7 @@ const firstEpochSeconds = 1e9;
  * milliseconds from 1e12, epoch seconds from 1e9, else seconds.
  */
 export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): number | null {
-  const text = value.trim();
+  const text = value.trim().replace(/^"(.*)"$/, '$1');
   if (text.length === 0 || text.length > maxText) return null;
   if (decimal.test(text)) return fromNumber(text, as, at);
   if (grouped.test(text)) return fromNumber(text.replaceAll(',', ''), as, at);
@@ -132,7 +132,7 @@ const zone = `(?:gmt|utc|ut|z)?${offset}?`;
 const form = (pattern: string): RegExp => new RegExp(`^${pattern}$`, 'i');
 
 /** RFC 9110's HTTP-date and RFC 850's; servers end them in GMT, UTC or an offset. */
-const httpDate = form(`[a-z]{3,9}, (\\d{1,2})[ -]([a-z]{3})[ -](\\d{4}|\\d{2}) ${time} (?=.)${zone}`);
+const httpDate = form(`(?:[a-z]{3,9},? )?(\\d{1,2})[ -]([a-z]{3})[ -](\\d{4}|\\d{2}) ${time} (?=.)${zone}`);
 /** C's `asctime`, and what JavaScript writes: `Tue Sep 01 2026 12:00:30 GMT+0000 (Coordinated Universal Time)`. */
 const asctime = form(`[a-z]{3} ([a-z]{3}) ([ \\d]\\d) ${time} (\\d{4})`);
 const scriptDate = form(
@@ -143,7 +143,7 @@ const rfc3339 = form(`(\\d{4})-(\\d{2})-(\\d{2})[t ]${time} ?(?=.)${zone}(?: utc
 
 /** How an instant is written within a sentence. */
 export const instantInText =
-  '\\d{4}-\\d{2}-\\d{2}[t ]\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)? ?(?:z|utc|gmt|[+-]\\d{2}:?\\d{2})';
+  '[a-z]{3}, \\d{2} [a-z]{3} \\d{4} \\d{2}:\\d{2}:\\d{2} (?:gmt|utc)|\\d{4}-\\d{2}-\\d{2}[t ]\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)? ?(?:z|utc|gmt|[+-]\\d{2}:?\\d{2})';
 
 /** An instant as milliseconds since the epoch, or `null`. Two-digit years below 70 are of this century. */
 export function instantMs(text: string): number | null {

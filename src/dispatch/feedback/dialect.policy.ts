@@ -230,13 +230,13 @@ function throttleOf(
   const { status } = response;
   const by = conditionOf(dialect, response);
   if (by?.kind === 'permanent') return permanentBy(by.condition, statedMs(dialect, response));
-  if (by === null && status !== 429) {
+  if (by === null && status !== 429 && !isLimitedInWords(dialect, response)) {
     const isOverload = status === 503 || status === 529;
     return isOverload ? { kind: 'overload', waitMs: statedMs(dialect, response) ?? response.bodyMs } : null;
   }
   const condition = by?.condition ?? null;
-  const namedMs =
-    statedMs(dialect, response) ?? response.bodyMs ?? exhaustedForMs(readings) ?? condition?.waitMs ?? null;
+  const toldMs = statedMs(dialect, response) ?? response.bodyMs ?? exhaustedForMs(readings);
+  const namedMs = toldMs ?? response.namedMs ?? condition?.waitMs ?? null;
   const scope = scopeOf(condition);
   // The windows of a bucket do not count what concerns more or less than the bucket.
   const isOwn = (scope.scope ?? 'bucket') === 'bucket';
@@ -247,6 +247,13 @@ function throttleOf(
     ...scope,
   };
 }
+
+const limited =
+  /\brate.?limit(?:s|ed|ing)? (?:is |has been )?(?:exceeded|reached|hit)|\btoo many requests\b/i;
+
+/** A 403 or 420 that says in words that calls come too fast, of an upstream whose refusals nobody has described. */
+const isLimitedInWords = ({ throttledBy }: Dialect, { status, body }: ResponseReader): boolean =>
+  throttledBy.length === 0 && (status === 403 || status === 420) && limited.test(body ?? '');
 
 /**
  * What the described conditions and waits make of a refusal of an upstream whose kind has a dialect of its own; `null`: they say nothing.

@@ -62,19 +62,25 @@ const numberIn = (item: Item | undefined, name: string): number | undefined =>
 function quotaOf(item: Item | undefined, policy: Item | undefined): Quota {
   return {
     name: (item ?? policy)?.names[0] ?? '',
-    r: numberIn(item, 'r'),
-    t: numberIn(item, 't'),
-    q: numberIn(policy, 'q'),
+    r: numberIn(item, 'r') ?? numberIn(item, 'remaining'),
+    t: numberIn(item, 't') ?? numberIn(item, 'reset'),
+    q: numberIn(policy, 'q') ?? numberIn(item, 'limit'),
     w: numberIn(policy, 'w'),
     qu: policy?.parameters.get('qu'),
   };
 }
 
+/** Draft 07 writes one quota as a dictionary: `limit=10, remaining=0, reset=30`. */
+const together = (items: readonly Item[]): readonly Item[] =>
+  items.length > 1 && items.every(({ names }) => names.length === 0)
+    ? [{ names: [], parameters: new Map(items.flatMap(({ parameters }) => [...parameters])) }]
+    : items;
+
 /** Items of `RateLimit`, each joined with the policy of its name; then the policies that no item names. */
 export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
   const left = new Set(policies);
-  const stated = itemsOf(fields.get('ratelimit')).map((item) => {
+  const stated = together(itemsOf(fields.get('ratelimit'))).map((item) => {
     const policy = policies.find(({ names }) => names.some((name) => item.names.includes(name)));
     if (policy !== undefined) left.delete(policy);
     return quotaOf(item, policy);

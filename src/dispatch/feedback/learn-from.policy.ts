@@ -27,7 +27,7 @@ export function learnFrom(
   const response = new ResponseReader(facts);
   if (dialect !== null && kind === 'generic')
     return withConcurrency(believable(learnFromDialect(dialect, response)), response);
-  const own = read(kind, response);
+  const own = withWait(read(kind, response), response);
   const described = dialect === null ? null : describedThrottle(dialect, response, own.throttle);
   const reported = withConcurrency(
     believable(described === null ? own : { ...own, throttle: described }),
@@ -36,6 +36,14 @@ export function learnFrom(
   return (reported.errorStatus ?? facts.status) === refusedStatus
     ? { ...reported, refusesCredential: true }
     : reported;
+}
+
+/** A refusal in whose own fields its kind finds no time may state one as anybody could. */
+function withWait(feedback: Feedback, { fields, at, bodyMs, namedMs }: ResponseReader): Feedback {
+  const { throttle } = feedback;
+  if (throttle === null || throttle.kind === 'permanent' || throttle.waitMs !== null) return feedback;
+  const waitMs = bodyMs ?? exhaustedForMs(unownedReadings(fields, at)) ?? namedMs;
+  return waitMs === null ? feedback : { ...feedback, throttle: { ...throttle, waitMs } };
 }
 
 function read(kind: UpstreamKind, response: ResponseReader): Feedback {

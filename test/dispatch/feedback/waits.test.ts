@@ -67,6 +67,18 @@ describe('the wait in the fields of a refusal', () => {
       3_600_000,
     ],
     ['Zoom', { 'retry-after': '2026-09-01T12:00:11Z' }, 11_000],
+    ['a vendor’s own names', limits('x-acme-ratelimit', '10', '0', epoch(30)), 30_000],
+    ['a vendor’s own names, of a limit that has room', limits('x-acme-ratelimit', '10', '4', '30'), null],
+    ['a reset in another spelling', { 'x-ratelimit-resets-at': '2026-09-01T12:00:30Z' }, 30_000],
+    ['a reset with its unit', { 'x-rate-limit-reset-seconds': '30', 'x-rate-limit-remaining': '0' }, 30_000],
+    ['an instant with the unit of a duration', { 'x-ratelimit-reset-ms': String(nowMs + 30_000) }, 30_000],
+    ['a wait by name', { 'x-rate-limit-wait': '30' }, 30_000],
+    ['a back-off by name', { 'x-backoff': '30' }, 30_000],
+    ['draft 07 of the IETF', { ratelimit: 'limit=10, remaining=0, reset=30' }, 30_000],
+    ['draft 07 with room', { ratelimit: 'limit=10, remaining=3, reset=30' }, null],
+    ['quotes', { 'retry-after': '"30"' }, 30_000],
+    ['a date without its day', { 'retry-after': '01 Sep 2026 12:00:30 GMT' }, 30_000],
+    ['a date without its comma', { 'retry-after': 'Tue 01 Sep 2026 12:00:30 GMT' }, 30_000],
     ['a limit below zero', limits('x-ratelimit', '10', '-3', '5'), 5000],
     ['HTTP-date in UTC', { 'retry-after': endsAt(5).toUTCString().replace('GMT', 'UTC') }, 5000],
     ['HTTP-date with an offset', { 'retry-after': endsAt(5).toUTCString().replace('GMT', '+0000') }, 5000],
@@ -184,6 +196,20 @@ describe('the wait in the body of a refusal', () => {
     ['one of a unit', { message: 'Slow down. Please try again in a minute.' }, 60_000],
     ['an instant in a sentence', 'Quota used up, try again at 2026-09-01T12:00:40Z.', 40_000],
     ['hours, minutes and seconds', 'Retry after 00:01:30', 90_000],
+    ['an HTTP date in a sentence', `Retry after ${endsAt(30).toUTCString()}`, 30_000],
+    ['one of a unit in words', 'Please try again in one minute', 60_000],
+    ['the next call', 'Next request allowed in 30 seconds', 30_000],
+    ['another call', 'You can make another request in 30 seconds', 30_000],
+    ['a block', 'This client is blocked for 30 seconds', 30_000],
+    ['more of it', 'Wait for 30 more seconds', 30_000],
+    ['an object', { error: { details: [{ retryDelay: { seconds: 30, nanos: 0 } }] } }, 30_000],
+    ['a document within a text', { error: '{"retry_after":30}' }, 30_000],
+    ['the unit before the name', { seconds_until_reset: 30 }, 30_000],
+    ['a wait in words', { time_to_wait: 30 }, 30_000],
+    ['a member of an instant', { error: { resetTime: endsAt(30).toISOString() } }, 30_000],
+    ['the end of a block', { blocked_until: endsAt(30).toISOString() }, 30_000],
+    ['how many are allowed', 'Only 5 requests are allowed in 60 seconds', null],
+    ['when it was asked', { request_at: endsAt(-1).toISOString() }, null],
     ['Chinese', { message: '请求过于频繁，请在 30 秒后重试' }, 30_000],
     [
       'how the limit counts',
@@ -304,6 +330,15 @@ describe('a wait, however it is written,', () => {
     (ms) => ({ body: { message: `Too Many Requests: retry after ${whole(ms)}` } }),
     (ms) => ({ body: `Please retry after ${wordsOf(ms)}.` }),
     (ms) => ({ body: `Try again at ${at(ms).toISOString()}` }),
+    (ms) => ({ fields: limits('x-acme-ratelimit', '9', '0', String(whole(ms))) }),
+    (ms) => ({ fields: { ratelimit: `limit=9, remaining=0, reset=${whole(ms)}` } }),
+    (ms) => ({ fields: { 'x-ratelimit-reset-ms': String(nowMs + ms) } }),
+    (ms) => ({ body: { retry_after: { seconds: ms / 1000 } } }),
+    (ms) => ({ body: { seconds_until_retry: ms / 1000 } }),
+    (ms) => ({ body: `Retry after ${at(whole(ms) * 1000).toUTCString()}` }),
+    (ms) => ({ kind: 'commerce', body: { errors: `Please wait ${wordsOf(ms)}` } }),
+    (ms) => ({ kind: 'language-model', status: 503, body: { error: { retry_after: ms / 1000 } } }),
+    (ms) => ({ kind: 'language-model', fields: { ratelimit: `"a";r=0;t=${whole(ms)}` } }),
   ];
 
   test('is never undercut, and never exceeded by more than a second', () => {
@@ -316,6 +351,15 @@ describe('a wait, however it is written,', () => {
       }),
       { numRuns: 2000 },
     );
+  });
+
+  test('is read of a 403 that says in words that calls come too fast, and of no other', () => {
+    const body = { message: 'API rate limit exceeded. Try again in 30 seconds.' };
+    expect(waitOf({ status: 403, body })).toBe(30_000);
+    expect(waitOf({ status: 420, body: 'Too many requests', fields: { 'retry-after': '9' } })).toBe(9000);
+    expect(
+      waitOf({ status: 403, body: 'No right to change rate limits', fields: { 'retry-after': '9' } }),
+    ).toBeNull();
   });
 
   test('is a whole number of milliseconds up to a day or nothing, whatever a body says', () => {
