@@ -94,7 +94,7 @@ test('under a ceiling that others of the workspace use up, a background call lea
   await Promise.all(lines);
   expect(tally(replies)).toEqual({ 200: 4 });
   const until4 = order.slice(0, order.lastIndexOf('background') + 1);
-  // Four minutes of thirty calls, and as many again on a slow machine.
-  expect(until4.length).toBeGreaterThan(60);
+  // Four minutes of thirty calls: less some that a slow machine did not make, or as many again.
+  expect(until4.length).toBeGreaterThan(75);
   expect(until4.length).toBeLessThan(300);
 });

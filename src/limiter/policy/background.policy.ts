@@ -4,8 +4,9 @@
  *
  * Keeps: from the moment another call waits, no background call takes what it waits for, but for that one a minute.
  */
-import { isBackground } from '../../ids.ts';
+import { isBackground, type LaneKey } from '../../ids.ts';
 import type { Bucket, Lane, Lease } from './bucket-state.policy.ts';
+import { twinIn } from './lanes.policy.ts';
 
 /** While background calls wait, one leaves so often at least. Milliseconds. */
 const oneEveryMs = 60_000;
@@ -24,6 +25,15 @@ export function nextOneDueAt({ background }: Bucket, now: number): number | null
 /** True for a lane of those that go first now: those of the background go behind all others, until one of them is due. */
 export const goesFirst = (bucket: Bucket, { key }: Pick<Lane, 'key'>, now: number): boolean =>
   isBackground(key) === isOneDue(bucket, now);
+
+/**
+ * True while other calls of this background lane's workspace wait and may not go: what holds them (the ceiling, mostly) is the
+ * workspace's, and the next place is theirs. A document for which their first call waits is not.
+ */
+export function leavesToTwin(bucket: Bucket, key: LaneKey): boolean {
+  const twin = twinIn(bucket, { key });
+  return twin !== undefined && twin.line.size > 0 && twin.readyAs === null && !twin.asleep.has('document');
+}
 
 /** A call has entered the lane. */
 export function noteEntered({ background }: Bucket, { key }: Lane, now: number): void {

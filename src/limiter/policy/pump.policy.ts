@@ -4,7 +4,7 @@
  * `scheduler.policy.ts`.
  */
 import { isBackground, type LaneKey, type ReplicaId } from '../../ids.ts';
-import { goesFirst, isOneDue, nextOneDueAt } from './background.policy.ts';
+import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt } from './background.policy.ts';
 import {
   allWaiting,
   closedMs,
@@ -153,14 +153,18 @@ interface NextLane {
 function nextLane(bucket: Bucket, { blocked }: Round, now: number): NextLane | undefined {
   const { background } = bucket;
   if (background === null || background.waiting === 0) return nextIn(bucket, blocked);
-  const [first, second] = isOneDue(bucket, now) ? [background, bucket] : [bucket, background];
-  return nextIn(first, blocked) ?? nextIn(second, blocked);
+  if (isOneDue(bucket, now)) return nextIn(background, blocked) ?? nextIn(bucket, blocked);
+  return nextIn(bucket, blocked) ?? nextIn(background, blocked, (name) => !leavesToTwin(bucket, name));
 }
 
-function nextIn({ ready }: Turns, blocked: readonly string[]): NextLane | undefined {
+function nextIn(
+  { ready }: Turns,
+  blocked: readonly string[],
+  mayGo?: (name: LaneKey) => boolean,
+): NextLane | undefined {
   let best: NextLane | undefined;
   for (const [readyAs, lanes] of ready) {
-    const first = lanes.first();
+    const first = mayGo === undefined ? lanes.first() : lanes.find(mayGo);
     if (first === undefined || blocked.includes(readyAs)) continue;
     if (
       best === undefined ||

@@ -56,6 +56,11 @@ export class SortedNames<Name extends string = string> {
     return this.#entries[0];
   }
 
+  /** The entry with the smallest score of those whose names are wanted, or `undefined`. */
+  find(isWanted: (name: Name) => boolean): Entry<Name> | undefined {
+    return this.#entries.find(({ name }) => isWanted(name));
+  }
+
   /** How many entries stand before this one; for a name that is not in the set, before the position it would take. */
   rank(name: string, score: number): number {
     return this.#position(this.#scores.get(name) ?? score, name);

@@ -232,6 +232,21 @@ atOrigins('background calls', (instant) => {
     expect(held.left.at(-1)?.isDue).toBe(true);
   });
 
+  test('leave the next place under their ceiling to the others of their workspace', () => {
+    const held = new Scene(instant, paced, false);
+    held.enter('a');
+    const first = held.held.shift();
+    const returned = { kind: 'returned', sleepMs: 10_000, because: 'ceiling_minute' } as const;
+    if (first === undefined) throw new Error('nothing was granted');
+    settle(held.bucket, { lease: first, settlement: returned, lesson: null }, held.now);
+    held.enter(background('a'));
+    held.enter(background('b'));
+    held.run(9_000);
+    expect(held.left.map(({ lane }) => lane)).toEqual(['a', background('b')]);
+    held.run(2_000);
+    expect(held.left.slice(2).map(({ lane }) => lane)).toEqual(['a', background('a')]);
+  });
+
   test('are told a time as if nobody else came, and that of others does not count them', () => {
     const scene = full(instant);
     for (let at = 0; at < 10; at += 1) scene.enter('b');
