@@ -20,7 +20,7 @@ import { startTracing } from '../telemetry/traces.ts';
 import { createEventStream, eventOf, heartbeat } from './event-stream.ts';
 import { noCeilings } from './pressure.ts';
 
-export type ObservationParts = Omit<TelemetryParts, 'sinks' | 'listeners'> & {
+export type ObservationParts = Omit<TelemetryParts, 'activity' | 'listeners'> & {
   /** What the replicas share of it. Absent: there are no others. Closed with the observation. */
   readonly shared?: SharedActivity;
 };
@@ -72,7 +72,7 @@ export class Observation {
     this.#recorder = recorder;
     const telemetry = new RunningTelemetry(settings, {
       ...parts,
-      sinks: [recorder],
+      activity: recorder,
       listeners: {
         isAny: () => this.calls.size > 0,
         callEnded: (line) => this.calls.send(eventOf('call', line)),

@@ -6,7 +6,7 @@
  * Any step may be left out, and `ended` closes what is open: a call that ends anywhere leaves no gauge raised and no
  * span open. No method throws, because a fault of telemetry must not end a call.
  */
-import type { Call, Costs, HeldTime, Reckoned, Throttle } from '../call.ts';
+import type { AdmissionRecord, Call, Costs, HeldTime, Reckoned, Throttle } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
@@ -30,7 +30,8 @@ export interface CallReporters {
   readonly logger: CallLogger;
   /** `null` = no call is traced. */
   readonly tracing: Tracing | null;
-  readonly sinks: readonly FactSink[];
+  /** Hears of calls whose workspace and upstream are known; `null` = nobody does. */
+  readonly activity: FactSink | null;
   /** Called with a bug in telemetry itself. */
   readonly failed: (cause: unknown) => void;
 }
@@ -123,7 +124,7 @@ export class RunningCallRecord implements LiveCall {
       this.#admittingAt = this.#now();
       this.#lane = lane;
       this.#beginSpans();
-      this.#tell((sink, workspaceId, upstream) => sink.arrived(workspaceId, upstream, costs));
+      this.#activity()?.arrived(this.#workspace, this.upstream, costs);
     });
   }
 
@@ -165,7 +166,7 @@ export class RunningCallRecord implements LiveCall {
       if (throttle === null) return;
       const kind = throttle.kind === 'permanent' ? 'permanent' : 'rate';
       this.#to.metrics.instruments.throttles.inc({ ...this.#by(), kind });
-      this.#tell((sink, workspaceId, upstream) => sink.throttled(workspaceId, upstream, kind));
+      this.#activity()?.throttled(this.#workspace, this.upstream, kind);
     });
   }
 
@@ -177,7 +178,7 @@ export class RunningCallRecord implements LiveCall {
       const ids = this.#absorbedIds ?? [];
       if (this.#throttledId !== null && ids.length < maxIds) this.#absorbedIds = [...ids, this.#throttledId];
       this.#to.metrics.instruments.absorbed.inc(this.#by());
-      this.#tell((sink, workspaceId, upstream) => sink.absorbed(workspaceId, upstream));
+      this.#activity()?.absorbed(this.#workspace, this.upstream);
     });
   }
 
@@ -218,14 +219,7 @@ export class RunningCallRecord implements LiveCall {
     const now = this.#now();
     const durationMs = now - this.#call.receivedAt;
     const overheadMs = this.#overheadMs(now);
-    const own = {
-      waitedMs: this.#heldMs,
-      attempts: this.#attempts,
-      absorbed: this.#absorbed,
-      held: this.held,
-      ...(this.would === null ? {} : { would: this.would }),
-    };
-    const admission = end.admission ?? own;
+    const admission = end.admission ?? this.#admission();
     const { waitedMs, attempts, absorbed, held, would } = admission;
 
     this.#beginSpans();
@@ -239,7 +233,7 @@ export class RunningCallRecord implements LiveCall {
       overhead.observe({ labels: { upstream }, value: overheadMs / 1000, ...exemplar });
     }
 
-    const isWritten = logger.callEnded(outcome, this.workspaceId !== null, {
+    const isWritten = logger.callEnded(outcome, this.workspaceId !== null, () => ({
       requestId: this.#call.id,
       ...by,
       caller: this.caller,
@@ -261,12 +255,19 @@ export class RunningCallRecord implements LiveCall {
       overheadMs: tenth(overheadMs),
       durationMs: tenth(durationMs),
       traceId: this.traceId,
-    });
+    }));
     if (!isWritten) logLinesLeftOut.inc();
 
     this.recording?.ended(outcome, waitedMs, now);
-    const fact = { outcome, code, heldBy, waitedMs, attempts, absorbed, durationMs };
-    this.#tell((sink, workspaceId) => sink.ended(workspaceId, upstream, fact));
+    const fact = { outcome, code, heldBy, waitedMs, attempts, durationMs };
+    this.#activity()?.ended(this.#workspace, upstream, fact);
+  }
+
+  /** Of a call that ends without a record of its own. */
+  #admission(): AdmissionRecord {
+    const would = this.would === null ? {} : { would: this.would };
+    const [attempts, absorbed] = [this.#attempts, this.#absorbed];
+    return { waitedMs: this.#heldMs, attempts, absorbed, held: this.held, ...would };
   }
 
   /** Our own share of the time until the latest head, or until `now` when there was none: without waiting, reading the body, the upstream. */
@@ -329,10 +330,13 @@ export class RunningCallRecord implements LiveCall {
     return this.traceId === null ? {} : { exemplarLabels: { trace_id: this.traceId } };
   }
 
-  /** Listeners hear only of calls whose workspace and upstream are known. */
-  #tell(tell: (sink: FactSink, workspaceId: string, upstream: string) => void): void {
-    if (this.workspaceId === null || this.#upstream === null) return;
-    for (const sink of this.#to.sinks) tell(sink, this.workspaceId, this.#upstream.name);
+  /** Hears of calls whose workspace and upstream are known. */
+  #activity(): FactSink | null {
+    return this.workspaceId === null || this.#upstream === null ? null : this.#to.activity;
+  }
+
+  get #workspace(): string {
+    return this.workspaceId ?? noneLabel;
   }
 
   #now(): number {

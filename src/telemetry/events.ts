@@ -168,7 +168,7 @@ const nothing = (): void => {};
 /** A log that nobody reads: for parts that run before the real one exists. */
 export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing };
 
-/** Listens to facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
+/** Hears of facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
 export interface FactSink {
   /** A call asks for admission; `costs`: what it is expected to take from meters. */
   arrived(workspaceId: string, upstream: string, costs: Costs): void;
@@ -193,6 +193,5 @@ export interface EndedFact {
   readonly heldBy: HeldBy | null;
   readonly waitedMs: number;
   readonly attempts: number;
-  readonly absorbed: number;
   readonly durationMs: number;
 }

@@ -92,17 +92,17 @@ export class CallLogger {
   }
 
   /** Writes the line of a call that ended so. False: it is left out, because its caller is a stranger and many such calls have ended. */
-  callEnded(outcome: CallOutcome, isAuthenticated: boolean, fields: CallFields): boolean {
-    if (isAuthenticated) this.#tellListeners(outcome, fields);
+  callEnded(outcome: CallOutcome, isAuthenticated: boolean, fieldsOf: () => CallFields): boolean {
+    if (isAuthenticated) this.#tellListeners(outcome, fieldsOf);
     if (!this.#wants(outcome)) return true;
     if (!isAuthenticated && !this.#hasRoomForStranger()) {
       this.#leftOut += 1;
       return false;
     }
-    if (!isAuthenticated) this.#tellListeners(outcome, fields);
+    if (!isAuthenticated) this.#tellListeners(outcome, fieldsOf);
     const leftOut = isAuthenticated || this.#leftOut === 0 ? undefined : this.#leftOut;
     if (!isAuthenticated) this.#leftOut = 0;
-    this.#logger[levelOf[outcome]]({ leftOut, ...fields }, callEnded);
+    this.#logger[levelOf[outcome]]({ leftOut, ...fieldsOf() }, callEnded);
     return true;
   }
 
@@ -112,10 +112,10 @@ export class CallLogger {
     this.#sampleSuccesses = sampleSuccesses;
   }
 
-  #tellListeners(outcome: CallOutcome, fields: CallFields): void {
+  #tellListeners(outcome: CallOutcome, fieldsOf: () => CallFields): void {
     if (this.#listeners?.isAny() !== true) return;
     const time = new Date(this.#clock.now()).toISOString();
-    this.#listeners.callEnded({ level: levelOf[outcome], time, ...fields, message: callEnded });
+    this.#listeners.callEnded({ level: levelOf[outcome], time, ...fieldsOf(), message: callEnded });
   }
 
   #wants(outcome: CallOutcome): boolean {

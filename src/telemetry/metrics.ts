@@ -145,9 +145,8 @@ export class Metrics {
     else wouldWait.observe({ labels: { upstream }, value: reckoned.waitMs / 1000 });
   }
 
-  /** Counts the end of a call; `code`: of our own refusal. */
+  /** Counts the end of a call; `by`: series that have begun; `code`: of our own refusal. */
   callEnded(by: WorkspaceLabels, outcome: CallOutcome, code: RefusalCode | null): void {
-    this.beginWorkspace(by);
     this.instruments.requests.inc({ ...by, outcome });
     if (outcome === 'shed' && code !== null) this.instruments.shed.inc({ ...by, reason: code });
   }

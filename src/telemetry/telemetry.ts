@@ -41,8 +41,8 @@ export interface TelemetryParts {
   readonly destination: DestinationStream;
   /** Spans, when an exporter is configured (`startTracing`). */
   readonly tracing?: Tracing | null;
-  /** Further listeners, e.g. the activity recorder. */
-  readonly sinks?: readonly FactSink[];
+  /** Hears of calls as they go; `null` = nobody does. */
+  readonly activity?: FactSink | null;
   /** As in {@link LoggerParts}. */
   readonly listeners?: NonNullable<LoggerParts['listeners']>;
   readonly metrics?: MetricsOptions;
@@ -69,7 +69,7 @@ export class RunningTelemetry {
   #isFailureReported = false;
 
   constructor(settings: TelemetrySettings, parts: TelemetryParts) {
-    const { clock, tracing = null, sinks = [] } = parts;
+    const { clock, tracing = null, activity = null } = parts;
     const live = this.#live;
     const metrics = new Metrics(parts.metrics);
     const labels = createLabels(settings.privacy.labelKey, clock, {
@@ -81,7 +81,7 @@ export class RunningTelemetry {
     this.#logger = logger;
     this.log = logger.log;
     const failed = (cause: unknown): void => this.#failed(cause);
-    this.#reporters = { clock, metrics, labels, live, logger, tracing, sinks, failed };
+    this.#reporters = { clock, metrics, labels, live, logger, tracing, activity, failed };
     live.reload(settings);
     this.configurationRead('in use');
   }
@@ -120,7 +120,10 @@ export class RunningTelemetry {
   /** A request was refused before it became a call: its form, its route, or too many at once. */
   requestRefused(code: RefusalCode): void {
     const by = { workspace: noneLabel, upstream: noneLabel };
-    this.#guard(() => this.#metrics.callEnded(by, refusals[code].family, code));
+    this.#guard(() => {
+      this.#metrics.beginWorkspace(by);
+      this.#metrics.callEnded(by, refusals[code].family, code);
+    });
   }
 
   /** A call, or a connection, was refused because of this bound. */

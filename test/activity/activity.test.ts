@@ -32,7 +32,6 @@ const ended = (given: Partial<EndedFact> = {}): EndedFact => ({
   heldBy: null,
   waitedMs: 0,
   attempts: 1,
-  absorbed: 0,
   durationMs: 10,
   ...given,
 });

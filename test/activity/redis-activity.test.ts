@@ -26,7 +26,6 @@ const ok: EndedFact = {
   heldBy: null,
   waitedMs: 0,
   attempts: 1,
-  absorbed: 0,
   durationMs: 10,
 };
 
@@ -69,7 +68,8 @@ function replica(
     onError: (kind) => void errors.push(kind),
     onCommand: () => {},
   });
-  const recorder = new Recorder({ clock, keyOf, labelOf, shared, live: () => live, maxLanes });
+  const isShown = (id: string): boolean => id.startsWith('busy-');
+  const recorder = new Recorder({ clock, keyOf, labelOf, shared, isShown, live: () => live, maxLanes });
   const made = { name, shared, recorder, errors };
   replicas.push(made);
   return made;
@@ -179,8 +179,7 @@ describe('activity in Redis', () => {
     }
     for (const each of all) await published(each);
     later();
-    const reader = new Redis(redis.port, '127.0.0.1');
-    for (const { name, shared, recorder } of all) {
+    for (const { shared, recorder } of all) {
       expect((await recorder.sum({ upstream: 'lm' }, { minutes: 60 })).counts[0]).toBe(4_000);
       const busiest = [...(await shared.busiest())].sort(([, a], [, b]) => b - a).slice(0, 10);
       expect(busiest.map(([label]) => label).sort()).toEqual(
@@ -190,10 +189,7 @@ describe('activity in Redis', () => {
         const { counts } = await recorder.sum(laneId(`busy-${n}`, 'lm'), { minutes: 60 });
         expect(counts[0]).toBe(200);
       }
-      // Those with one call were written while there was room for all, and are forgotten now.
-      expect(await reader.zcard(`sluice:{activity}:2:lanes:${name}`)).toBe(10);
     }
-    reader.disconnect();
   });
 
   test('expires within 70 minutes, and names no workspace in keys or values', async () => {

@@ -189,7 +189,7 @@ export async function course(pattern: Pattern, factor: number): Promise<Course> 
       maxQueued: 1_000,
       maxWaitMs,
     });
-    const ended = { code: null, heldBy: null, absorbed: 0 } as const;
+    const ended = { code: null, heldBy: null } as const;
     try {
       const ticket = await queue.enter(...entering);
       const lease = await ticket.whenGranted();

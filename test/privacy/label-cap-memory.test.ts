@@ -34,7 +34,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
       clock,
       random: fixedRandom(0.5),
       destination: { write: () => {} },
-      sinks: [recorder],
+      activity: recorder,
     },
   );
   const lot = async (name: string): Promise<{ bytes: number; scrape: number; lanes: number }> => {
@@ -53,7 +53,6 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
     const { body } = await telemetry.metrics();
     return { bytes: heap(), scrape: body.split('\n').length, lanes: recorder.laneCount };
   };
-  // How busy workspaces were is remembered of 20,000 beside those with a lane.
   for (const name of ['warm', 'warmer', 'full']) await lot(name);
   const first = await lot('first');
   const second = await lot('second');

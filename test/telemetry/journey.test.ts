@@ -169,7 +169,7 @@ describe('telemetry that breaks', () => {
       throw new Error('canary message with https://secret.example');
     };
     const given = driven({
-      sinks: [{ arrived: broken, throttled: broken, absorbed: broken, ended: broken }],
+      activity: { arrived: broken, throttled: broken, absorbed: broken, ended: broken },
     });
     throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
     throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
