@@ -71,20 +71,16 @@ export interface Span {
 
 export class Recorder implements FactSink {
   readonly #options: RecorderOptions;
+  readonly #maxLanes: number;
+  readonly #isShown: (workspaceId: string) => boolean;
   readonly #lanes: ActivityLaneTable;
   readonly #totals = new Map<string, Minutes>();
-  /** Lanes that were published to the other replicas and have been evicted since the last publication. */
-  #dropped: ActivityKey[] = [];
 
   constructor(options: RecorderOptions) {
     this.#options = options;
-    this.#lanes = new ActivityLaneTable({
-      max: options.maxLanes ?? 1_000,
-      isShown: options.isShown ?? (() => false),
-      onEvicted: ({ published, minutes }) => {
-        if (published) this.#dropped.push(minutes.key);
-      },
-    });
+    this.#maxLanes = options.maxLanes ?? 1_000;
+    this.#isShown = options.isShown ?? (() => false);
+    this.#lanes = new ActivityLaneTable(this.#maxLanes, this.#isShown);
   }
 
   /** How many lanes are remembered now. */
@@ -186,19 +182,13 @@ export class Recorder implements FactSink {
   }
 
   #publication(): Publication {
-    const minute = this.#minute();
     const totals = [...this.#totals.values()].flatMap(changedIn);
-    const lanes: LaneCell[] = [];
-    for (const lane of this.#lanes.values()) {
-      const changed = changedIn(lane.minutes);
-      // Of every lane while there is room for all lanes, of the busier half of them when there is not.
-      if (changed.length === 0 || !this.#lanes.isSpared(lane, minute)) continue;
-      lane.published = true;
-      lanes.push(...changed);
-    }
-    const dropped = this.#dropped;
-    this.#dropped = [];
-    return { totals, lanes, dropped, calls: this.#liveCalls(), busiest: this.#busiestByLabel() };
+    // Of every lane while there is room for all, of those that are shown by label when there is not.
+    const hasRoom = this.#lanes.size < this.#maxLanes;
+    const lanes = Array.from(this.#lanes.values(), (lane) =>
+      hasRoom || this.#isShown(lane.workspaceId) ? changedIn(lane.minutes) : [],
+    ).flat();
+    return { totals, lanes, calls: this.#liveCalls(), busiest: this.#busiestByLabel() };
   }
 
   /**
@@ -259,17 +249,17 @@ export class Recorder implements FactSink {
       total = new Minutes(() => keyOf(nameOfTotal, upstream));
       this.#totals.set(upstream, total);
     }
-    const lane = { workspaceId, upstream, minutes, total, busy: 0, busyAt: minute, published: false };
-    this.#lanes.add(lane, minute);
+    const lane = { workspaceId, upstream, minutes, total, busy: 0, busyAt: minute };
+    this.#lanes.add(lane);
     return lane;
   }
 
   /** The lane's own cell of the minute. */
   #own(lane: ActivityLane, minute: number): Cell {
     const running = lane.minutes.running(minute);
+    // Which lane was used last is of interest when one has to go; otherwise once a minute, or once after each publication, will do.
+    if (running === null || this.#lanes.size >= this.#maxLanes) this.#lanes.touch(lane);
     if (running !== null) return running;
-    // A lane comes here once a minute, or once after each publication.
-    this.#lanes.touch(lane);
     lane.busy = busyIn(lane, minute);
     lane.busyAt = Math.max(lane.busyAt, minute);
     return lane.minutes.begin(minute);

@@ -41,7 +41,6 @@ export class RedisActivity implements SharedActivity {
   /** Cells that are not in Redis yet, by lane and minute. */
   readonly #totals = new Map<string, LaneCell>();
   readonly #lanes = new Map<string, LaneCell>();
-  readonly #dropped = new Set<ActivityKey>();
   readonly #cells: Remembered<readonly Cell[]>;
   readonly #calls: Remembered<ReadonlyMap<ActivityKey, LaneCalls>>;
   readonly #others: Remembered<readonly string[]>;
@@ -62,18 +61,14 @@ export class RedisActivity implements SharedActivity {
 
   async publish(publication: () => Publication): Promise<void> {
     if (this.#closed) return;
-    const { totals, lanes, dropped, calls, busiest } = publication();
+    const { totals, lanes, calls, busiest } = publication();
     this.#cells.forgetOld();
     this.#keep(totals, this.#totals);
-    this.#drop(dropped);
     this.#keep(lanes, this.#lanes);
     const startedAt = this.#parts.clock.monotonic();
     const { replica } = this.#parts;
     try {
       const announced = { calls: callsText(calls), busiest: busiestText(busiest) };
-      const gone = [...this.#dropped];
-      await this.#send(unlistCommands(replica, gone));
-      for (const lane of gone) this.#dropped.delete(lane);
       await this.#store(this.#totals, (entry) => storeCommands(replica, entry));
       await this.#store(this.#lanes, (entry) => [
         ...storeCommands(replica, entry),
@@ -132,24 +127,12 @@ export class RedisActivity implements SharedActivity {
 
   /** Adds cells to those that wait to be written. Drops cells older than an hour, and of lanes the oldest beyond `maxPending`. */
   #keep(cells: Iterable<LaneCell>, pending: Map<string, LaneCell>): void {
-    for (const entry of cells) {
-      pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
-      this.#dropped.delete(entry.lane);
-    }
+    for (const entry of cells) pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
     const oldest = this.#minute() - hourMinutes;
     for (const [name, { cell }] of pending) {
       const isTooMuch = pending === this.#lanes && pending.size > maxPending;
       if (isTooMuch || cell.minute < oldest) pending.delete(name);
     }
-  }
-
-  /** Lanes that the recorder has forgotten are taken off the list in Redis, and their pending cells are not written. */
-  #drop(dropped: readonly ActivityKey[]): void {
-    for (const lane of dropped) this.#dropped.add(lane);
-    // A lane that stays in the list is read in vain, until it leaves the list an hour after its last call.
-    if (this.#dropped.size > maxPending) this.#dropped.clear();
-    if (dropped.length === 0) return;
-    for (const [name, { lane }] of this.#lanes) if (this.#dropped.has(lane)) this.#lanes.delete(name);
   }
 
   async #store(
@@ -307,15 +290,11 @@ function storeCommands(replica: string, { lane, cell }: LaneCell): RedisCommandW
   ];
 }
 
-/** Lists a lane as one that the replica remembers. */
+/** Lists a lane as one of which the replica has cells. */
 const listCommands = (replica: string, { lane, cell }: LaneCell): RedisCommandWords[] => [
   ['zadd', lanesKey(replica), 'gt', cell.minute, lane],
   ['expire', lanesKey(replica), expirySeconds],
 ];
-
-/** Takes lanes off the list of those that the replica remembers. Their cells are left to expire. */
-const unlistCommands = (replica: string, lanes: readonly ActivityKey[]): RedisCommandWords[] =>
-  lanes.length === 0 ? [] : [['zrem', lanesKey(replica), ...lanes]];
 
 /** Replicas that published within the hour. */
 const replicasCommand = (): RedisCommandWords => ['zrange', replicasKey, 0, -1];

@@ -24,8 +24,6 @@ export interface Publication {
   readonly totals: readonly LaneCell[];
   /** Changed cells of single lanes. */
   readonly lanes: readonly LaneCell[];
-  /** Lanes that this replica does not remember any more: what they count is in the totals only. */
-  readonly dropped: readonly ActivityKey[];
   /** Lanes with calls waiting or in flight. */
   readonly calls: ReadonlyMap<ActivityKey, LaneCalls>;
   /** The busiest workspaces, by label, and how busy they are (`telemetry/busyness.policy.ts`). */

@@ -18,9 +18,8 @@ export function sharedStore(): (replica: string) => SharedActivity {
       [...published].filter(([name]) => name !== replica).map(([, state]) => state);
     return {
       publish(publication) {
-        const { totals, lanes, dropped, calls, busiest } = publication();
+        const { totals, lanes, calls, busiest } = publication();
         published.set(replica, own);
-        for (const lane of dropped) own.lanes.delete(lane);
         for (const { lane } of lanes) own.lanes.add(lane);
         for (const { lane, cell } of [...totals, ...lanes]) {
           const byMinute = own.cells.get(lane) ?? new Map<number, Cell>();
