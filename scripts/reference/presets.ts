@@ -1,5 +1,5 @@
 /** The page of presets: a row for each API that `speaks` knows by name. */
-import { presetNames } from '../../src/config/presets.ts';
+import { presetNames } from '../../src/config/speaks.ts';
 import { presetOf, type Preset } from '../../src/config/speaks.ts';
 
 /** The text of docs/reference/presets.md. */

@@ -3,7 +3,7 @@
  *
  * The lane unused for longest is evicted; lanes of workspaces that are shown under a label of their own only when there are no others.
  */
-import { decayed } from '../telemetry/busyness.policy.ts';
+import { decayed } from '../telemetry/labels.ts';
 import type { Minutes } from './cell.ts';
 
 /** Names a lane by workspace and upstream. Stays in this process. */
@@ -17,7 +17,7 @@ export interface ActivityLane extends ActivityLaneId {
   readonly minutes: Minutes;
   /** The minutes of all workspaces together, which count the same facts. */
   readonly total: Minutes;
-  /** Calls ended, decayed (`busyness.policy.ts`) to the minute `busyAt`. */
+  /** Calls ended, decayed (`telemetry/labels.ts`) to the minute `busyAt`. */
   busy: number;
   busyAt: number;
 }

@@ -143,7 +143,7 @@ export class Recorder implements FactSink {
     return this.#totals.keys();
   }
 
-  /** Each workspace with a lane on this replica, and how busy that workspace is here (`telemetry/busyness.policy.ts`). */
+  /** Each workspace with a lane on this replica, and how busy that workspace is here (`telemetry/labels.ts`). */
   busiest(): ReadonlyMap<string, number> {
     const minute = this.#minute();
     const found = new Map<string, number>();

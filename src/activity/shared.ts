@@ -26,7 +26,7 @@ export interface Publication {
   readonly lanes: readonly LaneCell[];
   /** Lanes with calls waiting or in flight. */
   readonly calls: ReadonlyMap<ActivityKey, LaneCalls>;
-  /** The busiest workspaces, by label, and how busy they are (`telemetry/busyness.policy.ts`). */
+  /** The busiest workspaces, by label, and how busy they are (`telemetry/labels.ts`). */
   readonly busiest: ReadonlyMap<string, number>;
 }
 

@@ -182,7 +182,7 @@ Proposes a speaks section for each origin, from recorded responses (HAR with con
     usage: keysUsage,
     options: { ...config, find: { type: 'string' } },
     read: ({ config, find = null }, positionals) => fileFault(config, positionals) ?? { config, find },
-    run: async (read, io) => (await import('./labels.ts')).runKeysList(read, io),
+    run: async (read, io) => (await import('./keys.ts')).runKeysList(read, io),
   }),
   labels: define({
     purpose: 'show the labels of workspaces',
@@ -191,7 +191,7 @@ Proposes a speaks section for each origin, from recorded responses (HAR with con
 Shows which workspace is behind a label of metrics, logs and pages, and its key ids.`,
     options: config,
     read: ({ config }, positionals) => fileFault(config, positionals) ?? { config },
-    run: async (read, io) => (await import('./labels.ts')).runLabels(read, io),
+    run: async (read, io) => (await import('./keys.ts')).runLabels(read, io),
   }),
   tail: define({
     purpose: 'show each call that ends',

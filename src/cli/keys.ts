@@ -1,6 +1,13 @@
-/** `sluice keys create`: makes an API key and shows it once. Nothing is stored; the configuration gets the hash. */
+/**
+ * `sluice keys create`: makes an API key and shows it once; nothing is stored, the configuration gets the hash. `sluice keys list` and
+ * `sluice labels`: which key is behind a hash, and who is behind a label: ids of workspaces and keys, and hashes; never a secret.
+ */
 import { createHash, randomBytes } from 'node:crypto';
+import { ConfigError, loadSettings } from '../config/load.ts';
 import { readInstant, workspaceIdFault } from '../config/names.ts';
+import type { Settings, WorkspaceKey } from '../config/settings.ts';
+import { workspaceLabel } from '../identity.ts';
+import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 
 /** A fresh API key and what the configuration holds of it. */
@@ -56,3 +63,81 @@ workspaces:
 /** JSON texts are YAML texts; plain words, the usual case, need no quotes. */
 const yamlKey = (text: string): string =>
   /^[A-Za-z][A-Za-z0-9_-]*$/.test(text) && !/^(true|false|null)$/i.test(text) ? text : JSON.stringify(text);
+
+/** The settings of the file, or `null` with every problem on standard error. */
+function settingsOf(config: string, io: CliIo): Settings | null {
+  try {
+    return loadSettings({ path: config, env: withEnvFile(config, io.env) });
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    io.err(error.message);
+    return null;
+  }
+}
+
+/** Runs `sluice labels`: label, workspace and its keys, one line each. Exit code 1 when there are no lasting labels. */
+export async function runLabels({ config }: { readonly config: string }, io: CliIo): Promise<number> {
+  const settings = settingsOf(config, io);
+  if (settings === null) return 1;
+  const { labelKey, labelKeyGenerated } = settings.privacy;
+  if (labelKeyGenerated) {
+    io.err(
+      'privacy.labelKey is not set: every start makes new labels, so none can be told from the file. Set it.',
+    );
+    return 1;
+  }
+  const rows = [...settings.workspaces.values()].map(({ id, keys }) => [
+    workspaceLabel(labelKey, id),
+    JSON.stringify(id),
+    keys.length === 0 ? 'no key' : keys.map(shownKey).join(' '),
+  ]);
+  io.out(table(['label', 'workspace', 'keys'], rows));
+  return 0;
+}
+
+export interface KeysListCommand {
+  readonly config: string;
+  /** Only keys whose hash begins so (with or without `sha256:`), or whose id is this; `null` = all. */
+  readonly find: string | null;
+}
+
+/** Runs `sluice keys list`. Exit code 1 when no key is like the one looked for. */
+export async function runKeysList({ config, find }: KeysListCommand, io: CliIo): Promise<number> {
+  const settings = settingsOf(config, io);
+  if (settings === null) return 1;
+  const now = io.clock.now();
+  const wanted = find?.replace(/^sha256:/i, '').toLowerCase() ?? '';
+  const rows = [...settings.workspaces.values()].flatMap(({ id, keys }) =>
+    keys
+      .filter((key) => key.sha256.startsWith(wanted) || key.id === find)
+      .map((key) => [JSON.stringify(id), key.id ?? '-', `sha256:${key.sha256}`, ending(key, now)]),
+  );
+  if (rows.length === 0) {
+    io.err(find === null ? 'No workspace has a key.' : 'No key of the file has such a hash or id.');
+    return 1;
+  }
+  io.out(table(['workspace', 'id', 'hash', 'valid'], rows));
+  return 0;
+}
+
+/** The id where the file has it, else the beginning of the hash. */
+const shownKey = ({ id, sha256 }: WorkspaceKey): string => id ?? `sha256:${sha256.slice(0, 12)}…`;
+
+function ending({ expiresAt }: WorkspaceKey, now: number): string {
+  if (expiresAt === null) return 'yes';
+  const day = new Date(expiresAt).toISOString();
+  return expiresAt <= now ? `expired ${day}` : `until ${day}`;
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const all = [head, ...rows];
+  const widths = head.map((_, at) => Math.max(...all.map((row) => row[at]?.length ?? 0)));
+  return all
+    .map((row) =>
+      row
+        .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
+}

@@ -2,8 +2,9 @@
  * `sluice serve`: runs the gateway until a signal ends it. Owns signals and reloads.
  * SIGHUP reloads, SIGTERM and SIGINT drain (SIGINT without waiting for a load balancer), a second one of them ends at once.
  */
+import type { AddressInfo } from 'node:net';
 import { systemClock, systemRandom } from '../clock.ts';
-import { hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
+import { configurationWarnings, hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
 import { watchSettings, type SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
@@ -12,7 +13,6 @@ import { watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
-import { announcement } from './announcement.ts';
 import { endSignals } from './end-signal.ts';
 import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
@@ -198,4 +198,29 @@ async function warnOfUncallable(
       of: workspaces.size,
     });
   }
+}
+
+/**
+ * Where to call, where to look, and what will surprise.
+ * @param now wall clock, milliseconds
+ */
+export function announcement(
+  settings: Settings,
+  { dataAddress, adminAddress }: Pick<Service, 'dataAddress' | 'adminAddress'>,
+  now: number,
+): string {
+  const { size } = settings.workspaces;
+  const data = originOf(dataAddress);
+  return [
+    `calls:     ${[...settings.upstreams.keys()].map((name) => `${data}/via/${name}/…`).join(' ')}`,
+    `           ${data}/proxy?target=…, for ${size === 1 ? '1 workspace' : `${size} workspaces`}`,
+    `live page: ${originOf(adminAddress)}/`,
+    ...configurationWarnings(settings, now).map((text) => `warning:   ${text}`),
+  ].join('\n');
+}
+
+/** As a browser on this machine can open it. */
+function originOf({ address, port }: AddressInfo): string {
+  if (address === '0.0.0.0' || address === '::') return `http://localhost:${port}`;
+  return `http://${address.includes(':') ? `[${address}]` : address}:${port}`;
 }

@@ -22,8 +22,7 @@ import type { Settings, WorkspaceSettings } from './settings.ts';
 
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
-export type { ConfigSource } from './check-text.ts';
-export type { Env } from './document.ts';
+export type { ConfigSource, Env } from './check-text.ts';
 
 /** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
 const processLabelKey = randomBytes(32).toString('hex');

@@ -24,7 +24,7 @@ import {
   type Frozen,
   type RuleContext,
 } from './values.ts';
-import { wildcardFault } from './wildcard-origins.ts';
+import { wildcardFault } from './origins.ts';
 import {
   checkUpstreamNames,
   keyHashes,

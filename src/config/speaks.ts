@@ -2,10 +2,10 @@
  * `speaks` of an upstream: how it counts, reports and refuses, as a preset's name or as its parts, and the {@link Dialect} that these come
  * to. Each part is read into the form in which responses are read with it; field names and texts are lower case there.
  */
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { checkText } from './check-text.ts';
-import { presetNames, presetPath } from './presets.ts';
 import type { Path } from './problem.ts';
 import {
   bodyText,
@@ -19,6 +19,19 @@ import {
   type Frozen,
   type RuleContext,
 } from './values.ts';
+
+/** Presets: how widely used APIs count, report and refuse, a file each, which the build puts beside the compiled sources. */
+const folder = new URL('../../presets/', import.meta.url);
+const ending = '.yaml';
+
+/** Names of the presets, in the order of the alphabet. */
+export const presetNames: readonly string[] = readdirSync(folder)
+  .filter((file) => file.endsWith(ending))
+  .map((file) => file.slice(0, -ending.length))
+  .toSorted((a, b) => (a < b ? -1 : 1));
+
+/** Path of the file of a preset. */
+export const presetPath = (name: string): string => fileURLToPath(new URL(`${name}${ending}`, folder));
 
 const daySeconds = 86_400;
 

@@ -12,7 +12,7 @@ import type { Fault, Path } from './problem.ts';
 /** What zod gives to a rule, to report mistakes with. */
 export type RuleContext = z.core.$RefinementCtx;
 
-/** Refuses a value in our own words; `explain.ts` reads `fix` back. `path`: from the value that is judged to the one at fault. */
+/** Refuses a value in our own words; `check-text.ts` reads `fix` back. `path`: from the value that is judged to the one at fault. */
 export function refuse(context: RuleContext, { reason, fix }: Fault, path: Path = []): void {
   context.addIssue({ code: 'custom', message: reason, params: { fix }, path: [...path] });
 }
@@ -45,7 +45,7 @@ const mendedBy =
 export const formed = (form: RegExp, reason: string, fix: string) =>
   text(mendedBy(fix, (text) => (form.test(text) ? null : reason)));
 
-/** An object that knows its keys; the message about an unknown key is the list of them, which `explain.ts` words. */
+/** An object that knows its keys; the message about an unknown key is the list of them, which `check-text.ts` words. */
 export const section = <Shape extends z.ZodRawShape>(shape: Shape) =>
   z.strictObject(shape, {
     error: (issue) => (issue.code === 'unrecognized_keys' ? Object.keys(shape).join(', ') : undefined),

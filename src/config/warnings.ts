@@ -5,7 +5,7 @@
  */
 import { labelKeyWeakness } from './names.ts';
 import type { CredentialSource, Settings, WorkspaceSettings } from './settings.ts';
-import { isOpen } from './wildcard-origins.ts';
+import { isOpen } from './origins.ts';
 
 /** Warnings about settings that work but are probably not meant, one clause each. `now`: milliseconds since the epoch. */
 export function configurationWarnings(settings: Settings, now: number): string[] {

@@ -10,7 +10,6 @@
  */
 import type { Clock } from '../clock.ts';
 import { workspaceLabel } from '../identity.ts';
-import { clearlyBusier } from './busyness.policy.ts';
 
 /** Label of every workspace beyond the cap. */
 export const otherLabel = 'other';
@@ -79,7 +78,7 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
     /** The label that `of` returns, read without counting as activity: reading does not prolong the time for which a label is held. */
     peek: (workspaceId: string): string => slots.get(workspaceId)?.label ?? labels.of(workspaceId),
     /**
-     * Gives labels to workspaces that are clearly busier than some that hold one (`busyness.policy.ts`), the busiest first,
+     * Gives labels to workspaces that are clearly busier than some that hold one (`telemetry/labels.ts`), the busiest first,
      * and takes them from the least busy. `busy`: how busy workspaces are; one that is left out is idle.
      */
     prefer(busy: ReadonlyMap<string, number>): void {
@@ -103,3 +102,20 @@ export function createLabels(labelKey: string, clock: Clock, options: LabelOptio
   };
   return labels;
 }
+
+// How busy a workspace has been lately is a count of calls in which a call weighs half after half an hour: about what the last hour
+// shows, without a memory of the hour.
+
+/** Age at which a call counts half, minutes. */
+const halfLifeMinutes = 30;
+
+/** What a count that was right at minute `from` is worth at minute `to`; a clock that stepped back changes nothing. */
+export function decayed(count: number, from: number, to: number): number {
+  return to <= from ? count : count * 2 ** ((from - to) / halfLifeMinutes);
+}
+
+/**
+ * True when `one` is so much busier than `other` that it may take the other's label: twice as busy, and two calls more, so
+ * that workspaces of similar traffic, or with next to none, do not take labels from each other for ever.
+ */
+const clearlyBusier = (one: number, other: number): boolean => one >= 2 * other + 2;

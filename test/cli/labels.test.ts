@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { CliIo } from '../../src/cli/io.ts';
 import { createKey } from '../../src/cli/keys.ts';
-import { runKeysList, runLabels } from '../../src/cli/labels.ts';
+import { runKeysList, runLabels } from '../../src/cli/keys.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 
 const labelKey = 'a label key for tests only';

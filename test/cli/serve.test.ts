@@ -1,7 +1,7 @@
 /** `sluice serve` at a terminal: where it listens, why it cannot, and that Ctrl-C ends it. */
 import { createServer, type AddressInfo } from 'node:net';
 import { afterEach, expect, test } from '@jest/globals';
-import { announcement } from '../../src/cli/announcement.ts';
+import { announcement } from '../../src/cli/serve.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { clean, fileOf, hash, privacy, said, sluice } from './new-user.ts';
 

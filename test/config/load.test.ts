@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
 import { LineCounter, parseDocument } from 'yaml';
-import { readDocument } from '../../src/config/document.ts';
+import { readDocument } from '../../src/config/check-text.ts';
 import { ConfigError, loadSettings, parseSettings } from '../../src/config/load.ts';
 import type { Env, Problem } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';

@@ -1,6 +1,6 @@
 /** Files of presets are held to the rules of a user's own dialect. */
 import { expect, test } from '@jest/globals';
-import { presetNames } from '../../src/config/presets.ts';
+import { presetNames } from '../../src/config/speaks.ts';
 import { presetOf, readPreset } from '../../src/config/speaks.ts';
 
 const preset = (speaks: string): string =>

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { parse } from 'yaml';
-import { presetNames, presetPath } from '../../src/config/presets.ts';
+import { presetNames, presetPath } from '../../src/config/speaks.ts';
 import type { SpeaksInput } from '../../src/config/speaks.ts';
 import type { SpokenCondition } from '../../simulators/dialect/parts.ts';
 import { spokenFleet, type SpokenFleet, type SpokenUpstream } from '../support/spoken.ts';

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from '@jest/globals';
 import { dialectOf } from '../../../src/config/speaks.ts';
-import { presetNames } from '../../../src/config/presets.ts';
+import { presetNames } from '../../../src/config/speaks.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 
 interface Sample {
