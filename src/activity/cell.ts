@@ -268,6 +268,11 @@ export class Minutes {
     this.#current = null;
     return cells;
   }
+
+  /** These cells were taken and could not be published. */
+  publishAgain(cells: readonly Cell[]): void {
+    for (const cell of cells) if (this.#cells[cell.minute % keptMinutes] === cell) this.#changed.add(cell);
+  }
 }
 
 /** Arrivals per second of the hour before `now` (wall clock), oldest first. `fromMinute`: the first minute of the cells. */

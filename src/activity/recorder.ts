@@ -61,6 +61,12 @@ export interface RecorderOptions {
   readonly maxLanes?: number;
 }
 
+/** Cells that are being published. */
+interface Taken {
+  readonly minutes: Minutes;
+  readonly cells: readonly Cell[];
+}
+
 /** The time that a sum covers, and how fresh it must be. */
 export interface Span {
   /** The last minutes (1 to 60), and the running one. */
@@ -176,12 +182,22 @@ export class Recorder implements FactSink {
     return { waiting, inFlight };
   }
 
-  /** Publishes to the other replicas what changed; called every few seconds, also when nothing did. */
-  publish(): Promise<void> {
-    return this.#options.shared.publish(() => this.#publication());
+  /**
+   * Publishes to the other replicas what changed, also what could not be stored the last time; called every few seconds, also when
+   * nothing did.
+   */
+  async publish(): Promise<void> {
+    const taken: Taken[] = [];
+    const isStored = await this.#options.shared.publish(() => this.#publication(taken));
+    if (!isStored) for (const { minutes, cells } of taken) minutes.publishAgain(cells);
   }
 
-  #publication(): Publication {
+  #publication(taken: Taken[]): Publication {
+    const changedIn = (minutes: Minutes): LaneCell[] => {
+      const cells = minutes.takeChanged();
+      taken.push({ minutes, cells });
+      return cells.map((cell) => ({ lane: minutes.key, cell }));
+    };
     const totals = [...this.#totals.values()].flatMap(changedIn);
     // Of every lane while there is room for all, of those that are shown by label when there is not.
     const hasRoom = this.#lanes.size < this.#maxLanes;
@@ -276,6 +292,3 @@ export class Recorder implements FactSink {
 /** The cell of the minute in which facts of all workspaces of the upstream are counted together. */
 const inTotal = ({ total }: ActivityLane, minute: number): Cell =>
   total.running(minute) ?? total.begin(minute);
-
-const changedIn = (minutes: Minutes): LaneCell[] =>
-  minutes.takeChanged().map((cell) => ({ lane: minutes.key, cell }));

@@ -4,8 +4,7 @@
  *
  * Owns: how much is written with one request, the cells that wait to be written, and a cache of what other replicas
  * published. Does not own: cells, and the keys and commands (`redis-ts`).
- * Keeps: a failure of Redis is counted, never thrown: activity then shows this replica alone, and cells that could not be
- * written are written later.
+ * Keeps: a failure of Redis is counted, never thrown: activity then shows this replica alone.
  */
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
@@ -20,8 +19,6 @@ const cacheMs = 2_000;
 /** Pause after a failed reading: a page with many lanes waits for one timeout, not for hundreds. Milliseconds. */
 const pauseMs = 5_000;
 const cellsPerRequest = 200;
-/** Cells of lanes kept for a later publication while Redis fails: the oldest are given up. */
-const maxPending = 10_000;
 /** Lanes whose cells are cached: as many as a recorder remembers. */
 const maxReads = 1_000;
 
@@ -38,9 +35,6 @@ export interface RedisActivityParts {
 export class RedisActivity implements SharedActivity {
   readonly #parts: RedisActivityParts;
   readonly #connection: RedisConnection;
-  /** Cells that are not in Redis yet, by lane and minute. */
-  readonly #totals = new Map<string, LaneCell>();
-  readonly #lanes = new Map<string, LaneCell>();
   readonly #cells: Remembered<readonly Cell[]>;
   readonly #calls: Remembered<ReadonlyMap<ActivityKey, LaneCalls>>;
   readonly #others: Remembered<readonly string[]>;
@@ -59,27 +53,28 @@ export class RedisActivity implements SharedActivity {
     this.#alive = new Remembered(clock, cacheMs, 1);
   }
 
-  async publish(publication: () => Publication): Promise<void> {
-    if (this.#closed) return;
+  async publish(publication: () => Publication): Promise<boolean> {
+    if (this.#closed) return true;
+    const { clock, replica, onCommand } = this.#parts;
     const { totals, lanes, calls, busiest } = publication();
+    const commands = [
+      ...totals.map((entry) => storeCommands(replica, entry)),
+      ...lanes.map((entry) => [...storeCommands(replica, entry), ...listCommands(replica, entry)]),
+    ];
     this.#cells.forgetOld();
-    this.#keep(totals, this.#totals);
-    this.#keep(lanes, this.#lanes);
-    const startedAt = this.#parts.clock.monotonic();
-    const { replica } = this.#parts;
+    const startedAt = clock.monotonic();
     try {
+      for (let from = 0; from < commands.length; from += cellsPerRequest)
+        await this.#send(commands.slice(from, from + cellsPerRequest).flat());
       const announced = { calls: callsText(calls), busiest: busiestText(busiest) };
-      await this.#store(this.#totals, (entry) => storeCommands(replica, entry));
-      await this.#store(this.#lanes, (entry) => [
-        ...storeCommands(replica, entry),
-        ...listCommands(replica, entry),
-      ]);
       await this.#send(announceCommands(replica, this.#minute(), announced));
       // Redis replies again: a reader of activity need not wait for the end of the pause.
       this.#pausedUntil = null;
-      this.#parts.onCommand('publish', this.#parts.clock.monotonic() - startedAt);
+      onCommand('publish', clock.monotonic() - startedAt);
+      return true;
     } catch (failure) {
       this.#noteFailure(failure);
+      return false;
     }
   }
 
@@ -123,27 +118,6 @@ export class RedisActivity implements SharedActivity {
   close(): void {
     this.#closed = true;
     this.#connection.close();
-  }
-
-  /** Adds cells to those that wait to be written. Drops cells older than an hour, and of lanes the oldest beyond `maxPending`. */
-  #keep(cells: Iterable<LaneCell>, pending: Map<string, LaneCell>): void {
-    for (const entry of cells) pending.set(`${entry.lane}:${entry.cell.minute}`, entry);
-    const oldest = this.#minute() - hourMinutes;
-    for (const [name, { cell }] of pending) {
-      const isTooMuch = pending === this.#lanes && pending.size > maxPending;
-      if (isTooMuch || cell.minute < oldest) pending.delete(name);
-    }
-  }
-
-  async #store(
-    pending: Map<string, LaneCell>,
-    wordsOf: (entry: LaneCell) => RedisCommandWords[],
-  ): Promise<void> {
-    while (pending.size > 0) {
-      const part = [...pending].slice(0, cellsPerRequest);
-      await this.#send(part.flatMap(([, entry]) => wordsOf(entry)));
-      for (const [name] of part) pending.delete(name);
-    }
   }
 
   /** Cells that the other replicas recorded for a lane, added up for each minute. */

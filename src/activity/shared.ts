@@ -33,9 +33,9 @@ export interface Publication {
 export interface SharedActivity {
   /**
    * Replaces this replica's cells of these minutes, and says that it is there. Called every few seconds, also when nothing
-   * changed. A store that fails keeps what it was given for later and does not reject; one without other replicas does not ask for it.
+   * changed; a store without other replicas does not ask for it. False: it could not be stored, or in part. Never rejects.
    */
-  publish(publication: () => Publication): Promise<void>;
+  publish(publication: () => Publication): Promise<boolean>;
   /**
    * Cells of a lane on the *other* replicas, from `fromMinute` on. They may have been read a moment ago, but not before
    * `readSince` (monotonic milliseconds), if given.
@@ -55,7 +55,7 @@ export interface SharedActivity {
 
 /** One process: there are no others. */
 export const embeddedActivity: SharedActivity = {
-  publish: () => Promise.resolve(),
+  publish: () => Promise.resolve(true),
   others: () => Promise.resolve([]),
   callsOf: () => Promise.resolve({ waiting: 0, inFlight: 0 }),
   active: () => Promise.resolve(new Set()),

@@ -28,7 +28,7 @@ export function sharedStore(): (replica: string) => SharedActivity {
         }
         own.calls = calls;
         own.busiest = busiest;
-        return Promise.resolve();
+        return Promise.resolve(true);
       },
       others: (lane, fromMinute) =>
         Promise.resolve(
