@@ -40,22 +40,10 @@ export const waitShape = {
     ),
 };
 
-export const waitKeys = [
-  'maxQueued',
-  'maxWaitSeconds',
-  'maxWaitCeilingSeconds',
-  'reserveSeconds',
-  'maxReserved',
-] as const;
+export const waitKeys = Object.keys(waitShape) as readonly (keyof typeof waitShape)[];
 
 /** Those of a section. */
-export interface Waits {
-  readonly maxQueued?: number;
-  readonly maxWaitSeconds?: number;
-  readonly maxWaitCeilingSeconds?: number;
-  readonly reserveSeconds?: number;
-  readonly maxReserved?: number;
-}
+export type Waits = { readonly [Key in keyof typeof waitShape]?: number };
 
 /** What is wrong with `maxWaitSeconds` of a section: a default wait above the longest wait would never be reached. */
 export function waitFault({ maxWaitSeconds, maxWaitCeilingSeconds }: Waits, inherited: number): Fault | null {

@@ -48,7 +48,7 @@ const paceShape = {
     .describe('Calls sent to a bucket of unknown level before its first response. Default 1.'),
 };
 
-const paceKeys = ['maxInFlight', 'maxInFlightTotal', ...waitKeys, 'learn', 'probe'] as const;
+const paceKeys = Object.keys(paceShape) as readonly (keyof typeof paceShape)[];
 
 /** Refuses keys that two sections state. */
 function refuseGivenTwice<Key extends string>(
