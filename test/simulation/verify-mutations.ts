@@ -1,7 +1,7 @@
 /**
  * `npm run verify:mutations [-- <words of a mutation's name, or of its file's>]`: applies every change of the tables in `mutations/` to a
  * copy of the product, and asks who finds it: the histories of one process, those of several replicas, the unit tests of the policies,
- * the test that the row names, or the tests of the guards. Prints a row for each change: the invariant that the line keeps, the change,
+ * the test or the row of the gate that the row names, or the tests of the guards. Prints a row for each change: the invariant that the line keeps, the change,
  * its file, and who found it. Fails when a change is found by nobody and has no reason to survive; and before the first run, when no
  * change has the words, or a text that is to be changed is not in the sources, is there twice, or leaves no program.
  */
@@ -18,7 +18,7 @@ import { describedFrom } from './plan-described.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
-const copied = ['src', 'presets', 'simulators', 'test', 'jest.config.mjs'];
+const copied = ['src', 'presets', 'simulators', 'demo', 'tools', 'scripts', 'test', 'jest.config.mjs'];
 /** Copies that are tried at the same time. */
 const workers = 2;
 /** A run that needs more processor time than this does not end. Wall time would say how busy the machine is. Seconds. */
@@ -98,6 +98,23 @@ const guards = unitTests(
 );
 const wire = unitTests('test/wire/(client-framing|egress-addresses|own-addresses)');
 
+/** A row of the gate, by words of its name, that has to print what stands behind the arrow: another failure is no proof. */
+const gate =
+  (words: string): Finder =>
+  async (copy) => {
+    const [row = '', prints = ''] = words.split(' → ');
+    try {
+      await execute(execPath, ['scripts/verify-gate.ts', row], { cwd: copy, maxBuffer: 1 << 26 });
+      return null;
+    } catch (failure) {
+      const printed = String(Reflect.get(Object(failure), 'stdout'));
+      const line = printed.split('\n').find((one) => new RegExp(prints).test(one));
+      if (line !== undefined) return `the gate: ${line.trim().slice(0, 90)}`;
+      if (/did not run to its end/.test(printed)) throw new Error(`${row}: ${printed}`);
+      return null;
+    }
+  };
+
 interface Report {
   readonly testResults: readonly {
     readonly name: string;
@@ -114,12 +131,18 @@ const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
   log: [],
   guards: [guards, wire],
   observed: [],
+  gate: [],
+};
+
+const findersFor = ({ test }: Mutation, table: Table): readonly Finder[] => {
+  if (test === null) return findersOf[table];
+  return [table === 'gate' ? gate(test) : unitTests(`test/${test}.test.ts`)];
 };
 
 const plan = (Object.keys(findersOf) as Table[]).flatMap((table) =>
   readTable(table).map((mutation) => ({
     mutation,
-    finders: mutation.test === null ? findersOf[table] : [unitTests(`test/${mutation.test}.test.ts`)],
+    finders: findersFor(mutation, table),
   })),
 );
 

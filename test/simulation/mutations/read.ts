@@ -10,7 +10,7 @@
  *
  * The number is that of the invariant which the line keeps. `-` is a text that the file above has once, `+` what is put in its place
  * (nothing: it goes). `&` begins a second change, of a line that keeps the same: only both together break the promise. `@` names the
- * test file that finds it, which is asked instead of the table's own finders.
+ * test file that finds it, which is asked instead of the table's own finders; in the table of the gate, its row and what that prints.
  */
 import { readFileSync } from 'node:fs';
 
@@ -26,14 +26,21 @@ export interface Mutation {
   readonly keeps: string;
   readonly what: string;
   readonly changes: readonly Change[];
-  /** The test file that finds it, without `test/` and `.test.ts`; `null`: the finders of its table do. */
+  /** The test file that finds it, without `test/` and `.test.ts`, or words behind `@` as they are; `null`: the finders of its table do. */
   readonly test: string | null;
   /** Why nothing finds it, where that is right: the reason is printed. */
   readonly survives: string | null;
 }
 
 export type Table =
-  'one-process' | 'one-process-described' | 'replicas' | 'replicas-described' | 'log' | 'guards' | 'observed';
+  | 'one-process'
+  | 'one-process-described'
+  | 'replicas'
+  | 'replicas-described'
+  | 'log'
+  | 'guards'
+  | 'observed'
+  | 'gate';
 
 /** @throws for a table that is not of this form */
 export function readTable(name: Table): readonly Mutation[] {
@@ -49,7 +56,7 @@ export function readTable(name: Table): readonly Mutation[] {
 
 function readRow(file: string, row: string): Mutation {
   const [title = '', ...lines] = row.split('\n');
-  const [, keeps, what, test = null] = /^(\d+): (.*?)(?: @ (\S+))?$/.exec(title) ?? [];
+  const [, keeps, what, test = null] = /^(\d+): (.*?)(?: @ (.+))?$/.exec(title) ?? [];
   if (keeps === undefined || what === undefined) throw new Error(`no row of a mutation: ${row}`);
   const marked = (mark: string, from: readonly string[]): string =>
     from.flatMap((line) => (line.startsWith(mark) ? [line.slice(2)] : [])).join('\n');
