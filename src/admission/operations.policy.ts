@@ -13,24 +13,18 @@ export function settingsOfOperation(upstream: UpstreamSettings, operation: strin
   const { dialect } = upstream;
   if (dialect === null || dialect.operations.length === 0) return upstream;
   const blank = operation.indexOf(' ');
-  const call = { method: operation.slice(0, blank), segments: operation.slice(blank + 2).split('/') };
-  const at = dialect.operations.findIndex(({ calls }) => calls.some((pattern) => matches(pattern, call)));
+  const method = operation.slice(0, blank);
+  const given = operation.slice(blank + 2).split('/');
+  const at = dialect.operations.findIndex(({ calls }) => calls.some((one) => matches(one, method, given)));
   return settingsOfAll(upstream, dialect)[at] ?? upstream;
 }
 
-interface NamedCall {
-  readonly method: string;
-  readonly segments: readonly string[];
-}
-
-function matches({ method, segments }: CallPattern, call: NamedCall): boolean {
-  if (method !== null && method !== call.method) return false;
+function matches({ method, segments }: CallPattern, callMethod: string, given: readonly string[]): boolean {
+  if (method !== null && method !== callMethod) return false;
   if (segments === null) return true;
-  if (segments.length !== call.segments.length) return false;
-  return segments.every((own, at) => {
-    const given = call.segments[at] ?? '';
-    return own === '{}' || own === '{*}' ? given !== '' : own === given;
-  });
+  const isAlike = (own: string, at: number): boolean =>
+    own === '{}' || own === '{*}' ? given[at] !== '' : own === given[at];
+  return segments.length === given.length && segments.every(isAlike);
 }
 
 /** Settings are frozen, so that those of operations are made once. */

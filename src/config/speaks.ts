@@ -253,7 +253,7 @@ const dialectShape = {
 type DialectParts = z.output<z.ZodObject<typeof dialectShape>>;
 
 function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleContext): void {
-  for (const alike of byCalls(windows).values()) checkWindows(windows, alike, context);
+  for (const alike of byCalls(windows).values()) checkWindows(alike, windows, context);
   if (bucketBy === undefined) return;
   checkBucketBy(bucketBy, { context, path: ['bucketBy'] });
   if (bucketBy.filter((one) => typeof one === 'object' && one.kind === 'answer').length > 1) {
@@ -263,21 +263,16 @@ function checkParts({ windows = [], bucketBy }: DialectParts, context: RuleConte
 }
 
 /** Windows that hold at once, by the calls that they count; `''` = those that no other window names. */
-function byCalls(windows: readonly WrittenWindow[]): ReadonlyMap<string, readonly WrittenWindow[]> {
-  return Map.groupBy(windows, ({ calls = [] }) => calls.map(({ text }) => text).join(', '));
-}
+const byCalls = (windows: readonly WrittenWindow[]): ReadonlyMap<string, readonly WrittenWindow[]> =>
+  Map.groupBy(windows, ({ calls = [] }) => calls.map(({ text }) => text).join(', '));
 
 /** Refuses windows of the same calls for which there are no meters. */
-function checkWindows(
-  all: readonly WrittenWindow[],
-  alike: readonly WrittenWindow[],
-  context: RuleContext,
-): void {
-  for (const [index, window] of alike.entries()) {
-    if (alike.findIndex(({ seconds }) => seconds === window.seconds) === index) continue;
+function checkWindows(alike: readonly WrittenWindow[], all: readonly WrittenWindow[], context: RuleContext) {
+  alike.forEach((window, index) => {
+    if (alike.findIndex(({ seconds }) => seconds === window.seconds) === index) return;
     const fix = 'keep the smaller one: both count the same calls';
     refuse(context, { reason: 'is as long as another window', fix }, ['windows', all.indexOf(window)]);
-  }
+  });
   if (alike.filter(({ seconds }) => seconds < daySeconds).length > 3) {
     const fix = 'keep the three that hold calls most, and one of a day';
     refuse(context, { reason: 'has more than three windows below a day', fix }, ['windows']);
@@ -408,7 +403,7 @@ export function buildDialect(speaks: string | SpeaksParts) {
         windows: buildWindows(windows),
       })),
       /** The calls that the windows are for, as they are written; none = those of no operation. */
-      operation: noCalls,
+      operation: [] as readonly string[],
       /** `null`: the fields that no provider owns. */
       fields: parts.fields === undefined ? null : [parts.fields].flat(),
       throttledBy,
@@ -430,7 +425,6 @@ export function buildDialect(speaks: string | SpeaksParts) {
   };
 }
 
-const noCalls: readonly string[] = [];
 const unauthorized: ResponseCondition = { statuses: [401], field: null, equals: null, body: [] };
 
 /** Which meter counts a window. */

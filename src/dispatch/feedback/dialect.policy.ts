@@ -13,7 +13,7 @@ import type {
   TimeField,
   WaitPlace,
 } from '../../config/settings.ts';
-import { longestWaitMs } from '../retry-after.policy.ts';
+import { longestWaitMs, namedWaitMs } from '../retry-after.policy.ts';
 import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { valueAt } from './json.policy.ts';
@@ -236,7 +236,7 @@ function throttleOf(
   }
   const condition = by?.condition ?? null;
   const toldMs = statedMs(dialect, response) ?? response.bodyMs ?? exhaustedForMs(readings);
-  const namedMs = toldMs ?? response.namedMs ?? condition?.waitMs ?? null;
+  const namedMs = toldMs ?? namedWaitMs(response.fields, response.at) ?? condition?.waitMs ?? null;
   const scope = scopeOf(condition);
   // The windows of a bucket do not count what concerns more or less than the bucket.
   const isOwn = (scope.scope ?? 'bucket') === 'bucket';

@@ -6,6 +6,7 @@ import { withConcurrency } from './concurrency.policy.ts';
 import { describedThrottle, learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';
+import { namedWaitMs } from '../retry-after.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
 import { count, exhaustedForMs } from './reading.policy.ts';
 import { believable, ResponseReader, type ResponseFacts } from './response.policy.ts';
@@ -39,10 +40,10 @@ export function learnFrom(
 }
 
 /** A refusal in whose own fields its kind finds no time may state one as anybody could. */
-function withWait(feedback: Feedback, { fields, at, bodyMs, namedMs }: ResponseReader): Feedback {
+function withWait(feedback: Feedback, { fields, at, bodyMs }: ResponseReader): Feedback {
   const { throttle } = feedback;
   if (throttle === null || throttle.kind === 'permanent' || throttle.waitMs !== null) return feedback;
-  const waitMs = bodyMs ?? exhaustedForMs(unownedReadings(fields, at)) ?? namedMs;
+  const waitMs = bodyMs ?? exhaustedForMs(unownedReadings(fields, at)) ?? namedWaitMs(fields, at);
   return waitMs === null ? feedback : { ...feedback, throttle: { ...throttle, waitMs } };
 }
 

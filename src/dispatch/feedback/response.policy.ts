@@ -3,13 +3,7 @@
  * is believed. No stream, no socket, no configuration.
  */
 import type { Feedback, MeterReport } from '../../call.ts';
-import {
-  maxRetryAfterMs,
-  namedWaitMs,
-  parsedWaitMs,
-  retryAfterMs,
-  sentenceWaitMs,
-} from '../retry-after.policy.ts';
+import { maxRetryAfterMs, parsedWaitMs, retryAfterMs, sentenceWaitMs } from '../retry-after.policy.ts';
 import type { ResponseTime } from '../stated-time.policy.ts';
 import { parseJson } from './json.policy.ts';
 
@@ -60,11 +54,6 @@ export class ResponseReader {
   get bodyMs(): number | null {
     if (this.body === null) return null;
     return this.json === undefined ? sentenceWaitMs(this.body, this.at) : parsedWaitMs(this.json, this.at);
-  }
-
-  /** The wait that fields of any other name state, milliseconds; `null`: none does. */
-  get namedMs(): number | null {
-    return namedWaitMs(this.fields, this.at);
   }
 }
 
