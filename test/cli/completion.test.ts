@@ -2,21 +2,13 @@
 import { execFileSync } from 'node:child_process';
 import { expect, test } from '@jest/globals';
 import { commandNames, readCommand } from '../../src/cli/commands.ts';
+import { begun } from '../support/command.ts';
 
 /** What `sluice completion SHELL` prints. */
 async function scriptFor(shell: string): Promise<string> {
-  const lines: string[] = [];
-  const command = readCommand(['completion', shell]);
-  if (command.kind !== 'command') throw new Error('not a command');
-  const io = {
-    out: (text: string) => void lines.push(text),
-    err: () => {},
-    env: {},
-    terminals: { out: false, err: false },
-    clock: { now: () => 0 },
-  };
-  expect(await command.run(io)).toBe(0);
-  return lines.join('\n');
+  const { out, ended } = begun(['completion', shell]);
+  expect(await ended).toBe(0);
+  return out.join('\n');
 }
 
 /** What bash offers for the last of these words. */

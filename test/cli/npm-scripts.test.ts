@@ -6,21 +6,17 @@ import { endAll, found, start } from './started.ts';
 
 afterEach(endAll);
 
-describe('npm start', () => {
-  test.each([
-    ['SIGTERM', 'process'],
-    ['SIGTERM', 'group'],
-    ['SIGINT', 'process'],
-    ['SIGINT', 'group'],
-  ] as const)('ends everything and frees the ports on %s to the npm %s', async (name, to) => {
-    const { saying, signal, ended } = start('npm', ['start', '--', '--port', '0', '--admin-port', '0']);
+test('npm start ends everything and frees the ports on a signal to the npm process, or to its group as Ctrl-C sends it', async () => {
+  const ended = async (name: NodeJS.Signals, to: 'process' | 'group'): Promise<void> => {
+    const { saying, signal, ended: end } = start('npm', ['start', '--', '--port', '0', '--admin-port', '0']);
     const text = await saying('Ctrl-C ends this');
     const pages = [found(/data port +(\S+)/, text), found(/live page +(\S+)/, text)];
     for (const page of pages) expect((await fetch(page)).status).toBeLessThan(500);
     signal(name, to);
-    await ended;
+    await end;
     for (const page of pages) await expect(fetch(page)).rejects.toThrow();
-  });
+  };
+  await Promise.all([ended('SIGTERM', 'process'), ended('SIGTERM', 'group'), ended('SIGINT', 'group')]);
 });
 
 describe('signals to end', () => {

@@ -2,7 +2,7 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
-import { readCommand } from '../../src/cli/commands.ts';
+import { begun } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { until } from '../support/until.ts';
 
@@ -21,21 +21,6 @@ afterAll(async () => {
   upstream.close();
 });
 
-/** Begins a command; what it prints is in `out` and `err`, a text for each line. */
-function begin(...argv: readonly string[]) {
-  const [out, err]: [string[], string[]] = [[], []];
-  const command = readCommand(argv);
-  if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
-  const ended = command.run({
-    out: (text) => void out.push(text),
-    err: (text) => void err.push(text),
-    env: {},
-    terminals: { out: false, err: false },
-    clock: { now: () => 0 },
-  });
-  return { out, err, ended };
-}
-
 const send = async (path: string): Promise<number> =>
   (
     await fetch(`${gateway.url}${path}`, {
@@ -44,8 +29,8 @@ const send = async (path: string): Promise<number> =>
   ).status;
 
 test('tail shows each call as it ends, in words or with the fields of its log line', async () => {
-  const words = begin('tail', '--admin', gateway.adminUrl);
-  const fields = begin('tail', '--json', '--admin', gateway.adminUrl);
+  const words = begun(['tail', '--admin', gateway.adminUrl]);
+  const fields = begun(['tail', '--json', '--admin', gateway.adminUrl]);
   // Calls that ended before anybody listened are not shown.
   await until(async () => {
     await send('/via/nobody/x');
@@ -79,7 +64,7 @@ test('tail shows each call as it ends, in words or with the fields of its log li
 });
 
 test('top shows who is busy and what is left of each ceiling', async () => {
-  const { out, ended } = begin('top', '--admin', gateway.adminUrl);
+  const { out, ended } = begun(['top', '--admin', gateway.adminUrl]);
   expect(await ended).toBe(0);
   const lines = out.join('\n').split('\n');
   const row = lines.find((line) => line.startsWith('w_')) ?? '';
@@ -89,13 +74,13 @@ test('top shows who is busy and what is left of each ceiling', async () => {
 });
 
 test.each(['tail', 'top'])('%s says where it asked when nobody answers', async (name) => {
-  const { err, ended } = begin(name, '--admin', 'http://127.0.0.1:1');
+  const { err, ended } = begun([name, '--admin', 'http://127.0.0.1:1']);
   expect([await ended, err.join()]).toEqual([1, expect.stringContaining('--admin http://HOST:PORT')]);
 });
 
 test('tail ends when Sluice does', async () => {
   const other = await startGateway({ upstreams: '  api: { origins: ["https://api.example"] }' });
-  const { err, ended } = begin('tail', '--admin', other.adminUrl);
+  const { err, ended } = begun(['tail', '--admin', other.adminUrl]);
   await until(async () => (await fetch(`${other.adminUrl}/livez`)).ok);
   await other.close();
   expect([await ended, err.length]).toEqual([expect.any(Number), 1]);

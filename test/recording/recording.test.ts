@@ -12,6 +12,7 @@ import { workspaceLabel } from '../../src/identity.ts';
 import { bucketKey, laneKey } from '../../src/ids.ts';
 import { recordedCall, recordingHeader, type RecordedCall } from '../../src/recording/format.ts';
 import { Recorder, type Arrival } from '../../src/recording/recorder.ts';
+import { begun } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
 import { skippingClock } from '../support/skipping-clock.ts';
 import { connectRaw } from '../support/raw-client.ts';
@@ -198,14 +199,15 @@ describe('who may record', () => {
   });
 });
 
+/** What is written goes to a file, and somebody reads what is said. */
+const terminals = { out: false, err: true };
+
 describe('sluice record', () => {
   test('merges the calls of several replicas by time, from the earliest start', async () => {
-    const earlier = begun('record', '--seconds', '50', '--admin', gateways[0]?.adminUrl ?? '');
+    const earlier = begun(['record', '--seconds', '50', '--admin', gateways[0]?.adminUrl ?? ''], terminals);
     const both = begun(
-      'record',
-      '--seconds',
-      '1m',
-      ...gateways.flatMap(({ adminUrl }) => ['--admin', adminUrl]),
+      ['record', '--seconds', '1m', ...gateways.flatMap(({ adminUrl }) => ['--admin', adminUrl])],
+      terminals,
     );
     await until(() => [earlier, both].every(({ err }) => err.join().includes('Recording for')));
     let sent = 0;
@@ -238,23 +240,8 @@ describe('sluice record', () => {
   });
 
   test('a port that is none of a Sluice is named', async () => {
-    const { ended, err } = begun('record', '--seconds', '1', '--admin', gateway.url);
+    const { ended, err } = begun(['record', '--seconds', '1', '--admin', gateway.url], terminals);
     expect(await ended).toBe(1);
     expect(err.join()).toContain(gateway.url);
   });
 });
-
-/** Runs a command; what it prints is in `out` and `err`. */
-function begun(...argv: readonly string[]) {
-  const [out, err]: [string[], string[]] = [[], []];
-  const command = readCommand(argv);
-  if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
-  const ended = command.run({
-    out: (text) => void out.push(text),
-    err: (text) => void err.push(text),
-    env: {},
-    terminals: { out: false, err: true },
-    clock: { now: () => 0 },
-  });
-  return { out, err, ended };
-}

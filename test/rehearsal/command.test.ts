@@ -8,6 +8,7 @@ import { readCommand } from '../../src/cli/commands.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { RecordedCall, RecordingHeader } from '../../src/recording/format.ts';
 import type { Report } from '../../tools/rehearse/figures.ts';
+import { begun } from '../support/command.ts';
 
 const labelKey = 'a label key for tests only';
 const acme = workspaceLabel(labelKey, 'acme');
@@ -77,16 +78,8 @@ ${workspaces}
   );
 
 async function rehearse(...args: readonly string[]) {
-  const [out, err]: [string[], string[]] = [[], []];
-  const command = readCommand(['rehearse', ...args]);
-  if (command.kind !== 'command') throw new Error(`no command: ${args.join(' ')}`);
-  const code = await command.run({
-    out: (text) => void out.push(text),
-    err: (text) => void err.push(text),
-    env: {},
-    terminals: { out: false, err: false },
-    clock: { now: () => 0 },
-  });
+  const { out, err, ended } = begun(['rehearse', ...args]);
+  const code = await ended;
   return { code, out: out.join('\n'), err: err.join('\n') };
 }
 const figuresOf = async (...args: readonly string[]): Promise<{ before: Report; after: Report }> =>
