@@ -103,7 +103,9 @@ describe('sluice check --against', () => {
   });
 
   test('names each response that a description does not explain', async () => {
-    const wrong = { windows: [{ requests: 5, seconds: 10, kind: 'fixed' }] };
+    // Where a description names refusals, a 403 with other words is none.
+    const throttledBy = [{ status: 403, body: 'come back later' }];
+    const wrong = { windows: [{ requests: 5, seconds: 10, kind: 'fixed' }], throttledBy };
     const { code, lines } = await checked(wrong);
     expect(code).toBe(1);
     expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 200\): was taken, though 5 calls were taken/);
