@@ -3,7 +3,7 @@
  * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
-import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
+import { bucketKey, callerKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
@@ -11,6 +11,7 @@ import type { Feedback } from '../../src/call.ts';
 import type { AttemptOutcome, ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { resend } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
+import { ceilingUnder } from '../../src/limiter/ceilings.ts';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { Lesson } from '../../src/limiter/limiter.ts';
@@ -97,7 +98,8 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   if (plan.leavesAt < Infinity) clock.arrives(plan.leavesAt, () => gone.abort(new Error('client gone')));
   call.enteredAt = clock.monotonic();
   call.state = 'entering';
-  const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute, perDay } = scene.settings();
+  const settings = scene.settings();
+  const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute } = settings;
   let ticket: Ticket | null = null;
   let how: string;
   try {
@@ -116,8 +118,9 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
         costs: plan.costs,
         document: plan.document?.name ?? null,
         ceilingTag,
+        ...(plan.caller === undefined ? {} : { caller: callerKey(plan.caller) }),
       },
-      ceiling: { key: ceilingKey(call.workspace.name), perMinute, perDay },
+      ceiling: ceilingUnder(ceilingKey(call.workspace.name), settings),
       mode: 'enforce',
       yielded: null,
       arrivedAt: scene.ownTime(),

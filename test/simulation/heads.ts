@@ -2,7 +2,7 @@
  * Who could go now, as far as the ledger knows: the heads of lanes that nothing but their bucket holds back. No line of the
  * product is in it. Owns: lanes, caps, ceilings, closings. Does not own: whether a meter has room.
  */
-import { capOf, lowest, perDayOf, perMinuteOf } from './rules.ts';
+import { capOf, entrySettingsOf, isBackground, lowest } from './rules.ts';
 import { isBefore, type BucketRecord, type Ledger, type CallRecord, type LaneRecord } from './ledger.ts';
 
 /** A slot of a ceiling frees after a minute and a margin for the time in the network. Milliseconds. */
@@ -13,6 +13,7 @@ export interface Head {
   readonly calls: readonly CallRecord[];
   /** Its ceiling has a slot. */
   readonly mayGo: boolean;
+  readonly isBackground: boolean;
 }
 
 export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head[] {
@@ -20,11 +21,23 @@ export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head
   const heads: Head[] = [];
   for (const lane of bucket.lanes) {
     if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) continue;
+    // What holds the other calls of its workspace holds its background calls, too.
+    if (isBackground(lane.plan) && ledger.lanesOfWorkspace(lane).some(hasOthers)) continue;
     if (!isBelowCap(ledger, lane, 0, now)) ledger.reach('cap blocks a lane');
-    else heads.push({ calls: firstOf(lane), mayGo: haveSlots(ledger, lane, 1, now) });
+    else
+      heads.push({
+        calls: firstOf(lane),
+        mayGo: haveSlots(ledger, lane, 1, now),
+        isBackground: isBackground(lane.plan),
+      });
   }
-  return heads;
+  // Others go first while one of them may go; whoever of the background is due goes before them, and what they wait for with it.
+  const others = heads.filter(({ isBackground: isLast }) => !isLast);
+  if (others.length === heads.length || others.length === 0) return heads;
+  return bucket.minute.isBehind(now) ? others : [];
 }
+
+const hasOthers = ({ plan, line }: LaneRecord): boolean => !isBackground(plan) && line.size > 0;
 
 /** The bucket is closed, or waits for the responses of its first calls. */
 export function isShut(bucket: BucketRecord, now: number): boolean {
@@ -42,16 +55,12 @@ export function firstOf(lane: LaneRecord): readonly CallRecord[] {
 }
 
 /** One more may be in flight when so many others go first. */
-export function isBelowCap(
-  ledger: Ledger,
-  { plan, leases }: LaneRecord,
-  ahead: number,
-  now: number,
-): boolean {
-  const cap = lowest(ledger.regimes(now), capOf(plan.key));
+export function isBelowCap(ledger: Ledger, lane: LaneRecord, ahead: number, now: number): boolean {
+  const cap = lowest(ledger.regimes(now), capOf(lane.plan.key));
   if (cap === null) return true;
   let held = 0;
-  for (const { heldUntil } of leases) if (heldUntil >= now) held += 1;
+  for (const { leases } of ledger.lanesOfWorkspace(lane))
+    for (const { heldUntil } of leases) if (heldUntil >= now) held += 1;
   return held + ahead < cap;
 }
 
@@ -59,8 +68,9 @@ export function isBelowCap(
 export function haveSlots(ledger: Ledger, lane: LaneRecord, slots: number, now: number): boolean {
   const record = ledger.ceiling(lane.plan.workspace);
   const regimes = ledger.regimes(now);
-  const perMinute = lowest(regimes, perMinuteOf(lane.plan.workspace));
-  const perDay = lowest(regimes, perDayOf(lane.plan.workspace));
+  const { key } = lane.plan;
+  const perMinute = lowest(regimes, (regime) => entrySettingsOf(regime, key).perMinute);
+  const perDay = lowest(regimes, (regime) => entrySettingsOf(regime, key).perDay);
   let used = slots - 1;
   for (const other of ledger.lanes.values()) {
     if (other.plan.workspace !== lane.plan.workspace) continue;

@@ -14,6 +14,7 @@ import {
   capOf,
   entrySettingsOf,
   highest,
+  isBackground,
   isStatedAlone,
   keyed,
   lowest,
@@ -24,6 +25,7 @@ import {
   statedOf,
   type Regime,
 } from './rules.ts';
+import { BackgroundMinute, CallerTurns, type Served as ServedCaller } from './levels.ts';
 import { Stated } from './stated.ts';
 import { Story } from './story.ts';
 import { refusedCallOf, type RefusedCall } from './refused-call.ts';
@@ -66,6 +68,8 @@ export interface LeaseRecord {
   returned: boolean;
   settlements: number;
   settledAt: number;
+  /** Of a background call: since when its bucket had granted none before it. */
+  backgroundSince: number | null;
   /** Until then it counts for its lane; `Infinity` while held. */
   heldUntil: number;
 }
@@ -84,6 +88,9 @@ export interface LaneRecord {
   backloggedSince: number;
   /** What its latest grant took of its share. */
   lastServiceMs: number;
+  /** Since when each of its callers waits. */
+  readonly callers: Map<string, number>;
+  readonly turns: CallerTurns;
 }
 
 /** What the store believes of a meter when it grants. */
@@ -118,6 +125,7 @@ export interface BucketRecord {
   /** It was sent a call that it refuses for other reasons than its quota, or whose response gets lost. */
   isTroubled: boolean;
   readonly stated: Stated;
+  readonly minute: BackgroundMinute;
 }
 
 export interface CeilingRecord {
@@ -167,6 +175,7 @@ export class Ledger extends Story implements DriverLedger {
         blurred: false,
         isTroubled: false,
         stated: new Stated(),
+        minute: new BackgroundMinute(),
       });
     }
     for (const lane of plan.lanes) {
@@ -179,6 +188,8 @@ export class Ledger extends Story implements DriverLedger {
         slotBackAt: -Infinity,
         backloggedSince: Infinity,
         lastServiceMs: 0,
+        callers: new Map(),
+        turns: new CallerTurns(),
       };
       this.lanes.set(lane.key, record);
       this.bucket(lane.bucket).lanes.push(record);
@@ -310,6 +321,9 @@ export class Ledger extends Story implements DriverLedger {
     this.onAdmission(call.plan.lane.bucket, now);
     call.asked = within(call.plan.costs, rates);
     call.admittedAt = now;
+    const { lanes, minute } = this.bucket(call.plan.lane.bucket);
+    const isFirst = !lanes.some(({ plan, line }) => isBackground(plan) && line.size > 0);
+    if (isFirst && isBackground(call.plan.lane)) minute.begins(now);
     this.intoLine(call, now);
   }
 
@@ -334,12 +348,21 @@ export class Ledger extends Story implements DriverLedger {
     if (lane.line.size === 0) lane.backloggedSince = now;
     lane.line.add(call);
     call.inLineSince = now;
+    const caller = callerOf(call);
+    if (!lane.callers.has(caller)) lane.callers.set(caller, now);
   }
 
   outOfLine(call: CallRecord): void {
     const lane = this.lane(call.plan.lane.key);
     lane.line.delete(call);
     if (lane.line.size === 0) lane.backloggedSince = Infinity;
+    const caller = callerOf(call);
+    if (![...lane.line].some((other) => callerOf(other) === caller)) lane.callers.delete(caller);
+  }
+
+  /** The lane, and the other one of its workspace in the bucket: what one has in flight counts for both. */
+  lanesOfWorkspace({ plan }: LaneRecord): readonly LaneRecord[] {
+    return this.bucket(plan.bucket).lanes.filter((other) => other.plan.workspace === plan.workspace);
   }
 
   /** The store grants a ticket. */
@@ -354,8 +377,9 @@ export class Ledger extends Story implements DriverLedger {
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
     let held = 0;
+    for (const { leases } of this.lanesOfWorkspace(lane))
+      for (const { heldUntil } of leases) if (heldUntil > now) held += 1;
     for (const lease of lane.leases) {
-      if (lease.heldUntil > now) held += 1;
       if (lease.heldUntil < now && lease.heldUntil > lease.settledAt) this.reach('lease expired');
       // Nobody asks for it any more.
       else if (lease.heldUntil < now && lease.counted) lane.leases.delete(lease);
@@ -367,7 +391,10 @@ export class Ledger extends Story implements DriverLedger {
       this.broken(now, '4', `${id} granted before ${other.plan.id}`);
       break;
     }
-    this.#fair(bucket, lane, serviceMsOf(call.asked, rates), now);
+    const serviceMs = serviceMsOf(call.asked, rates);
+    this.#fair(bucket, lane, serviceMs, now);
+    this.#fairToCallers(lane, { caller: callerOf(call), serviceMs }, now);
+    this.#behindOthers(bucket, call, now);
     this.#withinStated(bucket, call, now);
     this.outOfLine(call);
     const lease = {
@@ -380,6 +407,7 @@ export class Ledger extends Story implements DriverLedger {
       counted: false,
       settlements: 0,
       settledAt: 0,
+      backgroundSince: isBackground(lane.plan) ? bucket.minute.granted(now) : null,
       heldUntil: Infinity,
     };
     this.leases.set(token, lease);
@@ -415,6 +443,7 @@ export class Ledger extends Story implements DriverLedger {
     const changedAt = (this.rules.lastChangeAt(now) ?? -Infinity) + effectWays * this.plan.wireMs;
     for (const other of bucket.lanes) {
       if (other === lane || !this.comparable(lane) || !this.comparable(other)) continue;
+      if (isBackground(lane.plan) !== isBackground(other.plan)) continue;
       const since = Math.max(
         lane.backloggedSince,
         other.backloggedSince,
@@ -437,6 +466,33 @@ export class Ledger extends Story implements DriverLedger {
     }
   }
 
+  /** The same between the callers of a lane, whatever holds the lane back. */
+  #fairToCallers(lane: LaneRecord, served: ServedCaller, now: number): void {
+    if (lane.callers.size < 2 || !this.#keepsTurns(lane) || this.regimes(now).length > 1)
+      return lane.turns.forget();
+    const from = (this.rules.lastChangeAt(now) ?? -Infinity) + effectWays * this.plan.wireMs;
+    const unfair = lane.turns.granted(served, lane.callers, { from, now });
+    this.reach('callers take turns');
+    if (unfair !== null) this.broken(now, '5', `${lane.plan.key}: ${unfair}`);
+  }
+
+  /** No background call goes before another one of the bucket, nor any other before a background call that is due. */
+  #behindOthers({ lanes, minute }: BucketRecord, { plan: { id, lane: own } }: CallRecord, now: number): void {
+    const isLast = isBackground(own);
+    const isAnyBehind = lanes.some(({ plan, line }) => isBackground(plan) && line.size > 0);
+    if (!isLast && isAnyBehind) this.reach('a background call waits while another goes');
+    if (isLast && !minute.isBehind(now)) this.reach('a background call is due');
+    if (isLast ? !minute.isBehind(now) : !minute.isDue(now)) return;
+    if (this.regimes(now).length > 1) return;
+    for (const other of lanes) {
+      if (isBackground(other.plan) === isLast || !this.comparable(other)) continue;
+      if (this.asleepUntil(other, now) >= now) continue;
+      const first = [...other.line].find((call) => call.admittedAt < now && call.inLineSince < now);
+      if (first !== undefined)
+        this.broken(now, '5', `${id} granted before ${first.plan.id} of ${other.plan.key}`);
+    }
+  }
+
   /** Only lanes that nothing but the bucket holds back can be compared, and where a turn stays what it was. */
   comparable(lane: LaneRecord): boolean {
     const { workspace } = lane.plan;
@@ -444,14 +500,18 @@ export class Ledger extends Story implements DriverLedger {
     const isFree = [perMinuteOf(workspace), perDayOf(workspace)].every((limit) =>
       regimes.every((regime) => limit(regime) === null),
     );
-    const bucket = this.plan.buckets.find(({ key }) => key === lane.plan.bucket);
     return (
       regimes.every((regime) => capOf(lane.plan.key)(regime) === null) &&
       isFree &&
-      bucket?.cost === null &&
-      bucket.reports !== 'fields' &&
+      this.#keepsTurns(lane) &&
       lane.line.size > 0
     );
+  }
+
+  /** A turn stays what it was. */
+  #keepsTurns({ plan }: LaneRecord): boolean {
+    const { cost, reports } = keyed(this.plan.buckets, plan.bucket);
+    return cost === null && reports !== 'fields';
   }
 
   /** No more goes than the operator states, where nothing else is known of the bucket. */
@@ -491,6 +551,7 @@ export class Ledger extends Story implements DriverLedger {
       if (!lease.counted && bucket.lastSentAt === lease.call.sentAt.at(-1))
         bucket.lastSentAt = lease.othersSentAt;
       forgetPairs(bucket, lane);
+      if (lease.backgroundSince !== null) bucket.minute.notSent(lease.backgroundSince);
     }
     const sleepMs =
       settlement.kind === 'throttled' || settlement.kind === 'returned' ? settlement.sleepMs : 0;
@@ -501,9 +562,14 @@ export class Ledger extends Story implements DriverLedger {
     }
     const isOutdated = lease.issuedAt < lane.slotBackAt;
     if (sleepMs > 0 && isFull && !isOutdated) this.isFull(lane, now + sleepMs, settlement.ceilingTag ?? '');
-    else if (sleepMs > 0 && !isFull) lane.backoffUntil = Math.max(lane.backoffUntil, now + sleepMs);
+    else if (sleepMs > 0 && !isFull)
+      for (const each of this.lanesOfWorkspace(lane))
+        each.backoffUntil = Math.max(each.backoffUntil, now + sleepMs);
     const back = settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue);
-    if (back) this.intoLine(lease.call, now);
+    if (back) {
+      lane.turns.forget();
+      this.intoLine(lease.call, now);
+    }
     this.note(now, `settle ${token} ${settlement.kind}${back ? ' back' : ''}`);
   }
 
@@ -593,8 +659,11 @@ const effectWays = 12;
 /** Calls that come to two processes within this time have no order. Milliseconds. */
 const sameMomentMs = 1;
 
-/** By urgency, then arrival. */
+const callerOf = ({ plan: { caller = '' } }: CallRecord): string => caller;
+
+/** Of one caller: by urgency, then arrival. Callers of a lane take turns. */
 export function isBefore(one: CallRecord, other: CallRecord): boolean {
+  if (one.plan.caller !== other.plan.caller) return false;
   if (one.plan.urgency !== other.plan.urgency) return one.plan.urgency < other.plan.urgency;
   if (one.home === other.home) return one.arrival < other.arrival;
   return one.enteredAt + sameMomentMs <= other.enteredAt;

@@ -21,7 +21,7 @@
  */
 import type { Chance } from './chance.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
-import { isStatedAlone } from './rules.ts';
+import { isBackground, isStatedAlone } from './rules.ts';
 import { clientWayMs, patienceMs } from './counterfactual.ts';
 import { find, toleranceOf, type Tolerance, type World } from './tolerance.ts';
 import type { RefusedCall } from './refused-call.ts';
@@ -56,6 +56,8 @@ const codes = new Set(['wait_too_long', 'wait_expired', 'queue_full', 'day_quota
 const maxReturnMs = 2 * 3_600_000;
 /** The gateway gives up on a response after this, and the call's fate is open (`driver.ts`). Milliseconds. */
 const responseLimitMs = 4_900;
+/** One background call a minute leaves before all others, which is not foretold: it may leave earlier than it was told. Milliseconds. */
+const backgroundMinuteMs = 60_000;
 /** The shortest time that is stated, where it is only expected. Milliseconds. */
 const minStatedMs = 1_000;
 
@@ -83,6 +85,13 @@ export function canBeJudged(
   const { revokedAt, perDay } = find(workspaces, ({ name }) => name === call.lane.workspace);
   const isKnown = (one: BucketPlan): boolean => one.isReliable && !isUnderstated(one, calls, refused);
   if (!isKnown(bucket) || revokedAt <= refused.at) return false;
+  // A call of another caller that stands in the full line may have to leave first, which no position in the line stands for.
+  if (
+    refused.code === 'queue_full' &&
+    calls.some(({ lane, caller }) => lane.key === call.lane.key && caller !== undefined)
+  )
+    return false;
+  if (isBackground(call.lane) && refused.retryInMs > backgroundMinuteMs) return false;
   if (isDayContended(calls, refused, call, { ofBucket: bucket.perDay, ofWorkspace: perDay })) return false;
   const about = calls.filter(
     ({ id, lane }) =>

@@ -13,6 +13,7 @@ import { callPlans } from './plan-calls.ts';
 import { pinned, reloadPlans } from './plan-reloads.ts';
 import { specialPlan } from './plan-special.ts';
 import type { WindowPlan } from './described.ts';
+import { levelsFrom, saturated, withLevels } from './plan-levels.ts';
 import { describedBucket, describedFrom, describedReloads } from './plan-described.ts';
 import type { Reloaded } from './rules.ts';
 
@@ -87,6 +88,8 @@ export interface CallPlan {
   readonly id: string;
   readonly at: number;
   readonly lane: LanePlan;
+  /** Absent: it names none. */
+  readonly caller?: string;
   readonly callClass: string;
   /** What the gateway takes it to cost. */
   readonly costs: Costs;
@@ -124,14 +127,22 @@ export interface Plan extends Reloaded {
 
 /** Most histories have reloads, drawn apart from the rest. */
 export function planOf(seed: number): Plan {
-  if (seed >= describedFrom) return describedPlanOf(seed);
-  const plan = quietPlanOf(seed);
+  if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
+  const plan = seed < levelsFrom ? quietPlanOf(seed) : levelsPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
   if (!chance.happens(0.7)) return plan;
   const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
   const lastAt = Math.max(0, ...plan.calls.map(({ at }) => at));
   const scene = { processes: plan.queues, fromMs: 0, toMs: lastAt + 15_000 };
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+/** Callers and background, in a third of the histories beside calls that never end. */
+function levelsPlanOf(seed: number): Plan {
+  const chance = new Chance(seed ^ 0x1e7e);
+  const flat = quietPlanOf(seed);
+  const plan = chance.happens(0.3) ? { ...flat, ...saturated(chance, flat) } : flat;
+  return { ...plan, ...withLevels(chance, plan) };
 }
 
 function quietPlanOf(seed: number): Plan {

@@ -3,7 +3,8 @@
  *
  * Owns: which limits some process may have gone by at a time. Does not own: what they must lead to (the ledger).
  */
-import type { CallSettings } from '../../src/admission/buckets.policy.ts';
+import { backgroundCeiling, type CallSettings } from '../../src/admission/buckets.policy.ts';
+import { isBackground as isBackgroundLane, laneKey } from '../../src/ids.ts';
 import type { BucketSetting, MeterSetting } from '../../src/limiter/limiter.ts';
 import { metersOf, wayMs as describedWayMs, type Described } from './described.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, WorkspacePlan } from './plan.ts';
@@ -225,8 +226,11 @@ function asStated(bucket: BucketPlan): BucketPlan {
 /** What configuration says of the calls of a lane. */
 export const entrySettingsOf = perRegime((regime: Regime, laneKey): CallSettings => {
   const lane = keyed(regime.lanes, laneKey);
-  const { perMinute, perDay, maxQueued } = named(regime.workspaces, lane.workspace);
+  const { maxQueued, ...limits } = named(regime.workspaces, lane.workspace);
+  const ceiling = isBackground(lane) ? backgroundCeiling(limits) : limits;
+  const { perMinute, perDay } = ceiling;
   return {
+    ...('left' in ceiling ? { left: ceiling.left } : {}),
     mode: 'enforce',
     setting: bucketSettingOf(keyed(regime.buckets, lane.bucket)),
     weight: lane.weight,
@@ -274,6 +278,9 @@ const shareOf = ({ limit, windowMs }: MeterPlan, share: number): MeterPlan => ({
   limit: Math.max(1, Math.round(limit * share)),
   windowMs,
 });
+
+/** True for the lane of a workspace's background calls. */
+export const isBackground = ({ key }: Pick<LanePlan, 'key'>): boolean => isBackgroundLane(laneKey(key));
 
 export const keyed = <T extends { readonly key: string }>(all: readonly T[], key: string): T =>
   found(

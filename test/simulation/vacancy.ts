@@ -7,7 +7,7 @@ import type { Ledger, CallRecord } from './ledger.ts';
 import { firstOf, haveSlots, isBelowCap, isShut } from './heads.ts';
 import { isBefore } from './ledger.ts';
 import type { BucketPlan, CallPlan } from './plan.ts';
-import { isStatedLess } from './rules.ts';
+import { isBackground, isStatedLess } from './rules.ts';
 import type { Upstream } from './upstream.ts';
 
 /** Share of a limit that the gateway may keep free for others who drink from the bucket. */
@@ -46,10 +46,16 @@ export class Vacancy {
     // An upstream that refuses for other reasons than its quota does not say whether it counted the call.
     if (!this.#reports || bucket.blurred || (bucket.isTroubled && !this.#isDescribed)) return false;
     if (!lane.line.has(call) || ledger.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
-    const ahead = [...lane.line].filter((other) => isBefore(other, call));
+    const ahead = [...lane.line].filter(
+      (other) => other.plan.caller !== call.plan.caller || isBefore(other, call),
+    );
     if (!isBelowCap(ledger, lane, ahead.length, now) || !haveSlots(ledger, lane, ahead.length + 1, now))
       return false;
-    const others = bucket.lanes.filter((other) => other !== lane).flatMap(firstOf);
+    const others = bucket.lanes
+      .filter((other) => other !== lane)
+      .flatMap((other) =>
+        isBackground(lane.plan) && !isBackground(other.plan) ? [...other.line] : firstOf(other),
+      );
     const wanted = [call, ...ahead, ...others].map(({ plan }) => plan);
     const all = [...wanted, ...this.#onTheirWay(call.plan.lane.bucket)];
     return this.#isDescribed

@@ -15,6 +15,7 @@ import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
 import { readTable, type Change, type Mutation, type Table } from './mutations/read.ts';
 import { describedFrom } from './plan-described.ts';
+import { levelsFrom } from './plan-levels.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
@@ -93,6 +94,7 @@ const unit = unitTests(
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );
+const levels = unitTests('test/limiter/policy/(background|callers)');
 const guards = unitTests(
   'test/(ingress/(guard|framing)|target/(address|inside-addresses|target|route)).test',
 );
@@ -128,6 +130,7 @@ const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
   'one-process-described': [one(describedFrom, 2_000), unit],
   replicas: [several(1, 1_200), unit, several(1_201, 2_000)],
   'replicas-described': [several(describedFrom, 1_200), unit],
+  levels: [one(levelsFrom, 400), levels],
   log: [],
   guards: [guards, wire],
   observed: [],

@@ -92,11 +92,14 @@ export function takeTurn({ callers }: Lane, { caller = unnamed }: Ticket, servic
   if (own.line.size > 0) callers.turns.set(caller, own.start);
 }
 
-/** A granted call is back in the line: its turn did not take place. */
+/**
+ * A granted call is back in the line: its turn did not take place. However many calls of a caller come back, others wait for no more than
+ * one round.
+ */
 export function giveTurnBack(bucket: Bucket, { callers }: Lane, { caller = unnamed, costs }: Ticket): void {
   const own = callers?.lines.get(caller);
   if (callers === null || own === undefined) return;
-  own.start -= serviceCost(bucket, costs);
+  own.start = Math.max(callers.virtual, own.start - serviceCost(bucket, costs));
   callers.turns.set(caller, own.start);
 }
 

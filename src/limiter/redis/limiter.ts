@@ -11,7 +11,7 @@ import { readEvent } from '../over-log/read-event.ts';
 import type { LogEvent } from '../over-log/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '20';
+const foldVersion = '21';
 
 export interface RedisLimiterParts
   extends

@@ -105,6 +105,20 @@ atOrigins('callers of a workspace', (instant) => {
     ]);
   });
 
+  test('have at most one turn before others when many of their calls come back together', () => {
+    const bucket = waiting(instant, []);
+    const now = instant(20_000);
+    const granted = many('a', 5).flatMap(
+      ([ticket, caller]) => admit(bucket, of(ticket, caller), replica, now).effects.grants,
+    );
+    expect(granted).toHaveLength(5);
+    const throttled = { kind: 'throttled', closeMs: 100, requeue: true, sleepMs: 0 } as const;
+    for (const { lease } of granted) settle(bucket, { lease, settlement: throttled, lesson: null }, now);
+    admit(bucket, of('b0', 'b'), replica, now + 50);
+    const order = [...runOn(bucket, now + 50, instant(600_000), []).keys()];
+    expect(order.indexOf('b0')).toBeLessThanOrEqual(1);
+  });
+
   test('owe no turn when nobody waited beside them', () => {
     const bucket = waiting(instant, many('a', 3));
     expect(orderOf(bucket, instant)).toEqual(['a0', 'a1', 'a2']);

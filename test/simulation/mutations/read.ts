@@ -37,6 +37,7 @@ export type Table =
   | 'one-process-described'
   | 'replicas'
   | 'replicas-described'
+  | 'levels'
   | 'log'
   | 'guards'
   | 'observed'

@@ -1,0 +1,33 @@
+/**
+ * Histories with two levels below the bucket: callers take turns within their workspace, and background calls go behind all others, with
+ * faults, reloads and both at once. `SEEDS=20000` runs more than 200 of them; `node test/simulation/run.ts SEED 1 log` prints one.
+ */
+import { env } from 'node:process';
+import { expect, test } from '@jest/globals';
+import { levelsFrom } from './plan-levels.ts';
+import { inProcesses } from './tally.ts';
+
+const count = Number(env['SEEDS'] ?? 200);
+
+const interesting = [
+  'a background call is due',
+  'a background call waits while another goes',
+  'callers take turns',
+  'reconfigured while calls wait',
+  'stalled',
+];
+
+test(
+  `callers and background calls keep every invariant over ${count} histories, and are told true waits`,
+  async () => {
+    const { wrong, histories, reached, verdicts } = await inProcesses('one-process', {
+      first: levelsFrom,
+      count,
+    });
+    expect(wrong).toEqual([]);
+    expect(histories).toBe(count);
+    expect(interesting.filter((state) => !reached.includes(state))).toEqual([]);
+    expect(verdicts['true'] ?? 0).toBeGreaterThan(count / 4);
+  },
+  Math.max(400_000, count * 300),
+);

@@ -1,0 +1,78 @@
+/**
+ * Workspaces of which calls name their callers, and of which some calls are background: two levels below the bucket at once. Drawn apart from
+ * the rest, so that a history is another one's in all else.
+ */
+import { backgroundLane, laneKey } from '../../src/ids.ts';
+import type { Chance } from './chance.ts';
+import type { BucketPlan, CallPlan, LanePlan, WorkspacePlan } from './plan.ts';
+
+/** Seeds from here on are histories with callers and background. */
+export const levelsFrom = 30_000_000;
+
+interface Flat<C> {
+  readonly lanes: readonly LanePlan[];
+  readonly calls: readonly C[];
+}
+
+/**
+ * A bucket that has more to do than it can for minutes, so that background calls become due: patient calls of two workspaces, which come all
+ * the time.
+ */
+export function saturated<C extends CallPlan>(
+  chance: Chance,
+  { buckets, workspaces, lanes, calls }: Saturable<C>,
+): Saturable<C> {
+  const requests = { limit: chance.pick([1, 2]), windowMs: chance.pick([4_000, 8_000]) };
+  const spanMs = chance.pick([60_000, 120_000]);
+  return {
+    buckets: buckets.map((bucket) => ({
+      ...bucket,
+      requests,
+      tokens: null,
+      perDay: null,
+      cost: null,
+      documents: [],
+    })),
+    workspaces: workspaces.map((one) => ({ ...one, perMinute: null, perDay: null, maxQueued: 1_000 })),
+    lanes: lanes.map((lane) => ({ ...lane, maxInFlight: null })),
+    calls: calls.map((call) => ({
+      ...call,
+      at: chance.between(call.at, call.at + spanMs),
+      callClass: 'default',
+      costs: { requests: 1 },
+      document: null,
+      maxWaitMs: 200_000,
+      leavesAt: Infinity,
+    })),
+  };
+}
+
+interface Saturable<C> extends Flat<C> {
+  readonly buckets: readonly BucketPlan[];
+  readonly workspaces: readonly WorkspacePlan[];
+}
+
+export function withLevels<C extends CallPlan>(chance: Chance, { lanes, calls }: Flat<C>): Flat<C> {
+  const names = new Map<string, readonly [string, ...string[]]>();
+  const background = new Map<string, LanePlan>();
+  for (const lane of lanes) {
+    if (!names.has(lane.workspace) && chance.happens(0.75)) names.set(lane.workspace, callersOf(chance));
+    if (chance.happens(0.7)) background.set(lane.key, { ...lane, key: backgroundLane(laneKey(lane.key)) });
+  }
+  return {
+    lanes: [...lanes, ...background.values()],
+    calls: calls.map((call) => {
+      const lane = (chance.happens(0.35) ? background.get(call.lane.key) : undefined) ?? call.lane;
+      const known = names.get(lane.workspace);
+      return known === undefined || chance.happens(0.15)
+        ? { ...call, lane }
+        : { ...call, lane, caller: chance.pick(known) };
+    }),
+  };
+}
+
+/** The first one calls as often as all others together. */
+function callersOf(chance: Chance): readonly [string, ...string[]] {
+  const others = Array.from({ length: chance.whole(1, 4) }, (_, index) => `k${index + 1}`);
+  return ['k0', ...others.slice(1).map(() => 'k0'), ...others];
+}
