@@ -3,7 +3,7 @@
  *
  * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
  */
-import type { CeilingsNow, InForce } from './activity/shape.ts';
+import type { CeilingsNow } from './activity/shape.ts';
 import { callSettings } from './admission/buckets.policy.ts';
 import { settingsOfOperation } from './admission/operations.policy.ts';
 import type { Call, Caller, Outcome } from './call.ts';
@@ -12,18 +12,12 @@ import type { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
 import { ceilingOf } from './journey/prepare.ts';
 import { isBackground } from './ids.ts';
-import type { RedisContact } from './limiter/failover/when-down.ts';
 import { noCeilings } from './observation/pressure.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
 import { createRuntime, nextRuntime, type Runtime } from './runtime.ts';
 import { createSlices, type Slices } from './slices.ts';
-import type {
-  ObservedBreaker,
-  ObservedBucket,
-  ObservedCeiling,
-  ObservedCredential,
-} from './telemetry/events.ts';
+import type { ObservedBreaker, ObservedBucket } from './telemetry/events.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
@@ -39,7 +33,8 @@ export class Gateway {
   readonly controls: Controls;
   readonly #options: GatewayOptions;
   readonly #slices: Slices;
-  readonly #parts: Parts;
+  /** What calls flow through. */
+  readonly parts: Parts;
   readonly #pipeline: Pipeline;
   #runtime: Runtime;
   #lastReload: Promise<void> = Promise.resolve();
@@ -51,9 +46,9 @@ export class Gateway {
     this.#options = options;
     this.#slices = slices;
     this.#runtime = createRuntime(settings, options);
-    this.#parts = createParts(options, runtime);
-    this.#pipeline = new Pipeline({ ...this.#parts, clock, telemetry, runtime });
-    this.controls = this.#parts.controls;
+    this.parts = createParts(options, runtime);
+    this.#pipeline = new Pipeline({ ...this.parts, clock, telemetry, runtime });
+    this.controls = this.parts.controls;
     telemetry.reload(settings);
     this.#recheckLater();
   }
@@ -88,7 +83,7 @@ export class Gateway {
   async #reload(next: Settings): Promise<void> {
     const options = { former: this.#runtime, agents: this.#options, slices: this.#slices };
     const runtime = await nextRuntime(next, options);
-    const { credentials, admission, repeats } = this.#parts;
+    const { credentials, admission, repeats } = this.parts;
     this.#runtime = runtime;
     credentials.reload(next.upstreams, runtime.sources);
     this.#options.telemetry.reload(next);
@@ -103,19 +98,9 @@ export class Gateway {
     });
   }
 
-  /** Refuses calls that wait and cannot leave within `budgetMs`; the others go on. */
-  drain(budgetMs: number): void {
-    this.#parts.admission.drain(budgetMs);
-  }
-
-  /** Resolves when no call is under way whose clients have left, or after `withinMs`: such calls are finished for their repeats. */
-  settled(withinMs: number): Promise<void> {
-    return this.#parts.repeats.settled(withinMs);
-  }
-
   /** Memory of responses: of those that have ended and are kept for repeats, and of those under way. */
   responseMemory(): { readonly keptBytes: number; readonly underWayBytes: number } {
-    return this.#parts.repeats.memory();
+    return this.parts.repeats.memory();
   }
 
   /** Ceilings of a workspace on an upstream, as they are now. */
@@ -124,63 +109,39 @@ export class Gateway {
     const workspace = settings.workspaces.get(workspaceId);
     const upstream = settings.upstreams.get(upstreamName);
     if (workspace === undefined || upstream === undefined) return noCeilings;
-    const { pressure } = this.#parts;
+    const { pressure } = this.parts;
     const written = ceilingOf(workspace, upstream, settings.privacy.labelKey);
     const { yielded } = callSettings(workspace, upstream);
     const { perMinute, perDay } = yielded !== null && pressure.hasYielded(written.key) ? yielded : written;
     const now = await pressure.ceilings({ key: written.key, perMinute, perDay });
     const credential = workspace.credentials.get(upstreamName) ?? upstream.credential;
     const account = credential?.quota ?? accountOfWorkspace(workspaceId);
-    const [refusing = null] = this.#parts.breakers.observed(upstreamName, account);
+    const [refusing = null] = this.parts.breakers.observed(upstreamName, account);
     return { ...now, refusing };
   }
 
   /** Buckets touched by this replica, with their upstreams. */
   buckets(): readonly ObservedBucket[] {
-    return this.#parts.pressure.buckets();
-  }
-
-  ceilingsUsed(): readonly ObservedCeiling[] {
-    return this.#parts.pressure.ceilingsUsed();
-  }
-
-  /** The limits that hold calls to an upstream, as this replica's calls met them. */
-  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
-    return this.#parts.pressure.inForce(upstream);
+    return this.parts.pressure.buckets();
   }
 
   /** Breakers of an upstream that are not closed, as far as this replica knows. */
   breakers(upstream: string): readonly ObservedBreaker[] {
-    return this.#parts.breakers.observed(upstream);
-  }
-
-  /** Upstream credentials in use whose end is known. */
-  credentials(): readonly ObservedCredential[] {
-    return this.#parts.credentials.observed();
+    return this.parts.breakers.observed(upstream);
   }
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */
   async ready(): Promise<void> {
-    const { breakers, sharedRedis, stores, controls } = this.#parts;
+    const { breakers, sharedRedis, stores, controls } = this.parts;
     await stores.ready();
     // What other replicas may have begun.
     if (sharedRedis !== null) await Promise.all([breakers.catchUp(), controls.start()]);
   }
 
-  /** Why Redis is unavailable, in words for the operator; `null` while it is available, or where none is configured. */
-  storeTrouble(): { readonly reason: string; readonly advice: string } | null {
-    return this.#parts.stores.trouble();
-  }
-
-  /** Whether this replica has ever reached its Redis. */
-  redisContact(): RedisContact {
-    return this.#parts.stores.contact();
-  }
-
   async close(): Promise<void> {
     this.#cancelRecheck();
     const { repeats, controls, credentials, dispatcher, breakers, sharedRedis, stores, admission } =
-      this.#parts;
+      this.parts;
     repeats.close();
     admission.close();
     controls.close();
@@ -194,8 +155,8 @@ export class Gateway {
 
   #recheckLater(): void {
     this.#cancelRecheck = this.#options.clock.after(recheckMs, () => {
-      this.#parts.admission.recheckKeys();
-      this.#parts.repeats.recheckKeys();
+      this.parts.admission.recheckKeys();
+      this.parts.repeats.recheckKeys();
       this.#recheckLater();
     });
   }

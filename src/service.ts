@@ -72,25 +72,26 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   const own = new OwnListeners();
   const { recordings: recorder } = observation;
   const gateway = new Gateway({ ...parts, telemetry, recorder, isOwn: own.isOwn });
+  const { admission, credentials, pressure, repeats, stores } = gateway.parts;
   const running: Running = {
     observation,
     gateway,
     data: dataServer(parts, gateway, observation),
     admin: adminServer(parts, { observation, gateway }, () => ({
       isDraining: draining,
-      trouble: gateway.storeTrouble(),
-      contact: gateway.redisContact(),
+      trouble: stores.trouble(),
+      contact: stores.contact(),
     })),
   };
   observation.observe({
     process: () => processPressure(running),
     buckets: () => gateway.buckets(),
-    ceilingsUsed: () => gateway.ceilingsUsed(),
+    ceilingsUsed: () => pressure.ceilingsUsed(),
     breakers: (upstream) => gateway.breakers(upstream),
     pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
-    credentials: () => gateway.credentials(),
+    credentials: () => credentials.observed(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
-    inForce: (upstream) => gateway.inForce(upstream),
+    inForce: (upstream) => pressure.inForce(upstream),
   });
   const close = async (): Promise<void> => {
     await running.data.close();
@@ -120,15 +121,15 @@ export async function startService(parts: ServiceParts): Promise<Service> {
       const limitMs = drainSeconds * 1000;
       const lastMs = Math.max(0, limitMs - lastResponsesMs);
       const delayMs = isAlone ? 0 : Math.min(drainDelaySeconds * 1000, lastMs);
-      const cancelRefusals = clock.after(delayMs, () => gateway.drain(Math.max(0, limitMs - delayMs)));
+      const cancelRefusals = clock.after(delayMs, () => admission.drain(Math.max(0, limitMs - delayMs)));
       // A forecast may have been wrong, or not known: a call that still waits is refused while there is time to.
-      const cancelLast = clock.after(lastMs, () => gateway.drain(0));
+      const cancelLast = clock.after(lastMs, () => admission.drain(0));
       const options = signal === undefined ? { delayMs, limitMs } : { delayMs, limitMs, signal };
       const { cut } = await running.data.drain(options);
       cancelRefusals();
       cancelLast();
       if (signal?.aborted !== true)
-        await gateway.settled(Math.max(0, startedAt + limitMs - clock.monotonic()));
+        await repeats.settled(Math.max(0, startedAt + limitMs - clock.monotonic()));
       await endBehind(running);
       return cut;
     },

@@ -9,6 +9,7 @@
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
+import { kindOf } from '../redis/failures.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, cellOfText, cellText, emptyCell, type Cell } from './cell.ts';
 import { Remembered } from './remembered.ts';
@@ -191,8 +192,8 @@ export class RedisActivity implements SharedActivity {
   #noteFailure(failure: unknown): void {
     if (this.#closed) return;
     this.#pausedUntil = this.#parts.clock.monotonic() + pauseMs;
-    const kind = errorKindOf(failure);
-    if (kind !== null) this.#parts.onError(kind);
+    // Where there is no connection, the driver has reported why.
+    if (!(failure instanceof RedisNotReady)) this.#parts.onError(kindOf(failure));
   }
 
   #minute(): number {
@@ -202,14 +203,6 @@ export class RedisActivity implements SharedActivity {
 
 /** There is no connection now: it is still being made, or the driver has reported why not. */
 class RedisNotReady extends Error {}
-
-/** `null`: the driver has reported the error already. */
-function errorKindOf(failure: unknown): RedisErrorKind | null {
-  if (failure instanceof RedisNotReady) return null;
-  if (!(failure instanceof Error)) return 'other';
-  if (failure.name === 'ReplyError') return 'reply';
-  return /timed? ?out/i.test(failure.message) ? 'timeout' : 'connection';
-}
 
 /** Name and arguments of a command. */
 type RedisCommandWords = readonly (string | number)[];
