@@ -52,7 +52,7 @@ export function createPressure(parts: {
 }): Pressure {
   const { clock, limiter, ceilings, admission } = parts;
   const snapshot = (): readonly BucketSnapshot[] => limiter.snapshot();
-  const lastBuckets = new LastBuckets({ clock, snapshot, lanes: () => admission.lanes() });
+  const lastBucket = findLastBucket(clock, snapshot, () => admission.lanes());
   const upstreamsByBucket = (): ReadonlyMap<BucketKey, string> =>
     new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
   /** Used shares of a lane's ceiling, by its latest call. */
@@ -80,7 +80,7 @@ export function createPressure(parts: {
     async ceilings(ceiling) {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
       const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
-      const bucket = lastBuckets.of(ceiling.key);
+      const bucket = lastBucket(ceiling.key);
       return {
         perMinute: shown(perMinute),
         perDay: shown(perDay),
@@ -129,58 +129,30 @@ export function createPressure(parts: {
 const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
   state === null ? null : { limit: state.limit, remaining: state.remaining, resetMs: state.nextSlotMs };
 
-/** A lane of a bucket, under a ceiling. */
-interface UsedLane {
-  readonly bucket: BucketKey;
-  readonly ceiling: CeilingKey;
-  /** Monotonic milliseconds. */
-  readonly usedAt: number;
-}
-
-export interface LastBucketsParts {
-  readonly clock: Clock;
-  readonly snapshot: () => readonly BucketSnapshot[];
-  readonly lanes: () => Iterable<UsedLane>;
-}
-
 /** All lanes and buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
 const readGoodMs = 250;
 
-interface Reading {
-  readonly at: number;
-  readonly byCeiling: ReadonlyMap<string, BucketSnapshot>;
-}
-
-export class LastBuckets {
-  readonly #parts: LastBucketsParts;
-  #reading: Reading | null = null;
-
-  constructor(parts: LastBucketsParts) {
-    this.#parts = parts;
-  }
-
-  /** State of the bucket used last under this ceiling, or `null`. */
-  of(ceiling: CeilingKey): BucketSnapshot | null {
-    const now = this.#parts.clock.monotonic();
-    if (this.#reading === null || now - this.#reading.at >= readGoodMs) this.#reading = this.#read(now);
-    return this.#reading.byCeiling.get(ceiling) ?? null;
-  }
-
-  #read(at: number): Reading {
-    const { snapshot, lanes } = this.#parts;
-    const last = new Map<CeilingKey, UsedLane>();
-    for (const lane of lanes()) {
-      const known = last.get(lane.ceiling);
-      if (known === undefined || lane.usedAt >= known.usedAt) last.set(lane.ceiling, lane);
+/**
+ * Finds the state of the bucket used last under a ceiling; `null` = there is none. A workspace that uses several (models, shops) is
+ * answered for the last one.
+ */
+export function findLastBucket(
+  clock: Pick<Clock, 'monotonic'>,
+  snapshot: () => readonly BucketSnapshot[],
+  lanes: () => Iterable<Pick<LaneView, 'bucket' | 'ceiling' | 'usedAt'>>,
+): (ceiling: CeilingKey) => BucketSnapshot | null {
+  let read: { readonly at: number; readonly byCeiling: ReadonlyMap<CeilingKey, BucketKey> } | null = null;
+  let buckets: ReadonlyMap<BucketKey, BucketSnapshot> = new Map();
+  return (ceiling) => {
+    const at = clock.monotonic();
+    if (read === null || at - read.at >= readGoodMs) {
+      const lastUsedLast = [...lanes()].sort((a, b) => a.usedAt - b.usedAt);
+      read = { at, byCeiling: new Map(lastUsedLast.map((lane) => [lane.ceiling, lane.bucket])) };
+      buckets = new Map(snapshot().map((each) => [each.bucket, each]));
     }
-    const buckets = new Map(snapshot().map((each) => [each.bucket, each]));
-    const byCeiling = new Map<CeilingKey, BucketSnapshot>();
-    for (const [ceiling, { bucket }] of last) {
-      const known = buckets.get(bucket);
-      if (known !== undefined) byCeiling.set(ceiling, known);
-    }
-    return { at, byCeiling };
-  }
+    const last = read.byCeiling.get(ceiling);
+    return last === undefined ? null : (buckets.get(last) ?? null);
+  };
 }
 
 /**

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
-import { LastBuckets, nextSlotMs } from '../../src/observation/pressure.ts';
+import { findLastBucket, nextSlotMs } from '../../src/observation/pressure.ts';
 import { bucketSnapshot as bucket, settableClock } from '../telemetry/drive.ts';
 
 const requests = (level: number) => ({ meter: 'requests' as const, limit: 60, level, windowMs: 60_000 });
@@ -44,15 +44,15 @@ describe('the bucket used last', () => {
       { ceiling: ceilingKey('other'), bucket: bucketKey('c'), usedAt: 3 },
     ];
     const snapshot = () => [bucket({ closedMs }), bucket({ bucket: bucketKey('c') })];
-    const last = new LastBuckets({ clock, snapshot, lanes: () => lanes });
-    expect(last.of(ceilingKey('unknown'))).toBeNull();
-    expect(last.of(acme)?.closedMs).toBe(5);
+    const last = findLastBucket(clock, snapshot, () => lanes);
+    expect(last(ceilingKey('unknown'))).toBeNull();
+    expect(last(acme)?.closedMs).toBe(5);
     closedMs = 9;
-    expect(last.of(acme)?.closedMs).toBe(5);
+    expect(last(acme)?.closedMs).toBe(5);
     clock.advance(250);
-    expect(last.of(acme)?.closedMs).toBe(9);
+    expect(last(acme)?.closedMs).toBe(9);
     lanes.push({ ceiling: acme, bucket: bucketKey('gone'), usedAt: 4 });
     clock.advance(250);
-    expect(last.of(acme)).toBeNull();
+    expect(last(acme)).toBeNull();
   });
 });
