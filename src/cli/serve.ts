@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { systemClock, systemRandom } from '../clock.ts';
 import { configurationWarnings, hasNoValidKey, ofLabelKey } from '../config/warnings.ts';
 import { ConfigError, readSettings } from '../config/load.ts';
-import { watchSettings, type SettingsWatch } from '../config/reload.ts';
+import { SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
 import { watchProcess } from '../ingress/overload.ts';
@@ -105,7 +105,7 @@ function watchFile(
 ): SettingsWatch {
   const { first, service, slices, io } = parts;
   const { log } = service.telemetry;
-  return watchSettings({
+  return new SettingsWatch({
     path,
     env: io.env,
     clock: systemClock,

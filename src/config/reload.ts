@@ -27,26 +27,14 @@ export interface WatchOptions extends ConfigSource {
   readonly startThread?: StartThread;
 }
 
-export interface SettingsWatch {
-  /**
-   * Reads the file now, changed or not (SIGHUP). Resolves when nothing more is on its way; true when the newest text was usable and is in
-   * use.
-   */
-  reloadNow(): Promise<boolean>;
-  /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
-  close(): Promise<void>;
-}
-
-/** Starts watching. */
-export const watchSettings = (options: WatchOptions): SettingsWatch => new WatchedSettings(options);
-
 /** A text that is to be used, and how it is recognized. */
 interface Candidate {
   readonly text: string;
   readonly digest: string;
 }
 
-class WatchedSettings implements SettingsWatch {
+/** Watches from its making on. */
+export class SettingsWatch {
   readonly #options: WatchOptions;
   readonly #watch: FileWatch;
   readonly #stop = new AbortController();
@@ -69,12 +57,17 @@ class WatchedSettings implements SettingsWatch {
     this.#watch.checkSoon();
   }
 
+  /**
+   * Reads the file now, changed or not (SIGHUP). Resolves when nothing more is on its way; true when the newest text was usable and is in
+   * use.
+   */
   async reloadNow(): Promise<boolean> {
     this.#lastComplaint = '';
     const candidate = this.#read();
     return candidate !== null && (await this.#take(candidate));
   }
 
+  /** Stops every watch and timer, and the thread that checks a text. Resolves when nothing of them is left. */
   async close(): Promise<void> {
     this.#watch.close();
     this.#stop.abort();

@@ -10,9 +10,9 @@ import { z } from 'zod';
 import { tokenUrlFault, withKeys, type CredentialInput } from './credential.ts';
 import { upstreamNamePattern, workspaceIdFault } from './names.ts';
 import type { Fault, Path } from './problem.ts';
-import { redis, settleRedis, type RedisSettings } from './redis.ts';
-import { server, settleServer, type ServerSettings } from './server.ts';
-import { checkBesideServer, settleUpstream, upstream, type UpstreamSettings } from './upstream.ts';
+import { redis, settleRedis } from './redis.ts';
+import { server, settleServer } from './server.ts';
+import { checkBesideServer, settleUpstream, upstream } from './upstream.ts';
 import {
   atRestart,
   freeze,
@@ -246,15 +246,17 @@ export interface FileContext {
 const startedSections = { server, redis, privacy } as const;
 
 /** Settings without the workspaces: everything that the file leaves out is filled in. */
-export function settleRest(
-  file: RestInput,
-  { processLabelKey, folder, adminHost }: FileContext,
-): RestSettings {
+export function settleRest(file: RestInput, { processLabelKey, folder, adminHost }: FileContext) {
   const { labelKey } = file.privacy;
   return freeze({
     server: settleServer(file.server, adminHost),
     redis: file.redis === undefined ? null : settleRedis(file.redis),
-    privacy: { labelKey: labelKey ?? processLabelKey, labelKeyGenerated: labelKey === null },
+    privacy: {
+      /** HMAC key of the workspace labels. */
+      labelKey: labelKey ?? processLabelKey,
+      /** True when none was configured and a random one of this process is used: labels change with every start. */
+      labelKeyGenerated: labelKey === null,
+    },
     log: file.log,
     idempotency: file.idempotency,
     upstreams: new Map(
@@ -263,6 +265,7 @@ export function settleRest(
         settleUpstream(name, written, { server: file.server, folder }),
       ]),
     ),
+    /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
     written: { server: file.server, redis: file.redis, privacy: file.privacy },
   });
 }
@@ -275,23 +278,7 @@ export interface IdempotencySettings extends Frozen<z.output<typeof idempotency>
 export interface Settings extends RestSettings {
   readonly workspaces: ReadonlyMap<string, WorkspaceSettings>;
 }
-export interface RestSettings {
-  readonly server: ServerSettings;
-  readonly redis: RedisSettings | null;
-  readonly privacy: PrivacySettings;
-  readonly log: LogSettings;
-  readonly idempotency: IdempotencySettings;
-  readonly upstreams: ReadonlyMap<string, UpstreamSettings>;
-  /** What the file states in sections that only a restart takes over, to tell which of their keys have changed. */
-  readonly written: Frozen<Pick<RestInput, keyof typeof startedSections>>;
-}
-
-export interface PrivacySettings {
-  /** HMAC key of the workspace labels. */
-  readonly labelKey: string;
-  /** True when none was configured and a random one of this process is used: labels change with every start. */
-  readonly labelKeyGenerated: boolean;
-}
+export interface RestSettings extends ReturnType<typeof settleRest> {}
 
 /** One workspace of the settings, frozen. */
 export const settledWorkspace = (

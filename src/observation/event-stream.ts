@@ -9,14 +9,6 @@ const maxListeners = 32;
 /** Unsent bytes at which a listener counts as too slow. */
 const maxUnsentBytes = 1_000_000;
 
-export interface EventStream {
-  /** Opens a stream to a listener; `first` is sent at once. */
-  open(request: IncomingMessage, response: ServerResponse, first: string): void;
-  send(event: string): void;
-  readonly size: number;
-  close(): void;
-}
-
 /** What keeps a connection open on which nothing is said: proxies and clients end those after minutes. */
 export const heartbeat = ':\n\n';
 
@@ -24,10 +16,11 @@ export const heartbeat = ':\n\n';
 export const eventOf = (name: string, value: unknown): string =>
   `event: ${name}\ndata: ${JSON.stringify(value)}\n\n`;
 
-export function createEventStream(): EventStream {
+export function createEventStream() {
   const listeners = new Set<ServerResponse>();
   return {
-    open(request, response, first) {
+    /** Opens a stream to a listener; `first` is sent at once. */
+    open(request: IncomingMessage, response: ServerResponse, first: string): void {
       if (listeners.size >= maxListeners) {
         response.writeHead(503, { 'Retry-After': '30' }).end();
         return;
@@ -40,16 +33,16 @@ export function createEventStream(): EventStream {
       request.on('error', forget);
       response.write(`retry: 2000\n\n${first}`);
     },
-    send(event) {
+    send(event: string): void {
       for (const listener of listeners) {
         if (listener.writableLength > maxUnsentBytes) listener.destroy();
         else listener.write(event);
       }
     },
-    get size() {
+    get size(): number {
       return listeners.size;
     },
-    close() {
+    close(): void {
       for (const listener of listeners) listener.end();
       listeners.clear();
     },

@@ -19,21 +19,6 @@ import type { CallerKey } from '../ids.ts';
 import type { BucketKey, BucketSnapshot, CallerNow, Limiter } from '../limiter/limiter.ts';
 import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
-export interface Pressure {
-  /** State of one ceiling, now. */
-  ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>>;
-  /** Whether every bucket that calls under this ceiling used here has stated limits, to which a default ceiling yields. */
-  hasYielded(ceiling: CeilingKey): boolean;
-  /** The limits that hold calls to this upstream, as this replica's calls met them. */
-  inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'>;
-  /** Buckets that calls to this upstream named. */
-  bucketsOf(upstream: string): readonly BucketKey[];
-  /** Buckets touched by this replica. */
-  buckets(): readonly ObservedBucket[];
-  /** How full the ceilings were that this replica's calls met, by their latest calls. */
-  ceilingsUsed(): readonly ObservedCeiling[];
-}
-
 export const noCeilings: CeilingsNow = {
   perMinute: null,
   perDay: null,
@@ -49,7 +34,7 @@ export function createPressure(parts: {
   readonly limiter: Pick<Limiter, 'callers' | 'reserved' | 'snapshot' | 'statesRequests'>;
   readonly ceilings: Ceilings;
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
-}): Pressure {
+}) {
   const { clock, limiter, ceilings, admission } = parts;
   const snapshot = (): readonly BucketSnapshot[] => limiter.snapshot();
   const lastBucket = findLastBucket(clock, snapshot, () => admission.lanes());
@@ -77,7 +62,8 @@ export function createPressure(parts: {
     return [...callers.values()].sort((a, b) => callsOf(b) - callsOf(a)).slice(0, maxShownCallers);
   };
   return {
-    async ceilings(ceiling) {
+    /** State of one ceiling, now. */
+    async ceilings(ceiling: CeilingRef): Promise<Omit<CeilingsNow, 'refusing'>> {
       const [perMinute, perDay] = await Promise.all([ceilings.state(ceiling), ceilings.dayState(ceiling)]);
       const [hold] = await ceilings.forecast(ceiling, [admission.waitingUnder(ceiling.key) + 1]);
       const bucket = lastBucket(ceiling.key);
@@ -90,14 +76,19 @@ export function createPressure(parts: {
         callers: callersUnder(ceiling.key),
       };
     },
-    hasYielded(key) {
+    /** Whether every bucket that calls under this ceiling used here has stated limits, to which a default ceiling yields. */
+    hasYielded(key: CeilingKey): boolean {
       const lanes = [...admission.lanes()].filter(({ ceiling }) => ceiling === key);
       return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesRequests(bucket));
     },
-    bucketsOf: (upstream) => [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
-    ceilingsUsed: () =>
+    /** Buckets that calls to this upstream named. */
+    bucketsOf: (upstream: string) =>
+      [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
+    /** How full the ceilings were that this replica's calls met, by their latest calls. */
+    ceilingsUsed: (): readonly ObservedCeiling[] =>
       Array.from(admission.lanes()).map((lane) => ({ upstream: lane.upstream, ...usedOf(lane) })),
-    inForce(upstream) {
+    /** The limits that hold calls to this upstream, as this replica's calls met them. */
+    inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
       const own = [...admission.lanes()].filter((lane) => lane.upstream === upstream);
       const used = new Set(own.map(({ bucket }) => bucket));
       return {
@@ -119,7 +110,8 @@ export function createPressure(parts: {
         }),
       };
     },
-    buckets() {
+    /** Buckets touched by this replica. */
+    buckets(): readonly ObservedBucket[] {
       const upstreamOf = upstreamsByBucket();
       return snapshot().map((each) => ({ upstream: upstreamOf.get(each.bucket) ?? 'none', snapshot: each }));
     },

@@ -15,7 +15,7 @@ import {
   type StartThread,
 } from '../../src/config/check-thread.ts';
 import { readSettings } from '../../src/config/load.ts';
-import { watchSettings, type SettingsWatch } from '../../src/config/reload.ts';
+import { SettingsWatch } from '../../src/config/reload.ts';
 import { pollMs, settleMs, type WatchFolder } from '../../src/file-watch.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
@@ -159,7 +159,7 @@ function polled(
   };
   const { digest } = readSettings({ path, env: {} });
   const watch = watching(
-    watchSettings({
+    new SettingsWatch({
       path,
       env: {},
       clock,
@@ -204,7 +204,7 @@ describe('with a file system that reports changes,', () => {
       after: (ms, run) => (ms >= pollMs ? () => {} : systemClock.after(ms, run)),
     };
     watching(
-      watchSettings({
+      new SettingsWatch({
         path,
         env: {},
         clock,
@@ -451,7 +451,7 @@ test('a folder that cannot be watched is reported, and the file is polled instea
     throw new Error('too many watches');
   };
   const { digest } = readSettings({ path, env: {} });
-  watching(watchSettings({ path, env: {}, clock, slices, loadedDigest: digest, watchFolder, ...seen }));
+  watching(new SettingsWatch({ path, env: {}, clock, slices, loadedDigest: digest, watchFolder, ...seen }));
   expect(seen.errors.map(({ message }) => message)).toEqual(['too many watches']);
   writeFileSync(path, textWith('two'));
   clock.advance(pollMs + settleMs);

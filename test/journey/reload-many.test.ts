@@ -10,7 +10,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import { startCheckThread } from '../../src/config/check-thread.ts';
 import { parseSettings } from '../../src/config/load.ts';
-import { watchSettings, type SettingsWatch } from '../../src/config/reload.ts';
+import { SettingsWatch } from '../../src/config/reload.ts';
 import type { Settings, WorkspaceSettings } from '../../src/config/settings.ts';
 import type { Service } from '../../src/service.ts';
 import { createSlices, maxItems } from '../../src/slices.ts';
@@ -87,7 +87,7 @@ test('a reload of many workspaces lets calls through all the while and takes at 
   const path = join(folder, 'sluice.yaml');
   let threads = 0;
   let iterationsOfThread = 0;
-  const watch: SettingsWatch = watchSettings({
+  const watch: SettingsWatch = new SettingsWatch({
     path,
     env: {},
     // Only the test asks for a reload.
