@@ -1,6 +1,5 @@
-/** Programs that verifications start, and the ports that they listen on. */
+/** Programs that verifications start, and what is asked of them. */
 import { spawn, spawnSync, type ChildProcess, type SpawnOptions } from 'node:child_process';
-import { createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /** Whether the program is found in PATH. */
@@ -27,18 +26,6 @@ export function run(
 ): { readonly status: number | null; readonly output: string } {
   const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
   return { status, output: `${stdout ?? ''}${stderr ?? ''}${error?.message ?? ''}`.trim() };
-}
-
-/** A port of the loopback address that was free a moment ago. */
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address();
-      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
-    });
-  });
 }
 
 /** Asks until it is true. @throws after the limit, with what `detail` says */

@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import type { LogEntry } from '../../simulators/log.ts';
 import { redisBinary, startRedis, type RedisServer } from '../../test/support/redis.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
-import { freePort } from '../processes.ts';
+import { freePort } from '../../test/support/free-port.ts';
 
 const run = promisify(execFile);
 const root = new URL('../../', import.meta.url).pathname;

@@ -6,7 +6,8 @@ import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { answers, freePort, start, until, type Started } from '../processes.ts';
+import { freePort } from '../../test/support/free-port.ts';
+import { answers, start, until, type Started } from '../processes.ts';
 import { Client, type Tools } from './client.ts';
 import { planeBinary } from './program.ts';
 

@@ -1,6 +1,6 @@
 /** Nodes that do not exist: kwok reports them and their pods as ready, and runs nothing. */
 import { fileURLToPath } from 'node:url';
-import { freePort } from '../processes.ts';
+import { freePort } from '../../test/support/free-port.ts';
 import type { ControlPlane } from './control-plane.ts';
 import { kwokBinary } from './program.ts';
 

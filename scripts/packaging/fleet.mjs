@@ -8,7 +8,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createKey } from '../../src/cli/keys.ts';
 import { startRedis } from '../../test/support/redis.ts';
-import { answers, freePort, start, until } from '../processes.ts';
+import { freePort } from '../../test/support/free-port.ts';
+import { answers, start, until } from '../processes.ts';
 import { root } from './generated.mjs';
 
 /** Answers `/after/<ms>/<id>` after that time and counts how often each id arrived. */

@@ -4,10 +4,10 @@
  */
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { access, constants, mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
+import { freePort } from './free-port.ts';
 
 const run = promisify(execFile);
 
@@ -96,21 +96,6 @@ function ready(child: ChildProcess): Promise<void> {
     child.once('error', reject);
     child.once('exit', () => reject(new Error(`redis-server ended:\n${printed.slice(-2_000)}`)));
   });
-}
-
-/** A port below this one that was free a moment ago. */
-async function freePort(below: number): Promise<number> {
-  for (;;) {
-    const port = await new Promise<number>((resolve, reject) => {
-      const probe = createServer();
-      probe.once('error', reject);
-      probe.listen(0, '127.0.0.1', () => {
-        const address = probe.address();
-        probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
-      });
-    });
-    if (port < below) return port;
-  }
 }
 
 /**
