@@ -170,7 +170,10 @@ interface Prompt {
 const promptTokens = ({ chars, tokens, images }: Prompt): number =>
   Math.ceil(chars / charsPerToken) + tokens + images * imageTokens;
 
-/** Members that hold what the model reads, in its order; everything else (tools, metadata, schemas) is not text content. */
+/**
+ * Members that hold what the model reads, in its order: definitions as JSON, then text content. `text`: a format beside its verbosity.
+ */
+const definitions = ['tools', 'functions', 'toolConfig', 'response_format', 'output_config', 'text'] as const;
 const instructions = ['system', 'systemInstruction', 'instructions'] as const;
 const conversation = ['messages', 'contents', 'input', 'prompt'] as const;
 
@@ -180,12 +183,32 @@ const conversation = ['messages', 'contents', 'input', 'prompt'] as const;
  */
 function readPrompt(body: JsonRecord): Prompt & { readonly beginning: string | null } {
   const walk = new PromptWalk();
+  for (const name of definitions) walk.readDefinitions(body[name]);
   for (const name of instructions) walk.read(body[name], maxDepth);
   for (const name of conversation) walk.readMessages(body[name]);
   const { chars, images, tokens, texts } = walk;
   // `cache_control` at the top of a body marks the whole prompt.
   const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
   return { chars, images, tokens, marked, beginning: texts.length === 0 ? null : texts.join('\n') };
+}
+
+/** So many parts of definitions are looked at: some hundred tools. */
+const maxParts = 20_000;
+
+/** About how many characters the JSON of a value has, however deep it is nested. */
+function jsonChars(value: unknown): number {
+  let chars = 0;
+  const open: unknown[] = [value];
+  for (const part of open) {
+    if (typeof part === 'string') chars += part.length + 3;
+    else if (typeof part !== 'object' || part === null) chars += 5;
+    else if (open.length < maxParts) {
+      const members = Array.isArray(part) ? part.slice(0, maxParts) : Object.values(part);
+      if (!Array.isArray(part)) for (const name of Object.keys(part)) chars += name.length + 3;
+      for (const member of members) open.push(member);
+    }
+  }
+  return chars;
 }
 
 class PromptWalk implements Prompt {
@@ -195,6 +218,13 @@ class PromptWalk implements Prompt {
   marked = 0;
   readonly texts: string[] = [];
   #isBeginning = true;
+
+  readDefinitions(value: unknown): void {
+    if (typeof value !== 'object' || value === null) return;
+    this.chars += jsonChars(value);
+    if (Array.isArray(value) && value.some((one) => isRecord(one) && isRecord(one['cache_control'])))
+      this.marked = promptTokens(this);
+  }
 
   readMessages(value: unknown): void {
     if (!Array.isArray(value) || typeof value[0] === 'number') return this.read(value, maxDepth);

@@ -87,6 +87,36 @@ describe('the estimate of a conversation', () => {
   });
 });
 
+describe('the estimate of a call with definitions', () => {
+  const tool = { type: 'function', function: { name: 'find', description: 'd'.repeat(900), parameters: {} } };
+  const plain = tokens(chat(say('hi'))) ?? 0;
+
+  test.each([
+    ['tools', { tools: Array.from({ length: 40 }, () => tool) }],
+    ['functions', { functions: Array.from({ length: 40 }, () => tool.function) }],
+    ['a schema of the response', { response_format: { json_schema: { schema: { d: 'd'.repeat(40_000) } } } }],
+    ['a schema of the Responses API', { text: { format: { schema: { d: 'd'.repeat(40_000) } } } }],
+  ])('has them: %s', (_, members) => {
+    const added = (tokens(chat({ ...say('hi'), ...members })) ?? 0) - plain;
+    const written = JSON.stringify(members).length / 4;
+    expect(added / written).toBeGreaterThan(0.9);
+    expect(added / written).toBeLessThan(1.1);
+  });
+
+  test('counts them as part of what stands before a mark for the cache', () => {
+    const tools = [{ name: 'a', description: 'd'.repeat(8_000), cache_control: { type: 'ephemeral' } }];
+    const { guess } = post('/v1/messages', { model: 'm', max_tokens: 9, tools, ...say('hi') });
+    expect(guess?.marked).toBeGreaterThan(2_000);
+  });
+
+  test.each([
+    '['.repeat(400_000) + ']'.repeat(400_000),
+    JSON.stringify(Array.from({ length: 400_000 }, () => 1)),
+  ])('is bounded, whatever they hold', (tools) => {
+    expect(tokens(post('/v1/chat/completions', `{"model":"m","tools":${tools}}`))).toBeLessThan(30_000);
+  });
+});
+
 describe('a call that counts tokens', () => {
   const body = JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'x'.repeat(4000) }] });
   test.each([
