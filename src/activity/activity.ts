@@ -262,13 +262,15 @@ export class Activity {
       recent: lastMinuteOf(byMinute, now),
       lastHour: hourOf(byMinute),
     };
+    const reserved = inForce?.buckets.reduce((sum, bucket) => sum + bucket.reserved, 0) ?? 0;
     const minutes = byMinute.slice(-shownMinutes).map((cell) => ({
       calls: arrivalsOf(cell),
       refused: refusedIn(cell) + countOf(cell, 'upstreamRefused'),
       held: countOf(cell, 'held'),
     }));
     const rehearsed = await this.headrooms.rehearsed(upstream);
-    return { ...state, answer: shortAnswer(state, now), inFlight, headroom, rehearsed, minutes };
+    const answer = shortAnswer(state, now);
+    return { ...state, answer, inFlight, reserved, headroom, rehearsed, minutes };
   }
 
   #conditionOf(upstream: string, mode: LivePressure['mode'], inForce: InForce | null): Condition {

@@ -110,6 +110,8 @@ export interface AllActivity extends AllUpstreams, Asked {
 export interface UpstreamActivity extends UpstreamState {
   readonly answer: ShortAnswer;
   readonly inFlight: number;
+  /** Positions that are kept for clients of refused calls, which will come back. */
+  readonly reserved: number;
   readonly headroom: Headroom | null;
   /** What multiples of the last hour's traffic would meet; empty where nothing limits it. */
   readonly rehearsed: readonly Rehearsed[];

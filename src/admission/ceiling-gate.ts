@@ -148,9 +148,12 @@ export class CeilingGate {
     const { call } = pending;
     const { reply } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
-    if (reply.kind === 'refused' && slotReply.isKept) {
+    const { keptForOthers } = slotReply;
+    if (reply.kind === 'refused' && keptForOthers !== null) {
       slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
-      return this.#requeue(pending, 'kept for others', reply.waitMs);
+      const mayGoOn = this.#requeue(pending, 'kept for others', reply.waitMs);
+      lateRefusals.onKept(call, { waitMs: reply.waitMs, count: keptForOthers.count });
+      return mayGoOn;
     }
     if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
       slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);

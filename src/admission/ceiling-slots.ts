@@ -32,8 +32,8 @@ export interface SlotReply {
   readonly askedAt: number;
   /** Time from the request to the reply, milliseconds. */
   readonly tookMs: number;
-  /** The ceiling has slots, but they are kept for reservations of others. */
-  readonly isKept: boolean;
+  /** The ceiling has slots, but these are kept for reservations of others; `null` = that is not why it refused. */
+  readonly keptForOthers: KeptSlots | null;
   /** True when an earlier slot of the call became too old, and the ceiling was asked for another one instead. */
   readonly isRetaken: boolean;
 }
@@ -181,13 +181,21 @@ export class CeilingSlots {
       kept === null
         ? await ceilings.take(ceiling, again, lateMs)
         : await takeBeside(kept, { ceilings, ceiling, again, lateMs });
-    const isKept = kept !== null && reply.kind === 'refused' && !reply.isDaily;
+    const keptForOthers = reply.kind === 'refused' && !reply.isDaily ? kept : null;
     const now = clock.monotonic();
     const tookMs = now - askedAt;
     lane.ceilingUse = useOf(ceiling, reply, now);
     this.#latency.note(tookMs);
     const isRetaken = again !== undefined;
-    return { reply, ceiling, goodUntil: askedAt + lateMs + freshMs, askedAt, tookMs, isKept, isRetaken };
+    return {
+      reply,
+      ceiling,
+      goodUntil: askedAt + lateMs + freshMs,
+      askedAt,
+      tookMs,
+      keptForOthers,
+      isRetaken,
+    };
   }
 }
 

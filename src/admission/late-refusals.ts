@@ -99,6 +99,12 @@ export class LateRefusals {
     this.#plan();
   }
 
+  /** The ceiling has no slots but these `count`, which are kept for reservations of others for `waitMs` at least. */
+  onKept(call: QueuedCall, { waitMs, count }: { readonly waitMs: number; readonly count: number }): void {
+    if (this.#now() + waitMs <= call.deadline) return;
+    this.#parts.background(this.#refuseHeld(call, { waitMs, heldBy: 'ceiling_minute' }, count));
+  }
+
   /** A response stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
   onCostKnown({ request: { admission } }: QueuedCall, points: number): void {
     const { bucket, document } = admission;
@@ -259,8 +265,9 @@ export class LateRefusals {
     }
   }
 
-  async #refuseHeld(call: QueuedCall, hold: Hold): Promise<void> {
-    const longest = await this.#longerHold(call, hold, 0);
+  /** @param ahead slots that others take before the call */
+  async #refuseHeld(call: QueuedCall, hold: Hold, ahead = 0): Promise<void> {
+    const longest = await this.#longerHold(call, hold, ahead);
     if (call.isWaiting) this.#registry.end(call, refused(waitTooLong(longest, call.request)));
   }
 

@@ -86,3 +86,21 @@ test('where there are more slots than are kept, nobody is held', async () => {
   expect(await send('x', other)).toBe('sent');
   expect(await send('d', { ...one, back: 'c' })).toBe('sent');
 });
+
+test('a call whose slot is kept for longer than it may wait is refused at once, and admitted at the time that it is told', async () => {
+  const { details } = await usedUp();
+  clock.advance(details.retryInMs ?? 0);
+  const isOver = async (sent: Promise<'sent' | Refusal>): Promise<'sent' | Refusal | null> => {
+    let result: 'sent' | Refusal | null = null;
+    void sent.then((each) => (result = each));
+    for (let turns = 0; turns < 40; turns += 1) await turn();
+    return result;
+  };
+  const refused = await isOver(send('x', { ...other, maxWaitMs: 3_000 }));
+  expect(refused).toMatchObject({ code: 'wait_too_long' });
+  expect(await send('d', { ...one, back: 'c' })).toBe('sent');
+  const retryInMs = refused instanceof Refusal ? (refused.details.retryInMs ?? 0) : 0;
+  expect(retryInMs).toBeGreaterThan(3_000);
+  clock.advance(retryInMs);
+  expect(await isOver(send('y', { ...other, back: 'x' }))).toBe('sent');
+});

@@ -167,14 +167,21 @@ export type DrivenPage = Awaited<ReturnType<typeof drivenPage>>;
 /** A bucket of an upstream with one meter of requests a minute, so full; `closedMs` is for how long it is closed. */
 export const bucketOf = (
   upstream: string,
-  { limit = 500, used = 0.5, closedMs = 0, more = [] as readonly MeterSnapshot[], isReported = true } = {},
+  {
+    limit = 500,
+    used = 0.5,
+    closedMs = 0,
+    more = [] as readonly MeterSnapshot[],
+    isReported = true,
+    reserved = 0,
+  } = {},
 ): BucketSnapshot => ({
   bucket: bucketKey(upstream),
   closedMs,
   waiting: 0,
   inFlight: 0,
   maxInFlightTotal: null,
-  reserved: 0,
+  reserved,
   meters: [{ meter: 'requests', limit, level: limit * used, windowMs: 60_000, isReported }, ...more],
 });
 

@@ -59,7 +59,7 @@ describe('the live page', () => {
   test('shows the figures of the metrics', async () => {
     page = await drivenPage(movedClock());
     const { play, state } = page;
-    state.buckets.set('openai', [bucketOf('openai', { used: 0.62 })]);
+    state.buckets.set('openai', [bucketOf('openai', { used: 0.62, reserved: 3 })]);
     state.lanes.set('openai', [laneOf('canary-1', 'openai', { perMinute: 60, used: 0.5 })]);
     play({ workspace: 'canary-1', upstream: 'openai', end: 'wait', waitedMs: 3_000 });
     play({ workspace: 'canary-1', upstream: 'shop', end: 'flight' });
@@ -70,6 +70,7 @@ describe('the live page', () => {
     expect(openai).toMatchObject({
       upstream: 'openai',
       waiting: 1,
+      reserved: 3,
       recent: { calls: 2, refused: 1 },
       lastHour: { refused: 1, heldBy: { ceiling_minute: 1 } },
     });

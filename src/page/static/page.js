@@ -197,7 +197,7 @@ function upstreamRow(name) {
 
 function fillRow(upstream) {
   const { body, cells, button, more } = upstreamRow(upstream.upstream);
-  const { answer, waiting, oldestMs, lastHour, recent } = upstream;
+  const { answer, waiting, reserved, oldestMs, lastHour, recent } = upstream;
   body.firstChild.className = `row ${answer.tone}`;
   const pace = recent.calls === 0 ? 'no calls now' : `${calls(recent.calls)} a minute`;
   fill(cells[0], make('b', {}, upstream.upstream), make('small', {}, pace));
@@ -216,6 +216,7 @@ function fillRow(upstream) {
           ),
           make('small', {}, `longest ${duration(oldestMs)}`),
         ]),
+    ...(reserved === 0 ? [] : [make('small', {}, `${whole.format(reserved)} will come back`)]),
   );
   const refused = lastHour.refused + lastHour.answeredInstead;
   fill(
