@@ -2,9 +2,10 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
+import Anthropic from '@anthropic-ai/sdk';
 import { afterEach, expect, test } from '@jest/globals';
 import OpenAI from 'openai';
-import { startWorld, tally, type World } from '../journey/world.ts';
+import { highCeilings, startWorld, tally, type World } from '../journey/world.ts';
 import { until } from '../support/until.ts';
 
 const example = (name: string): string => fileURLToPath(new URL(`../../examples/${name}`, import.meta.url));
@@ -72,6 +73,48 @@ test('an SDK that repeats its call when it is told to needs no ticket: it goes b
   expect(new Set(tickets)).toEqual(new Set([null]));
   expect(tally(await Promise.all([...before, after]))).toEqual({ 200: 3 });
   expect(world.model.log.slice(-2).map(({ nonce }) => nonce)).toEqual(['client', 'after the client']);
+}, 120_000);
+
+test("the Anthropic SDK's own retry comes back for its position, before calls that have come since", async () => {
+  world = await startWorld({
+    model: { dialect: 'anthropic', models: { 'claude-sonnet-5': { rpm: 60, itpm: 100_000, otpm: 100_000 } } },
+    modelLimits: 'requestsPerMinute: 60, learn: false',
+    modelMore: '',
+    workspaces: {
+      acme: `${highCeilings}    credentials: { openai: { header: x-api-key, value: sk-sim } }\n`,
+    },
+  });
+  const left: string[] = [];
+  const counts: (string | null)[] = [];
+  const client = new Anthropic({
+    apiKey: world.gateway.keys['acme'] ?? '',
+    baseURL: `${world.gateway.url}/via/openai`,
+    maxRetries: 1,
+    fetch: async (url, init) => {
+      const headers = new Headers(init?.headers);
+      if (headers.get('prefer') !== null) counts.push(headers.get('x-stainless-retry-count'));
+      return fetch(url, init);
+    },
+  });
+  const send = async (name: string, prefer?: string): Promise<void> => {
+    const messages = [{ role: 'user' as const, content: name }];
+    const headers = prefer === undefined ? {} : { prefer };
+    await client.messages.create({ model: 'claude-sonnet-5', max_tokens: 4, messages }, { headers });
+    left.push(name);
+  };
+  await Promise.all(Array.from({ length: 60 }, (_, n) => send(`before ${n}`)));
+  const early = Array.from({ length: 4 }, (_, n) => send(`early ${n}`));
+  await world.settled(4);
+  const reserving = send('reserving', 'reserve, wait=0');
+  await until(() => refusals() > 0);
+  const late = Array.from({ length: 4 }, (_, n) => send(`late ${n}`));
+  await Promise.all([...early, reserving, ...late]);
+  expect(counts).toEqual(['0', '1']);
+  // Two calls that leave a moment apart may be answered in either order.
+  expect(
+    left.slice(left.indexOf('reserving')).filter((name) => name.startsWith('late')).length,
+  ).toBeGreaterThan(2);
+  expect(world.model.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
 }, 120_000);
 
 test('a worker that ends between two attempts hands the ticket on with its job', async () => {
