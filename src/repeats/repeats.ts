@@ -21,9 +21,12 @@ import { assertSameCall, delay, tooLarge, unauthenticated } from './repeat.ts';
 import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
-/** A client may be seen to leave a little later than its repeat comes, on another connection. Milliseconds. */
-const leavesWithinMs = 250;
-/** How often a repeat looks whether the call that it repeats was left. Milliseconds. */
+/**
+ * A client may be seen to leave a little later than its repeat comes, on another connection: a repeat looks again so often whether the call
+ * was left. Looks are counted and not time, in which a process may be kept from seeing anything.
+ */
+const furtherLooks = 5;
+/** Milliseconds. */
 const lookEveryMs = 50;
 
 export interface RepeatsParts {
@@ -196,8 +199,7 @@ export class Repeats {
    */
   async #takeLeft({ key, clientGone }: IncomingCall): Promise<LeftCall | null> {
     const { clock, createMap } = this.#parts;
-    const until = clock.monotonic() + leavesWithinMs;
-    for (;;) {
+    for (let looked = 0; ; looked += 1) {
       const left = await this.#left.take(key.fingerprint);
       if (left !== null) {
         if (!clientGone.aborted) return left;
@@ -205,7 +207,7 @@ export class Repeats {
       }
       clientGone.throwIfAborted();
       const mayBeLeft = createMap !== null || this.#unnamed.has(key.fingerprint);
-      if (!mayBeLeft || clock.monotonic() >= until) return null;
+      if (!mayBeLeft || looked === furtherLooks) return null;
       await delay(clock, lookEveryMs, clientGone);
     }
   }

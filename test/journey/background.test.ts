@@ -85,16 +85,16 @@ test('under a ceiling that others of the workspace use up, a background call lea
     while (!isOver) await chat('others', { headers: patient });
   });
   await until(() => model.log.length >= 30);
-  const background = Array.from({ length: 4 }, () =>
+  const background = Array.from({ length: 3 }, () =>
     chat('background', { headers: { ...patient, priority: 'u=7' } }),
   );
   const replies = await Promise.all(background);
   isOver = true;
   const order = model.log.map(({ nonce }) => nonce);
   await Promise.all(lines);
-  expect(tally(replies)).toEqual({ 200: 4 });
-  const until4 = order.slice(0, order.lastIndexOf('background') + 1);
-  // Four minutes of thirty calls: less some that a slow machine did not make, or as many again.
-  expect(until4.length).toBeGreaterThan(75);
-  expect(until4.length).toBeLessThan(300);
+  expect(tally(replies)).toEqual({ 200: 3 });
+  const until3 = order.slice(0, order.lastIndexOf('background') + 1);
+  // Three minutes of thirty calls: less some that a slow machine did not make, or as many again.
+  expect(until3.length).toBeGreaterThan(60);
+  expect(until3.length).toBeLessThan(240);
 });
