@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { tryConnections } from '../../src/cli/check-connect.ts';
 import { refreshFileWarnings } from '../../src/cli/refresh-files.ts';
 import { parseSettings } from '../../src/config/load.ts';
+import { freePort } from '../support/free-port.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startTokenEndpoint } from '../support/token-endpoint.ts';
@@ -25,9 +26,7 @@ beforeAll(async () => {
     await connection.requests(1);
     connection.send(responseOf(404));
   });
-  const closed = await rawUpstream(() => {});
-  gone = closed.origin;
-  await closed.close();
+  gone = `http://127.0.0.1:${await freePort()}`;
   redis = await startRedis();
 });
 afterAll(async () => {

@@ -6,6 +6,7 @@
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { afterEach, describe, expect, test } from '@jest/globals';
+import { freePort } from '../support/free-port.ts';
 import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import {
@@ -49,8 +50,6 @@ const someUpstream = 'upstreams: { up: { origins: ["https://up.example"] } }';
 
 describe('an upstream that cannot be reached', () => {
   test('says why in the response, the log, the metric and `check --connect`, in words of each cause', async () => {
-    const gone = await rawUpstream(() => {});
-    await gone.close();
     const plain = await upstream(async (connection) => {
       await connection.until((received) => received.length > 0);
       connection.send('HTTP/1.1 400 Bad Request\r\n\r\n');
@@ -61,7 +60,10 @@ describe('an upstream that cannot be reached', () => {
     });
     const inNetwork = await upstream(() => {});
     const wrong = {
-      refused: [gone.origin, /was refused.*does it run, and are host and port of its origin right\?/],
+      refused: [
+        `http://127.0.0.1:${await freePort()}`,
+        /was refused.*does it run, and are host and port of its origin right\?/,
+      ],
       dns: [
         'https://no-such-name.invalid',
         /name of the upstream could not be resolved: is its origin right/,
@@ -116,8 +118,6 @@ describe('a Redis that cannot be used', () => {
     const locked = await redis('--requirepass', 'canary-right');
     const plain = await redis();
     const copy = await redis('--replicaof', '127.0.0.1', String(plain.port));
-    const gone = await startRedis();
-    await gone.stop();
     const wrong = [
       [
         `redis://:canary-wrong@127.0.0.1:${locked.port}`,
@@ -126,7 +126,11 @@ describe('a Redis that cannot be used', () => {
       ],
       [locked.url, 'password', /or wants one where none is given: correct the URL, or the users of Redis/],
       ['redis://no-such-name.invalid', 'name', /host name of redis.url cannot be resolved: correct it/],
-      [gone.url, 'refused', /Nothing takes connections .*: start Redis, or correct host and port of the URL/],
+      [
+        `redis://127.0.0.1:${await freePort()}`,
+        'refused',
+        /Nothing takes connections .*: start Redis, or correct host and port of the URL/,
+      ],
       [plain.url.replace('redis:', 'rediss:'), 'tls', /write redis:\/\/ instead of rediss:\/\//],
       [copy.url, 'read_only', /redis.url must lead to the primary, or to Sentinels/],
     ] as const;

@@ -13,6 +13,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { createKey } from '../../src/cli/keys.ts';
+import { freePort } from '../support/free-port.ts';
 import { until } from '../support/until.ts';
 
 const enders: (() => unknown)[] = [];
@@ -61,17 +62,6 @@ const configuration = (origin: string, port = 0, adminPort = 0): string =>
     `workspaces: { acme: { keys: ["${hash}"] } }`,
   ].join('\n');
 
-async function freePorts(): Promise<[number, number]> {
-  const servers = [createServer(), createServer()];
-  const ports: number[] = [];
-  for (const server of servers) {
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    ports.push((server.address() as AddressInfo).port);
-  }
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return [ports[0] ?? 0, ports[1] ?? 0];
-}
-
 /** An upstream that answers a call only when it is let. */
 async function upstream() {
   const held: ServerResponse[] = [];
@@ -115,7 +105,7 @@ describe('serve goes on, and calls that it holds get their answers,', () => {
     '%s',
     async (_, out, err) => {
       const { origin, held } = await upstream();
-      const [port, adminPort] = await freePorts();
+      const [port, adminPort] = [await freePort(), await freePort()];
       const path = await file('sluice.yaml', configuration(origin, port, adminPort));
       // A full disk is full from the beginning; readers leave while calls are held.
       const atFirst = (where: Where): Where => (where === 'gone' ? 'pipe' : where);

@@ -4,6 +4,7 @@ import type { Service } from '../../src/service.ts';
 import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { chatBody, chatPath, fleetConfig, send, type CallResponse } from '../support/redis-fleet.ts';
+import { freePort } from '../support/free-port.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 
@@ -20,9 +21,7 @@ const logs: string[] = [];
 beforeEach(async () => {
   simulator = createLanguageModelSimulator({ models: { 'gpt-4o': { rpm: 100_000, tpm: 10_000_000 } } });
   modelUrl = (await simulator.listen(0)).url;
-  const gone = await startRedis();
-  await gone.stop();
-  ({ port } = gone);
+  port = await freePort();
   redis = null;
 });
 afterEach(async () => {

@@ -1,7 +1,7 @@
 /** A call to an upstream that cannot be reached is answered at once, also under a ceiling that one attempt fills. */
 import { afterEach, expect, test } from '@jest/globals';
+import { freePort } from '../support/free-port.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
-import { rawUpstream } from '../support/raw-upstream.ts';
 
 let gateway: TestGateway;
 afterEach(() => gateway.close());
@@ -9,10 +9,8 @@ afterEach(() => gateway.close());
 test.each(['requestsPerMinute', 'requestsPerDay'])(
   'attempts that were never sent are made again, and use up nothing of %s: 1',
   async (ceiling) => {
-    const closed = await rawUpstream(() => {});
-    await closed.close();
     gateway = await startGateway({
-      upstreams: `  gone:\n    origins: ["${closed.origin}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n`,
+      upstreams: `  gone:\n    origins: ["http://127.0.0.1:${await freePort()}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"\n`,
       workspaces: { acme: `    ${ceiling}: { gone: 1 }\n` },
     });
     for (let calls = 0; calls < 2; calls += 1) {

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { createKey } from '../../src/cli/keys.ts';
 import type { Service } from '../../src/service.ts';
+import { freePort } from '../support/free-port.ts';
 import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { rawUpstream, type RawUpstream, type Script } from '../support/raw-upstream.ts';
 import { metricsPage } from '../wire/stack-fixture.ts';
@@ -40,11 +41,9 @@ async function upstreamOf(script: Script, tls?: { key: string; cert: string }): 
 }
 
 beforeAll(async () => {
-  const closed = await rawUpstream(() => {});
-  await closed.close();
   const silent = await upstreamOf(() => {});
   const origins = {
-    refused: closed.origin,
+    refused: `http://127.0.0.1:${await freePort()}`,
     dns: 'https://unknown.example',
     certificate: await upstreamOf(() => {}, { key: pem('key'), cert: pem('crt') }),
     reset: await upstreamOf(async (connection) => {

@@ -1,17 +1,22 @@
 /** Ports that nobody uses. */
+import { randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
 
-/** A port of the loopback address below this one that was free a moment ago. */
-export async function freePort(below = 65_536): Promise<number> {
+/** From here on the system gives ports to whoever asks for any: a port of those is soon somebody else's. */
+const givenOut = 32_768;
+
+/** A port of the loopback address, below this one, on which nobody listens and which the system gives to nobody by itself. */
+export async function freePort(below = givenOut): Promise<number> {
   for (;;) {
-    const port = await new Promise<number>((resolve, reject) => {
-      const probe = createServer();
-      probe.once('error', reject);
-      probe.listen(0, '127.0.0.1', () => {
-        const address = probe.address();
-        probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
-      });
-    });
-    if (port < below) return port;
+    const port = randomInt(10_000, Math.min(below, givenOut));
+    if (await isFree(port)) return port;
   }
+}
+
+function isFree(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const probe = createServer();
+    probe.once('error', () => resolve(false));
+    probe.listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+  });
 }

@@ -46,7 +46,7 @@ export async function startRedis({
   const binary = await redisBinary();
   let failure = new Error('redis-server did not start');
   for (let attempt = 0; attempt < 8; attempt += 1) {
-    const port = wanted ?? (await freePort(isClusterNode ? 55_536 : 65_536));
+    const port = wanted ?? (await freePort(isClusterNode ? 22_000 : undefined));
     const directory = await mkdtemp(join(tmpdir(), 'sluice-redis-'));
     const private_ = ['--port', String(port), '--bind', '127.0.0.1', '--dir', directory];
     const forgetful = ['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction'];

@@ -9,6 +9,7 @@ import { tryRedis } from '../../../src/limiter/stores.ts';
 import type { Service } from '../../../src/service.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { serviceOf } from '../../support/gateway.ts';
+import { freePort } from '../../support/free-port.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 
 const tlsFile = (name: string): string =>
@@ -27,18 +28,14 @@ beforeAll(async () => {
   const locked = await started(['--requirepass', 'right']);
   const evicting = await started(['--maxmemory-policy', 'allkeys-lru']);
   const replica = await started(['--replicaof', '127.0.0.1', String(plain.port)]);
-  const gone = await startRedis();
-  await gone.stop();
-  const free = await startRedis();
-  await free.stop();
-  const tlsPort = free.port;
+  const tlsPort = await freePort();
   const cert = ['--tls-cert-file', tlsFile('crt'), '--tls-key-file', tlsFile('key')];
   const secure = ['--tls-port', String(tlsPort), ...cert, '--tls-ca-cert-file', tlsFile('crt')];
   await started([...secure, '--tls-auth-clients', 'no']);
   Object.assign(urls, {
     password: `redis://:wrong@127.0.0.1:${locked.port}`,
     'no password': locked.url,
-    refused: gone.url,
+    refused: `redis://127.0.0.1:${await freePort()}`,
     name: 'redis://redis.invalid:6379',
     'plain to TLS': `redis://127.0.0.1:${tlsPort}`,
     'TLS to plain': plain.url.replace('redis:', 'rediss:'),
