@@ -14,7 +14,7 @@ import {
   type FieldNode,
   type OperationDefinitionNode,
   type SelectionSetNode,
-} from 'graphql';
+} from 'graphql/language';
 import type { Json } from '../json.ts';
 import { Selections } from './graphql-selections.ts';
 

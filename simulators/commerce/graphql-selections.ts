@@ -13,7 +13,7 @@ import {
   type OperationDefinitionNode,
   type SelectionSetNode,
   type ValueNode,
-} from 'graphql';
+} from 'graphql/language';
 import type { Json } from '../json.ts';
 
 /** Selections of a document that are visited before it counts as too complex; a fragment counts at each use. */

@@ -2,7 +2,7 @@
  * What a call is, judged by its bytes before it is sent: what it will cost, which model it names, whether it may run twice. The body is
  * parsed at most once, never changed, never required to be valid; a call we do not understand costs one request.
  */
-import { Kind, parse, type OperationDefinitionNode, type SelectionNode } from 'graphql';
+import { Kind, parse, type OperationDefinitionNode, type SelectionNode } from 'graphql/language';
 import type { UpstreamKind } from '../call.ts';
 import { isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { describeModelCall, type ModelCall } from './model-call.policy.ts';
