@@ -74,6 +74,6 @@ export default {
   workerGracefulExitTimeout: 30_000,
   // What a file has loaded stays in its worker, and is gone through at every collection: a worker that holds so much is replaced.
   workerIdleMemoryLimit: '1GB',
-  // Two more than there are processors: many tests wait, for time that passes or for other processes.
-  maxWorkers: availableParallelism() + 2,
+  // Four more than there are processors: many tests wait, for time that passes or for other processes.
+  maxWorkers: availableParallelism() + 4,
 };
