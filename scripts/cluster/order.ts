@@ -46,4 +46,4 @@ export function beyond(values: readonly number[], limitMs: number): { count: num
 }
 
 export const orderInWords = ({ behindMs, displacedMs }: Order, limitMs: number): string =>
-  `queued calls that arrived behind one sent more than ${limitMs} ms after them ${beyond(behindMs, limitMs).words}, at most ${Math.max(0, ...behindMs).toFixed(0)} ms; that far from their places ${beyond(displacedMs, limitMs).words}`;
+  `queued calls that arrived behind one sent more than ${limitMs.toFixed(0)} ms after them ${beyond(behindMs, limitMs).words}, at most ${Math.max(0, ...behindMs).toFixed(0)} ms; that far from their places ${beyond(displacedMs, limitMs).words}`;
