@@ -16,7 +16,7 @@ COPY . .
 RUN npm run build && npm prune --ignore-scripts --omit=dev --omit=optional --no-audit --no-fund
 
 FROM ${RUNTIME_IMAGE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sluice" \
       org.opencontainers.image.description="Request-throttling gateway: queues bursts, absorbs 429s and paces calls to rate-limited APIs." \
