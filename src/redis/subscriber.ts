@@ -50,6 +50,8 @@ export class Subscriber {
   #socket: Redis | null = null;
   #cancelRetry = (): void => {};
   #cancelPing = (): void => {};
+  /** What has come is read first, then the stream is paused for {@link unreadMs}. */
+  #isPausing = false;
   #cancelUnread = (): void => {};
 
   constructor(parts: SubscriberParts) {
@@ -71,7 +73,8 @@ export class Subscriber {
 
   close(): void {
     this.#state = 'closed';
-    for (const cancel of [this.#cancelRetry, this.#cancelPing, this.#cancelUnread]) cancel();
+    for (const cancel of [this.#cancelRetry, this.#cancelPing]) cancel();
+    this.#readOn();
     this.#socket?.disconnect();
   }
 
@@ -91,7 +94,10 @@ export class Subscriber {
       lazyConnect: true,
     });
     this.#socket = socket;
-    socket.on('error', (failure) => this.#report(failure));
+    // What fails on a connection that was given up is no news.
+    socket.on('error', (failure) => {
+      if (this.#socket === socket) this.#report(failure);
+    });
     socket.on('end', () => this.#lost(socket));
     socket.on('message', (channel: string, text: string) => {
       this.#listeners.get(channel)?.onMessage(text);
@@ -134,16 +140,30 @@ export class Subscriber {
     for (const { onError } of this.#listeners.values()) onError?.(failure);
   }
 
-  #readOnLater({ stream }: Redis): void {
-    if (stream.isPaused()) return;
+  /** Not before all that has come is read: of a stream that is paused at each message one piece would be read each time. */
+  #readOnLater(socket: Redis): void {
+    if (this.#isPausing) return;
     for (const { mayWait } of this.#listeners.values()) if (mayWait?.() !== true) return;
-    stream.pause();
-    this.#cancelUnread = this.#parts.clock.after(unreadMs, () => stream.resume());
+    this.#isPausing = true;
+    setImmediate(() => {
+      if (!this.#isPausing || this.#socket !== socket) return;
+      socket.stream.pause();
+      this.#cancelUnread = this.#parts.clock.after(unreadMs, () => this.#readOn());
+    });
+  }
+
+  /** A connection that is ended needs it as well: unread, it would not see its end. */
+  #readOn(): void {
+    this.#cancelUnread();
+    if (!this.#isPausing) return;
+    this.#isPausing = false;
+    this.#socket?.stream.resume();
   }
 
   #lost(socket: Redis): void {
     if (this.#socket !== socket || this.#state === 'closed') return;
-    for (const cancel of [this.#cancelRetry, this.#cancelPing, this.#cancelUnread]) cancel();
+    for (const cancel of [this.#cancelRetry, this.#cancelPing]) cancel();
+    this.#readOn();
     this.#socket = null;
     const { clock, random } = this.#parts;
     this.#cancelRetry = clock.after(retryMs(retriesOfLost, random), () => this.#begin());

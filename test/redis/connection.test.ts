@@ -174,6 +174,42 @@ test('further errors of a socket that has broken end nothing, such as the alert 
   expect(seen.join()).toContain('not trusted');
 });
 
+test('messages that come one by one while they may wait are read as fast as they come', async () => {
+  const server = await startRedis();
+  closers.push(() => server.stop());
+  const clock = manualClock();
+  const failures: unknown[] = [];
+  const connection = connectRedis(
+    settingsOf('single', server.port),
+    { clock, random: systemRandom },
+    (failure) => failures.push(failure),
+  );
+  closers.push(() => connection.close());
+  await ready(connection);
+  const heard = new Set<string>();
+  const joined = new Promise<void>((onReady) => {
+    connection.subscribe('log', {
+      onMessage: (text) => void heard.add(text),
+      onReady,
+      mayWait: () => true,
+    });
+  });
+  await joined;
+  const control = new Redis(server.port, '127.0.0.1');
+  closers.push(() => control.disconnect());
+  const texts = Array.from({ length: 200 }, (_, n) => `message ${n}`);
+  for (const text of texts) await control.publish('log', text);
+  // They have all come. A reading for each message would need as many pauses as there are messages.
+  let pauses = 0;
+  await until(() => {
+    clock.advance(20);
+    pauses += 1;
+    return heard.size === texts.length || pauses === texts.length / 4;
+  });
+  expect(heard.size).toBe(texts.length);
+  expect(failures).toEqual([]);
+});
+
 test('messages that may wait are read a little later, together and in order; those of who does not wait are read at once', async () => {
   const server = await startRedis();
   closers.push(() => server.stop());
