@@ -217,8 +217,8 @@ describe('three replicas with one credential', () => {
     expect(issued.length).toBeGreaterThan(renewalMs / 4_000);
     expect(maxAtOnce).toBe(1);
     expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
-    // A call that finds out that a token has ended, of all replicas. Chats are in flight side by side: those that had left are refused, too.
-    expect(Math.max(0, ...refusals(shop.log))).toBeLessThanOrEqual(1);
+    // A replica that has not heard yet of the token after finds out by a call. Chats are in flight side by side: those that had left are refused, too.
+    expect(Math.max(0, ...refusals(shop.log))).toBeLessThanOrEqual(services.length);
     expect(Math.max(0, ...refusals(model.log))).toBeLessThanOrEqual(clients);
     expect([...shop.log, ...model.log].filter(({ status }) => status === 429)).toEqual([]);
     // What was known of the quotas went on: no replica has begun another bucket, which would have been probed.

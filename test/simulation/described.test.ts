@@ -69,7 +69,7 @@ describe.each(forms)('upstreams described by windows that reloads change: $name'
       expect(tally.reloaded).toBeGreaterThan(count / 2);
       expect(tally.verdicts['true'] ?? 0).toBeGreaterThan(count / 4);
     },
-    Math.max(400_000, count * 800),
+    Math.max(400_000, count * 4_000),
   );
 });
 
