@@ -197,7 +197,12 @@ test('old entries are replaced by a snapshot, from which newcomers join and with
   stop();
   await agree(replicas);
   // A snapshot may be in the making yet: what it changes is seen as a whole.
-  const seen = await control.multi().hget(keys.head, 'sequence').hget(keys.head, 'base').llen(keys.log).exec();
+  const seen = await control
+    .multi()
+    .hget(keys.head, 'sequence')
+    .hget(keys.head, 'base')
+    .llen(keys.log)
+    .exec();
   const [sequence = NaN, first = NaN, length] = (seen ?? []).map(([, value]) => Number(value));
   expect(length).toBe(sequence - first);
   expect(newcomer.joins).toHaveLength(1);
