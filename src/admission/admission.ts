@@ -24,14 +24,13 @@ import {
 } from '../limiter/limiter.ts';
 import { ArrivalOrder } from './arrival-order.ts';
 import type { CallSettings } from './buckets.policy.ts';
-import { CeilingEdge } from './ceiling-edge.ts';
 import { CeilingGate } from './ceiling-gate.ts';
 import { CeilingSlots } from './ceiling-slots.ts';
 import { LateRefusals } from './late-refusals.ts';
 import { refused } from './ending.ts';
 import { LaneRotation } from './lane-rotation.ts';
 import { ArrivingCallCheck } from './arriving-call-check.ts';
-import { applyLimits, Lanes, type LaneView } from './lanes.ts';
+import { Lanes, type LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import { Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
@@ -99,8 +98,7 @@ export class AdmissionQueue {
     this.#lanes = new Lanes(clock);
     const causes = new WaitCauses(parts);
     const registry = new WaitRegistry(parts, this.#lanes, causes);
-    const rotation = new LaneRotation(clock, registry);
-    const edge = new CeilingEdge(parts, rotation);
+    const rotation = new LaneRotation(parts, registry);
     this.#parts = parts;
     this.#registry = registry;
     this.#causes = causes;
@@ -119,7 +117,6 @@ export class AdmissionQueue {
     const neighbours = {
       registry,
       rotation,
-      edge,
       slots,
       slotsAhead,
       slotsBack,
@@ -155,7 +152,6 @@ export class AdmissionQueue {
     let askedAhead: ReturnType<SlotsAhead['ask']> = null;
     try {
       const { clock } = this.#parts;
-      applyLimits(call.lane, request.admission.ceilingTag);
       const askedAt = clock.monotonic();
       askedAhead = this.#slotsAhead.ask(call);
       const reply = await this.#parts.limiter.admit(this.#admissionOf(request));

@@ -8,13 +8,12 @@
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
  * joined into another one while the ceiling was asked.
  */
+import type { CeilingState } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
-import type { CeilingEdge } from './ceiling-edge.ts';
-import { isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
+import { edgeOf, isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
 import type { Ending } from './ending.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { applyLimits } from './lanes.ts';
 import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -24,16 +23,12 @@ import type { AdmissionRequest } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
-/** Why a ticket goes back to its lane. */
-type Requeued = 'no slot' | 'kept for others' | 'gave its slot back';
-
 export interface GateNeighbours {
   readonly slots: CeilingSlots;
   readonly slotsAhead: SlotsAhead;
   readonly slotsBack: SlotsBack;
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
-  readonly edge: CeilingEdge;
   readonly lateRefusals: LateRefusals;
   /** The request as default ceilings let it go now (`reconfigure.ts`). */
   readonly present: (request: AdmissionRequest) => AdmissionRequest;
@@ -76,7 +71,6 @@ export class CeilingGate {
     }
     const { gate } = call.lane;
     call.request = this.#neighbours.present(call.request);
-    applyLimits(call.lane, call.request.admission.ceilingTag);
     call.mayTakeAll = grant.isDue === true;
     const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
@@ -88,12 +82,8 @@ export class CeilingGate {
     });
   }
 
-  /** The slot that the call has asked for ahead or asks for now; `null` = the ceiling is known to have none. */
-  #askForSlot(call: QueuedCall, askedAhead: Promise<SlotReply> | null): Promise<SlotReply> | null {
-    if (this.#isAsleep(call)) {
-      this.#giveBack(call, askedAhead);
-      return null;
-    }
+  /** The slot that the call has asked for ahead, or asks for now. */
+  #askForSlot(call: QueuedCall, askedAhead: Promise<SlotReply> | null): Promise<SlotReply> {
     if (askedAhead !== null) this.#neighbours.slotsAhead.onGranted(call);
     this.#neighbours.rotation.onAsked(call.lane);
     call.asksForSlot = true;
@@ -105,76 +95,60 @@ export class CeilingGate {
   }
 
   /**
-   * True when the ceiling need not be asked: the lane sleeps until the ceiling has a slot, and the limiter did not know this when
-   * the call took its position. If the limiter did know and granted nevertheless, a slot has come back: then the ceiling is
-   * asked.
-   */
-  #isAsleep({ lane: { gate }, sleepAtPosition }: QueuedCall): boolean {
-    const { asleep } = gate;
-    return asleep !== null && asleep !== sleepAtPosition && this.#parts.clock.monotonic() < asleep.until;
-  }
-
-  /**
    * Resolves to true when grants behind this one may go on.
    * @param before resolves when the lane's previous grant is done; false = that grant went back.
    */
-  async #charge(
-    pending: GrantedCall,
-    asked: Promise<SlotReply> | null,
-    before: Promise<boolean>,
-  ): Promise<boolean> {
+  async #charge(pending: GrantedCall, asked: Promise<SlotReply>, before: Promise<boolean>): Promise<boolean> {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
-    const slotReply = asked === null ? null : await this.#slots.keepUntil(call, asked, before);
+    const slotReply = await this.#slots.keepUntil(call, asked, before);
     const isInOrder = await before;
     // A call that has moved may have its lease of the other bucket by now: its caller is not waited for.
-    if (hasMoved(call, grant))
-      return slotReply === null ? this.#requeue(pending) : this.#stop(pending, slotReply, null);
-    // An earlier grant was returned while this one waited for it. Only the lane's count of returned grants shows
-    // that: `gate.asleep` is cleared when a slot is given back.
-    if (slotReply === null || (!isInOrder && gate.returned > returned)) {
-      if (slotReply?.reply.kind !== 'taken') return this.#requeue(pending);
+    if (hasMoved(call, grant)) return this.#stop(pending, slotReply, null);
+    // An earlier grant was returned while this one waited for it: this one must not go first.
+    if (!isInOrder && gate.returned > returned && isTaken(slotReply)) {
       await this.#slots.giveSlotBack(slotReply);
-      return this.#requeue(pending, 'gave its slot back');
+      return this.#requeue(pending, this.#behindReturned(call));
     }
     if (slotReply.reply.kind === 'taken') await call.callerWaits();
     const fresh = await this.#slots.keepFresh(call, slotReply);
     return isTaken(fresh) ? this.#handOver(pending, fresh) : this.#onRefused(pending, fresh);
   }
 
-  /** The ceiling has no slot: the call's lane sleeps until there is one. */
+  /** The ceiling has no slot: the call's lane sleeps until there is one, which the limits must still be those of. */
   #onRefused(pending: GrantedCall, slotReply: SlotReply): boolean {
     const { call } = pending;
-    const { reply } = slotReply;
+    const { key } = call.request.ceiling;
+    const { reply, keptForOthers, askedAt } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
-    const { keptForOthers } = slotReply;
-    if (reply.kind === 'refused' && keptForOthers !== null) {
-      slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
-      const mayGoOn = this.#requeue(pending, 'kept for others', reply.waitMs);
-      lateRefusals.onKept(call, { waitMs: reply.waitMs, count: keptForOthers.count });
+    const { waitMs, isDaily } = reply.kind === 'refused' ? reply : { waitMs: 0, isDaily: false };
+    if (keptForOthers !== null) {
+      slotsBack.onRefused(key, askedAt);
+      const mayGoOn = this.#requeue(pending, { kind: 'returned', sleepMs: waitMs, because: 'reserved' });
+      lateRefusals.onKept(call, { waitMs, count: keptForOthers.count });
       return mayGoOn;
     }
-    if (reply.kind === 'refused' && isUnderLimits(slotReply, call)) {
-      slotsBack.onRefused(call.request.ceiling.key, slotReply.askedAt);
-      call.lane.gate.asleep = {
-        until: this.#parts.clock.monotonic() + reply.waitMs + rotation.delayMs(call),
-        because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
-      };
-    }
-    const mayGoOn = this.#requeue(pending);
-    lateRefusals.onCeilingFull(call.request.ceiling.key);
+    const isPresent = isUnderLimits(slotReply, call);
+    if (isPresent) slotsBack.onRefused(key, askedAt);
+    const mayGoOn = this.#requeue(pending, {
+      kind: 'returned',
+      sleepMs: isPresent ? waitMs + rotation.delayMs(call) : 0,
+      because: isDaily ? 'ceiling_day' : 'ceiling_minute',
+      ceilingTag: call.request.admission.ceilingTag,
+    });
+    lateRefusals.onCeilingFull(key);
     return mayGoOn;
   }
 
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
   #handOver(pending: GrantedCall, slot: TakenSlot): true | Promise<true> {
     const { call, grant } = pending;
-    const { registry, edge, slotsAhead } = this.#neighbours;
+    const { registry, slotsAhead } = this.#neighbours;
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
-    edge.onTaken(call, grant, isUnderLimits(slot, call) ? slot.reply.state : null);
+    this.#reportEdge(pending, isUnderLimits(slot, call) ? slot.reply.state : null);
     slotsAhead.onHandedOver(call, slot);
     call.asksForSlot = false;
     registry.grant(call, new AdmittedLease(this.#leaseParts, pending, slot));
@@ -190,11 +164,30 @@ export class CeilingGate {
   }
 
   /**
-   * Returns the ticket to its lane. The lane sleeps until the ceiling has a slot, unless this call had a slot and gave it back.
-   * False: no grant behind this one may go first. It does not wait until the limiter has heard of it: the grants behind this one go back
-   * with the same command.
+   * The granted call took a slot of its ceiling. While few are left, every one that is taken is reported to the limiter, which then lets no
+   * more grants of the lane be outstanding than there are slots, so that no later call slips into the last one (4); away from the edge it
+   * must stop counting. @param state what is left; `null` = there is no minute ceiling, or it is not known
    */
-  #requeue({ call, grant }: GrantedCall, why: Requeued = 'no slot', keptMs = 0): false {
+  #reportEdge({ call, grant }: GrantedCall, state: CeilingState | null): void {
+    const { limiter, background } = this.#parts;
+    const { rotation } = this.#neighbours;
+    rotation.onServed(call.lane);
+    if (state === null || state.remaining > edgeOf(state.limit)) {
+      const isCounted = limiter.laneCeiling(grant.bucket, grant.lane) !== null;
+      if (isCounted) background(limiter.charged(grant, null));
+      return;
+    }
+    const { remaining: slots, nextSlotMs: freeInMs } = state;
+    const nextSlotMs = slots <= 0 ? freeInMs + rotation.delayMs(call) : freeInMs;
+    const { ceilingTag } = call.request.admission;
+    background(limiter.charged(grant, { slots, nextSlotMs, ceilingTag }));
+  }
+
+  /**
+   * Returns the ticket to its lane. False: no grant behind this one may go first. It does not wait until the limiter has heard of it: the
+   * grants behind this one go back with the same command.
+   */
+  #requeue({ call, grant }: GrantedCall, returned: Settlement): false {
     // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
     const isMoved = hasMoved(call, grant);
     if (!isMoved) {
@@ -206,41 +199,28 @@ export class CeilingGate {
       this.#drop(grant);
       return false;
     }
-    const { gate } = call.lane;
-    const { asleep } = gate;
-    const { edge, causes } = this.#neighbours;
-    edge.onRefused(call.lane);
+    const { causes, registry } = this.#neighbours;
     if (call.isWaiting) causes.begins(call);
     call.observed?.onHeld();
-    causes.onEvent(call.lane);
-    const heard = (): void => {
-      if (why === 'no slot') gate.reported = asleep;
-      call.sleepAtPosition = asleep;
-      this.#neighbours.registry.moveToJoinedBucket(call);
-    };
     const { limiter, background } = this.#parts;
-    background(limiter.settle(grant, this.#settlementOf(call, why, keptMs), null).then(heard));
+    const heard = (): void => {
+      causes.onEvent(call.lane);
+      registry.moveToJoinedBucket(call);
+    };
+    background(limiter.settle(grant, returned, null).then(heard));
     return false;
   }
 
-  #settlementOf(call: QueuedCall, why: Requeued, keptMs: number): Settlement {
-    const { lane, request } = call;
-    if (why === 'kept for others') return { kind: 'returned', sleepMs: keptMs, because: 'reserved' };
+  /**
+   * The call had a slot, and gave it back because an earlier grant was returned. The limiter grants the lane again while grants behind this
+   * one are still to be returned. In one process each new grant would then find its predecessor returned, endlessly and without letting other
+   * events run: so the lane pauses the second time.
+   */
+  #behindReturned(call: QueuedCall): Settlement {
     const now = this.#parts.clock.monotonic();
-    if (why === 'gave its slot back') {
-      // The limiter grants the lane again while grants behind this one are still to be returned. In one process each new grant would
-      // then find its predecessor returned, endlessly and without letting other events run: so the lane pauses the second time.
-      const isAgain = call.slotGivenBackAt !== null && now - call.slotGivenBackAt < lanePauseMs;
-      call.slotGivenBackAt = now;
-      return { kind: 'returned', sleepMs: isAgain ? lanePauseMs : 0, because: 'backoff' };
-    }
-    const { until, because } = lane.gate.asleep ?? { until: now, because: 'ceiling_minute' };
-    return {
-      kind: 'returned',
-      sleepMs: Math.max(0, until - now),
-      because,
-      ceilingTag: request.admission.ceilingTag,
-    };
+    const isAgain = call.slotGivenBackAt !== null && now - call.slotGivenBackAt < lanePauseMs;
+    call.slotGivenBackAt = now;
+    return { kind: 'returned', sleepMs: isAgain ? lanePauseMs : 0, because: 'backoff' };
   }
 
   /** A grant that no call can use any more goes back whole. */

@@ -43,6 +43,9 @@ export interface TakenSlot extends SlotReply {
   readonly reply: Extract<TakeReply, { kind: 'taken' }>;
 }
 
+/** The number of free slots from which on a ceiling counts as nearly used. */
+export const edgeOf = (limit: number): number => Math.max(16, Math.ceil(limit / 10));
+
 export const isTaken = (slotReply: SlotReply): slotReply is TakenSlot => slotReply.reply.kind === 'taken';
 
 /** How many of the last responses count. */

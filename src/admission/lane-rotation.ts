@@ -8,7 +8,9 @@
  */
 import type { Clock } from '../clock.ts';
 import { isBackground } from '../ids.ts';
-import { ceilingFullFor, type LaneView } from './lanes.ts';
+import type { Limiter } from '../limiter/limiter.ts';
+import type { LaneView } from './lanes.ts';
+import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
@@ -21,10 +23,12 @@ const retentionMs = 4_000;
 
 export class LaneRotation {
   readonly #clock: Clock;
+  readonly #limiter: Limiter;
   readonly #registry: WaitRegistry;
 
-  constructor(clock: Clock, registry: WaitRegistry) {
+  constructor({ clock, limiter }: AdmissionParts, registry: WaitRegistry) {
     this.#clock = clock;
+    this.#limiter = limiter;
     this.#registry = registry;
   }
 
@@ -125,10 +129,11 @@ export class LaneRotation {
   *#rivalsOf({ lane: own, request: { ceiling } }: Pick<QueuedCall, 'lane' | 'request'>): Generator<LaneView> {
     const now = this.#clock.monotonic();
     for (const lane of this.#registry.lanesUnder(ceiling.key)) {
-      if (!lane.edge.isReported || (isBackground(lane.key) && !isBackground(own.key))) continue;
+      if (isBackground(lane.key) && !isBackground(own.key)) continue;
+      const known = this.#limiter.laneCeiling(lane.bucket, lane.key);
       const { askedAt } = lane.rotation;
       const hasAsked = askedAt !== null && askedAt + retentionMs > now;
-      if (hasAsked || ceilingFullFor(lane, now) !== null) yield lane;
+      if (known !== null && (hasAsked || known.waitMs > 0)) yield lane;
     }
   }
 

@@ -1,8 +1,8 @@
 /**
- * What this process knows of each lane: plain data in five parts, each written by one owner (`ceiling-gate.ts`,
- * `ceiling-edge.ts`, `lane-rotation.ts`, `slots-ahead.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
+ * What this process knows of each lane beside the limiter: plain data in four parts, each written by one owner (`ceiling-gate.ts`,
+ * `lane-rotation.ts`, `slots-ahead.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
  *
- * Does not own: what is decided by it. Keeps: a lane that a call is in, or that sleeps, is not forgotten.
+ * Does not own: what is decided by it. Keeps: a lane that a call is in is not forgotten.
  */
 import type { Clock } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
@@ -15,36 +15,12 @@ import { emptyTimeline, type CauseTimeline } from './wait-causes.policy.ts';
 const retentionMs = 120_000;
 const maxLanes = 10_000;
 
-/** Until when a ceiling has no slot, and which ceiling. */
-export interface CeilingSleep {
-  /** Monotonic milliseconds. */
-  readonly until: number;
-  readonly because: 'ceiling_minute' | 'ceiling_day';
-}
-
 /** The charging of one lane's grants: in order, and none behind a refused one. */
 interface GateState {
   /** Resolves when the latest grant is charged; false = it went back, no grant behind it may go first. */
   tail: Promise<boolean>;
-  /** Until when the lane sleeps, because the ceiling refused a grant; `null` = the ceiling may have a slot. */
-  asleep: CeilingSleep | null;
-  /**
-   * The latest sleep that the limiter knows of: to a ticket that takes its position from now on, it gives a grant before the
-   * end of that sleep only because a slot came back, perhaps at another replica.
-   */
-  reported: CeilingSleep | null;
   /** Grants that went back, so far. */
   returned: number;
-}
-
-/** What the scheduler knows of the lane's ceiling. */
-interface EdgeState {
-  /** The scheduler counts slots: a nearly used ceiling was reported to it, and its having room again was not yet. */
-  isReported: boolean;
-  /** The ceiling has no slot before that, monotonic milliseconds. `null` = it may have one. */
-  fullUntil: number | null;
-  /** When a call of the lane last took a slot, monotonic milliseconds; `null` = never. */
-  takenAt: number | null;
 }
 
 /** What the rotation of lanes under one ceiling goes by, in monotonic milliseconds; `null` = never. */
@@ -115,10 +91,7 @@ export interface LaneView {
   waiting: number;
   usedAt: number;
   readonly entered: Entered;
-  /** Tag of the ceiling's limits (`LaneSetting`) under which `gate` and `edge` were observed; `null` = nothing was observed yet. */
-  ceilingTag: string | null;
   readonly gate: GateState;
-  readonly edge: EdgeState;
   readonly rotation: RotationState;
   readonly causes: CausesState;
   askingAhead: AskingAhead;
@@ -157,10 +130,8 @@ export class Lanes {
   }
 
   #forgetUnused(now: number): void {
-    for (const [key, { calls, gate, usedAt }] of this.#lanes) {
-      const neededUntil = Math.max(gate.asleep?.until ?? usedAt, usedAt + retentionMs);
-      if (calls === 0 && neededUntil < now) this.#lanes.delete(key);
-    }
+    for (const [key, { calls, usedAt }] of this.#lanes)
+      if (calls === 0 && usedAt + retentionMs < now) this.#lanes.delete(key);
   }
 }
 
@@ -176,32 +147,12 @@ const newLane = (call: AdmissionRequest, usedAt: number): LaneView => ({
   waiting: 0,
   usedAt,
   entered: { calls: 0, since: usedAt },
-  ceilingTag: null,
-  gate: { tail: Promise.resolve(true), asleep: null, reported: null, returned: 0 },
-  edge: { isReported: false, fullUntil: null, takenAt: null },
+  gate: { tail: Promise.resolve(true), returned: 0 },
   rotation: { askedAt: null, servedAt: null, elsewhere: null },
   causes: { timeline: emptyTimeline, calls: 0, outside: null },
   askingAhead: { kind: 'unlikely' },
   ceilingUse: null,
 });
-
-/**
- * Sets the limits under which the lane is observed, by their tag. Observations under other limits are dropped; the scheduler may
- * have to stop counting slots.
- */
-export function applyLimits(lane: LaneView, ceilingTag: string): void {
-  if (lane.ceilingTag === ceilingTag) return;
-  if (lane.ceilingTag !== null) lane.edge.isReported = true;
-  lane.ceilingTag = ceilingTag;
-  lane.gate.asleep = null;
-  lane.edge.fullUntil = null;
-}
-
-/** A call that was not sent gave its slot back: the ceiling that it had filled may have one again. */
-export function onSlotBack({ gate, edge }: LaneView): void {
-  gate.asleep = null;
-  edge.fullUntil = null;
-}
 
 /** How full a ceiling is by its reply. */
 export function useOf({ perDay }: CeilingRef, reply: TakeReply, at: number): CeilingUse {
@@ -212,17 +163,4 @@ export function useOf({ perDay }: CeilingRef, reply: TakeReply, at: number): Cei
     day: perDay === null || dayLeft === null ? null : 1 - dayLeft / perDay,
     at,
   };
-}
-
-/** For how long the ceiling is known to have no slot, and which ceiling; `null` = it may have one. */
-export function ceilingFullFor(
-  { gate: { asleep }, edge: { fullUntil } }: LaneView,
-  now: number,
-): { readonly waitMs: number; readonly heldBy: CeilingSleep['because'] } | null {
-  const asleepMs = asleep === null ? 0 : asleep.until - now;
-  const fullMs = fullUntil === null ? 0 : fullUntil - now;
-  if (asleepMs <= 0 && fullMs <= 0) return null;
-  return asleep !== null && asleepMs >= fullMs
-    ? { waitMs: asleepMs, heldBy: asleep.because }
-    : { waitMs: fullMs, heldBy: 'ceiling_minute' };
 }

@@ -8,7 +8,6 @@ import type { CeilingState } from '../limiter/ceilings.ts';
 import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { TakenSlot } from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
-import { onSlotBack } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { Lease } from './ticket.ts';
@@ -69,10 +68,7 @@ export class AdmittedLease implements Lease {
     const ticketEnded = settlement.kind === 'succeeded';
     if (call.state.kind === 'sent') call.become({ kind: 'sent', ticketEnded });
     const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
-    if (!isSent) {
-      background(ceilings.giveSlotBack(ceiling, reply.slot));
-      onSlotBack(call.lane);
-    }
+    if (!isSent) background(ceilings.giveSlotBack(ceiling, reply.slot));
     this.#learned(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
     if (stillMs > 0) lateRefusals.onStandstill(grant.bucket, grant.lane, stillMs);

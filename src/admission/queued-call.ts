@@ -15,7 +15,7 @@ import { Refusal } from '../errors.ts';
 import { whole, type CeilingRef } from '../limiter/ceilings.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
 import { refused, type Ending } from './ending.ts';
-import type { CeilingSleep, LaneView } from './lanes.ts';
+import type { LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
 import type { AdmissionRequest, Lease, Ticket } from './ticket.ts';
 import { heldTimes, type CallHeld } from './wait-causes.policy.ts';
@@ -90,11 +90,6 @@ export class QueuedCall implements Ticket {
   asksForSlot = false;
   /** Its grant may take what its ceiling leaves to others (`Grant.isDue`). */
   mayTakeAll = false;
-  /**
-   * The sleep of the lane of which the limiter knew when the ticket last took its position. A grant that comes before the end of
-   * that sleep asks the ceiling all the same, because a slot must have come back. `null` = the limiter knew of none.
-   */
-  sleepAtPosition: CeilingSleep | null;
   /** Monotonic time at which the call last gave its slot back because an earlier grant was returned; `null` = it never did. */
   slotGivenBackAt: number | null = null;
   /** When its ceiling was last said to have a slot for it, monotonic milliseconds; `null` = it was not asked. */
@@ -115,7 +110,6 @@ export class QueuedCall implements Ticket {
     this.request = request;
     this.clientGone = clientGone;
     this.lane = lane;
-    this.sleepAtPosition = lane.gate.reported;
     this.#clock = clock;
     this.#keeper = keeper;
     this.waitEndsAt = now + request.maxWaitMs;

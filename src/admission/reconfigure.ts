@@ -9,7 +9,7 @@ import type { CancelTimer } from '../clock.ts';
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
 import { ceilingUnder } from '../limiter/ceilings.ts';
 import type { CallSettings } from './buckets.policy.ts';
-import { applyLimits, type LaneView } from './lanes.ts';
+import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { AdmissionRequest } from './ticket.ts';
@@ -101,7 +101,6 @@ export class Reconfiguring {
       if (settings === null || isSame(call.request, settings)) continue;
       call.request = withSettings(call.request, settings);
       call.lane.latest = call.request;
-      applyLimits(call.lane, settings.ceilingTag);
       changed.push(call);
       note(changes, call.request);
     }
@@ -122,7 +121,6 @@ export class Reconfiguring {
       const settings = settingsOf(lane.latest);
       if (settings === null || isSame(lane.latest, settings)) continue;
       lane.latest = withSettings(lane.latest, settings);
-      applyLimits(lane, settings.ceilingTag);
       note(changes, lane.latest);
       changed += 1;
     }

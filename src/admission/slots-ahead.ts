@@ -8,8 +8,7 @@
  * slot that was taken ahead and that no grant follows goes back.
  */
 import { Refusal } from '../errors.ts';
-import { edgeOf } from './ceiling-edge.ts';
-import type { CeilingSlots, SlotReply, TakenSlot } from './ceiling-slots.ts';
+import { edgeOf, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 
@@ -31,8 +30,10 @@ export class SlotsAhead {
     const { askingAhead } = lane;
     // For whoever came back for a reservation slots are kept, which is known with the grant.
     if (call.request.admission.reservation !== undefined) return null;
-    if (askingAhead.kind !== 'likely' || lane.waiting > 0 || lane.edge.isReported) return null;
-    if (this.#parts.clock.monotonic() - askingAhead.since > observedMs) return null;
+    if (askingAhead.kind !== 'likely' || lane.waiting > 0) return null;
+    const { clock, limiter } = this.#parts;
+    if (clock.monotonic() - askingAhead.since > observedMs) return null;
+    if (limiter.laneCeiling(lane.bucket, lane.key) !== null) return null;
     lane.askingAhead = { kind: 'asked' };
     const asked = this.#slots.ask(call);
     // Whoever uses the reply notices that the store failed, which may be later than the failure.

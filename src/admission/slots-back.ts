@@ -9,7 +9,7 @@
  */
 import type { CeilingKey } from '../limiter/ceilings.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { onSlotBack, type LaneView } from './lanes.ts';
+import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
@@ -72,9 +72,6 @@ export class SlotsBack {
       this.#rounds.delete(ceiling);
       if (round.isRepeated) this.onSlotBack(ceiling);
     });
-    for (const lane of asking) {
-      onSlotBack(lane);
-      if (lane.waiting > 0) background(limiter.wake(lane.bucket, lane.key));
-    }
+    for (const lane of asking) if (lane.waiting > 0) background(limiter.wake(lane.bucket, lane.key));
   }
 }

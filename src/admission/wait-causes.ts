@@ -8,7 +8,7 @@
 import type { WaitCause } from '../call.ts';
 import type { CancelTimer } from '../clock.ts';
 import type { BucketKey } from '../ids.ts';
-import { ceilingFullFor, type LaneView } from './lanes.ts';
+import type { LaneView } from './lanes.ts';
 import type { AdmissionParts } from './parts.ts';
 import type { QueuedCall } from './queued-call.ts';
 import { beginsToWait, noted, waitsNoLonger } from './wait-causes.policy.ts';
@@ -89,12 +89,9 @@ export class WaitCauses {
   #causeOf(lane: LaneView, now: number): WaitCause | null {
     const { outside } = lane.causes;
     if (outside !== null && now < outside.until) return outside.cause;
-    const byCeiling = ceilingFullFor(lane, now);
-    const byBucket = this.#parts.limiter.forecastFirst(lane.bucket, lane.key);
-    if (byBucket === null || (byCeiling !== null && byCeiling.waitMs > byBucket.waitMs))
-      return byCeiling?.heldBy ?? null;
+    const heldBy = this.#parts.limiter.forecastFirst(lane.bucket, lane.key)?.heldBy ?? null;
     // Where nothing but the line holds it, it is another lane's turn, or a first response is awaited.
-    return byBucket.heldBy === 'queue' ? 'requests' : byBucket.heldBy;
+    return heldBy === 'queue' ? 'requests' : heldBy;
   }
 
   #now(): number {

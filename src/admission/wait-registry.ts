@@ -9,7 +9,7 @@
 import type { CallSignal } from '../call-abort.ts';
 import { ShortLived } from '../short-lived.ts';
 import { refused, rejectionOf, type Ending } from './ending.ts';
-import { applyLimits, ceilingFullFor, enteredUntil, type Lanes, type LaneView } from './lanes.ts';
+import { enteredUntil, type Lanes, type LaneView } from './lanes.ts';
 import { CeilingQueues } from './ceiling-queues.ts';
 import type { AdmissionParts } from './parts.ts';
 import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../ids.ts';
@@ -200,7 +200,6 @@ export class WaitRegistry implements CallKeeper {
     call.request = { ...call.request, admission: { ...admission, ...to } };
     call.lane = this.#lanes.of(call.request);
     call.lane.calls += 1;
-    applyLimits(call.lane, admission.ceilingTag);
     this.#queues.add(call);
     this.#causes.begins(call);
   }
@@ -236,10 +235,10 @@ export class WaitRegistry implements CallKeeper {
 
   /** The call's wait is over: refuses it, and names the further wait that it would have needed. */
   #expire(call: QueuedCall): void {
-    const { clock, limiter, background } = this.#parts;
+    const { limiter, background } = this.#parts;
     const { bucket, ticket } = call.request.admission;
     const end = (forecast: Hold | null): void => {
-      const full = this.#fullFor(call, clock.monotonic());
+      const full = this.#fullFor(call);
       const known: Hold = forecast ?? { waitMs: 0, heldBy: 'queue' };
       const { waitMs, heldBy } = full !== null && full.waitMs > known.waitMs ? full : known;
       if (call.isWaiting) this.end(call, refused(expired(waitMs, heldBy)));
@@ -253,13 +252,14 @@ export class WaitRegistry implements CallKeeper {
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */
   #lateForCeiling(call: QueuedCall, now: number): Ending | null {
-    const full = isBackground(call.lane.key) ? null : this.#fullFor(call, now);
+    const full = isBackground(call.lane.key) ? null : this.#fullFor(call);
     if (full === null || now + full.waitMs <= call.deadline) return null;
     return refused(waitTooLong(full, call.request));
   }
 
-  /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = not known. */
-  #fullFor({ lane, request }: QueuedCall, now: number): ReturnType<typeof ceilingFullFor> {
-    return lane.ceilingTag === request.admission.ceilingTag ? ceilingFullFor(lane, now) : null;
+  /** How long the call's ceiling will have no slot, as known under the limits that hold for the call; `null` = it may have one. */
+  #fullFor({ lane, request }: QueuedCall): Hold | null {
+    const known = this.#parts.limiter.laneCeiling(lane.bucket, lane.key);
+    return known !== null && known.waitMs > 0 && known.tag === request.admission.ceilingTag ? known : null;
   }
 }

@@ -252,6 +252,15 @@ export interface CeilingEdge {
   readonly ceilingTag?: string;
 }
 
+/** A ceiling of which few slots are left. */
+export interface LaneCeiling {
+  /** It has no slot for so long, milliseconds; 0 = it may have one. */
+  readonly waitMs: number;
+  readonly heldBy: 'ceiling_minute' | 'ceiling_day';
+  /** The limits of the lane (as in `LaneSetting`). */
+  readonly tag: string;
+}
+
 /** New settings of a bucket and of lanes in it. */
 export interface Reconfiguration {
   readonly bucket: BucketKey;
@@ -318,6 +327,8 @@ export interface Limiter {
    * and why. `null` = none waits.
    */
   forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null;
+  /** What replicas have reported of the ceiling of a lane, as far as this one has heard; `null` = it has many slots. */
+  laneCeiling(bucket: BucketKey, lane: LaneKey): LaneCeiling | null;
   /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[];
   close(): Promise<void>;

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { edgeOf } from '../../src/admission/ceiling-edge.ts';
+import { edgeOf } from '../../src/admission/ceiling-slots.ts';
 
 describe('a ceiling', () => {
   test.each([

@@ -1,49 +1,24 @@
 /** What this replica knows of a lane and its ceiling, and when that knowledge is dropped. */
 import { expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../src/ids.ts';
-import { applyLimits, ceilingFullFor, Lanes } from '../../src/admission/lanes.ts';
+import { Lanes } from '../../src/admission/lanes.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 
 const inB = (lane: string) => callOf(new FakeClock(), 'call', { bucket: 'b', lane })[0];
-const name = inB('l');
 
-test('a lane whose ceiling limits changed forgets what it knew of the ceiling and reports slots again', () => {
-  const lane = new Lanes(new FakeClock()).of(name);
-  applyLimits(lane, '2.2');
-  lane.gate.asleep = { until: 50_000, because: 'ceiling_day' };
-  lane.edge.fullUntil = 60_000;
-  applyLimits(lane, '2.2');
-  expect(lane.edge).toMatchObject({ fullUntil: 60_000, isReported: false });
-  expect(ceilingFullFor(lane, 0)).toEqual({ waitMs: 60_000, heldBy: 'ceiling_minute' });
-  applyLimits(lane, '5.2');
-  expect(lane.gate.asleep).toBeNull();
-  expect(lane.edge).toMatchObject({ fullUntil: null, isReported: true });
-  expect(ceilingFullFor(lane, 0)).toBeNull();
-});
-
-test('a lane held for two reasons names the longer one', () => {
-  const lane = new Lanes(new FakeClock()).of(name);
-  lane.gate.asleep = { until: 90_000, because: 'ceiling_day' };
-  lane.edge.fullUntil = 60_000;
-  expect(ceilingFullFor(lane, 10_000)).toEqual({ waitMs: 80_000, heldBy: 'ceiling_day' });
-  expect(ceilingFullFor(lane, 90_000)).toBeNull();
-});
-
-test('unused lanes are forgotten when there are very many, sleeping lanes and lanes with calls are not', async () => {
+test('unused lanes are forgotten when there are very many, lanes with calls are not', async () => {
   const clock = new FakeClock();
   const lanes = new Lanes(clock);
-  const [asleep, busy, unused] = ['asleep', 'busy', 'unused'].map((lane) => lanes.of(inB(lane)));
-  Object.assign(asleep?.gate ?? {}, { asleep: { until: 9e6, because: 'ceiling_day' } });
+  const [busy, unused] = ['busy', 'unused'].map((lane) => lanes.of(inB(lane)));
   Object.assign(busy ?? {}, { calls: 1 });
   for (let at = 0; at < 10_000; at += 1) lanes.of(inB(`l${at}`));
   clock.outside(121_000, () => {});
   await clock.run(121_000);
   lanes.of(inB('new'));
   expect(lanes.of(inB('unused'))).not.toBe(unused);
-  expect(lanes.of(inB('asleep'))).toBe(asleep);
   expect(lanes.of(inB('busy'))).toBe(busy);
 });
 

@@ -1,7 +1,7 @@
 /** A lone call that asks its bucket and its ceiling at once, over a Redis that is some way off. Virtual time. */
 import { afterEach, expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
-import { edgeOf } from '../../src/admission/ceiling-edge.ts';
+import { edgeOf } from '../../src/admission/ceiling-slots.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
 import { ceilingKey } from '../../src/ids.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';

@@ -127,6 +127,7 @@ export function wiredLimiter(
         return limiter().cancel(bucket, ticket);
       }),
     forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
+    laneCeiling: (...asked) => limiter().laneCeiling(...asked),
     statesRequests: (bucket) => limiter().statesRequests(bucket),
     // Asked of what the process knows.
     forecastFirst: (bucket, lane) => limiter().forecastFirst(bucket, lane),

@@ -23,6 +23,7 @@ import type {
   Lesson,
   Limiter,
   KeptSlots,
+  LaneCeiling,
   Reconfiguration,
   Reserved,
   Reserving,
@@ -131,6 +132,10 @@ export class SharedLimiter implements Limiter {
 
   forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
     return this.#known(bucket)?.forecastFirst(bucket, lane) ?? null;
+  }
+
+  laneCeiling(bucket: BucketKey, lane: LaneKey): LaneCeiling | null {
+    return this.#known(bucket)?.laneCeiling(bucket, lane) ?? null;
   }
 
   snapshot(): readonly BucketSnapshot[] {

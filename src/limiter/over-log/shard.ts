@@ -24,6 +24,7 @@ import {
   type CeilingEdge,
   type Grant,
   type KeptSlots,
+  type LaneCeiling,
   type Lesson,
   type LimiterListener,
   type Position,
@@ -36,6 +37,7 @@ import {
 import { refusalShown } from '../policy/admit.policy.ts';
 import type { BucketEvent, StoredAdmission } from '../policy/bucket-events.ts';
 import { allWaiting, orderUnit, sequencePerMs, type Lease } from '../policy/bucket-state.policy.ts';
+import { ceilingOf } from '../policy/lanes.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
 import { forecast, forecastFirst } from '../policy/scheduler.policy.ts';
@@ -320,6 +322,12 @@ export class Shard {
     const { state, log } = this.#copy;
     const known = state.buckets.get(bucket);
     return known === undefined ? null : forecastFirst(known, lane, log.now());
+  }
+
+  laneCeiling(bucket: BucketKey, key: LaneKey): LaneCeiling | null {
+    const { state, log } = this.#copy;
+    const lane = state.buckets.get(bucket)?.lanes.get(key);
+    return lane === undefined ? null : ceilingOf(lane, log.now());
   }
 
   /** The state of those of these buckets that the log has. What waits and what is in flight are calls of this replica. */

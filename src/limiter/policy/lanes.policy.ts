@@ -4,7 +4,7 @@
  */
 import { noTurns, turnsOf, type Bucket, type Lane, type Lease, type Ticket } from './bucket-state.policy.ts';
 import { isBackground, twinOf, type TicketId } from '../../ids.ts';
-import type { LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
+import type { LaneCeiling, LaneKey, LaneSetting, SleepReason } from '../limiter.ts';
 import { firstIn, joinCaller, leaveCaller, unnamed } from './callers.policy.ts';
 import { release } from './reservations.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
@@ -209,6 +209,15 @@ export function noteInFlight(bucket: Bucket, lane: Lane): void {
 export function mayReturn(bucket: Bucket, lane: Lane, now: number): boolean {
   for (const [reason, until] of lane.asleep) if (reason !== 'reserved' && until > now) return false;
   return hasRoom(bucket, lane);
+}
+
+/** What was reported of the lane's ceiling: its slots are counted, or it sleeps for one. */
+export function ceilingOf({ slots, asleep, ceilingTag: tag }: Lane, now: number): LaneCeiling | null {
+  const minuteMs = (asleep.get('ceiling_minute') ?? now) - now;
+  const dayMs = (asleep.get('ceiling_day') ?? now) - now;
+  const waitMs = Math.max(0, minuteMs, dayMs);
+  if (slots === null && waitMs === 0) return null;
+  return { waitMs, heldBy: dayMs > minuteMs ? 'ceiling_day' : 'ceiling_minute', tag };
 }
 
 /** Forgets lanes whose state is that of a new lane, at most `most` of them. */
