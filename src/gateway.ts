@@ -1,11 +1,10 @@
 /**
  * A gateway: the parts that calls flow through (`pipeline.ts`), and their lives from the start over reloads to the end.
  *
- * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
+ * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`ticket.ts`).
  */
 import type { CeilingsNow } from './activity/shape.ts';
-import { callSettings } from './admission/buckets.policy.ts';
-import { settingsOfOperation } from './admission/operations.policy.ts';
+import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts';
 import type { Call, Caller, Outcome } from './call.ts';
 import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';

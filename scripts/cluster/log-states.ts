@@ -3,9 +3,8 @@ import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
-import { readEvent } from '../../src/limiter/over-log/read-event.ts';
+import { readEvent, type SharedState } from '../../src/limiter/over-log/state.ts';
 import { restore } from '../../src/limiter/over-log/snapshot.ts';
-import type { SharedState } from '../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../src/log/entry.ts';
 
 const nobody = replicaId('nobody');

@@ -9,7 +9,7 @@
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
-import { kindOf } from '../redis/failures.ts';
+import { kindOf } from '../redis/health.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import { addInto, cellOfText, cellText, emptyCell, type Cell } from './cell.ts';
 import { Remembered } from './remembered.ts';

@@ -10,34 +10,28 @@
  * between grant and lease (`ceiling-gate.ts`), refusals of those who wait (`late-refusals.ts`).
  * Does not own: which call is next (the limiter), resending (the journey), sockets.
  */
-import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
+import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CeilingRef, Ceilings } from '../limiter/ceilings.ts';
 import {
-  defaultLeaseMs,
   type Admission,
+  defaultLeaseMs,
   type Limiter,
   type LimiterListener,
   type Reserved,
 } from '../limiter/limiter.ts';
-import { ArrivalOrder } from './arrival-order.ts';
+import { ArrivingCallCheck, LateRefusals } from './late-refusals.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingGate } from './ceiling-gate.ts';
-import { CeilingSlots } from './ceiling-slots.ts';
-import { LateRefusals } from './late-refusals.ts';
-import { refused } from './ending.ts';
-import { LaneRotation } from './lane-rotation.ts';
-import { ArrivingCallCheck } from './arriving-call-check.ts';
+import { CeilingSlots, SlotsAhead } from './ceiling-slots.ts';
+import { LaneRotation, SlotsBack } from './lane-rotation.ts';
 import { Lanes, type LaneView } from './lanes.ts';
-import type { AdmissionParts } from './parts.ts';
+import { type QueuedCall, refused } from './queued-call.ts';
 import { Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
-import { SlotsAhead } from './slots-ahead.ts';
-import { SlotsBack } from './slots-back.ts';
-import type { QueuedCall } from './queued-call.ts';
-import type { AdmissionRequest, Ticket } from './ticket.ts';
+import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
 import { WaitRegistry } from './wait-registry.ts';
 
@@ -269,5 +263,27 @@ export class AdmissionQueue {
       maxWaitMs,
       position: { kind: 'arrival', at: this.#arrivals.next(arrivedAt) },
     };
+  }
+}
+
+// Arrivals
+
+// Calls whose bodies were complete within one step of the clock may have the same arrival; they get increasing arrivals in the order in which
+// they enter admission. An exception is a call that enters late because its body took long: its arrival lies before that of a call already
+// in admission, and stays as it is.
+
+/** Between two arrivals; more than the smallest difference between two positions (`sequencePerMs`). Milliseconds. */
+const stepMs = 0.02;
+
+export class ArrivalOrder {
+  #latest: { readonly at: number; readonly given: number } | null = null;
+
+  /** The arrival with which a call that was received at `at` is admitted; both in monotonic milliseconds. */
+  next(at: number): number {
+    const latest = this.#latest;
+    if (latest !== null && at < latest.at) return at;
+    const given = latest === null ? at : Math.max(at, latest.given + stepMs);
+    this.#latest = { at, given };
+    return given;
   }
 }

@@ -2,8 +2,13 @@
  * Which bucket a call belongs to, and the limits of that bucket, of its lanes and of the workspace's ceiling as configured.
  * Pure; results are memoised by settings object. `journey/prepare.ts` makes keyed digests of the parts of a bucket's name.
  */
-import type { DialectWindow } from '../config/settings.ts';
-import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import type {
+  CallPattern,
+  Dialect,
+  DialectWindow,
+  UpstreamSettings,
+  WorkspaceSettings,
+} from '../config/settings.ts';
 import type { BucketSetting, LaneSetting, MeterSetting } from '../limiter/limiter.ts';
 
 const minuteMs = 60_000;
@@ -195,4 +200,57 @@ function newCallSettings(
   };
   const isSame = yielded.perMinute === ceilings.perMinute && yielded.perDay === ceilings.perDay;
   return { ...under(ceilings), yielded: isSame ? null : { ...under(yielded), yielded: null } };
+}
+
+// Operations
+
+// Calls of an upstream that its dialect gives windows of their own (`calls` of a window). Such a call has the settings of its upstream with
+// these windows instead, in a bucket of its operation. An upstream without operations costs nothing.
+
+/**
+ * The settings under which an upstream takes a call: its own, or those of the call's operation.
+ *
+ * @param operation method and path of the call, without query: `GET /search/issues`
+ */
+export function settingsOfOperation(upstream: UpstreamSettings, operation: string): UpstreamSettings {
+  const { dialect } = upstream;
+  if (dialect === null || dialect.operations.length === 0) return upstream;
+  const blank = operation.indexOf(' ');
+  const method = operation.slice(0, blank);
+  const given = operation.slice(blank + 2).split('/');
+  const at = dialect.operations.findIndex(({ calls }) => calls.some((one) => matches(one, method, given)));
+  return settingsOfAll(upstream, dialect)[at] ?? upstream;
+}
+
+function matches({ method, segments }: CallPattern, callMethod: string, given: readonly string[]): boolean {
+  if (method !== null && method !== callMethod) return false;
+  if (segments === null) return true;
+  const isAlike = (own: string, at: number): boolean =>
+    own === '{}' || own === '{*}' ? given[at] !== '' : own === given[at];
+  return segments.length === given.length && segments.every(isAlike);
+}
+
+/** Settings are frozen, so that those of operations are made once. */
+const settings = new WeakMap<UpstreamSettings, readonly UpstreamSettings[]>();
+
+function settingsOfAll(upstream: UpstreamSettings, dialect: Dialect): readonly UpstreamSettings[] {
+  let all = settings.get(upstream);
+  if (all === undefined) settings.set(upstream, (all = makeAll(upstream, dialect)));
+  return all;
+}
+
+/** Quotas are told apart as they are for other calls, and by the segments that separate in the patterns of the operation. */
+function makeAll(upstream: UpstreamSettings, dialect: Dialect): readonly UpstreamSettings[] {
+  return dialect.operations.map(({ calls, windows }) => {
+    const own = calls.flatMap(({ segments }) => (segments?.includes('{*}') === true ? [segments] : []));
+    const separators = [
+      ...dialect.separators,
+      ...own.map((segments) => ({ kind: 'path' as const, segments })),
+    ];
+    const operation = calls.map(({ text }) => text);
+    return {
+      ...upstream,
+      dialect: { ...dialect, operations: [], operation, windows, separators, namedIn: null },
+    };
+  });
 }

@@ -10,16 +10,19 @@
  */
 import type { CeilingState } from '../limiter/ceilings.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
-import { edgeOf, isTaken, type CeilingSlots, type SlotReply, type TakenSlot } from './ceiling-slots.ts';
+import {
+  type CeilingSlots,
+  edgeOf,
+  isTaken,
+  type SlotReply,
+  type SlotsAhead,
+  type TakenSlot,
+} from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
-import type { Ending } from './ending.ts';
-import type { LaneRotation } from './lane-rotation.ts';
+import type { Ending, QueuedCall } from './queued-call.ts';
+import type { LaneRotation, SlotsBack } from './lane-rotation.ts';
 import { AdmittedLease, type GrantedCall, type LeaseParts } from './lease.ts';
-import type { AdmissionParts } from './parts.ts';
-import type { QueuedCall } from './queued-call.ts';
-import type { SlotsAhead } from './slots-ahead.ts';
-import type { SlotsBack } from './slots-back.ts';
-import type { AdmissionRequest } from './ticket.ts';
+import type { AdmissionParts, AdmissionRequest } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 

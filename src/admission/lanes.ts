@@ -1,6 +1,6 @@
 /**
  * What this process knows of each lane beside the limiter: plain data in four parts, each written by one owner (`ceiling-gate.ts`,
- * `lane-rotation.ts`, `slots-ahead.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
+ * `lane-rotation.ts`, `ceiling-slots.ts`, `wait-causes.ts`), and the registry that finds it by bucket and lane.
  *
  * Does not own: what is decided by it. Keeps: a lane that a call is in is not forgotten.
  */

@@ -6,18 +6,18 @@
  * the next one waits, so that sweeps take a small part of the process' time. Other replicas take slots, too, which no event here shows:
  * while calls wait under a ceiling it is swept again, one, two, four, … seconds after the last call that arrived.
  *
- * Does not own: arriving calls (`arriving-call-check.ts`).
+ * Arriving calls are judged at the end of this file.
  * Keeps: a call that is refused does not count as being ahead of the calls behind it.
  */
 import type { CancelTimer } from '../clock.ts';
-import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
+import type { Refusal } from '../errors.ts';
 import { isBackground } from '../ids.ts';
-import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
-import { refused } from './ending.ts';
+import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
+import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import type { AdmissionParts } from './parts.ts';
-import type { QueuedCall } from './queued-call.ts';
-import { draining, waitTooLong, type Hold } from './refusals.ts';
+import { type QueuedCall, refused } from './queued-call.ts';
+import { draining, type Hold, refusedBy, waitTooLong } from './refusals.ts';
+import type { AdmissionParts } from './ticket.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
 /** At most this many calls of one bucket have their waits forecast again after a change that may have made waits longer. */
@@ -307,4 +307,66 @@ function inTurn(calls: readonly QueuedCall[]): readonly QueuedCall[] {
     turnOf.set(call, turn);
   }
   return byUrgency.toSorted((one, other) => (turnOf.get(one) ?? 0) - (turnOf.get(other) ?? 0));
+}
+
+// Arriving calls
+
+// A call that the limiter has just queued or refused: the bucket forecasts how long it waits for a grant, the ceiling how long for a slot, and
+// the longer of the two counts. One that cannot be sent within its wait is refused at once with the true time (13).
+
+type Ungranted = Exclude<AdmissionReply, { kind: 'granted' }>;
+type Refused = Extract<AdmissionReply, { kind: 'refused' }>;
+
+const notHeld: CeilingHold = { waitMs: 0, heldBy: 'ceiling_minute' };
+
+export class ArrivingCallCheck {
+  readonly #parts: AdmissionParts;
+  readonly #rotation: LaneRotation;
+  readonly #lateRefusals: LateRefusals;
+
+  constructor(parts: AdmissionParts, rotation: LaneRotation, lateRefusals: LateRefusals) {
+    this.#parts = parts;
+    this.#rotation = rotation;
+    this.#lateRefusals = lateRefusals;
+  }
+
+  /**
+   * The refusal of an arriving call; `null` = it may wait.
+   * @param askedAt when the limiter was asked, monotonic milliseconds.
+   */
+  async refusalOf(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<Refusal | null> {
+    const byCeiling = await this.#ceilingHold(call, reply, askedAt);
+    if (reply.kind === 'refused') return laterOf(call, reply, byCeiling);
+    if (byCeiling.waitMs > this.#withinMs(call)) return waitTooLong(byCeiling, call.request);
+    if (call.lane.waiting > reply.ahead) this.#lateRefusals.onOvertaken(call);
+    return null;
+  }
+
+  /** How long the ceiling holds an arriving call that waits, or would have waited. */
+  async #ceilingHold(call: QueuedCall, reply: Ungranted, askedAt: number): Promise<CeilingHold> {
+    const { ceiling } = call.request;
+    if (!('ahead' in reply) || (ceiling.perMinute === null && ceiling.perDay === null)) return notHeld;
+    if (reply.kind === 'queued') this.#rotation.onPosition(call, reply.ahead);
+    const position = this.#rotation.positionOf(call, reply.ahead);
+    const { clock, ceilings } = this.#parts;
+    const [hold = notHeld] = await ceilings.forecast(ceiling, [position], clock.monotonic() - askedAt);
+    call.slotExpectedAt = clock.monotonic() + hold.waitMs;
+    // A call that ended meanwhile must not start sweeps of its ceiling.
+    if (!call.isGone) this.#lateRefusals.onForecastRead(ceiling.key);
+    return hold;
+  }
+
+  /** How long the call may be held: what is left of its own wait, without the time that its deadline adds for stores' replies. */
+  #withinMs({ request, deadline }: QueuedCall): number {
+    const graceMs = request.admission.reservation === undefined ? 0 : returnGraceMs;
+    return Math.min(Math.max(request.maxWaitMs, graceMs), deadline - this.#parts.clock.monotonic());
+  }
+}
+
+/** The refusal with the later time: the limiter's, or that of the ceiling's slot. */
+function laterOf({ request }: QueuedCall, reply: Refused, byCeiling: CeilingHold): Refusal {
+  if (byCeiling.waitMs <= reply.retryInMs) return refusedBy(reply, request);
+  return reply.reason === 'wait_too_long'
+    ? waitTooLong(byCeiling, request)
+    : refusedBy({ ...reply, retryInMs: byCeiling.waitMs }, request);
 }

@@ -8,9 +8,8 @@ import type { CeilingState } from '../limiter/ceilings.ts';
 import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { TakenSlot } from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';
-import type { AdmissionParts } from './parts.ts';
+import type { AdmissionParts, Lease } from './ticket.ts';
 import type { QueuedCall } from './queued-call.ts';
-import type { Lease } from './ticket.ts';
 
 /** A grant and the call that it is for. */
 export interface GrantedCall {

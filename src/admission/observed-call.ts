@@ -11,16 +11,15 @@
  * Owns: what the caller is given in the place of a lease, and what becomes of the ticket. Does not own: any decision about the ticket:
  * that is made as for every other call. Keeps: a refusal by the upstream closes nothing, because it met traffic that nobody held.
  */
+import { LRUCache } from 'lru-cache';
 import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
-import { delay, type CancelTimer } from '../clock.ts';
+import { type CancelTimer, delay } from '../clock.ts';
 import { limitRefusals, Refusal } from '../errors.ts';
-import { laneKey, leaseToken, type BucketKey } from '../ids.ts';
+import { type BucketKey, laneKey, leaseToken } from '../ids.ts';
 import { isCapped, type Lesson, type Settlement } from '../limiter/limiter.ts';
-import type { ObservedBuckets } from './observed-buckets.ts';
-import type { AdmissionParts } from './parts.ts';
 import type { ObservedTicket, QueuedCall } from './queued-call.ts';
-import type { AdmissionRequest, Lease } from './ticket.ts';
+import type { AdmissionParts, AdmissionRequest, Lease } from './ticket.ts';
 
 /** Whose call it is. */
 export interface ObservedCaller {
@@ -331,5 +330,50 @@ class ObservedLease implements Lease {
     if (this.#isSettled) return;
     this.#isSettled = true;
     this.#observed.settle(settlement, lesson);
+  }
+}
+
+// What is known of each bucket whose calls limits do not hold: whether the upstream sees other traffic than is reckoned, and how long it takes
+
+const maxBuckets = 10_000;
+/** How long an upstream remembers a call, milliseconds: most quotas are those of a minute. */
+const rememberedMs = 60_000;
+/** The weight of the latest call in the mean time, as TCP estimates round trips (RFC 6298). */
+const latestShare = 1 / 8;
+
+interface ObservedBucket {
+  /** Until when what the upstream says of its use is not true of what is reckoned, monotonic milliseconds; `null` = it is true. */
+  differsUntil: number | null;
+  /** Mean time of a call that was served, milliseconds; `null` = none was. */
+  serviceMs: number | null;
+}
+
+export class ObservedBuckets {
+  readonly #buckets = new LRUCache<BucketKey, ObservedBucket>({ max: maxBuckets });
+
+  /** A call was sent that limits would have held until `until` at most (monotonic milliseconds), or refused. */
+  noteHeld(bucket: BucketKey, until: number): void {
+    const known = this.#of(bucket);
+    known.differsUntil = Math.max(known.differsUntil ?? until, until + rememberedMs);
+  }
+
+  differs(bucket: BucketKey, now: number): boolean {
+    return (this.#of(bucket).differsUntil ?? now) > now;
+  }
+
+  noteServed(bucket: BucketKey, ms: number): void {
+    const known = this.#of(bucket);
+    known.serviceMs = known.serviceMs === null ? ms : known.serviceMs + (ms - known.serviceMs) * latestShare;
+  }
+
+  /** The time that the upstream takes for a call, milliseconds; 0 = not known. */
+  usualMs(bucket: BucketKey): number {
+    return this.#of(bucket).serviceMs ?? 0;
+  }
+
+  #of(bucket: BucketKey): ObservedBucket {
+    let known = this.#buckets.get(bucket);
+    if (known === undefined) this.#buckets.set(bucket, (known = { differsUntil: null, serviceMs: null }));
+    return known;
   }
 }

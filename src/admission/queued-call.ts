@@ -12,13 +12,12 @@ import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { whole, type CeilingRef } from '../limiter/ceilings.ts';
+import { type CeilingRef, whole } from '../limiter/ceilings.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
-import { refused, type Ending } from './ending.ts';
 import type { LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';
 import type { AdmissionRequest, Lease, Ticket } from './ticket.ts';
-import { heldTimes, type CallHeld } from './wait-causes.policy.ts';
+import { type CallHeld, heldTimes } from './wait-causes.policy.ts';
 
 export type CallState =
   /** The call is in its lane, or on its way there; its caller does not wait for a lease yet. */
@@ -220,5 +219,33 @@ export class QueuedCall implements Ticket {
     if (!this.request.stillValid()) return refused(new Refusal('unauthenticated'));
     if (now > this.deadline) return refused(expired(0, 'queue'));
     return null;
+  }
+}
+
+// Endings
+
+export type Ending =
+  /** Sluice refuses the call: it is too late, its key was revoked, or the process ends. */
+  | { readonly kind: 'refused'; readonly refusal: Refusal }
+  /** Nobody waits for the call's response any more; `reason` is that of the client's abort signal. */
+  | { readonly kind: 'client_gone'; readonly reason: unknown }
+  /** A store failed in a way that no refusal describes. The caller's promise rejects with the error. */
+  | { readonly kind: 'failed'; readonly error: unknown }
+  /** The journey ended the ticket: the call was answered, or its attempt was given up. */
+  | { readonly kind: 'left' };
+
+export const refused = (refusal: Refusal): Ending => ({ kind: 'refused', refusal });
+
+/** What the promise of a caller that waits, or comes to wait, is rejected with. */
+export function rejectionOf(ending: Ending): unknown {
+  switch (ending.kind) {
+    case 'refused':
+      return ending.refusal;
+    case 'client_gone':
+      return ending.reason;
+    case 'failed':
+      return ending.error;
+    case 'left':
+      return new Error('a ticket was used after it was handed in');
   }
 }

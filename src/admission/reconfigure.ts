@@ -10,9 +10,8 @@ import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/
 import { ceilingUnder } from '../limiter/ceilings.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import type { LaneView } from './lanes.ts';
-import type { AdmissionParts } from './parts.ts';
+import type { AdmissionParts, AdmissionRequest } from './ticket.ts';
 import type { QueuedCall } from './queued-call.ts';
-import type { AdmissionRequest } from './ticket.ts';
 
 interface BucketChange {
   readonly setting: BucketSetting;

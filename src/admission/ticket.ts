@@ -1,12 +1,13 @@
 /**
  * What admission takes and returns: the request to admit a call; the call's ticket, which lives from the first wait to the last
- * resend and does all waiting of the journey; and the lease, which permits one sending. Types only.
+ * resend and does all waiting of the journey; and the lease, which permits one sending. And what the parts of admission share. Types only.
  */
-import type { CallSettings } from './buckets.policy.ts';
 import type { BreakerSubject, HeldTime, Reckoned } from '../call.ts';
-import type { CeilingRef, CeilingState } from '../limiter/ceilings.ts';
+import type { Clock } from '../clock.ts';
 import type { TicketId } from '../ids.ts';
-import type { Admission, Grant, Lesson, Reserving, Settlement } from '../limiter/limiter.ts';
+import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
+import type { Admission, Grant, Lesson, Limiter, Reserving, Settlement } from '../limiter/limiter.ts';
+import type { CallSettings } from './buckets.policy.ts';
 
 /** What admission needs to know of a call. */
 export interface AdmissionRequest {
@@ -83,4 +84,18 @@ export interface Ticket {
   would(): Promise<Reckoned | null>;
   /** Ends the call in admission: its caller waits no more. The journey calls this on every path. */
   leave(): void;
+}
+
+export interface AdmissionParts {
+  readonly clock: Clock;
+  readonly limiter: Limiter;
+  readonly ceilings: Ceilings;
+  /** How long a granted lease lives without renewal, milliseconds. */
+  readonly leaseMs: number;
+  /** The bucket, and lane of it, into which the call's own bucket was joined; `null` = the call is in the right bucket. */
+  readonly joinedBucketOf: (request: AdmissionRequest) => BucketLane | null;
+  /** It is known what limits would have done with a call that is only observed. */
+  readonly onReckoned: (request: AdmissionRequest, reckoned: Reckoned) => void;
+  /** Lets a store's operation run while nobody waits for it; its failure is reported. */
+  readonly background: (work: Promise<unknown>) => void;
 }

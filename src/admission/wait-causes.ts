@@ -9,7 +9,7 @@ import type { WaitCause } from '../call.ts';
 import type { CancelTimer } from '../clock.ts';
 import type { BucketKey } from '../ids.ts';
 import type { LaneView } from './lanes.ts';
-import type { AdmissionParts } from './parts.ts';
+import type { AdmissionParts } from './ticket.ts';
 import type { QueuedCall } from './queued-call.ts';
 import { beginsToWait, noted, waitsNoLonger } from './wait-causes.policy.ts';
 

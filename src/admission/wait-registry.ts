@@ -7,17 +7,21 @@
  * (9, 10).
  */
 import type { CallSignal } from '../call-abort.ts';
+import { type CeilingKey, isBackground, type LaneKey, type TicketId } from '../ids.ts';
 import { ShortLived } from '../short-lived.ts';
-import { refused, rejectionOf, type Ending } from './ending.ts';
 import { enteredUntil, type Lanes, type LaneView } from './lanes.ts';
-import { CeilingQueues } from './ceiling-queues.ts';
-import type { AdmissionParts } from './parts.ts';
-import { isBackground, type CeilingKey, type LaneKey, type TicketId } from '../ids.ts';
-import { ObservedBuckets } from './observed-buckets.ts';
-import { ObservedCall, type ObservedParts } from './observed-call.ts';
-import { QueuedCall, type CallKeeper, type ObservedTicket, type Waiting } from './queued-call.ts';
-import { expired, waitTooLong, type Hold } from './refusals.ts';
-import type { AdmissionRequest, BucketLane, Lease } from './ticket.ts';
+import { ObservedBuckets, ObservedCall, type ObservedParts } from './observed-call.ts';
+import {
+  type CallKeeper,
+  type Ending,
+  type ObservedTicket,
+  QueuedCall,
+  refused,
+  rejectionOf,
+  type Waiting,
+} from './queued-call.ts';
+import { expired, type Hold, waitTooLong } from './refusals.ts';
+import type { AdmissionParts, AdmissionRequest, BucketLane, Lease } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
 
 /** More calls than so many are sent without a ticket while limits do not hold them: what is reckoned is bounded, as what waits is. */
@@ -261,5 +265,54 @@ export class WaitRegistry implements CallKeeper {
   #fullFor({ lane, request }: QueuedCall): Hold | null {
     const known = this.#parts.limiter.laneCeiling(lane.bucket, lane.key);
     return known !== null && known.waitMs > 0 && known.tag === request.admission.ceilingTag ? known : null;
+  }
+}
+
+// Counts of the calls that wait under each ceiling, over all buckets, and in each lane; and the lanes in which they wait
+
+interface CeilingQueue {
+  waiting: number;
+  /** Of these the background calls. */
+  background: number;
+  readonly lanes: Set<LaneView>;
+}
+
+export class CeilingQueues {
+  readonly #queues = new Map<CeilingKey, CeilingQueue>();
+
+  waitingUnder(key: CeilingKey): number {
+    return this.#queues.get(key)?.waiting ?? 0;
+  }
+
+  /** Those that the arrival of a call in this lane is judged by: background calls take no place in the line from others. */
+  waitingBeside(key: CeilingKey, lane: LaneKey): number {
+    const { waiting, background } = this.#queues.get(key) ?? { waiting: 0, background: 0 };
+    return isBackground(lane) ? waiting : waiting - background;
+  }
+
+  lanesUnder(key: CeilingKey): Iterable<LaneView> {
+    return this.#queues.get(key)?.lanes ?? [];
+  }
+
+  /** The call begins to wait. */
+  add({ lane, request: { ceiling } }: QueuedCall): void {
+    let queue = this.#queues.get(ceiling.key);
+    if (queue === undefined)
+      this.#queues.set(ceiling.key, (queue = { waiting: 0, background: 0, lanes: new Set() }));
+    queue.waiting += 1;
+    if (isBackground(lane.key)) queue.background += 1;
+    lane.waiting += 1;
+    queue.lanes.add(lane);
+  }
+
+  /** The call waits no longer. */
+  remove({ lane, request: { ceiling } }: QueuedCall): void {
+    const queue = this.#queues.get(ceiling.key);
+    lane.waiting -= 1;
+    if (queue === undefined) return;
+    queue.waiting -= 1;
+    if (isBackground(lane.key)) queue.background -= 1;
+    if (lane.waiting === 0) queue.lanes.delete(lane);
+    if (queue.waiting === 0) this.#queues.delete(ceiling.key);
   }
 }

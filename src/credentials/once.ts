@@ -6,8 +6,7 @@ import { systemRandom, type Clock } from '../clock.ts';
 import type { UpstreamCredential, UpstreamSettings } from '../config/settings.ts';
 import type { CredentialFault } from '../errors.ts';
 import { readCredential } from './file-source.ts';
-import { usableAccess } from './refresh/stored-grant.policy.ts';
-import { canReplace, readTokenFile } from './refresh/token-file.ts';
+import { canReplace, readTokenFile, usableAccess } from './refresh/token-file.ts';
 import { createTokenFetcher, type SendTokenRequest } from './token-fetcher.ts';
 
 export type OnceRead =

@@ -7,7 +7,6 @@ import type { OAuthClient, UpstreamSettings } from '../config/settings.ts';
 import type { CredentialFault } from '../errors.ts';
 import type { Fetched } from './oauth-source.ts';
 import { readToken, type TokenReply } from './token-reply.policy.ts';
-import { tokenRequest, type TokenRequest } from './token-request.policy.ts';
 
 /** Sends one request to a token endpoint, over the addresses and authorities that are allowed for the upstream. */
 export type SendTokenRequest = (
@@ -47,3 +46,43 @@ export const createTokenFetcher =
     const read = readToken(result.reply, clock.now());
     return read.kind === 'failed' ? read : { ...read, issuedAt, isShared: false };
   };
+
+// The request: a client credentials grant (RFC 6749 §4.4.2) or a refresh token (§6), as a form or as JSON. Client id and secret stand in one place
+// only, the body or `authorization` (RFC 6749 §2.3).
+
+export interface TokenRequest {
+  readonly url: string;
+  readonly fields: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+/**
+ * Builds the request of a client.
+ * @param refreshToken `null` = request a client credentials grant
+ */
+export function tokenRequest(client: OAuthClient, refreshToken: string | null = null): TokenRequest {
+  const { clientId, clientSecret, scope, format, clientAuth } = client;
+  const parameters = {
+    ...(refreshToken === null
+      ? { grant_type: 'client_credentials' }
+      : { grant_type: 'refresh_token', refresh_token: refreshToken }),
+    ...(clientAuth === 'body' ? { client_id: clientId, client_secret: clientSecret } : {}),
+    ...(scope === null ? {} : { scope }),
+  };
+  const isForm = format === 'form';
+  return {
+    url: client.tokenUrl,
+    fields: {
+      accept: 'application/json',
+      'content-type': isForm ? 'application/x-www-form-urlencoded' : 'application/json',
+      ...(clientAuth === 'basic' ? { authorization: basic(clientId, clientSecret) } : {}),
+    },
+    body: isForm ? new URLSearchParams(parameters).toString() : JSON.stringify(parameters),
+  };
+}
+
+/** RFC 6749 §2.3.1: client id and secret are form-encoded before they are joined. */
+function basic(clientId: string, clientSecret: string): string {
+  const formEncoded = (text: string): string => new URLSearchParams({ '': text }).toString().slice(1);
+  return `Basic ${btoa(`${formEncoded(clientId)}:${formEncoded(clientSecret)}`)}`;
+}

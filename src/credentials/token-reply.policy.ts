@@ -2,7 +2,7 @@
  * Reads the response of a token endpoint (RFC 6749 §5) and checks every part of it: a token that cannot be sent, a lifetime that is
  * no positive number, or a page in the place of JSON makes the response `invalid`.
  *
- * Does not own: what is asked (`token-request.policy.ts`), when it is asked again (`renewal.policy.ts`). Pure.
+ * Does not own: what is asked (`token-fetcher.ts`), when it is asked again (`renewal.policy.ts`). Pure.
  * Keeps: of the response's text, nothing but the tokens is passed on.
  */
 import { retryAfterMs } from '../dispatch/retry-after.policy.ts';

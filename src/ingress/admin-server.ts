@@ -6,11 +6,10 @@
  * Keeps: `/livez` and `/readyz` depend on nothing outside the process; a route that fails breaks no other one; an error is answered
  * without details.
  */
-import express from 'express';
-import type { Express, NextFunction, Request, Response } from 'express';
+import express, { type Express, type NextFunction, type Request, type Response } from 'express';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import type { RedisContact } from '../limiter/failover/when-down.ts';
+import type { RedisContact } from '../limiter/when-down.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { end, listen, openapiOf } from './ports.ts';

@@ -15,8 +15,7 @@ import { outcomeFraming } from './framing.policy.ts';
 import type { ProblemResponse } from './problem.ts';
 import { knownFields } from './ratelimit-fields.ts';
 import type { ServeParts } from './read-call.ts';
-import { isPlainEventStream } from './stream-comments.ts';
-import { discard, limitUnread, pump, type Streamed } from './response-stream.ts';
+import { discard, isPlainEventStream, limitUnread, pump, type Streamed } from './response-stream.ts';
 
 /** The limit of `maxUnreadMs` for responses of our own: what `timeouts.idleSeconds` is where nothing else is configured. Milliseconds. */
 const ownUnreadMs = 300_000;

@@ -7,8 +7,7 @@
 import { Buffer } from 'node:buffer';
 import type { AdmissionRecord, Outcome } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
-import type { Dispatcher, Sending } from '../dispatch/dispatcher.ts';
+import { type AttemptResult, type Dispatcher, type Sending, statusOf } from '../dispatch/dispatcher.ts';
 import { resend, type ResendDecision, type ResendHistory } from '../dispatch/resend.policy.ts';
 import { failureReason, type TransportError } from '../dispatch/transport-error.ts';
 import { upstreamIdOf } from '../dispatch/response-fields.policy.ts';

@@ -8,7 +8,7 @@ import { Buffer } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Lease } from '../admission/ticket.ts';
 import type { Costs, Feedback } from '../call.ts';
-import { statusOf, type AttemptResult } from '../dispatch/attempt.ts';
+import { statusOf, type AttemptResult } from '../dispatch/dispatcher.ts';
 import { readAhead } from '../dispatch/inspect.ts';
 import type { ResendDecision, ThrottleScope } from '../dispatch/resend.policy.ts';
 import { spentOf } from '../dispatch/feedback/usage.policy.ts';

@@ -5,8 +5,12 @@
  * Does not own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
  * ceiling) can be read back without the label key.
  */
-import { bucketParts, callSettings, ceilingLimits } from '../admission/buckets.policy.ts';
-import { settingsOfOperation } from '../admission/operations.policy.ts';
+import {
+  bucketParts,
+  callSettings,
+  ceilingLimits,
+  settingsOfOperation,
+} from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
@@ -36,9 +40,14 @@ import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { ChosenBuckets } from './chosen-buckets.ts';
 import type { ResponseTimes } from './response-times.ts';
-import { clientTimeouts } from './client-timeouts.policy.ts';
+import {
+  clientTimeouts,
+  maxWaitMsOf,
+  preferredWaitSeconds,
+  prefersReservation,
+  urgencyOf,
+} from './preferences.policy.ts';
 import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
-import { maxWaitMsOf, preferredWaitSeconds, prefersReservation, urgencyOf } from './preferences.policy.ts';
 import { readTicket, writeTicket } from './sluice-ticket.ts';
 import type { RepeatKey } from '../repeats/repeat.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';

@@ -3,9 +3,8 @@
  * Owns: which refusal a broken exchange becomes. Does not own: the rest of the outcome (`attempts.ts`), resending, writing.
  */
 import type { Call, Outcome, RateLimitState, ResponseHead, Route } from '../call.ts';
-import type { AttemptResult } from '../dispatch/attempt.ts';
-import { cookieScope } from '../dispatch/cookies.policy.ts';
-import { returningFields, type Links } from '../dispatch/response-fields.policy.ts';
+import type { AttemptResult } from '../dispatch/dispatcher.ts';
+import { cookieScope, type Links, returningFields } from '../dispatch/response-fields.policy.ts';
 import { failureWords, type TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';

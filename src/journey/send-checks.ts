@@ -11,7 +11,7 @@ import { observationOf } from '../breaker/breaker.policy.ts';
 import type { InjectedField } from '../call.ts';
 import type { Settings } from '../config/settings.ts';
 import type { Credentials } from '../credentials/credentials.ts';
-import type { AttemptResult } from '../dispatch/attempt.ts';
+import type { AttemptResult } from '../dispatch/dispatcher.ts';
 import { Refusal } from '../errors.ts';
 import type { BucketKey } from '../ids.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';

@@ -10,26 +10,25 @@ import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { ReplicaId } from '../ids.ts';
 import {
-  CeilingSlot,
   type CeilingHold,
   type CeilingKey,
   type CeilingRef,
   type Ceilings,
+  CeilingSlot,
   type CeilingState,
   type TakeReply,
 } from './ceilings.ts';
-import { quotaShare } from './failover/quota-share.ts';
-import { RecentSends } from './failover/recent-sends.ts';
-import { retryUnavailableMs, type WhenDown } from './failover/when-down.ts';
+import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.ts';
 import { LocalCeilings, type LocalSlot } from './local-ceilings.ts';
 import {
-  dayState,
-  holdsIn,
-  minuteState,
   type CeilingLimits,
   type CeilingView,
-} from './policy/ceiling-view.policy.ts';
-import { holdAt } from './policy/ceiling.policy.ts';
+  ceilingWindowMs,
+  dayState,
+  holdAt,
+  holdsIn,
+  minuteState,
+} from './policy/ceiling.policy.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
 
 /** A slot as this process knows it. */
@@ -191,3 +190,45 @@ export class CeilingStore implements Ceilings {
 }
 
 const isNone = ({ perMinute, perDay }: CeilingRef): boolean => perMinute === null && perDay === null;
+
+// What this replica sent in the last window: enough to put it back in a Redis that lost its data or was unavailable
+
+interface Send {
+  readonly key: CeilingKey;
+  readonly id: string;
+  readonly at: number;
+}
+
+export class RecentSends {
+  readonly #clock: Clock;
+  /** By id, in the order of time. */
+  readonly #sends = new Map<string, Send>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  add(key: CeilingKey, id: string): void {
+    const at = this.#clock.monotonic();
+    for (const old of this.#sends.values()) {
+      if (at - old.at < ceilingWindowMs) break;
+      this.#sends.delete(old.id);
+    }
+    // At the end, also when it was known.
+    this.#sends.delete(id);
+    this.#sends.set(id, { key, id, at });
+  }
+
+  remove(id: string): void {
+    this.#sends.delete(id);
+  }
+
+  /** Ages in milliseconds and ids of each ceiling's sends. */
+  all(): ReadonlyMap<CeilingKey, readonly { readonly id: string; readonly ageMs: number }[]> {
+    const now = this.#clock.monotonic();
+    const sends = [...this.#sends.values()]
+      .map(({ key, id, at }) => ({ key, id, ageMs: now - at }))
+      .filter(({ ageMs }) => ageMs < ceilingWindowMs);
+    return Map.groupBy(sends, ({ key }) => key);
+  }
+}

@@ -3,8 +3,7 @@
  * sending: in this process, or in Redis for all replicas (`ceiling-store.ts`); both behind rate-limiter-flexible's own API.
  */
 
-import type { CeilingLimits, CeilingState } from './policy/ceiling-view.policy.ts';
-import type { CeilingHold } from './policy/ceiling.policy.ts';
+import type { CeilingHold, CeilingLimits, CeilingState } from './policy/ceiling.policy.ts';
 import type { CeilingKey } from '../ids.ts';
 
 export { ceilingWindowMs } from './policy/ceiling.policy.ts';

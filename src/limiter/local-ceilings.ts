@@ -9,13 +9,15 @@
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
 import type { CeilingRef, CeilingState, TakeReply } from './ceilings.ts';
-import { dayLeft, minuteState, type CeilingView } from './policy/ceiling-view.policy.ts';
 import {
+  type CeilingView,
   ceilingWindowMs,
+  dayLeft,
   expire,
   giveSlotBack,
-  takeSlot,
+  minuteState,
   type SlotRequest,
+  takeSlot,
 } from './policy/ceiling.policy.ts';
 
 const dayMs = 86_400_000;

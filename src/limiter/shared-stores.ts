@@ -9,18 +9,17 @@ import type { connectRedis, RedisConnection } from '../redis/connection.ts';
 import { RedisHealth } from '../redis/health.ts';
 import { ceilingKey } from '../ids.ts';
 import { malformed, wordOf } from '../redis/malformed-reply.ts';
-import { serverFacts } from '../redis/server-info.policy.ts';
-import { RedisUnusable } from '../redis/trouble.policy.ts';
+import { RedisUnusable, serverFacts } from '../redis/trouble.policy.ts';
 import { RedisTroubles } from '../redis/troubles.ts';
 import { createMapsIn } from '../replicated/redis-map.ts';
 import { CeilingStore } from './ceiling-store.ts';
-import type { RedisContact, WhenDown } from './failover/when-down.ts';
+import type { RedisContact, WhenDown } from './when-down.ts';
 import { defaultLeaseMs } from './limiter.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
-import { RedisEstimates } from './redis/estimates.ts';
+import { RedisEstimates } from './estimate-store.ts';
 import { createRedisLimiter } from './redis/limiter.ts';
 import { Presence } from './redis/presence.ts';
-import { watchServer } from './redis/server-watch.ts';
+import { watchServer } from './redis/trial.ts';
 import type { StoreParts, Stores } from './store-set.ts';
 
 /** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */

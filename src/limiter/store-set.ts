@@ -6,7 +6,7 @@ import type { Telemetry } from '../telemetry/telemetry.ts';
 import type { CreateMap } from '../replicated/shared-map.ts';
 import type { Ceilings } from './ceilings.ts';
 import type { EstimateStore } from './estimate-store.ts';
-import type { RedisContact } from './failover/when-down.ts';
+import type { RedisContact } from './when-down.ts';
 import type { Limiter, LimiterListener } from './limiter.ts';
 
 export interface Stores {

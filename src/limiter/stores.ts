@@ -4,7 +4,7 @@
 import { connectRedis } from '../redis/connection.ts';
 import { MemoryMap } from '../replicated/shared-map.ts';
 import { CeilingStore } from './ceiling-store.ts';
-import { createEmbeddedLimiter } from './embedded/limiter.ts';
+import { createEmbeddedLimiter } from './over-log/limiter.ts';
 import { embeddedEstimates } from './estimate-store.ts';
 import { createSharedStores, type Connect } from './shared-stores.ts';
 import type { StoreParts, Stores } from './store-set.ts';

@@ -2,6 +2,7 @@
  * The live page: while somebody looks at it, reads the state of all upstreams every two seconds and sends it; serves the files. Owns the
  * pace, and what of Sluice itself is shown; does not own figures and words (`activity/`), connections (`event-stream.ts`), looks (`static/`).
  */
+import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Activity } from '../activity/activity.ts';
 import type { AllUpstreams, GatewayState } from '../activity/shape.ts';
@@ -10,7 +11,6 @@ import type { CancelTimer, Clock } from '../clock.ts';
 import { createEventStream, eventOf } from '../observation/event-stream.ts';
 import type { ConfigurationState, LimiterHealth, ProcessPressure } from '../telemetry/events.ts';
 import { packageVersion } from '../version.ts';
-import { contentSecurityPolicy, loadAssets } from './assets.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -133,4 +133,39 @@ export class Page {
         .end(asset.body);
     };
   }
+}
+
+export interface Asset {
+  readonly type: string;
+  readonly body: Buffer;
+}
+
+/** Nothing but our own files, nothing inline, nobody may frame it. */
+export const contentSecurityPolicy = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "img-src 'self'",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ');
+
+const types = {
+  html: 'text/html; charset=utf-8',
+  css: 'text/css; charset=utf-8',
+  js: 'text/javascript; charset=utf-8',
+  svg: 'image/svg+xml',
+};
+
+/** Path on the admin port → file. */
+export function loadAssets(): ReadonlyMap<string, Asset> {
+  const own = (name: string): Buffer => readFileSync(new URL(`./static/${name}`, import.meta.url));
+  return new Map<string, Asset>([
+    ['/', { type: types.html, body: own('index.html') }],
+    ['/page/page.css', { type: types.css, body: own('page.css') }],
+    ['/page/page.js', { type: types.js, body: own('page.js') }],
+    ['/page/icon.svg', { type: types.svg, body: own('icon.svg') }],
+  ]);
 }

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import type { Costs, MeterName } from '../call.ts';
-import { meterNames } from '../limiter/policy/meter-names.policy.ts';
+import { meterNames } from '../limiter/policy/meter-state.policy.ts';
 import { outcomes } from '../telemetry/outcome.policy.ts';
 
 export const recordingVersion = 1;

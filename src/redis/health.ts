@@ -9,11 +9,11 @@
  * again is no help. While such permanent errors go on, the time until Redis is tried again doubles (a circuit breaker).
  */
 import type { Clock } from '../clock.ts';
-import type { RedisCommand } from '../telemetry/events.ts';
+import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
-import { isPermanent, kindOf } from './failures.ts';
 import type { RedisClient, RedisConnection } from './connection.ts';
-import { WrongReplies, type RedisTroubles } from './troubles.ts';
+import { MalformedReply } from './malformed-reply.ts';
+import { type RedisTroubles, WrongReplies } from './troubles.ts';
 
 /** What became of a command. */
 export type Reply<T> =
@@ -221,3 +221,27 @@ export class RedisHealth {
     for (const watcher of this.#watchers) watcher.onAvailable();
   }
 }
+
+// What a failed command says: which kind of failure it is, and whether sending the command again may help
+
+/** Replies that say "not now": the same command may succeed in a moment. */
+const transient =
+  /^(READONLY|LOADING|BUSY|NOREPLICAS|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|OOM|MOVED|ASK|NOAUTH|WRONGPASS|NOPERM|MISCONF|UNBLOCKED|ERR Too many Cluster)/;
+
+export function kindOf(failure: unknown): RedisErrorKind {
+  if (isErrorReply(failure) || failure instanceof MalformedReply) return 'reply';
+  const message = failure instanceof Error ? failure.message : '';
+  if (/timed? ?out/i.test(message)) return 'timeout';
+  if (/writeable|closed|ECONN|EPIPE|ENOTFOUND|Socket|retries|Cluster|AbortError|aborted/i.test(message)) {
+    return 'connection';
+  }
+  return 'other';
+}
+
+/** Redis itself answered with an error. */
+const isErrorReply = (failure: unknown): failure is Error =>
+  failure instanceof Error && failure.name === 'ReplyError';
+
+/** True when the command would fail in the same way if it were sent again. */
+export const isPermanent = (failure: unknown): boolean =>
+  failure instanceof MalformedReply || (isErrorReply(failure) && !transient.test(failure.message));

@@ -4,7 +4,7 @@
  *
  * Owns: which call a repeat belongs to, and what is remembered of calls. Does not own: what makes a repeat
  * (`journey/repeat-key.ts`), how clients share a response (`shared-call.ts`).
- * A call that is no repeat and cannot be repeated does not come here (`parts.ts`).
+ * A call that is no repeat and cannot be repeated does not come here (`ticket.ts`).
  * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
 import type { Audience, Outcome, ResponseHead } from '../call.ts';
@@ -14,11 +14,17 @@ import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { claimCodec, leftKeptMs, type Claim } from './claim.ts';
 import { Claims } from './claims.ts';
-import { KeptBody } from './kept-body.ts';
-import { KeptResponses } from './kept-responses.ts';
+import { KeptBody, KeptResponses } from './kept-responses.ts';
 import { LeftCalls, type LeftCall, type Offers } from './left-calls.ts';
-import { assertSameCall, delay, tooLarge, unauthenticated } from './repeat.ts';
-import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
+import {
+  assertSameCall,
+  type CallResult,
+  delay,
+  type KeptResponse,
+  type RepeatKey,
+  tooLarge,
+  unauthenticated,
+} from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
 /**

@@ -14,7 +14,7 @@ import type { Audience, Outcome, ResponseEnd } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { KeptBody } from './kept-body.ts';
+import type { KeptBody } from './kept-responses.ts';
 import { showsThatItRan } from './ran.ts';
 import { endsBeforeResponse, unauthenticated, type CallResult, type RepeatKey } from './repeat.ts';
 import { SharedResponse } from './shared-response.ts';

@@ -8,8 +8,7 @@
  */
 import { PassThrough, type Readable } from 'node:stream';
 import type { ResponseEnd, Outcome } from '../call.ts';
-import { ownBytes } from './kept-responses.ts';
-import type { KeptBody } from './kept-body.ts';
+import { type KeptBody, ownBytes } from './kept-responses.ts';
 
 export interface SharedResponseOptions {
   /** What has passed of the body: a client that comes later gets it first. */

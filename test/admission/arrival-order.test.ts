@@ -1,6 +1,6 @@
 /** Arrivals at one replica get different positions, however many come in one instant. */
 import { describe, expect, test } from '@jest/globals';
-import { ArrivalOrder } from '../../src/admission/arrival-order.ts';
+import { ArrivalOrder } from '../../src/admission/admission.ts';
 import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { origins } from '../support/origins.ts';
 

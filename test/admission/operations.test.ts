@@ -1,6 +1,6 @@
 /** Which windows a call counts in, where an upstream has some for single operations. */
 import { describe, expect, test } from '@jest/globals';
-import { settingsOfOperation } from '../../src/admission/operations.policy.ts';
+import { settingsOfOperation } from '../../src/admission/buckets.policy.ts';
 import type { UpstreamSettings } from '../../src/config/settings.ts';
 import { parseSettings } from '../../src/config/load.ts';
 

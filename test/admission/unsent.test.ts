@@ -2,7 +2,7 @@
 import { afterEach, expect, test } from '@jest/globals';
 import { ceilingKey } from '../../src/ids.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
-import type { AttemptResult } from '../../src/dispatch/attempt.ts';
+import type { AttemptResult } from '../../src/dispatch/dispatcher.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { requeue, returnGrant } from '../../src/journey/lease-end.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';

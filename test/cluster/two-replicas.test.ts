@@ -4,7 +4,7 @@ import { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
 import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
 import { createState, fold } from '../../src/limiter/over-log/fold.ts';
-import { readEvent } from '../../src/limiter/over-log/read-event.ts';
+import { readEvent } from '../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../src/log/entry.ts';
 import type { Service } from '../../src/service.ts';
 import { createCommerceSimulator } from '../../simulators/commerce.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import { objectOf, readToken } from '../../src/credentials/token-reply.policy.ts';
-import { tokenRequest } from '../../src/credentials/token-request.policy.ts';
+import { tokenRequest } from '../../src/credentials/token-fetcher.ts';
 
 const read = (status: number, body: unknown, fields: Record<string, string> = {}) =>
   readToken(

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { cookieScope, returnedCookie, type CookieScope } from '../../src/dispatch/cookies.policy.ts';
+import { cookieScope, returnedCookie, type CookieScope } from '../../src/dispatch/response-fields.policy.ts';
 
 const under = (prefix: string, path: string): CookieScope => ({ kind: 'under', prefix, path });
 

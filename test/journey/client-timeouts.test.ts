@@ -1,6 +1,6 @@
 /** The table of client time-outs with the fields that such clients send; `test/sdk/client-timeouts.test.ts` asks real ones. */
 import { describe, expect, test } from '@jest/globals';
-import { clientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
+import { clientTimeouts } from '../../src/journey/preferences.policy.ts';
 
 const timeoutsOf = (fields: Readonly<Record<string, string>>) =>
   clientTimeouts(new Map(Object.entries(fields)));

@@ -1,7 +1,11 @@
 import { describe, expect, test } from '@jest/globals';
 import { ResponseTimes } from '../../src/journey/response-times.ts';
-import type { ClientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
-import { maxWaitMsOf, preferredWaitSeconds, urgencyOf } from '../../src/journey/preferences.policy.ts';
+import {
+  type ClientTimeouts,
+  maxWaitMsOf,
+  preferredWaitSeconds,
+  urgencyOf,
+} from '../../src/journey/preferences.policy.ts';
 
 describe('the preferred wait', () => {
   test.each([

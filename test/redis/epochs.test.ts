@@ -15,7 +15,7 @@ import { createKey } from '../../src/cli/keys.ts';
 import { replicasKey } from '../../src/limiter/redis/presence.ts';
 import type { Service } from '../../src/service.ts';
 import { ceilingKey } from '../../src/ids.ts';
-import { sendsKey } from '../../src/limiter/redis/sliding-log.ts';
+import { sendsKey } from '../../src/limiter/redis/ceilings.ts';
 import { admission } from '../support/admission.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';

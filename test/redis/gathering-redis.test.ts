@@ -1,6 +1,6 @@
 /** Commands of one turn of the event loop leave in few writes, in order, and none waits for another turn. */
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
-import { GatheringRedis } from '../../src/redis/gathering-redis.ts';
+import { GatheringRedis } from '../../src/redis/connection.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 
 let server: RedisServer;

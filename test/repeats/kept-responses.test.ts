@@ -1,6 +1,5 @@
 import { expect, test } from '@jest/globals';
-import { KeptBody } from '../../src/repeats/kept-body.ts';
-import { KeptResponses } from '../../src/repeats/kept-responses.ts';
+import { KeptBody, KeptResponses } from '../../src/repeats/kept-responses.ts';
 import type { Remembered, RepeatKey } from '../../src/repeats/repeat.ts';
 import { manualClock } from '../support/manual-clock.ts';
 

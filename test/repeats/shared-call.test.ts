@@ -1,7 +1,7 @@
 /** A call that several clients share, at the end of its process. */
 import { expect, test } from '@jest/globals';
 import { CallAbort } from '../../src/call-abort.ts';
-import { KeptBody } from '../../src/repeats/kept-body.ts';
+import { KeptBody } from '../../src/repeats/kept-responses.ts';
 import type { Audience } from '../../src/call.ts';
 import type { RepeatKey } from '../../src/repeats/repeat.ts';
 import { SharedCall } from '../../src/repeats/shared-call.ts';

@@ -1,7 +1,7 @@
 import { PassThrough, type Readable } from 'node:stream';
 import { expect, test } from '@jest/globals';
 import type { Outcome } from '../../src/call.ts';
-import { KeptBody } from '../../src/repeats/kept-body.ts';
+import { KeptBody } from '../../src/repeats/kept-responses.ts';
 import { SharedResponse } from '../../src/repeats/shared-response.ts';
 import { until } from '../support/until.ts';
 

@@ -8,7 +8,7 @@ import { createAdminApiClient, createAdminRestApiClient } from '@shopify/admin-a
 import { generateText } from 'ai';
 import OpenAI from 'openai';
 import Shopify from 'shopify-api-node';
-import { clientTimeouts } from '../../src/journey/client-timeouts.policy.ts';
+import { clientTimeouts } from '../../src/journey/preferences.policy.ts';
 
 let server: Server;
 let port: number;

@@ -4,7 +4,7 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import type { AdmissionReply, Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../simulators/bucket.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';

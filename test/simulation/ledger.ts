@@ -7,7 +7,7 @@
  */
 import type { Costs, MeterName } from '../../src/call.ts';
 import type { Settlement } from '../../src/limiter/limiter.ts';
-import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/first-calls.policy.ts';
+import { pilotCrowd, pilotMs, silenceMs } from '../../src/limiter/policy/in-flight.policy.ts';
 import { sendableUntil, type DriverLedger } from './driver.ts';
 import type { BucketPlan, CallPlan, LanePlan, MeterPlan, Plan, WorkspacePlan } from './plan.ts';
 import {

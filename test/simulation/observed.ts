@@ -9,7 +9,7 @@ import { resend, type ResendHistory } from '../../src/dispatch/resend.policy.ts'
 import { Refusal } from '../../src/errors.ts';
 import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { Chance } from './chance.ts';
 import { bucketPlan } from './plan-buckets.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../../src/clock.ts';
 import type { CeilingKey, Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Grant, Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';

@@ -5,7 +5,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';

@@ -7,7 +7,7 @@ import { bucketKey, ceilingKey } from '../../src/ids.ts';
 import type { Ceilings } from '../../src/limiter/ceilings.ts';
 import type { Limiter } from '../../src/limiter/limiter.ts';
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/embedded/limiter.ts';
+import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
 export interface CallOptions extends AdmissionOptions {

@@ -2,9 +2,8 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
-import { attempt, type AttemptResult } from '../../src/dispatch/attempt.ts';
+import { attempt, type AttemptRequest, type AttemptResult } from '../../src/dispatch/dispatcher.ts';
 import type { TransportAttempt } from '../../src/dispatch/transport.ts';
-import type { AttemptRequest } from '../../src/dispatch/attempt.ts';
 import type { RawConnection, Script } from '../support/raw-upstream.ts';
 import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 

@@ -3,10 +3,8 @@
  *
  * Owns: the judgement of one recording. Does not own: reading responses, which is the gateway's own (`dispatch/feedback/`).
  */
-import { bucketParts } from '../../src/admission/buckets.policy.ts';
-import { settingsOfOperation } from '../../src/admission/operations.policy.ts';
-import type { DialectWindow } from '../../src/config/settings.ts';
-import type { UpstreamSettings } from '../../src/config/settings.ts';
+import { bucketParts, settingsOfOperation } from '../../src/admission/buckets.policy.ts';
+import type { DialectWindow, UpstreamSettings } from '../../src/config/settings.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import { separatorsOf } from '../../src/journey/separators.policy.ts';
 import type { RecordedResponse } from './har.ts';

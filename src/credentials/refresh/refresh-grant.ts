@@ -12,12 +12,18 @@ import type { Clock, Random } from '../../clock.ts';
 import type { OAuthClient } from '../../config/settings.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Fetched } from '../oauth-source.ts';
-import type { FetchToken, SendTokenRequest, TokenFetch } from '../token-fetcher.ts';
+import { type FetchToken, type SendTokenRequest, type TokenFetch, tokenRequest } from '../token-fetcher.ts';
 import { readRefreshToken, readToken } from '../token-reply.policy.ts';
-import { tokenRequest } from '../token-request.policy.ts';
 import { FileLock } from './file-lock.ts';
-import { grantText, usableAccess, type StoredGrant } from './stored-grant.policy.ts';
-import { isExposed, readTokenFile, replaceTokenFile, type ReadFile } from './token-file.ts';
+import {
+  grantText,
+  isExposed,
+  type ReadFile,
+  readTokenFile,
+  replaceTokenFile,
+  type StoredGrant,
+  usableAccess,
+} from './token-file.ts';
 
 /** How long a renewal waits for the lock of the file: longer than the lock outlives a dead process. Milliseconds. */
 const lockWaitMs = 13_000;

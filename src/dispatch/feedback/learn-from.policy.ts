@@ -1,15 +1,14 @@
 /** What a response teaches: the one entrance to the feedback policies. Total; any facts give a `Feedback`. */
 import type { Feedback, Throttle, UpstreamKind } from '../../call.ts';
 import type { Dialect } from '../../config/settings.ts';
+import { namedWaitMs } from '../retry-after.policy.ts';
 import { learnFromCommerce } from './commerce.policy.ts';
-import { withConcurrency } from './concurrency.policy.ts';
 import { describedThrottle, learnFromDialect, unknownDialect } from './dialect.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { isRecord, recordAt, stringAt } from './json.policy.ts';
-import { namedWaitMs } from '../retry-after.policy.ts';
 import { learnFromModel } from './language-model.policy.ts';
 import { count, exhaustedForMs } from './reading.policy.ts';
-import { believable, ResponseReader, type ResponseFacts } from './response.policy.ts';
+import { believable, type ResponseFacts, ResponseReader } from './response.policy.ts';
 
 export type { ResponseFacts };
 
@@ -103,4 +102,24 @@ function inSuccess(response: ResponseReader): Throttle | null {
     return secondaryLimit(response);
   const isRefused = errors.some((error) => /^RATE_LIMIT(?:ED)?$/.test(stringAt(error, 'type') ?? ''));
   return isRefused ? primaryLimit(response) : null;
+}
+
+// Refusals because too many calls are in flight at once: a word of many providers and no field of any
+
+const words = /\bconcurren|\btoo many simultaneous\b|\bmax(?:imum)? parallel\b/i;
+/** The address of a page about limits says nothing of this refusal. */
+const address = /\bhttps?:\S+/g;
+/** How much of a body is looked at, characters. */
+const maxText = 2_000;
+
+/** Fields in which providers name the limit that refused a call. */
+const reasons = ['x-rate-limit-problem', 'stripe-rate-limited-reason'];
+
+/** Adds that a refusal for want of quota says so. No meter is at fault then. */
+export function withConcurrency(feedback: Feedback, { fields, body }: ResponseReader): Feedback {
+  const { throttle } = feedback;
+  if (throttle?.kind !== 'rate') return feedback;
+  const named = reasons.some((field) => words.test(fields.get(field) ?? ''));
+  if (!named && !words.test((body ?? '').slice(0, maxText).replaceAll(address, ''))) return feedback;
+  return { ...feedback, throttle: { ...throttle, meter: null }, refusesConcurrency: true };
 }

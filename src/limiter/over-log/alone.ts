@@ -10,13 +10,13 @@ import type { MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { BucketKey, ReplicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
-import { quotaShare } from '../failover/quota-share.ts';
+import { quotaShare } from '../when-down.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
 import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
-import { costEntries } from '../policy/meter-names.policy.ts';
+import { costEntries } from '../policy/meter-state.policy.ts';
 import { Copy, type CopyUser } from './copy.ts';
-import { duplicate } from './duplicate.ts';
+import { duplicate } from './snapshot.ts';
 import type { LogEvent, UsedUnits } from './state.ts';
 
 export interface AloneParts {

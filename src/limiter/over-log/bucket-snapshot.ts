@@ -1,6 +1,7 @@
 /** What a bucket shows of itself, at one time. Pure: it changes nothing. */
-import type { BucketKey, BucketSnapshot, MeterSnapshot } from '../limiter.ts';
-import { allWaiting, closedMs, type Bucket } from '../policy/bucket-state.policy.ts';
+import type { CallerKey, LaneKey } from '../../ids.ts';
+import type { BucketKey, BucketSnapshot, CallerNow, MeterSnapshot } from '../limiter.ts';
+import { allWaiting, type Bucket, closedMs } from '../policy/bucket-state.policy.ts';
 import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';
 
@@ -24,4 +25,21 @@ function metersOf(bucket: Bucket, now: number): MeterSnapshot[] {
     meters.push(log === null ? shown : { ...shown, counts: log.counts });
   }
   return meters;
+}
+
+/** The calls of each caller that calls of the lane name; those that name none are left out. */
+export function callersIn({ tickets }: Bucket, lane: LaneKey): CallerNow[] {
+  const callers = new Map<CallerKey, CallerNow>();
+  for (const ticket of tickets.values()) {
+    const { caller, lease } = ticket;
+    if (caller === undefined || ticket.lane !== lane) continue;
+    const { waiting, inFlight } = callers.get(caller) ?? { waiting: 0, inFlight: 0 };
+    const isWaiting = lease === null;
+    callers.set(caller, {
+      caller,
+      waiting: isWaiting ? waiting + 1 : waiting,
+      inFlight: isWaiting ? inFlight : inFlight + 1,
+    });
+  }
+  return [...callers.values()];
 }

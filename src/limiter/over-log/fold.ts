@@ -13,23 +13,23 @@ import { apply } from '../policy/apply.policy.ts';
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import {
   allWaiting,
+  type Bucket,
   closedMs,
   createBucket,
   meterOf,
   sequencePerMs,
-  type Bucket,
   type Ticket,
   type Withheld,
 } from '../policy/bucket-state.policy.ts';
 import { grantAs } from '../policy/grant.policy.ts';
 import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
-import { costEntries } from '../policy/meter-names.policy.ts';
-import { markAnswered, take } from '../policy/meter.policy.ts';
-import { replicaLifeMs, type Effects as Due } from '../policy/pump.policy.ts';
-import { memoryMs } from '../policy/retention.policy.ts';
+import { costEntries } from '../policy/meter-state.policy.ts';
+import { drainRate, markAnswered, take } from '../policy/meter.policy.ts';
+import { type Effects as Due, replicaLifeMs } from '../policy/pump.policy.ts';
 import { pumpOnly, upkeep } from '../policy/scheduler.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
+import { logMemoryMs } from '../policy/window-log.policy.ts';
 import { DueTimes } from './due-times.ts';
 import { reservedIn } from './reserved.ts';
 import type { Effects, Emptied, HeldCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
@@ -414,4 +414,32 @@ function nextGrantAt(state: SharedState, now: number): number | null {
   const { term } = state;
   const isWithheld = term !== null && withheldBy(state, now)?.what === 'all';
   return isWithheld ? Math.max(first.at, term.beganAt + holdMs) : first.at;
+}
+
+// How long an unused bucket is kept. Clients can create buckets: each model name is one, and each credential that a client brings itself. A
+// bucket with an invented name must not be kept as long as one about which something was learned.
+
+/** How long a bucket with a learned level or limit is kept after its last use: longer than any call waits. Milliseconds. */
+export const bucketMemoryMs = 3_600_000;
+/** How long a bucket is kept whose responses taught nothing: the next burst need not probe again. Milliseconds. */
+export const blankMemoryMs = 60_000;
+/** How long a bucket without any response is kept: it equals a new one, but replicas may still refer to it. Milliseconds. */
+export const unansweredMemoryMs = 5_000;
+
+/** Milliseconds after `now`, the bucket's last use, at which it may be forgotten. The time for which it is closed comes on top. */
+export function memoryMs(bucket: Bucket, now: number): number {
+  let memory = memoryOfLevels(bucket, now);
+  for (const meter of bucket.meters.values()) memory = Math.max(memory, logMemoryMs(meter, now));
+  return memory;
+}
+
+function memoryOfLevels(bucket: Bucket, now: number): number {
+  if (allWaiting(bucket) > 0 || bucket.leases.size > 0 || bucket.closedAt !== null) return bucketMemoryMs;
+  let longest = bucket.opened ? blankMemoryMs : unansweredMemoryMs;
+  for (const meter of bucket.meters.values()) {
+    if (meter.reported !== null || meter.heardAt !== null) return bucketMemoryMs;
+    // A drained meter equals a new one, so the bucket is kept until then. Without a known limit a meter holds no call back.
+    if (meter.limit !== null) longest = Math.max(longest, meter.at + meter.level / drainRate(meter) - now);
+  }
+  return Math.min(longest, bucketMemoryMs);
 }

@@ -3,32 +3,36 @@
  *
  * Owns: which log a bucket is in, when a log is joined and left. Does not own: what happens in one (`shard.ts`).
  */
-import type { CancelTimer } from '../../clock.ts';
+import type { CancelTimer, Clock } from '../../clock.ts';
 import {
-  logOf,
   type BucketKey,
   type CeilingKey,
   type LaneKey,
   type LogKey,
+  logOf,
+  replicaId,
   type TicketId,
 } from '../../ids.ts';
 import type { Log } from '../../log/log.ts';
-import type {
-  Admission,
-  AdmissionReply,
-  BucketSnapshot,
-  CallerNow,
-  CeilingEdge,
-  Grant,
-  Lesson,
-  Limiter,
-  KeptSlots,
-  LaneCeiling,
-  Reconfiguration,
-  Reserved,
-  Reserving,
-  Settlement,
-  WaitForecast,
+import { MemoryLog } from '../../log/memory-log.ts';
+import {
+  type Admission,
+  type AdmissionReply,
+  type BucketSnapshot,
+  type CallerNow,
+  type CeilingEdge,
+  defaultLeaseMs,
+  type Grant,
+  type KeptSlots,
+  type LaneCeiling,
+  type Lesson,
+  type Limiter,
+  type LimiterListener,
+  type Reconfiguration,
+  type Reserved,
+  type Reserving,
+  type Settlement,
+  type WaitForecast,
 } from '../limiter.ts';
 import { Shard, type ShardParts } from './shard.ts';
 import type { LogEvent } from './state.ts';
@@ -191,4 +195,39 @@ export class SharedLimiter implements Limiter {
     }
     if (isKeptElsewhere && this.#shards.size > 0) this.#sweepLater();
   }
+}
+
+// The limiter of one process: the same, over logs in memory that nobody else follows
+
+const replica = replicaId('embedded');
+
+/** Without `onFailure`, a failure of the scheduler is thrown. */
+export type EmbeddedLimiterOptions = Partial<Pick<SharedLimiterParts, 'onLeaseLost' | 'onFailure'>> & {
+  /** How long a lease lives, milliseconds. */
+  readonly leaseMs?: number | undefined;
+};
+
+export const createEmbeddedLimiter = (
+  clock: Clock,
+  listener: LimiterListener,
+  { leaseMs = defaultLeaseMs, onFailure = fail, onLeaseLost = () => {} }: EmbeddedLimiterOptions = {},
+): SharedLimiter =>
+  new SharedLimiter({
+    clock,
+    listener,
+    leaseMs,
+    replica,
+    onFailure,
+    replicas: () => 1,
+    openLog: () => new MemoryLog<LogEvent>({ clock, replica }),
+    isKeptElsewhere: false,
+    // What follows is for a log that may be away, or that others follow.
+    guard: null,
+    whenDown: () => 'deny',
+    restoreSends: () => Promise.resolve(),
+    onLeaseLost,
+  });
+
+function fail(failure: unknown): never {
+  throw failure;
 }

@@ -6,9 +6,8 @@
  * nothing stays in the state that no call here stands behind (9).
  */
 import type { BucketKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
-import type { Settlement } from '../limiter.ts';
 import type { Lease } from '../policy/bucket-state.policy.ts';
-import type { EndedCall, OwnCall, OwnCallState } from './own-call.ts';
+import type { OwnCall, OwnCallState } from './own-call.ts';
 import type { SharedState } from './state.ts';
 
 /** Where the state has a call. */
@@ -86,25 +85,3 @@ export const ticketsOf = ({ buckets }: SharedState, replica: ReplicaId): StoredT
       owner === replica ? [{ bucket, ticket, lease }] : [],
     ),
   );
-
-/**
- * A settlement that is said again: what is left of the delays that it named.
- * @param now monotonic milliseconds
- */
-export function saidAgain({ settlement, at }: EndedCall, now: number): Settlement {
-  const left = (ms: number): number => Math.max(0, ms - (now - at));
-  switch (settlement.kind) {
-    case 'throttled':
-      return { ...settlement, closeMs: left(settlement.closeMs), sleepMs: left(settlement.sleepMs) };
-    case 'returned':
-      return { ...settlement, sleepMs: left(settlement.sleepMs) };
-    case 'succeeded':
-    case 'dropped':
-    case 'unknown':
-      return settlement;
-  }
-}
-
-/** True when the entry that granted the call may have been lost. */
-export const isGrantLost = ({ grantedBy }: EndedCall, keptUpTo: number): boolean =>
-  grantedBy !== null && grantedBy > keptUpTo;

@@ -13,7 +13,7 @@ import type { CancelTimer, Clock } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
-import { retryUnavailableMs, type WhenDown } from '../failover/when-down.ts';
+import { retryUnavailableMs, type WhenDown } from '../when-down.ts';
 import {
   queuedWithoutForecast,
   type Admission,
@@ -41,22 +41,22 @@ import { ceilingOf } from '../policy/lanes.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
 import { forecast, forecastFirst } from '../policy/scheduler.policy.ts';
-import { isRequeued, withoutRequeue } from '../policy/settlement.policy.ts';
-import { Alone } from './alone.ts';
-import { snapshotOf } from './bucket-snapshot.ts';
-import { Copy, type CopyUser, type Heard } from './copy.ts';
-import { EndedCalls } from './ended-calls.ts';
-import { callersIn } from './callers.ts';
-import { keptSlotsIn, reservedIn } from './reserved.ts';
-import type { LaneGuard } from './lane-guard.ts';
 import {
   closingBy,
-  usedBy,
+  EndedCalls,
   type HeldGrant,
+  isRequeued,
   type Origin,
   type OwnCall,
   type SettleEvent,
+  usedBy,
+  withoutRequeue,
 } from './own-call.ts';
+import { Alone } from './alone.ts';
+import { callersIn, snapshotOf } from './bucket-snapshot.ts';
+import { Copy, type CopyUser, type Heard } from './copy.ts';
+import { keptSlotsIn, reservedIn } from './reserved.ts';
+import type { LaneGuard } from './lane-guard.ts';
 import { remedyFor, standingOf, ticketsOf } from './reconcile.ts';
 import type { Effects, HeldCall, LogEvent, UsedUnits } from './state.ts';
 

@@ -11,8 +11,7 @@
 import type { MeterName } from '../../call.ts';
 import type { MeterSetting } from '../limiter.ts';
 import type { Bucket } from './bucket-state.policy.ts';
-import { windowNames } from './meter-names.policy.ts';
-import { createMeter, freeMarkName, markName, type Meter } from './meter-state.policy.ts';
+import { createMeter, freeMarkName, markName, type Meter, windowNames } from './meter-state.policy.ts';
 import { levelAt } from './meter.policy.ts';
 
 type Fits = (meter: Meter, window: MeterSetting) => boolean;

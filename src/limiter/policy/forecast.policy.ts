@@ -29,7 +29,7 @@ import {
 import { isFull } from './in-flight.policy.ts';
 import { inFlightOf, twinIn } from './lanes.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
-import { meterNames } from './meter-names.policy.ts';
+import { meterNames } from './meter-state.policy.ts';
 import {
   afterStandstill,
   bucketStandstill,

@@ -14,9 +14,9 @@ import { isOneDue, noteGranted } from './background.policy.ts';
 import { meterOf, turnsOf, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
 import { takeTurn } from './callers.policy.ts';
 import { beginProbe, knownCosts, type Head } from './documents.policy.ts';
-import { notePilot } from './first-calls.policy.ts';
+import { notePilot } from './in-flight.policy.ts';
 import { dequeue, noteInFlight } from './lanes.policy.ts';
-import { costEntries } from './meter-names.policy.ts';
+import { costEntries, markName } from './meter-state.policy.ts';
 import {
   calmLatenessMs,
   maxLatenessMs,
@@ -27,7 +27,6 @@ import {
   type MeterMark,
   type Spacing,
 } from './meter.policy.ts';
-import { markName } from './meter-state.policy.ts';
 import { forget as forgetReservation } from './reservations.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 

@@ -4,10 +4,9 @@
  */
 import type { Costs, Feedback, MeterName } from '../../call.ts';
 import { markOf, meterOf, meterOfMark, type Bucket, type Lane, type Lease } from './bucket-state.policy.ts';
-import { meterNames, requestWindows } from './meter-names.policy.ts';
+import { meterNames, requestWindows } from './meter-state.policy.ts';
 import { learnDocument } from './documents.policy.ts';
-import { learnFromRefusal } from './in-flight.policy.ts';
-import { endPilot } from './first-calls.policy.ts';
+import { endPilot, learnFromRefusal } from './in-flight.policy.ts';
 import type { BucketSetting, Lesson } from '../limiter.ts';
 import {
   calmLatenessMs,

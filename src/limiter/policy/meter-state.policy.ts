@@ -4,8 +4,42 @@
  * Owns: what is kept and what each value means. Does not own: every change of it (`meter.policy.ts`,
  * `meter-quota.policy.ts`, `meter-learning.policy.ts`, `meter-others.policy.ts`).
  */
-import type { MeterName } from '../../call.ts';
-import { windowNames } from './meter-names.policy.ts';
+import type { Costs, MeterName } from '../../call.ts';
+
+// Names
+
+/** All meters, in the order in which both stores visit them. */
+export const meterNames: readonly MeterName[] = [
+  'requests',
+  'tokens',
+  'requests_day',
+  'tokens_day',
+  'cost',
+  'images',
+  'requests_burst',
+  'requests_hour',
+  'input_tokens',
+  'output_tokens',
+];
+
+/** Further windows of requests: a call takes from them what it takes from `requests`, where the bucket has them. */
+export const requestWindows: readonly MeterName[] = ['requests_burst', 'requests_hour'];
+
+/** Windows of requests that are shorter than a day. */
+export const windowNames: readonly MeterName[] = ['requests', ...requestWindows];
+
+/** All meters of which each call takes the same, by the length of their windows. */
+export const callWindows: readonly MeterName[] = ['requests', 'requests_day', ...requestWindows];
+
+/** Meter names and units of a call's costs, without the zeros. */
+export function costEntries(costs: Costs): [MeterName, number][] {
+  const entries: [MeterName, number][] = [];
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
+    if (units > 0) entries.push([name, units]);
+  }
+  return entries;
+}
 
 /** Without a word of the upstream or the operator a window is taken to be this long, milliseconds. */
 export const minuteMs = 60_000;

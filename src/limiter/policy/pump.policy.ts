@@ -16,10 +16,9 @@ import {
   type Turns,
   type Withheld,
 } from './bucket-state.policy.ts';
-import { costEntries } from './meter-names.policy.ts';
+import { costEntries } from './meter-state.policy.ts';
 import { endProbe, knownCosts, waitsForResponse, type Head } from './documents.policy.ts';
-import { isFull } from './in-flight.policy.ts';
-import { nextFirstCallAt } from './first-calls.policy.ts';
+import { isFull, nextFirstCallAt } from './in-flight.policy.ts';
 import { grant, type Granted } from './grant.policy.ts';
 import {
   asleepUntil,

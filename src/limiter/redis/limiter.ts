@@ -7,8 +7,7 @@ import type { RedisHealth } from '../../redis/health.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import { RedisLaneGuard } from '../over-log/lane-guard.ts';
 import { SharedLimiter, type SharedLimiterParts } from '../over-log/limiter.ts';
-import { readEvent } from '../over-log/read-event.ts';
-import type { LogEvent } from '../over-log/state.ts';
+import { type LogEvent, readEvent } from '../over-log/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
 const foldVersion = '21';

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { grantText, parseGrant, usableAccess } from '../../../src/credentials/refresh/stored-grant.policy.ts';
+import { grantText, parseGrant, usableAccess } from '../../../src/credentials/refresh/token-file.ts';
 
 const at = Date.UTC(2026, 10, 23, 12);
 const hour = 3_600_000;

@@ -2,8 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
-import { Copy } from '../../../src/limiter/over-log/copy.ts';
-import { rankOf } from '../../../src/limiter/over-log/ticks.ts';
+import { Copy, rankOf } from '../../../src/limiter/over-log/copy.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import type { Log } from '../../../src/log/log.ts';
 import { manualClock } from '../../support/manual-clock.ts';

@@ -1,20 +1,18 @@
 /** What an entry does to the state of the shared limiter, beyond what the policy does to one bucket. */
 import { expect, jest, test } from '@jest/globals';
 import {
+  blankMemoryMs,
+  bucketMemoryMs,
   createState,
   fold,
   maxWorkPerEntry,
   memoryMsOf,
+  unansweredMemoryMs,
   upkeepMs,
 } from '../../../src/limiter/over-log/fold.ts';
 import type { LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import { digest } from '../../../src/limiter/over-log/snapshot.ts';
 import { maxPerPump } from '../../../src/limiter/policy/pump.policy.ts';
-import {
-  blankMemoryMs,
-  bucketMemoryMs,
-  unansweredMemoryMs,
-} from '../../../src/limiter/policy/retention.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, bucketOf, entryOf, foldOwn, granted, leaseMs, replica, settle, tick } from './folding.ts';
 

@@ -1,6 +1,6 @@
 /** What a log has is taken for an event of the limiter by its form. */
 import { expect, test } from '@jest/globals';
-import { readEvent } from '../../../src/limiter/over-log/read-event.ts';
+import { readEvent } from '../../../src/limiter/over-log/state.ts';
 
 test.each([
   { kind: 'tick' },

@@ -1,7 +1,13 @@
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { dayState, holdsIn, minuteState } from '../../../src/limiter/policy/ceiling-view.policy.ts';
-import { ceilingWindowMs, slotInMs, takeSlot } from '../../../src/limiter/policy/ceiling.policy.ts';
+import {
+  ceilingWindowMs,
+  dayState,
+  holdsIn,
+  minuteState,
+  slotInMs,
+  takeSlot,
+} from '../../../src/limiter/policy/ceiling.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 
 const dayMs = 86_400_000;

@@ -1,7 +1,7 @@
 /** Which calls go first while it is unknown whether the upstream accepts calls. */
 import { expect, test } from '@jest/globals';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { pilotCrowd, pilotMs, silenceMs } from '../../../src/limiter/policy/first-calls.policy.ts';
+import { pilotCrowd, pilotMs, silenceMs } from '../../../src/limiter/policy/in-flight.policy.ts';
 import {
   admit,
   cancel,

@@ -1,7 +1,7 @@
 /** The length of a window that no response states: it is learned from what successive responses say is left of it. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { learnedWindowMs } from '../../../src/limiter/policy/window-learning.policy.ts';
+import { learnedWindowMs } from '../../../src/limiter/policy/meter-quota.policy.ts';
 
 const learn = (left: readonly (number | null)[]): number | null =>
   left.reduce((known: number | null, leftMs) => learnedWindowMs(known, leftMs), null);

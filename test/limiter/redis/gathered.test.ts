@@ -1,7 +1,7 @@
 /** Commands for one key that come while another is under way are gathered into the next one. */
 import { expect, test } from '@jest/globals';
 import { setImmediate } from 'node:timers/promises';
-import { Gathered } from '../../../src/limiter/redis/gathered.ts';
+import { Gathered } from '../../../src/limiter/redis/ceilings.ts';
 
 /** A store that replies when the test says so. */
 function store(max = 3) {

@@ -6,7 +6,7 @@ import { test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { replicasKey } from '../../../src/limiter/redis/presence.ts';
-import { dayKey, sendsKey } from '../../../src/limiter/redis/sliding-log.ts';
+import { dayKey, sendsKey } from '../../../src/limiter/redis/ceilings.ts';
 
 /** The digest of keys that carry no version. */
 const pinnedUnversioned = '8c8895d6bf282886';

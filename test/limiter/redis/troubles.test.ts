@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { parseSettings } from '../../../src/config/load.ts';
-import { watchServer } from '../../../src/limiter/redis/server-watch.ts';
+import { watchServer } from '../../../src/limiter/redis/trial.ts';
 import { tryRedis } from '../../../src/limiter/stores.ts';
 import type { Service } from '../../../src/service.ts';
 import { FakeClock } from '../../support/fake-clock.ts';

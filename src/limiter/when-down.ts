@@ -15,3 +15,7 @@ export type RedisContact =
 
 /** `Retry-After` of a call that is refused because Redis is unavailable. Milliseconds. */
 export const retryUnavailableMs = 1_000;
+
+/** This replica's part of a limit while Redis is unavailable: an equal share, rounded down, at least 1. */
+export const quotaShare = (limit: number, replicas: number): number =>
+  Math.max(1, Math.floor(limit / Math.max(1, replicas)));
