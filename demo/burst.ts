@@ -1,7 +1,9 @@
 /**
- * The burst of the demonstration: three loops with the real OpenAI SDK and one sync worker with a real Shopify client,
- * all with their default retry settings. Owns the traffic and its count; where it goes is an argument.
+ * The burst of the demonstration: chat calls of the real OpenAI SDK and a shop's orders by a real Shopify client, with their default
+ * retry settings. The package does not install them: there plain `fetch` calls retry as the OpenAI SDK does. Owns the traffic and its
+ * count; where it goes is an argument.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock } from '../src/clock.ts';
 import type { CliIo } from '../src/cli/io.ts';
 
@@ -25,7 +27,7 @@ export interface BurstResult {
 /** Part of the calls that goes to the shop: of 460, both upstreams get a third to a half more than they take at once. */
 const shopShare = 60 / 460;
 
-/** Runs a burst of `calls`; `upstreamLog` is what reached the upstreams. @throws Error when the SDKs are not installed. */
+/** Runs a burst of `calls`; `upstreamLog` is what reached the upstreams. */
 export async function burst(
   { name, calls }: { readonly name: string; readonly calls: number },
   targets: BurstTargets,
@@ -69,14 +71,20 @@ export async function burst(
   };
 }
 
-async function senders(targets: BurstTargets): Promise<{
+interface Senders {
   chat(at: number): Promise<unknown>;
   orders(): Promise<unknown>;
-}> {
-  const { default: OpenAI } = await import('openai').catch(() => {
-    throw new Error('The demonstration uses the real SDKs: run `npm ci` with development dependencies.');
-  });
-  const { createAdminRestApiClient } = await import('@shopify/admin-api-client');
+}
+
+const chatBody = (at: number) => ({
+  model: 'gpt-4o',
+  messages: [{ role: 'user' as const, content: `Summarise order ${at} in one line.` }],
+});
+
+async function senders(targets: BurstTargets): Promise<Senders> {
+  const sdks = await Promise.all([import('openai'), import('@shopify/admin-api-client')]).catch(() => null);
+  if (sdks === null) return plainSenders(targets);
+  const [{ default: OpenAI }, { createAdminRestApiClient }] = sdks;
   const model = new OpenAI({ baseURL: targets.modelBase, apiKey: targets.modelKey });
   const { protocol, host } = new URL(targets.shopBase);
   const shop = createAdminRestApiClient({
@@ -90,15 +98,35 @@ async function senders(targets: BurstTargets): Promise<{
     },
   });
   return {
-    chat: (at) =>
-      model.chat.completions.create({
-        model: 'gpt-4o',
-        messages: [{ role: 'user', content: `Summarise order ${at} in one line.` }],
-      }),
+    chat: (at) => model.chat.completions.create(chatBody(at)),
     async orders() {
       const response = await shop.get('orders', { searchParams: { limit: 5 } });
       await response.text();
       if (!response.ok) throw new Error(`status ${response.status}`);
     },
   };
+}
+
+function plainSenders({ modelBase, modelKey, shopBase, shopPath, shopKey }: BurstTargets): Senders {
+  const asJson = { 'content-type': 'application/json', authorization: `Bearer ${modelKey}` };
+  const orders = `${shopBase}${shopPath}/admin/api/2026-10/orders.json?limit=5`;
+  return {
+    chat: (at) =>
+      fetchWithRetries(`${modelBase}/chat/completions`, {
+        method: 'POST',
+        headers: asJson,
+        body: JSON.stringify(chatBody(at)),
+      }),
+    orders: () => fetchWithRetries(orders, { headers: { 'x-shopify-access-token': shopKey } }),
+  };
+}
+
+/** Retries twice, after the stated time or after 0.5 and 1 s. @throws Error with the status of the last response */
+async function fetchWithRetries(url: string, init: RequestInit, failures = 0): Promise<void> {
+  const response = await fetch(url, init);
+  await response.text();
+  if (response.ok) return;
+  if (failures === 2) throw new Error(`status ${response.status}`);
+  await sleep(Number(response.headers.get('retry-after') ?? 0) * 1000 || 500 * 2 ** failures);
+  await fetchWithRetries(url, init, failures + 1);
 }

@@ -36,11 +36,13 @@ async function use(main: string): Promise<void> {
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   const sluice = (...words: string[]): Promise<{ stdout: string }> =>
     run(process.execPath, [main, ...words], { cwd: folder });
+  const { stdout: written } = await sluice('init', '--upstream', 'https://api.example.com');
+  report.check('`sluice init` writes a configuration', written.includes('sluice check'), written);
   const { stdout: made } = await sluice('keys', 'create', '--workspace', 'acme');
   const [key = ''] = /slc_[\w-]+/.exec(made) ?? [];
   const [hash = ''] = /sha256:\w+/.exec(made) ?? [];
   report.check('`sluice keys create` prints a key and its hash', key !== '' && hash !== '', made);
-  const config = join(folder, 'sluice.yaml');
+  const config = join(folder, 'upstream.yaml');
   await writeFile(
     config,
     [
@@ -71,7 +73,14 @@ async function use(main: string): Promise<void> {
     learned.includes('x-ratelimit-remaining'),
     learned,
   );
-  const demo = [main, 'demo', '--serve', '--port', '0', '--admin-port', '0'];
+  const ports = ['--port', '0', '--admin-port', '0'];
+  const { stdout: compared } = await sluice('demo', '--calls', '40', ...ports);
+  report.check(
+    '`sluice demo` sends its burst without SDKs',
+    /failed for the client.* 0$/m.test(compared),
+    compared,
+  );
+  const demo = [main, 'demo', '--serve', ...ports];
   await whileServing(
     demo,
     (line) => /live page +(\S+)/.exec(line)?.[1] ?? null,

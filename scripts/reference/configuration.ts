@@ -71,7 +71,8 @@ function below(node: Node, key: string, waits: boolean): Row[] {
   return ends.some((end) => end.test(key)) ? [] : rowsOf(node, `${key}.`, waits);
 }
 
-const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ');
+const cell = (text: string): string =>
+  text.replaceAll('|', '\\|').replaceAll('\n', ' ').replaceAll('<', '&lt;');
 
 function sectionText(name: string, section: Node): string {
   const entry = section.additionalProperties;

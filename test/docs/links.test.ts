@@ -1,9 +1,13 @@
-/** Every link of a document leads to a file and an anchor that are there, and so does every page that sources and rules name. */
+/**
+ * Every link of a document leads to a file and an anchor that are there, and so does every page that sources and rules name. The site has
+ * every page, with the same anchors, and a picture of each diagram.
+ */
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from '@jest/globals';
+import { anchorOf, isPage, isUnlisted, menu, pictureOf } from '../../site/pages.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const textOf = (path: string): string => readFileSync(join(root, path), 'utf8');
@@ -19,8 +23,7 @@ const proseOf = (path: string): string => textOf(path).replace(/^```[^]*?^```/gm
 function anchorsOf(path: string): ReadonlySet<string> {
   const anchors = new Map<string, number>();
   for (const [, heading = ''] of proseOf(path).matchAll(/^#+ (.+)$/gm)) {
-    const words = heading.replace(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase();
-    const anchor = words.replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-');
+    const anchor = anchorOf(heading.replace(/\[([^\]]*)\]\([^)]*\)/g, '$1'));
     const before = anchors.get(anchor) ?? 0;
     anchors.set(anchor, before + 1);
     if (before > 0) anchors.set(`${anchor}-${before}`, 1);
@@ -64,4 +67,15 @@ test('every page that a source, rule or manifest names is there', () => {
   });
   expect(faults).toEqual([]);
   expect(named.length).toBeGreaterThan(20);
+});
+
+test('the menu of the site has every page once', () => {
+  const listed = menu.flatMap(([, paths]) => paths);
+  expect(listed.toSorted()).toEqual(pages.filter((path) => isPage(path) && !isUnlisted(path)).toSorted());
+});
+
+test('each diagram has its picture, and no other picture is there', () => {
+  const blocks = pages.flatMap((path) => [...textOf(path).matchAll(/^```mermaid\n([^]*?)^```/gm)]);
+  const wanted = blocks.map(([, source = '']) => `site/pictures/${pictureOf(source)}`);
+  expect(files.filter((path) => path.startsWith('site/pictures/')).toSorted()).toEqual(wanted.toSorted());
 });
