@@ -39,7 +39,10 @@ export interface GateNeighbours {
   readonly causes: WaitCauses;
 }
 
-/** How long a lane pauses whose grants keep being returned: by then all of them are returned. Milliseconds. */
+/**
+ * A lane whose grants keep being returned pauses for so long at least, milliseconds: by then all of them are returned, and the clock has
+ * gone on. No timer is shorter.
+ */
 const lanePauseMs = 1;
 
 export class CeilingGate {
@@ -125,7 +128,8 @@ export class CeilingGate {
     const { key } = call.request.ceiling;
     const { reply, keptForOthers, askedAt } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
-    const { waitMs, isDaily } = reply.kind === 'refused' ? reply : { waitMs: 0, isDaily: false };
+    const { isDaily } = reply.kind === 'refused' ? reply : { isDaily: false };
+    const waitMs = reply.kind === 'refused' ? Math.max(lanePauseMs, reply.waitMs) : 0;
     if (keptForOthers !== null) {
       slotsBack.onRefused(key, askedAt);
       const mayGoOn = this.#requeue(pending, { kind: 'returned', sleepMs: waitMs, because: 'reserved' });
