@@ -202,11 +202,25 @@ const operationsOf: Readonly<Record<string, { readonly speed: number; readonly o
     speed: 2,
     operations: [
       {
-        rate: new Rate(100, 1),
+        rate: new Rate(150, 1),
         path: (index) => `/rest/api/3/issue/A-${index}`,
         of: /issue/,
+        calls: 200,
+        served: 200,
+      },
+      {
+        rate: new Rate(100, 1),
+        path: (index) => `/rest/api/3/project/A-${index}`,
+        of: /project/,
         calls: 150,
         served: 150,
+      },
+      {
+        rate: new Rate(5, 1),
+        path: (index) => `/rest/servicedeskapi/servicedesk/${index}/customer`,
+        of: /customer/,
+        calls: 12,
+        served: 12,
       },
       {
         rate: new Rate(50, 1),
