@@ -215,15 +215,20 @@ function newCallSettings(
 export function settingsOfOperation(upstream: UpstreamSettings, operation: string): UpstreamSettings {
   const { dialect } = upstream;
   if (dialect === null || dialect.operations.length === 0) return upstream;
-  const blank = operation.indexOf(' ');
-  const method = operation.slice(0, blank);
-  const given = operation.slice(blank + 2).split('/');
+  const [method = '', path = ''] = operation.split(' ', 2);
+  const given = path.replace(/\/$/, '').slice(1).split('/');
   const at = dialect.operations.findIndex(({ calls }) => calls.some((one) => matches(one, method, given)));
-  return settingsOfAll(upstream, dialect)[at] ?? upstream;
+  return settingsOfOperations(upstream)[at] ?? upstream;
 }
 
+/** What the windows of an operation's settings are for, as `calls` says it; `''`: the settings are those of no operation. */
+export const operationOf = ({ dialect }: Pick<UpstreamSettings, 'dialect'>): string =>
+  dialect?.operation.join(', ') ?? '';
+
+/** A HEAD is a GET without its content (RFC 9110 §9.3.2), and counts as one. */
 function matches({ method, segments }: CallPattern, callMethod: string, given: readonly string[]): boolean {
-  if (method !== null && method !== callMethod) return false;
+  const isAsked = method === null || method === callMethod || (method === 'GET' && callMethod === 'HEAD');
+  if (!isAsked) return false;
   if (segments === null) return true;
   const isAlike = (own: string, at: number): boolean =>
     own === '{}' || own === '{*}' ? given[at] !== '' : own === given[at];
@@ -233,9 +238,11 @@ function matches({ method, segments }: CallPattern, callMethod: string, given: r
 /** Settings are frozen, so that those of operations are made once. */
 const settings = new WeakMap<UpstreamSettings, readonly UpstreamSettings[]>();
 
-function settingsOfAll(upstream: UpstreamSettings, dialect: Dialect): readonly UpstreamSettings[] {
+/** The settings of all operations of an upstream, in their order. */
+export function settingsOfOperations(upstream: UpstreamSettings): readonly UpstreamSettings[] {
+  const { dialect } = upstream;
   let all = settings.get(upstream);
-  if (all === undefined) settings.set(upstream, (all = makeAll(upstream, dialect)));
+  if (all === undefined) settings.set(upstream, (all = dialect === null ? [] : makeAll(upstream, dialect)));
   return all;
 }
 

@@ -53,6 +53,8 @@ const upstreamLimits = z.object({
   maxInFlightTotal: limit,
   maxQueued: z.number().min(0),
   maxWaitMs: ms,
+  /** The quotas of operations in place of `meters`, by what `calls` of their windows says. */
+  operations: z.record(z.string(), z.array(meter)).default({}),
   buckets: z.record(z.string(), z.array(meter)).default({}),
 });
 export type UpstreamLimits = z.output<typeof upstreamLimits>;
@@ -90,6 +92,8 @@ export const recordedCall = z.object({
   at: ms,
   upstream: z.string(),
   bucket: z.string(),
+  /** What `calls` of its windows says; absent: it has those of its upstream. */
+  operation: z.string().exactOptional(),
   workspace: z.string(),
   caller: z.string().nullable().default(null),
   /** RFC 9218, 0 to 7. */

@@ -1,5 +1,5 @@
 /** The limits of a configuration in the form in which a recording has them: by upstream, and what is special to each workspace. */
-import { bucketSetting } from '../admission/buckets.policy.ts';
+import { bucketSetting, operationOf, settingsOfOperations } from '../admission/buckets.policy.ts';
 import type { MeterName } from '../call.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import type { UpstreamLimits, WorkspaceLimits } from './format.ts';
@@ -19,6 +19,9 @@ export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
     maxInFlightTotal: limits.maxInFlightTotal,
     maxQueued: limits.maxQueued,
     maxWaitMs: limits.maxWaitSeconds * 1_000,
+    operations: Object.fromEntries(
+      settingsOfOperations(upstream).map((one) => [operationOf(one), [...bucketSetting(one).meters]]),
+    ),
     buckets: {},
   };
 }

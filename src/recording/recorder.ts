@@ -10,12 +10,13 @@ import type { Request, Response } from 'express';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { Costs } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
-import type { Settings } from '../config/settings.ts';
+import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { isBackground, type BucketKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { createSlices } from '../slices.ts';
+import { operationOf } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { CallInRecording, ObservedBucket } from '../telemetry/events.ts';
 import type { CallOutcome } from '../telemetry/outcome.policy.ts';
@@ -40,6 +41,8 @@ const lookEveryMs = 1_000;
 /** A call as it asks for admission. */
 export interface Arrival {
   readonly request: Pick<AdmissionRequest, 'subject' | 'admission' | 'workspaceId' | 'maxWaitMs'>;
+  /** The settings under which its upstream takes it, those of its operation. */
+  readonly route: { readonly upstream: Pick<UpstreamSettings, 'dialect'> };
   /** Its wait is not the configured one: the call, or its client, has asked for another. */
   readonly asksForWait: boolean;
 }
@@ -65,14 +68,16 @@ export class Recorder {
   }
 
   /** A call arrives; what is returned is told of its end. */
-  arrived({ request, asksForWait }: Arrival): CallInRecording {
+  arrived({ request, route, asksForWait }: Arrival): CallInRecording {
     const { clock, labelOf } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
     const { bucket, lane, urgency, costs, caller = null } = request.admission;
+    const operation = operationOf(route.upstream);
     const known = {
       upstream: request.subject.upstream,
       bucket: bucketLabel(bucket),
+      ...(operation === '' ? {} : { operation }),
       workspace: labelOf(request.workspaceId),
       caller,
       urgency: isBackground(lane) ? backgroundUrgency : urgency,
@@ -126,7 +131,10 @@ function recordingSecondsOf(url: string): number | null {
 
 /** What is known of a call when it arrives, and when that was. */
 interface Known {
-  readonly known: Pick<RecordedCall, 'upstream' | 'bucket' | 'workspace' | 'caller' | 'urgency' | 'costs'>;
+  readonly known: Pick<
+    RecordedCall,
+    'upstream' | 'bucket' | 'operation' | 'workspace' | 'caller' | 'urgency' | 'costs'
+  >;
   readonly wait: Pick<RecordedCall, 'maxWaitMs' | 'asked'>;
   readonly now: number;
 }

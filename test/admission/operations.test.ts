@@ -25,6 +25,9 @@ describe('a call counts in', () => {
   test.each([
     ['GET /search/code', [1]],
     ['GET /search/issues', [2, 9]],
+    ['GET /search/issues/', [2, 9]],
+    ['HEAD /search/issues', [2, 9]],
+    ['GET /search//', [100]],
     ['POST /find', [2, 9]],
     ['POST /search/issues', [100]],
     ['GET /search', [100]],

@@ -27,6 +27,7 @@ const upstream = {
   maxInFlightTotal: null,
   maxQueued: 1_000,
   maxWaitMs: 75_000,
+  operations: {},
   buckets: {},
 } satisfies RecordingHeader['limits']['upstreams'][string];
 
@@ -130,6 +131,42 @@ test('what responses had taught holds on where the configuration writes the same
   const other = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: 120'));
   expect(other.after.upstreams['api']).toMatchObject({ refused: 0, waitMs: { max: 0 } });
   expect(same.before.upstreams['api']?.refused).toBeGreaterThan(0);
+});
+
+test('calls of an operation are rehearsed under its own windows, before and after', async () => {
+  const window = (limit: number) => [
+    { meter: 'requests' as const, limit, windowMs: 60_000, counts: 'rolling' as const },
+  ];
+  const search = 'GET /search/{}';
+  const api = {
+    ...upstream,
+    ceiling: { perMinute: null, perDay: null },
+    meters: window(1_000),
+    operations: { [search]: window(30) },
+  };
+  const searches = burst.map((one) => ({ ...one, operation: search }));
+  const others = burst.map((one) => ({ ...one, bucket: 'b_0000000000000002' }));
+  const traffic = (calls: readonly RecordedCall[]) => recording(calls, header({ api }));
+  const path = file(
+    'sluice.yaml',
+    `privacy: { labelKey: "${labelKey}" }
+upstreams:
+  api:
+    origins: ["https://api.example.com"]
+    speaks: { windows: [{ requests: 20, seconds: 60 }, { requests: 60, seconds: 60, calls: '${search}' }] }
+workspaces:
+  acme: { keys: [] }
+`,
+  );
+  const served = ({ calls = NaN, refused = NaN }: { calls?: number; refused?: number } = {}) =>
+    calls - refused;
+  const ofSearches = await figuresOf('--traffic', traffic(searches), '--config', path);
+  const ofOthers = await figuresOf('--traffic', traffic(others), '--config', path);
+  // Within the wait of a minute and a quarter two windows begin.
+  expect(served(ofSearches.before.upstreams['api'])).toBe(60);
+  expect(served(ofSearches.after.upstreams['api'])).toBe(90);
+  expect(served(ofOthers.before.upstreams['api'])).toBe(90);
+  expect(served(ofOthers.after.upstreams['api'])).toBe(40);
 });
 
 test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {

@@ -34,7 +34,7 @@ export interface Rules {
 }
 
 /** The rules of each call of a bucket and workspace. */
-export type World = (call: Pick<RecordedCall, 'upstream' | 'bucket' | 'workspace'>) => Rules;
+export type World = (call: Pick<RecordedCall, 'upstream' | 'operation' | 'bucket' | 'workspace'>) => Rules;
 
 /** What was in force when the calls were recorded. */
 export interface Recorded {
@@ -61,14 +61,15 @@ const unknownUpstream: UpstreamLimits = {
   maxInFlightTotal: null,
   maxQueued: Number.MAX_SAFE_INTEGER,
   maxWaitMs: 0,
+  operations: {},
   buckets: {},
 };
 const unknownWorkspace: WorkspaceLimits = { weight: 1, perMinute: {}, perDay: {} };
 
 /** The recording's own limits. */
 export function recordedWorld({ limits, buckets }: Recorded): World {
-  return remembered(({ upstream: name, bucket, workspace: label }) => {
-    const upstream = limits.upstreams[name] ?? unknownUpstream;
+  return remembered(({ upstream: name, operation, bucket, workspace: label }) => {
+    const upstream = ofOperation(limits.upstreams[name] ?? unknownUpstream, operation);
     const workspace = limits.workspaces[label] ?? unknownWorkspace;
     const learned = buckets.get(bucket) ?? [];
     const isStated = learned.some(({ meter, isStated }) => isStated === true && meter.startsWith('requests'));
@@ -95,18 +96,20 @@ export function configuredWorld(recorded: Recorded, settings: Settings): World {
   const asRecorded = recordedWorld(recorded);
   return remembered((call) => {
     const former = asRecorded(call);
-    const { upstream: name, workspace: label } = call;
+    const { upstream: name, operation, workspace: label } = call;
     const workspace = workspaces.get(label);
     const own = workspace === undefined ? recorded.limits.workspaces[label] : workspaceLimitsOf(workspace);
     const { weight, ...ceilings } = own ?? unknownWorkspace;
-    const upstream = upstreams[name];
-    if (upstream === undefined) return { ...former, weight };
+    const configured = upstreams[name];
+    if (configured === undefined) return { ...former, weight };
+    const upstream = ofOperation(configured, operation);
     const ceilingOf = (window: Window): number | null => {
       const written = ceilings[window][name];
       if (written !== undefined) return written;
       return upstream.isDefault[window] ? former[window] : upstream.ceiling[window];
     };
-    const meters = changedMeters(upstream, recorded.limits.upstreams[name], former.meters);
+    const before = ofOperation(recorded.limits.upstreams[name] ?? unknownUpstream, operation);
+    const meters = changedMeters(upstream, before, former.meters);
     return {
       ...rulesOf(upstream, meters),
       weight,
@@ -136,6 +139,12 @@ export function unmatched(
     ),
   };
 }
+
+/** The limits of a call's operation; those of the upstream where it has no such operation. */
+const ofOperation = (upstream: UpstreamLimits, operation = ''): UpstreamLimits => ({
+  ...upstream,
+  meters: upstream.operations[operation] ?? upstream.meters,
+});
 
 type Window = 'perMinute' | 'perDay';
 
@@ -175,13 +184,13 @@ function withLearned(written: readonly RecordedMeter[], learned: readonly Record
 /** What was in force, but for what the configuration writes otherwise than before. */
 function changedMeters(
   upstream: UpstreamLimits,
-  former: UpstreamLimits | undefined,
+  former: UpstreamLimits,
   inForce: readonly RecordedMeter[],
 ): RecordedMeter[] {
   const stays = inForce.filter(({ meter: name }) => {
     const written = upstream.meters.find(({ meter }) => meter === name);
     if (written === undefined) return !isLifted(upstream, name);
-    const before = former?.meters.find(({ meter }) => meter === name);
+    const before = former.meters.find(({ meter }) => meter === name);
     return written.isDefault === true || isSame(written, before);
   });
   const names = new Set(stays.map(({ meter }) => meter));
@@ -206,7 +215,7 @@ const isSame = (a: RecordedMeter, b: RecordedMeter | undefined): boolean =>
 function remembered(world: World): World {
   const known = new Map<string, Rules>();
   return (call) => {
-    const key = `${call.bucket} ${call.workspace} ${call.upstream}`;
+    const key = [call.bucket, call.workspace, call.upstream, call.operation].join(' ');
     let rules = known.get(key);
     if (rules === undefined) known.set(key, (rules = world(call)));
     return rules;
