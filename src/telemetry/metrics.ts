@@ -165,17 +165,9 @@ export class Metrics {
   }
 }
 
-/**
- * Dimensions of `sluice_bucket_used_ratio`; `tokens` is the fullest of all, input and output tokens, and `requests` of all windows
- * shorter than a day. The image meter is shown by activity only.
- */
-const dimensions: readonly MeterName[] = ['requests', 'tokens', 'requests_day', 'tokens_day', 'cost'];
-
-function dimensionOf(meter: MeterName): MeterName | null {
-  if (meter.endsWith('_tokens')) return 'tokens';
-  if (meter === 'requests_burst' || meter === 'requests_hour') return 'requests';
-  return dimensions.includes(meter) ? meter : null;
-}
+/** `tokens` is the fullest of all, input and output tokens, and `requests` of all windows shorter than a day. */
+const dimensionOf = (meter: MeterName): string =>
+  meter.endsWith('_tokens') ? 'tokens' : meter.replace(/_(?:burst|hour)$/, '');
 
 /** Sets every gauge. Upstreams that are no longer configured disappear. */
 function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {
@@ -195,7 +187,7 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
   for (const gauge of gauges) gauge.reset();
   credentialExpires.reset();
   const closed = new Map<string, number>();
-  const used = new Map<string, Map<MeterName, number>>();
+  const used = new Map<string, Map<string, number>>();
   for (const { upstream, dimensions: expected, waiting, oldestMs, inFlight: sent } of live) {
     queueDepth.set({ upstream }, waiting);
     queueOldest.set({ upstream }, oldestMs / 1000);
@@ -203,7 +195,7 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
     upstreamPaused.set({ upstream }, source.pausedMs(upstream) > 0 ? 1 : 0);
     breakerOpen.set({ upstream }, source.breakers(upstream).length > 0 ? 1 : 0);
     closed.set(upstream, 0);
-    used.set(upstream, new Map(expected.map((dimension) => [dimension, 0])));
+    used.set(upstream, new Map<string, number>(expected.map((dimension) => [dimension, 0])));
   }
   for (const { upstream, snapshot } of source.buckets()) {
     const ratios = used.get(upstream);
@@ -211,7 +203,6 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
     closed.set(upstream, Math.max(closed.get(upstream) ?? 0, snapshot.closedMs));
     for (const { meter, level, limit } of snapshot.meters) {
       const dimension = dimensionOf(meter);
-      if (dimension === null) continue;
       ratios.set(dimension, Math.max(ratios.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
     }
   }

@@ -167,7 +167,13 @@ describe('a scrape of the metrics', () => {
         { upstream: 'lm', snapshot: snapshot({ closedMs: 2500, meters: [meter(100)] }) },
         {
           upstream: 'lm',
-          snapshot: snapshot({ meters: [meter(400), { ...meter(450), meter: 'requests_hour' }] }),
+          snapshot: snapshot({
+            meters: [
+              meter(400),
+              { ...meter(450), meter: 'requests_hour' },
+              { ...meter(50), meter: 'images' },
+            ],
+          }),
         },
       ],
       breakers: () => [{ status: 402, retryInMs: 1_000, said: null }],
@@ -184,6 +190,7 @@ describe('a scrape of the metrics', () => {
     expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'requests' })).toBe(
       0.9,
     );
+    expect(await given.value('sluice_bucket_used_ratio', { upstream: 'lm', dimension: 'images' })).toBe(0.1);
     expect(await given.value('sluice_bucket_closed_seconds', { upstream: 'lm' })).toBe(2.5);
     expect(await given.value('sluice_queue_bytes')).toBe(4096);
   });
