@@ -445,17 +445,9 @@ export function buildWindows(windows: readonly Omit<WrittenWindow, 'calls'>[]) {
 export type DialectWindow = Dialect['windows'][number];
 
 function metersFor(lengths: readonly number[]): WindowMeter[] {
-  const longest = lengths.at(-1) ?? 0;
-  switch (lengths.length) {
-    case 0:
-      return [];
-    case 1:
-      return ['requests'];
-    case 2:
-      return longest >= hourlySeconds ? ['requests', 'requests_hour'] : ['requests_burst', 'requests'];
-    default:
-      return ['requests_burst', 'requests', 'requests_hour'];
-  }
+  if (lengths.length > 2) return ['requests_burst', 'requests', 'requests_hour'];
+  if (lengths.length < 2) return ['requests'];
+  return (lengths[1] ?? 0) >= hourlySeconds ? ['requests', 'requests_hour'] : ['requests_burst', 'requests'];
 }
 
 /** The part of a call that distinguishes its quota from others of the upstream. */
@@ -493,7 +485,7 @@ export function readSeparator(text: string): Separator | NamingField | 'credenti
     case 'form':
       return /^[^\s&=]{1,100}$/.test(value) ? { kind: 'form', name: value } : null;
     case 'body':
-      return bodySeparator(value);
+      return withPointer(value, 'body');
     default:
       return null;
   }
@@ -527,9 +519,9 @@ function readCallPattern(text: string): CallPattern | null {
   return isOne ? { text, method, segments } : null;
 }
 
-function bodySeparator(text: string): Separator | null {
+function withPointer<Kind extends string>(text: string, kind: Kind) {
   const pointer = readPointer(text);
-  return pointer === null ? null : { kind: 'body', pointer };
+  return pointer === null ? null : { kind, pointer };
 }
 
 /** The names of a JSON Pointer, unescaped; `null`: it is none, or names the whole document. */
@@ -547,8 +539,7 @@ type WaitText =
 /** Reads `body` of `waitIn`; `null`: it is neither a JSON Pointer nor a pattern with one group. */
 function readWaitText(text: string): WaitText | null {
   if (!text.startsWith('/')) return groupsIn(text) === 1 ? { kind: 'sentence', pattern: text } : null;
-  const pointer = readPointer(text);
-  return pointer === null ? null : { kind: 'member', pointer };
+  return withPointer(text, 'member');
 }
 
 /** How many groups a pattern has; `null`: it is none, or too long. One that may also be empty matches the empty text, and shows them. */

@@ -26,6 +26,8 @@ const decimal = /^(?:\d+(?:\.\d*)?|\.\d+)$/;
 const grouped = /^\d{1,3}(?:,\d{3})+(?:\.\d*)?$/;
 const firstEpochMs = 1e12;
 const firstEpochSeconds = 1e9;
+/** An instant without a zone that is so near in UTC is one of UTC: other zones are half an hour away at least. */
+const maxWithoutZoneMs = 1_740_000;
 
 /**
  * Milliseconds from the response to the time that a value states, not rounded, negative for the past; `null`: it states none. A value
@@ -33,12 +35,19 @@ const firstEpochSeconds = 1e9;
  * milliseconds from 1e12, epoch seconds from 1e9, else seconds.
  */
 export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): number | null {
-  const text = value.trim().replace(/^"(.*)"$/, '$1');
+  // `seconds=30`, `30;reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`
+  const text = value
+    .trim()
+    .replace(/^"(.*)"$/, '$1')
+    .replace(/^[a-z-]+=|;.*$|\.$|\[[\w/]+\]$/gi, '')
+    .replace(/ ?\(([a-z]+)\)$/i, ' $1');
   if (text.length === 0 || text.length > maxText) return null;
   if (decimal.test(text)) return fromNumber(text, as, at);
   if (grouped.test(text)) return fromNumber(text.replaceAll(',', ''), as, at);
   const instant = instantMs(text);
-  return instant === null ? durationMs(text) : instant - answeredAtMs(at);
+  if (instant !== null) return instant - answeredAtMs(at);
+  const leftInUtcMs = (instantMs(`${text}Z`) ?? NaN) - answeredAtMs(at);
+  return leftInUtcMs > 0 && leftInUtcMs <= maxWithoutZoneMs ? leftInUtcMs : durationMs(text);
 }
 
 function fromNumber(digits: string, as: TimeUnit, at: ResponseTime): number | null {
@@ -46,7 +55,9 @@ function fromNumber(digits: string, as: TimeUnit, at: ResponseTime): number | nu
   if (!Number.isFinite(number)) return null;
   switch (as) {
     case 'inferred':
-      if (number >= firstEpochMs) return number - answeredAtMs(at);
+      // Nanoseconds, microseconds, milliseconds.
+      for (const perMs of [1e6, 1e3, 1])
+        if (number >= firstEpochMs * perMs) return number / perMs - answeredAtMs(at);
       return number >= firstEpochSeconds ? number * 1000 - answeredAtMs(at) : scaled(digits, 1000);
     case 'seconds':
       return scaled(digits, 1000);
@@ -132,7 +143,9 @@ const zone = `(?:gmt|utc|ut|z)?${offset}?`;
 const form = (pattern: string): RegExp => new RegExp(`^${pattern}$`, 'i');
 
 /** RFC 9110's HTTP-date and RFC 850's; servers end them in GMT, UTC or an offset. */
-const httpDate = form(`(?:[a-z]{3,9},? )?(\\d{1,2})[ -]([a-z]{3})[ -](\\d{4}|\\d{2}) ${time} (?=.)${zone}`);
+const httpDate = form(
+  `(?:[a-z]{3,9},? )?(\\d{1,2})[ -]([a-z]{3})[ -](\\d{4}|\\d{2}) ${time} (?=.)${zone}(?: utc)?`,
+);
 /** C's `asctime`, and what JavaScript writes: `Tue Sep 01 2026 12:00:30 GMT+0000 (Coordinated Universal Time)`. */
 const asctime = form(`[a-z]{3} ([a-z]{3}) ([ \\d]\\d) ${time} (\\d{4})`);
 const scriptDate = form(
@@ -143,7 +156,7 @@ const rfc3339 = form(`(\\d{4})-(\\d{2})-(\\d{2})[t ]${time} ?(?=.)${zone}(?: utc
 
 /** How an instant is written within a sentence. */
 export const instantInText =
-  '[a-z]{3}, \\d{2} [a-z]{3} \\d{4} \\d{2}:\\d{2}:\\d{2} (?:gmt|utc)|\\d{4}-\\d{2}-\\d{2}[t ]\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)? ?(?:z|utc|gmt|[+-]\\d{2}:?\\d{2})';
+  '[a-z]{3}, \\d{2} [a-z]{3} \\d{4} \\d{2}:\\d{2}:\\d{2} (?:gmt|utc)|\\d{4}-\\d{2}-\\d{2}[t ]\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)?(?: ?\\(?(?:z|utc|gmt|[+-]\\d{2}:?\\d{2})\\)?)?';
 
 /** An instant as milliseconds since the epoch, or `null`. Two-digit years below 70 are of this century. */
 export function instantMs(text: string): number | null {

@@ -11,21 +11,6 @@ import { count, requestsReading, reset, type Reading } from './reading.policy.ts
 /** Most responses state nothing: every call's response is read, so that is found out without making lists. */
 const none: readonly Reading[] = [];
 
-/** One item of either field, or both joined by name. What is absent was not sent, or is no number. */
-export interface Quota {
-  readonly name: string;
-  /** Remaining quota units. */
-  readonly r: number | undefined;
-  /** Seconds until more quota. */
-  readonly t: number | undefined;
-  /** Quota of the policy. */
-  readonly q: number | undefined;
-  /** Window, seconds. */
-  readonly w: number | undefined;
-  /** Quota unit; `requests` when absent. */
-  readonly qu: string | undefined;
-}
-
 interface Item {
   readonly names: readonly string[];
   readonly parameters: ReadonlyMap<string, string>;
@@ -59,7 +44,11 @@ function itemOf(text: string): Item {
 const numberIn = (item: Item | undefined, name: string): number | undefined =>
   count(item?.parameters.get(name)) ?? undefined;
 
-function quotaOf(item: Item | undefined, policy: Item | undefined): Quota {
+/**
+ * One item of either field, or both joined by name: `r` remaining units, `t` seconds until more of them, `q` units of the policy, `w` its
+ * seconds, `qu` what is counted. What is absent was not sent, or is no number.
+ */
+function quotaOf(item: Item | undefined, policy: Item | undefined) {
   return {
     name: (item ?? policy)?.names[0] ?? '',
     r: numberIn(item, 'r') ?? numberIn(item, 'remaining'),
@@ -77,7 +66,7 @@ const together = (items: readonly Item[]): readonly Item[] =>
     : items;
 
 /** Items of `RateLimit`, each joined with the policy of its name; then the policies that no item names. */
-export function quotasOf(fields: ReadonlyMap<string, string>): readonly Quota[] {
+export function quotasOf(fields: ReadonlyMap<string, string>): readonly ReturnType<typeof quotaOf>[] {
   const policies = itemsOf(fields.get('ratelimit-policy'));
   const left = new Set(policies);
   const stated = together(itemsOf(fields.get('ratelimit'))).map((item) => {

@@ -69,39 +69,33 @@ const secondary = /\bsecondary rate limit\b|\babuse detection mechanism\b/i;
 
 /** The throttle in a refusal of GitHub; `null`: the response is not GitHub's, or it refuses for another reason than quota. */
 function githubThrottle(response: ResponseReader): Throttle | null {
-  const { status, fields, body } = response;
-  if (!fields.has('x-github-request-id')) return null;
-  if (status === 200) return inSuccess(response);
-  if (status !== 403 && status !== 429) return null;
-  if (body !== null && secondary.test(body)) return secondaryLimit(response);
-  const isSpent = count(fields.get('x-ratelimit-remaining')) === 0;
-  return isSpent || response.statedMs !== null ? primaryLimit(response) : null;
+  const { statedMs, fields, at } = response;
+  const limit = fields.has('x-github-request-id') ? githubLimit(response) : null;
+  if (limit === null) return null;
+  return limit === 'secondary'
+    ? { kind: 'rate', waitMs: statedMs ?? secondaryPauseMs, meter: null }
+    : { kind: 'rate', waitMs: statedMs ?? exhaustedForMs(unownedReadings(fields, at)), meter: 'requests' };
 }
 
-const secondaryLimit = ({ statedMs }: ResponseReader): Throttle => ({
-  kind: 'rate',
-  waitMs: statedMs ?? secondaryPauseMs,
-  meter: null,
-});
-
-const primaryLimit = ({ statedMs, fields, at }: ResponseReader): Throttle => ({
-  kind: 'rate',
-  waitMs: statedMs ?? exhaustedForMs(unownedReadings(fields, at)),
-  meter: 'requests',
-});
+function githubLimit(response: ResponseReader): 'primary' | 'secondary' | null {
+  const { status, fields, body, statedMs } = response;
+  if (status === 200) return limitInSuccess(response);
+  if (status !== 403 && status !== 429) return null;
+  if (secondary.test(body ?? '')) return 'secondary';
+  return count(fields.get('x-ratelimit-remaining')) === 0 || statedMs !== null ? 'primary' : null;
+}
 
 /** True where a response with a status of success may be a refusal, so that its body has to be read. */
 export const mayRefuseInside = (fields: ReadonlyMap<string, string>, method: string, path: string): boolean =>
   method === 'POST' && fields.has('x-github-request-id') && /\/graphql(?:\?|$)/.test(path);
 
-/** The throttle among the errors of a response without data; beside data, an error refused only a part of a call that was executed. */
-function inSuccess(response: ResponseReader): Throttle | null {
-  const errors = isRecord(response.json) ? response.json['errors'] : undefined;
-  if (!Array.isArray(errors) || recordAt(response.json, 'data') !== null) return null;
-  if (errors.some((error) => secondary.test(stringAt(error, 'message') ?? '')))
-    return secondaryLimit(response);
+/** The limit among the errors of a response without data; beside data, an error refused only a part of a call that was executed. */
+function limitInSuccess({ json }: ResponseReader): 'primary' | 'secondary' | null {
+  const errors = isRecord(json) ? json['errors'] : undefined;
+  if (!Array.isArray(errors) || recordAt(json, 'data') !== null) return null;
+  if (errors.some((error) => secondary.test(stringAt(error, 'message') ?? ''))) return 'secondary';
   const isRefused = errors.some((error) => /^RATE_LIMIT(?:ED)?$/.test(stringAt(error, 'type') ?? ''));
-  return isRefused ? primaryLimit(response) : null;
+  return isRefused ? 'primary' : null;
 }
 
 // Refusals because too many calls are in flight at once: a word of many providers and no field of any

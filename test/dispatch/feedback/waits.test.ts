@@ -239,6 +239,127 @@ describe('the wait in the body of a refusal', () => {
   });
 });
 
+describe('a wait of half a minute', () => {
+  const at = endsAt(30);
+  const fields: readonly (readonly [string, string])[] = [
+    ['retry-after', '30 (seconds)'],
+    ['retry-after', '30;reason=quota'],
+    ['retry-after', '30 Seconds.'],
+    ['retry-after', 'seconds=30'],
+    ['retry-after', '2026-09-01T12:00:30Z[UTC]'],
+    ['retry-after', at.toUTCString().replace('GMT', '+0000 (UTC)')],
+    ['retry-after-ms', '30,000'],
+    ['x-throttle-wait-seconds', '30'],
+    ['x-ratelimit-ttl', '30'],
+    ['x-ratelimit-renews-in', '30'],
+    ['x-ratelimit-next-request-at', at.toISOString()],
+    ['x-next-replenishment-time', String(at.getTime())],
+    ['x-cool-down-seconds', '30'],
+    ['x-blocked-until', at.toISOString()],
+    ['x-rl-reset', '30'],
+    ['x-ratelimit-reset-minute', '30'],
+    ['x-ratelimit-userreset', epoch(30)],
+    ['x-ratelimit-reset', `${at.getTime()}000`],
+    ['x-ratelimit-reset', `${at.getTime()}000000`],
+    ['x-ratelimit-reset', '2026-09-01T12:00:30'],
+  ];
+  test.each(fields)('is read of %s: %s', (name, value) => {
+    expect(waitOf({ fields: { [name]: value } })).toBe(30_000);
+  });
+
+  const members: readonly (readonly [string, unknown])[] = [
+    ['retry_in_secs', 30],
+    ['retryMs', 30_000],
+    ['retry_after_timestamp', nowMs / 1000 + 30],
+    ['nextRetry', at.toISOString()],
+    ['next_allowed_request', at.toISOString()],
+    ['msBeforeNext', 30_000],
+    ['throttle_time_ms', 30_000],
+    ['timeRemaining', '30s'],
+    ['seconds_left', 30],
+    ['delay_seconds', 30],
+    ['ban_expires_at', at.toISOString()],
+    ['lockedUntil', at.toISOString()],
+    ['quotaResetTimeStamp', at.toISOString()],
+    ['window_reset_seconds', 30],
+    ['retry', { in_seconds: 30 }],
+    ['errors', [{ retry_after: 5 }, { retry_after: 30 }]],
+  ];
+  test.each(members)('is read of a member %s: %j', (name, value) => {
+    expect(waitOf({ body: { error: { [name]: value } } })).toBe(30_000);
+  });
+
+  test.each([
+    '<Error><Code>Throttled</Code><RetryAfterSeconds>30</RetryAfterSeconds></Error>',
+    '<error code="429" retry-after="30"/>',
+    'error=rate_limited&retry_after=30',
+    'callback({"retry_after":30})',
+    'Please try again in 30.',
+    'Come back in 30 seconds.',
+    'Wait time: 30 seconds',
+    'Time remaining: 30 seconds',
+    'Please retry in 10 to 30 seconds',
+    'Please retry in 10–30 seconds',
+    'Your quota will be refilled in 30 seconds.',
+    'The limit renews in 30 seconds.',
+    'Account locked. Unlocks in 30 seconds',
+    'No more calls for the next 30 seconds',
+    'Try again after 2026-09-01 12:00:30 (UTC).',
+    'FLOOD_WAIT_30',
+    '30초 후에 다시 시도하세요',
+  ])('is read of "%s"', (body) => {
+    expect(waitOf({ body })).toBe(30_000);
+  });
+
+  test('is read of a field that holds JSON: Meta states minutes', () => {
+    const usage = JSON.stringify({ 17: [{ call_count: 100, estimated_time_to_regain_access: 19 }] });
+    expect(waitOf({ fields: { 'x-business-use-case-usage': usage } })).toBe(1_140_000);
+  });
+});
+
+describe('no wait', () => {
+  test.each([
+    ['age', '30'],
+    ['x-cache-ttl', '30'],
+    ['x-request-time', '30'],
+    ['x-ratelimit-remaining-second', '30'],
+    ['x-ratelimit-remaining-audio-seconds', '30'],
+    ['x-ratelimit-interval-seconds', '30'],
+    ['x-ratelimit-reset-requests', '30'],
+    ['x-ratelimit-last-reset', '30'],
+    ['x-retry-count', '30'],
+    ['x-retry-attempts', '30'],
+    ['x-token-expires-at', '2026-09-01T12:00:30Z'],
+    ['x-next-page', '30'],
+    ['report-to', '{"group":"a","max_age":30}'],
+    ['x-ratelimit-reset', '2026-09-01T14:00:30'],
+  ])('is read of %s: %s', (name, value) => {
+    expect(waitOf({ fields: { [name]: value } })).toBeNull();
+  });
+
+  test.each([
+    { retry_count: 30 },
+    { retry: true },
+    { attempts: 30, timestamp: nowMs / 1000 + 30, duration: 30, time: 30 },
+    { date: endsAt(30).toISOString(), expires_in: 30 },
+    { window_seconds: 60, time_limit: 60, limit_reset_interval: 3600 },
+    { next: 2, next_page: 2, available: 5, allowed_requests: 30 },
+    { credits_left: 30, tokens_remaining: 30, quota_remaining: 30 },
+    { block_count: 3, throttle_rate: 30, last_reset: 30 },
+  ])('is read of %j', (body) => {
+    expect(waitOf({ body })).toBeNull();
+    expect(waitOf({ body, kind: 'language-model' })).toBeNull();
+  });
+
+  test.each([
+    'You have sent too many requests in the last 60 seconds',
+    'Available for 30 days',
+    'Retry 3 times',
+  ])('is read of "%s"', (body) => {
+    expect(waitOf({ body })).toBeNull();
+  });
+});
+
 describe('the wait of a described dialect', () => {
   const described = (speaks: SpeaksInput, { fields = {}, body = null }: Refusal): number | null => {
     const text = body === null || typeof body === 'string' ? body : JSON.stringify(body);
