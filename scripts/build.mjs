@@ -3,7 +3,7 @@
  * presets, descriptions of the ports) to the same places. `main.js` is the entry that commands, the image and the chart name.
  */
 import { execFileSync } from 'node:child_process';
-import { cpSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 const [, , folder = 'dist'] = process.argv;
@@ -21,6 +21,5 @@ for (const file of readdirSync('src', { recursive: true, encoding: 'utf8' })) {
 cpSync('presets', join(folder, 'presets'), { recursive: true });
 for (const port of ['data', 'admin'])
   cpSync(`schema/openapi-${port}.json`, join(folder, `schema/openapi-${port}.json`));
-writeFileSync(join(folder, 'main.js'), "#!/usr/bin/env node\nawait import('./src/main.js');\n", {
-  mode: 0o755,
-});
+const entry = readFileSync('bin/sluice.mjs', 'utf8').replace('../src/main.ts', './src/main.js');
+writeFileSync(join(folder, 'main.js'), entry, { mode: 0o755 });

@@ -25,9 +25,9 @@ describe('what the process asks of V8', () => {
     const { scripts } = JSON.parse(readFileSync('package.json', 'utf8')) as {
       scripts: Record<string, string>;
     };
-    const starts = Object.values(scripts).filter((script) => script.includes('src/main.ts'));
+    const starts = Object.values(scripts).filter((script) => script.includes('bin/sluice.mjs'));
     expect(starts).toHaveLength(3);
-    for (const script of starts) expect(script).toContain(`node ${atStart.join(' ')} src/main.ts`);
+    for (const script of starts) expect(script).toContain(`node ${atStart.join(' ')} bin/sluice.mjs`);
     const entry = /^ENTRYPOINT (.*)$/m.exec(readFileSync('Dockerfile', 'utf8'))?.[1] ?? '[]';
     expect(JSON.parse(entry)).toEqual(['node', ...atStart]);
   });

@@ -37,7 +37,9 @@ export async function runInit({ config, upstream }: InitCommand, io: CliIo): Pro
       return 1;
     }
     writeFileSync(config, configuration(upstream, { id, hash }), { flag: 'wx' });
-    io.out(nextSteps(config, { envFile, upstream, isMissing: added.has(upstream.secret) }));
+    io.out(
+      nextSteps(config, { envFile, upstream, isMissing: added.has(upstream.secret), sluice: commandOf(io) }),
+    );
     return 0;
   } catch (error) {
     io.err(
@@ -75,21 +77,31 @@ privacy:
   labelKey: '\${SLUICE_LABEL_KEY}'
 `;
 
+/** How a command is written where this one came from: in the folder of the project there is no `sluice`. */
+const commandOf = ({ env }: CliIo): string =>
+  env['npm_lifecycle_event'] === 'sluice' ? 'npm run sluice --' : 'sluice';
+
 function nextSteps(
   config: string,
   {
     envFile,
     upstream,
     isMissing,
-  }: { readonly envFile: string; readonly upstream: FirstUpstream; readonly isMissing: boolean },
+    sluice,
+  }: {
+    readonly envFile: string;
+    readonly upstream: FirstUpstream;
+    readonly isMissing: boolean;
+    readonly sluice: string;
+  },
 ): string {
   const { secret, path, options } = upstream;
   const option = config === 'sluice.yaml' ? '' : ` --config ${config}`;
   const steps = [
     ...(isMissing ? [`Write the credential of the upstream into ${envFile}: ${secret}=…`] : []),
-    `sluice check --connect${option}`,
-    `sluice serve${option}`,
-    `. ${envFile.includes('/') ? envFile : `./${envFile}`}; curl -H "Authorization: Bearer $SLUICE_KEY"${options} http://127.0.0.1:8080/via/${path}`,
+    `${sluice} check --connect${option}`,
+    `${sluice} serve${option}`,
+    `In another terminal: . ${envFile.includes('/') ? envFile : `./${envFile}`}; curl -H "Authorization: Bearer $SLUICE_KEY"${options} http://127.0.0.1:8080/via/${path}`,
   ];
   return `${config} and ${envFile} are written. Next:\n\n${steps.map((step, at) => `  ${at + 1}. ${step}`).join('\n')}`;
 }

@@ -215,7 +215,7 @@ function interpolate(text: string, env: Env): Filled {
     const value = Object.hasOwn(env, name) ? env[name] : undefined;
     if (value === undefined || value === '') {
       reason ??= `needs the environment variable ${name}, which is ${value === '' ? 'empty' : 'not set'}`;
-      fix ||= `set ${name} before starting, or write $\${${name}} if the text itself is meant`;
+      fix ||= `set ${name}, in the environment or in .env beside the file, or write $\${${name}} if the text itself is meant`;
     }
     return value ?? '';
   });

@@ -15,13 +15,17 @@ beforeEach(() => {
 
 /** Runs a command line as a person would, in an environment without variables. */
 async function run(...argv: readonly string[]): Promise<{ code: number; out: string; err: string }> {
+  return runIn({}, argv);
+}
+
+async function runIn(env: Readonly<Record<string, string>>, argv: readonly string[]) {
   const written = { out: '', err: '' };
   const command = readCommand(argv);
   if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
   const code = await command.run({
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
-    env: {},
+    env,
     terminals: { out: false, err: false },
     clock: { now: () => Date.UTC(2026, 5, 1) },
   });
@@ -85,6 +89,17 @@ test('a second time nothing is written, and it says what to do', async () => {
   expect([again.code, again.err]).toEqual([1, expect.stringContaining('name another file with --config')]);
   expect([beside.code, beside.err]).toEqual([1, expect.stringContaining('has a SLUICE_KEY already')]);
   expect([read('sluice.yaml'), read('.env')]).toEqual(before);
+});
+
+test('the next commands are written as this one was', async () => {
+  const argv = ['init', '--config', file('sluice.yaml')];
+  expect((await runIn({ npm_lifecycle_event: 'sluice' }, argv)).out).toMatch(
+    /^ {2}2\. npm run sluice -- check --connect --config \S+\n {2}3\. npm run sluice -- serve /m,
+  );
+  writeFileSync(file('.env'), '');
+  expect((await run('init', '--config', file('others.yaml'))).out).toMatch(
+    /^ {2}2\. sluice check --connect /m,
+  );
 });
 
 test('a folder that is not there is said', async () => {

@@ -36,7 +36,7 @@ export const npmStart = (...args: readonly string[]): Started =>
 
 /** `sluice …`, the process that `npm run sluice -- …` becomes. */
 export const sluice = (...args: readonly string[]): Started =>
-  start(process.execPath, ['--max-semi-space-size=16', 'src/main.ts', ...args]);
+  start(process.execPath, ['--max-semi-space-size=16', 'bin/sluice.mjs', ...args]);
 
 /** What a command that ends has printed, as far as it is in sight. */
 export async function said(command: Started): Promise<{ readonly code: unknown; readonly screen: string }> {

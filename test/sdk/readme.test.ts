@@ -53,12 +53,12 @@ async function run(packageName: string, tried: string, replaced: Readonly<Record
     ['--no-warnings', '--input-type=module', '--eval', `${code}\nconsole.log(JSON.stringify(${tried}));`],
     { env: { ...process.env, SLUICE_KEY: key } },
   );
-  return JSON.parse(stdout) as unknown;
+  return JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as unknown;
 }
 
 test('the OpenAI example of the README gets a chat response', async () => {
-  const request = `{ model: 'gpt-4o', messages: [{ role: 'user', content: 'Hello' }] }`;
-  expect(await run('openai', `(await client.chat.completions.create(${request})).choices.length`)).toBe(1);
+  expect(await run('openai', 'choices.length')).toBe(1);
+  expect(model.log.map(({ status }) => status)).toEqual([200]);
 });
 
 test('the shopify-api-node example of the page of SDKs lists a shop under a wildcard origin, page by page', async () => {
