@@ -12,8 +12,8 @@ ARG NODE_EXTRA_CA_CERTS
 COPY package.json package-lock.json ./
 RUN --mount=type=cache,target=/root/.npm npm ci --ignore-scripts --no-audit --no-fund
 COPY . .
-# The optional dependency is a Node for development; the runtime image brings its own.
-RUN npm run build && npm prune --ignore-scripts --omit=dev --omit=optional --no-audit --no-fund
+# The workspace is a Node for development; the runtime image brings its own.
+RUN npm run build && npm prune --ignore-scripts --omit=dev --omit=optional --no-audit --no-fund && rm node_modules/sluice-node
 
 FROM ${RUNTIME_IMAGE}
 ARG VERSION=0.2.0

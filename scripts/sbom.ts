@@ -17,11 +17,14 @@ interface Bill {
 
 const root = new URL('../', import.meta.url);
 const { packages } = JSON.parse(readFileSync(new URL('package-lock.json', root), 'utf8')) as {
-  packages: Readonly<Record<string, { version?: string; dev?: boolean; optional?: boolean }>>;
+  packages: Readonly<Record<string, { version?: string; dev?: boolean; optional?: boolean; link?: boolean }>>;
 };
 const installed = new Set(
   Object.entries(packages)
-    .filter(([path, { dev, optional }]) => path !== '' && dev !== true && optional !== true)
+    // The root, and the folders of its workspaces, are none.
+    .filter(
+      ([path, { dev, optional, link }]) => path.startsWith('node_modules/') && !(dev || optional || link),
+    )
     .map(([path, { version }]) => `${path.split('node_modules/').at(-1)}@${version}`),
 );
 const words = ['sbom', '--package-lock-only', '--sbom-format', 'cyclonedx'];

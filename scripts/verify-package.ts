@@ -4,7 +4,7 @@
  * started, and SIGTERM ends what serves. Needs `npm run build`.
  */
 import { execFile, spawn } from 'node:child_process';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { lstat, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -29,7 +29,21 @@ async function install(): Promise<string> {
   await writeFile(join(folder, 'package.json'), '{"private":true}');
   const quiet = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
   await run('npm', ['install', ...quiet, join(folder, packed.filename)], { cwd: folder });
+  const { packages, megabytes } = await installed(join(folder, 'node_modules'));
+  const size = `${packages} packages, ${megabytes.toFixed(0)} MB on disk`;
+  report.figure(`installed: ${size}`);
+  report.check('a user installs 200 packages and 250 MB at most', packages <= 200 && megabytes <= 250, size);
   return join(folder, 'node_modules/sluice/dist/main.js');
+}
+
+/** Blocks on disk, as `du` counts them. */
+async function installed(
+  modules: string,
+): Promise<{ readonly packages: number; readonly megabytes: number }> {
+  const paths = (await readdir(modules, { recursive: true })).map((path) => join(modules, path));
+  const blocks = await Promise.all(paths.map(async (path) => (await lstat(path)).blocks));
+  const packages = paths.filter((path) => /node_modules\/(@[^/]+\/)?[^/@.][^/]*\/package\.json$/.test(path));
+  return { packages: packages.length, megabytes: (blocks.reduce((sum, n) => sum + n, 0) * 512) / 1e6 };
 }
 
 async function use(main: string): Promise<void> {

@@ -13,12 +13,14 @@ interface Locked {
   readonly version?: string;
   readonly dev?: boolean;
   readonly optional?: boolean;
+  /** A workspace of this repository. */
+  readonly link?: boolean;
 }
 const { packages } = JSON.parse(textOf('package-lock.json')) as {
   readonly packages: Readonly<Record<string, Locked>>;
 };
 const installed = Object.entries(packages).filter(
-  ([path, { dev, optional }]) => path !== '' && dev !== true && optional !== true,
+  ([path, { dev, optional, link }]) => path.startsWith('node_modules/') && !(dev || optional || link),
 );
 
 test('every package of the image is under a licence that the page names', () => {
