@@ -88,7 +88,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
     buckets: () => gateway.buckets(),
     ceilingsUsed: () => pressure.ceilingsUsed(),
     breakers: (upstream) => gateway.breakers(upstream),
-    pausedMs: (upstream) => gateway.controls.pausedMs(upstream),
+    pauseOf: (upstream) => gateway.controls.pauseOf(upstream),
     credentials: () => credentials.observed(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
     inForce: (upstream) => pressure.inForce(upstream),

@@ -280,8 +280,8 @@ export class Activity {
     const ends = gateway.credentials().filter((each) => each.upstream === upstream);
     const endsInMs = Math.min(Infinity, ...ends.map(({ expiresInMs }) => expiresInMs));
     if (endsInMs <= 0) return { kind: 'credential_ended', sinceMs: -endsInMs };
-    const pausedMs = gateway.pausedMs(upstream);
-    if (pausedMs > 0) return { kind: 'paused', ms: pausedMs };
+    const pause = gateway.pauseOf(upstream);
+    if (pause !== null) return { kind: 'paused', ...pause };
     if (mode === 'observe') return { kind: 'observing' };
     return inForce === null ? { kind: 'taking' } : closing(inForce);
   }
@@ -386,13 +386,17 @@ function hourOf(byMinute: readonly Cell[]): UpstreamState['lastHour'] {
   const cell = emptyCell(0);
   for (const each of byMinute) addInto(cell, each);
   const heldBy = heldByReasons.map((reason) => [reason, countOf(cell, `held_by_${reason}`)] as const);
-  const last = byMinute.findLast((each) => refusedIn(each) > 0);
+  const lastWith = (count: (cell: Cell) => number): number | null => {
+    const last = byMinute.findLast((each) => count(each) > 0);
+    return last === undefined ? null : last.minute * minuteMs;
+  };
   return {
     calls: byMinute.reduce((sum, each) => sum + arrivalsOf(each), 0),
     refused: refusedIn(cell),
     answeredInstead: countOf(cell, 'upstreamRefused'),
     longestWaitMs: Math.round(countOf(cell, 'waitMaxMs')),
     heldBy: Object.fromEntries(heldBy.filter(([, n]) => n > 0)),
-    refusedAt: last === undefined ? null : last.minute * minuteMs,
+    refusedAt: lastWith(refusedIn),
+    throttledAt: lastWith((each) => countOf(each, 'throttledRate')),
   };
 }

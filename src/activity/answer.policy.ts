@@ -34,10 +34,12 @@ export type Condition =
   /** Limits hold no call: they are only reckoned. */
   | { readonly kind: 'observing' }
   | { readonly kind: 'closed'; readonly ms: number }
-  | { readonly kind: 'paused'; readonly ms: number }
+  /** `since`, here and below: Unix milliseconds. */
+  | { readonly kind: 'paused'; readonly ms: number; readonly since: number }
   | {
       readonly kind: 'refusing';
       readonly status: number;
+      readonly since: number;
       readonly said: string | null;
       readonly retryInMs: number;
     }
@@ -79,6 +81,8 @@ export interface UpstreamState {
     readonly heldBy: Readonly<Partial<Record<HeldBy, number>>>;
     /** When calls were last refused, Unix milliseconds, to the minute; `null` = never in the hour. */
     readonly refusedAt: number | null;
+    /** When the upstream last throttled a call, likewise. */
+    readonly throttledAt: number | null;
   };
 }
 
@@ -248,7 +252,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         tone: 'red',
         text: `No: ${short}`,
         why,
-        heldBy: `The provider refuses every call (${code}).${advice}`,
+        heldBy: `The provider refuses every call since ${clock(condition.since)} (${code}).${advice}`,
         wrongNow: `${refusedText(lastHour.answeredInstead, 'in the last hour')} Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
         next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
       };
@@ -259,7 +263,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         tone: 'red',
         text: 'No: credential ended',
         why: 'its credential has ended',
-        heldBy: `It could not be renewed, and ended ${duration(condition.sinceMs)} ago.`,
+        heldBy: `It could not be renewed, and ended at ${clock(now - condition.sinceMs)}.`,
         wrongNow: waits(api),
         next: [{ text: 'See why', command: 'sluice check --connect' }],
       };
@@ -269,7 +273,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         tone: recent.refused > 0 ? 'red' : 'amber',
         text: 'No: paused',
         why: 'an operator paused it',
-        heldBy: `The pause ends by itself at ${clock(now + condition.ms, true)}.`,
+        heldBy: `The pause since ${clock(condition.since)}. It ends by itself at ${clock(now + condition.ms, true)}.`,
         wrongNow: `${waits(api)} ${refusedNow}`,
         next: [{ text: 'Go on now', command: `sluice resume --upstream ${upstream}` }],
       };
@@ -298,7 +302,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
       tone: 'amber',
       text: `Not for ${duration(Math.max(1_000, condition.ms))}`,
       why: `it asked us to stop until ${clock(now + condition.ms, true)}`,
-      heldBy: `${upstream}’s own “too many requests”; ${duration(condition.ms)} are left.`,
+      heldBy: `${upstream}’s own “too many requests”${lastHour.throttledAt === null ? '' : ` of ${clock(lastHour.throttledAt)}`}; ${duration(condition.ms)} are left.`,
       wrongNow: `${waits(api)} None are refused.`,
       next: [place],
     };

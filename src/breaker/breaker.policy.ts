@@ -34,6 +34,8 @@ export interface Breaker {
   readonly said: ProviderError | null;
   /** Probes that were refused, and the first refusal. */
   readonly refusals: number;
+  /** When the first of them came, Unix milliseconds. */
+  readonly since: number;
   readonly until: number;
 }
 
@@ -43,6 +45,8 @@ export interface PermanentRefusal {
   readonly said: ProviderError | null;
   /** Time after which the upstream says that trying makes sense; `null` = it says nothing. */
   readonly statedMs: number | null;
+  /** When it came, Unix milliseconds. */
+  readonly at: number;
   readonly isProbe: boolean;
 }
 
@@ -67,6 +71,7 @@ export function afterRefusal(before: Breaker | null, refusal: PermanentRefusal, 
     status: refusal.status,
     said: refusal.said,
     refusals,
+    since: before?.since ?? refusal.at,
     until: now + Math.max(pauseMs, refusal.statedMs ?? 0),
   };
 }

@@ -104,7 +104,7 @@ export class Breakers {
     this.#parts = parts;
     this.#replica = parts.random.hex(8);
     this.#map = parts.createMap({
-      name: 'breaker.3',
+      name: 'breaker.4',
       onChange: (_name, entry) => {
         if (!entry.owner.startsWith(this.#replica)) this.#adopt(entry);
       },
@@ -165,13 +165,9 @@ export class Breakers {
     if (refused === null || observation.kind !== 'refused') return;
     const isProbe = asked.some(({ key }) => key === refused.key);
     const { status, throttle, said = null } = observation;
-    const state = this.#refused(refused, { status, said, statedMs: throttle.waitMs, isProbe });
-    if (state !== null)
-      this.#parts.onRefused(subject.upstream, {
-        status,
-        retryInMs: state.until - this.#now(),
-        said: wordOf(said),
-      });
+    const at = this.#parts.clock.now();
+    const state = this.#refused(refused, { status, said, statedMs: throttle.waitMs, at, isProbe });
+    if (state !== null) this.#parts.onRefused(subject.upstream, shown(state, this.#now()));
   }
 
   /** Breakers of an upstream, or of one credential of it; the one whose next probe is due first comes first. */
@@ -182,11 +178,7 @@ export class Breakers {
     const own = credential === null ? null : this.#digest('owner', upstream, credential);
     return [...this.#known.values()]
       .filter(({ id }) => id.upstream === wanted && (own === null || id.credential === own))
-      .map(({ state: { status, until, said } }) => ({
-        status,
-        retryInMs: Math.max(0, until - now),
-        said: wordOf(said),
-      }))
+      .map(({ state }) => shown(state, now))
       .sort((a, b) => a.retryInMs - b.retryInMs);
   }
 
@@ -405,6 +397,13 @@ export class Breakers {
 /** The word that tells most: the code, or else the type. */
 const wordOf = (said: ProviderError | null): string | null =>
   said === null ? null : typeof said.code === 'string' ? said.code : said.type;
+
+const shown = ({ status, since, until, said }: Breaker, now: number): ObservedBreaker => ({
+  status,
+  since,
+  retryInMs: Math.max(0, until - now),
+  said: wordOf(said),
+});
 
 /** The upstream's refusal, repeated by Sluice. */
 function breakerRefusal({

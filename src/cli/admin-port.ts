@@ -1,4 +1,5 @@
 /** Asking the admin port of a running Sluice, and reading what it streams. */
+import { EventSourceParserStream } from 'eventsource-parser/stream';
 import type { CliIo } from './io.ts';
 
 /** The response; `null` = nobody answers there, which is said on standard error. */
@@ -21,18 +22,10 @@ export const refusedByAdmin = (admin: string, said: string): string =>
 
 /** The data of the server-sent events of this name, as JSON values, until the stream ends, in whatever way. */
 export async function* eventsOf(body: ReadableStream<Uint8Array>, name: string): AsyncGenerator<unknown> {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
-  for (;;) {
+  const events = body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+  try {
+    for await (const { event, data } of events) if (event === name) yield JSON.parse(data);
+  } catch {
     // A process that ends cuts its connections.
-    const { value = '', done } = await reader.read().catch(() => ({ value: '', done: true }));
-    if (done) return;
-    const events = (rest + value).split('\n\n');
-    rest = events.pop() ?? '';
-    for (const event of events) {
-      const [first = '', data = ''] = event.split('\n');
-      if (first === `event: ${name}` && data.startsWith('data: '))
-        yield JSON.parse(data.slice('data: '.length));
-    }
   }
 }

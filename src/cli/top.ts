@@ -31,7 +31,7 @@ const activity = z.object({
       upstreams: z.array(
         z.object({
           upstream: z.string(),
-          ceilings: z.object({ perMinute: ceiling }).nullish(),
+          ceilings: z.object({ perMinute: ceiling }).optional(),
           waiting: z.number().nullish(),
           inFlight: z.number().nullish(),
           nextSlotMs: z.number().nullish(),
@@ -68,38 +68,34 @@ export async function runTop({ admin, isOnce, isJson }: TopCommand, io: CliIo): 
 /** Cursor home, and everything below it empty. */
 const clearScreen = '\u001b[H\u001b[2J';
 
+type Activity = z.infer<typeof activity>;
+type Row = { readonly workspace: string } & Activity['workspaces'][number]['upstreams'][number];
+
+const seconds = (ms: number): string => `${(ms / 1_000).toFixed(1)} s`;
+/** Head, and what stands below it. */
+const columns: readonly (readonly [head: string, cell: (row: Row) => string | number])[] = [
+  ['workspace', ({ workspace }) => workspace],
+  ['upstream', ({ upstream }) => upstream],
+  ['waiting', ({ waiting }) => waiting ?? 0],
+  ['in flight', ({ inFlight }) => inFlight ?? 0],
+  [
+    'left',
+    ({ ceilings: { perMinute } = {} }) => (perMinute ? `${perMinute.remaining} of ${perMinute.limit}` : '–'),
+  ],
+  ['next slot', ({ nextSlotMs }) => (typeof nextSlotMs === 'number' ? seconds(nextSlotMs) : '–')],
+  ['calls', ({ recent }) => recent.calls],
+  ['p95 wait', ({ recent }) => seconds(recent.waitMs?.p95 ?? 0)],
+  ['absorbed', ({ recent }) => recent.absorbed],
+  ['refused', ({ recent }) => recent.outcomes.shed],
+];
+
 /** Whether traffic can be raised, and a row for each workspace on each upstream, those that wait most first. */
-export function table({ answer, upstreams, replicas, workspaces }: z.infer<typeof activity>): string {
+export function table({ answer, upstreams, replicas, workspaces }: Activity): string {
+  const heads = columns.map(([head]) => head);
   const rows = workspaces
     .flatMap(({ workspace, upstreams }) => upstreams.map((each) => ({ workspace, ...each })))
     .toSorted((a, b) => (b.waiting ?? 0) - (a.waiting ?? 0) || b.recent.calls - a.recent.calls)
-    .map(({ workspace, upstream, ceilings, waiting, inFlight, nextSlotMs, recent }) => {
-      const perMinute = ceilings?.perMinute;
-      return [
-        workspace,
-        upstream,
-        String(waiting ?? 0),
-        String(inFlight ?? 0),
-        perMinute === null || perMinute === undefined ? '–' : `${perMinute.remaining} of ${perMinute.limit}`,
-        nextSlotMs === null || nextSlotMs === undefined ? '–' : `${(nextSlotMs / 1_000).toFixed(1)} s`,
-        String(recent.calls),
-        `${((recent.waitMs?.p95 ?? 0) / 1_000).toFixed(1)} s`,
-        String(recent.absorbed),
-        String(recent.outcomes.shed),
-      ];
-    });
-  const heads = [
-    'workspace',
-    'upstream',
-    'waiting',
-    'in flight',
-    'left',
-    'next slot',
-    'calls',
-    'p95 wait',
-    'absorbed',
-    'refused',
-  ];
+    .map((row) => columns.map(([, cell]) => String(cell(row))));
   const widths = heads.map((head, at) => Math.max(head.length, ...rows.map((row) => row[at]?.length ?? 0)));
   const line = (cells: readonly string[]): string =>
     cells

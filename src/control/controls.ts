@@ -35,15 +35,18 @@ export interface ControlsParts {
 }
 
 interface Known {
-  /** Monotonic milliseconds. */
-  pausedUntil: number;
+  /** `until`: monotonic milliseconds. `since`: Unix milliseconds. */
+  pause: { readonly until: number; readonly since: number } | null;
   /** The latest opening, `at` monotonic milliseconds; `null` = nobody asked for one. */
   opening: { readonly id: string; readonly at: number } | null;
   readonly opened: Set<BucketKey>;
 }
 
-/** What an operator last asked for, as replicas share it: a pause for the life of its entry, its end, or an opening. */
-type Control = 'paused' | 'resumed' | 'opened';
+/**
+ * What an operator last asked for, as replicas share it: a pause for the life of its entry (when it began, Unix milliseconds), its end, or
+ * an opening.
+ */
+type Control = number | 'resumed' | 'opened';
 
 /**
  * The outcome of one command of the operator. `unavailable`: Redis could not be asked, so nothing was changed. `not_paused`: there was no
@@ -60,7 +63,7 @@ export class Controls {
   constructor(parts: ControlsParts) {
     this.#parts = parts;
     const readAll = (): void => void this.#readAll().catch(parts.onFailure);
-    this.#map = parts.createMap({ name: 'control.2', onChange: readAll, onHeard: readAll });
+    this.#map = parts.createMap({ name: 'control.3', onChange: readAll, onHeard: readAll });
   }
 
   /** Names of the upstreams that are configured now. */
@@ -85,9 +88,14 @@ export class Controls {
 
   /** How long nobody may be sent to the upstream; 0 = it is not paused. Milliseconds. */
   pausedMs(upstream: string): number {
-    if (this.#known.size === 0) return 0;
-    const until = this.#known.get(upstream)?.pausedUntil ?? 0;
-    return until === 0 ? 0 : Math.max(0, until - this.#parts.clock.monotonic());
+    return this.pauseOf(upstream)?.ms ?? 0;
+  }
+
+  /** `ms`: how long the pause holds yet; `since`: when it began, Unix milliseconds. `null` = the upstream is not paused. */
+  pauseOf(upstream: string): { readonly ms: number; readonly since: number } | null {
+    const pause = this.#known.get(upstream)?.pause ?? null;
+    const ms = pause === null ? 0 : pause.until - this.#parts.clock.monotonic();
+    return pause === null || ms <= 0 ? null : { ms, since: pause.since };
   }
 
   /** A call goes to this bucket. Resolves when it is open, if somebody asked for that before the bucket was known here. */
@@ -97,7 +105,7 @@ export class Controls {
   }
 
   pause(upstream: string, ms: number): Promise<ControlOutcome> {
-    return this.#put(upstream, 'paused', ms);
+    return this.#put(upstream, this.#parts.clock.now(), ms);
   }
 
   async resume(upstream: string): Promise<ControlOutcome> {
@@ -124,7 +132,7 @@ export class Controls {
 
   async #read(upstream: string): Promise<ControlOutcome> {
     const [pause, opening] = await Promise.all([
-      this.#map.read(this.#entryOf(upstream, 'paused')),
+      this.#map.read(this.#entryOf(upstream, 'resumed')),
       this.#map.read(this.#entryOf(upstream, 'opened')),
     ]);
     if (pause.kind === 'unavailable' || opening.kind === 'unavailable') return 'unavailable';
@@ -132,9 +140,10 @@ export class Controls {
     let known = this.#known.get(upstream);
     if (known === undefined) {
       if (pause.kind !== 'entry' && opening.kind !== 'entry') return 'done';
-      this.#known.set(upstream, (known = { pausedUntil: 0, opening: null, opened: new Set() }));
+      this.#known.set(upstream, (known = { pause: null, opening: null, opened: new Set() }));
     }
-    known.pausedUntil = pause.kind === 'entry' && pause.value === 'paused' ? now + pause.leftMs : 0;
+    const isPaused = pause.kind === 'entry' && typeof pause.value === 'number';
+    known.pause = isPaused ? { until: now + pause.leftMs, since: pause.value } : null;
     if (opening.kind === 'entry' && opening.owner !== known.opening?.id) {
       known.opening = { id: opening.owner, at: now - (openingMemoryMs - opening.leftMs) };
       known.opened.clear();

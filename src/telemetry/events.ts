@@ -50,8 +50,8 @@ export interface PressureSource {
   ceilingsUsed(): readonly ObservedCeiling[];
   /** Breakers of an upstream that are not closed, as far as this replica knows; the one that is asked first comes first. */
   breakers(upstream: string): readonly ObservedBreaker[];
-  /** How long an operator's pause of the upstream holds yet, milliseconds; 0 = there is none. */
-  pausedMs(upstream: string): number;
+  /** An operator's pause of the upstream: how long it holds yet, milliseconds, and when it began, Unix milliseconds; `null` = there is none. */
+  pauseOf(upstream: string): { readonly ms: number; readonly since: number } | null;
   /** Credentials in use whose end is known. */
   credentials(): readonly ObservedCredential[];
   /** How many times the last hour's traffic fits, by upstream, where it is known. */
@@ -85,7 +85,7 @@ export const nothingKnown: PressureSource = {
   buckets: () => [],
   ceilingsUsed: () => [],
   breakers: () => [],
-  pausedMs: () => 0,
+  pauseOf: () => null,
   credentials: () => [],
   headrooms: () => Promise.resolve(new Map()),
 };
@@ -101,6 +101,8 @@ export interface ObservedCeiling {
 export interface ObservedBreaker {
   /** Status with which it refuses, and with which calls are answered in its stead. */
   readonly status: number;
+  /** When it first refused, Unix milliseconds. */
+  readonly since: number;
   /** Until the next call is let through to ask, milliseconds. */
   readonly retryInMs: number;
   /** What the provider's own error said, a word of a closed vocabulary; `null` = no known word. */

@@ -192,7 +192,7 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
     queueDepth.set({ upstream }, waiting);
     queueOldest.set({ upstream }, oldestMs / 1000);
     inFlight.set({ upstream }, sent);
-    upstreamPaused.set({ upstream }, source.pausedMs(upstream) > 0 ? 1 : 0);
+    upstreamPaused.set({ upstream }, source.pauseOf(upstream) === null ? 0 : 1);
     breakerOpen.set({ upstream }, source.breakers(upstream).length > 0 ? 1 : 0);
     closed.set(upstream, 0);
     used.set(upstream, new Map<string, number>(expected.map((dimension) => [dimension, 0])));

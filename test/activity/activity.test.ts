@@ -65,7 +65,7 @@ function activityOf(
         maxInFlightTotal: 3,
         reserved: 4,
         callers: [{ caller: callerKey('c_0123456789abcdef'), waiting: 2, inFlight: 0 }],
-        refusing: { status: 402, retryInMs: 41_999.2, said: 'payment_required' },
+        refusing: { status: 402, since: 0, retryInMs: 41_999.2, said: 'payment_required' },
       }),
   };
   const workspaces = ['acme', 'folded', 'ws-7', ...shown].map(

@@ -85,7 +85,7 @@ test('a pause is told, with its end and the command that ends it, and so are its
   await calls(2);
   const { answer: all, upstreams } = await said();
   expect(all.sentence).toBe('No for api: an operator paused it.');
-  expect(all.heldBy).toMatch(/^The pause ends by itself at \d\d:\d\d:\d\d.UTC\.$/);
+  expect(all.heldBy).toMatch(/^The pause since \d\d:\d\d.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/);
   expect(all.next).toContainEqual({ text: 'Go on now', command: 'sluice resume --upstream api' });
   expect(upstreams[0]?.lastHour.heldBy).toEqual({ paused: 2 });
   expect(await metric('sluice_upstream_paused{upstream="api"}')).toBe('1');

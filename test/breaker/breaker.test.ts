@@ -19,12 +19,20 @@ import type { Throttle } from '../../src/call.ts';
 import { bucketKey } from '../../src/ids.ts';
 
 const said = { type: 'insufficient_quota', code: null } as const;
-const refusal = { status: 402, said, statedMs: null, isProbe: false };
+const since = Date.UTC(2026, 5, 1);
+const refusal = { status: 402, said, statedMs: null, at: since, isProbe: false };
 
 describe('a breaker', () => {
   test('opens with the first refusal, and answers with its status until its pause ends', () => {
     const open = afterRefusal(null, refusal, 1_000);
-    expect(open).toEqual({ kind: 'open', status: 402, said, refusals: 1, until: 1_000 + firstPauseMs });
+    expect(open).toEqual({
+      kind: 'open',
+      status: 402,
+      said,
+      refusals: 1,
+      since,
+      until: 1_000 + firstPauseMs,
+    });
     expect(ask(open, 1_000)).toEqual({ kind: 'refused', status: 402, said, retryInMs: firstPauseMs });
     expect(ask(open, 60_000)).toEqual({ kind: 'refused', status: 402, said, retryInMs: 1_000 });
     expect(ask(open, 61_000)).toMatchObject({
@@ -37,7 +45,8 @@ describe('a breaker', () => {
     const pauses: number[] = [];
     let breaker: Breaker | null = null;
     for (let n = 0; n < 7; n += 1) {
-      breaker = afterRefusal(breaker, { ...refusal, isProbe: n > 0 }, 0);
+      breaker = afterRefusal(breaker, { ...refusal, at: since + n, isProbe: n > 0 }, 0);
+      expect(breaker.since).toBe(since);
       pauses.push(breaker.until / 60_000);
     }
     expect(pauses).toEqual([1, 2, 4, 8, 15, 15, 15]);

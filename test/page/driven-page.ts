@@ -21,7 +21,7 @@ import { workspaceSettings } from '../support/upstream-settings.ts';
 export interface Played {
   readonly workspace: string;
   readonly upstream: string;
-  readonly end?: 'ok' | 'shed' | 'refused for good' | 'wait' | 'flight';
+  readonly end?: 'ok' | 'shed' | 'refused for good' | 'wait' | 'flight' | 'throttled';
   readonly heldBy?: HeldBy;
   readonly waitedMs?: number;
 }
@@ -44,7 +44,7 @@ export function drivenState() {
   return {
     process: { ...idleProcess, connections: 12, openCalls: 5 } as ProcessPressure,
     replicas: 3,
-    pausedMs: new Map<string, number>(),
+    pauses: new Map<string, { readonly ms: number; readonly since: number }>(),
     breakers: new Map<string, ObservedBreaker>(),
     buckets: new Map<string, readonly BucketSnapshot[]>(),
     lanes: new Map<string, readonly LaneInForce[]>(),
@@ -94,7 +94,7 @@ export async function drivenPage(
       [...state.buckets].flatMap(([upstream, all]) => all.map((snapshot) => ({ upstream, snapshot }))),
     ceilingsUsed: () => [],
     breakers: (upstream) => [state.breakers.get(upstream)].filter((each) => each !== undefined),
-    pausedMs: (upstream) => state.pausedMs.get(upstream) ?? 0,
+    pauseOf: (upstream) => state.pauses.get(upstream) ?? null,
     credentials: () => state.credentials,
     ceilings: () => Promise.resolve(noCeilings),
     inForce,
@@ -144,6 +144,11 @@ export async function drivenPage(
       return call.ended({ outcome: 'rejected', status: 429, code: 'upstream_refused', admission });
     call.sent();
     if (end === 'flight') return;
+    if (end === 'throttled') {
+      call.answered(429, { kind: 'rate', waitMs: 42_000, meter: null });
+      call.absorbed();
+      return call.queued();
+    }
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null, admission });
   }

@@ -32,6 +32,7 @@ describe('the live page says', () => {
     const { answer } = (await eventFrom(page.url, 'state')) as PageState;
     expect([answer.sentence, answer.rest].join(' ').trim()).toMatch(state.says);
     expect(answer.wrongNow).toMatch(state.wrongNow);
+    if (state.heldBy !== undefined) expect(answer.heldBy).toMatch(state.heldBy);
     expect(answer.tone).toBe(state.tone);
     // `/activity` says the same.
     const all = (await (await fetch(`${page.url}activity`)).json()) as PageState;

@@ -9,10 +9,15 @@ export interface PageStateCase {
   /** What the first line begins with, and what the line about what is wrong contains. */
   readonly says: RegExp;
   readonly wrongNow: RegExp;
+  /** What the line about what holds it contains; left out: it is not looked at. */
+  readonly heldBy?: RegExp;
   readonly tone: 'red' | 'amber' | 'green' | 'grey' | 'blue';
   /** Makes the state. Called a quarter of an hour before it is looked at; `move` lets time pass. */
   make(page: DrivenPage, move: (ms: number) => void): void;
 }
+
+/** 17:20 UTC of some day. */
+const since = Date.UTC(2026, 5, 1, 17, 20);
 
 interface Flow {
   readonly upstream: string;
@@ -99,18 +104,25 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   'out of credit': {
     says: /^No for openai: it is out of credit\. Yes for the other 2\./,
     wrongNow: /207.calls were refused in the last hour\. Sluice asks again with one call in 52.s\./,
+    heldBy: /^The provider refuses every call since 17:20.UTC \(insufficient_quota\)\./,
     tone: 'red',
     make(page, move) {
       limits(page);
       traffic(page, move, calm);
       for (let n = 0; n < 207; n++)
         page.play({ workspace: 'canary-1', upstream: 'openai', end: 'refused for good' });
-      page.state.breakers.set('openai', { status: 429, retryInMs: 52_000, said: 'insufficient_quota' });
+      page.state.breakers.set('openai', {
+        status: 429,
+        since,
+        retryInMs: 52_000,
+        said: 'insufficient_quota',
+      });
     },
   },
   'credential ended': {
     says: /^No for openai: its credential has ended\./,
     wrongNow: /None wait/,
+    heldBy: /^It could not be renewed, and ended at \d\d:\d\d.UTC\.$/,
     tone: 'red',
     make(page, move) {
       limits(page);
@@ -121,6 +133,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   paused: {
     says: /^No for openai: an operator paused it\./,
     wrongNow: /9.calls wait, the longest for 1.min \d+.s of 1.min 15.s\. 4.calls were refused/,
+    heldBy: /^The pause since 17:20.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/,
     tone: 'red',
     make(page, move) {
       limits(page);
@@ -128,7 +141,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
       waiting(page, 'openai', 9, 62_000);
       for (let n = 0; n < 4; n++)
         page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'closed' });
-      page.state.pausedMs.set('openai', 600_000);
+      page.state.pauses.set('openai', { ms: 600_000, since });
     },
   },
   overloaded: {
@@ -205,12 +218,14 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   closed: {
     says: /^Not now for shop: it asked us to stop until \d\d:\d\d:\d\d.UTC\. Yes for the other 2\./,
     wrongNow: /18.calls wait, the longest for \d+.s of 1.min 15.s\. None are refused\./,
+    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; \d+.s are left\.$/,
     tone: 'amber',
     make(page, move) {
       limits(page);
       page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.9, closedMs: 42_000 })]);
       traffic(page, move, calm);
-      waiting(page, 'shop', 18, 18_000);
+      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
+      waiting(page, 'shop', 17, 18_000);
     },
   },
   full: {
@@ -301,7 +316,12 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
       );
       for (let n = 0; n < 88; n++)
         page.play({ workspace: 'canary-3', upstream: 'api-03', end: 'refused for good' });
-      page.state.breakers.set('api-03', { status: 402, retryInMs: 40_000, said: 'payment_required' });
+      page.state.breakers.set('api-03', {
+        status: 402,
+        since,
+        retryInMs: 40_000,
+        said: 'payment_required',
+      });
       waiting(page, 'api-07', 48, 2_400);
       waiting(page, 'api-11', 13, 44_000);
     },

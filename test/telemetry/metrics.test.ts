@@ -85,7 +85,7 @@ describe('a scrape of the metrics', () => {
       process: () => idleProcess,
       buckets: () => [],
       breakers: () => [],
-      pausedMs: () => 0,
+      pauseOf: () => null,
       ceilingsUsed: () => [
         { upstream: 'lm', minute: 0.25, day: 0 },
         { upstream: 'lm', minute: 0.5, day: 0.75 },
@@ -176,9 +176,9 @@ describe('a scrape of the metrics', () => {
           }),
         },
       ],
-      breakers: () => [{ status: 402, retryInMs: 1_000, said: null }],
+      breakers: () => [{ status: 402, since: 0, retryInMs: 1_000, said: null }],
       headrooms: () => Promise.resolve(new Map([['lm', 1.4]])),
-      pausedMs: () => 0,
+      pauseOf: () => null,
       ceilingsUsed: () => [
         { upstream: 'lm', minute: 0.25, day: 0 },
         { upstream: 'lm', minute: 0.5, day: 0.75 },
