@@ -200,8 +200,8 @@ export const overview = dashboard('Sluice / Overview', 'sluice-overview', 'Can w
   )
   .withPanel(
     lines(
-      { title: 'Failed attempts', means: 'By reason: the way to the upstream, not its responses.', unit: 'reqps' },
-      [{ expr: rate('sluice_upstream_failures_total', 'upstream, reason'), legend: '{{upstream}} {{reason}}' }],
+      { title: 'Failed attempts', means: 'By reason: the way to the upstream, not its responses. Empty where none fails.', unit: 'reqps' },
+      [{ expr: `${rate('sluice_upstream_failures_total', 'upstream, reason')} > 0`, legend: '{{upstream}} {{reason}}' }],
     ),
   )
   .withPanel(
@@ -375,13 +375,6 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
     ),
   )
   .withPanel(
-    figure(
-      { title: 'Sent after the client left', means: 'Must stay 0. Anything else is a bug: report it.', unit: 'short' },
-      { expr: 'sum(sluice_dispatched_after_client_gone_total)', legend: 'calls' },
-      { amber: 1, red: 1 },
-    ),
-  )
-  .withPanel(
     lines(
       { title: 'Configuration in force', means: '0: the latest change was refused, and the settings before it hold. Marks on all dashboards: when one was taken over.', unit: 'short' },
       [{ expr: 'min(sluice_config_last_reload_successful)', legend: 'latest in force' }],
@@ -392,6 +385,13 @@ export const replicas = dashboard('Sluice / Replicas and Redis', 'sluice-replica
       { title: 'Versions', means: 'Replicas by version; two of them at once only during an update.', unit: 'short' },
       [{ expr: 'count by (version) (sluice_build_info)', legend: '{{version}}' }],
       { stacked: true },
+    ),
+  )
+  .withPanel(
+    figure(
+      { title: 'Sent after the client left', means: 'Must stay 0. Anything else is a bug: report it.', unit: 'short' },
+      { expr: 'sum(sluice_dispatched_after_client_gone_total)', legend: 'calls' },
+      { amber: 1, red: 1 },
     ),
   )
   .withRow(new RowBuilder('Redis'))

@@ -19,6 +19,15 @@ const allRules = rules.flatMap(({ text }) =>
   (parse(text) as { groups: { rules: Rule[] }[] }).groups.flatMap((group) => group.rules),
 );
 
+interface GridPos {
+  readonly x: number;
+  readonly y: number;
+  readonly w: number;
+  readonly h: number;
+}
+const isOver = (a: GridPos, b: GridPos): boolean =>
+  a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
+
 describe('dashboards and rules', () => {
   test('the checked-in dashboards are what their code writes', () => {
     expect(drifted()).toEqual([]);
@@ -43,13 +52,16 @@ describe('dashboards and rules', () => {
     expect(used.size).toBeGreaterThan(20);
   });
 
-  test('every panel has a description, a number and a position of its own', () => {
+  test('every panel has a description, a number and a place of its own within the width', () => {
     for (const [, text] of files()) {
       const { panels } = JSON.parse(text) as {
-        panels: { id: number; type: string; description?: string; gridPos: { x: number; y: number } }[];
+        panels: { id: number; title: string; type: string; description?: string; gridPos: GridPos }[];
       };
       expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
-      expect(new Set(panels.map(({ gridPos }) => `${gridPos.x} ${gridPos.y}`)).size).toBe(panels.length);
+      for (const { title, gridPos: own } of panels) {
+        const others = panels.filter(({ gridPos }) => gridPos !== own && isOver(gridPos, own));
+        expect([title, own.x + own.w <= 24, others.map((other) => other.title)]).toEqual([title, true, []]);
+      }
       for (const panel of panels)
         if (panel.type !== 'row') expect(panel.description?.length).toBeGreaterThan(10);
     }
