@@ -37,9 +37,8 @@ export async function runInit({ config, upstream }: InitCommand, io: CliIo): Pro
       return 1;
     }
     writeFileSync(config, configuration(upstream, { id, hash }), { flag: 'wx' });
-    io.out(
-      nextSteps(config, { envFile, upstream, isMissing: added.has(upstream.secret), sluice: commandOf(io) }),
-    );
+    const sluice = byNpm.get(io.env['npm_lifecycle_event'] ?? '') ?? 'sluice';
+    io.out(nextSteps(config, { envFile, upstream, isMissing: added.has(upstream.secret), sluice }));
     return 0;
   } catch (error) {
     io.err(
@@ -77,9 +76,11 @@ privacy:
   labelKey: '\${SLUICE_LABEL_KEY}'
 `;
 
-/** How a command is written where this one came from: in the folder of the project there is no `sluice`. */
-const commandOf = ({ env }: CliIo): string =>
-  env['npm_lifecycle_event'] === 'sluice' ? 'npm run sluice --' : 'sluice';
+/** How commands are written where npm ran this one, by what npm says of it. */
+const byNpm = new Map([
+  ['sluice', 'npm run sluice --'],
+  ['npx', 'npx sluice'],
+]);
 
 function nextSteps(
   config: string,

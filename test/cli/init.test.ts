@@ -97,6 +97,11 @@ test('the next commands are written as this one was', async () => {
     /^ {2}2\. npm run sluice -- check --connect --config \S+\n {2}3\. npm run sluice -- serve /m,
   );
   writeFileSync(file('.env'), '');
+  const npx = { npm_lifecycle_event: 'npx' };
+  expect((await runIn(npx, ['init', '--config', file('more.yaml')])).out).toMatch(
+    /^ {2}3\. npx sluice serve /m,
+  );
+  writeFileSync(file('.env'), '');
   expect((await run('init', '--config', file('others.yaml'))).out).toMatch(
     /^ {2}2\. sluice check --connect /m,
   );
