@@ -163,7 +163,9 @@ export class ObservedCall implements ObservedTicket {
     }
     const call = this.#call;
     const { bucket, ticket } = call.request.admission;
-    const forecast = call.isWaiting ? await this.#parts.limiter.forecast(bucket, ticket) : null;
+    // Its own response is a hint as well, while few have come.
+    const serviceMs = Math.max(this.#parts.buckets.usualMs(bucket), this.#sinceSent());
+    const forecast = call.isWaiting ? await this.#parts.limiter.forecast(bucket, ticket, serviceMs) : null;
     if (this.#reckoned !== null || !call.isWaiting) return this.#reckoned;
     const now = this.#parts.clock.monotonic();
     const leftMs = Math.max(forecast?.waitMs ?? 0, (call.slotExpectedAt ?? now) - now);

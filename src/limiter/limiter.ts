@@ -318,8 +318,11 @@ export interface Limiter {
   move(from: BucketKey, admission: Admission): Promise<void>;
   /** A waiting ticket leaves. */
   cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
-  /** Current expected wait of a ticket that already waits; `null` if it does not wait. */
-  forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null>;
+  /**
+   * Current expected wait of a ticket that already waits; `null` if it does not wait. `serviceMs`: how long calls are known to take, beside
+   * what those of the bucket have taken.
+   */
+  forecast(bucket: BucketKey, ticket: TicketId, serviceMs?: number): Promise<WaitForecast | null>;
   /** Whether a response of the bucket has stated how many requests its upstream allows. */
   statesRequests(bucket: BucketKey): boolean;
   /**

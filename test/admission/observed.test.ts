@@ -99,6 +99,18 @@ test('serialized calls are reckoned with the time that each of them takes, and n
   expect(inFlight()).toBe(0);
 });
 
+test('who waits for serialized calls hears of the time that calls are known to take, though no ticket has taken it yet', async () => {
+  const serial = { mode: 'observe', maxInFlight: 1, maxWaitMs: 60_000 } as const;
+  const all: Sent[] = [];
+  for (const id of ['a', 'b', 'c', 'd']) all.push(await send(id, serial));
+  await pass(700);
+  const told = await Promise.all(all.map(({ ticket }) => ticket.would()));
+  for (const { lease } of all) lease.settle({ kind: 'succeeded', spent: null }, null);
+  for (const { ticket } of all) ticket.leave();
+  // The round under way counts half.
+  expect(told.map((would) => would?.waitMs)).toEqual([0, 1_050, 1_750, 2_450]);
+});
+
 test('the ceiling of a workspace is reckoned', async () => {
   const two = { mode: 'observe', perMinute: 2, maxWaitMs: 75_000 } as const;
   const all = [await send('a', two), await send('b', two), await send('c', two)];

@@ -126,8 +126,8 @@ export class SharedLimiter implements Limiter {
     await this.#known(bucket)?.cancel(bucket, ticket);
   }
 
-  async forecast(bucket: BucketKey, ticket: TicketId): Promise<WaitForecast | null> {
-    return this.#known(bucket)?.forecast(bucket, ticket) ?? null;
+  async forecast(bucket: BucketKey, ticket: TicketId, serviceMs = 0): Promise<WaitForecast | null> {
+    return this.#known(bucket)?.forecast(bucket, ticket, serviceMs) ?? null;
   }
 
   statesRequests(bucket: BucketKey): boolean {

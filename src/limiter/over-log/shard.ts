@@ -306,10 +306,10 @@ export class Shard {
     }
   }
 
-  forecast(bucket: BucketKey, ticket: TicketId): WaitForecast | null {
+  forecast(bucket: BucketKey, ticket: TicketId, serviceMs = 0): WaitForecast | null {
     const { state, log } = this.#copy;
     const known = state.buckets.get(bucket);
-    return known === undefined ? null : forecast(known, ticket, log.now());
+    return known === undefined ? null : forecast(known, ticket, log.now(), serviceMs);
   }
 
   statesRequests(bucket: BucketKey): boolean {

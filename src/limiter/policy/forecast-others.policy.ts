@@ -35,6 +35,8 @@ export interface LanePosition {
   readonly order: number;
   /** What is kept for the call itself; `null` = nothing. */
   readonly own: TicketId | null;
+  /** How long calls are known to take beside what those of the bucket have taken, milliseconds. Absent: nothing is known. */
+  readonly serviceMs?: number;
 }
 
 /** Of these calls so many go first. */

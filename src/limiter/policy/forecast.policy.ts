@@ -39,7 +39,10 @@ import {
   roundsForecast,
   serialForecast,
 } from './standstill.policy.ts';
-import { waitingUnits } from './waiting-costs.policy.ts';
+import { cappedCosts, sumCosts, waitingUnits } from './waiting-costs.policy.ts';
+
+/** So many calls ahead in a lane are read one by one. */
+const maxRead = 32;
 
 /** The forecast of a ceiling reaches this many windows ahead: no call may wait longer. */
 export const maxWindows = 10;
@@ -152,7 +155,7 @@ function bucketForecast(bucket: Bucket, { position, elsewhere, reserved }: Behin
   const aheadInBucket = others.reduce((sum, { ahead }) => sum + ahead, aheadHere);
   for (const [places, standstill, ahead] of [
     [placesOfLane(bucket, position), ofLane, aheadHere + firstInWorkspace(bucket, position)],
-    [placesOfBucket(bucket, now), ofBucket, aheadInBucket],
+    [placesOfBucket(bucket, now, position.serviceMs), ofBucket, aheadInBucket],
   ] as const) {
     if (places === null) continue;
     consider(serialForecast(places, ahead, now));
@@ -183,27 +186,39 @@ function needsOf(
   others: readonly OthersAhead[],
 ): Needed[] {
   const { costs } = position;
+  const inLane = costsAhead(bucket, position);
   const needs: Needed[] = [];
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
-    // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call takes from it too.
-    const own = ownCostAhead(bucket, position, name) + (reserved?.units.get(name) ?? 0);
-    const ahead = units > 0 ? own + unitsAhead(bucket, others, name) : own;
+    // Calls ahead in the lane count whatever meters they take from; calls of other lanes only where this call or one of these takes from it.
+    const own = waitingUnits(bucket, inLane, name) + (reserved?.units.get(name) ?? 0);
+    const ahead = units + own > 0 ? own + unitsAhead(bucket, others, name) : own;
     if (units + ahead > 0) needs.push({ name, units, ahead });
   }
   return needs;
 }
 
-/** Mean units that the calls ahead in the same lane take. */
-function ownCostAhead(bucket: Bucket, { lane, ahead }: LanePosition, name: MeterName): number {
-  const waitingHere = lane?.line.size ?? 0;
-  if (lane === undefined || waitingHere === 0) return 0;
-  const limit = bucket.meters.get(name)?.limit ?? 0;
-  return Math.min((waitingUnits(bucket, lane.waitingCosts, name) * ahead) / waitingHere, ahead * limit);
+/** What the calls ahead in the same lane take: of few calls each as it is, of more their mean. */
+function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<MeterName, number> {
+  const sums = new Map<MeterName, number>();
+  const waiting = lane?.line.size ?? 0;
+  if (lane === undefined || waiting === 0 || ahead <= 0) return sums;
+  if (ahead <= maxRead && lane.callers === null) {
+    for (const id of lane.line.firstNames(ahead)) {
+      const ticket = bucket.tickets.get(id);
+      if (ticket !== undefined) sumCosts(sums, cappedCosts(bucket, ticket.costs), 1);
+    }
+    return sums;
+  }
+  for (const [name, units] of lane.waitingCosts) {
+    const limit = bucket.meters.get(name)?.limit ?? units;
+    sums.set(name, Math.min((units * ahead) / waiting, ahead * limit));
+  }
+  return sums;
 }
 
 /** Where a ticket stands; `null` if it does not wait. */
-export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
+export function positionOf(bucket: Bucket, id: TicketId, serviceMs = 0): LanePosition | null {
   const ticket = bucket.tickets.get(id);
   if (ticket === undefined || ticket.lease !== null) return null;
   const lane = bucket.lanes.get(ticket.lane);
@@ -218,12 +233,16 @@ export function positionOf(bucket: Bucket, id: TicketId): LanePosition | null {
     ahead: callsAhead(bucket, lane, ticket),
     order: ticket.order,
     own: ticket.reservation?.id ?? null,
+    serviceMs,
   };
 }
 
-/** Expected wait of a ticket, what it waits for, and how many tickets of its lane go first; `null` if the ticket does not wait. */
-export function forecast(bucket: Bucket, id: TicketId, now: number): WaitForecast | null {
-  const position = positionOf(bucket, id);
+/**
+ * Expected wait of a ticket, what it waits for, and how many tickets of its lane go first; `null` if the ticket does not wait. `serviceMs`:
+ * as of a position.
+ */
+export function forecast(bucket: Bucket, id: TicketId, now: number, serviceMs = 0): WaitForecast | null {
+  const position = positionOf(bucket, id, serviceMs);
   if (position === null) return null;
   const expected = forecastAt(bucket, position, now);
   return { ...expected, ahead: aheadInLane(bucket, position, now + expected.waitMs) };

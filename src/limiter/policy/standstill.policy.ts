@@ -30,6 +30,8 @@ interface LaneAndCap {
   readonly key: LaneKey;
   /** `null` = no cap. */
   readonly maxInFlight: number | null;
+  /** How long calls are known to take beside what the lane's own have taken, milliseconds. Absent: nothing is known. */
+  readonly serviceMs?: number;
 }
 
 /** The places in flight of a lane or of a bucket. */
@@ -48,7 +50,8 @@ export function placesOfLane(bucket: Bucket, position: LaneAndCap): Places | nul
   const { lane, key, maxInFlight } = position;
   if (maxInFlight === null) return null;
   const twin = twinIn(bucket, { key });
-  const { inFlight = 0, abandoned = [], serviceMs = 0, grantedAt = null } = lane ?? {};
+  const { inFlight = 0, abandoned = [], grantedAt = null } = lane ?? {};
+  const serviceMs = Math.max(lane?.serviceMs ?? 0, position.serviceMs ?? 0);
   if (twin === undefined) return { maxInFlight, inFlight, abandoned, serviceMs, grantedAt };
   return {
     maxInFlight,
@@ -63,8 +66,9 @@ const latest = (one: number | null, other: number | null): number | null =>
   one === null || other === null ? (one ?? other) : Math.max(one, other);
 
 /** `null`: the bucket has no cap. */
-export function placesOfBucket(bucket: Bucket, now: number): Places | null {
-  const { leases, serviceMs, lastGrantAt } = bucket;
+export function placesOfBucket(bucket: Bucket, now: number, knownMs = 0): Places | null {
+  const { leases, lastGrantAt } = bucket;
+  const serviceMs = Math.max(bucket.serviceMs, knownMs);
   const maxInFlight = maxInFlightOf(bucket, now);
   if (maxInFlight === null) return null;
   const abandoned: number[] = [];

@@ -91,7 +91,8 @@ export function waitingUnits(
   return bucket.meters.has(name) ? (costs?.get('requests') ?? 0) : 0;
 }
 
-function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -1): void {
+/** Adds costs to sums, or takes them out. */
+export function sumCosts(sums: Map<MeterName, number>, costs: Costs, sign: 1 | -1): void {
   for (const name of meterNames) {
     const units = costs[name] ?? 0;
     if (units > 0) sums.set(name, (sums.get(name) ?? 0) + sign * units);

@@ -137,16 +137,20 @@ atOrigins('the forecast for a call', (instant) => {
     expect(statedMs({ maxWaitMs: 0 })).toBeLessThanOrEqual(12_000);
   });
 
-  test('is exact for the only lane of a bucket', () => {
+  test.each([
+    ['equal', () => 1],
+    ['unequal', (at: number) => 1 + ((at * 7) % 4)],
+  ])('is exact for the only lane of a bucket, of %s calls', (_what, unitsOf) => {
     const bucket = newBucket(instant);
     const leases: LeaseToken[] = [];
     const stated = new Map<string, number>();
     for (let at = 0; at < 30; at += 1) {
-      const reply = admit(bucket, call(`t${at}`), replica, instant(1_000));
+      const asked = call(`t${at}`, { costs: { requests: unitsOf(at) } });
+      const reply = admit(bucket, asked, replica, instant(1_000));
       leases.push(...reply.effects.grants.map(({ lease }) => lease));
       if (reply.kind === 'queued') stated.set(`t${at}`, reply.forecastMs);
     }
-    const granted = runOn(bucket, instant(1_000), instant(60_000), leases);
+    const granted = runOn(bucket, instant(1_000), instant(120_000), leases);
     expect(stated.size).toBeGreaterThanOrEqual(20);
     for (const [id, ms] of stated)
       expect(Math.abs((granted.get(id) ?? 0) - instant(1_000) - ms)).toBeLessThanOrEqual(1);
