@@ -215,23 +215,23 @@ export class LateRefusals {
 
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
-    const all: QueuedCall[] = [];
-    // Of very many calls few are under the ceiling: no list of them all is made. Others may go before a background call as long as it
-    // waits, and it is not refused for that.
-    for (const call of this.#registry.all())
-      if (call.request.ceiling.key === key && !call.asksForSlot && (call.isWaiting || entered.has(call)))
-        if (!isBackground(call.lane.key)) all.push(call);
-    const calls = inTurn(all);
-    const count = upTo === null ? calls.length : Math.min(upTo, calls.length);
-    const positions = Array.from({ length: count }, (_, index) => index + 1);
-    const [first] = calls;
-    if (first === undefined) return;
+    const [one] = this.#judged(key, entered);
+    if (one === undefined) return;
+    const most = this.#registry.waitingUnder(key) + entered.size;
+    const positions = Array.from({ length: Math.min(upTo ?? most, most) }, (_, index) => index + 1);
     // The limits are read from a call, because a reload may have changed them since the sweep was planned.
-    const holds = await this.#parts.ceilings.forecast(first.request.ceiling, positions);
-    this.#refuseLate(
-      calls.filter((call) => call.isWaiting || (entered.has(call) && !call.isGone)),
-      holds,
-    );
+    const holds = await this.#parts.ceilings.forecast(one.request.ceiling, positions);
+    // Mostly it holds nobody, and there are very many calls to look at.
+    if (holds.every(({ waitMs }) => waitMs === 0)) return;
+    this.#refuseLate(inTurn([...this.#judged(key, entered)]), holds);
+  }
+
+  /** Others may go before a background call as long as it waits, and it is not refused for that. */
+  *#judged(key: CeilingKey, entered: ReadonlySet<QueuedCall>): Generator<QueuedCall, void> {
+    for (const call of this.#registry.all()) {
+      if (call.request.ceiling.key !== key || call.asksForSlot || isBackground(call.lane.key)) continue;
+      if (call.isWaiting || (entered.has(call) && !call.isGone)) yield call;
+    }
   }
 
   /** @param holds by position: how long the ceiling holds the call there. The last one stands for all positions behind it. */
