@@ -88,13 +88,13 @@ export class Attempts {
 
   /** What the resend policy makes of an attempt. */
   judge(
-    { call, route, body, description, request }: Prepared,
+    { call, route, body, description, request, callRecord }: Prepared,
     result: AttemptResult,
     { progress: { history, refusedAt }, remainingMs, isCredentialRenewed, isObserved }: Judged,
   ): ResendDecision {
     const { upstream } = route;
-    const { responseTimes } = this.#parts;
-    return resend({
+    const { responseTimes, clock } = this.#parts;
+    const decision = resend({
       kind: upstream.kind,
       call: { ...description, replayable: body.replayable },
       outcome:
@@ -114,6 +114,8 @@ export class Attempts {
       hintlessMs: upstream.dialect?.hintlessMs ?? null,
       honouredMs: honouredWaitMs(call.rawFields),
     });
+    if (decision.closeMs > 0) callRecord.recording?.closed(clock.monotonic(), decision.closeMs);
+    return decision;
   }
 
   /** The result is final. The response goes to the client, and the lease ends with it. @throws Refusal where there is no response */

@@ -35,6 +35,8 @@ const meter = z.object({
   isDefault: z.literal(true).exactOptional(),
   /** Responses state it. */
   isStated: z.literal(true).exactOptional(),
+  /** Units that were used when the recording began; absent: none. */
+  used: z.number().positive().exactOptional(),
 });
 export type RecordedMeter = z.output<typeof meter>;
 
@@ -108,6 +110,8 @@ export const recordedCall = z.object({
   asked: z.boolean().exactOptional(),
   waitedMs: ms,
   outcome: z.enum(outcomes),
+  /** When it was sent the upstream was closed: so long after the arrival of the call, for so long. */
+  closings: z.array(z.object({ afterMs: ms, forMs: ms })).exactOptional(),
   /** The quota of its bucket, where that was learned since the recording began. */
   limits: z.array(meter).exactOptional(),
 });

@@ -8,7 +8,7 @@
 import { constants, createGzip } from 'node:zlib';
 import type { Request, Response } from 'express';
 import type { BucketSnapshot } from '../bucket.ts';
-import type { Costs } from '../call.ts';
+import type { Costs, MeterName } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
@@ -145,6 +145,7 @@ class RecordedArrival implements CallInRecording {
   readonly #recordings: readonly Recording[];
   #sentAt: number | null = null;
   #charged: Costs | null = null;
+  #closings: NonNullable<RecordedCall['closings']> = [];
 
   constructor(known: Known, recordings: readonly Recording[]) {
     this.#known = known;
@@ -154,6 +155,13 @@ class RecordedArrival implements CallInRecording {
 
   sent(atMs: number): void {
     this.#sentAt = atMs;
+  }
+
+  /** The upstream was closed already when the call was sent. */
+  closed(atMs: number, forMs: number): void {
+    const from = this.#sentAt ?? atMs;
+    const closing = { afterMs: tenth(from - this.#known.now), forMs: tenth(atMs + forMs - from) };
+    this.#closings = [...this.#closings, closing];
   }
 
   charged(spent: Costs | null): void {
@@ -170,6 +178,7 @@ class RecordedArrival implements CallInRecording {
       ...wait,
       waitedMs: tenth(waitedMs),
       outcome,
+      ...(this.#closings.length === 0 ? {} : { closings: this.#closings }),
     };
     for (const recording of this.#recordings) recording.write(call, now);
   }
@@ -259,9 +268,13 @@ class Recording {
 
   #writeHeader(workspaces: Record<string, WorkspaceLimits>): void {
     const upstreams = upstreamsOf(this.#parts.settings());
-    for (const { upstream, label, limits } of this.#changed()) {
+    for (const { upstream, label, limits, used } of this.#changed()) {
       const known = upstreams[upstream];
-      if (known !== undefined) known.buckets[label] = [...limits];
+      if (known === undefined) continue;
+      known.buckets[label] = limits.map((meter) => {
+        const units = tenth(used.get(meter.meter) ?? 0);
+        return units > 0 ? { ...meter, used: units } : meter;
+      });
     }
     const header: RecordingHeader = {
       sluice: 'recording',
@@ -284,6 +297,7 @@ class Recording {
     readonly upstream: string;
     readonly label: string;
     readonly limits: readonly RecordedMeter[];
+    readonly used: ReadonlyMap<MeterName, number>;
   }[] {
     return this.#parts.buckets().flatMap(({ upstream, snapshot }) => {
       const label = bucketLabel(snapshot.bucket);
@@ -291,7 +305,8 @@ class Recording {
       const text = JSON.stringify(limits);
       if (this.#told.get(label) === text) return [];
       this.#told.set(label, text);
-      return { upstream, label, limits };
+      const used = new Map(snapshot.meters.map(({ meter, level }) => [meter, level]));
+      return { upstream, label, limits, used };
     });
   }
 

@@ -182,6 +182,8 @@ export interface FactSink {
 /** A call that arrived while somebody records, and is written down when it ends (`recording/`). Monotonic milliseconds. */
 export interface CallInRecording {
   sent(atMs: number): void;
+  /** The upstream refused it, and takes no call for `forMs` milliseconds. */
+  closed(atMs: number, forMs: number): void;
   /** What the upstream says it took, beside or instead of the estimate. */
   charged(spent: Costs | null): void;
   ended(outcome: CallOutcome, waitedMs: number, atMs: number): void;

@@ -21,6 +21,8 @@ import { until } from '../support/until.ts';
 const usage = { prompt_tokens: 30, completion_tokens: 12, total_tokens: 42 };
 let upstream: Server;
 let held: (() => void)[] = [];
+/** So many requests are refused for 5 s. */
+let refusals = 0;
 let gateways: readonly TestGateway[];
 let gateway: TestGateway;
 /** Of the gateways. */
@@ -32,7 +34,10 @@ beforeAll(async () => {
     const left = { 'x-ratelimit-remaining-requests': '50', 'x-ratelimit-reset-requests': '10s' };
     const end = () => response.writeHead(200, { ...fields, ...left }).end(JSON.stringify({ usage }));
     if (request.url === '/held') held.push(end);
-    else request.resume().on('end', end);
+    else if (refusals > 0) {
+      refusals -= 1;
+      response.writeHead(429, { 'retry-after': '5' }).end();
+    } else request.resume().on('end', end);
   });
   await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
   const origins = `origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true`;
@@ -127,8 +132,30 @@ test('each call is written when it ends, with what it took and what was learned 
   expect(Object.keys(first?.costs ?? {})).toEqual(['requests', 'tokens']);
   expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
   expect(calls.at(6)?.serviceMs).toBeGreaterThan(59_000);
-  const learned = calls.findLast(({ limits }) => limits !== undefined)?.limits;
+  const learned = calls.flatMap(({ limits = [] }) => limits);
   expect(learned).toContainEqual({ meter: 'requests', limit: 60, windowMs: 60_000, isStated: true });
+});
+
+test('what was used when it began is written, and when the upstream was closed', async () => {
+  await send('model/v1/chat/completions', { as: 'other' });
+  const recording = await begin(600);
+  refusals = 1;
+  const absorbed = send('model/v1/chat/completions', { as: 'other' });
+  let isOver = false;
+  void absorbed.then(() => (isOver = true));
+  await until(() => {
+    clock.skip(1_000);
+    return isOver;
+  });
+  expect(await absorbed).toBe(200);
+  clock.skip(600_000);
+  const { header, calls } = read((await recording.bytes()).toString());
+  const meters = Object.values(header.limits.upstreams['model']?.buckets ?? {}).flat();
+  // The response had stated 10 of 60.
+  const used = meters.flatMap(({ meter, used: units = 0 }) => (meter === 'requests' ? [units] : []));
+  expect(Math.max(...used)).toBeGreaterThan(1);
+  expect(calls.map(({ closings = [] }) => closings.length)).toEqual([1]);
+  expect(calls[0]?.closings?.[0]?.forMs).toBeGreaterThanOrEqual(5_000);
 });
 
 test('it is compressed for whoever accepts that, and the first line is sent at once', async () => {

@@ -20,7 +20,7 @@ const read = (text: string) => {
 function lived(text: string): Report {
   const { header, calls } = read(text);
   const done = calls.map((call): RehearsedCall => {
-    const kind = call.serviceMs === null ? 'refused' : 'sent';
+    const kind = call.serviceMs === null || call.outcome === 'throttled' ? 'refused' : 'sent';
     return { call, fate: { kind, afterMs: call.waitedMs } };
   });
   return reportOf(done, recordedWorld(recordedLimits(header, calls)));
@@ -70,6 +70,10 @@ const generic = (more: string, workspaces: Scene['workspaces'] = three): Scene =
   upstreams: `  api: { ${origins('api')}, ${more} }`,
   workspaces,
   quotas: { api: {} },
+});
+const closed = (more: string): Scene => ({
+  ...generic(more),
+  quotas: { api: { closed: { from: 20_000, until: 35_000 } } },
 });
 const model = (
   more: string,
@@ -158,6 +162,12 @@ const changes: readonly Change[] = [
       `${shared}, speaks: { windows: [{ requests: 3, seconds: 1 }, { requests: 100, seconds: 60, kind: fixed }] }`,
     ),
     arrivals: arrivals(160, 150, names),
+  },
+  {
+    name: 'an upstream is closed for a while, and calls may wait less long',
+    before: closed('limits: { requestsPerMinute: 600 }'),
+    after: closed('limits: { requestsPerMinute: 600, maxWaitSeconds: 8 }'),
+    arrivals: arrivals(200, 300, names),
   },
   {
     name: 'background calls meet a lower ceiling',

@@ -169,6 +169,24 @@ workspaces:
   expect(served(ofOthers.after.upstreams['api'])).toBe(40);
 });
 
+test('a quota begins as full as it was when the recording began', async () => {
+  const known = { meter: 'requests' as const, limit: 60, windowMs: 60_000 };
+  const ceiling = { perMinute: null, perDay: null };
+  const longest = async (used: { used?: number }): Promise<number | null | undefined> => {
+    const api = {
+      ...upstream,
+      ceiling,
+      meters: [known],
+      buckets: { b_0000000000000001: [{ ...known, ...used }] },
+    };
+    const { before } = await figuresOf('--traffic', recording(burst.slice(0, 10), header({ api })));
+    return before.upstreams['api']?.waitMs.max;
+  };
+  expect(await longest({})).toBe(0);
+  // A call a second.
+  expect(await longest({ used: 60 })).toBeGreaterThan(8_000);
+});
+
 test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
   const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
   const traffic = recording(calls);
@@ -242,6 +260,13 @@ test('equal rehearsals are equal, over several replicas as well, and a compresse
   const { before, after } = JSON.parse(once.out) as { before: Report; after: Report };
   expect(after.upstreams['api']?.busiestMinute).toBe(before.upstreams['api']?.busiestMinute);
 });
+
+test('of very many calls before and after are what they are of few', async () => {
+  const many = Array.from({ length: 20_000 }, (_, n) => call({ at: n * 30, serviceMs: 10 }));
+  const { before, after } = await figuresOf('--traffic', recording(many));
+  expect(before).toEqual(after);
+  expect(before.upstreams['api']).toMatchObject({ calls: 20_000, busiestMinute: 60 });
+}, 120_000);
 
 test('a picture shows a row for each upstream', async () => {
   const svg = join(folder, 'picture.svg');

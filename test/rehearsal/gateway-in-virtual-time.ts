@@ -39,6 +39,8 @@ interface Quota {
 export interface UpstreamQuota {
   readonly requests?: Quota;
   readonly tokens?: Quota;
+  /** It refuses whatever comes between these times, milliseconds. */
+  readonly closed?: { readonly from: number; readonly until: number };
 }
 
 export interface Scene {
@@ -193,6 +195,7 @@ function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock:
 /** The fields in which an upstream states a quota; a shop states calls in its bucket. */
 class CountingUpstream {
   readonly #clock: FakeClock;
+  readonly #closed: UpstreamQuota['closed'];
   readonly #meters: readonly {
     readonly name: 'requests' | 'tokens';
     readonly quota: Quota;
@@ -202,6 +205,7 @@ class CountingUpstream {
 
   constructor(clock: FakeClock, quota: UpstreamQuota) {
     this.#clock = clock;
+    this.#closed = quota.closed;
     this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
       const of = quota[name];
       return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
@@ -224,7 +228,8 @@ class CountingUpstream {
     const waits = this.#meters.map(({ name, quota, level }) => {
       return ((level + costs[name] - quota.limit) / quota.limit) * quota.windowMs;
     });
-    const waitMs = Math.max(0, ...waits);
+    const { from, until } = this.#closed ?? { from: 0, until: 0 };
+    const waitMs = Math.max(0, now < from ? 0 : until - now, ...waits);
     if (waitMs > 1e-6)
       return response(429, [...this.#fields(), 'retry-after-ms', String(Math.ceil(waitMs))], {});
     for (const meter of this.#meters) meter.level += costs[meter.name];

@@ -8,9 +8,17 @@ import type { CliIo } from '../../src/cli/io.ts';
 import { ConfigError, loadSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { reportOf, type Figures, type Report } from './figures.ts';
-import { isPlaced, rehearse, type RehearsedCall } from './rehearse.ts';
+import { fatesAsRecorded } from './apart.ts';
+import { isPlaced, placedCalls, rehearse, type RehearsedCall } from './rehearse.ts';
 import { readTraffic, TrafficError, type Traffic } from './traffic.ts';
-import { configuredWorld, recordedLimits, recordedWorld, unmatched, type World } from './world.ts';
+import {
+  configuredWorld,
+  recordedLimits,
+  recordedWorld,
+  unmatched,
+  usedBefore,
+  type World,
+} from './world.ts';
 import type { Condition } from './condition.ts';
 import { pictureOf } from './picture.ts';
 import { tableOf } from './table.ts';
@@ -27,6 +35,9 @@ export interface RehearseCommand {
   readonly svg: string | null;
   readonly failIf: readonly Condition[];
 }
+
+/** Of so many calls the rehearsals before and after run at the same time. */
+const manyCalls = 20_000;
 
 /** What the recorded calls are run under. */
 interface Plan {
@@ -51,8 +62,14 @@ export async function runRehearse(command: RehearseCommand, io: CliIo): Promise<
   const former = recordedWorld(recorded);
   const world = settings === null ? former : configuredWorld(recorded, settings);
   const { times, replicas } = command;
-  const before = await rehearsed(traffic, { name: 'before', world: former, times: 1, replicas: 1 }, io);
-  const after = await rehearsed(traffic, { name: 'after', world, times, replicas }, io);
+  const under = {
+    before: { name: 'before', world: former, times: 1, replicas: 1 },
+    after: { name: 'after', world, times, replicas },
+  } as const;
+  const [before, after] =
+    traffic.calls.length < manyCalls
+      ? [await rehearsed(traffic, under.before, io), await rehearsed(traffic, under.after, io)]
+      : await Promise.all([rehearsedApart(traffic, former), rehearsed(traffic, under.after, io)]);
   if (command.isJson) io.out(JSON.stringify({ before: before.report, after: after.report }));
   else io.out(tableOf(before.report, after.report));
   if (command.svg !== null && !isWritten(command.svg, pictureOf(before.calls, after.calls), io)) return 2;
@@ -102,9 +119,20 @@ function notesOn({ calls, isIncomplete }: Traffic, settings: Settings | null): s
 async function rehearsed({ header, calls }: Traffic, plan: Plan, io: CliIo): Promise<Run> {
   const { name, ...options } = plan;
   const onProgress = io.terminals.err ? progressOn(io, name) : () => {};
-  const done = await rehearse(calls, { ...options, startsAt: Date.parse(header.startedAt), onProgress });
+  const begins = { startsAt: Date.parse(header.startedAt), used: usedBefore(header) };
+  const done = await rehearse(calls, { ...options, ...begins, onProgress });
   onProgress(1);
   return { calls: done, report: reportOf(done, plan.world) };
+}
+
+/** Under the limits of the recording. */
+async function rehearsedApart(traffic: Traffic, world: World): Promise<Run> {
+  const fates = await fatesAsRecorded(traffic);
+  const done = placedCalls(traffic.calls).flatMap((call, at) => {
+    const fate = fates[at];
+    return fate === undefined ? [] : [{ call, fate }];
+  });
+  return { calls: done, report: reportOf(done, world) };
 }
 
 /** A line that is written over. */

@@ -4,7 +4,8 @@
  *
  * Owns: the world around them: calls arrive as recorded, and their upstream answers each after the time that it took, and takes what it
  * was charged. Does not own: any decision (`admission/`, `limiter/`), the limits (`world.ts`).
- * Left out: what outsiders take of a quota, 429s and failures of the upstream, and that a client that was refused comes again.
+ * An upstream that had closed a bucket closes it again at the same times (`closings.ts`).
+ * Left out: what outsiders take of a quota, failures of the upstream, and that a client that was refused comes again.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { backgroundCeiling } from '../../src/admission/buckets.policy.ts';
@@ -27,8 +28,9 @@ import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
 import { backgroundUrgency, type Limiter } from '../../src/limiter/limiter.ts';
 import { withDays, type RecordedCall } from '../../src/recording/format.ts';
 import { VirtualClock } from './virtual-clock.ts';
+import { Closings } from './closings.ts';
 import { Counters } from './counters.ts';
-import type { Rules, World } from './world.ts';
+import type { Rules, UsedBefore, World } from './world.ts';
 
 /** What a call met. Milliseconds since its arrival. */
 export type Fate =
@@ -46,6 +48,8 @@ export interface RehearsalOptions {
   readonly world: World;
   /** Wall-clock time at which the recording began: some windows are those of the clock. Milliseconds since the epoch. */
   readonly startsAt: number;
+  /** Units that are used before the first call arrives. */
+  readonly used?: readonly UsedBefore[];
   /** Every arrival comes so many times. */
   readonly times?: number;
   /** Replicas that take the calls in turn. */
@@ -61,13 +65,16 @@ export interface RehearsalOptions {
 export const isPlaced = ({ serviceMs, outcome }: RecordedCall): boolean =>
   serviceMs !== null || outcome === 'shed' || outcome === 'client_gone';
 
-/** Resolves with every call and what it met, in order of arrival. */
+/** The calls that the rehearsal can place, in order of arrival. */
+export const placedCalls = (calls: readonly RecordedCall[]): readonly RecordedCall[] =>
+  calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
+
+/** Resolves with every call that it can place and what it met, in order of arrival. */
 export async function rehearse(
   calls: readonly RecordedCall[],
   options: RehearsalOptions,
 ): Promise<readonly RehearsedCall[]> {
-  const placed = calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
-  return new Rehearsal(placed, options).run();
+  return new Rehearsal(placedCalls(calls), options).run();
 }
 
 class Rehearsal {
@@ -81,6 +88,7 @@ class Rehearsal {
   readonly #homes = new Map<TicketId, AdmissionQueue>();
   readonly #usualServiceMs: (call: RecordedCall) => number;
   readonly #counters = new Counters();
+  readonly #closings: Closings;
   readonly #fates: Fate[] = [];
   #arrived = 0;
   #ended = 0;
@@ -93,6 +101,7 @@ class Rehearsal {
     this.#options = options;
     this.#clock = clock;
     this.#usualServiceMs = usualServiceMs(calls);
+    this.#closings = new Closings(calls);
     const limiter = createEmbeddedLimiter(clock, {
       onGrant: (grant) => this.#homes.get(grant.ticket)?.listener.onGrant(grant),
       onClosed: (bucket, closedMs) =>
@@ -111,12 +120,32 @@ class Rehearsal {
     const { stackTraceLimit } = Error;
     // Refusals are values here: nobody reads where they were made, and to note it takes time.
     Error.stackTraceLimit = 0;
+    for (const used of this.#options.used ?? []) await this.#use(used);
     this.#awaitArrival();
     await this.#clock.run(() => this.#ended === this.#calls.length || this.#failure !== null);
     Error.stackTraceLimit = stackTraceLimit;
     await this.#limiter.close();
     if (this.#failure !== null) throw this.#failure;
     return this.#calls.map((call, index) => ({ call, fate: this.#fates[index] ?? neverEnded() }));
+  }
+
+  /** Takes what was used before, with a call that has ended when the first one arrives. */
+  async #use({ bucket, costs }: UsedBefore): Promise<void> {
+    const one = this.#calls.find((call) => call.bucket === bucket);
+    if (one === undefined) return;
+    const first = { ...one, workspace: '', caller: null, urgency: 0 };
+    const { setting, meters } = this.#options.world(first);
+    const { admission } = requestOf(first, { ...unlimited, setting, meters }, -1);
+    const position = { kind: 'arrival', at: 0 } as const;
+    const reply = await this.#limiter.admit({ ...admission, costs, maxWaitMs: 0, position });
+    if (reply.kind !== 'granted') return;
+    const stated = this.#counters.count(first, { charged: costs, meters }, 0);
+    const lesson = { feedback: { meters: stated, throttle: null }, sentAgoMs: 0, headAgoMs: 0 };
+    await this.#limiter.settle(
+      reply.grant,
+      { kind: 'succeeded', spent: withoutStated(costs, stated) },
+      lesson,
+    );
   }
 
   #awaitArrival(): void {
@@ -153,7 +182,17 @@ class Rehearsal {
     this.#homes.set(id, replica);
     try {
       ticket = await replica.enter(request, gone);
-      const lease = await ticket.whenGranted();
+      let lease = await ticket.whenGranted();
+      for (;;) {
+        const closedMs = this.#closings.leftMs(call.bucket, this.#clock.monotonic());
+        if (closedMs === 0) break;
+        const requeue = closedMs <= ticket.remainingMs();
+        const throttle = { kind: 'rate', waitMs: closedMs, meter: null } as const;
+        const refusal = { feedback: { meters: [], throttle }, sentAgoMs: 0, headAgoMs: 0 };
+        lease.settle({ kind: 'throttled', closeMs: closedMs, requeue, sleepMs: 0 }, refusal);
+        if (!requeue) return { kind: 'refused', afterMs: passedMs() };
+        lease = await ticket.whenGranted();
+      }
       const afterMs = passedMs();
       cancelLeaving?.();
       const serviceMs = call.serviceMs ?? this.#usualServiceMs(call);
@@ -221,6 +260,17 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<Admiss
     stillValid: () => true,
   };
 }
+
+/** Whoever used a bucket before the recording, under whatever limits. */
+const unlimited = {
+  weight: 1,
+  maxInFlight: null,
+  perMinute: null,
+  perDay: null,
+  maxQueued: 1,
+  tellsCallersApart: false,
+  maxWaitMs: null,
+};
 
 /** The charge but for meters whose level the response states, as `spentOf` has it. */
 const withoutStated = (charged: Costs, stated: readonly MeterReport[]): Costs => {

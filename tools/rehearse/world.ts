@@ -4,7 +4,7 @@
  *
  * Does not own: which calls share a bucket; that stays as recorded, because a label does not show what a call was made with.
  */
-import type { MeterName } from '../../src/call.ts';
+import type { Costs, MeterName } from '../../src/call.ts';
 import type { Settings, WorkspaceSettings } from '../../src/config/settings.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
@@ -50,6 +50,24 @@ export function recordedLimits({ limits }: RecordingHeader, calls: readonly Reco
   );
   for (const { bucket, limits: learned } of calls) if (learned !== undefined) buckets.set(bucket, learned);
   return { limits, buckets };
+}
+
+/** What was used of a bucket when the recording began. */
+export interface UsedBefore {
+  readonly bucket: string;
+  readonly costs: Costs;
+}
+
+export function usedBefore({ limits }: RecordingHeader): readonly UsedBefore[] {
+  const used: UsedBefore[] = [];
+  for (const { buckets } of Object.values(limits.upstreams))
+    for (const [bucket, meters] of Object.entries(buckets)) {
+      const costs = Object.fromEntries(
+        meters.flatMap((each) => (each.used === undefined ? [] : [[each.meter, each.used]])),
+      );
+      if (Object.keys(costs).length > 0) used.push({ bucket, costs });
+    }
+  return used;
 }
 
 const unknownUpstream: UpstreamLimits = {
