@@ -15,25 +15,36 @@ export interface Headroom {
   readonly growth: number | null;
 }
 
-/** A replay of the last hour's traffic so many times as dense. */
+/** A replay of the last hour's traffic so many times as dense, against so many times the limits in force. */
 export interface Rehearsed extends Replay {
   readonly times: number;
+  readonly limits: number;
 }
 
-const rehearsedTimes = [0.5, 1, 1.1, 1.25, 2] as const;
+const rehearsals: readonly Omit<Rehearsed, keyof Replay>[] = [
+  ...[0.5, 1, 1.1, 1.25, 2].map((times) => ({ times, limits: 1 })),
+  { times: 1, limits: 0.5 },
+];
 
 /** Work in parts of some milliseconds: between two of them calls may go on. */
 export type InParts<T> = Generator<undefined, T>;
 
-/** What would be met at some multiples of the traffic; empty where nothing limits it. */
+/** What would be met at some multiples of the traffic and of the limits; empty where nothing limits it. */
 export function* rehearsed(scene: Scene): InParts<readonly Rehearsed[]> {
   const found: Rehearsed[] = [];
   if (tightestPerMinute(scene) === null) return found;
-  for (const times of rehearsedTimes) {
-    found.push({ times, ...replay(scene, times) });
+  for (const { times, limits } of rehearsals) {
+    found.push({ times, limits, ...replay(withLimits(scene, limits), times) });
     yield;
   }
   return found;
+}
+
+/** With so many times the limits. */
+function withLimits(scene: Scene, times: number): Scene {
+  const change = (all: Scene['buckets']): Scene['buckets'] =>
+    all.map((windows) => windows.map((window) => ({ ...window, limit: window.limit * times })));
+  return { ...scene, ceilings: change(scene.ceilings), buckets: change(scene.buckets) };
 }
 
 /** What was counted in the hour whose arrivals are replayed. */

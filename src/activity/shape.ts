@@ -113,7 +113,7 @@ export interface UpstreamActivity extends UpstreamState {
   /** Positions that are kept for clients of refused calls, which will come back. */
   readonly reserved: number;
   readonly headroom: Headroom | null;
-  /** What multiples of the last hour's traffic would meet; empty where nothing limits it. */
+  /** What multiples of the last hour's traffic and of the limits would meet; empty where nothing limits it. */
   readonly rehearsed: readonly Rehearsed[];
   /** The last quarter of an hour, the running minute last. */
   readonly minutes: readonly {

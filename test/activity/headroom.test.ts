@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { busiest, headroom, type InParts } from '../../src/activity/headroom.policy.ts';
+import { busiest, headroom, rehearsed, type InParts } from '../../src/activity/headroom.policy.ts';
 import {
   replay,
   type ReplayedLane,
@@ -182,6 +182,19 @@ describe('headroom', () => {
     own[110] = 5;
     expect(busiest(own)).toBe(20);
   });
+});
+
+test('what more or less traffic would meet is said, and what half the limits would do', () => {
+  const found = atOnce(rehearsed(underCeiling(steady(5), 500)));
+  expect(found.map(({ times, limits, refusedRatio }) => [times, limits, refusedRatio > 0])).toEqual([
+    [0.5, 1, false],
+    [1, 1, false],
+    [1.1, 1, false],
+    [1.25, 1, false],
+    [2, 1, true],
+    [1, 0.5, true],
+  ]);
+  expect(atOnce(rehearsed(scene([lane(steady(5))])))).toEqual([]);
 });
 
 describe('headroom is kept by the gateway: of random traffic under random limits,', () => {

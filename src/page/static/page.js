@@ -275,11 +275,11 @@ function details(upstream) {
     make(
       'tbody',
       {},
-      ...upstream.rehearsed.map(({ times, longestWaitMs, refusedRatio }) =>
+      ...upstream.rehearsed.map(({ times, limits, longestWaitMs, refusedRatio }) =>
         make(
           'tr',
           {},
-          make('th', { scope: 'row' }, timesNames[times] ?? `${times} times`),
+          make('th', { scope: 'row' }, limits < 1 ? 'as it was, with half the limits' : timesNames[times]),
           make('td', {}, refusedRatio > 0 ? `over ${duration(upstream.maxWaitMs)}` : duration(longestWaitMs)),
           make('td', {}, refusedRatio === 0 ? '0' : share(refusedRatio)),
         ),
