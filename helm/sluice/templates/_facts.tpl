@@ -1,7 +1,7 @@
 {{/*
 What follows from the values, computed in one place as JSON: every template and every check reads the same numbers.
   redis, autoscaled, replicas, port, adminPort, maxWait, maxWaitCeiling, drain, delay, sleepHook, grace, graceNeeded,
-  profile, hop (0 = no limit), hopCounts (whole | silence), hopNeeded, keepAlive
+  profile, hop (0 = no limit), hopCounts (whole | silence), hopNeeded, keepAlive, redisPorts (those stated, and those of the URL)
 Times are whole seconds.
 */}}
 {{- define "sluice.facts" -}}
@@ -9,6 +9,11 @@ Times are whole seconds.
 {{- $server := default dict $config.server -}}
 {{- $configRedis := default dict $config.redis -}}
 {{- $redis := or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.development.enabled $configRedis.url | not | not -}}
+{{- $redisPorts := list -}}
+{{- range .Values.networkPolicy.redisPorts -}}{{- $redisPorts = append $redisPorts (int .) -}}{{- end -}}
+{{- /* Of `rediss://user:password@host:6380,host:6381/0` the ports of the hosts. */ -}}
+{{- $redisHosts := regexReplaceAll "^[^/]*//([^/]*@)?([^/?]*).*$" (default (default "" $configRedis.url) .Values.redis.url) "${2}" -}}
+{{- range regexFindAll ":[0-9]+(,|$)" $redisHosts -1 -}}{{- $redisPorts = append $redisPorts (int (trimAll ":," .)) -}}{{- end -}}
 {{- $autoscaled := or .Values.autoscaling.hpa .Values.autoscaling.keda -}}
 {{- $replicas := ternary 2 1 $redis -}}
 {{- if $autoscaled -}}{{- $replicas = int .Values.autoscaling.minReplicas -}}
@@ -47,7 +52,8 @@ Times are whole seconds.
 {{- dict "redis" $redis "autoscaled" $autoscaled "replicas" $replicas
   "port" (int (default 8080 $server.port)) "adminPort" (int (default 9090 $server.adminPort))
   "maxWait" $maxWait "maxWaitCeiling" $ceiling "drain" $drain "delay" $delay "sleepHook" $sleepHook "grace" $grace "graceNeeded" $graceNeeded
-  "profile" $profile "hop" $hop "hopCounts" $hopCounts "hopNeeded" $hopNeeded "keepAlive" $keepAlive | toJson -}}
+  "profile" $profile "hop" $hop "hopCounts" $hopCounts "hopNeeded" $hopNeeded "keepAlive" $keepAlive
+  "redisPorts" (uniq $redisPorts) | toJson -}}
 {{- end }}
 
 {{/*
