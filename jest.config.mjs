@@ -43,6 +43,7 @@ const long = [
 ];
 /** Those that `verify:long` runs with more histories than `npm test`. */
 const withMoreHistories = [
+  'test/activity/headroom.test.ts',
   'test/cluster/nobody-elses-answer.test.ts',
   'test/limiter/over-log/golden-digests.test.ts',
   'test/limiter/over-log/snapshot.test.ts',

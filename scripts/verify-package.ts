@@ -36,14 +36,14 @@ async function install(): Promise<string> {
   return join(folder, 'node_modules/sluice/dist/main.js');
 }
 
-/** Blocks on disk, as `du` counts them. */
+/** Blocks on disk, as `du -m` counts them. */
 async function installed(
   modules: string,
 ): Promise<{ readonly packages: number; readonly megabytes: number }> {
   const paths = (await readdir(modules, { recursive: true })).map((path) => join(modules, path));
   const blocks = await Promise.all(paths.map(async (path) => (await lstat(path)).blocks));
   const packages = paths.filter((path) => /node_modules\/(@[^/]+\/)?[^/@.][^/]*\/package\.json$/.test(path));
-  return { packages: packages.length, megabytes: (blocks.reduce((sum, n) => sum + n, 0) * 512) / 1e6 };
+  return { packages: packages.length, megabytes: (blocks.reduce((sum, n) => sum + n, 0) * 512) / 1_048_576 };
 }
 
 async function use(main: string): Promise<void> {

@@ -1,8 +1,11 @@
 /** `sluice serve` at a terminal: where it listens, why it cannot, and that Ctrl-C ends it. */
 import { createServer, type AddressInfo } from 'node:net';
 import { afterEach, expect, test } from '@jest/globals';
+import { Redis } from 'ioredis';
 import { announcement } from '../../src/cli/serve.ts';
 import { parseSettings } from '../../src/config/load.ts';
+import { replicasKey } from '../../src/limiter/redis/presence.ts';
+import { startRedis } from '../support/redis.ts';
 import { clean, fileOf, hash, privacy, said, sluice } from './new-user.ts';
 
 afterEach(clean);
@@ -20,6 +23,27 @@ test('a port that is in use is named, with what to do', async () => {
     1,
     expect.stringMatching(new RegExp(`port ${port} is in use\\. .*server\\.port`)),
   ]);
+});
+
+test('a replica that could not start does not count as one', async () => {
+  const redis = await startRedis();
+  const probe = new Redis(redis.port, '127.0.0.1');
+  const other = createServer();
+  try {
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+    const { port } = other.address() as AddressInfo;
+    const path = await fileOf(
+      `server: { host: 127.0.0.1, port: ${port}, adminPort: 0 }\nredis: { url: "${redis.url}", replicas: 2, commandTimeoutMs: 2000 }\n${rest}`,
+    );
+    expect((await said(sluice('serve', '--config', path))).code).toBe(1);
+    expect(await probe.zrange(replicasKey, 0, -1)).toEqual([]);
+    // It had been there: what Redis keeps of the log names its replica.
+    expect((await probe.keys('sluice:*')).length).toBeGreaterThan(0);
+  } finally {
+    other.close();
+    probe.disconnect();
+    await redis.stop();
+  }
 });
 
 test('Ctrl-C waits for no load balancer', async () => {
