@@ -11,6 +11,7 @@ interface Component {
   readonly version: string;
 }
 interface Bill {
+  readonly metadata: { readonly component: Component };
   readonly components: readonly Component[];
   readonly dependencies: readonly { readonly ref: string; readonly dependsOn?: readonly string[] }[];
 }
@@ -29,13 +30,16 @@ const installed = new Set(
 );
 const words = ['sbom', '--package-lock-only', '--sbom-format', 'cyclonedx'];
 const options = { cwd: root.pathname, encoding: 'utf8', maxBuffer: 100_000_000 } as const;
-const whole = JSON.parse(
-  execFileSync('npm', words, { ...options, stdio: ['ignore', 'pipe', 'ignore'] }),
-) as Bill;
+const written = execFileSync('npm', words, { ...options, stdio: ['ignore', 'pipe', 'ignore'] });
+const { metadata } = JSON.parse(written) as Bill;
+// npm calls the project by the name of its folder.
+const own = JSON.stringify(metadata.component['bom-ref']);
+const whole = JSON.parse(written.replaceAll(own, `"sluice@${metadata.component.version}"`)) as Bill;
+const component = { ...whole.metadata.component, name: 'sluice' };
 const components = whole.components.filter(({ name, version }) => installed.has(`${name}@${version}`));
-const kept = new Set(components.map((component) => component['bom-ref']));
-const isKept = (ref: string): boolean => kept.has(ref) || ref.startsWith('sluice@');
+const kept = new Set([component, ...components].map((one) => one['bom-ref']));
 const dependencies = whole.dependencies
-  .filter(({ ref }) => isKept(ref))
-  .map(({ ref, dependsOn = [] }) => ({ ref, dependsOn: dependsOn.filter(isKept) }));
-process.stdout.write(`${JSON.stringify({ ...whole, components, dependencies }, null, 2)}\n`);
+  .filter(({ ref }) => kept.has(ref))
+  .map(({ ref, dependsOn = [] }) => ({ ref, dependsOn: dependsOn.filter((on) => kept.has(on)) }));
+const bill = { ...whole, metadata: { ...whole.metadata, component }, components, dependencies };
+process.stdout.write(`${JSON.stringify(bill, null, 2)}\n`);

@@ -35,9 +35,14 @@ test('the bill of materials has every package of the image with its version', ()
   const written = execFileSync(program, words, { cwd, encoding: 'utf8', maxBuffer: 50_000_000 });
   const bill = JSON.parse(written) as {
     readonly bomFormat: string;
+    readonly metadata: { readonly component: { readonly name: string; readonly 'bom-ref': string } };
+    readonly dependencies: readonly { readonly ref: string; readonly dependsOn: readonly string[] }[];
     readonly components: readonly { readonly purl?: string; readonly version: string }[];
   };
   expect(bill.bomFormat).toBe('CycloneDX');
+  const { name, 'bom-ref': ref } = bill.metadata.component;
+  const own = bill.dependencies.find((one) => one.ref === ref);
+  expect([name, own?.dependsOn.some((on) => on.startsWith('express@'))]).toEqual(['sluice', true]);
   const versions = new Set(
     bill.components.map(({ purl = '' }) => decodeURIComponent(purl.split('?')[0] ?? '')),
   );
