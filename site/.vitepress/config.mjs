@@ -40,7 +40,7 @@ function asOnTheSite(markdown) {
   const code = markdown.renderer.rules.fence;
   markdown.renderer.rules.fence = (tokens, at, ...rest) =>
     tokens[at].info.trim() === 'mermaid'
-      ? `<figure v-pre>${readFileSync(`${root}site/pictures/${pictureOf(tokens[at].content)}`, 'utf8')}</figure>`
+      ? `<figure v-pre style="background: white">${readFileSync(`${root}site/pictures/${pictureOf(tokens[at].content)}`, 'utf8')}</figure>`
       : code(tokens, at, ...rest);
 }
 
