@@ -12,7 +12,9 @@ test('no script of a package runs while the image is built', () => {
 
 test('what the build reads is in the build context', () => {
   const build = readFileSync('scripts/build.mjs', 'utf8');
-  const read = [...build.matchAll(/(?:cpSync|readdirSync)\(['`]([\w-]+)/g)].map(([, folder]) => folder);
+  const read = [...build.matchAll(/(?:cpSync|readdirSync|readFileSync)\(['`]([\w-]+)/g)].map(
+    ([, folder]) => folder,
+  );
   const sent = readFileSync('.dockerignore', 'utf8').matchAll(/^!([\w-]+)/gm);
   expect(read.length).toBeGreaterThan(2);
   expect([...sent].map(([, folder]) => folder)).toEqual(expect.arrayContaining(read));
