@@ -36,7 +36,7 @@ test('a replica that could not start does not count as one', async () => {
       `server: { host: 127.0.0.1, port: ${port}, adminPort: 0 }\nredis: { url: "${redis.url}", replicas: 2, commandTimeoutMs: 2000 }\n${rest}`,
     );
     expect((await said(sluice('serve', '--config', path))).code).toBe(1);
-    expect(await probe.zrange(replicasKey, 0, -1)).toEqual([]);
+    expect(await probe.zcard(replicasKey)).toBe(0);
     // It had been there: what Redis keeps of the log names its replica.
     expect((await probe.keys('sluice:*')).length).toBeGreaterThan(0);
   } finally {
