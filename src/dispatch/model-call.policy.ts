@@ -63,19 +63,26 @@ interface Asked {
 }
 
 function readBody(asked: Asked, contentType: string | null, body: Buffer): Partial<ModelCall> {
-  if (/^multipart\//i.test(contentType ?? '')) return readForm(asked, formFields(contentType, body));
+  if (/^(?:multipart\/|application\/x-www-form-urlencoded\b)/i.test(contentType ?? ''))
+    return readForm(asked, formFields(contentType, body));
   if (!isJson(contentType) && !looksLikeJson(body)) return {};
   if (body.length > maxParsedBody) return readLarge(asked, body);
   const parsed = parseJson(body.toString('utf8').replace(/^\uFEFF/, ''), maxParsedBody);
   if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
   const { beginning, ...prompt } = readPrompt(parsed);
   return {
-    model: asked.inPath ?? modelName(stringAt(parsed, 'model') ?? stringAt(parsed, 'model_id')),
+    model:
+      asked.inPath ??
+      modelName(modelIn(parsed) ?? modelIn(parsed['session']) ?? modelIn(parsed['servingMode'])),
     tier: tierOf(parsed),
     ...chargeOf(asked.operation, prompt, parsed),
     beginning,
   };
 }
+
+/** `session`: of realtime offers · `servingMode`: of Oracle. */
+const modelIn = (part: unknown): string | null =>
+  stringAt(part, 'model') ?? stringAt(part, 'model_id') ?? stringAt(part, 'modelId');
 
 /** SDKs always name JSON; a missing type is given the benefit of the doubt. */
 const isJson = (contentType: string | null): boolean =>
@@ -86,7 +93,7 @@ const looksLikeJson = (body: Buffer): boolean => /^\uFEFF?\s*\{/.test(body.toStr
 
 /** Of a form only what an image costs is known. */
 function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, string>): Partial<ModelCall> {
-  const model = inPath ?? modelName(fields.get('model') ?? null);
+  const model = inPath ?? modelName(fields.get('model') ?? fields.get('model_id') ?? null);
   if (operation !== 'image') return { model };
   const [prompt, n] = [fields.get('prompt') ?? '', Number(fields.get('n') ?? '1')];
   return { model, costs: chargeOf(operation, readPrompt({ prompt }), { n }).costs };
@@ -95,7 +102,7 @@ function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, stri
 /** Where the output limits of a body that is not parsed are looked for, and its model first, bytes from either end. */
 const endsRead = 16_384;
 
-const statedModel = /"model(?:_id)?"\s*:\s*"([^"\\]{1,256})"/;
+const statedModel = /"model(?:_id|Id)?"\s*:\s*"([^"\\]{1,256})"/;
 
 /** Too large to parse: text is what is not base64; the model and the limits of the output are looked for at both ends. */
 function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCall> {
@@ -339,7 +346,10 @@ const countingPath = /(?:[:/]count[-_]?tokens|\/responses\/input_tokens|\/(?:de)
 
 /** Where providers name a model, or what stands for one, in the path; the quota belongs to that. */
 const modelPaths: readonly RegExp[] = [
+  /\/deployments\/([^/]{1,128}\/[^/]{1,128})\/predictions$/, // Replicate
   /\/deployments\/([^/]{1,256})\//, // Azure
+  /\/(?:engines|(?:serving-)?endpoints)\/([^/:]{1,256})\/[^/:]+$/, // SageMaker, Databricks, OpenAI's first form
+  /\/wenxinworkshop\/\w+\/([^/]{1,256})$/, // Baidu
   /\/(?:models|tunedModels|endpoints)\/([^/:]{1,256}):/, // Gemini, Vertex AI
   /^\/model\/([^/]{1,256})\/[^/]+$/, // Bedrock
   /\/models\/([^/:]{1,128}\/[^/:]{1,128})\/(?:predictions|pipeline\/[^/]+)$/, // Replicate, Hugging Face
@@ -349,7 +359,7 @@ const modelPaths: readonly RegExp[] = [
 
 function modelInPath(path: string): string | null {
   for (const pattern of modelPaths) {
-    const name = pattern.exec(path)?.[1];
+    const name = pattern.exec(path.replaceAll(/%3a/gi, ':'))?.[1];
     if (name !== undefined) return decoded(name);
   }
   return null;

@@ -1,5 +1,5 @@
 /** The body of a request as it can be read: without its content coding, and as a form (RFC 7578). Bounded, never throws. */
-import { brotliDecompressSync, gunzipSync, inflateSync, zstdDecompressSync } from 'node:zlib';
+import { brotliDecompressSync, gunzipSync, inflateRawSync, inflateSync, zstdDecompressSync } from 'node:zlib';
 import { valuesOf } from '../field-lines.policy.ts';
 
 /**
@@ -15,7 +15,8 @@ const decoders: Readonly<
 > = {
   gzip: gunzipSync,
   'x-gzip': gunzipSync,
-  deflate: inflateSync,
+  // Some clients leave out the header of RFC 1950, whose first byte has a low half of 8.
+  deflate: (body, options) => (((body[0] ?? 0) & 0x0f) === 8 ? inflateSync : inflateRawSync)(body, options),
   br: brotliDecompressSync,
   zstd: zstdDecompressSync,
 };

@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
-import { brotliCompressSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
+import { brotliCompressSync, deflateRawSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
 import fc from 'fast-check';
 import type { UpstreamKind } from '../../src/call.ts';
 import { describeCall, type CallDescription } from '../../src/dispatch/estimate.policy.ts';
@@ -221,11 +221,38 @@ describe('the model of a call', () => {
     ['/hf-inference/models/org/m/pipeline/feature-extraction', 'org/m'],
     ['/hf-inference/models/org/m', 'org/m'],
     ['/v1/models/owner/m/predictions', 'owner/m'],
+    ['/v1/deployments/owner/d/predictions', 'owner/d'],
+    ['/v1beta/models/m-1%3AgenerateContent', 'm-1'],
+    ['/endpoints/mine/invocations', 'mine'],
+    ['/serving-endpoints/mine/invocations', 'mine'],
+    ['/v1/engines/davinci/completions', 'davinci'],
+    ['/rpc/2.0/ai_custom/v1/wenxinworkshop/chat/ernie', 'ernie'],
+    ['/v1/projects/p/locations/eu/endpoints/openapi/chat/completions', null],
     ['/client/v4/accounts/a/ai/run/@cf/meta/m', '@cf/meta/m'],
     ['/v1/realtime/calls?model=m-2', 'm-2'],
     ['/models/chat/completions?api-version=1', null],
   ])('is read from %s', (path, model) => {
     expect(post(path, {}).model).toBe(model);
+  });
+
+  test.each([
+    [{ model_id: 'm' }],
+    [{ modelId: 'm' }],
+    [{ session: { type: 'realtime', model: 'm' } }],
+    [{ servingMode: { servingType: 'ON_DEMAND', modelId: 'm' } }],
+  ])('is read from a body like %j', (body) => {
+    expect(post('/v1/anything', body).model).toBe('m');
+  });
+
+  test('is read from a form that is no multipart', () => {
+    const form = call(
+      'language-model',
+      'POST',
+      '/v1/transcribe',
+      'model_id=m',
+      'application/x-www-form-urlencoded',
+    );
+    expect(form.model).toBe('m');
   });
 
   test('stands in the query where the body is no document', () => {
@@ -244,6 +271,7 @@ describe('the model of a call', () => {
   test.each([
     ['gzip', gzipSync(document)],
     ['deflate', deflateSync(document)],
+    ['deflate', deflateRawSync(document)],
     ['br', brotliCompressSync(document)],
     ['zstd', zstdCompressSync(document)],
   ])('is read from a body in %s', (coding, body) => {
