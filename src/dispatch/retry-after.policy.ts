@@ -31,24 +31,15 @@ const maxField = 256;
  */
 type WordOfName = 'end' | 'begin' | 'time' | 'unit' | 'plain';
 const words = meaningOfWords<WordOfName>([
-  [
-    'end',
-    'reset resets wait waiting backoff cooldown delay regain replenishment renew renews refill refills',
-  ],
-  ['end', 'resume resumes unblock unblocks unlock unlocks until'],
+  ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment renew renews refill'],
+  ['end', 'refills resume resumes unblock unblocks unlock unlocks until'],
   ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
   ['begin', 'block blocked lock locked suspended'],
   ['time', 'after in at for time timestamp stamp date before duration'],
   ['unit', 'ms msec msecs millis millisecond milliseconds sec secs seconds mins minutes hours hrs days'],
-  [
-    'plain',
-    'x rate limit limits limited quota throttling window request requests attempt call calls api user app',
-  ],
-  [
-    'plain',
-    'account client second minute hour day the is to of on estimated access expires expiry ttl rl back cool',
-  ],
-  ['plain', 'off down'],
+  ['plain', 'x rate limit limits limited quota throttling window request requests attempt call calls api'],
+  ['plain', 'user app account client ip global unified burst daily hourly second minute hour day the is to'],
+  ['plain', 'of on estimated access expires expiry ttl rl back cool off down'],
 ]);
 const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
 /** The longest word at each place, or a character that belongs to none. */

@@ -38,6 +38,8 @@ export interface Scene {
   readonly changes?: readonly { readonly at: number; readonly limit: number }[];
   /** What somebody else takes of what the limit lets through, twice a second. */
   readonly outsiderShare?: number;
+  /** How much later than it was written each message is read, as on a machine whose processors are taken. Milliseconds. */
+  readonly lateMs?: () => number;
 }
 
 /** Before the content of a stream a refusal is absorbed; behind it the client gets it, and makes the call anew. */
@@ -79,7 +81,7 @@ function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: numbe
 
 export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   const clock = new FakeClock();
-  const { meter, changes = [], outsiderShare = 0 } = scene;
+  const { meter, changes = [], outsiderShare = 0, lateMs = () => 0 } = scene;
   let { limit } = scene;
   const stateOf = (level: number): Feedback['meters'] =>
     scene.says?.(level, limit) ?? [
@@ -136,7 +138,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     };
     const onGrant = (grant: Grant): void => {
       const sentAt = clock.monotonic();
-      clock.outside(sentAt + 2, () => {
+      clock.outside(sentAt + 2 + lateMs(), () => {
         const now = clock.monotonic();
         drain(now);
         const { first, inAll } = scene.counts(asked, now);
@@ -146,7 +148,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
           const { part = 'before content', afterMs = 1, keeps = 0 } = scene.refusesIn ?? {};
           if (part === 'before content') {
             const refusal = refusalOf(first, waitMs);
-            clock.arrives(now + afterMs, () => answered(grant, refusal, sentAt, waitMs));
+            clock.arrives(now + afterMs + lateMs(), () => answered(grant, refusal, sentAt, waitMs));
             return;
           }
           upstream.taken += keeps;
@@ -168,7 +170,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
         left -= 1;
         upstream.taken += inAll;
         upstream.lastIn = now;
-        clock.outside(now + scene.serviceMs, () => {
+        clock.outside(now + scene.serviceMs + lateMs(), () => {
           drain(clock.monotonic());
           upstream.level = Math.max(0, upstream.level + inAll - first);
           const usage = scene.reported?.(asked, inAll) ?? asked.usage;

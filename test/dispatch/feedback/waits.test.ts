@@ -257,6 +257,7 @@ describe('a wait of half a minute', () => {
     ['x-cool-down-seconds', '30'],
     ['x-blocked-until', at.toISOString()],
     ['x-rl-reset', '30'],
+    ['anthropic-ratelimit-unified-reset', epoch(30)],
     ['x-ratelimit-reset-minute', '30'],
     ['x-ratelimit-userreset', epoch(30)],
     ['x-ratelimit-reset', `${at.getTime()}000`],
