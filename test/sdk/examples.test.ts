@@ -1,7 +1,6 @@
 /** Runs the programs of `examples/` as their readers do: processes of their own, with a key and an address. */
-import { execFile, execFileSync, spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
@@ -9,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { startWorld, type World } from '../journey/world.ts';
 import { startGateway } from '../support/gateway.ts';
+import { pythonWith } from '../support/python.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const example = (name: string): string => `${root}examples/${name}`;
@@ -41,36 +41,11 @@ const envOf = ({ gateway }: World, workspace = 'acme'): Record<string, string> =
   SLUICE_KEY: gateway.keys[workspace] ?? '',
 });
 
-/** A virtual environment with the official client, of a version that was tried; a reason where there can be none. */
-function python(): { readonly program: string } | { readonly missing: string } {
-  const home = `${root}.cache/python-openai-3.54.0`;
-  const program = `${home}/bin/python`;
-  const ready = `${home}/ready`;
-  if (existsSync(ready)) return { program };
-  const quiet = { stdio: 'pipe', timeout: 90_000 } as const;
-  try {
-    mkdirSync(home, { recursive: true });
-    execFileSync('python3', ['-m', 'venv', home], quiet);
-    const pip = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--retries', '1'];
-    execFileSync(program, [...pip, '--timeout', '10', 'openai==3.54.0'], quiet);
-    writeFileSync(ready, '');
-    return { program };
-  } catch {
-    return { missing: 'python3 with venv, or the package index, cannot be reached' };
-  }
-}
-
-const installed = python();
-const withPython: Tested = 'program' in installed ? test : test.skip;
-const why = 'missing' in installed ? ` (NOT RUN: ${installed.missing})` : '';
-type Tested = (title: string, body: () => Promise<void>) => void;
+const python = pythonWith('openai==3.54.0');
+type Tested = typeof python.test;
 const clients: [string, Tested, () => [string, string[]]][] = [
   ['node-openai.mjs', test, () => [process.execPath, [example('node-openai.mjs')]]],
-  [
-    `python_openai.py${why}`,
-    withPython,
-    () => ['program' in installed ? installed.program : '', [example('python_openai.py')]],
-  ],
+  [`python_openai.py${python.why}`, python.test, () => [python.program, [example('python_openai.py')]]],
 ];
 
 describe.each(clients)('%s', (_, tested, command) => {
