@@ -51,8 +51,10 @@ const alike = (arrivals: Arrivals): Arrivals => {
 test(
   'what is reckoned of a call is what becomes of it under limits, also where later calls go before it',
   async () => {
-    const { reckoned, throttled } = await sharesOf((arrivals) => arrivals);
+    const { said, reckoned, throttled } = await sharesOf((arrivals) => arrivals);
     expect(reckoned).toBeGreaterThan(0.95);
+    // A response does not know yet which calls will come and go first.
+    expect(said).toBeGreaterThan(0.84);
     // The upstream refused what nobody held.
     expect(throttled).toBeGreaterThan(0.2);
   },
@@ -63,7 +65,7 @@ test(
   'what the response says of a call is true where nothing that comes later goes before it',
   async () => {
     const { said, reckoned } = await sharesOf(alike);
-    expect(said).toBeGreaterThan(0.93);
+    expect(said).toBeGreaterThan(0.95);
     expect(reckoned).toBeGreaterThan(0.98);
   },
   Math.max(400_000, count * 500),
