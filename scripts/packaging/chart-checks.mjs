@@ -58,6 +58,9 @@ export async function chartChecks(tools) {
     oldKubernetesProblems(tools),
   );
   await check('another number of pods restarts none of them', () => restartProblems(tools));
+  await check('the NetworkPolicy opens the ports of redis.url; links of alerts begin with runbookBase', () =>
+    redisAndRunbookProblems(tools),
+  );
   const all = new Map(sets);
   await check('kustomize builds base and overlays', () => {
     for (const folder of ['base', 'overlays/dev', 'overlays/prod'])
@@ -120,4 +123,30 @@ function restartProblems(tools) {
     return template.metadata.annotations['checksum/restart'];
   });
   return few === many ? [] : ['the annotation checksum/restart differs'];
+}
+
+function redisAndRunbookProblems(tools) {
+  const base = 'https://git.example.com/sluice/blob/main/';
+  const url = 'redis+sentinel://a.example.com:26379,b.example.com:26380/main';
+  const objects = documents(
+    render(tools.helm4, [
+      ...['-f', join(chart, 'ci/02-redis.yaml'), '--set', 'redis.existingSecret.name='],
+      ...['--set-literal', `redis.url=${url}`, '--set', 'metrics.prometheusRule.enabled=true'],
+      ...['--set', `metrics.prometheusRule.runbookBase=${base}`],
+    ]),
+  );
+  const specOf = (kind) => objects.find((object) => object.kind === kind).spec;
+  const open = specOf('NetworkPolicy').egress.flatMap(({ ports = [] }) => ports.map(({ port }) => port));
+  const rules = specOf('PrometheusRule').groups.flatMap((group) => group.rules);
+  const alerts = rules.filter(({ alert }) => alert !== undefined);
+  return [
+    ...[6379, 26379, 26380].filter((port) => !open.includes(port)).map((port) => `${port} is closed`),
+    ...(alerts.length > 0 ? [] : ['there are no alerts']),
+    ...alerts
+      .filter(({ annotations }) => !annotations.runbook_url.startsWith(`${base}docs/`))
+      .map(({ alert }) => `the link of ${alert} is no address`),
+    ...(alerts.find(({ alert }) => alert === 'SluiceBreakerOpen').labels.severity === 'critical'
+      ? []
+      : ['an upstream that refuses everything is not critical']),
+  ];
 }
