@@ -3,7 +3,7 @@
  * Part of the specification in `scheduler.policy.ts`.
  */
 import { returnGraceMs, type BucketSetting } from '../limiter.ts';
-import type { ReplicaId } from '../../ids.ts';
+import { isBackground, type ReplicaId } from '../../ids.ts';
 import { noteEntered } from './background.policy.ts';
 import type { AdmitReply, StoredAdmission } from './bucket-events.ts';
 import {
@@ -15,7 +15,14 @@ import {
 } from './bucket-state.policy.ts';
 import { callsAhead } from './callers.policy.ts';
 import { knownCosts } from './documents.policy.ts';
-import { aheadInLane, forecastAt, forecastReturning, forecastWithin, positionOf } from './forecast.policy.ts';
+import {
+  aheadInLane,
+  dueWithinMs,
+  forecastAt,
+  forecastReturning,
+  forecastWithin,
+  positionOf,
+} from './forecast.policy.ts';
 import type { LanePosition } from './forecast-others.policy.ts';
 import { applyLaneSetting, enqueue, laneFor } from './lanes.policy.ts';
 import { cappedCosts } from './waiting-costs.policy.ts';
@@ -198,6 +205,7 @@ function bucketRefusalOf(
     return { kind: 'refused', reason: 'queue_full', heldBy: 'queue', retryInMs: waitMs, ahead };
   }
   if (waitMs <= maxWaitMs) return null;
+  if (isBackground(position.key) && dueWithinMs(bucket, position, now) <= maxWaitMs) return null;
   return { kind: 'refused', reason: 'wait_too_long', heldBy, retryInMs: waitMs, ahead };
 }
 

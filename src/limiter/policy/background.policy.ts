@@ -22,6 +22,12 @@ export function nextOneDueAt({ background }: Bucket, now: number): number | null
   return at > now ? at : null;
 }
 
+/** How long one that comes now waits until it is due, if all that wait leave before it. Milliseconds. */
+export function dueAfterMs({ background }: Bucket, now: number): number {
+  if (background === null || background.waiting === 0) return oneEveryMs;
+  return Math.max(0, background.since + oneEveryMs - now) + background.waiting * oneEveryMs;
+}
+
 /** True for a lane of those that go first now: those of the background go behind all others, until one of them is due. */
 export const goesFirst = (bucket: Bucket, { key }: Pick<Lane, 'key'>, now: number): boolean =>
   isBackground(key) === isOneDue(bucket, now);

@@ -12,6 +12,7 @@ import type { MeterName } from '../../call.ts';
 import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
+import { dueAfterMs } from './background.policy.ts';
 import type { Bucket, Lane } from './bucket-state.policy.ts';
 import { callsAhead, firstIn } from './callers.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
@@ -39,7 +40,7 @@ import {
   roundsForecast,
   serialForecast,
 } from './standstill.policy.ts';
-import { cappedCosts, sumCosts, waitingUnits } from './waiting-costs.policy.ts';
+import { cappedCosts, serviceCost, sumCosts, waitingUnits } from './waiting-costs.policy.ts';
 
 /** So many calls ahead in a lane are read one by one. */
 const maxRead = 32;
@@ -69,6 +70,16 @@ export function forecastWithin(bucket: Bucket, { position, withinMs }: LimitedWa
   if (rough.waitMs <= withinMs) return rough;
   const elsewhere = laneByLane(bucket, position, sum);
   return elsewhere === sum ? rough : forecastBehind(bucket, { position, elsewhere }, now);
+}
+
+/**
+ * Within how long a background call leaves because it is due, whoever else comes. For whether it may wait: who is refused and comes back is
+ * due a minute after that.
+ */
+export function dueWithinMs(bucket: Bucket, position: LanePosition, now: number): number {
+  const ofBucket = bucketStandstill(bucket, now);
+  const standstillMs = laneStandstill(bucket, { position, ofBucket }, now).waitMs;
+  return Math.max(dueAfterMs(bucket, now), standstillMs) + serviceCost(bucket, position.costs);
 }
 
 /** A position, what waits in other lanes, and the reservations that go first; `null` = none. */

@@ -10,7 +10,7 @@ import { SharedLimiter, type SharedLimiterParts } from '../over-log/limiter.ts';
 import { type LogEvent, readEvent } from '../over-log/state.ts';
 
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
-const foldVersion = '22';
+const foldVersion = '23';
 
 export interface RedisLimiterParts
   extends

@@ -247,6 +247,19 @@ atOrigins('background calls', (instant) => {
     expect(held.left.slice(2).map(({ lane }) => lane)).toEqual(['a', background('a')]);
   });
 
+  test('wait where one of them is due within their wait, however many others wait, and are refused otherwise', () => {
+    const scene = full(instant);
+    for (let at = 0; at < 2_000; at += 1) scene.enter('b');
+    const [first, second] = [75_000, 75_000].map((maxWaitMs) => scene.enter(background('a'), { maxWaitMs }));
+    expect(scene.enter(background('c'), { maxWaitMs: 30_000 }).kind).toBe('refused');
+    expect([first?.kind, second?.kind]).toEqual(['queued', 'refused']);
+    expect(second?.kind === 'refused' ? second.retryInMs : 0).toBeGreaterThan(190_000);
+    const asked = scene.now;
+    scene.run(62_000, { b: 2_000 });
+    const left = scene.left.find(isOf(background('a')));
+    expect((left?.at ?? Infinity) - asked).toBeLessThanOrEqual(60_000 + 2 * serviceMs);
+  });
+
   test('are told a time as if nobody else came, and that of others does not count them', () => {
     const scene = full(instant);
     for (let at = 0; at < 10; at += 1) scene.enter('b');
