@@ -96,7 +96,8 @@ export class Pipeline {
     callRecord.routed(route.upstream);
     const body = await call.readBody(caller.workspace.id);
     const prepared = prepare({ call, caller, route, body, run, callRecord }, this.#parts);
-    callRecord.admitting(prepared.request.admission.lane, prepared.request.admission.costs);
+    const { admission, reserving } = prepared.request;
+    callRecord.admitting(admission.lane, admission.costs, reserving !== undefined);
     return prepared;
   }
 

@@ -200,7 +200,7 @@ export function recentOf(cell: Cell) {
 
 /** Counts a call that is over. */
 export function addEnd(cell: Cell, fact: EndedFact): void {
-  const { outcome, code, heldBy, waitedMs, attempts, durationMs } = fact;
+  const { outcome, code, heldBy, isReserved = false, waitedMs, attempts, durationMs } = fact;
   addCount(cell, outcome);
   addWait(cell, waitedMs);
   if (attempts > 0) {
@@ -209,7 +209,7 @@ export function addEnd(cell: Cell, fact: EndedFact): void {
   }
   if (code === 'upstream_refused') addCount(cell, 'upstreamRefused');
   if (heldBy !== null) addCount(cell, `held_by_${heldBy}`);
-  if (outcome !== 'shed') return;
+  if (outcome !== 'shed' || isReserved) return;
   const reason = shedReasons.find((each) => each === code);
   if (reason !== undefined) addCount(cell, reason);
 }

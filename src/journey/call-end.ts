@@ -35,9 +35,10 @@ export function reportFailure(call: Call, callRecord: CallRecord, failure: unkno
     callRecord.ended({ outcome: 'client_gone', status: 0, code: null });
   } else if (failure instanceof Refusal) {
     const { code, status } = failure;
-    const { heldBy } = failure.details;
+    const { heldBy, ticket } = failure.details;
     const outcome = refusals[code].family;
-    callRecord.ended({ outcome, status, code, ...(heldBy === undefined ? {} : { heldBy }) });
+    const isReserved = ticket !== undefined;
+    callRecord.ended({ outcome, status, code, isReserved, ...(heldBy === undefined ? {} : { heldBy }) });
   } else {
     callRecord.ended({ outcome: 'failed', status: 500, code: null });
   }

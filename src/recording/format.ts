@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import type { Costs, MeterName } from '../call.ts';
+import { defaultWaits } from '../config/defaults.ts';
 import { meterNames } from '../limiter/policy/meter-state.policy.ts';
 import { outcomes } from '../telemetry/outcome.policy.ts';
 
@@ -57,6 +58,8 @@ const upstreamLimits = z.object({
   maxWaitMs: ms,
   /** The quotas of operations in place of `meters`, by what `calls` of their windows says. */
   operations: z.record(z.string(), z.array(meter)).default({}),
+  reserveMs: ms.default(defaultWaits.reserveSeconds * 1_000),
+  maxReserved: z.number().min(0).default(defaultWaits.maxReserved),
   buckets: z.record(z.string(), z.array(meter)).default({}),
 });
 export type UpstreamLimits = z.output<typeof upstreamLimits>;
@@ -109,6 +112,8 @@ export const recordedCall = z.object({
   maxWaitMs: ms,
   asked: z.boolean().exactOptional(),
   waitedMs: ms,
+  /** Of a call that keeps its position if it is refused, or came back for one: attempts of one client have one label. */
+  reservation: z.string().exactOptional(),
   outcome: z.enum(outcomes),
   /** When it was sent the upstream was closed: so long after the arrival of the call, for so long. */
   closings: z.array(z.object({ afterMs: ms, forMs: ms })).exactOptional(),

@@ -22,6 +22,8 @@ export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
     operations: Object.fromEntries(
       settingsOfOperations(upstream).map((one) => [operationOf(one), [...bucketSetting(one).meters]]),
     ),
+    reserveMs: limits.reserveSeconds * 1_000,
+    maxReserved: limits.maxReserved,
     buckets: {},
   };
 }

@@ -12,6 +12,7 @@ import type { Costs, MeterName } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
+import { digest } from '../identity.ts';
 import { isBackground, type BucketKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
@@ -40,7 +41,10 @@ const lookEveryMs = 1_000;
 
 /** A call as it asks for admission. */
 export interface Arrival {
-  readonly request: Pick<AdmissionRequest, 'subject' | 'admission' | 'workspaceId' | 'maxWaitMs'>;
+  readonly request: Pick<
+    AdmissionRequest,
+    'subject' | 'admission' | 'workspaceId' | 'maxWaitMs' | 'reserving'
+  >;
   /** The settings under which its upstream takes it, those of its operation. */
   readonly route: { readonly upstream: Pick<UpstreamSettings, 'dialect'> };
   /** Its wait is not the configured one: the call, or its client, has asked for another. */
@@ -69,7 +73,7 @@ export class Recorder {
 
   /** A call arrives; what is returned is told of its end. */
   arrived({ request, route, asksForWait }: Arrival): CallInRecording {
-    const { clock, labelOf } = this.#parts;
+    const { clock, labelOf, settings } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
     const { bucket, lane, urgency, costs, caller = null } = request.admission;
@@ -82,6 +86,9 @@ export class Recorder {
       caller,
       urgency: isBackground(lane) ? backgroundUrgency : urgency,
       costs: withoutDays(costs),
+      ...(request.reserving === undefined
+        ? {}
+        : { reservation: reservationLabel(request, settings().privacy.labelKey) }),
     };
     const wait = {
       maxWaitMs: Math.round(request.maxWaitMs),
@@ -133,7 +140,7 @@ function recordingSecondsOf(url: string): number | null {
 interface Known {
   readonly known: Pick<
     RecordedCall,
-    'upstream' | 'bucket' | 'operation' | 'workspace' | 'caller' | 'urgency' | 'costs'
+    'upstream' | 'bucket' | 'operation' | 'workspace' | 'caller' | 'urgency' | 'costs' | 'reservation'
   >;
   readonly wait: Pick<RecordedCall, 'maxWaitMs' | 'asked'>;
   readonly now: number;
@@ -187,6 +194,9 @@ class RecordedArrival implements CallInRecording {
 /** The keyed digest of the bucket itself, without that of its log. */
 const bucketLabel = (bucket: BucketKey): string =>
   `b_${bucket.slice(bucket.lastIndexOf('.') + 1).slice(0, 16)}`;
+/** Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken. */
+const reservationLabel = ({ admission, reserving }: Arrival['request'], labelKey: string): string =>
+  `r_${digest(labelKey, 'recorded', admission.reservation ?? reserving?.name ?? admission.ticket).slice(0, 16)}`;
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
 
 /** One stream of lines. */

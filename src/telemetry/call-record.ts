@@ -66,6 +66,9 @@ export class RunningCallRecord implements LiveCall {
   #spans: CallSpans | null = null;
   #isOver = false;
 
+  /** Of a call whose arrival is to be counted yet. */
+  #arrivingCosts: Costs | null = null;
+
   // When steps were, monotonic milliseconds; `null`: not yet, or not now.
   #routedAt: number;
   #admittingAt: number | null = null;
@@ -118,14 +121,24 @@ export class RunningCallRecord implements LiveCall {
     });
   }
 
-  /** The body is complete; admission to this lane begins. `costs`: what the call is expected to take from meters. */
-  admitting(lane: LaneKey, costs: Costs = {}): void {
+  /**
+   * The body is complete; admission to this lane begins. `costs`: what the call is expected to take from meters. `isReserving`: if it is
+   * refused, its client comes back. Then it has arrived when it enters.
+   */
+  admitting(lane: LaneKey, costs: Costs = {}, isReserving = false): void {
     this.#guard(() => {
       this.#admittingAt = this.#now();
       this.#lane = lane;
       this.#beginSpans();
-      this.#activity()?.arrived(this.#workspace, this.upstream, costs);
+      this.#arrivingCosts = costs;
+      if (!isReserving) this.#arrived();
     });
+  }
+
+  #arrived(): void {
+    if (this.#arrivingCosts === null) return;
+    this.#activity()?.arrived(this.#workspace, this.upstream, this.#arrivingCosts);
+    this.#arrivingCosts = null;
   }
 
   /** The call waits in its lane, until it is sent or has ended. Repeated for a call that goes back to its lane. */
@@ -133,6 +146,7 @@ export class RunningCallRecord implements LiveCall {
     this.#guard(() => {
       if (this.#isOver || this.#queuedAt !== null) return;
       this.#queuedAt = this.#now();
+      this.#arrived();
       this.#to.live.calls.set(this.#call.id, this);
       this.#spans?.waiting();
     });
@@ -211,7 +225,7 @@ export class RunningCallRecord implements LiveCall {
   }
 
   #report(end: CallEnd): void {
-    const { outcome, status, code, heldBy = null } = end;
+    const { outcome, status, code, heldBy = null, isReserved = false } = end;
     const { metrics, logger } = this.#to;
     const { heldRefusals, queueWait, overhead, logLinesLeftOut } = metrics.instruments;
     const by = this.#by();
@@ -259,7 +273,8 @@ export class RunningCallRecord implements LiveCall {
     if (!isWritten) logLinesLeftOut.inc();
 
     this.recording?.ended(outcome, waitedMs, now);
-    const fact = { outcome, code, heldBy, waitedMs, attempts, durationMs };
+    if (!isReserved) this.#arrived();
+    const fact = { outcome, code, heldBy, isReserved, waitedMs, attempts, durationMs };
     this.#activity()?.ended(this.#workspace, upstream, fact);
   }
 

@@ -37,6 +37,8 @@ export interface CallEnd {
   readonly code: RefusalCode | null;
   /** What held the call back, where a refusal names it. */
   readonly heldBy?: HeldBy;
+  /** A refusal that keeps the call's position. */
+  readonly isReserved?: boolean;
   /** What `Sluice-Admission` said; absent when the call never reached admission. */
   readonly admission?: AdmissionRecord;
 }
@@ -195,6 +197,8 @@ export interface EndedFact {
   readonly code: RefusalCode | null;
   /** What held a refused call back. */
   readonly heldBy: HeldBy | null;
+  /** Its client comes back: no call was lost by the refusal. */
+  readonly isReserved?: boolean;
   readonly waitedMs: number;
   readonly attempts: number;
   readonly durationMs: number;

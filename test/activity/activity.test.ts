@@ -1,16 +1,25 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, jest, test } from '@jest/globals';
 import { z } from 'zod';
-import { addCount, addWait, countOf, emptyCell, isEmpty, takeOut } from '../../src/activity/cell.ts';
+import {
+  addCount,
+  addWait,
+  countOf,
+  emptyCell,
+  isEmpty,
+  refusedIn,
+  takeOut,
+} from '../../src/activity/cell.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { Activity, windowOf, type ActivityParts } from '../../src/activity/activity.ts';
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
+import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { nothingKnown, type EndedFact } from '../../src/telemetry/events.ts';
-import { callerKey } from '../../src/ids.ts';
+import { callerKey, laneKey } from '../../src/ids.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
-import { lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
+import { callAt, driven, lm, settableClock, type SettableClock } from '../telemetry/drive.ts';
 import { sharedStore } from './shared-store.ts';
 
 const minute = 60_000;
@@ -296,4 +305,33 @@ describe('the activity API', () => {
   test('has no waits for an empty cell', () => {
     expect(emptyCell(1).counts.every((n) => n === 0)).toBe(true);
   });
+});
+
+test('a refusal that keeps its position is neither traffic nor refused: the call counts when its client comes back', async () => {
+  const clock = settableClock();
+  const recorder = recorderAt(clock);
+  const { telemetry } = driven({ clock, activity: recorder });
+  const begin = (isReserving: boolean): CallRecord => {
+    const call = telemetry.begin(callAt(clock));
+    call.workspaceId = 'acme';
+    call.routed(lm);
+    call.admitting(laneKey('lane'), { requests: 1 }, isReserving);
+    return call;
+  };
+  const refused = { outcome: 'shed', status: 429, code: 'wait_too_long' } as const;
+  const traffic = async () => {
+    const arrived = (await recorder.arrivals(lane('acme'))).reduce((sum, n) => sum + n, 0);
+    return [arrived, refusedIn(await recorder.sum(lane('acme'), { minutes: 60 }))];
+  };
+  begin(true).ended({ ...refused, isReserved: true });
+  expect(await traffic()).toEqual([0, 0]);
+  const back = begin(true);
+  back.queued();
+  back.sent();
+  back.queued();
+  back.ended({ outcome: 'ok', status: 200, code: null });
+  expect(await traffic()).toEqual([1, 0]);
+  // Nothing was kept for it.
+  begin(true).ended(refused);
+  expect(await traffic()).toEqual([2, 1]);
 });

@@ -86,7 +86,8 @@ test('each call is written when it ends, with what it took and what was learned 
   const recording = await begin(60);
   await send('model/v1/chat/completions');
   await send('model/v1/chat/completions', { as: 'other', fields: { priority: 'u=1', prefer: 'wait=20' } });
-  for (let n = 0; n < 4; n += 1) await send('api/x', { fields: { prefer: 'wait=0' } });
+  for (let n = 0; n < 4; n += 1)
+    await send('api/x', { fields: { prefer: `${n === 3 ? 'reserve, ' : ''}wait=0` } });
   const late = send('model/held');
   await until(() => held.length > 0);
   // The recording takes no calls any more, and still waits for the end of this one.
@@ -131,6 +132,9 @@ test('each call is written when it ends, with what it took and what was learned 
   // The same counts against the day, and is not written twice.
   expect(Object.keys(first?.costs ?? {})).toEqual(['requests', 'tokens']);
   expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
+  expect(calls.map(({ reservation }) => /^r_[0-9a-f]{16}$/.test(reservation ?? ''))).toEqual(
+    [0, 1, 2, 3, 4, 5, 6].map((at) => at === 5),
+  );
   expect(calls.at(6)?.serviceMs).toBeGreaterThan(59_000);
   const learned = calls.flatMap(({ limits = [] }) => limits);
   expect(learned).toContainEqual({ meter: 'requests', limit: 60, windowMs: 60_000, isStated: true });

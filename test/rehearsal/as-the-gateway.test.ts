@@ -19,9 +19,12 @@ const read = (text: string) => {
 /** What the gateway did, in the form of a rehearsal. */
 function lived(text: string): Report {
   const { header, calls } = read(text);
-  const done = calls.map((call): RehearsedCall => {
-    const kind = call.serviceMs === null || call.outcome === 'throttled' ? 'refused' : 'sent';
-    return { call, fate: { kind, afterMs: call.waitedMs } };
+  const done = [...Map.groupBy(calls, (call) => call.reservation ?? call).values()].flatMap((attempts) => {
+    const [first, last] = [attempts[0], attempts.at(-1)];
+    if (first === undefined || last === undefined) return [];
+    const kind = last.serviceMs === null || last.outcome === 'throttled' ? 'refused' : 'sent';
+    const fate = { kind, afterMs: last.at + last.waitedMs - first.at } as const;
+    return [{ call: { ...last, at: first.at }, fate } satisfies RehearsedCall];
   });
   return reportOf(done, recordedWorld(recordedLimits(header, calls)));
 }
@@ -176,6 +179,32 @@ const changes: readonly Change[] = [
     arrivals: arrivals(150, 400, ['acme']).map((each, n) => ({
       ...each,
       fields: n % 3 === 0 ? { priority: 'u=7' } : {},
+    })),
+  },
+  {
+    name: 'calls that wait without a connection meet a lower limit, under which they keep their positions',
+    before: generic('limits: { requestsPerMinute: 600 }', one),
+    after: generic('limits: { requestsPerMinute: 60 }', one),
+    arrivals: arrivals(200, 200, ['acme']).map((each, n) => ({
+      ...each,
+      fields: { prefer: n % 2 === 0 ? 'reserve, wait=2' : 'wait=30' },
+      comesBack: true,
+    })),
+  },
+  {
+    name: 'of calls that keep their positions every third one was never seen again, and its quota is raised',
+    before: generic(
+      `${shared}, limits: { requestsPerMinute: none, maxReserved: 100 }, speaks: { windows: [{ requests: 30, seconds: 60, kind: leaky }] }`,
+      one,
+    ),
+    after: generic(
+      `${shared}, limits: { requestsPerMinute: none, maxReserved: 100 }, speaks: { windows: [{ requests: 40, seconds: 60, kind: leaky }] }`,
+      one,
+    ),
+    arrivals: arrivals(150, 300, ['acme']).map((each, n) => ({
+      ...each,
+      fields: { prefer: 'reserve, wait=1' },
+      comesBack: n % 3 !== 0,
     })),
   },
   {

@@ -26,6 +26,8 @@ const upstream = {
   maxInFlight: null,
   maxInFlightTotal: null,
   maxQueued: 1_000,
+  reserveMs: 10_000,
+  maxReserved: 1_000,
   maxWaitMs: 75_000,
   operations: {},
   buckets: {},

@@ -28,6 +28,8 @@ export interface Arrival {
   readonly tokens?: { readonly asked: number; readonly taken: number };
   /** `Prefer`, `Priority` and others. */
   readonly fields?: Readonly<Record<string, string>>;
+  /** Its client comes back with the ticket that a refusal gives it, at the time that it is told. */
+  readonly comesBack?: boolean;
 }
 
 /** What an upstream lets through: `limit` units, draining in `windowMs`. */
@@ -171,6 +173,10 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
     outcome.onEnd('complete');
   } catch (refusal) {
     if (!(refusal instanceof Refusal)) throw refusal;
+    const { ticket, retryInMs = 0 } = refusal.details;
+    if (ticket === undefined || arrival.comesBack !== true) return;
+    await new Promise<void>((resolve) => clock.arrives(clock.monotonic() + retryInMs, resolve));
+    await play(pipeline, clock, { ...arrival, fields: { ...fields, 'sluice-ticket': ticket } });
   }
 }
 

@@ -5,7 +5,8 @@
  * Owns: the world around them: calls arrive as recorded, and their upstream answers each after the time that it took, and takes what it
  * was charged. Does not own: any decision (`admission/`, `limiter/`), the limits (`world.ts`).
  * An upstream that had closed a bucket closes it again at the same times (`closings.ts`).
- * Left out: what outsiders take of a quota, failures of the upstream, and that a client that was refused comes again.
+ * Left out: what outsiders take of a quota, failures of the upstream, and that a client that was refused comes again, but for a
+ * position that is kept for it.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { backgroundCeiling } from '../../src/admission/buckets.policy.ts';
@@ -65,21 +66,42 @@ export interface RehearsalOptions {
 export const isPlaced = ({ serviceMs, outcome }: RecordedCall): boolean =>
   serviceMs !== null || outcome === 'shed' || outcome === 'client_gone';
 
-/** The calls that the rehearsal can place, in order of arrival. */
+/** The calls that the rehearsal can place, in order of arrival. Attempts of a client for one position are one call, which came with the first. */
 export const placedCalls = (calls: readonly RecordedCall[]): readonly RecordedCall[] =>
-  calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
+  clientsOf(calls).map(({ call }) => call);
+
+interface Client {
+  readonly call: RecordedCall;
+  /** For the position that is kept when it is refused; false: it did not when it was recorded. */
+  readonly comesBack: boolean;
+}
+
+function clientsOf(calls: readonly RecordedCall[]): readonly Client[] {
+  const placed = calls.filter(isPlaced).toSorted((a, b) => a.at - b.at);
+  const attempts = Map.groupBy(placed, ({ reservation }) => reservation);
+  return placed.flatMap((first) => {
+    if (first.reservation === undefined) return [{ call: first, comesBack: false }];
+    const own = attempts.get(first.reservation) ?? [];
+    const last = own.at(-1) ?? first;
+    const { at, caller, maxWaitMs } = first;
+    if (own[0] !== first) return [];
+    return [
+      { call: { ...last, at, caller, maxWaitMs }, comesBack: own.length > 1 || last.outcome !== 'shed' },
+    ];
+  });
+}
 
 /** Resolves with every call that it can place and what it met, in order of arrival. */
 export async function rehearse(
   calls: readonly RecordedCall[],
   options: RehearsalOptions,
 ): Promise<readonly RehearsedCall[]> {
-  return new Rehearsal(placedCalls(calls), options).run();
+  return new Rehearsal(clientsOf(calls), options).run();
 }
 
 class Rehearsal {
   /** In order of arrival. */
-  readonly #calls: readonly RecordedCall[];
+  readonly #clients: readonly Client[];
   readonly #options: RehearsalOptions;
   readonly #clock: VirtualClock;
   readonly #limiter: Limiter;
@@ -94,10 +116,12 @@ class Rehearsal {
   #ended = 0;
   #failure: unknown = null;
 
-  constructor(calls: readonly RecordedCall[], options: RehearsalOptions) {
+  constructor(clients: readonly Client[], options: RehearsalOptions) {
     const { startsAt, times = 1, replicas = 1 } = options;
     const clock = new VirtualClock(startsAt);
-    this.#calls = times === 1 ? calls : calls.flatMap((call) => Array.from({ length: times }, () => call));
+    const calls = clients.map(({ call }) => call);
+    this.#clients =
+      times === 1 ? clients : clients.flatMap((each) => Array.from({ length: times }, () => each));
     this.#options = options;
     this.#clock = clock;
     this.#usualServiceMs = usualServiceMs(calls);
@@ -122,20 +146,24 @@ class Rehearsal {
     Error.stackTraceLimit = 0;
     for (const used of this.#options.used ?? []) await this.#use(used);
     this.#awaitArrival();
-    await this.#clock.run(() => this.#ended === this.#calls.length || this.#failure !== null);
+    await this.#clock.run(() => this.#ended === this.#clients.length || this.#failure !== null);
     Error.stackTraceLimit = stackTraceLimit;
     await this.#limiter.close();
     if (this.#failure !== null) throw this.#failure;
-    return this.#calls.map((call, index) => ({ call, fate: this.#fates[index] ?? neverEnded() }));
+    return this.#clients.map(({ call }, index) => ({ call, fate: this.#fates[index] ?? neverEnded() }));
   }
 
   /** Takes what was used before, with a call that has ended when the first one arrives. */
   async #use({ bucket, costs }: UsedBefore): Promise<void> {
-    const one = this.#calls.find((call) => call.bucket === bucket);
+    const one = this.#clients.find(({ call }) => call.bucket === bucket);
     if (one === undefined) return;
-    const first = { ...one, workspace: '', caller: null, urgency: 0 };
+    const first = { ...one.call, workspace: '', caller: null, urgency: 0 };
     const { setting, meters } = this.#options.world(first);
-    const { admission } = requestOf(first, { ...unlimited, setting, meters }, -1);
+    const { admission } = requestOf(
+      first,
+      { ...unlimited, setting, meters },
+      { id: ticketId('before'), kept: null },
+    );
     const position = { kind: 'arrival', at: 0 } as const;
     const reply = await this.#limiter.admit({ ...admission, costs, maxWaitMs: 0, position });
     if (reply.kind !== 'granted') return;
@@ -150,13 +178,13 @@ class Rehearsal {
 
   #awaitArrival(): void {
     const index = this.#arrived;
-    const call = this.#calls[index];
-    if (call === undefined) return;
-    this.#clock.at(call.at, () => {
+    const client = this.#clients[index];
+    if (client === undefined) return;
+    this.#clock.at(client.call.at, () => {
       this.#arrived += 1;
       this.#awaitArrival();
-      if (index % callsPerReport === 0) this.#options.onProgress?.(index / this.#calls.length);
-      this.#drive(call, index)
+      if (index % callsPerReport === 0) this.#options.onProgress?.(index / this.#clients.length);
+      this.#play(client, index)
         .then((fate) => {
           this.#fates[index] = fate;
           this.#ended += 1;
@@ -165,19 +193,34 @@ class Rehearsal {
     });
   }
 
-  /** Plays the gateway for one call. */
-  async #drive(call: RecordedCall, index: number): Promise<Fate> {
+  /** One call, as often as its client comes back for its position, at the times that it is told. */
+  async #play({ call, comesBack }: Client, index: number): Promise<Fate> {
+    const since = this.#clock.monotonic();
+    let kept: TicketId | null = null;
+    for (let attempt = 0; ; attempt += 1) {
+      const id = ticketId(attempt === 0 ? String(index) : `${index}.${attempt}`);
+      const met: Met = await this.#drive(call, { index, id, kept, since });
+      if (met.kept === null || !comesBack) return met.fate;
+      const { toldMs } = met.kept;
+      kept = met.kept.id;
+      await new Promise<void>((resolve) => {
+        this.#clock.at(this.#clock.monotonic() + toldMs, resolve);
+      });
+    }
+  }
+
+  /** Plays the gateway for one attempt. */
+  async #drive(call: RecordedCall, { index, id, kept, since }: Attempt): Promise<Met> {
     const arrivedAt = this.#clock.monotonic();
     const gone = new CallAbort();
     const rules = this.#options.world(call);
-    const request = { ...requestOf(call, rules, index), arrivedAt };
-    const { ticket: id } = request.admission;
+    const request = { ...requestOf(call, rules, { id, kept }), arrivedAt };
     const replica = this.#replicas[index % this.#replicas.length] ?? neverEnded();
     const cancelLeaving =
       call.outcome === 'client_gone' && call.serviceMs === null
         ? this.#clock.at(arrivedAt + call.waitedMs, () => gone.abort())
         : null;
-    const passedMs = (): number => this.#clock.monotonic() - arrivedAt;
+    const passedMs = (): number => this.#clock.monotonic() - since;
     let ticket: Ticket | null = null;
     this.#homes.set(id, replica);
     try {
@@ -190,7 +233,7 @@ class Rehearsal {
         const throttle = { kind: 'rate', waitMs: closedMs, meter: null } as const;
         const refusal = { feedback: { meters: [], throttle }, sentAgoMs: 0, headAgoMs: 0 };
         lease.settle({ kind: 'throttled', closeMs: closedMs, requeue, sleepMs: 0 }, refusal);
-        if (!requeue) return { kind: 'refused', afterMs: passedMs() };
+        if (!requeue) return { fate: { kind: 'refused', afterMs: passedMs() }, kept: null };
         lease = await ticket.whenGranted();
       }
       const afterMs = passedMs();
@@ -203,12 +246,17 @@ class Rehearsal {
       });
       const lesson = { feedback: { meters, throttle: null }, sentAgoMs: serviceMs, headAgoMs: 0 };
       lease.settle({ kind: 'succeeded', spent: withoutStated(charged, meters) }, lesson);
-      return { kind: 'sent', afterMs };
+      return { fate: { kind: 'sent', afterMs }, kept: null };
     } catch (failure) {
-      if (gone.aborted) return { kind: 'left', afterMs: passedMs() };
-      if (!(failure instanceof Refusal)) throw failure;
+      if (gone.aborted) return { fate: { kind: 'left', afterMs: passedMs() }, kept: null };
+      const refusal = await replica.reserve(request, failure);
+      if (!(refusal instanceof Refusal)) throw refusal;
       cancelLeaving?.();
-      return { kind: 'refused', afterMs: passedMs() };
+      const { ticket: position, retryInMs = 0 } = refusal.details;
+      return {
+        fate: { kind: 'refused', afterMs: passedMs() },
+        kept: position === undefined ? null : { id: ticketId(position), toldMs: retryInMs },
+      };
     } finally {
       this.#homes.delete(id);
       ticket?.leave();
@@ -216,7 +264,27 @@ class Rehearsal {
   }
 }
 
-function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<AdmissionRequest, 'arrivedAt'> {
+interface Met {
+  readonly fate: Fate;
+  /** The position that is kept, and when its client may come back for it; `null` = none is. */
+  readonly kept: { readonly id: TicketId; readonly toldMs: number } | null;
+}
+
+interface Attempt {
+  /** Of its call. */
+  readonly index: number;
+  readonly id: TicketId;
+  /** What it comes back for; `null` = it is new. */
+  readonly kept: TicketId | null;
+  /** When the call came first. */
+  readonly since: number;
+}
+
+function requestOf(
+  call: RecordedCall,
+  rules: Rules,
+  { id, kept }: Pick<Attempt, 'id' | 'kept'>,
+): Omit<AdmissionRequest, 'arrivedAt'> {
   const { upstream, bucket, workspace, caller, urgency, costs } = call;
   const { setting, weight, maxInFlight, maxQueued } = rules;
   const isBackground = urgency === backgroundUrgency;
@@ -228,7 +296,7 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<Admiss
   const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
   return {
     admission: {
-      ticket: ticketId(String(index)),
+      ticket: id,
       bucket: bucketKey(`${upstream}.${bucket}`),
       setting,
       lane: isBackground ? backgroundLane(lane) : lane,
@@ -242,7 +310,9 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<Admiss
       costs: withDays(costs),
       document: null,
       ...(caller !== null && rules.tellsCallersApart ? { caller: callerKey(caller) } : {}),
+      ...(kept === null ? {} : { reservation: kept }),
     },
+    ...(call.reservation === undefined ? {} : { reserving: reservingOf(rules) }),
     ceiling: { key: ceilingKey(`${upstream} ${workspace}`), ...ceiling },
     mode: 'enforce',
     yielded: null,
@@ -261,6 +331,13 @@ function requestOf(call: RecordedCall, rules: Rules, index: number): Omit<Admiss
   };
 }
 
+const reservingOf = ({ reserveMs, maxReserved }: Rules): AdmissionRequest['reserving'] & {} => ({
+  begins: true,
+  lastsMs: reserveMs,
+  maxReserved,
+  ticketOf: (position) => position,
+});
+
 /** Whoever used a bucket before the recording, under whatever limits. */
 const unlimited = {
   weight: 1,
@@ -268,6 +345,8 @@ const unlimited = {
   perMinute: null,
   perDay: null,
   maxQueued: 1,
+  reserveMs: 0,
+  maxReserved: 0,
   tellsCallersApart: false,
   maxWaitMs: null,
 };

@@ -27,6 +27,9 @@ export interface Rules {
   readonly perMinute: number | null;
   readonly perDay: number | null;
   readonly maxQueued: number;
+  /** How long after its told time a position is kept, milliseconds, and of how many calls of a workspace. */
+  readonly reserveMs: number;
+  readonly maxReserved: number;
   /** The recorded callers of the workspace share its turns. */
   readonly tellsCallersApart: boolean;
   /** Of calls that ask for no wait of their own; `null` = as recorded. */
@@ -80,6 +83,8 @@ const unknownUpstream: UpstreamLimits = {
   maxQueued: Number.MAX_SAFE_INTEGER,
   maxWaitMs: 0,
   operations: {},
+  reserveMs: 0,
+  maxReserved: 0,
   buckets: {},
 };
 const unknownWorkspace: WorkspaceLimits = { weight: 1, perMinute: {}, perDay: {} };
@@ -174,9 +179,9 @@ const workspacesOf = ({
   new Map(Array.from(workspaces.values(), (each) => [workspaceLabel(labelKey, each.id), each]));
 
 const rulesOf = (
-  { probe, maxInFlight, maxInFlightTotal, maxQueued }: UpstreamLimits,
+  { probe, maxInFlight, maxInFlightTotal, maxQueued, reserveMs, maxReserved }: UpstreamLimits,
   meters: readonly RecordedMeter[],
-): Pick<Rules, 'setting' | 'meters' | 'maxInFlight' | 'maxQueued'> => ({
+): Pick<Rules, 'setting' | 'meters' | 'maxInFlight' | 'maxQueued' | 'reserveMs' | 'maxReserved'> => ({
   setting: {
     meters: meters.map(({ meter, limit, windowMs, counts }) =>
       counts === undefined ? { meter, limit, windowMs } : { meter, limit, windowMs, counts },
@@ -188,6 +193,8 @@ const rulesOf = (
   meters,
   maxInFlight,
   maxQueued,
+  reserveMs,
+  maxReserved,
 });
 
 /** Written meters with what was learned of each, and meters that were only learned of. */
