@@ -7,14 +7,16 @@ import { bursts } from './cluster/bursts.ts';
 import { closing } from './cluster/closing.ts';
 import { oneDocument } from './cluster/costs.ts';
 import { outsider } from './cluster/outsider.ts';
+import { levels } from './cluster/levels.ts';
 import { endAll } from './cluster/processes.ts';
+import { reservations } from './cluster/reservations.ts';
 import { judge, type Row, type Run, type Scenario, type Verdict } from './cluster/row.ts';
 import { stalls } from './cluster/stalls.ts';
 import { record } from './nightly/figures.ts';
 
 /** One after the other, but for the last ones, which mostly wait. */
-const scenarios: readonly Scenario[] = [...bursts, outsider];
-const waiting: readonly Scenario[] = [closing, ...oneDocument];
+const scenarios: readonly Scenario[] = [...bursts, outsider, ...levels];
+const waiting: readonly Scenario[] = [closing, ...oneDocument, ...reservations];
 const wanted = process.argv.slice(2).join(' ');
 const isWanted = ({ name }: Scenario): boolean => name.includes(wanted);
 const tally = { passed: 0, failed: 0, skipped: 0 };

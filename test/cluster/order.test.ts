@@ -14,6 +14,7 @@ const sent = (times: Readonly<Record<string, number>>): CallResponse[] =>
     code: '',
     heldBy: '',
     retryAfterMs: null,
+    ticket: null,
   }));
 
 /** The upstream's log of these calls, one per millisecond. */

@@ -130,7 +130,7 @@ const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
   'one-process-described': [one(describedFrom, 2_000), unit],
   replicas: [several(1, 1_200), unit, several(1_201, 2_000)],
   'replicas-described': [several(describedFrom, 1_200), unit],
-  levels: [one(levelsFrom, 400), levels],
+  levels: [one(levelsFrom, 400), levels, several(levelsFrom, 300)],
   log: [],
   guards: [guards, wire],
   observed: [],

@@ -86,20 +86,24 @@ export interface CallResponse {
   readonly heldBy: string;
   /** `retry-after-ms` of a refusal, else `null`. */
   readonly retryAfterMs: number | null;
+  /** `sluice-ticket` of a refusal that keeps its position, else `null`. */
+  readonly ticket: string | null;
 }
 
-type Refusal = Pick<CallResponse, 'heldBy' | 'retryAfterMs'>;
-const noRefusal: Refusal = { heldBy: '', retryAfterMs: null };
+type Refusal = Pick<CallResponse, 'heldBy' | 'retryAfterMs' | 'ticket'>;
+const noRefusal: Refusal = { heldBy: '', retryAfterMs: null, ticket: null };
 
 /** What a refusal says beside its code; `heldBy` is `unreadable` when its document is not JSON. */
 function refusalOf({ headers }: IncomingMessage, document: Buffer): Refusal {
   const retryAfterMs = headers['retry-after-ms'] === undefined ? null : Number(headers['retry-after-ms']);
-  if (document.length === 0) return { heldBy: '', retryAfterMs };
+  const ticket = headers['sluice-ticket'];
+  const given = { retryAfterMs, ticket: typeof ticket === 'string' ? ticket : null };
+  if (document.length === 0) return { heldBy: '', ...given };
   try {
     const { heldBy } = JSON.parse(document.toString('utf8')) as { heldBy?: unknown };
-    return { heldBy: typeof heldBy === 'string' ? heldBy : '', retryAfterMs };
+    return { heldBy: typeof heldBy === 'string' ? heldBy : '', ...given };
   } catch {
-    return { heldBy: 'unreadable', retryAfterMs };
+    return { heldBy: 'unreadable', ...given };
   }
 }
 

@@ -7,7 +7,7 @@ import { laneKey } from '../../../src/ids.ts';
 import type { Costs } from '../../../src/call.ts';
 import type { StoredBucket } from './stored-bucket.ts';
 import { serviceMsOf } from '../ledger.ts';
-import { capOf, keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
+import { capOf, isBackground, keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
 import type { ReplicasPlan } from './plan.ts';
 
 interface Served {
@@ -87,6 +87,7 @@ export class Fairness {
       const otherSince = this.#waitingSince.get(other);
       const otherLane = model.bucket?.lanes.get(laneKey(other));
       if (other === lane || otherLane === undefined || otherSince === undefined) continue;
+      if (isBackground({ key: other }) !== isBackground({ key: lane })) continue;
       // Both were waiting before this transition, and the other one still is.
       const both = Math.max(since, otherSince);
       const behind = later.filter((grant) => grant.lane === other).map(({ ticket }) => ticket);

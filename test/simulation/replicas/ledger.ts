@@ -32,6 +32,7 @@ import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts'
 import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
 import { Fairness } from './fairness.ts';
+import { Levels } from './levels.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
@@ -111,11 +112,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly takes = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
-  /** Calls that the upstream is busy with, by capped lane, and which of their sends it is. */
+  /** Calls that the upstream is busy with, by workspace and bucket, and which of their sends it is. */
   readonly #running = new Map<string, Set<Running>>();
   readonly #overlapped = new Set<Running>();
   readonly #blurred = new Set<string>();
   readonly #fairness: Fairness;
+  readonly #levels: Levels;
   readonly #monotonic: () => number;
 
   constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
@@ -126,6 +128,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     for (const { key } of plan.buckets) this.stated.set(key, new Stated());
     this.#monotonic = monotonic;
     this.#fairness = new Fairness(plan, (now) => this.regimes(now));
+    this.#levels = new Levels(plan, {
+      planOf: (ticket) => this.call(ticket).plan,
+      broken: (invariant, text) => this.broken(monotonic(), invariant, text),
+      reach: (state) => this.reach(state),
+    });
     for (const call of plan.calls) {
       const workspace = must(
         plan.workspaces.find(({ name }) => name === call.lane.workspace),
@@ -207,6 +214,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
       this.reach('reconfigured while calls wait');
     this.#fairness.forgetAll();
+    this.#levels.forgetAll();
     this.checkStated(now);
     this.note(now, `${replica} reconfigured`);
   }
@@ -249,6 +257,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, entered, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
+    if (event === null) this.#levels.judge(model, asked.clock, this.regimes(now).length === 1);
   }
 
   /**
@@ -256,6 +265,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
    * it, for which the others wait. A replica that is idle and misses all messages hears of it too late.
    */
   replaced(bucket: string): void {
+    this.#levels.forgetAll();
     if (this.plan.network.lostMessages > 0) this.closings.delete(bucket);
   }
 
@@ -287,6 +297,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (call.admittedAt >= 0 && admission.position.kind === 'kept') this.reach('entered again');
     call.order = order;
     call.admittedAt = now;
+    this.#levels.admitted(model.key, id);
     const arriving = [...(model.bucket?.tickets.values() ?? [])].filter(
       (ticket) =>
         ticket.lane === call.plan.lane.key && ticket.lease === null && this.calls.get(ticket.id)?.sends === 0,
@@ -308,6 +319,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (lease.settlements > 0) this.reach('told again');
     lease.settlements += 1;
     lease.returned = settlement.kind === 'dropped' || settlement.kind === 'returned';
+    if (lease.returned) this.#levels.notSent(model.key, token);
+    if (settlement.kind === 'returned' || (settlement.kind === 'throttled' && settlement.requeue))
+      this.#levels.back(model.key, lease.call.plan.id);
     if (settlement.kind === 'unknown') lease.heldUntil = now + this.plan.leaseMs;
     const closes = settlement.kind === 'throttled' && settlement.closeMs > 0;
     if (lease.returned || closes) this.stated.get(model.key)?.back(lease.call.plan.costs.requests ?? 0);
@@ -332,6 +346,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const skipped = [...this.calls.values()].filter(
       (other) =>
         other.plan.lane === call.plan.lane &&
+        other.plan.caller === call.plan.caller &&
         other.order < call.order &&
         other.state === 'waiting' &&
         other.admittedAt < now &&
@@ -388,6 +403,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const at = this.#monotonic();
     this.losses.push({ at, what });
     this.#fairness.forgetAll();
+    this.#levels.forgetAll();
     this.note(at, `LOST ${what}`);
   }
 
@@ -443,10 +459,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   }
 
   counted(_token: string, { plan }: DrivenCall, busyMs: number): void {
-    const { key } = plan.lane;
+    const { key, workspace, bucket } = plan.lane;
     const call = this.call(plan.id);
-    const running = this.#running.get(key) ?? new Set<Running>();
-    this.#running.set(key, running);
+    // Its background has no places of its own.
+    const capped = `${workspace} ${bucket}`;
+    const running = this.#running.get(capped) ?? new Set<Running>();
+    this.#running.set(capped, running);
     const one = { call, send: call.sends, at: this.#monotonic() };
     running.add(one);
     this.onBusy(busyMs, () => running.delete(one));

@@ -5,6 +5,7 @@
 import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
+import { levelsFrom, saturated, withLevels } from '../plan-levels.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
 import { specialWorld } from '../plan-special.ts';
 import type { Reloaded } from '../rules.ts';
@@ -70,6 +71,8 @@ export interface ReplicasPlan extends Reloaded {
 /** Seeds from here on are histories of a Redis that is backed up and replicated. */
 export const replicatedFrom = 20_000_000;
 
+/** Calls that come until two minutes have passed end within the history. Milliseconds. */
+const maxWaitMs = 120_000;
 /** Calls and faults begin when the replicas have had the time to start. Milliseconds. */
 const startMs = 1_500;
 
@@ -90,15 +93,33 @@ export const replicasPlanOf = (seed: number): ReplicasPlan => withOldCopy(planOf
 
 /** Most histories have reloads, drawn apart from the rest. */
 function planOf(seed: number): ReplicasPlan {
-  if (seed >= replicatedFrom) return replicatedPlanOf(seed);
-  if (seed >= describedFrom) return describedPlanOf(seed);
+  if (seed >= replicatedFrom && seed < levelsFrom) return replicatedPlanOf(seed);
+  if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
-  const plan = chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
+  const plan = basicPlanOf(seed, chance);
   if (!chance.happens(0.6)) return plan;
   const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
   const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
   const scene = { processes: plan.replicas, fromMs: startMs, toMs: lastAt + 8_000 };
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
+}
+
+function basicPlanOf(seed: number, chance: Chance): ReplicasPlan {
+  if (seed >= levelsFrom) return levelsPlanOf(seed);
+  return chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
+}
+
+/** Callers and background, in a third of the histories beside calls that never end. */
+function levelsPlanOf(seed: number): ReplicasPlan {
+  const chance = new Chance(seed ^ 0x1e7e);
+  const flat = steadyPlanOf(seed);
+  const plan = chance.happens(0.3) ? { ...flat, ...saturated(chance, flat) } : flat;
+  const { lanes, calls } = withLevels(chance, plan);
+  return {
+    ...plan,
+    lanes,
+    calls: calls.map((call) => ({ ...call, maxWaitMs: Math.min(call.maxWaitMs, maxWaitMs) })),
+  };
 }
 
 function withOldCopy(plan: ReplicasPlan): ReplicasPlan {

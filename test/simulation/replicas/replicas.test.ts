@@ -5,6 +5,7 @@
  */
 import { env, stdout } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
+import { levelsFrom } from '../plan-levels.ts';
 import { inProcesses, type Wrong } from '../tally.ts';
 import { live } from './live.ts';
 import { replicatedFrom, steadyPlanOf } from './plan.ts';
@@ -87,6 +88,19 @@ describe('several replicas on one Redis', () => {
     async (seed) => {
       expect((await run(steadyPlanOf(seed))).violations).toEqual([]);
     },
+  );
+
+  test(
+    'keep every invariant with callers and background calls',
+    async () => {
+      const tally = await inProcesses('replicas', { first: levelsFrom, count: count / 2 });
+      expect(tally.wrong.map(inWords)).toEqual([]);
+      const due = reachesAll ? ['a background call is due'] : [];
+      expect(tally.reached).toEqual(
+        expect.arrayContaining([...due, 'a background call waits while another goes', 'callers take turns']),
+      );
+    },
+    Math.max(400_000, count * 800),
   );
 
   test(

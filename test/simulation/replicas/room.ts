@@ -5,9 +5,9 @@
  *
  * Judged only where nothing else can hold a call: no closing, no back-off, no probe, no loss of data, all replicas at hand.
  */
-import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
+import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { StoredBucket } from './stored-bucket.ts';
-import { capOf, isStatedAlone, keyed, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import { capOf, entrySettingsOf, isStatedAlone, keyed, lowest, perDayOf } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import { rememberedMs, type Server } from './server.ts';
@@ -59,18 +59,22 @@ export class Room {
     const { key, workspace } = plan.lane;
     const maxInFlight = lowest(this.#ledger.regimes(now), capOf(key));
     // A call of unknown fate counts as in flight for a lease.
-    const held = model.bucket?.lanes.get(laneKey(key))?.inFlight ?? 0;
+    const held = [...(model.bucket?.lanes.values() ?? [])]
+      .filter(({ key: lane }) => keyed(this.#ledger.plan.lanes, lane).workspace === workspace)
+      .reduce((sum, { inFlight }) => sum + inFlight, 0);
     if (maxInFlight !== null && (held >= maxInFlight || this.#mayKeepLanes(now))) return false;
     const ticket = model.bucket?.tickets.get(ticketId(plan.id));
     if (replica === null || ticket === undefined || ticket.lease !== null) return false;
     if (replica.undisturbedSince(now) > now - withinMs) return false;
     const regimes = this.#ledger.regimes(now);
     if (lowest(regimes, perDayOf(workspace)) !== null) return false;
-    const perMinute = lowest(regimes, perMinuteOf(workspace));
+    const perMinute = lowest(regimes, (regime) => entrySettingsOf(regime, key).perMinute);
     if (perMinute === null) return true;
     const leases = model.bucket?.leases;
     const isKept = (lease: Lease): boolean => leases?.has(leaseToken(lease.token)) === true;
-    const unreported = this.#underWay((lease) => lease.call.plan.lane.key === key && isUnreported(lease));
+    const unreported = this.#underWay(
+      (lease) => lease.call.workspace.name === workspace && isUnreported(lease),
+    );
     if (unreported.some(isKept)) return false;
     const onTheWay = this.#underWay(({ call, sent }) => call.workspace.name === workspace && !sent);
     const slots = [...this.#server.sendsOf(workspace).values()];

@@ -53,7 +53,7 @@ export class ReplicasVacancy {
       ({ heldUntil }) => heldUntil !== null && heldUntil >= now,
     );
     const ofLane = [...here, ...[...underWay, ...held].map((lease) => lease.call)].filter(
-      (each) => each.plan.lane.key === key && each.plan.id !== plan.id,
+      (each) => each.plan.lane.workspace === workspace && each.plan.id !== plan.id,
     );
     if (maxInFlight !== null && ofLane.length >= maxInFlight) return false;
     const wanted = [...new Set([...here, ...underWay.map((lease) => lease.call)])];

@@ -1,0 +1,211 @@
+/**
+ * What a workspace does within its turns (4, 5), watched at the server: each caller's calls leave in their order, callers take turns, and
+ * background calls go behind all others of the bucket, but for one a minute. The rules are those of `../levels.ts`. Begins anew whenever data
+ * was lost, for then nobody knows whose turn it was.
+ */
+import { laneKey } from '../../../src/ids.ts';
+import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import { BackgroundMinute, CallerTurns } from '../levels.ts';
+import { serviceMsOf } from '../ledger.ts';
+import { capOf, isBackground, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import type { CallPlan } from '../plan.ts';
+import type { ReplicasPlan } from './plan.ts';
+import type { StoredBucket } from './stored-bucket.ts';
+
+/** The callers of one lane. */
+interface Callers {
+  /** Since when each waits. */
+  readonly since: Map<string, number>;
+  readonly turns: CallerTurns;
+}
+
+/** What one entry of the log did to a bucket before its grants are judged. */
+interface Changes {
+  readonly admitted: Set<string>;
+  /** Granted calls that came back into their lines. */
+  readonly back: Set<string>;
+  /** Leases of calls that were not sent. */
+  readonly notSent: Set<string>;
+}
+
+export interface LevelsWatch {
+  planOf(ticket: string): CallPlan;
+  broken(invariant: string, text: string): void;
+  reach(state: string): void;
+}
+
+/** A grant, and the tickets that waited beside it, but for those that came with the same entry: what had room went before them. */
+interface Beside {
+  readonly granted: Granted;
+  readonly others: readonly Ticket[];
+  /** The log's time. Milliseconds. */
+  readonly clock: number;
+}
+
+export class Levels {
+  readonly #watch: LevelsWatch;
+  /** Lanes that nothing but their bucket holds back, under any configuration. */
+  readonly #comparable: ReadonlySet<string>;
+  readonly #callers = new Map<string, Callers>();
+  /** Absent: nobody knows when a background call of the bucket left last. */
+  readonly #minutes = new Map<string, BackgroundMinute>();
+  /** Of background calls that were granted: since when their bucket had granted none before, by lease. */
+  readonly #before = new Map<string, number>();
+  readonly #changes = new Map<string, Changes>();
+
+  constructor(plan: ReplicasPlan, watch: LevelsWatch) {
+    this.#watch = watch;
+    const regimes = [plan, ...plan.reloads];
+    const comparable = plan.lanes.filter(({ key, workspace }) =>
+      [capOf(key), perMinuteOf(workspace), perDayOf(workspace)].every(
+        (limit) => lowest(regimes, limit) === null,
+      ),
+    );
+    this.#comparable = new Set(comparable.map(({ key }) => key));
+  }
+
+  admitted(bucket: string, ticket: string): void {
+    this.#changesOf(bucket).admitted.add(ticket);
+  }
+
+  /** The lease's call was not sent. */
+  notSent(bucket: string, lease: string): void {
+    this.#changesOf(bucket).notSent.add(lease);
+  }
+
+  /** A granted call is back in its line: its turn did not take place. */
+  back(bucket: string, ticket: string): void {
+    this.#changesOf(bucket).back.add(ticket);
+    this.#callers.get(this.#watch.planOf(ticket).lane.key)?.turns.forget();
+  }
+
+  /** @param isSure all replicas go by one configuration, and have for a while */
+  judge(model: StoredBucket, clock: number, isSure: boolean): void {
+    const changes = this.#changesOf(model.key);
+    this.#changes.delete(model.key);
+    this.#noteMinute(model, changes, clock);
+    const tickets = [...(model.bucket?.tickets.values() ?? [])];
+    const { grants } = model.effects;
+    if (!isSure) for (const { turns } of this.#callers.values()) turns.forget();
+    for (const [at, granted] of grants.entries()) {
+      const later = new Set(grants.slice(at + 1).map(({ ticket }) => ticket));
+      const others = tickets.filter(
+        ({ id, lease }) =>
+          (lease === null || later.has(id)) && !changes.admitted.has(id) && !changes.back.has(id),
+      );
+      const beside = { granted, others, clock };
+      this.#inOrder(model, beside);
+      this.#fairToCallers(model, beside, isSure);
+      this.#behindOthers(model, beside, isSure);
+    }
+    this.#noteCallers(tickets, clock);
+  }
+
+  /** Nobody knows whose turn it was. */
+  forgetAll(): void {
+    this.#callers.clear();
+    this.#minutes.clear();
+    this.#changes.clear();
+  }
+
+  #changesOf(bucket: string): Changes {
+    let changes = this.#changes.get(bucket);
+    if (changes === undefined) {
+      changes = { admitted: new Set(), back: new Set(), notSent: new Set() };
+      this.#changes.set(bucket, changes);
+    }
+    return changes;
+  }
+
+  #callerOf(ticket: string): string {
+    return this.#watch.planOf(ticket).caller ?? '';
+  }
+
+  #noteMinute(model: StoredBucket, { admitted, notSent }: Changes, clock: number): void {
+    const { grants } = model.effects;
+    const granted = new Set(grants.map(({ ticket }) => ticket));
+    const before = [...notSent].flatMap((lease) => this.#before.get(lease) ?? []);
+    const minute = this.#minutes.get(model.key);
+    // Whether the one or the other came first an entry does not show.
+    if (before.length > 0 && grants.some(isOfBackground)) this.#minutes.delete(model.key);
+    else for (const since of before) minute?.notSent(since);
+    const here = [...(model.bucket?.tickets.values() ?? [])].filter(
+      (ticket) => isOfBackground(ticket) && (ticket.lease === null || granted.has(ticket.id)),
+    );
+    if (here.length === 0 || !here.every(({ id }) => admitted.has(id))) return;
+    const begun = new BackgroundMinute();
+    begun.begins(clock);
+    this.#minutes.set(model.key, begun);
+  }
+
+  #noteCallers(tickets: readonly Ticket[], clock: number): void {
+    const waiting = new Map<string, Set<string>>();
+    for (const { id, lane, lease } of tickets) {
+      if (lease !== null) continue;
+      const callers = waiting.get(lane) ?? new Set();
+      waiting.set(lane, callers.add(this.#callerOf(id)));
+    }
+    for (const lane of new Set([...waiting.keys(), ...this.#callers.keys()])) {
+      const here = waiting.get(lane) ?? new Set<string>();
+      const known = this.#callers.get(lane) ?? { since: new Map(), turns: new CallerTurns() };
+      this.#callers.set(lane, known);
+      for (const caller of known.since.keys()) if (!here.has(caller)) known.since.delete(caller);
+      for (const caller of here) if (!known.since.has(caller)) known.since.set(caller, clock);
+    }
+  }
+
+  #inOrder(model: StoredBucket, { granted, others }: Beside): void {
+    const order = model.bucket?.tickets.get(granted.ticket)?.order;
+    if (order === undefined) return;
+    const own = others.filter(
+      ({ id, lane }) => lane === granted.lane && this.#callerOf(id) === this.#callerOf(granted.ticket),
+    );
+    const first = own.find((other) => other.order < order);
+    if (first !== undefined) this.#watch.broken('4', `${granted.ticket} granted before ${first.id}`);
+  }
+
+  #fairToCallers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {
+    const known = this.#callers.get(granted.lane);
+    if (known === undefined || !isSure) return;
+    const here = new Set(
+      others.filter(({ lane }) => lane === granted.lane).map(({ id }) => this.#callerOf(id)),
+    );
+    const caller = this.#callerOf(granted.ticket);
+    const waiting = new Map([...known.since].filter(([name]) => here.has(name) || name === caller));
+    if (waiting.size < 2) return known.turns.forget();
+    const rates = [...(model.bucket?.meters.values() ?? [])].flatMap(({ name: meter, limit, windowMs }) =>
+      limit === null ? [] : [{ meter, limit, windowMs }],
+    );
+    const serviceMs = serviceMsOf(this.#watch.planOf(granted.ticket).costs, rates);
+    const unfair = known.turns.granted({ caller, serviceMs }, waiting, { from: 0, now: clock });
+    this.#watch.reach('callers take turns');
+    if (unfair !== null) this.#watch.broken('5', `${granted.lane}: ${unfair}`);
+  }
+
+  #behindOthers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {
+    const minute = this.#minutes.get(model.key);
+    const isLast = isOfBackground(granted);
+    if (!isLast && others.some(isOfBackground))
+      this.#watch.reach('a background call waits while another goes');
+    const mayGo = minute === undefined || (isLast ? !minute.isBehind(clock) : !minute.isDue(clock));
+    if (isLast && minute?.isBehind(clock) === false) this.#watch.reach('a background call is due');
+    if (isLast) this.#noteGranted(model.key, granted, clock);
+    if (mayGo || !isSure) return;
+    const first = others.find((other) => {
+      const lane = model.bucket?.lanes.get(laneKey(other.lane));
+      const isAwake = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;
+      return isOfBackground(other) !== isLast && this.#comparable.has(other.lane) && isAwake;
+    });
+    if (first !== undefined)
+      this.#watch.broken('5', `${granted.ticket} granted before ${first.id} of ${first.lane}`);
+  }
+
+  #noteGranted(bucket: string, { lease }: Granted, clock: number): void {
+    const minute = this.#minutes.get(bucket) ?? new BackgroundMinute();
+    this.#minutes.set(bucket, minute);
+    this.#before.set(lease, minute.granted(clock));
+  }
+}
+
+const isOfBackground = ({ lane }: { readonly lane: string }): boolean => isBackground({ key: lane });
