@@ -227,8 +227,7 @@ export const operationOf = ({ dialect }: Pick<UpstreamSettings, 'dialect'>): str
 
 /** A HEAD is a GET without its content (RFC 9110 §9.3.2), and counts as one. */
 function matches({ method, segments }: CallPattern, callMethod: string, given: readonly string[]): boolean {
-  const isAsked = method === null || method === callMethod || (method === 'GET' && callMethod === 'HEAD');
-  if (!isAsked) return false;
+  if (method !== null && method !== callMethod && `${method} ${callMethod}` !== 'GET HEAD') return false;
   if (segments === null) return true;
   const isAlike = (own: string, at: number): boolean =>
     own === '{}' || own === '{*}' ? given[at] !== '' : own === given[at];

@@ -23,6 +23,8 @@ export const maxRetryAfterMs = 86_400_000;
 
 const maxField = 256;
 
+type Fields = ReadonlyMap<string, string>;
+
 // Names
 
 /**
@@ -93,30 +95,21 @@ const timeInUnit = (value: string, unit: string, at: ResponseTime): number | nul
  * an epoch sent by mistake; a duration; an instant against the response's own `Date`), and the longest of the fields whose names end like
  * these. `fields` has lower-case names and repeats joined by a comma; `nowMs` is the wall clock.
  */
-export function retryAfterMs(fields: ReadonlyMap<string, string>, nowMs: number): number | null {
+export function retryAfterMs(fields: Fields, nowMs: number): number | null {
   const at: ResponseTime = { date: fields.get('date'), now: nowMs };
-  return (
-    waitIn(fields, 'retry-after-ms', at) ??
-    waitIn(fields, 'retry-after', at) ??
-    longestNamed(fields, at, 'retry')
-  );
+  const stated = (name: string, unit: string): number | null =>
+    longestWaitMs(fields.get(name), (value) => timeInUnit(value, unit, at));
+  return stated('retry-after-ms', 'ms') ?? stated('retry-after', '') ?? longestNamed(fields, at, 'retry');
 }
-
-const waitIn = (fields: ReadonlyMap<string, string>, name: string, at: ResponseTime): number | null =>
-  longestWaitMs(fields.get(name), (value) => timeInUnit(value, readName(name)?.unit ?? '', at));
 
 /**
  * Milliseconds to wait by the fields of a refusal that are named after a reset or a wait, whosoever they are, the longest of them; `null`:
  * none states one. A reset beside which something is left refused nothing.
  */
-export const namedWaitMs = (fields: ReadonlyMap<string, string>, at: ResponseTime): number | null =>
+export const namedWaitMs = (fields: Fields, at: ResponseTime): number | null =>
   longestNamed(fields, at, 'other');
 
-function longestNamed(
-  fields: ReadonlyMap<string, string>,
-  at: ResponseTime,
-  states: 'retry' | 'other',
-): number | null {
+function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other'): number | null {
   let foundMs: number | null = null;
   for (const [name, value] of fields) {
     const named = readName(name);
@@ -130,7 +123,7 @@ function longestNamed(
 }
 
 /** True for the reset of a limit of which something is left. */
-const hasRoom = (name: string, value: string, fields: ReadonlyMap<string, string>): boolean =>
+const hasRoom = (name: string, value: string, fields: Fields): boolean =>
   [/resets?(?:-.*)?$/, /resets?/]
     .map((reset) => fields.get(name.replace(reset, 'remaining')))
     .some((left) => left !== undefined && left !== value && Number(left) >= 1);
@@ -166,28 +159,27 @@ const maxSentence = 2_000;
  */
 export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
   const open: (readonly [string, unknown])[] = [['', body]];
-  const found: Record<'retry' | 'other' | 'sentence', number | null> = {
-    retry: null,
-    other: null,
-    sentence: null,
-  };
+  let retryMs: number | null = null;
+  let otherMs: number | null = null;
+  let saidMs: number | null = null;
   let seen = 0;
   for (const [parent, part] of open) {
     const members = typeof part === 'object' && part !== null ? Object.entries(part) : [['', part] as const];
     for (const [name, value] of members.slice(0, maxMembers - seen)) {
       seen += 1;
       if (typeof value === 'object') open.push([name, value]);
-      if (typeof value === 'string') found.sentence = longer(found.sentence, sentenceWaitMs(value, at));
+      if (typeof value === 'string') saidMs = longer(saidMs, sentenceWaitMs(value, at));
       if (typeof value !== 'string' && typeof value !== 'number') continue;
       // `retryDelay: { seconds: 30 }`
       const own = readName(name);
       const named = own?.states === 'time' ? readName(`${parent}_${name}`) : own;
       if (named === null || named.states === 'time') continue;
       const waitMs = usableWaitMs(timeInUnit(String(value), named.unit, at));
-      found[named.states] = longer(found[named.states], waitMs);
+      if (named.states === 'retry') retryMs = longer(retryMs, waitMs);
+      else otherMs = longer(otherMs, waitMs);
     }
   }
-  return found.retry ?? found.other ?? found.sentence;
+  return retryMs ?? otherMs ?? saidMs;
 }
 
 const longer = (one: number | null, other: number | null): number | null =>
@@ -216,14 +208,11 @@ const member =
 const rangeStart = new RegExp(`\\d+(?:\\.\\d+)? ?(?:-|–|to|or) ?(?=${durationInText})`, 'gi');
 /** Chinese, Japanese and Korean: "请在 30 秒后重试". */
 const eastern = /(\d{1,6}(?:\.\d{1,9})?) ?(毫秒|秒|초|分钟|分|분|小时|時間|시간) ?[钟之以]?[后後후]/;
-const easternUnits: Readonly<Record<string, string>> = {
-  毫秒: 'ms',
-  秒: 's',
-  초: 's',
-  小时: 'h',
-  時間: 'h',
-  시간: 'h',
-};
+const easternUnits = meaningOfWords([
+  ['ms', '毫秒'],
+  ['s', '秒 초'],
+  ['h', '小时 時間 시간'],
+]);
 
 /** The same for a text that is no JSON. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
@@ -243,5 +232,5 @@ export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const instant = named.exec(sentence)?.[1] ?? bare.exec(sentence)?.[1];
   if (instant !== undefined) return usableWaitMs(timeLeftMs(instant, 'inferred', at));
   const [, digits, unit = ''] = eastern.exec(sentence) ?? [];
-  return digits === undefined ? null : usableWaitMs(durationMs(`${digits}${easternUnits[unit] ?? 'm'}`));
+  return digits === undefined ? null : usableWaitMs(durationMs(`${digits}${easternUnits.get(unit) ?? 'm'}`));
 }
