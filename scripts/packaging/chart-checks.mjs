@@ -128,12 +128,11 @@ function restartProblems(tools) {
 function redisAndRunbookProblems(tools) {
   const base = 'https://git.example.com/sluice/blob/main/';
   const url = 'redis+sentinel://a.example.com:26379,b.example.com:26380/main';
+  const sets = ['metrics.prometheusRule.enabled=true', `metrics.prometheusRule.runbookBase=${base}`];
+  const values = ['redis.existingSecret.name=', ...sets].flatMap((set) => ['--set', set]);
+  const file = join(chart, 'ci/02-redis.yaml');
   const objects = documents(
-    render(tools.helm4, [
-      ...['-f', join(chart, 'ci/02-redis.yaml'), '--set', 'redis.existingSecret.name='],
-      ...['--set-literal', `redis.url=${url}`, '--set', 'metrics.prometheusRule.enabled=true'],
-      ...['--set', `metrics.prometheusRule.runbookBase=${base}`],
-    ]),
+    render(tools.helm4, ['-f', file, '--set-literal', `redis.url=${url}`, ...values]),
   );
   const specOf = (kind) => objects.find((object) => object.kind === kind).spec;
   const open = specOf('NetworkPolicy').egress.flatMap(({ ports = [] }) => ports.map(({ port }) => port));
