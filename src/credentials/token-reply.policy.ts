@@ -10,7 +10,7 @@ import type { CredentialFault } from '../errors.ts';
 
 export interface TokenReply {
   readonly status: number;
-  /** Lower-case names. */
+  /** Lower-case names; repeats joined. */
   readonly fields: ReadonlyMap<string, string>;
   readonly body: string;
 }

@@ -6,6 +6,7 @@ import type { Readable } from 'node:stream';
 import type { InjectedField, UpstreamResponse } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { UpstreamKind, UpstreamSettings, UpstreamTimeouts } from '../config/settings.ts';
+import type { SendTokenRequest } from '../credentials/token-fetcher.ts';
 import { fieldMap } from '../field-lines.policy.ts';
 import { createAgents, type AgentParts, type Resolve } from './agents.ts';
 import { bodyError, failureWords, TransportError } from './transport-error.ts';
@@ -55,30 +56,7 @@ export const endpointLimitMs = 10_000;
 /** A longer response is no token. */
 const maxResponseBytes = 65_536;
 
-export interface EndpointRequest {
-  readonly url: string;
-  readonly fields: Readonly<Record<string, string>>;
-  readonly body: string;
-}
-
-export interface EndpointReply {
-  readonly status: number;
-  /** Lower-case names; repeats joined. */
-  readonly fields: ReadonlyMap<string, string>;
-  readonly body: string;
-}
-
-export type EndpointResult =
-  | { readonly kind: 'answered'; readonly reply: EndpointReply }
-  | { readonly kind: 'failed'; readonly fault: 'unreachable' | 'address_denied' | 'timeout' | 'invalid' };
-
-export type AskEndpoint = (
-  request: EndpointRequest,
-  way: Way,
-  signal: AbortSignal,
-) => Promise<EndpointResult>;
-
-export function createEndpoint(parts: AgentParts): AskEndpoint {
+export function createEndpoint(parts: AgentParts): SendTokenRequest {
   const ms = endpointLimitMs;
   const timeouts = { connectMs: ms, headMs: ms, idleMs: ms, totalMs: ms };
   return async ({ url, fields, body }, way, signal) => {
@@ -92,12 +70,17 @@ export function createEndpoint(parts: AgentParts): AskEndpoint {
       signal,
     };
     try {
-      return await sendOne(parts, way, request, async ({ head, body: answer }): Promise<EndpointResult> => {
-        const text = await textOf(answer);
-        if (text === null) return { kind: 'failed', fault: 'invalid' };
-        const reply = { status: head.status, fields: fieldMap(head.rawFields), body: text };
-        return { kind: 'answered', reply };
-      });
+      return await sendOne(
+        parts,
+        way,
+        request,
+        async ({ head, body: answer }): ReturnType<SendTokenRequest> => {
+          const text = await textOf(answer);
+          if (text === null) return { kind: 'failed', fault: 'invalid' };
+          const reply = { status: head.status, fields: fieldMap(head.rawFields), body: text };
+          return { kind: 'answered', reply };
+        },
+      );
     } catch (error) {
       const kind = error instanceof TransportError ? error.kind : 'unreachable';
       return { kind: 'failed', fault: kind === 'reset' || kind === 'aborted' ? 'unreachable' : kind };

@@ -6,6 +6,7 @@
  */
 import { type FileHandle, open, readFile, realpath, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import type { Fetched } from '../oauth-source.ts';
 import { sendableForMs } from '../renewal.policy.ts';
 import { isAccessToken, isRefreshToken, objectOf } from '../token-reply.policy.ts';
 
@@ -145,17 +146,6 @@ export interface StoredGrant {
   readonly access: StoredAccess | null;
 }
 
-/** An access token as a fetch would have brought it. */
-export interface UsableAccess {
-  readonly kind: 'token';
-  readonly token: string;
-  readonly lifeMs: number | null;
-  /** When the token's lifetime began, monotonic milliseconds. */
-  readonly issuedAt: number;
-  /** The token was fetched earlier, by this process or another one. */
-  readonly isShared: true;
-}
-
 /** Reads the text of the file; `null`: there is no refresh token in it. */
 export function parseGrant(text: string): StoredGrant | null {
   const trimmed = text.trim();
@@ -180,7 +170,7 @@ export function grantText({ refreshToken, access }: StoredGrant): string {
 }
 
 /**
- * The stored access token, unless it is the unwanted one or has ended.
+ * The stored access token as a fetch would have brought it, unless it is the unwanted one or has ended.
  * @param now milliseconds since the epoch
  * @param monotonic the same instant on the clock by which tokens are renewed
  */
@@ -188,7 +178,7 @@ export function usableAccess(
   { access }: StoredGrant,
   unwanted: string | null,
   { now, monotonic }: { readonly now: number; readonly monotonic: number },
-): UsableAccess | null {
+): Extract<Fetched, { kind: 'token' }> | null {
   if (access === null || access.token === unwanted) return null;
   const { token, lifeMs, endsAt } = access;
   // The clock of the process that wrote the file may have been ahead of this one.
