@@ -1,6 +1,6 @@
 /**
  * The state machine of the shared limiter: what an entry of the log does to the state, the same at every replica. It applies
- * `policy/apply.policy.ts` to the bucket that an event names, and adds what no bucket knows alone: which replicas live, what is due in
+ * `policy/scheduler.policy.ts` to the bucket that an event names, and adds what no bucket knows alone: which replicas live, what is due in
  * which bucket, and what is withheld at the beginning of a term.
  *
  * Deterministic: nothing but state and entry decides. Bounded: an entry costs its own events and `maxWorkPerEntry`, however many
@@ -9,7 +9,7 @@
 import type { BucketKey, ReplicaId } from '../../ids.ts';
 import type { Entry } from '../../log/log.ts';
 import type { BucketSetting } from '../limiter.ts';
-import { apply } from '../policy/apply.policy.ts';
+import { apply, upkeep } from '../policy/scheduler.policy.ts';
 import type { BucketEvent, EventReply } from '../policy/bucket-events.ts';
 import {
   allWaiting,
@@ -26,8 +26,7 @@ import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
 import { costEntries } from '../policy/meter-state.policy.ts';
 import { drainRate, markAnswered, take } from '../policy/meter.policy.ts';
-import { type Effects as Due, replicaLifeMs } from '../policy/pump.policy.ts';
-import { pumpOnly, upkeep } from '../policy/scheduler.policy.ts';
+import { type Effects as Due, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
 import { DueTimes } from './due-times.ts';
@@ -280,7 +279,7 @@ function visit(run: Run, key: BucketKey): void {
   change(run, { key, by: null }, (bucket) => {
     // The search for calls of dead replicas is a part of the upkeep.
     const isSearching = bucket.searchedTo !== null;
-    const { grants, nextAt } = hasUpkeep || isSearching ? upkeep(bucket, now) : pumpOnly(bucket, now);
+    const { grants, nextAt } = hasUpkeep || isSearching ? upkeep(bucket, now) : pump(bucket, now);
     const isLeft = bucket.searchedTo !== null || (nextAt !== null && nextAt <= now);
     // What could not be done now is not tried again within this entry.
     return { grants, nextAt: isLeft ? (grants.length > 0 ? now : now + retryMs) : nextAt };

@@ -40,7 +40,7 @@ import { allWaiting, orderUnit, sequencePerMs, type Lease } from '../policy/buck
 import { ceilingOf } from '../policy/lanes.policy.ts';
 import { timed } from '../policy/lessons.policy.ts';
 import { maxLatenessMs } from '../policy/meter.policy.ts';
-import { forecast, forecastFirst } from '../policy/scheduler.policy.ts';
+import { forecast, forecastFirst } from '../policy/forecast.policy.ts';
 import {
   closingBy,
   EndedCalls,

@@ -1,4 +1,4 @@
-/** What can happen to a bucket, and what is answered. Types only; `apply.policy.ts` says what they mean. */
+/** What can happen to a bucket, and what is answered. Types only; `scheduler.policy.ts` says what they mean. */
 import type {
   Admission,
   AdmissionReply,

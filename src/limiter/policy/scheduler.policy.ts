@@ -12,21 +12,96 @@
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
  * Does not own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
  */
-import type { LeaseToken, TicketId } from '../../ids.ts';
+import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
-import { closedMs, createBucket, type Bucket } from './bucket-state.policy.ts';
+import { admit } from './admit.policy.ts';
+import type { BucketEvent, EventReply } from './bucket-events.ts';
+import type { Bucket } from './bucket-state.policy.ts';
 import { forgetDeadReplicas, forgetTheirTickets } from './dead-replicas.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
 import { reopen } from './meter-learning.policy.ts';
-import { maxPerPump, pump, type Effects, type Granted } from './pump.policy.ts';
+import { type Effects, maxPerPump, pump } from './pump.policy.ts';
+import { reserve } from './reserve.policy.ts';
+import { charged, settle, wakeForSlot } from './settle.policy.ts';
 
-export { admit, maxArrivalAgoMs, maxArrivalAheadMs } from './admit.policy.ts';
-export { forecast, forecastFirst } from './forecast.policy.ts';
-export { reserve } from './reserve.policy.ts';
-export { charged, maxOtherLimitsMs, settle, wakeForSlot } from './settle.policy.ts';
-export { createBucket };
-export type { Effects, Granted, TimedLesson };
+export interface Applied extends Effects {
+  readonly reply: EventReply;
+  /** The event closed the bucket. */
+  readonly closes: boolean;
+}
+
+/** Applies an event of a replica to a bucket that is there. */
+export function apply(
+  bucket: Bucket,
+  { replica, event }: { readonly replica: ReplicaId; readonly event: BucketEvent },
+  now: number,
+): Applied {
+  const { reply, effects, closes = false } = applied(bucket, { replica, event }, now);
+  // What a search for tickets of dead replicas has left is due at once.
+  const nextAt = bucket.searchedTo === null ? effects.nextAt : now;
+  return { reply, grants: effects.grants, nextAt, closes };
+}
+
+interface Done {
+  readonly reply: EventReply;
+  readonly effects: Effects;
+  readonly closes?: boolean;
+}
+
+function applied(
+  bucket: Bucket,
+  { replica, event }: { readonly replica: ReplicaId; readonly event: BucketEvent },
+  now: number,
+): Done {
+  switch (event.kind) {
+    case 'admit': {
+      const { admission } = event;
+      const { effects, ...reply } = admit(bucket, { admission, replica }, now);
+      return { reply, effects };
+    }
+    case 'reserve': {
+      const reply = reserve(bucket, event, now) ?? { kind: 'done' as const };
+      return { reply, effects: pump(bucket, now) };
+    }
+    case 'settle': {
+      const { lease, settlement, lesson } = event;
+      const held = bucket.leases.get(lease);
+      const known = held !== undefined && held.stage !== 'abandoned';
+      const learned = lesson === null ? null : notAfter(lesson, now);
+      return {
+        reply: { kind: 'lease', known },
+        effects: settle(bucket, { lease, settlement, lesson: learned }, now),
+        closes: known && settlement.kind === 'throttled' && settlement.closeMs > 0,
+      };
+    }
+    case 'learn': {
+      const { lease, lesson } = event;
+      const known = bucket.leases.has(lease);
+      const effects = learn(bucket, { lease, lesson: notAfter(lesson, now) }, now);
+      return { reply: { kind: 'lease', known }, effects };
+    }
+    case 'charge': {
+      const known = bucket.leases.has(event.lease);
+      return { reply: { kind: 'lease', known }, effects: charged(bucket, event, now) };
+    }
+    case 'cancel':
+      return { reply: { kind: 'done' }, effects: cancel(bucket, event.ticket, now) };
+    case 'reconfigure':
+      return { reply: { kind: 'done' }, effects: reconfigure(bucket, event, now) };
+    case 'wake':
+      return { reply: { kind: 'done' }, effects: wakeForSlot(bucket, event.lane, now) };
+    case 'open':
+      return { reply: { kind: 'done' }, effects: open(bucket, event.agoMs, now) };
+  }
+}
+
+/** Cuts the lesson's times at `now`: a replica knows the log's time only to half of a round trip, and may state a later one. */
+const notAfter = ({ feedback, sentAt, headAt }: TimedLesson, now: number): TimedLesson => ({
+  feedback,
+  sentAt: Math.min(sentAt, now),
+  headAt: Math.min(headAt, now),
+});
 
 /** Configuration changed: the bucket and its lanes go on under the new settings. */
 export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucket'>, now: number): Effects {
@@ -39,7 +114,7 @@ export function reconfigure(bucket: Bucket, change: Omit<Reconfiguration, 'bucke
 }
 
 /** An operator reopens what a response closed up to `agoMs` ago; what was closed later stays closed. */
-export function open(bucket: Bucket, agoMs: number, now: number): Effects {
+function open(bucket: Bucket, agoMs: number, now: number): Effects {
   if (bucket.closedAt === null || bucket.closedAt <= now - agoMs) {
     bucket.closedUntil = null;
     for (const meter of bucket.meters.values()) reopen(meter, now);
@@ -79,12 +154,4 @@ export function upkeep(bucket: Bucket, now: number): Effects {
   const effects = pump(bucket, now);
   // The rest of the search is due at once.
   return bucket.searchedTo === null ? effects : { ...effects, nextAt: now };
-}
-
-/** The time named by `nextAt` has come: grants what has room now. */
-export const pumpOnly = (bucket: Bucket, now: number): Effects => pump(bucket, now);
-
-/** Nothing waits, nothing is in flight and nothing is closed: only what was learned is left. */
-export function isIdle(bucket: Bucket, now: number): boolean {
-  return bucket.tickets.size === 0 && bucket.leases.size === 0 && closedMs(bucket, now) === 0;
 }

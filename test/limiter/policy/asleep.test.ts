@@ -4,12 +4,8 @@ import { laneKey, leaseToken } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
-import {
-  charged,
-  reconfigure,
-  settle,
-  maxOtherLimitsMs,
-} from '../../../src/limiter/policy/scheduler.policy.ts';
+import { charged, maxOtherLimitsMs, settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { reconfigure } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, bucketWith, call, newBucket, replica, tick } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';

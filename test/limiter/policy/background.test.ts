@@ -2,13 +2,10 @@ import { expect, test } from '@jest/globals';
 import { backgroundLane, callerKey, laneKey, ticketId, type LeaseToken } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import {
-  cancel,
-  forecast,
-  settle,
-  type Effects,
-  type Granted,
-} from '../../../src/limiter/policy/scheduler.policy.ts';
+import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
+import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { jainOf } from '../../support/jain.ts';

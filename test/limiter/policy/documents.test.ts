@@ -4,14 +4,11 @@ import { leaseToken, replicaId, ticketId, type LeaseToken } from '../../../src/i
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { maxCorrected, maxDocuments, maxProbeMs } from '../../../src/limiter/policy/documents.policy.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import {
-  cancel,
-  forecast,
-  learn,
-  settle,
-  type Effects,
-  type TimedLesson,
-} from '../../../src/limiter/policy/scheduler.policy.ts';
+import { cancel, learn } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
+import type { Effects } from '../../../src/limiter/policy/pump.policy.ts';
+import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, tick } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';

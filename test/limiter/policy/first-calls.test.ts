@@ -2,13 +2,10 @@
 import { expect, test } from '@jest/globals';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { pilotCrowd, pilotMs, silenceMs } from '../../../src/limiter/policy/in-flight.policy.ts';
-import {
-  admit,
-  cancel,
-  pumpOnly,
-  settle,
-  type Effects,
-} from '../../../src/limiter/policy/scheduler.policy.ts';
+import { admit } from '../../../src/limiter/policy/admit.policy.ts';
+import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { type Effects, pump } from '../../../src/limiter/policy/pump.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { laneKey, leaseToken, ticketId, type LeaseToken } from '../../../src/ids.ts';
 import { admission } from '../../support/admission.ts';
 import { replica } from './scheduling.ts';
@@ -36,10 +33,10 @@ function asleepSince(at: number, sleepMs: number, waiting = crowd): Bucket {
 
 test('after a silence one call, the pilot, goes ahead of many, and its response lets the others go', () => {
   const bucket = asleepSince(0, silenceMs);
-  const { grants, nextAt } = pumpOnly(bucket, silenceMs);
+  const { grants, nextAt } = pump(bucket, silenceMs);
   expect(grants.map(({ ticket }) => ticket)).toEqual(['t0']);
   expect(nextAt).toBe(silenceMs + pilotMs);
-  expect(pumpOnly(bucket, silenceMs + 1).grants).toEqual([]);
+  expect(pump(bucket, silenceMs + 1).grants).toEqual([]);
   const answered = settle(
     bucket,
     { lease: leaseOf({ grants }), settlement: succeeded, lesson: null },
@@ -50,7 +47,7 @@ test('after a silence one call, the pilot, goes ahead of many, and its response 
 
 test('a refused pilot closes the bucket for all calls', () => {
   const bucket = asleepSince(0, silenceMs);
-  const { grants } = pumpOnly(bucket, silenceMs);
+  const { grants } = pump(bucket, silenceMs);
   const refused = { kind: 'throttled', closeMs: 5_000, requeue: true, sleepMs: 0 } as const;
   const now = silenceMs + 20;
   expect(settle(bucket, { lease: leaseOf({ grants }), settlement: refused, lesson: null }, now)).toEqual({
@@ -61,27 +58,27 @@ test('a refused pilot closes the bucket for all calls', () => {
 
 test('a slow pilot delays the other calls for a short time only', () => {
   const bucket = asleepSince(0, silenceMs);
-  pumpOnly(bucket, silenceMs);
-  expect(pumpOnly(bucket, silenceMs + pilotMs).grants).toHaveLength(crowd - 1);
+  pump(bucket, silenceMs);
+  expect(pump(bucket, silenceMs + pilotMs).grants).toHaveLength(crowd - 1);
 });
 
 test('a pilot that the ceiling sends back does not count as one', () => {
   const bucket = asleepSince(0, silenceMs);
-  const { grants } = pumpOnly(bucket, silenceMs);
+  const { grants } = pump(bucket, silenceMs);
   const because = { kind: 'returned', sleepMs: 30, because: 'ceiling_minute' } as const;
   settle(bucket, { lease: leaseOf({ grants }), settlement: because, lesson: null }, silenceMs + 1);
   const lane = bucket.lanes.get(laneKey('lane'));
   if (lane !== undefined) lane.slots = null;
-  expect(pumpOnly(bucket, silenceMs + 31).grants.map(({ ticket }) => ticket)).toEqual(['t0']);
+  expect(pump(bucket, silenceMs + 31).grants.map(({ ticket }) => ticket)).toEqual(['t0']);
 });
 
 test('few calls go without a pilot, and calls that have left hold no others', () => {
-  expect(pumpOnly(asleepSince(0, silenceMs, pilotCrowd), silenceMs).grants).toHaveLength(pilotCrowd);
+  expect(pump(asleepSince(0, silenceMs, pilotCrowd), silenceMs).grants).toHaveLength(pilotCrowd);
   const bucket = asleepSince(0, silenceMs);
-  pumpOnly(bucket, silenceMs);
+  pump(bucket, silenceMs);
   expect(cancel(bucket, ticketId('t1'), silenceMs + 1).grants).toHaveLength(pilotCrowd - 1);
 });
 
 test('calls that waited for less than a silence go at once', () => {
-  expect(pumpOnly(asleepSince(0, silenceMs - 1), silenceMs - 1).grants).toHaveLength(crowd);
+  expect(pump(asleepSince(0, silenceMs - 1), silenceMs - 1).grants).toHaveLength(crowd);
 });

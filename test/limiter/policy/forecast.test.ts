@@ -5,7 +5,8 @@ import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts'
 import { maxLanes } from '../../../src/limiter/policy/forecast-others.policy.ts';
 import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import { charged, forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { charged, settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';

@@ -5,13 +5,10 @@ import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { BucketSetting, Settlement } from '../../../src/limiter/limiter.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { raiseEveryMs } from '../../../src/limiter/policy/in-flight.policy.ts';
-import {
-  forecast,
-  pumpOnly,
-  reconfigure,
-  settle,
-  type Granted,
-} from '../../../src/limiter/policy/scheduler.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
+import { type Granted, pump } from '../../../src/limiter/policy/pump.policy.ts';
+import { reconfigure } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica } from './scheduling.ts';
@@ -105,16 +102,16 @@ atOrigins('a bucket with a cap on calls in flight', (instant) => {
       heldBy: 'serialized',
     });
     bucket.replicas.set(replica, instant(1_100 + leaseMs));
-    expect(pumpOnly(bucket, instant(1_099 + leaseMs)).grants).toEqual([]);
-    expect(names(pumpOnly(bucket, instant(1_100 + leaseMs)).grants)).toEqual(['b0']);
+    expect(pump(bucket, instant(1_099 + leaseMs)).grants).toEqual([]);
+    expect(names(pump(bucket, instant(1_100 + leaseMs)).grants)).toEqual(['b0']);
   });
 
   test('has a place again when a lease is not renewed, and says when', () => {
     const bucket = newBucket(instant);
     crowd(bucket, { calls: 1, cap: 1, now: instant(1_000) });
-    expect(pumpOnly(bucket, instant(1_000)).nextAt).toBe(instant(1_000 + leaseMs));
+    expect(pump(bucket, instant(1_000)).nextAt).toBe(instant(1_000 + leaseMs));
     bucket.replicas.set(replica, instant(1_000 + leaseMs));
-    expect(names(pumpOnly(bucket, instant(1_000 + leaseMs)).grants)).toEqual(['b0']);
+    expect(names(pump(bucket, instant(1_000 + leaseMs)).grants)).toEqual(['b0']);
   });
 
   test('gives its places to lanes in turn', () => {
@@ -137,9 +134,9 @@ atOrigins('a bucket with a cap on calls in flight', (instant) => {
     const bucket = newBucket(instant);
     bucket.withheld = { what: 'capped_lanes', until: instant(9_000) };
     expect(crowd(bucket, { calls: 1, cap: 2, now: instant(1_000) })).toEqual([]);
-    expect(pumpOnly(bucket, instant(1_000)).nextAt).toBe(instant(9_000));
+    expect(pump(bucket, instant(1_000)).nextAt).toBe(instant(9_000));
     bucket.replicas.set(replica, instant(9_000));
-    expect(names(pumpOnly(bucket, instant(9_000)).grants)).toEqual(['a0', 'b0']);
+    expect(names(pump(bucket, instant(9_000)).grants)).toEqual(['a0', 'b0']);
   });
 
   test('is named as what holds a call, also while nobody knows how long calls take', () => {
@@ -226,7 +223,7 @@ atOrigins('a bucket whose upstream refuses calls because too many are in flight'
 
   const grantsAt = (bucket: Bucket, ms: number): number => {
     bucket.replicas.set(replica, instant(ms));
-    return pumpOnly(bucket, instant(ms)).grants.length;
+    return pump(bucket, instant(ms)).grants.length;
   };
 
   test('has as many in flight afterwards as were not refused', () => {

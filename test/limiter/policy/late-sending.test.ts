@@ -2,7 +2,7 @@
 import { expect, test } from '@jest/globals';
 import { leaseToken } from '../../../src/ids.ts';
 import type { Feedback } from '../../../src/call.ts';
-import { settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { report } from './metering.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, bucketWith, call, replica } from './scheduling.ts';

@@ -2,7 +2,9 @@
 import { expect, test } from '@jest/globals';
 import { ceilingKey, leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { cancel, reserve, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { reserve } from '../../../src/limiter/policy/reserve.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import type { Reserved } from '../../../src/limiter/limiter.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';

@@ -2,8 +2,9 @@
 import { replicaId, type LeaseToken, type ReplicaId } from '../../../src/ids.ts';
 import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import type { Effects } from '../../../src/limiter/policy/pump.policy.ts';
-import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
+import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import * as policy from '../../../src/limiter/policy/admit.policy.ts';
+import { upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 
@@ -23,12 +24,12 @@ export function admit(
   asked: StoredAdmission,
   by: ReplicaId,
   now: number,
-): ReturnType<typeof scheduler.admit> {
+): ReturnType<typeof policy.admit> {
   const last = lastArrivals.get(bucket) ?? -Infinity;
   const at = Math.max(now - enteringMs, last + arrivalStepMs);
   lastArrivals.set(bucket, at);
   const arriving = { ...asked, position: { kind: 'arrival', at } } as const;
-  return scheduler.admit(bucket, { admission: arriving, replica: by }, now);
+  return policy.admit(bucket, { admission: arriving, replica: by }, now);
 }
 
 /** A bucket that has just been created, and starts open. */
@@ -39,9 +40,9 @@ export function bucketWith(
   instant: Instant,
   calls: number,
   options: AdmissionOptions = {},
-): { bucket: Bucket; grants: scheduler.Granted[] } {
+): { bucket: Bucket; grants: Granted[] } {
   const bucket = newBucket(instant, options.probe);
-  const grants: scheduler.Granted[] = [];
+  const grants: Granted[] = [];
   for (let at = 0; at < calls; at += 1)
     grants.push(...admit(bucket, call(`t${at}`, options), replica, instant(1_000)).effects.grants);
   return { bucket, grants };
@@ -60,7 +61,7 @@ export function tick(
     lease.expiresAt = now + lease.ticket.leaseMs;
     bucket.expiries.set(token, lease.expiresAt);
   }
-  return scheduler.upkeep(bucket, now);
+  return upkeep(bucket, now);
 }
 
 /** Lets time pass, a tick at a time and whenever the pump asks for it; tells when each ticket was granted. */

@@ -3,7 +3,8 @@ import { expect, test } from '@jest/globals';
 import { leaseToken } from '../../../src/ids.ts';
 import type { Feedback } from '../../../src/call.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-import { settle, type TimedLesson } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
+import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 

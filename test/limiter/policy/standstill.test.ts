@@ -2,7 +2,8 @@
 import { expect, test } from '@jest/globals';
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
-import { forecast, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, runOn } from './scheduling.ts';

@@ -2,7 +2,9 @@
 import { describe, expect, test } from '@jest/globals';
 import type { MeterSetting } from '../../../src/limiter/limiter.ts';
 import { leaseToken, type LeaseToken } from '../../../src/ids.ts';
-import { admit, createBucket, settle } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { admit } from '../../../src/limiter/policy/admit.policy.ts';
+import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 import { admission } from '../../support/admission.ts';
 import { replica } from './scheduling.ts';

@@ -6,7 +6,9 @@ import { leaseToken, replicaId } from '../../../src/ids.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { admission } from '../../support/admission.ts';
 import { createBucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import * as scheduler from '../../../src/limiter/policy/scheduler.policy.ts';
+import { admit } from '../../../src/limiter/policy/admit.policy.ts';
+import { type Effects, pump } from '../../../src/limiter/policy/pump.policy.ts';
+import { settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { tick } from '../../limiter/policy/scheduling.ts';
 import { SeededRandom } from '../../../simulators/seeded-random.ts';
 import type { Counter } from './counters.ts';
@@ -106,7 +108,7 @@ class Run {
 
   #admit(ticket: string, replica: number, arrivedAt: number): void {
     const { stated, probe, maxInFlight, maxWaitMs } = this.#scene;
-    const { effects, ...reply } = scheduler.admit(
+    const { effects, ...reply } = admit(
       this.#bucket,
       {
         admission: admission(ticket, {
@@ -128,7 +130,7 @@ class Run {
     this.#carryOut(effects);
   }
 
-  #carryOut({ grants, nextAt }: scheduler.Effects): void {
+  #carryOut({ grants, nextAt }: Effects): void {
     for (const { lease, replica } of grants) {
       const link = this.#links[Number(replica)] ?? null;
       if (link === null) this.#send(lease, Number(replica));
@@ -141,7 +143,7 @@ class Run {
     this.#wakeAt = at;
     this.#at(at, () => {
       if (this.#wakeAt === at) this.#wakeAt = null;
-      this.#report(0, () => this.#carryOut(scheduler.pumpOnly(this.#bucket, this.#storeTime)));
+      this.#report(0, () => this.#carryOut(pump(this.#bucket, this.#storeTime)));
     });
   }
 
@@ -198,9 +200,7 @@ class Run {
         ? ({ kind: 'succeeded', spent: null } as const)
         : ({ kind: 'throttled', closeMs, requeue: true, sleepMs: 0 } as const);
     this.#report(replica, () =>
-      this.#carryOut(
-        scheduler.settle(this.#bucket, { lease: leaseToken(lease), settlement, lesson }, this.#storeTime),
-      ),
+      this.#carryOut(settle(this.#bucket, { lease: leaseToken(lease), settlement, lesson }, this.#storeTime)),
     );
   }
 
