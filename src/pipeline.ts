@@ -17,7 +17,7 @@ import { reportedAtItsEnd, reportFailure } from './journey/call-end.ts';
 import { prepare, type Prepared, type PrepareParts } from './journey/prepare.ts';
 import { rateLimitOf } from './journey/response.ts';
 import { SendChecks, type Permission, type SendChecksParts } from './journey/send-checks.ts';
-import type { Ceilings } from './limiter/ceilings.ts';
+import type { Ceilings } from './limiter/ceiling-store.ts';
 import type { Runtime } from './runtime.ts';
 import type { CallRecord } from './telemetry/call-record.ts';
 import type { Telemetry } from './telemetry/telemetry.ts';

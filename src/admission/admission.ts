@@ -14,14 +14,10 @@ import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
-import type { CeilingRef, Ceilings } from '../limiter/ceilings.ts';
-import {
-  type Admission,
-  defaultLeaseMs,
-  type Limiter,
-  type LimiterListener,
-  type Reserved,
-} from '../limiter/limiter.ts';
+import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+import type { Ceilings } from '../limiter/ceiling-store.ts';
+import { type Admission, defaultLeaseMs, type LimiterListener, type Reserved } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ArrivingCallCheck, LateRefusals } from './late-refusals.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import { CeilingGate } from './ceiling-gate.ts';

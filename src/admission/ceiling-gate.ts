@@ -8,7 +8,7 @@
  * is nearly full no call overtakes another (4); a grant that no call can use goes back whole, also the grant of a bucket that was
  * joined into another one while the ceiling was asked.
  */
-import type { CeilingState } from '../limiter/ceilings.ts';
+import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { Grant, Settlement } from '../limiter/limiter.ts';
 import {
   type CeilingSlots,
@@ -80,7 +80,7 @@ export class CeilingGate {
     call.mayTakeAll = grant.isDue === true;
     const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
-    // that rejects has given the former slot back (`limiter/ceilings.ts`).
+    // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
     gate.tail = charged.catch((error: unknown) => {
       this.#drop(grant);
       this.#neighbours.registry.end(call, { kind: 'failed', error });

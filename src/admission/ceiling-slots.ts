@@ -6,7 +6,8 @@
  * Keeps: no call leaves later behind its slot than the windows have to spare (1).
  */
 import { Refusal } from '../errors.ts';
-import type { CeilingRef, Ceilings, CeilingSlot, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+import type { Ceilings, Slot, TakeReply } from '../limiter/ceiling-store.ts';
 import type { KeptSlots } from '../limiter/limiter.ts';
 import { useOf } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
@@ -176,7 +177,7 @@ export class CeilingSlots {
   async #take(
     { request: { admission }, ceiling, lane }: QueuedCall,
     lateMs: number,
-    again?: CeilingSlot,
+    again?: Slot,
   ): Promise<SlotReply> {
     const { clock, ceilings, limiter } = this.#parts;
     const askedAt = clock.monotonic();
@@ -209,7 +210,7 @@ async function takeBeside(
   asked: {
     readonly ceilings: Ceilings;
     readonly ceiling: CeilingRef;
-    readonly again: CeilingSlot | undefined;
+    readonly again: Slot | undefined;
     readonly lateMs: number;
   },
 ): Promise<TakeReply> {

@@ -7,9 +7,8 @@
  * What other replicas gave a lane is not known here, so over replicas the rotation is fair on average only.
  */
 import type { Clock } from '../clock.ts';
-import { isBackground } from '../ids.ts';
-import type { CeilingKey } from '../limiter/ceilings.ts';
-import type { Limiter } from '../limiter/limiter.ts';
+import { type CeilingKey, isBackground } from '../ids.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import type { LaneView } from './lanes.ts';
 import type { QueuedCall } from './queued-call.ts';
 import type { AdmissionParts } from './ticket.ts';

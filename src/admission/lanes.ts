@@ -6,7 +6,8 @@
  */
 import type { Clock } from '../clock.ts';
 import type { CeilingKey } from '../ids.ts';
-import type { CeilingRef, TakeReply } from '../limiter/ceilings.ts';
+import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+import type { TakeReply } from '../limiter/ceiling-store.ts';
 import type { BucketKey, LaneKey } from '../limiter/limiter.ts';
 import type { AdmissionRequest, BucketLane } from './ticket.ts';
 import { emptyTimeline, type CauseTimeline } from './wait-causes.policy.ts';

@@ -11,8 +11,8 @@
  */
 import type { CancelTimer } from '../clock.ts';
 import type { Refusal } from '../errors.ts';
-import { isBackground } from '../ids.ts';
-import type { CeilingHold, CeilingKey } from '../limiter/ceilings.ts';
+import { type CeilingKey, isBackground } from '../ids.ts';
+import type { CeilingHold } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { type QueuedCall, refused } from './queued-call.ts';

@@ -4,7 +4,7 @@
  * Does not own: taking grant and slot (`ceiling-gate.ts`).
  * Keeps: a lease is settled once (8); a call that was not sent gives its slot back (9).
  */
-import type { CeilingState } from '../limiter/ceilings.ts';
+import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { BucketKey, Grant, Lesson, Settlement } from '../limiter/limiter.ts';
 import type { TakenSlot } from './ceiling-slots.ts';
 import type { LateRefusals } from './late-refusals.ts';

@@ -12,7 +12,7 @@ import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import { type CeilingRef, whole } from '../limiter/ceilings.ts';
+import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneView } from './lanes.ts';
 import { expired } from './refusals.ts';

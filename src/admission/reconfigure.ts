@@ -7,7 +7,7 @@
  */
 import type { CancelTimer } from '../clock.ts';
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
-import { ceilingUnder } from '../limiter/ceilings.ts';
+import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import type { LaneView } from './lanes.ts';
 import type { AdmissionParts, AdmissionRequest } from './ticket.ts';

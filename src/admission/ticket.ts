@@ -5,8 +5,10 @@
 import type { BreakerSubject, HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { TicketId } from '../ids.ts';
-import type { CeilingRef, Ceilings, CeilingState } from '../limiter/ceilings.ts';
-import type { Admission, Grant, Lesson, Limiter, Reserving, Settlement } from '../limiter/limiter.ts';
+import type { CeilingRef, CeilingState } from '../limiter/policy/ceiling.policy.ts';
+import type { Ceilings } from '../limiter/ceiling-store.ts';
+import type { Admission, Grant, Lesson, Reserving, Settlement } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import type { CallSettings } from './buckets.policy.ts';
 
 /** What admission needs to know of a call. */

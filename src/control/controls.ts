@@ -6,7 +6,8 @@
  * as soon as its message comes. While Redis is unavailable, this replica goes by what it last read.
  */
 import type { Clock, Random } from '../clock.ts';
-import type { BucketKey, Limiter } from '../limiter/limiter.ts';
+import type { BucketKey } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { anybody, type CreateMap, type SharedMap } from '../replicated/shared-map.ts';
 
 /** Controls are read this often, so that a lost message is made up for. Milliseconds. */

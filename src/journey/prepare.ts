@@ -21,7 +21,7 @@ import { modelClass } from '../dispatch/model-call.policy.ts';
 import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
 import { fieldMap } from '../field-lines.policy.ts';
-import { ceilingUnder, type CeilingRef } from '../limiter/ceilings.ts';
+import { type CeilingRef, ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { digest } from '../identity.ts';
 import {

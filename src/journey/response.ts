@@ -8,7 +8,7 @@ import { cookieScope, type Links, returningFields } from '../dispatch/response-f
 import { failureWords, type TransportError } from '../dispatch/transport-error.ts';
 import { Refusal, type RefusalCode } from '../errors.ts';
 import { valuesOf } from '../field-lines.policy.ts';
-import type { CeilingState } from '../limiter/ceilings.ts';
+import type { CeilingState } from '../limiter/policy/ceiling.policy.ts';
 import type { RouteFinder } from '../target/route.ts';
 import type { Prepared } from './prepare.ts';
 

@@ -8,20 +8,12 @@
  */
 import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
-import type { ReplicaId } from '../ids.ts';
+import type { CeilingKey, ReplicaId } from '../ids.ts';
 import {
   type CeilingHold,
-  type CeilingKey,
-  type CeilingRef,
-  type Ceilings,
-  CeilingSlot,
-  type CeilingState,
-  type TakeReply,
-} from './ceilings.ts';
-import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.ts';
-import { LocalCeilings, type LocalSlot } from './local-ceilings.ts';
-import {
   type CeilingLimits,
+  type CeilingRef,
+  type CeilingState,
   type CeilingView,
   ceilingWindowMs,
   dayState,
@@ -29,24 +21,21 @@ import {
   holdsIn,
   minuteState,
 } from './policy/ceiling.policy.ts';
+import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.ts';
+import { LocalCeilings, type LocalSlot, type Take } from './local-ceilings.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
 
-/** A slot as this process knows it. */
-export class Slot extends CeilingSlot {
+/** A slot that was taken, to be given back when the call is not sent after all. */
+export interface Slot {
   /** The slot's name in Redis. */
   readonly id: string;
   /** True when Redis counts the slot. */
   readonly isInRedis: boolean;
   readonly local: LocalSlot;
-  isGivenBack = false;
-
-  constructor(id: string, isInRedis: boolean, local: LocalSlot) {
-    super();
-    this.id = id;
-    this.isInRedis = isInRedis;
-    this.local = local;
-  }
+  isGivenBack: boolean;
 }
+
+export type TakeReply = Take<Slot>;
 
 export interface SharedCeilingParts {
   readonly redis: RedisCeilings;
@@ -59,7 +48,16 @@ export interface SharedCeilingParts {
   readonly onSlotBack: (ceiling: CeilingKey) => void;
 }
 
-export class CeilingStore implements Ceilings {
+/**
+ * Slots under a workspace's requests per minute and per day on an upstream, counted at the moment of sending: in this process, or in
+ * Redis for all replicas; both behind rate-limiter-flexible's own API.
+ */
+export type Ceilings = Pick<
+  CeilingStore,
+  'take' | 'giveSlotBack' | 'listen' | 'forecast' | 'state' | 'dayState'
+>;
+
+export class CeilingStore {
   /** `null` = this process is the only one. */
   readonly #shared: SharedCeilingParts | null;
   readonly #clock: Clock;
@@ -75,7 +73,13 @@ export class CeilingStore implements Ceilings {
     this.#sends = new RecentSends(clock);
   }
 
-  async take(ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0): Promise<TakeReply> {
+  /**
+   * Takes a slot, or refuses and writes nothing. `again` is a slot of this ceiling that was taken too long before its call
+   * could leave: that slot is counted from now on instead, and is given back when none is taken, also when this rejects. (A
+   * slot in Redis stays counted while Redis cannot be reached: too few sends are allowed then, never too many.) The call may
+   * leave up to `lateMs` (default 0) after the store has processed the request: the slot is counted from that later time.
+   */
+  async take(ceiling: CeilingRef, again?: Slot, lateMs = 0): Promise<TakeReply> {
     const known = again === undefined ? null : this.#forget(ceiling, again);
     if (this.#shared === null || isNone(ceiling)) return this.#takeHere(ceiling, '', lateMs);
     const { redis, replica, whenDown } = this.#shared;
@@ -85,7 +89,7 @@ export class CeilingStore implements Ceilings {
     const reply = await redis.take(ceiling, id, lateMs);
     switch (reply.kind) {
       case 'taken': {
-        const slot = new Slot(id, true, await this.#local.note(ceiling));
+        const slot = { id, isInRedis: true, local: await this.#local.note(ceiling), isGivenBack: false };
         if (perMinute !== null) this.#sends.add(key, id);
         const { remaining, nextSlotMs, dayLeft } = reply;
         const state = perMinute === null ? null : { limit: perMinute, remaining, nextSlotMs };
@@ -106,7 +110,8 @@ export class CeilingStore implements Ceilings {
     }
   }
 
-  async giveSlotBack(ceiling: CeilingRef, slot: CeilingSlot): Promise<void> {
+  /** Gives back the slot of a call that is not sent. Called at most once for a slot: the count of a day has no names. */
+  async giveSlotBack(ceiling: CeilingRef, slot: Slot): Promise<void> {
     const id = this.#forget(ceiling, slot);
     if (isNone(ceiling)) return;
     if (this.#shared !== null && id !== null) await this.#shared.redis.giveSlotBack(ceiling, id);
@@ -114,6 +119,7 @@ export class CeilingStore implements Ceilings {
     if (id !== null) this.#shared?.onSlotBack(ceiling.key);
   }
 
+  /** `onSlotBack` is called whenever a slot is given back, by this replica or another: who waits for one may ask again. */
   listen(onSlotBack: (ceiling: CeilingKey) => void): void {
     this.#onSlotBack = onSlotBack;
   }
@@ -123,6 +129,11 @@ export class CeilingStore implements Ceilings {
     this.#onSlotBack(key);
   }
 
+  /**
+   * When calls find a slot, if nobody else takes one: for each k of `positions`, the k-th from now (1 = the next).
+   * @param agoMs how long ago the positions were determined, milliseconds; left out: now. Sends since then may be calls that stood before
+   * these positions, and are not counted twice.
+   */
   async forecast(
     ceiling: CeilingRef,
     positions: readonly number[],
@@ -135,12 +146,14 @@ export class CeilingStore implements Ceilings {
     return holdsIn(view, limits, { positions, asOf, now: this.#clock.monotonic() });
   }
 
+  /** The minute ceiling, read without taking; `null` without one. */
   async state(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perMinute === null) return null;
     const { view, limits } = await this.#seen(ceiling);
     return minuteState(view, limits.perMinute ?? ceiling.perMinute, this.#clock.monotonic());
   }
 
+  /** The day ceiling; `nextSlotMs` is the time to the end of its window. */
   async dayState(ceiling: CeilingRef): Promise<CeilingState | null> {
     if (ceiling.perDay === null) return null;
     const { view, limits } = await this.#seen(ceiling);
@@ -167,12 +180,13 @@ export class CeilingStore implements Ceilings {
   /** Takes a slot of what this process may let through by itself. */
   async #takeHere(ceiling: CeilingRef, id: string, lateMs: number): Promise<TakeReply> {
     const reply = await this.#local.take(this.#share(ceiling), lateMs);
-    return reply.kind === 'refused' ? reply : { ...reply, slot: new Slot(id, false, reply.slot) };
+    if (reply.kind === 'refused') return reply;
+    return { ...reply, slot: { id, isInRedis: false, local: reply.slot, isGivenBack: false } };
   }
 
   /** Forgets a slot that is about to be taken again or goes back. Returns its name where Redis counts it. */
-  #forget({ key }: CeilingRef, slot: CeilingSlot): string | null {
-    if (!(slot instanceof Slot) || slot.isGivenBack) return null;
+  #forget({ key }: CeilingRef, slot: Slot): string | null {
+    if (slot.isGivenBack) return null;
     slot.isGivenBack = true;
     this.#sends.remove(slot.id);
     this.#local.giveBack(key, slot.local);

@@ -1,9 +1,8 @@
 /**
- * The limiter port: what the journey asks of the state that all replicas share. One limiter keeps it
- * (`shared/limiter.ts`), over logs in Redis or in memory (invariant 12).
+ * What the journey asks of the state that all replicas share, and what the limiter (`over-log/limiter.ts`) replies. Types and constants.
  *
  * A call asks to be admitted into a bucket, gets a grant now or later through `onGrant`, and ends the grant's lease
- * exactly once with `settle`. Waiting happens here; timers of the caller's own deadline do not.
+ * exactly once with `settle`. Waiting happens in the limiter; timers of the caller's own deadline do not.
  */
 import type { BucketSnapshot, MeterSnapshot } from '../bucket.ts';
 import type { Feedback, MeterName, Costs } from '../call.ts';
@@ -281,58 +280,4 @@ export interface CallerNow {
   readonly caller: CallerKey;
   readonly waiting: number;
   readonly inFlight: number;
-}
-
-export interface Limiter {
-  /** Enters the ticket into its lane. Idempotent by ticket. */
-  admit(admission: Admission): Promise<AdmissionReply>;
-  /** The call was refused: its client will come back. `null` = nothing is kept for it. */
-  reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null>;
-  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
-  keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null;
-  /** How many reservations of a ceiling are kept, as far as this replica knows. */
-  reserved(ceiling: CeilingKey): number;
-  /** The callers of a lane that have calls there now, as far as this replica knows. */
-  callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[];
-  /** Ends a lease, once; late or repeated settlements are ignored. */
-  settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void>;
-  /** Learns from a response whose call is still in flight (streams). */
-  learn(grant: Grant, lesson: Lesson): Promise<void>;
-  /**
-   * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
-   * at the edge and when leaving it, so that no later call slips into the last slot before an earlier one.
-   */
-  charged(grant: Grant, edge: CeilingEdge | null): Promise<void>;
-  /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
-  reconfigure(change: Reconfiguration): Promise<void>;
-  /** A slot of the lane's ceiling is back: calls of the lane that wait for one ask again. An unknown lane is passed over. */
-  wake(bucket: BucketKey, lane: LaneKey): Promise<void>;
-  /**
-   * Reopens what a response closed up to `agoMs` milliseconds ago. Unknown buckets are passed over.
-   */
-  open(bucket: BucketKey, agoMs: number): Promise<void>;
-  /**
-   * Moves a ticket that waits in the bucket `from` to the bucket of `admission`, with the position that it had in `from`; the
-   * ticket is never refused there. A grant of `from` that is under way is returned.
-   */
-  move(from: BucketKey, admission: Admission): Promise<void>;
-  /** A waiting ticket leaves. */
-  cancel(bucket: BucketKey, ticket: TicketId): Promise<void>;
-  /**
-   * Current expected wait of a ticket that already waits; `null` if it does not wait. `serviceMs`: how long calls are known to take, beside
-   * what those of the bucket have taken.
-   */
-  forecast(bucket: BucketKey, ticket: TicketId, serviceMs?: number): Promise<WaitForecast | null>;
-  /** Whether a response of the bucket has stated how many requests its upstream allows. */
-  statesRequests(bucket: BucketKey): boolean;
-  /**
-   * What holds the first waiting ticket of a lane for longest, from what this replica knows: for how long it is held, milliseconds, about,
-   * and why. `null` = none waits.
-   */
-  forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null;
-  /** What replicas have reported of the ceiling of a lane, as far as this one has heard; `null` = it has many slots. */
-  laneCeiling(bucket: BucketKey, lane: LaneKey): LaneCeiling | null;
-  /** State of the buckets this replica has touched, for gauges and activity. */
-  snapshot(): readonly BucketSnapshot[];
-  close(): Promise<void>;
 }

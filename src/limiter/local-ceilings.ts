@@ -8,8 +8,9 @@
  */
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Clock } from '../clock.ts';
-import type { CeilingRef, CeilingState, TakeReply } from './ceilings.ts';
 import {
+  type CeilingRef,
+  type CeilingState,
   type CeilingView,
   ceilingWindowMs,
   dayLeft,
@@ -28,9 +29,22 @@ export interface LocalSlot {
   readonly day: number | null;
 }
 
-export type LocalTake =
-  | Extract<TakeReply, { kind: 'refused' }>
-  | (Omit<Extract<TakeReply, { kind: 'taken' }>, 'slot'> & { readonly slot: LocalSlot });
+/** Whether a slot was taken. */
+export type Take<Slot> =
+  /** `dayLeft`: calls that the ceiling of the day allows after this one; `null` = there is none. */
+  | {
+      readonly kind: 'taken';
+      readonly slot: Slot;
+      readonly state: CeilingState | null;
+      readonly dayLeft: number | null;
+    }
+  | {
+      readonly kind: 'refused';
+      readonly waitMs: number;
+      /** True when the ceiling of the day refused, false when that of the minute did. */
+      readonly isDaily: boolean;
+      readonly state: CeilingState | null;
+    };
 
 /** A taken slot: the library's result plus the send time that identifies the slot. */
 class SlotTaken extends RateLimiterRes {
@@ -85,7 +99,7 @@ export class LocalCeilings {
     this.#minutes = new SlidingLog(clock);
   }
 
-  async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<LocalTake> {
+  async take({ key, perMinute, perDay }: CeilingRef, lateMs: number): Promise<Take<LocalSlot>> {
     let minute: number | null = null;
     let state: CeilingState | null = null;
     try {

@@ -1,21 +1,64 @@
 /**
- * Chooses where limiter state lives and builds that store: in this process, or in Redis for all replicas (`shared-stores.ts`).
+ * Chooses where limiter state lives and builds those stores: in this process, or in Redis for all replicas, with what stands in for
+ * Redis while it is away.
  */
-import { connectRedis } from '../redis/connection.ts';
-import { MemoryMap } from '../replicated/shared-map.ts';
-import { CeilingStore } from './ceiling-store.ts';
-import { createEmbeddedLimiter } from './over-log/limiter.ts';
-import { embeddedEstimates } from './estimate-store.ts';
-import { createSharedStores, type Connect } from './shared-stores.ts';
-import type { StoreParts, Stores } from './store-set.ts';
+import type { Clock, Random } from '../clock.ts';
+import type { Settings } from '../config/settings.ts';
+import { ceilingKey } from '../ids.ts';
+import { RedisLog } from '../log/redis-log.ts';
+import { connectRedis, type RedisConnection } from '../redis/connection.ts';
+import { RedisHealth } from '../redis/health.ts';
+import { malformed, wordOf } from '../redis/malformed-reply.ts';
+import { type RedisTrouble, RedisUnusable, serverFacts } from '../redis/trouble.policy.ts';
+import { RedisTroubles } from '../redis/troubles.ts';
+import { createMapsIn } from '../replicated/redis-map.ts';
+import { type CreateMap, MemoryMap } from '../replicated/shared-map.ts';
+import type { Telemetry } from '../telemetry/telemetry.ts';
+import { type Ceilings, CeilingStore } from './ceiling-store.ts';
+import { embeddedEstimates, type EstimateStore, RedisEstimates } from './estimate-store.ts';
+import { defaultLeaseMs, type LimiterListener } from './limiter.ts';
+import { RedisLaneGuard } from './over-log/lane-guard.ts';
+import { createEmbeddedLimiter, type Limiter, SharedLimiter } from './over-log/limiter.ts';
+import { type LogEvent, readEvent } from './over-log/state.ts';
+import { RedisCeilings } from './redis/ceilings.ts';
+import { Presence } from './redis/presence.ts';
+import { watchServer } from './redis/trial.ts';
+import type { RedisContact, WhenDown } from './when-down.ts';
 
 export { tryRedis } from './redis/trial.ts';
-export type { Connect, StoreParts, Stores };
+
+export interface Stores {
+  readonly limiter: Limiter;
+  readonly ceilings: Ceilings;
+  readonly estimates: EstimateStore;
+  /** Makes a map of small values, which all replicas share. */
+  readonly createMap: CreateMap;
+  /**
+   * Resolves when calls may be taken. Rejects with a message for the operator when Redis answers but cannot be used. When Redis
+   * does not answer, calls are taken in the mode configured for that, and Redis is used as soon as it answers.
+   */
+  ready(): Promise<void>;
+  /** Why Redis is away; `null` while it is not, or where none is configured. */
+  trouble(): RedisTrouble | null;
+  /** Whether this replica has ever reached Redis, and what it does until then. */
+  contact(): RedisContact;
+  close(): Promise<void>;
+}
+
+export interface StoreParts {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly telemetry: Telemetry;
+  readonly listener: LimiterListener;
+  /** Replaces the life of a lease, milliseconds. */
+  readonly leaseMs?: number;
+}
 
 export const createStores = (parts: StoreParts, connect: Connect = connectRedis): Stores =>
-  parts.settings.redis === null ? embedded(parts) : createSharedStores(parts, parts.settings.redis, connect);
+  parts.settings.redis === null ? storesOfProcess(parts) : sharedStores(parts, parts.settings.redis, connect);
 
-function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
+function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   const limiter = createEmbeddedLimiter(clock, listener, {
     leaseMs,
     onLeaseLost: (reason) => telemetry.leaseLost(reason),
@@ -32,5 +75,203 @@ function embedded({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
     trouble: () => null,
     contact: () => ({ kind: 'reached' }),
     close: () => limiter.close(),
+  };
+}
+
+// In Redis: what is built, started and ended in which order; who hears of a message, of a loss. Any decision is made inside a store.
+
+/** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
+const foldVersion = '23';
+
+/** How long the start waits for the first contact: longer than the driver tries to connect (2 s), so that why it failed is known. */
+const firstContactMs = 2_200;
+const readyPollMs = 10;
+
+/** Opens the connections to Redis. The simulation of several replicas gives its own. */
+export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
+
+function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect): Stores {
+  const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
+  const { commandTimeoutMs, database, keyPrefix, replicas: maxReplicas, startSeconds } = settings;
+  const { log } = telemetry;
+  const startedAt = clock.monotonic();
+  /** Messages know neither databases nor key prefixes. */
+  const scope = `${database}:${keyPrefix}`;
+  const channel = `sluice:replicas:${scope}`;
+  /** Messages of other replicas reach this one. */
+  let isHeard = false;
+  const troubles = new RedisTroubles(log, { tls: settings.tls !== null });
+  const connection = connect(settings, { clock, random }, (failure) => {
+    telemetry.redisError('connection');
+    troubles.note(failure);
+  });
+  const { client } = connection;
+  const onDoubt = (): void => void restoreSends();
+  const replica = new Presence({ connection, clock, random, telemetry, replicas: maxReplicas, onDoubt });
+  const replicas = (): number => replica.count();
+  /** Calls are refused while nobody, neither Redis nor the operator, has said how many replicas share the limits. */
+  const whenDown = (): WhenDown =>
+    maxReplicas === null && !replica.hasReachedRedis ? 'deny' : settings.whenDown;
+
+  /** Rejects while Redis, or a node of its Cluster, cannot be used. */
+  const check = async (): Promise<void> => {
+    try {
+      const { fault } = serverFacts(await connection.info());
+      if (fault !== null) throw new RedisUnusable(fault);
+      // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
+      await connection.reachAll();
+      await replica.beat(client);
+    } catch (failure) {
+      troubles.note(failure);
+      throw failure;
+    }
+  };
+  let restored: Promise<unknown> = Promise.resolve();
+  let nextRestore: Promise<unknown> | null = null;
+  /**
+   * Puts this replica's sends of the last window back where Redis lacks them. What cannot be put back now is when Redis is available
+   * again, before anybody is sent. Whoever asks while that is under way waits for the next time, which is one for all.
+   */
+  const restoreSends = (): Promise<unknown> => {
+    nextRestore ??= restored.then(() => {
+      nextRestore = null;
+      restored = ceilings
+        .restore()
+        .catch((failure: unknown) => log.bug('sends could not be put back', failure));
+      return restored;
+    });
+    return nextRestore;
+  };
+  const redis = new RedisHealth({
+    connection,
+    clock,
+    telemetry,
+    troubles,
+    commandTimeoutMs,
+    tripsOnPermanentError: settings.whenDown === 'local',
+    check,
+    beforeResume: restoreSends,
+  });
+  redis.watch({
+    onUnavailable: () => telemetry.limiterMode(whenDown()),
+    onAvailable: () => telemetry.limiterMode('redis'),
+  });
+
+  /** A message to the other replicas. Nothing waits for it, and nothing is kept. */
+  const tell = (subject: 'estimates' | 'slot', text: string): void => {
+    const message = `${replica.id} ${subject} ${text}`;
+    void redis.run('other', (open) => open.publish(channel, message));
+  };
+  const hear = (message: string): void => {
+    try {
+      const [, sender, subject, text = ''] = /^(\S+) (\S+) (.*)$/.exec(message) ?? malformed();
+      if (sender === replica.id) return;
+      if (subject === 'estimates') estimates.hears(text);
+      else if (subject === 'slot') ceilings.slotIsBack(ceilingKey(wordOf(text)));
+      else malformed();
+    } catch (failure) {
+      log.bug('a message of a replica cannot be read', failure);
+    }
+  };
+  const estimates = new RedisEstimates({ clock, replicas, tell: (text) => tell('estimates', text) });
+  const ceilings = new CeilingStore(clock, {
+    redis: new RedisCeilings({ client, redis, clock }),
+    replica: replica.id,
+    replicas,
+    whenDown,
+    onSlotBack: (key) => {
+      if (replicas() > 1) tell('slot', key);
+    },
+  });
+  const limiter = new SharedLimiter({
+    clock,
+    leaseMs,
+    listener,
+    replicas,
+    restoreSends,
+    whenDown,
+    replica: replica.id,
+    guard: new RedisLaneGuard(redis),
+    onFailure: (failure) => log.bug('the scheduler failed in a bucket, which was emptied', failure),
+    onLeaseLost: (reason) => telemetry.leaseLost(reason),
+    openLog: (key) =>
+      new RedisLog<LogEvent>({
+        redis,
+        connection,
+        clock,
+        random,
+        readEvent,
+        log,
+        actsAlone: settings.whenDown === 'local',
+        name: { digest: key, version: foldVersion, database, keyPrefix },
+        replica: replica.id,
+      }),
+  });
+  connection.subscribe(channel, {
+    onMessage: hear,
+    // Grants do not come by it.
+    mayWait: () => true,
+    onReady: () => {
+      isHeard = true;
+    },
+    onError: () => telemetry.redisError('subscribe'),
+  });
+  const stopWatching = watchServer(connection, { clock, log });
+
+  const contact = (): RedisContact => {
+    if (replica.hasReachedRedis) return { kind: 'reached' };
+    const isAwaited = clock.monotonic() - startedAt < startSeconds * 1_000;
+    return { kind: 'never', isAwaited, replicas: whenDown() === 'local' ? maxReplicas : null };
+  };
+  const pause = (): Promise<void> => new Promise((resolve) => void clock.after(readyPollMs, resolve));
+  const firstContact = async (): Promise<void> => {
+    for (const until = clock.monotonic() + firstContactMs; ;) {
+      try {
+        await check();
+        while (!isHeard && clock.monotonic() < until) await pause();
+        telemetry.limiterMode('redis');
+        return redis.start(true);
+      } catch (failure) {
+        if (failure instanceof RedisUnusable) throw failure;
+        if (clock.monotonic() > until) break;
+        await pause();
+      }
+    }
+    redis.start(false);
+    const found = contact();
+    if (found.kind === 'reached') return;
+    const calls = found.replicas === null ? 'refused' : 'share';
+    log.warn('Redis has never been reached', { calls, replicas: found.replicas, startSeconds });
+  };
+  return {
+    limiter,
+    ceilings,
+    estimates,
+    createMap: createMapsIn(
+      {
+        scope,
+        try: async (run) => {
+          const reply = await redis.run('other', run);
+          return reply.kind === 'reply' ? reply.value : null;
+        },
+        listen: (of, hears) => void connection.subscribe(of, { ...hears, mayWait: () => true }),
+      },
+      parts.settings.privacy.labelKey,
+    ),
+    async ready() {
+      await firstContact();
+      replica.start(async (beat) => void (await redis.run('other', (open) => beat(open))));
+    },
+    trouble: () => troubles.now(),
+    contact,
+    async close() {
+      stopWatching();
+      estimates.close();
+      replica.close();
+      await limiter.close();
+      await redis.run('other', (open) => replica.leave(open), { once: true });
+      redis.close();
+      connection.close();
+    },
   };
 }

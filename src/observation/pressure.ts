@@ -8,15 +8,11 @@ import { maxShownCallers, type CeilingsNow, type InForce } from '../activity/sha
 import type { AdmissionQueue } from '../admission/admission.ts';
 import { enteredUntil, type LaneView } from '../admission/lanes.ts';
 import type { Clock } from '../clock.ts';
-import {
-  ceilingWindowMs,
-  type CeilingKey,
-  type CeilingRef,
-  type Ceilings,
-  type CeilingState,
-} from '../limiter/ceilings.ts';
-import type { CallerKey } from '../ids.ts';
-import type { BucketKey, BucketSnapshot, CallerNow, Limiter } from '../limiter/limiter.ts';
+import { type CeilingRef, type CeilingState, ceilingWindowMs } from '../limiter/policy/ceiling.policy.ts';
+import type { CallerKey, CeilingKey } from '../ids.ts';
+import type { Ceilings } from '../limiter/ceiling-store.ts';
+import type { BucketKey, BucketSnapshot, CallerNow } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import type { ObservedBucket, ObservedCeiling } from '../telemetry/events.ts';
 
 export const noCeilings: CeilingsNow = {

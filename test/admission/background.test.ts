@@ -1,7 +1,7 @@
 /** What the ceiling of a workspace leaves to others, and who may take it. */
 import { afterEach, expect, test } from '@jest/globals';
 import { backgroundLane, laneKey } from '../../src/ids.ts';
-import { ceilingWindowMs } from '../../src/limiter/ceilings.ts';
+import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import { callOf, embeddedQueue, type EmbeddedQueue } from '../support/admission-queue.ts';
 import { manualClock } from '../support/manual-clock.ts';
 

@@ -4,8 +4,7 @@ import { bucketKey, ceilingKey, laneKey } from '../../src/ids.ts';
 import type { Ticket } from '../../src/admission/ticket.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import type { TakeReply } from '../../src/limiter/ceilings.ts';
+import { CeilingStore, type TakeReply } from '../../src/limiter/ceiling-store.ts';
 
 const setting = {
   meters: [{ meter: 'requests', limit: 1, windowMs: 1_000 }],

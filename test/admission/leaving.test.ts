@@ -1,8 +1,8 @@
 /** What admission asks of the stores when a call leaves: its ticket is cancelled wherever it may still be in a lane. */
 import { describe, expect, test } from '@jest/globals';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Limiter, Settlement } from '../../src/limiter/limiter.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
+import type { Settlement } from '../../src/limiter/limiter.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';

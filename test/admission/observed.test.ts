@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Reckoned } from '../../src/call.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { callOf, embeddedQueue, settingsOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 

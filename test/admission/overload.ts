@@ -5,8 +5,7 @@
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { Refusal } from '../../src/errors.ts';
 import { holdAt } from '../../src/limiter/policy/ceiling.policy.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { LogEvent } from '../../src/limiter/over-log/state.ts';
 import { Chance } from '../simulation/chance.ts';
 import { ReplicaLedger } from '../simulation/replicas/ledger.ts';

@@ -9,7 +9,7 @@ import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Lease } from '../../src/admission/ticket.ts';
 import { systemClock } from '../../src/clock.ts';
 import { Refusal } from '../../src/errors.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';

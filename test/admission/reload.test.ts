@@ -5,9 +5,8 @@ import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingKey } from '../../src/ids.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import type { BucketSetting } from '../../src/limiter/limiter.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import {
   callOf,
   embeddedQueue,

@@ -1,8 +1,7 @@
 /** Slots of a shared ceiling that other replicas take while calls of this one wait for them. */
 import { describe, expect, test } from '@jest/globals';
 import type { Lease } from '../../src/admission/ticket.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
 import { callOf, embeddedQueue, settingsOf, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';

@@ -5,7 +5,7 @@ import type { Ticket } from '../../src/admission/ticket.ts';
 import type { AttemptResult } from '../../src/dispatch/dispatcher.ts';
 import { TransportError } from '../../src/dispatch/transport-error.ts';
 import { requeue, returnGrant } from '../../src/journey/lease-end.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 

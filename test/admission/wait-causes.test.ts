@@ -8,7 +8,7 @@ import {
   waitsNoLonger,
 } from '../../src/admission/wait-causes.policy.ts';
 import type { Lease, Ticket } from '../../src/admission/ticket.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';

@@ -3,8 +3,7 @@
  */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
 import { bucketKey, ceilingKey, ticketId } from '../../src/ids.ts';
-import { ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
-import type { CeilingRef } from '../../src/limiter/ceilings.ts';
+import { type CeilingRef, ceilingWindowMs } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { Grant } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { startReplica, type ReplicaOptions, type TestReplica } from '../support/redis-replica.ts';

@@ -4,8 +4,8 @@
  */
 import { ceilingKey } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
+import type { Ceilings } from '../../src/limiter/ceiling-store.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Ledger } from './ledger.ts';
 import { highest, perDayOf, perMinuteOf } from './rules.ts';

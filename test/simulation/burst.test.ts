@@ -4,8 +4,8 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../src/ids.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
-import type { AdmissionReply, Grant, Lesson, Limiter } from '../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
+import type { AdmissionReply, Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { Bucket } from '../../simulators/bucket.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
 import { FakeClock } from '../support/fake-clock.ts';

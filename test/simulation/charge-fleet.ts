@@ -4,8 +4,8 @@
  */
 import type { Settings } from '../../src/config/settings.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
-import type { Grant, Limiter } from '../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
 import { createStores } from '../../src/limiter/stores.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
 import type { FakeClock } from '../support/fake-clock.ts';

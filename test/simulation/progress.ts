@@ -6,7 +6,8 @@
  */
 import type { Costs, MeterName } from '../../src/call.ts';
 import { maxJitterMs, maxLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
-import type { BucketSnapshot, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
+import type { BucketSnapshot, MeterSnapshot } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { must, type BucketRecord, type Ledger, type CallRecord } from './ledger.ts';
 import { headsOf, type Head } from './heads.ts';
 import type { BucketPlan } from './plan.ts';

@@ -4,10 +4,10 @@
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import type { Clock } from '../../src/clock.ts';
-import type { CeilingKey, Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Grant, Limiter, LimiterListener } from '../../src/limiter/limiter.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
+import type { CeilingKey } from '../../src/ids.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import type { Grant, LimiterListener } from '../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
 import { balance } from './balance.ts';

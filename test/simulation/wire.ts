@@ -3,9 +3,10 @@
  * requests and replies are delivered in order, each with its delay, as on one connection to a shared store. The ledger hears
  * what really reached the store.
  */
-import type { CeilingRef, Ceilings, CeilingSlot } from '../../src/limiter/ceilings.ts';
-import type { Grant, Limiter, MeterSnapshot } from '../../src/limiter/limiter.ts';
-import { Slot } from '../../src/limiter/ceiling-store.ts';
+import type { CeilingRef } from '../../src/limiter/policy/ceiling.policy.ts';
+import type { Ceilings, Slot } from '../../src/limiter/ceiling-store.ts';
+import type { Grant, MeterSnapshot } from '../../src/limiter/limiter.ts';
+import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
 import type { FakeClock } from '../support/fake-clock.ts';
 import type { Ledger } from './ledger.ts';
 import type { Chance } from './chance.ts';
@@ -142,36 +143,35 @@ export function wiredCeilings(
   ledger: Ledger,
   clock: FakeClock,
 ): Omit<Ceilings, 'listen'> {
-  const noteGivenBack = (ceiling: CeilingRef, slot: CeilingSlot): void => {
+  const noteGivenBack = (ceiling: CeilingRef, slot: Slot): void => {
     const record = ledger.ceiling(ceiling.key);
     record.givenBack += 1;
-    if (!(slot instanceof Slot)) return;
     if (slot.local.day !== null) record.daily -= 1;
     const at = record.taken.findLastIndex((taken) => taken.slot === slot.local.minute);
     if (at >= 0) record.taken.splice(at, 1);
   };
   return {
-    take: (ceiling: CeilingRef, again?: CeilingSlot, lateMs = 0) =>
+    take: (ceiling: CeilingRef, again?: Slot, lateMs?: number) =>
       wire.ask(async () => {
         const record = ledger.ceiling(ceiling.key);
         if (again !== undefined) noteGivenBack(ceiling, again);
         const reply = await ceilings.take(ceiling, again, lateMs);
         if (reply.kind === 'taken') {
           record.takes += 1;
-          if (!(reply.slot instanceof Slot)) return reply;
           const slot = reply.slot.local;
           if (slot.day !== null) record.daily += 1;
           const perDay = highest(ledger.regimes(clock.monotonic()), perDayOf(ceiling.key));
           if (slot.day !== null && perDay !== null && record.daily > perDay)
             ledger.broken(clock.monotonic(), '1', `${ceiling.key} takes ${record.daily} of ${perDay} a day`);
-          if (slot.minute !== null) record.taken.push({ slot: slot.minute, at: clock.monotonic() + lateMs });
+          if (slot.minute !== null)
+            record.taken.push({ slot: slot.minute, at: clock.monotonic() + (lateMs ?? 0) });
           return reply;
         }
         ledger.reach(reply.isDaily ? 'daily ceiling refused' : 'ceiling refused');
         ledger.note(clock.monotonic(), `ceiling ${ceiling.key} refused ${reply.waitMs.toFixed(1)}`);
         return reply;
       }),
-    giveSlotBack: (ceiling: CeilingRef, slot: CeilingSlot) =>
+    giveSlotBack: (ceiling: CeilingRef, slot: Slot) =>
       wire.ask(() => {
         noteGivenBack(ceiling, slot);
         ledger.reach('place given back');

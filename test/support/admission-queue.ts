@@ -4,10 +4,8 @@ import type { CallSettings } from '../../src/admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../../src/admission/ticket.ts';
 import type { Clock } from '../../src/clock.ts';
 import { bucketKey, ceilingKey } from '../../src/ids.ts';
-import type { Ceilings } from '../../src/limiter/ceilings.ts';
-import type { Limiter } from '../../src/limiter/limiter.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
+import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
 import { admission, type AdmissionOptions } from './admission.ts';
 
 export interface CallOptions extends AdmissionOptions {

@@ -25,8 +25,8 @@ import {
   type TicketId,
 } from '../../src/ids.ts';
 import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
-import { backgroundUrgency, type Limiter } from '../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
+import { backgroundUrgency } from '../../src/limiter/limiter.ts';
 import { withDays, type RecordedCall } from '../../src/recording/format.ts';
 import { VirtualClock } from './virtual-clock.ts';
 import { Closings } from './closings.ts';

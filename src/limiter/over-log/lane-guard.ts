@@ -21,12 +21,7 @@ export type LaneReply =
 /** A call that was granted: its lane, and the lease that tells it from others. */
 export type Guarded = Pick<Grant, 'bucket' | 'lane' | 'lease'>;
 
-export interface LaneGuard {
-  /** Takes the lane for the call, for `keepMs` milliseconds from now; the call that has it keeps it for so long. */
-  take(call: Guarded, keepMs: number): Promise<LaneReply>;
-  /** Frees the lane, if the call has it. */
-  free(call: Guarded): Promise<void>;
-}
+export type LaneGuard = Pick<RedisLaneGuard, 'take' | 'free'>;
 
 const taken: LaneReply = { kind: 'taken' };
 
@@ -39,7 +34,7 @@ const busy = (leftMs: number): LaneReply => ({
 });
 
 /** For all replicas: a key per lane, whose value is the lease of the call that has it. */
-export class RedisLaneGuard implements LaneGuard {
+export class RedisLaneGuard {
   readonly #redis: RedisHealth;
   /** Calls that ended while Redis was away, by the key of their lane: freed when it is back. */
   readonly #toFree = new Map<string, Guarded>();
@@ -49,6 +44,7 @@ export class RedisLaneGuard implements LaneGuard {
     redis.watch({ onUnavailable: () => {}, onAvailable: () => this.#freeLeft() });
   }
 
+  /** Takes the lane for the call, for `keepMs` milliseconds from now; the call that has it keeps it for so long. */
   async take(call: Guarded, keepMs: number): Promise<LaneReply> {
     const words = { keys: [keyOf(call)], argv: [call.lease, String(Math.ceil(keepMs))] };
     const reply = await this.#redis.run('other', async (client): Promise<LaneReply> => {
@@ -58,6 +54,7 @@ export class RedisLaneGuard implements LaneGuard {
     return reply.kind === 'reply' ? reply.value : reply;
   }
 
+  /** Frees the lane, if the call has it. */
   async free(call: Guarded): Promise<void> {
     const words = { keys: [keyOf(call)], argv: [call.lease] };
     const reply = await this.#redis.run('other', (client) => runOwn(client, 'freelane', words));

@@ -26,7 +26,6 @@ import {
   type KeptSlots,
   type LaneCeiling,
   type Lesson,
-  type Limiter,
   type LimiterListener,
   type Reconfiguration,
   type Reserved,
@@ -51,7 +50,10 @@ export interface SharedLimiterParts extends Omit<ShardParts, 'log'> {
   readonly isKeptElsewhere?: boolean;
 }
 
-export class SharedLimiter implements Limiter {
+/** What the rest of the gateway asks of the limiter. */
+export type Limiter = Pick<SharedLimiter, keyof SharedLimiter>;
+
+export class SharedLimiter {
   readonly #parts: SharedLimiterParts;
   readonly #idleMs: number;
   readonly #shards = new Map<LogKey, Shard>();
@@ -68,53 +70,73 @@ export class SharedLimiter implements Limiter {
     this.#sweptAt = parts.clock.monotonic();
   }
 
+  /** Enters the ticket into its lane. Idempotent by ticket. */
   admit(admission: Admission): Promise<AdmissionReply> {
     return this.#of(admission.bucket).admit(admission);
   }
 
+  /** The call was refused: its client will come back. `null` = nothing is kept for it. */
   reserve(admission: Admission, reserving: Reserving): Promise<Reserved | null> {
     return this.#of(admission.bucket).reserve(admission, reserving);
   }
 
+  /** How many reservations of a ceiling are kept, as far as this replica knows. */
   reserved(ceiling: CeilingKey): number {
     let count = 0;
     for (const shard of this.#shards.values()) count += shard.reserved(ceiling);
     return count;
   }
 
+  /** The callers of a lane that have calls there now, as far as this replica knows. */
   callers(bucket: BucketKey, lane: LaneKey): readonly CallerNow[] {
     return this.#known(bucket)?.callers(bucket, lane) ?? [];
   }
 
+  /** What the call has to leave of its ceiling; `null` = nothing. A call that came back for a reservation leaves nothing. */
   keptSlots(bucket: BucketKey, ceiling: CeilingKey, ticket: TicketId): KeptSlots | null {
     return this.#known(bucket)?.keptSlots(bucket, ceiling, ticket) ?? null;
   }
 
+  /** Ends a lease, once; late or repeated settlements are ignored. */
   settle(grant: Grant, settlement: Settlement, lesson: Lesson | null): Promise<void> {
     return this.#known(grant.bucket)?.settle(grant, settlement, lesson) ?? Promise.resolve();
   }
 
+  /** Learns from a response whose call is still in flight (streams). */
   learn(grant: Grant, lesson: Lesson): Promise<void> {
     return this.#known(grant.bucket)?.learn(grant, lesson) ?? Promise.resolve();
   }
 
+  /**
+   * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
+   * at the edge and when leaving it, so that no later call slips into the last slot before an earlier one.
+   */
   charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
     return this.#known(grant.bucket)?.charged(grant, edge) ?? Promise.resolve();
   }
 
+  /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */
   async reconfigure(change: Reconfiguration): Promise<void> {
     await this.#known(change.bucket)?.reconfigure(change);
   }
 
+  /** A slot of the lane's ceiling is back: calls of the lane that wait for one ask again. An unknown lane is passed over. */
   async wake(bucket: BucketKey, lane: LaneKey): Promise<void> {
     await this.#known(bucket)?.wake(bucket, lane);
   }
 
-  /** Also where this replica has not used the bucket yet: another one may have closed it. */
+  /**
+   * Reopens what a response closed up to `agoMs` milliseconds ago. Also where this replica has not used the bucket yet: another one may
+   * have closed it.
+   */
   async open(bucket: BucketKey, agoMs: number): Promise<void> {
     await this.#of(bucket).open(bucket, agoMs);
   }
 
+  /**
+   * Moves a ticket that waits in the bucket `from` to the bucket of `admission`, with the position that it had in `from`; the
+   * ticket is never refused there. A grant of `from` that is under way is returned.
+   */
   async move(from: BucketKey, admission: Admission): Promise<void> {
     const position = this.#known(from)?.take(from, admission.ticket) ?? null;
     // Orders of two logs, whose times may differ, do not compare: in another log the call stands by its arrival.
@@ -122,26 +144,38 @@ export class SharedLimiter implements Limiter {
     this.#of(admission.bucket).reenter(isKept ? { ...admission, position } : admission);
   }
 
+  /** A waiting ticket leaves. */
   async cancel(bucket: BucketKey, ticket: TicketId): Promise<void> {
     await this.#known(bucket)?.cancel(bucket, ticket);
   }
 
+  /**
+   * Current expected wait of a ticket that already waits; `null` if it does not wait. `serviceMs`: how long calls are known to take, beside
+   * what those of the bucket have taken.
+   */
   async forecast(bucket: BucketKey, ticket: TicketId, serviceMs = 0): Promise<WaitForecast | null> {
     return this.#known(bucket)?.forecast(bucket, ticket, serviceMs) ?? null;
   }
 
+  /** Whether a response of the bucket has stated how many requests its upstream allows. */
   statesRequests(bucket: BucketKey): boolean {
     return this.#known(bucket)?.statesRequests(bucket) ?? false;
   }
 
+  /**
+   * What holds the first waiting ticket of a lane for longest, from what this replica knows: for how long it is held, milliseconds, about,
+   * and why. `null` = none waits.
+   */
   forecastFirst(bucket: BucketKey, lane: LaneKey): Omit<WaitForecast, 'ahead'> | null {
     return this.#known(bucket)?.forecastFirst(bucket, lane) ?? null;
   }
 
+  /** What replicas have reported of the ceiling of a lane, as far as this one has heard; `null` = it has many slots. */
   laneCeiling(bucket: BucketKey, lane: LaneKey): LaneCeiling | null {
     return this.#known(bucket)?.laneCeiling(bucket, lane) ?? null;
   }
 
+  /** State of the buckets this replica has touched, for gauges and activity. */
   snapshot(): readonly BucketSnapshot[] {
     return [...this.#shards.values()].flatMap((shard) => shard.snapshot(this.#buckets));
   }

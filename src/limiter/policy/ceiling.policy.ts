@@ -5,6 +5,7 @@
  *
  * Pure; `now` is an argument. The Redis script of the ceiling mirrors these functions.
  */
+import type { CeilingKey } from '../../ids.ts';
 
 /**
  * One minute, plus room for the difference between how long two calls are under way: the promise is about what
@@ -132,6 +133,26 @@ export interface CeilingLimits {
   readonly perMinute: number | null;
   readonly perDay: number | null;
 }
+
+/** A ceiling and its limits. */
+export interface CeilingRef extends CeilingLimits {
+  readonly key: CeilingKey;
+  /** Beside them, places that are left to other calls under the same ceiling; absent: none. */
+  readonly left?: { readonly perMinute: number; readonly perDay: number };
+}
+
+/** The ceiling of this key under these limits. */
+export const ceilingUnder = (
+  key: CeilingKey,
+  { perMinute, perDay, left }: Omit<CeilingRef, 'key'>,
+): CeilingRef => (left === undefined ? { key, perMinute, perDay } : { key, perMinute, perDay, left });
+
+/** The ceiling with all its places. */
+export const whole = ({ key, perMinute, perDay, left }: CeilingRef): CeilingRef => ({
+  key,
+  perMinute: perMinute === null ? null : perMinute + (left?.perMinute ?? 0),
+  perDay: perDay === null ? null : perDay + (left?.perDay ?? 0),
+});
 
 export interface CeilingView {
   /** Times of the sends, ascending. */

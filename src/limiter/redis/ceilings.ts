@@ -10,8 +10,7 @@ import type { CeilingKey } from '../../ids.ts';
 import type { RedisClient } from '../../redis/connection.ts';
 import { type RedisHealth, type Unavailable, unavailable } from '../../redis/health.ts';
 import { amountOf, listOf, malformed, numberOf } from '../../redis/malformed-reply.ts';
-import type { CeilingRef } from '../ceilings.ts';
-import { type CeilingView, ceilingWindowMs } from '../policy/ceiling.policy.ts';
+import { type CeilingRef, type CeilingView, ceilingWindowMs } from '../policy/ceiling.policy.ts';
 import { runOwn } from './scripts.ts';
 
 /** A read serves everybody who asks within so many milliseconds: for each call of a crowd one would cost too much. */

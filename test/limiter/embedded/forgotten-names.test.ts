@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
-import { createEmbeddedLimiter } from '../../../src/limiter/over-log/limiter.ts';
-import type { Limiter } from '../../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../../src/limiter/over-log/limiter.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { admission } from '../../support/admission.ts';
 

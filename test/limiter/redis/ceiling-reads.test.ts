@@ -1,7 +1,7 @@
 /** What a read of a ceiling's slots still says while it is kept: after a reload, and after others have taken slots. */
 import { afterEach, beforeEach, expect, test } from '@jest/globals';
 import { ceilingKey } from '../../../src/ids.ts';
-import type { CeilingHold } from '../../../src/limiter/ceilings.ts';
+import type { CeilingHold } from '../../../src/limiter/policy/ceiling.policy.ts';
 import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
 
 let redis: VirtualRedis;
