@@ -180,13 +180,18 @@ test('a call whose client left while it waited gets its position back when it is
   });
   const first = send(0, 'first', {});
   await until(() => bodies.length === 1);
-  const left = leave(0, 'left', keyed, () => waiting() === 2);
+  let mayLeave = false;
+  const left = leave(0, 'left', keyed, () => mayLeave);
   await until(() => waiting() === 1);
-  await sleep(50);
+  const claimed = async () => (await probe.getBuffer((await claims())[0] ?? '')) ?? Buffer.alloc(0);
+  const held = await claimed();
   const second = send(1, 'second', {});
+  await until(() => waiting() === 2);
+  mayLeave = true;
   await left;
   await until(() => waiting() === 1);
-  await sleep(100);
+  // Its position is there for others to read.
+  await until(async () => !(await claimed()).equals(held));
   const repeat = send(1, 'left', keyed);
   await until(() => waiting() === 2);
   for (const count of [1, 2, 3]) {
