@@ -40,6 +40,8 @@ export async function verifyDashboards(report: Report, pictures: string | null =
         );
       }
     }
+  } catch (failure) {
+    report.check('dashboards: a recording', false, String(failure));
   } finally {
     await endAll();
   }

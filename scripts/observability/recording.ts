@@ -61,7 +61,7 @@ export async function makeRecording(): Promise<Recording> {
   const nobody = await freePort();
   const yaml = (shopCeiling: string): string => `
 server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, drainDelaySeconds: 0 }
-redis: { url: "${redis.url}", replicas: 2 }
+redis: { url: "${redis.url}", replicas: 2, commandTimeoutMs: 1000 }
 privacy: { labelKey: "a label key for a recording" }
 log: { level: info, sampleSuccesses: 0 }
 upstreams:
@@ -93,8 +93,11 @@ ${workspaces.map((name) => `  ${name}: { keys: ["${keys[name]?.hash}"], requests
   const chat = 'openai/v1/chat/completions';
   const asOperator = async (what: string): Promise<void> => {
     const options = { method: 'POST', headers: { 'sluice-admin': 'yes' } };
-    const { status } = await fetch(`${replicas[0]?.adminUrl}/upstreams/${what}`, options);
-    if (status !== 200) throw new Error(`${what}: ${status}`);
+    // On a busy machine Redis may answer late.
+    await until(what, 30_000, async () => {
+      const { status } = await fetch(`${replicas[0]?.adminUrl}/upstreams/${what}`, options);
+      return status === 200;
+    });
   };
   const happens: Readonly<Record<number, () => unknown>> = {
     40: () => openai.configure({ close: { forMs: 6_000 } }),
