@@ -39,9 +39,10 @@ export function learnFrom(
 }
 
 /** A refusal in whose own fields its kind finds no time may state one as anybody could. */
-function withWait(feedback: Feedback, { fields, at, bodyMs }: ResponseReader): Feedback {
+function withWait(feedback: Feedback, response: ResponseReader): Feedback {
   const { throttle } = feedback;
   if (throttle === null || throttle.kind === 'permanent' || throttle.waitMs !== null) return feedback;
+  const { fields, at, bodyMs } = response;
   const waitMs = bodyMs ?? exhaustedForMs(unownedReadings(fields, at)) ?? namedWaitMs(fields, at);
   return waitMs === null ? feedback : { ...feedback, throttle: { ...throttle, waitMs } };
 }
@@ -69,20 +70,20 @@ const secondary = /\bsecondary rate limit\b|\babuse detection mechanism\b/i;
 
 /** The throttle in a refusal of GitHub; `null`: the response is not GitHub's, or it refuses for another reason than quota. */
 function githubThrottle(response: ResponseReader): Throttle | null {
-  const { statedMs, fields, at } = response;
-  const limit = fields.has('x-github-request-id') ? githubLimit(response) : null;
+  const limit = response.fields.has('x-github-request-id') ? githubLimit(response) : null;
   if (limit === null) return null;
+  const { statedMs, fields, at } = response;
   return limit === 'secondary'
     ? { kind: 'rate', waitMs: statedMs ?? secondaryPauseMs, meter: null }
     : { kind: 'rate', waitMs: statedMs ?? exhaustedForMs(unownedReadings(fields, at)), meter: 'requests' };
 }
 
 function githubLimit(response: ResponseReader): 'primary' | 'secondary' | null {
-  const { status, fields, body, statedMs } = response;
+  const { status, fields, body } = response;
   if (status === 200) return limitInSuccess(response);
   if (status !== 403 && status !== 429) return null;
   if (secondary.test(body ?? '')) return 'secondary';
-  return count(fields.get('x-ratelimit-remaining')) === 0 || statedMs !== null ? 'primary' : null;
+  return count(fields.get('x-ratelimit-remaining')) === 0 || response.statedMs !== null ? 'primary' : null;
 }
 
 /** True where a response with a status of success may be a refusal, so that its body has to be read. */

@@ -522,3 +522,25 @@ describe('a wait, however it is written,', () => {
     );
   });
 });
+
+test('fields of a success are not searched for waits', () => {
+  let searches = 0;
+  class Fields extends Map<string, string> {
+    override [Symbol.iterator](): MapIterator<[string, string]> {
+      searches += 1;
+      return super[Symbol.iterator]();
+    }
+  }
+  const read = (status: number): unknown =>
+    learnFrom('generic', {
+      status,
+      fields: new Fields([['content-type', 'application/json']]),
+      body: null,
+      callClass: '',
+      nowMs: 0,
+    });
+  read(200);
+  expect(searches).toBe(0);
+  read(429);
+  expect(searches).toBeGreaterThan(0);
+});
