@@ -65,6 +65,8 @@ export type Urgency = 'now' | 'soon';
  * appended it is told the same object, which nobody changes.
  */
 export interface Log<Event> {
+  /** False: whatever was appended stays, so that nobody has to say it again. */
+  readonly mayLose: boolean;
   /** Begins to tell this follower; called once, before all else. */
   follow(follower: Follower<Event>): void;
   /**

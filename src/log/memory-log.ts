@@ -17,6 +17,7 @@ export interface MemoryLogParts {
 }
 
 export class MemoryLog<Event> implements Log<Event> {
+  readonly mayLose = false;
   readonly #parts: MemoryLogParts;
   /** The log's time less this process' monotonic time, milliseconds. */
   readonly #offsetMs: number;

@@ -102,6 +102,7 @@ type Whole = Extract<AppendReply, { kind: 'whole' | 'more' }>;
 type Problem = Exclude<AppendReply, Whole>['kind'];
 
 export class RedisLog<Event> implements Log<Event> {
+  readonly mayLose = true;
   readonly #parts: RedisLogParts<Event>;
   readonly #names;
   readonly #time = new LogClock();

@@ -48,6 +48,7 @@ export class OrderedLog<Event> {
 }
 
 export class LogEnd<Event> implements Log<Event> {
+  readonly mayLose = true;
   readonly replica: ReplicaId;
   readonly #log: OrderedLog<Event>;
   #follower: Follower<Event> | null = null;

@@ -554,6 +554,7 @@ export class Shard {
   }
 
   #noteEnded({ admission }: OwnCall, { lease, origin }: HeldGrant, settlement: Settlement): void {
+    if (!this.#shared.log.mayLose) return;
     const { bucket, setting, costs } = admission;
     const used = usedBy(costs, settlement);
     // Nothing is lost of what this replica tells itself; the shared log has to be told what it used.

@@ -28,9 +28,8 @@ export function knownCosts(bucket: Bucket, costs: Costs, document: string | null
   const known = document === null ? undefined : bucket.documents.get(document);
   const learned = known?.kind === 'reported' ? { ...costs, cost: known.points } : costs;
   const { requests } = learned;
-  if (requests === undefined) return learned;
+  if (requests === undefined || !requestWindows.some((name) => bucket.meters.has(name))) return learned;
   const windows = requestWindows.filter((name) => bucket.meters.has(name));
-  if (windows.length === 0) return learned;
   return { ...learned, ...Object.fromEntries(windows.map((name) => [name, requests])) };
 }
 

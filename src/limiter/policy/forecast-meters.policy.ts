@@ -43,17 +43,19 @@ const heldByMeter: Readonly<Record<MeterName, HeldBy>> = {
 /** The longest wait for any meter, if nobody takes from them before `from`; its milliseconds count from then on. */
 export function metersForecast(bucket: Bucket, needs: readonly Needed[], from: number): Forecast {
   let longest: Forecast = { waitMs: 0, heldBy: 'queue' };
-  const windows: NeededWindow[] = [];
-  for (const { name, units, ahead } of needs) {
-    const waitMs = drainMs(bucket, { name, units, ahead }, from);
-    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[name] };
-    const meter = bucket.meters.get(name);
-    if (meter === undefined || !callWindows.includes(name)) continue;
-    const fewerMs = (fewer: number): number =>
-      drainMs(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, from);
-    windows.push({ meter, units: units + ahead, waitMs: fewerMs });
+  for (const need of needs) {
+    const waitMs = drainMs(bucket, need, from);
+    if (waitMs > longest.waitMs) longest = { waitMs, heldBy: heldByMeter[need.name] };
   }
-  if (windows.length > 1 && windows.some(({ meter }) => meter.log !== null)) {
+  if (!needs.some(({ name }) => (bucket.meters.get(name)?.log ?? null) !== null)) return longest;
+  const windows = needs.flatMap(({ name, units, ahead }): NeededWindow[] => {
+    const meter = bucket.meters.get(name);
+    if (meter === undefined || !callWindows.includes(name)) return [];
+    const waitMs = (fewer: number): number =>
+      drainMs(bucket, { name, units, ahead: Math.max(0, ahead - fewer) }, from);
+    return [{ meter, units: units + ahead, waitMs }];
+  });
+  if (windows.length > 1) {
     const byLength = windows.toSorted((one, other) => one.meter.windowMs - other.meter.windowMs);
     const waitMs = nestedWaitMs(byLength, 0, from);
     if (waitMs > longest.waitMs) longest = { waitMs, heldBy: 'requests' };

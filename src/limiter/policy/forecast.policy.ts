@@ -13,7 +13,7 @@ import type { HeldBy } from '../../errors.ts';
 import { isBackground, type LaneKey, type TicketId } from '../../ids.ts';
 import type { WaitForecast } from '../limiter.ts';
 import { dueAfterMs } from './background.policy.ts';
-import type { Bucket, Lane } from './bucket-state.policy.ts';
+import { allWaiting, closedMs, type Bucket, type Lane } from './bucket-state.policy.ts';
 import { callsAhead, firstIn } from './callers.policy.ts';
 import { ceilingWindowMs } from './ceiling.policy.ts';
 import { knownCosts } from './documents.policy.ts';
@@ -27,7 +27,7 @@ import {
   type LanePosition,
   type OthersAhead,
 } from './forecast-others.policy.ts';
-import { isFull } from './in-flight.policy.ts';
+import { isFull, maxInFlightOf } from './in-flight.policy.ts';
 import { inFlightOf, twinIn } from './lanes.policy.ts';
 import { reservedAhead, type ReservedAhead } from './reservations.policy.ts';
 import { meterNames } from './meter-state.policy.ts';
@@ -65,12 +65,23 @@ export interface LimitedWait {
  * other lanes are read one by one only for those that would be refused.
  */
 export function forecastWithin(bucket: Bucket, { position, withinMs }: LimitedWait, now: number): Forecast {
+  if (isFree(bucket, position, now)) return { waitMs: 0, heldBy: 'queue' };
   const sum = inSum(bucket, position);
   const rough = forecastBehind(bucket, { position, elsewhere: sum }, now);
   if (rough.waitMs <= withinMs) return rough;
   const elsewhere = laneByLane(bucket, position, sum);
   return elsewhere === sum ? rough : forecastBehind(bucket, { position, elsewhere }, now);
 }
+
+/** Nobody waits and nothing stands still, so that only the meters are to be asked: the forecast of most calls. */
+const isFree = (bucket: Bucket, position: LanePosition, now: number): boolean =>
+  allWaiting(bucket) === 0 &&
+  bucket.reservations.size === 0 &&
+  position.maxInFlight === null &&
+  maxInFlightOf(bucket, now) === null &&
+  (position.lane?.asleep.size ?? 0) === 0 &&
+  closedMs(bucket, now) === 0 &&
+  metersForecast(bucket, needsOf(bucket, { position, reserved: null }, []), now).waitMs === 0;
 
 /**
  * Within how long a background call leaves because it is due, whoever else comes. For whether it may wait: who is refused and comes back is

@@ -4,7 +4,7 @@
  */
 import type { Costs, MeterName } from '../../call.ts';
 import { turnsOf, type Bucket, type Lane, type Ticket } from './bucket-state.policy.ts';
-import { costEntries, meterNames, requestWindows } from './meter-state.policy.ts';
+import { meterNames, requestWindows } from './meter-state.policy.ts';
 import { SortedNames } from './sorted.policy.ts';
 
 /**
@@ -13,7 +13,9 @@ import { SortedNames } from './sorted.policy.ts';
  */
 export function cappedCosts(bucket: Bucket, asked: Costs): Costs {
   const costs: Partial<Record<MeterName, number>> = {};
-  for (const [name, units] of costEntries(asked)) {
+  for (const name of meterNames) {
+    const units = asked[name] ?? 0;
+    if (units <= 0) continue;
     const limit = bucket.meters.get(name)?.limit ?? 0;
     costs[name] = limit > 0 ? Math.min(units, limit) : units;
   }
@@ -27,9 +29,10 @@ export function cappedCosts(bucket: Bucket, asked: Costs): Costs {
  */
 export function serviceCost(bucket: Bucket, costs: Costs): number {
   let longest = 0;
-  for (const [name, units] of costEntries(costs)) {
+  for (const name of meterNames) {
+    const units = costs[name] ?? 0;
     const meter = bucket.meters.get(name);
-    if (meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
+    if (units <= 0 || meter === undefined || meter.limit === null || name.endsWith('_day')) continue;
     longest = Math.max(longest, (Math.min(units, meter.limit) * meter.windowMs) / meter.limit);
   }
   return longest > 0 ? longest : 1;

@@ -11,6 +11,7 @@ test('arrivals keep their order when the replica learns that the log’s time is
   const clock = manualClock(1_000);
   let aheadMs = 50;
   const log: Log<LogEvent> = {
+    mayLose: true,
     follow() {},
     append() {},
     now: () => clock.now() + aheadMs,
