@@ -14,6 +14,14 @@ export function valuesOf(rawFields: readonly string[], name: string): readonly s
   return values;
 }
 
+/** The content codings that a field names, in the order in which they were applied; `identity` is none. */
+export const codingsIn = (encoding: string): readonly string[] =>
+  encoding
+    .toLowerCase()
+    .split(',')
+    .map((name) => name.trim())
+    .filter((name) => name !== '' && name !== 'identity');
+
 /** Most fields that are looked for are not there. */
 const none: readonly string[] = [];
 

@@ -15,6 +15,7 @@ import {
   createZstdDecompress,
 } from 'node:zlib';
 import type { Clock } from '../clock.ts';
+import { codingsIn } from '../field-lines.policy.ts';
 
 const kib = 1024;
 const mib = 1024 * kib;
@@ -91,8 +92,11 @@ const codings: ReadonlyMap<string, Coding> = new Map([
   ['zstd', zstd],
 ]);
 
+/** Codings on each other that are read. */
+const maxCodings = 2;
+
 /** True for a body that is sent as it is. */
-export const isPlain = (encoding: string): boolean => /^\s*(?:identity)?\s*$/i.test(encoding);
+export const isPlain = (encoding: string): boolean => encoding === '' || codingsIn(encoding).length === 0;
 
 /** What the decoders of the process take together. */
 const all = {
@@ -132,28 +136,31 @@ export interface Decoder {
 
 /** A decoder that hands on what it decodes; `null`: the coding is not known, or enough other bodies are being decoded. */
 export function decoderFor(encoding: string, onBytes: (bytes: Buffer) => void, clock: Clock): Decoder | null {
-  if (isPlain(encoding)) return { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
-  const coding = codings.get(encoding.trim().toLowerCase());
-  if (coding === undefined || all.alive >= maxOfProcess.decoders) return null;
-  return new PassingDecoder(coding, onBytes, clock);
+  let decoder: Decoder = { write: onBytes, end: (onOver) => onOver(true), stop: () => {} };
+  const named = codingsIn(encoding).map((name) => codings.get(name) ?? null);
+  if (named.length > maxCodings || all.alive + named.length > maxOfProcess.decoders) return null;
+  if (named.includes(null)) return null;
+  for (const coding of named.filter((one) => one !== null))
+    decoder = new PassingDecoder(coding, decoder, clock);
+  return decoder;
 }
 
-/** Decodes in zlib's threads. Whatever exceeds a bound ends the decoding, and nothing else. */
+/** Decodes in zlib's threads, for the next decoder. Whatever exceeds a bound ends the decoding, and nothing else. */
 class PassingDecoder implements Decoder {
   /** `null` before the first bytes. */
   #stream: Transform | null = null;
-  readonly #onBytes: (bytes: Buffer) => void;
+  readonly #next: Decoder;
   readonly #coding: Coding;
   readonly #clock: Clock;
   #receivedBytes = 0;
   #decodedBytes = 0;
   #isOver = false;
-  #onOver: ((isWhole: boolean) => void) | null = null;
+  #onOver: (isWhole: boolean) => void = () => {};
 
-  constructor(coding: Coding, onBytes: (bytes: Buffer) => void, clock: Clock) {
+  constructor(coding: Coding, next: Decoder, clock: Clock) {
     all.alive += 1;
     this.#coding = coding;
-    this.#onBytes = onBytes;
+    this.#next = next;
     this.#clock = clock;
   }
 
@@ -180,7 +187,7 @@ class PassingDecoder implements Decoder {
   #begin(first: Buffer): Transform {
     const stream = this.#coding.create(first);
     stream.on('data', (bytes: Buffer) => {
-      if (this.#mayRead(bytes.length)) this.#onBytes(bytes);
+      if (this.#mayRead(bytes.length)) this.#next.write(bytes);
       else this.stop();
     });
     return stream.on('end', () => this.#over(true)).on('error', () => this.stop());
@@ -205,7 +212,9 @@ class PassingDecoder implements Decoder {
     this.#stream?.destroy();
     all.alive -= 1;
     all.heldBytes -= this.#held;
-    this.#onOver?.(isWhole);
+    if (isWhole) return this.#next.end(this.#onOver);
+    this.#next.stop();
+    this.#onOver(false);
   }
 }
 

@@ -99,30 +99,52 @@ function readForm({ inPath, operation }: Asked, fields: ReadonlyMap<string, stri
   return { model, costs: chargeOf(operation, readPrompt({ prompt }), { n }).costs };
 }
 
-/** Where the output limits of a body that is not parsed are looked for, and its model first, bytes from either end. */
-const endsRead = 16_384;
-
-const statedModel = /"model(?:_id|Id)?"\s*:\s*"([^"\\]{1,256})"/;
-
-/** Too large to parse: text is what is not base64; the model and the limits of the output are looked for at both ends. */
+/** Too large to parse: text is what is not base64, and of the members only texts and numbers at the top are read. */
 function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCall> {
   const { runs, bytes } = base64In(body);
-  const ends = `${body.toString('latin1', 0, endsRead)}\n${body.toString('latin1', body.length - endsRead)}`;
-  const limits = ends.matchAll(/"(max_(?:completion_|output_)?tokens)"\s*:\s*(\d{1,9})\b/g);
+  const top = shortMembers(body);
   return {
-    model: inPath ?? statedModel.exec(ends)?.[1] ?? modelInside(body),
-    ...chargeOf(
-      operation,
-      { chars: body.length - bytes, images: runs, tokens: 0, marked: 0 },
-      Object.fromEntries(Array.from(limits, ([, name = '', count]) => [name, Number(count)])),
-    ),
+    model: inPath ?? modelName(modelIn(top)),
+    tier: tierOf(top),
+    ...chargeOf(operation, { chars: body.length - bytes, images: runs, tokens: 0, marked: 0 }, top),
   };
 }
 
-/** The first member `model` with a text as its value. Inside a text its quotes would be escaped. */
-function modelInside(body: Buffer): string | null {
-  const at = body.indexOf('"model"');
-  return statedModel.exec(body.toString('utf8', at, at < 0 ? 0 : at + 2 * maxModel))?.[1] ?? null;
+/** Some 10 ms: steps over bytes beside texts, of which finding a quote takes ten. */
+const maxSteps = 1_000_000;
+/** Where a body that has more is read as a text: its last bytes. */
+const endRead = 16_384;
+const [quote, backslash] = [0x22, 0x5c];
+const shortMember = /"[\w-]{1,32}"\s*:\s*(?:"[^"\\]{0,256}"|\d{1,9}\b)/g;
+const membersIn = (text: string): JsonRecord =>
+  Object.assign(
+    {},
+    ...(text.match(shortMember) ?? []).map((member) => parseJson(`{${member}}`)),
+  ) as JsonRecord;
+
+/** The members at the top of a JSON object whose values are short texts or numbers. Texts are not looked into. */
+function shortMembers(body: Buffer): JsonRecord {
+  const found: string[] = [];
+  let depth = 0;
+  let steps = 0;
+  for (let at = 0; at >= 0 && at < body.length; at += 1) {
+    if ((steps += 1) > maxSteps)
+      return { ...membersIn(body.toString('latin1', body.length - endRead)), ...membersIn(found.join()) };
+    const byte = body[at] ?? 0;
+    // Brackets of both kinds differ by one bit.
+    if ((byte | 0x20) === 0x7b) depth += 1;
+    else if ((byte | 0x20) === 0x7d) depth -= 1;
+    if (byte !== quote) continue;
+    const start = at;
+    for (let escapes = 1; escapes % 2 === 1 && at >= 0 && steps <= maxSteps; steps += 10 + escapes) {
+      at = body.indexOf(quote, at + 1);
+      for (escapes = 0; escapes < maxSteps && body[at - 1 - escapes] === backslash;) escapes += 1;
+    }
+    if (depth !== 1 || at - start > maxModel) continue;
+    const member = body.toString('utf8', start, at + 2 * maxModel);
+    if (member.search(shortMember) === 0) found.push(member.match(shortMember)?.[0] ?? '');
+  }
+  return membersIn(found.join());
 }
 
 /** No word and no number is that long: a run of so many characters of base64 is no text. */

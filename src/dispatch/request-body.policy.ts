@@ -1,6 +1,6 @@
 /** The body of a request as it can be read: without its content coding, and as a form (RFC 7578). Bounded, never throws. */
 import { brotliDecompressSync, gunzipSync, inflateRawSync, inflateSync, zstdDecompressSync } from 'node:zlib';
-import { valuesOf } from '../field-lines.policy.ts';
+import { codingsIn, valuesOf } from '../field-lines.policy.ts';
 
 /**
  * Longer bodies (bytes) are not parsed: a megabyte of brackets takes the parser up to 0.1 s, in which every other call stands still,
@@ -10,6 +10,8 @@ export const maxParsedBody = 1_048_576;
 
 /** A compressed body that decodes to more bytes is not read: that takes the process some 10 ms. */
 const maxDecodedBody = 4_194_304;
+/** Codings on each other that are read. */
+const maxCodings = 2;
 const decoders: Readonly<
   Record<string, (body: Buffer, options: { readonly maxOutputLength: number }) => Buffer>
 > = {
@@ -21,13 +23,14 @@ const decoders: Readonly<
   zstd: zstdDecompressSync,
 };
 
-/** The body without its content coding; as it was sent where that is another one, or the body is damaged or too long. */
+/** The body without its content codings; as it was sent where one is not known, or the body is damaged or too long. */
 export function decodedBody(rawFields: readonly string[], body: Buffer): Buffer {
-  const coding = valuesOf(rawFields, 'content-encoding').join().trim().toLowerCase();
-  const decode = Object.hasOwn(decoders, coding) ? decoders[coding] : undefined;
-  if (decode === undefined) return body;
+  const codings = codingsIn(valuesOf(rawFields, 'content-encoding').join());
+  if (codings.length > maxCodings || !codings.every((name) => Object.hasOwn(decoders, name))) return body;
+  const decode = (coded: Buffer, name: string): Buffer =>
+    decoders[name]?.(coded, { maxOutputLength: maxDecodedBody }) ?? coded;
   try {
-    return decode(body, { maxOutputLength: maxDecodedBody });
+    return codings.reduceRight(decode, body);
   } catch {
     return body; // the upstream will say what is wrong with it
   }

@@ -8,8 +8,9 @@
  * per 60 seconds") is no wait.
  */
 import { meaningOfWords } from '../words.policy.ts';
-import { parseJson } from './feedback/json.policy.ts';
+import { parseJson, stringAt } from './feedback/json.policy.ts';
 import {
+  answeredAtMs,
   durationInText,
   durationMs,
   instantInText,
@@ -36,18 +37,19 @@ const words = meaningOfWords<WordOfName>([
   ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment renew renews refill'],
   ['end', 'refills resume resumes unblock unblocks unlock unlocks until'],
   ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
-  ['begin', 'block blocked lock locked suspended'],
-  ['time', 'after in at for time timestamp stamp date before duration'],
+  ['begin', 'block blocked lock locked lockout suspended penalty pause sleep'],
+  ['time', 'after in at for time timestamp stamp date before duration utc epoch unix'],
   ['unit', 'ms msec msecs millis millisecond milliseconds sec secs seconds mins minutes hours hrs days'],
   ['plain', 'x rate limit limits limited quota throttling window request requests attempt call calls api'],
   ['plain', 'user app account client ip global unified burst daily hourly second minute hour day the is to'],
-  ['plain', 'of on estimated access expires expiry ttl rl back cool off down'],
+  ['plain', 'of on estimated access expires expiry ttl rl back cool off down not earliest'],
 ]);
 const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
 /** The longest word at each place, or a character that belongs to none. */
 const wordsOfName = new RegExp(`${inOrder.join('|')}|[^_]`, 'g');
 /** Several words that mean the end of a wait together. */
-const ends = /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir)|back_off|cool_down/;
+const ends =
+  /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir)|back_off|cool_down|not_before|earliest/;
 
 /**
  * What a name says of its value: a wait, of a retry or another one, with its unit (`''` = not stated), or only how a time is given.
@@ -63,7 +65,7 @@ function readName(name: string): Named {
     .toLowerCase()
     .replace(/^.*?_(?=rate_?limit|quota|throttl|retry_?(?:after|in|at|delay))/, '');
   // What is left of an amount is no time, and OpenAI's resets are when a bucket is full.
-  if (/(?:limit|quota)_.*(?:remaining|left)|reset_requests?$/.test(text)) return null;
+  if (/(?:limit|quota)_.*(?<!time_?|seconds_)(?:remaining|left)|reset_requests?$/.test(text)) return null;
   let unit = text.endsWith('regain_access') ? 'minutes' : '';
   const found = new Set<WordOfName>();
   for (const word of text.replace(/_s$/, '_seconds').match(wordsOfName) ?? []) {
@@ -114,13 +116,23 @@ function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other
   for (const [name, value] of fields) {
     const named = readName(name);
     const isOne = named?.states === states && !hasRoom(name, value, fields);
-    // Meta: `x-business-use-case-usage: {"1":[{"estimated_time_to_regain_access":19}]}`
-    const inside = states === 'other' && value.startsWith('{') ? parsedWaitMs(parseJson(value), at) : null;
-    const waitMs = isOne ? longestWaitMs(value, (single) => timeInUnit(single, named.unit, at)) : inside;
-    foundMs = longer(foundMs, waitMs);
+    const isInside = states === 'other' && named === null && /limit|quota|usage|throttl/.test(name);
+    const insideMs = isInside ? insideWaitMs(value, at) : null;
+    foundMs = longer(
+      foundMs,
+      isOne ? longestWaitMs(value, (single) => timeInUnit(single, named.unit, at)) : insideMs,
+    );
   }
   return foundMs;
 }
+
+/** `limit=10, remaining=0, reset=30`; Meta: `{"1":[{"estimated_time_to_regain_access":19}]}`. */
+const insideWaitMs = (value: string, at: ResponseTime): number | null =>
+  value.startsWith('{')
+    ? parsedWaitMs(parseJson(value), at)
+    : /[=:]/.test(value) && !/(?:remaining|left) ?[=:] ?[1-9]/i.test(value)
+      ? sentenceWaitMs(value, at)
+      : null;
 
 /** True for the reset of a limit of which something is left. */
 const hasRoom = (name: string, value: string, fields: Fields): boolean =>
@@ -149,9 +161,10 @@ function usableWaitMs(waitMs: number | null): number | null {
 
 // Bodies
 
-/** How much of a body is looked at. */
+/** How much of a body is looked at: members, characters of one sentence and of all. */
 const maxMembers = 300;
 const maxSentence = 2_000;
+const maxSaid = 20_000;
 
 /**
  * Milliseconds until the time that the parsed body of a refusal names, 1 ms to a day; `null`: it names none. What is named after a retry
@@ -163,18 +176,24 @@ export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
   let otherMs: number | null = null;
   let saidMs: number | null = null;
   let seen = 0;
+  let saidLeft = maxSaid;
   for (const [parent, part] of open) {
     const members = typeof part === 'object' && part !== null ? Object.entries(part) : [['', part] as const];
-    for (const [name, value] of members.slice(0, maxMembers - seen)) {
+    const unit = stringAt(part, 'unit') ?? '';
+    for (const [own, value] of members.slice(0, maxMembers - seen)) {
       seen += 1;
+      // `retryDelay: { seconds: 30 }`, `retry_after: { value: 30, unit: "seconds" }`, `{ "$date": … }`
+      const name = /^(?:value|amount|\$date|\d{1,3})$/.test(own) ? parent : own;
       if (typeof value === 'object') open.push([name, value]);
-      if (typeof value === 'string') saidMs = longer(saidMs, sentenceWaitMs(value, at));
+      if (typeof value === 'string') {
+        saidMs = longer(saidMs, sentenceWaitMs(value.slice(0, Math.max(0, saidLeft)), at));
+        saidLeft -= value.length;
+      }
       if (typeof value !== 'string' && typeof value !== 'number') continue;
-      // `retryDelay: { seconds: 30 }`
-      const own = readName(name);
-      const named = own?.states === 'time' ? readName(`${parent}_${name}`) : own;
+      const read = readName(name);
+      const named = read?.states === 'time' ? readName(`${parent}_${name}`) : read;
       if (named === null || named.states === 'time') continue;
-      const waitMs = usableWaitMs(timeInUnit(String(value), named.unit, at));
+      const waitMs = usableWaitMs(timeInUnit(String(value), named.unit || unit, at));
       if (named.states === 'retry') retryMs = longer(retryMs, waitMs);
       else otherMs = longer(otherMs, waitMs);
     }
@@ -185,52 +204,79 @@ export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
 const longer = (one: number | null, other: number | null): number | null =>
   one === null || other === null ? (one ?? other) : Math.max(one, other);
 
-const filler =
-  '(?:about |approximately |around |another |at least |less than |up to |the next |no less than |~ ?)?';
-const amount = `(${durationInText}|(?:an?|one) (?:second|minute|hour)\\b)`;
-/** Words that ask for another try, and the time until it. */
-const asked = new RegExp(
-  `\\b(?:(?:try|retry|retrying|again|wait|come back|cool ?down|back ?off|(?:wait(?:ing)?|remaining|left) ?time|time (?:remaining|left))\\b(?:[^.\\d:]{0,30}?\\b(?:in|after|for|of|within):?|:)? ?|(?:available|resets?|resumes?|renews?|renewed|refills?|refilled|replenished|restored|unlocks?|unlocked|unblocked|lifted|(?:next|another) \\w+)\\b[^.\\d:]{0,20}?\\b(?:in|after) |(?:blocked|banned|locked|suspended|more \\w+)\\b[^.\\d:]{0,20}?\\bfor )${filler}${amount}`,
+/** Words that ask for another try, or name the end of a limit. */
+const asks = new RegExp(
+  [
+    '\\b(?:re-?)?try|\\bagain|\\bwait|come back|cool ?down|back ?off|\\bpaus|\\bhold on|\\bsleep|\\beta\\b|time (?:remaining|left)',
+    '(?:remaining|left) time|\\bresets?\\b|\\bresum|\\brenew|refill|replenish|restored|\\bun(?:lock|block)|\\blifted',
+    '(?:block|bann|lock|suspend|throttl)ed\\b[^\\d]{0,20} for|more \\w+ for|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
+    'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|attend|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
+  ].join('|'),
   'i',
 );
-/** An instant behind such a word. */
-const named = new RegExp(
-  `\\b(?:try|retry|again|wait|available|resets?|resumes?|renews?|until)\\b[^.\\d:]{0,30}(${instantInText})`,
-  'i',
-);
+/** Between a word that asks and its time there are no more characters. */
+const maxBetween = 48;
+/** What stands before a time that is none to wait: "5 per 60 seconds", "at 12:00:30". */
+const counts =
+  /(?:\b(?:per|every|each|last|past|previous|than|took|time(?:d )?-?out(?: after)?|at|until)|[/每]) ?(?:the )?$/i;
+/** What stands around a time that a word asks for behind it: "in 30 seconds you can try again", "30 seconds until the reset". */
+const leads = /(?:^|\b(?:in|after)) ?$/i;
+const follows = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
+const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
+const instants = new RegExp(instantInText, 'i');
+const timeOfDay = /\b(?:at|until) (\d{1,2}:\d{2})(:\d{2})? ?(?:utc|gmt|z)\b/i;
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
 const bare =
   /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_):? ?(\d{1,12}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
-/** A member of a text in another form: an element or attribute of XML, a form, a document within a text. */
+/** A member of a text in another form: an element or attribute of XML, a form, a document within a text, "Wait time: 30 seconds". */
 const member =
-  /(?<![\w-])([\w-]{0,32}retry[\w-]{0,32})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}([^"'<>&;\\}\n]{1,64})/gi;
+  /(?<![\w-])([a-z][\w -]{1,48})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}((?:[^"'<>&,;\\}\n]|,(?=\d{3}\b)){1,64})/gi;
 /** "30 to 60 seconds": the first number of a range. */
-const rangeStart = new RegExp(`\\d+(?:\\.\\d+)? ?(?:-|–|to|or) ?(?=${durationInText})`, 'gi');
-/** Chinese, Japanese and Korean: "请在 30 秒后重试". */
-const eastern = /(\d{1,6}(?:\.\d{1,9})?) ?(毫秒|秒|초|分钟|分|분|小时|時間|시간) ?[钟之以]?[后後후]/;
-const easternUnits = meaningOfWords([
-  ['ms', '毫秒'],
-  ['s', '秒 초'],
-  ['h', '小时 時間 시간'],
-]);
+const rangeStart = new RegExp(
+  `(?<![\\d.])\\d{1,9}(?:\\.\\d{1,9})? ?(?:-|–|to|or) ?(?=${durationInText})`,
+  'gi',
+);
 
 /** The same for a text that is no JSON. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const read = text.slice(0, maxSentence);
   if (!/\d|\b(?:an?|one) /.test(read)) return null;
-  for (const [, name = '', value = ''] of /retry/i.test(read) ? read.matchAll(member) : []) {
-    const unit = readName(name)?.unit;
-    const waitMs = unit === undefined ? null : usableWaitMs(timeInUnit(value.trim(), unit, at));
+  for (const [, name = '', value = ''] of read.matchAll(member)) {
+    const stated = readName(name);
+    if (stated === null || stated.states === 'time') continue;
+    const waitMs = usableWaitMs(timeInUnit(value.trim(), stated.unit, at));
     if (waitMs !== null) return waitMs;
   }
-  const sentence = read.replaceAll(rangeStart, '').replaceAll(/(?<=\d) more(?= [smh])/g, '');
-  const duration = asked
-    .exec(sentence)?.[1]
-    ?.trim()
-    .replace(/^(?:an?|one) /i, '1 ');
-  if (duration !== undefined) return usableWaitMs(durationMs(duration));
-  const instant = named.exec(sentence)?.[1] ?? bare.exec(sentence)?.[1];
-  if (instant !== undefined) return usableWaitMs(timeLeftMs(instant, 'inferred', at));
-  const [, digits, unit = ''] = eastern.exec(sentence) ?? [];
-  return digits === undefined ? null : usableWaitMs(durationMs(`${digits}${easternUnits.get(unit) ?? 'm'}`));
+  const plain = read
+    .replaceAll(rangeStart, '')
+    .replaceAll('(s)', 's')
+    .replaceAll(/(?<=\d) more(?= [smh])/g, '');
+  for (const clause of plain.split(/[.;!?](?=\s|$)|[。！？\n]/)) {
+    const waitMs = asks.test(clause) ? clauseWaitMs(clause, at) : null;
+    if (waitMs !== null) return waitMs;
+  }
+  const seconds = bare.exec(read)?.[1];
+  return seconds === undefined ? null : usableWaitMs(timeLeftMs(seconds, 'inferred', at));
+}
+
+/** Of a part of a sentence that asks for another try. */
+function clauseWaitMs(clause: string, at: ResponseTime): number | null {
+  const instant = instants.exec(clause)?.[0];
+  if (instant !== undefined) return usableWaitMs(timeLeftMs(instant.trim(), 'inferred', at));
+  const [, minutes, seconds = ':00'] = timeOfDay.exec(clause) ?? [];
+  if (minutes !== undefined) {
+    const sinceMidnight = (durationMs(`${minutes}${seconds}`) ?? NaN) - (answeredAtMs(at) % maxRetryAfterMs);
+    return usableWaitMs(sinceMidnight > 0 ? sinceMidnight : sinceMidnight + maxRetryAfterMs);
+  }
+  for (const { 0: duration, index } of clause.matchAll(durations)) {
+    const before = clause.slice(0, index);
+    // A number before it is counted in this time, unless a word between them asks: "5 requests in 60 seconds".
+    const since = before.split(/\d|\b(?:or|but|if)\b/i).at(-1) ?? '';
+    const after = clause.slice(index + duration.length);
+    const isAskedBehind =
+      asks.test(after) && (follows.test(after) || (leads.test(since) && since === before));
+    if (counts.test(since) || !(asks.test(since.slice(-maxBetween)) || isAskedBehind)) continue;
+    return usableWaitMs(durationMs(duration.trim().replace(/^(?:an?|one) /i, '1 ')));
+  }
+  return null;
 }

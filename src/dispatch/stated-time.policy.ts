@@ -6,6 +6,7 @@
  * what is not exactly one of these forms is `null` ("no information"), never 0, because 0 would open a bucket.
  */
 import type { TimeUnit } from '../config/settings.ts';
+import { meaningOfWords } from '../words.policy.ts';
 
 /** The two clocks an instant can be measured against. */
 export interface ResponseTime {
@@ -16,7 +17,7 @@ export interface ResponseTime {
 }
 
 /** Instant at which a response was made: its own `Date`, else our clock. */
-function answeredAtMs({ date, now }: ResponseTime): number {
+export function answeredAtMs({ date, now }: ResponseTime): number {
   return (typeof date === 'string' ? instantMs(date.trim()) : null) ?? now;
 }
 
@@ -35,11 +36,11 @@ const maxWithoutZoneMs = 1_740_000;
  * milliseconds from 1e12, epoch seconds from 1e9, else seconds.
  */
 export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): number | null {
-  // `seconds=30`, `30;reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`
+  // `seconds=30`, `in 30 s`, `30;reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`, `/Date(1788264030000)/`
   const text = value
     .trim()
     .replace(/^"(.*)"$/, '$1')
-    .replace(/^[a-z-]+=|;.*$|\.$|\[[\w/]+\]$/gi, '')
+    .replace(/^[a-z-]+=|^(?:in|after|for) |;.*$|\.$|\[[\w/]+\]$|^\/Date\((?=\d)|(?<=\d)\)\/$/gi, '')
     .replace(/ ?\(([a-z]+)\)$/i, ' $1');
   if (text.length === 0 || text.length > maxText) return null;
   if (decimal.test(text)) return fromNumber(text, as, at);
@@ -83,31 +84,32 @@ function scaled(digits: string, factor: number): number {
 /** The values of a field that was sent more than once. The comma of a date, behind the name of a day, and that of thousands stay. */
 export function singleValues(value: string): readonly string[] {
   return value
-    .split(/(?<!\b(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}),(?!\d{3}(?!\d))/i)
+    .split(/(?<!\b(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6}|\b[a-z]{3,9} \d{1,2}),(?!\d{3}(?!\d))/i)
     .map((single) => single.trim())
     .filter((single) => single.length > 0);
 }
 
 // Durations
 
-const units = [
-  [/^(?:ms|msecs?|millis|milliseconds?)$/, 1],
-  [/^(?:s|secs?|seconds?)$/, 1_000],
-  [/^(?:m|mins?|minutes?)$/, 60_000],
-  [/^(?:h|hrs?|hours?)$/, 3_600_000],
-  [/^(?:d|days?)$/, 86_400_000],
-  [/^(?:us|µs|μs|microseconds?)$/, 1e-3], // U+00B5, what Go writes, and U+03BC, what it also reads
-  [/^(?:ns|nanoseconds?)$/, 1e-6],
-] as const;
-
-const unitWord =
-  '(?:milliseconds?|millis|msecs?|ms|microseconds?|us|µs|μs|nanoseconds?|ns|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)(?![a-zµμ])';
+/** Milliseconds of a unit by its words, in the languages in which providers write. */
+const units = meaningOfWords<number>([
+  [1e-6, 'ns nanosecond nanoseconds'],
+  [1e-3, 'us µs μs microsecond microseconds'], // U+00B5, what Go writes, and U+03BC, what it also reads
+  [1, 'ms msec msecs millis millisecond milliseconds 毫秒'],
+  [1_000, 's sec secs second seconds sekunde sekunden seconde secondes segundo segundos secondo secondi'],
+  [1_000, 'секунда секунду секунды секунд 秒 초'],
+  [60_000, 'm min mins minute minutes minuten minuto minutos minuti минута минуту минуты минут 分 分钟 분'],
+  [3_600_000, 'h hr hrs hour hours stunde stunden heure heures hora horas ora ore час часа часов'],
+  [3_600_000, '小时 時間 시간'],
+  [86_400_000, 'd day days'],
+]);
+const unitWord = `(?:${[...units.keys()].toSorted((a, b) => b.length - a.length).join('|')})(?![a-zµμа-я])`;
 const term = new RegExp(`(?:,? and |,? )?(\\d+(?:\\.\\d*)?|\\.\\d+)[ -]?(${unitWord})`, 'iy');
 const iso8601 = /^p((?:\d+d)?)(?:t((?:\d+(?:\.\d+)?[hms])+))?$/i;
 const clockTime = /^(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)$/;
 
 /** How a duration with its unit is written within a sentence: the source of a pattern for what `durationMs` reads. */
-export const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|(?:(?:,? and |,? )?(?:\\d+(?:\\.\\d+)?|\\.\\d+)[ -]?${unitWord})+)`;
+export const durationInText = `(?:\\d{1,2}:[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?|\\bpt(?:\\d+(?:\\.\\d+)?[hms])+|(?:(?:,? and |,? )?(?:(?<!\\d)\\d{1,12}(?:\\.\\d{1,12})?|\\.\\d{1,12})[ -]?${unitWord})+)`;
 
 /**
  * Milliseconds of a duration that states its units, not rounded, or `null`: Go's form (`7m12s`, `58.891s`, `850µs`), words (`1 minute
@@ -127,7 +129,7 @@ function termsMs(text: string): number | null {
   term.lastIndex = 0;
   for (let at = 0; at < text.length; at = term.lastIndex) {
     const [, digits = '', unit = ''] = term.exec(text) ?? [];
-    const factor = units.find(([pattern]) => pattern.test(unit.toLowerCase()))?.[1];
+    const factor = units.get(unit.toLowerCase());
     if (factor === undefined) return null;
     total += scaled(digits, factor);
   }
@@ -137,61 +139,59 @@ function termsMs(text: string): number | null {
 // Instants
 
 const monthNames = ['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'];
-const time = '(\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)?)';
-const offset = '([+-]\\d{2}:?\\d{2})';
-const zone = `(?:gmt|utc|ut|z)?${offset}?`;
-const form = (pattern: string): RegExp => new RegExp(`^${pattern}$`, 'i');
+/** Hours by which zones of North America, which RFC 822 allowed in dates, are behind UTC, in winter. */
+const zoneHours = { e: 5, c: 6, m: 7, p: 8 } as const;
 
-/** RFC 9110's HTTP-date and RFC 850's; servers end them in GMT, UTC or an offset. */
-const httpDate = form(
-  `(?:[a-z]{3,9},? )?(\\d{1,2})[ -]([a-z]{3})[ -](\\d{4}|\\d{2}) ${time} (?=.)${zone}(?: utc)?`,
-);
-/** C's `asctime`, and what JavaScript writes: `Tue Sep 01 2026 12:00:30 GMT+0000 (Coordinated Universal Time)`. */
-const asctime = form(`[a-z]{3} ([a-z]{3}) ([ \\d]\\d) ${time} (\\d{4})`);
-const scriptDate = form(
-  `[a-z]{3} ([a-z]{3}) (\\d{2}) (\\d{4}) ${time} (?:gmt|utc)${offset}?(?: \\([^()]*\\))?`,
-);
-/** RFC 3339, with or without seconds, and the blanks that some languages write. An offset is required: local time names no instant. */
-const rfc3339 = form(`(\\d{4})-(\\d{2})-(\\d{2})[t ]${time} ?(?=.)${zone}(?: utc)?`);
+const weekday = '(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{0,6},? )?';
+const month = `(?<month>(?:${monthNames.join('|')})[a-z]{0,6})`;
+const dates = [
+  '(?<year>\\d{4})(?<dash>[-/]?)(?<month>\\d{2})\\k<dash>(?<day>\\d{2})', // RFC 3339, and ISO 8601 without its hyphens
+  `(?<day>\\d{1,2})[ -]${month}[ -](?<year>\\d{4}|\\d{2})`, // RFC 9110, RFC 850
+  `${month} {1,2}(?<day>\\d{1,2})(?:,? (?<year>\\d{4}))?`, // C, Java, JavaScript, and people in America
+  '(?<month>\\d{1,2})/(?<day>\\d{1,2})/(?<year>\\d{4})', // .NET
+];
+const clock =
+  '(?<hour>\\d{1,2}):?(?<minute>\\d{2})(?::?(?<second>\\d{2}(?:\\.\\d{1,9})?))?(?: (?<half>[ap])m)?';
+const zone =
+  '(?<zone> ?(?:(?:gmt|utc?|z)(?![a-z])|(?<us>[ecmp])(?<season>[sd])t|(?=[+-]))(?<shift>[+-]\\d{2}:?\\d{2})?(?: utc| ?\\([a-z ]+\\))?| ?\\((?:z|utc|gmt)\\))?';
+/** How an instant is written within a sentence, where it has parts of these names. */
+export const instantInText = `${weekday}(?:${dates.join('|')})[t ,]{1,2}${clock}${zone}(?: (?<lastYear>\\d{4})(?!\\d))?`;
+const wholeInstant = new RegExp(`^${instantInText}$`, 'i');
 
-/** How an instant is written within a sentence. */
-export const instantInText =
-  '[a-z]{3}, \\d{2} [a-z]{3} \\d{4} \\d{2}:\\d{2}:\\d{2} (?:gmt|utc)|\\d{4}-\\d{2}-\\d{2}[t ]\\d{2}:\\d{2}(?::\\d{2}(?:\\.\\d{1,9})?)?(?: ?\\(?(?:z|utc|gmt|[+-]\\d{2}:?\\d{2})\\)?)?';
-
-/** An instant as milliseconds since the epoch, or `null`. Two-digit years below 70 are of this century. */
+/**
+ * An instant as milliseconds since the epoch, or `null`. Two-digit years below 70 are of this century. It must have a zone, because local
+ * time names no instant; only what C writes is in UTC without one.
+ */
 export function instantMs(text: string): number | null {
-  if (text.length > maxText) return null;
-  const http = httpDate.exec(text);
-  if (http !== null) {
-    const [, day, month, year = '', clock, shift] = http;
-    const century = year.length > 2 ? '' : Number(year) < 70 ? '20' : '19';
-    return fromParts([century + year, monthOf(month), day], clock, shift);
-  }
-  const iso = rfc3339.exec(text);
-  if (iso !== null) return fromParts([iso[1], iso[2], iso[3]], iso[4], iso[5]);
-  const c = asctime.exec(text);
-  if (c !== null) return fromParts([c[4], monthOf(c[1]), c[2]], c[3]);
-  const script = scriptDate.exec(text);
-  return script === null ? null : fromParts([script[3], monthOf(script[1]), script[2]], script[4], script[5]);
-}
-
-const monthOf = (name = ''): number => monthNames.indexOf(name.toLowerCase()) + 1;
-
-function fromParts(
-  date: readonly (string | number | undefined)[],
-  clock = '',
-  shift = '+0000',
-): number | null {
-  const [year = NaN, month = NaN, day = NaN] = date.map(Number);
-  const [hour = NaN, minute = NaN, second = 0] = clock.split(':').map(Number);
+  const parts = text.length > maxText ? undefined : wholeInstant.exec(text)?.groups;
+  if (parts === undefined) return null;
+  const {
+    month = '',
+    day,
+    hour,
+    minute,
+    second = 0,
+    half,
+    lastYear,
+    zone,
+    us = '',
+    season,
+    shift = '',
+  } = parts;
+  const year = parts['year'] ?? lastYear ?? '';
+  if (year === '' || (zone === undefined && lastYear === undefined)) return null;
+  const century = year.length > 2 ? '' : Number(year) < 70 ? '20' : '19';
+  const ordinal = Number(month) || monthNames.indexOf(month.slice(0, 3).toLowerCase()) + 1;
+  const hours = half === undefined ? Number(hour) : (Number(hour) % 12) + (/p/i.test(half) ? 12 : 0);
   // 60 is a leap second, 24:00 is not a time of day.
-  if (!(hour <= 23 && minute <= 59 && second < 61)) return null;
+  if (!(hours <= 23 && Number(minute) <= 59 && Number(second) < 61)) return null;
   // The runtime's calendar, not its clock. It takes 30 February for 2 March.
   // oxlint-disable-next-line no-restricted-globals
-  const midnight = new Date(Date.UTC(year, month - 1, day));
-  if (midnight.getUTCMonth() !== month - 1 || midnight.getUTCDate() !== day) return null;
-  const digits = shift.replace(':', '');
-  const shiftMinutes = Number(digits.slice(1, 3)) * 60 + Number(digits.slice(3));
-  const minutes = hour * 60 + minute - (digits.startsWith('-') ? -shiftMinutes : shiftMinutes);
-  return midnight.getTime() + minutes * 60_000 + second * 1000;
+  const midnight = new Date(Date.UTC(Number(century + year), ordinal - 1, Number(day)));
+  if (midnight.getUTCMonth() !== ordinal - 1 || midnight.getUTCDate() !== Number(day)) return null;
+  const [, sign, shiftHours = 0, shiftMinutes = 0] = /([+-])(\d\d):?(\d\d)/.exec(shift) ?? [];
+  const behind = zoneHours[us.toLowerCase() as keyof typeof zoneHours] ?? 0;
+  const ahead = (Number(shiftHours) * 60 + Number(shiftMinutes)) * (sign === '-' ? -1 : 1);
+  const toUtc = behind * 60 - (/d/i.test(season ?? '') ? 60 : 0) - ahead;
+  return midnight.getTime() + (hours * 60 + Number(minute) + toUtc) * 60_000 + Number(second) * 1000;
 }

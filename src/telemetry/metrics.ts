@@ -165,9 +165,9 @@ export class Metrics {
   }
 }
 
-/** `tokens` is the fullest of all, input and output tokens, and `requests` of all windows shorter than a day. */
+/** `tokens` is the fullest of all, input and output tokens, and `requests` of images and all windows shorter than a day. */
 const dimensionOf = (meter: MeterName): string =>
-  meter.endsWith('_tokens') ? 'tokens' : meter.replace(/_(?:burst|hour)$/, '');
+  meter.replace(/^\w+_tokens$/, 'tokens').replace(/^images$|^requests_(?:burst|hour)$/, 'requests');
 
 /** Sets every gauge. Upstreams that are no longer configured disappear. */
 function readGauges(instruments: Instruments, source: PressureSource, live: readonly LivePressure[]): void {

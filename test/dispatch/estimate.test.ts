@@ -274,6 +274,8 @@ describe('the model of a call', () => {
     ['deflate', deflateRawSync(document)],
     ['br', brotliCompressSync(document)],
     ['zstd', zstdCompressSync(document)],
+    ['gzip, BR', brotliCompressSync(gzipSync(document))],
+    ['identity', Buffer.from(document)],
   ])('is read from a body in %s', (coding, body) => {
     expect(coded(coding, body)).toMatchObject({ model: 'm', costs: { requests: 1, tokens: 4 } });
   });
@@ -282,6 +284,8 @@ describe('the model of a call', () => {
     expect(coded('gzip', gzipSync(document).subarray(0, 20)).model).toBeNull();
     const bomb = gzipSync(JSON.stringify({ model: 'm', input: 'x'.repeat(4_194_304) }));
     expect(coded('gzip', bomb).model).toBeNull();
+    expect(coded('br, gzip', gzipSync(bomb)).model).toBeNull();
+    expect(coded('gzip, gzip, gzip', gzipSync(gzipSync(gzipSync(document)))).model).toBeNull();
   });
 
   test('is read from JSON that is sent as text, or begins with a byte order mark', () => {
@@ -374,10 +378,16 @@ describe('the estimate of an unreadable body', () => {
     },
   );
 
-  test('comes with the model wherever that stands in an unparsed body', () => {
-    const text = JSON.stringify([{ role: 'user', content: 'x'.repeat(1_100_000) }]);
+  test('comes with the model wherever that stands in an unparsed body, and with no other', () => {
+    const quoted = String.raw`"say \"model\": \"m3\" {[ \\"`;
+    const text = `[{"role":"user","content":${quoted}},${JSON.stringify({ content: 'x'.repeat(1_100_000) })}]`;
     const tools = JSON.stringify([{ name: 'y'.repeat(10_000) }]);
+    const schema = JSON.stringify([{ properties: { model: { type: 'string' } }, example: { model: 'm2' } }]);
+    const long = JSON.stringify({ metadata: { model: 'm2', text: 'x'.repeat(30_000) } });
     for (const body of [
+      `{"tools":${schema},"messages":${text},"model":"m1"}`,
+      `{"tools":${schema},"messages":${text}, "model" : "m1","more":${long}}`,
+      `{"tools":${schema},"x":${long},"model_id":"m1","messages":${text},"tool_choice":${schema}}`,
       `{"model":"m1","messages":${text}}`,
       `{"messages":${text},"model":"m1","tools":${tools}}`,
       `{"messages":${text},"model":"m1","tools":${text}}`,

@@ -116,10 +116,34 @@ describe.each(codings)('a body in %s', (encoding, pack) => {
 test('a body in no coding, or an unknown one, is delivered without a decoder', async () => {
   const { body, read } = passing([Buffer.from('as it is')], ' Identity ');
   expect([await bytesOf(body), read]).toEqual([8, { text: 'as it is', ends: 1 }]);
-  for (const encoding of ['compress', 'gzip, br', 'constructor']) {
+  for (const encoding of ['compress', 'compress, gzip', 'gzip, gzip, gzip', 'constructor']) {
     const unread = passing([Buffer.from('packed')], encoding);
     expect([await bytesOf(unread.body), unread.read]).toEqual([6, { text: '', ends: 0 }]);
   }
+});
+
+test('a body in two codings is read like one in the first of them, with the bounds of both', async () => {
+  const pack = (bytes: Buffer): Buffer => brotliCompressSync(gzipSync(bytes), brotli(22));
+  const text = randomBytes(50_000).toString('hex');
+  const packed = pack(Buffer.from(text));
+  const { body, read } = passing(piecesOf(packed, 1_000), 'gzip, identity, br');
+  expect([await bytesOf(body), read]).toEqual([packed.length, { text, ends: 1 }]);
+  const cut = passing([packed.subarray(0, 900)], 'gzip, br');
+  expect([await bytesOf(cut.body), cut.read.ends]).toEqual([900, 0]);
+  const broken = brotliCompressSync(gzipSync(Buffer.from(text)).subarray(0, 900), brotli(22));
+  const inner = passing([broken], 'gzip, br');
+  expect([await bytesOf(inner.body), inner.read.ends]).toEqual([broken.length, 0]);
+  const before = decodingNow().decodedBytes;
+  const bomb = passing([pack(zeros(64 * mib))], 'gzip, br');
+  await bytesOf(bomb.body);
+  expect(bomb.read.ends).toBe(0);
+  expect(decodingNow().decodedBytes - before).toBeLessThan(17 * mib);
+  const source = new PassThrough();
+  const left = passing(source, 'gzip, br').body.resume();
+  source.write(packed.subarray(0, 10));
+  await until(() => decodingNow().alive === 2);
+  left.destroy();
+  await until(() => decodingNow().alive === 0);
 });
 
 test.each([10, 11, 15, 16, 17, 18, 19, 21, 22, 23, 24])(

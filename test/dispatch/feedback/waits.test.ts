@@ -263,6 +263,23 @@ describe('a wait of half a minute', () => {
     ['x-ratelimit-reset', `${at.getTime()}000`],
     ['x-ratelimit-reset', `${at.getTime()}000000`],
     ['x-ratelimit-reset', '2026-09-01T12:00:30'],
+    ['retry-after', 'in 30 seconds'],
+    ['retry-after', 'Tue, 01 Sep 2026 08:00:30 EDT'],
+    ['retry-after', 'Tue, 01 Sep 2026 04:00:30 PST'],
+    ['retry-after', 'Tue, 1 September 2026 12:00:30 GMT'],
+    ['retry-after', 'Tuesday, September 1, 2026 12:00:30 UTC'],
+    ['retry-after', 'Tue Sep 01 12:00:30 UTC 2026'],
+    ['retry-after', '9/1/2026 12:00:30 PM'],
+    ['retry-after', '9/1/2026 12:00:30 PM +00:00'],
+    ['retry-after', '2026/09/01 12:00:30'],
+    ['retry-after', '20260901T120030Z'],
+    ['x-ratelimit', 'limit=10, remaining=0, reset=30'],
+    ['x-ratelimit-timeremaining', '30'],
+    ['x-rate-limit-seconds-remaining', '30'],
+    ['x-ratelimit-reset-utc', at.toISOString()],
+    ['x-ratelimit-reset-epoch', epoch(30)],
+    ['x-penalty-seconds', '30'],
+    ['x-throttled-until', at.toISOString()],
   ];
   test.each(fields)('is read of %s: %s', (name, value) => {
     expect(waitOf({ fields: { [name]: value } })).toBe(30_000);
@@ -285,6 +302,14 @@ describe('a wait of half a minute', () => {
     ['window_reset_seconds', 30],
     ['retry', { in_seconds: 30 }],
     ['errors', [{ retry_after: 5 }, { retry_after: 30 }]],
+    ['not_before', at.toISOString()],
+    ['lockoutSeconds', 30],
+    ['retryAt', `/Date(${at.getTime()})/`],
+    ['retry_at', { $date: at.toISOString() }],
+    ['reset_at', { seconds: at.getTime() / 1000, nanos: 0 }],
+    ['retry_after', { value: 30, unit: 'seconds' }],
+    ['retry', { after: 0.5, unit: 'minutes' }],
+    ['wait', [30]],
   ];
   test.each(members)('is read of a member %s: %j', (name, value) => {
     expect(waitOf({ body: { error: { [name]: value } } })).toBe(30_000);
@@ -308,6 +333,29 @@ describe('a wait of half a minute', () => {
     'Try again after 2026-09-01 12:00:30 (UTC).',
     'FLOOD_WAIT_30',
     '30초 후에 다시 시도하세요',
+    '请等待30秒',
+    '30秒お待ちください',
+    'Bitte versuchen Sie es in 30 Sekunden erneut.',
+    'Veuillez réessayer dans 30 secondes.',
+    'Inténtalo de nuevo en 30 segundos.',
+    'Tente novamente em 30 segundos.',
+    'Riprova tra 30 secondi.',
+    'Повторите попытку через 30 секунд',
+    'In 30 seconds you can try again.',
+    'You have 30 seconds until your limit resets',
+    '30 seconds remaining until reset',
+    'Seconds until reset: 30',
+    '<wait>30</wait>',
+    'Throttled for 30 seconds',
+    'Your quota will reset after 0h0m30s.',
+    'Try again in PT30S',
+    'try again in 30 second(s)',
+    'Limit of 10 per 60s exceeded for UserByModelByMinute. Please wait 30 seconds before retrying.',
+    'Limit of 10 per 60s exceeded, please wait 30 seconds',
+    'Upgrade your plan or wait 30 seconds',
+    'The limit resets at 12:00:30 UTC',
+    'Try again after Sep 1, 2026 12:00:30 UTC',
+    'Next call at 9/1/2026 12:00:30 PM, retry then',
   ])('is read of "%s"', (body) => {
     expect(waitOf({ body })).toBe(30_000);
   });
@@ -334,6 +382,10 @@ describe('no wait', () => {
     ['x-next-page', '30'],
     ['report-to', '{"group":"a","max_age":30}'],
     ['x-ratelimit-reset', '2026-09-01T14:00:30'],
+    ['x-ratelimit', 'limit=10, remaining=3, reset=30'],
+    ['x-ratelimit-policy', '10 per 30 seconds, then wait'],
+    ['retry-after', 'Tue, 31 Sep 2026 12:00:30 EDT'],
+    ['retry-after', '13/1/2026 12:00:30 PM +00:00'],
   ])('is read of %s: %s', (name, value) => {
     expect(waitOf({ fields: { [name]: value } })).toBeNull();
   });
@@ -356,6 +408,12 @@ describe('no wait', () => {
     'You have sent too many requests in the last 60 seconds',
     'Available for 30 days',
     'Retry 3 times',
+    'Timeout after 30 seconds, please retry',
+    '5 requests are allowed in 60 seconds, please retry later',
+    'Your plan allows 100 requests every 30 seconds, try again later',
+    'Please try again later or contact support within 2 days',
+    'The request of 2026-09-01T11:59:00Z was refused, try again later',
+    'Too many attempts within 30 minutes, please try again later',
   ])('is read of "%s"', (body) => {
     expect(waitOf({ body })).toBeNull();
   });
