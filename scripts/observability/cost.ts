@@ -3,8 +3,10 @@
  *
  * One process serves both and learns before each round which it is: two processes differ by more than what is measured
  * here, for their whole lives. It counts its own CPU, user and system, so that what else the machine runs is not counted.
- * Short rounds alternate as off, on, on, off (then on, off, off, on): whatever drifts (caches, frequency, heap) hits both
- * sides alike. A group of four rounds gives one ratio; the result is the median of all, with the 95 % interval of that median.
+ * Rounds alternate as off, on, on, off (then on, off, off, on): whatever drifts (caches, frequency, heap) hits both sides
+ * alike. A round is a few tenths of a second: a process is observed for all its life, and in shorter rounds a good part of
+ * what is measured is the change from one side to the other. A group of four rounds gives one ratio; the result is the median
+ * of all, with the 95 % interval of that median.
  *
  * A hundredth of traces is too rare for a round. So no call is traced while metrics are measured (each is asked whether it
  * is), and what a trace costs is measured by tracing every call of other rounds, which end when their spans are exported.
@@ -27,9 +29,11 @@ const tracedShare = 0.01;
 /** Processes, one after the other: none is the lucky one. */
 const processes = 3;
 /** Groups of four rounds, per process. */
-const groups = 50;
-const callsPerRound = 100;
+const groups = 12;
+const callsPerRound = 2_000;
 const tracedGroups = 3;
+/** No more than its spans have room for until they are exported. */
+const callsPerTracedRound = 100;
 const warmingCalls = 4_000;
 /** The standard's 5 s would make traced rounds long. Milliseconds. */
 const exportEveryMs = 300;
@@ -101,17 +105,18 @@ async function measure(origin: string): Promise<{ metrics: Group[]; traces: Grou
     const groupOf = async (n: number, without: Side, side: Side): Promise<Group> => {
       // Until spans are exported, three batches at most; the other side is as idle for as long.
       const pauseMs = side === 'traced' ? exportEveryMs * 4 : 0;
+      const calls = side === 'traced' ? callsPerTracedRound : callsPerRound;
       const spent = { without: 0, added: 0 };
       const order = n % 2 === 0 ? [false, true, true, false] : [true, false, false, true];
       for (const more of order) {
-        const us = (await spend(more ? side : without, callsPerRound, pauseMs)) / 2;
+        const us = (await spend(more ? side : without, calls, pauseMs)) / 2;
         if (more) spent.added += us;
         else spent.without += us;
       }
       return { without: spent.without, added: spent.added - spent.without };
     };
     // A process that runs for hours has compiled everything, the path of a traced call too.
-    await spend('traced', callsPerRound);
+    await spend('traced', callsPerTracedRound);
     for (const side of ['on', 'off'] as const) await spend(side, warmingCalls);
     const [metrics, traces]: [Group[], Group[]] = [[], []];
     for (let n = 0; n < groups; n++) metrics.push(await groupOf(n, 'off', 'on'));

@@ -81,7 +81,6 @@ export class CallSpans {
   /** The client's span; `null` = this call begins its trace. */
   readonly #parent: SpanContext | null;
   readonly #server: Span;
-  readonly #inServer: Context;
   readonly #method: string;
   readonly #upstream: UpstreamSettings | null;
   readonly #lane: LaneKey | null;
@@ -100,21 +99,19 @@ export class CallSpans {
     const route = routes[call.form];
     this.#server = tracing.tracer.startSpan(
       `${this.#method} ${route}`,
-      {
-        kind: SpanKind.SERVER,
-        startTime: startedAt,
-        attributes: {
-          ...this.#methodAttribute(),
-          'http.route': route,
-          'sluice.request_id': call.id,
-          ...(workspace === null ? {} : { 'sluice.workspace': workspace }),
-          ...this.#upstreamAttribute(),
-        },
-      },
+      { kind: SpanKind.SERVER, startTime: startedAt },
       this.#parent === null ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, this.#parent),
     );
-    this.#inServer = trace.setSpan(ROOT_CONTEXT, this.#server);
     this.traceId = this.#server.isRecording() ? this.#server.spanContext().traceId : null;
+    if (this.traceId === null) return;
+    // Few calls are sampled, so that the others do not make them.
+    this.#server.setAttributes({
+      ...this.#methodAttribute(),
+      'http.route': route,
+      'sluice.request_id': call.id,
+      ...(workspace === null ? {} : { 'sluice.workspace': workspace }),
+      ...this.#upstreamAttribute(),
+    });
   }
 
   waiting(): void {
@@ -123,7 +120,7 @@ export class CallSpans {
     this.#wait = this.#tracing.tracer.startSpan(
       'wait',
       { attributes: this.#upstreamAttribute() },
-      this.#inServer,
+      this.#inServer(),
     );
   }
 
@@ -151,7 +148,7 @@ export class CallSpans {
     this.#attempt = this.#tracing.tracer.startSpan(
       this.#method,
       { kind: SpanKind.CLIENT, attributes },
-      this.#inServer,
+      this.#inServer(),
     );
     if (this.#lane !== null) {
       this.#latestAttempt = { context: this.#attempt.spanContext(), step: ++this.#tracing.step };
@@ -193,6 +190,7 @@ export class CallSpans {
   }
 
   ended({ outcome, status, code }: CallEnd, { waitedMs, attempts, absorbed, held }: AdmissionRecord): void {
+    if (this.traceId === null) return;
     this.#server.setAttributes({
       'sluice.outcome': outcome,
       'sluice.waited_ms': Math.round(waitedMs),
@@ -206,6 +204,10 @@ export class CallSpans {
     // A server span is an error only when the server is at fault: 5xx.
     if (status >= 500) fail(this.#server, code ?? String(status));
     this.#server.end();
+  }
+
+  #inServer(): Context {
+    return trace.setSpan(ROOT_CONTEXT, this.#server);
   }
 
   #methodAttribute(): Attributes {
@@ -222,14 +224,21 @@ function fail(span: Span, type: string): void {
   span.setStatus({ code: SpanStatusCode.ERROR });
 }
 
+const fieldName = 'traceparent';
+
 /** The client's span, from its W3C `traceparent`; `null` where that is missing, is not well-formed or comes twice. */
 export function parentOf(rawFields: readonly string[]): SpanContext | null {
-  const isValue = (at: number): boolean => at % 2 === 1 && rawFields[at - 1]?.toLowerCase() === 'traceparent';
-  const [found = '', ...others] = rawFields.filter((_, at) => isValue(at));
+  let found: string | undefined;
+  for (let at = 0; at < rawFields.length; at += 2) {
+    const name = rawFields[at];
+    if (name?.length !== fieldName.length || name.toLowerCase() !== fieldName) continue;
+    if (found !== undefined) return null;
+    found = rawFields[at + 1];
+  }
+  if (found === undefined) return null;
   const match =
     /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(found);
   const [, version, traceId, spanId, flags, rest] = match ?? [];
-  if (others.length > 0) return null;
   if (traceId === undefined || spanId === undefined || flags === undefined) return null;
   if (version === '00' && rest !== undefined) return null;
   return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & TraceFlags.SAMPLED, isRemote: true };

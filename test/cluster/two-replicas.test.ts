@@ -272,14 +272,9 @@ describe('while Redis does not respond,', () => {
     process.kill(own.pid, 'SIGSTOP');
     await during(two);
     process.kill(own.pid, 'SIGCONT');
-    for (
-      let left = 100;
-      left > 0 &&
-      !/limiter_mode\{mode="redis"\} 1[^]*limiter_mode\{mode="redis"\} 1/.test(await two.metrics());
-      left -= 1
-    ) {
-      await pause(50);
-    }
+    await until(async () =>
+      /limiter_mode\{mode="redis"\} 1[^]*limiter_mode\{mode="redis"\} 1/.test(await two.metrics()),
+    );
     const after = await chats(two, { calls: 4, everyMs: 1, waitSeconds: 10 });
     expect(statuses(after)).toEqual([200]);
     expect(await two.metrics()).toMatch(/sluice_limiter_mode\{mode="redis"\} 1/);

@@ -5,7 +5,7 @@ import type { Grant } from '../../src/limiter/limiter.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
-import { pause } from '../support/redis-fleet.ts';
+import { until } from '../support/until.ts';
 import { storeContract } from './contract.ts';
 
 let server: RedisServer;
@@ -115,8 +115,7 @@ describe('after a loss of all data', () => {
     const ceiling = { key: ceilingKey('kept'), perMinute: 3, perDay: null };
     for (const one of [a, b, a]) await one.ceilings.take(ceiling);
     await probe.flushall();
-    for (let left = 60; left > 0 && (await probe.zcard('sluice:sends:{kept}')) < 3; left -= 1)
-      await pause(50);
+    await until(async () => (await probe.zcard('sluice:sends:{kept}')) === 3);
     expect((await b.ceilings.take(ceiling)).kind).toBe('refused');
   });
 });
@@ -135,14 +134,10 @@ describe('the first connection to Redis', () => {
     expect(replica.noted.filter((word) => word.startsWith('mode'))).toEqual(['mode deny']);
     expect(await replica.limiter.admit(admission('early'))).toMatchObject({ reason: 'limiter_unavailable' });
     const again = await startRedis({ port: redis.port });
-    for (let left = 100; left > 0 && !replica.noted.includes('mode redis'); left -= 1) await pause(50);
-    let reply = await replica.limiter.admit(admission('late'));
+    await until(() => replica.noted.includes('mode redis'));
     // A log is joined after Redis has come back.
-    while (reply.kind === 'refused') {
-      await pause(20);
-      reply = await replica.limiter.admit(admission('late'));
-    }
-    if (reply.kind !== 'granted') await replica.granted('late');
+    await until(async () => (await replica.limiter.admit(admission('late'))).kind !== 'refused', 20);
+    if ((await replica.limiter.admit(admission('late'))).kind !== 'granted') await replica.granted('late');
     await replica.close();
     await again.stop();
   });
