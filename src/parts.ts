@@ -84,8 +84,8 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
       const lane = laneOf(bucket, request.workspaceId, labelKey);
       return { bucket, lane: isBackground(request.admission.lane) ? backgroundLane(lane) : lane };
     },
-    onReckoned: ({ workspaceId, subject }, reckoned) =>
-      telemetry.reckoned(workspaceId, subject.upstream, reckoned),
+    onReckoned: ({ admission: { ticket }, workspaceId, subject: { upstream } }, reckoned, told) =>
+      telemetry.reckoned({ requestId: ticket, workspaceId, upstream }, reckoned, told),
     onFailure: (failure) => log.bug('a limiter operation failed', failure),
   });
   const quotas: JoinedQuotas = new JoinedQuotas({
@@ -127,7 +127,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     credentials,
     dispatcher,
     estimates: new TokenEstimates(clock, stores.estimates),
-    features: { around: recorded(aroundRepeats(repeats), recorder), pauses: controls },
+    features: { around: recorded(aroundRepeats(repeats), recorder, quotas), pauses: controls },
     keyring,
     pressure,
     quotas,
@@ -139,11 +139,17 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
 }
 
 /** A call that arrives while somebody records is told to the recorder. */
-const recorded = (around: Features['around'], recorder: PartsOptions['recorder']): Features['around'] =>
+const recorded = (
+  around: Features['around'],
+  recorder: PartsOptions['recorder'],
+  quotas: JoinedQuotas,
+): Features['around'] =>
   recorder === undefined
     ? around
     : (prepared, forward) => {
-        if (recorder.isRecording) prepared.callRecord.recording = recorder.arrived(prepared);
+        const { callRecord, request } = prepared;
+        if (recorder.isRecording)
+          callRecord.recording = recorder.arrived(prepared, () => quotas.bucketOf(request.admission.bucket));
         return around(prepared, forward);
       };
 

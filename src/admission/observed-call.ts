@@ -19,7 +19,7 @@ import { limitRefusals, Refusal } from '../errors.ts';
 import { type BucketKey, laneKey, leaseToken } from '../ids.ts';
 import { isCapped, type Lesson, type Settlement } from '../limiter/limiter.ts';
 import type { ObservedTicket, QueuedCall } from './queued-call.ts';
-import type { AdmissionParts, AdmissionRequest, Lease } from './ticket.ts';
+import type { AdmissionParts, Lease } from './ticket.ts';
 
 /** Whose call it is. */
 export interface ObservedCaller {
@@ -35,8 +35,8 @@ export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' 
   readonly wait: (call: QueuedCall) => Promise<Lease>;
   /** Takes the ticket out. */
   readonly end: (call: QueuedCall) => void;
-  /** It is known what limits would have done with a call. */
-  readonly onReckoned: (request: AdmissionRequest, reckoned: Reckoned) => void;
+  /** It is known what limits would have done with a call. `told`: the forecast that its response had; `null` = none. */
+  readonly onReckoned: AdmissionParts['onReckoned'];
 }
 
 /**
@@ -70,6 +70,7 @@ export class ObservedCall implements ObservedTicket {
   readonly #sentAt: number;
   #granted: { readonly lease: Lease; readonly at: number } | null = null;
   #reckoned: Reckoned | null = null;
+  #told: Reckoned | null = null;
   #onKnown: (() => void) | null = null;
   /** Whether the stores have said what becomes of the ticket. */
   #isKnown = false;
@@ -146,8 +147,8 @@ export class ObservedCall implements ObservedTicket {
     return this.#held;
   }
 
-  would(): Promise<Reckoned | null> {
-    return this.#reckoned === null ? this.#expected() : Promise.resolve(this.#reckoned);
+  async would(): Promise<Reckoned | null> {
+    return (this.#told = this.#reckoned ?? (await this.#expected()));
   }
 
   /** What is expected of a ticket that waits, or of which nothing is known yet. */
@@ -279,7 +280,7 @@ export class ObservedCall implements ObservedTicket {
 
   #reckon(reckoned: Reckoned): void {
     this.#reckoned = reckoned;
-    this.#parts.onReckoned(this.#call.request, reckoned);
+    this.#parts.onReckoned(this.#call.request, reckoned, this.#told);
     this.#known();
   }
 

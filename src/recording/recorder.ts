@@ -71,16 +71,15 @@ export class Recorder {
     return this.#open.size > 0;
   }
 
-  /** A call arrives; what is returned is told of its end. */
-  arrived({ request, route, asksForWait }: Arrival): CallInRecording {
+  /** A call arrives; what is returned is told of its end. `bucketNow`: where it belongs by then: its bucket may have been joined to another. */
+  arrived({ request, route, asksForWait }: Arrival, bucketNow: () => BucketKey): CallInRecording {
     const { clock, labelOf, settings } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
-    const { bucket, lane, urgency, costs, caller = null } = request.admission;
+    const { lane, urgency, costs, caller = null } = request.admission;
     const operation = operationOf(route.upstream);
     const known = {
       upstream: request.subject.upstream,
-      bucket: bucketLabel(bucket),
       ...(operation === '' ? {} : { operation }),
       workspace: labelOf(request.workspaceId),
       caller,
@@ -89,12 +88,10 @@ export class Recorder {
       ...(request.reserving === undefined
         ? {}
         : { reservation: reservationLabel(request, settings().privacy.labelKey) }),
-    };
-    const wait = {
       maxWaitMs: Math.round(request.maxWaitMs),
       ...(asksForWait ? { asked: true as const } : {}),
     };
-    return new RecordedArrival({ known, wait, now }, recordings);
+    return new RecordedArrival({ known, bucketNow, now }, recordings);
   }
 
   /** `GET /recording?seconds=N`. */
@@ -138,11 +135,11 @@ function recordingSecondsOf(url: string): number | null {
 
 /** What is known of a call when it arrives, and when that was. */
 interface Known {
-  readonly known: Pick<
+  readonly known: Omit<
     RecordedCall,
-    'upstream' | 'bucket' | 'operation' | 'workspace' | 'caller' | 'urgency' | 'costs' | 'reservation'
+    'at' | 'bucket' | 'charged' | 'serviceMs' | 'waitedMs' | 'outcome' | 'closings' | 'limits'
   >;
-  readonly wait: Pick<RecordedCall, 'maxWaitMs' | 'asked'>;
+  readonly bucketNow: () => BucketKey;
   readonly now: number;
 }
 
@@ -176,13 +173,13 @@ class RecordedArrival implements CallInRecording {
   }
 
   ended(outcome: CallOutcome, waitedMs: number, atMs: number): void {
-    const { known, wait, now } = this.#known;
+    const { known, bucketNow, now } = this.#known;
     const sentAt = this.#sentAt;
     const call = {
       ...known,
+      bucket: bucketLabel(bucketNow()),
       charged: sentAt === null ? {} : withoutDays({ ...known.costs, ...this.#charged }),
       serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
-      ...wait,
       waitedMs: tenth(waitedMs),
       outcome,
       ...(this.#closings.length === 0 ? {} : { closings: this.#closings }),
@@ -325,12 +322,9 @@ class Recording {
   }
 
   #unsentBytes(): number {
-    const { writableLength } = this.#response;
-    return this.#out === this.#response
-      ? writableLength
-      : writableLength +
-          this.#out.writableLength +
-          ('readableLength' in this.#out ? this.#out.readableLength : 0);
+    const out = this.#out;
+    const compressed = 'readableLength' in out ? out.writableLength + out.readableLength : 0;
+    return this.#response.writableLength + compressed;
   }
 
   #end(): void {

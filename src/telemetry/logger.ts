@@ -106,6 +106,11 @@ export class CallLogger {
     return true;
   }
 
+  /** Corrects the forecast in the line of a call that was only observed; not where lines of such calls are left out. */
+  forecastMissed(fields: CallFields): void {
+    if (this.#sampleSuccesses >= 1) this.#logger.info(fields, 'forecast missed');
+  }
+
   /** Takes over level and sampling at once, for lines of calls that run already too. */
   reload({ level, sampleSuccesses }: LogSettings): void {
     this.#logger.level = level;

@@ -109,11 +109,18 @@ export class RunningTelemetry {
     return new RunningCallRecord(call, this.#reporters);
   }
 
-  /** It is known what limits would have done with a call that was only observed. */
-  reckoned(workspaceId: string, upstream: string, reckoned: Reckoned): void {
+  /** It is known what limits would have done with a call that was only observed. `told`: the forecast in its line; `null` = it has none. */
+  reckoned(
+    call: { readonly requestId: string; readonly workspaceId: string; readonly upstream: string },
+    reckoned: Reckoned,
+    told: Reckoned | null = null,
+  ): void {
     this.#guard(() => {
-      const workspace = this.labels.of(workspaceId);
-      this.#metrics.reckoned({ workspace, upstream }, reckoned);
+      const by = { workspace: this.labels.of(call.workspaceId), upstream: call.upstream };
+      this.#metrics.reckoned(by, reckoned);
+      if (told === null || !differs(told, reckoned)) return;
+      const would = { would: reckoned.kind, wouldWaitMs: Math.round(reckoned.waitMs) };
+      this.#logger.forecastMissed({ requestId: call.requestId, ...by, ...would });
     });
   }
 
@@ -244,3 +251,8 @@ export class RunningTelemetry {
     this.#isFailureReported = true;
   }
 }
+
+/** A tenth and 150 ms apart, or one of them a refusal. */
+const differs = (told: Reckoned, reckoned: Reckoned): boolean =>
+  (told.kind === 'refuse') !== (reckoned.kind === 'refuse') ||
+  Math.abs(told.waitMs - reckoned.waitMs) > Math.max(150, reckoned.waitMs / 10);

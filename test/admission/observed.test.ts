@@ -11,12 +11,17 @@ let clock: FakeClock;
 let queue: AdmissionQueue;
 let limiter: Limiter;
 let reckoned: [string, Reckoned][];
+let told: [string, Reckoned | null][];
 beforeEach(() => {
   clock = new FakeClock();
   reckoned = [];
+  told = [];
   ({ queue, limiter } = embeddedQueue({
     clock,
-    onReckoned: ({ admission }, said) => reckoned.push([admission.ticket, said]),
+    onReckoned({ admission }, said, before) {
+      reckoned.push([admission.ticket, said]);
+      told.push([admission.ticket, before]);
+    },
   }));
 });
 afterEach(async () => {
@@ -86,6 +91,22 @@ test('what is reckoned in the end is how long the call would have waited', async
     'a send 0 s',
     'b wait 2 s',
     'c wait 4 s',
+  ]);
+});
+
+test('what is reckoned comes with the forecast that the response had, which knows of nobody who comes later', async () => {
+  for (const id of ['a', 'b']) await answer(await send(id));
+  await answer(await send('urgent', { ...slow, urgency: 0 }));
+  await pass(5_000);
+  expect(reckoned.map(([id, said]) => `${id} ${roughly(said)}`)).toEqual([
+    'a send 0 s',
+    'urgent wait 2 s',
+    'b wait 4 s',
+  ]);
+  expect(told.map(([id, before]) => `${id} ${roughly(before)}`)).toEqual([
+    'a nothing',
+    'urgent wait 2 s',
+    'b wait 2 s',
   ]);
 });
 

@@ -82,6 +82,28 @@ test('metrics, log line, activity and page tell what is observed', async () => {
   expect(all.upstreams.map(({ condition }) => condition.kind)).toEqual(['observing', 'taking']);
 });
 
+test('the log corrects the forecast of a call that a later one would have gone before', async () => {
+  world = await startWorld({
+    shopMore: '    mode: observe\n',
+    shopLimits: 'requestsPerMinute: none, maxInFlight: none, capacity: 1, leakPerSecond: 1, learn: false',
+  });
+  await world.orders('first');
+  const replies = [
+    await world.orders('second'),
+    await world.orders('urgent', { headers: { priority: 'u=0' } }),
+  ];
+  expect(replies.map(wouldOf)).toEqual(['wait', 'wait']);
+  const linesOf = (wanted: string) =>
+    world.gateway.logs.map((line) => JSON.parse(line)).filter(({ message }) => message === wanted);
+  await until(() => Promise.resolve(linesOf('forecast missed').length > 0));
+  const [second] = replies;
+  const [missed] = linesOf('forecast missed');
+  expect(missed.requestId).toBe(second?.headers.get('sluice-request-id'));
+  const line = linesOf('call ended').find(({ requestId }) => requestId === missed.requestId);
+  expect([missed.workspace, missed.upstream, missed.would]).toEqual([line.workspace, 'shop', 'wait']);
+  expect(missed.wouldWaitMs).toBeGreaterThan(line.wouldWaitMs + 500);
+});
+
 test('a serialized shop is sent to at once, and what would have waited in its line is told', async () => {
   world = await startWorld({
     shopMore: '    mode: observe\n',

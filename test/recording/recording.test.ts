@@ -190,9 +190,10 @@ test('a reader that does not read is told that it was too slow, and holds no mem
     workspaceId: 'acme',
     maxWaitMs: 1,
   } as Arrival['request'];
+  const bucketNow = () => request.admission.bucket;
   const arrival = { route: { upstream: { dialect: null } }, asksForWait: false };
   await until(async () => {
-    for (let n = 0; n < 1_000; n += 1) recorder.arrived({ ...arrival, request }).ended('ok', 0, 0);
+    for (let n = 0; n < 1_000; n += 1) recorder.arrived({ ...arrival, request }, bucketNow).ended('ok', 0, 0);
     await new Promise(setImmediate);
     return !recorder.isRecording;
   }, 0);

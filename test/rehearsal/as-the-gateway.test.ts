@@ -88,6 +88,11 @@ const model = (
   workspaces,
   quotas: { api: { requests: minute(requests), tokens: minute(tokens) } },
 });
+const keyOf = (value: string): string => `    credentials: { api: "Bearer ${value}" }`;
+const ownKeys: Scene = {
+  ...model('limits: {}', 60, 1_000_000, { acme: keyOf('a'), bell: keyOf('b'), cobalt: keyOf('c') }),
+  quotas: { api: { requests: minute(60), organization: 'org' } },
+};
 const shop = (more: string, workspaces: Scene['workspaces'] = three): Scene => ({
   upstreams: `  api: { kind: commerce, ${origins('api')}, credential: { header: x-shopify-access-token, value: x }, ${more} }`,
   workspaces,
@@ -138,6 +143,14 @@ const changes: readonly Change[] = [
     before: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000),
     after: model('limits: { requestsPerMinute: 60 }', 60, 1_000_000, { ...three, acme: '    weight: 4' }),
     arrivals: arrivals(150, 400, names, { tokens: { asked: 50, taken: 40 } }),
+  },
+  {
+    name: 'workspaces have keys of their own that turn out to share one quota, and get twice the calls',
+    turnsMs: 3_000,
+    before: ownKeys,
+    after: ownKeys,
+    arrivals: arrivals(150, 600, names, { tokens: { asked: 50, taken: 40 } }),
+    times: 2,
   },
   {
     name: 'a shop, serialized, gets twice the calls',

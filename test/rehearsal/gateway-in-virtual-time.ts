@@ -37,10 +37,12 @@ interface Quota {
   readonly limit: number;
   readonly windowMs: number;
 }
-/** Absent: it lets everything through, and states nothing. */
+/** Of all credentials together. Absent: it lets everything through, and states nothing. */
 export interface UpstreamQuota {
   readonly requests?: Quota;
   readonly tokens?: Quota;
+  /** Its responses name who has the quota. */
+  readonly organization?: string;
   /** It refuses whatever comes between these times, milliseconds. */
   readonly closed?: { readonly from: number; readonly until: number };
 }
@@ -202,6 +204,7 @@ function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock:
 class CountingUpstream {
   readonly #clock: FakeClock;
   readonly #closed: UpstreamQuota['closed'];
+  readonly #organization: string | undefined;
   readonly #meters: readonly {
     readonly name: 'requests' | 'tokens';
     readonly quota: Quota;
@@ -212,6 +215,7 @@ class CountingUpstream {
   constructor(clock: FakeClock, quota: UpstreamQuota) {
     this.#clock = clock;
     this.#closed = quota.closed;
+    this.#organization = quota.organization;
     this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
       const of = quota[name];
       return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
@@ -246,7 +250,8 @@ class CountingUpstream {
   }
 
   #fields(): string[] {
-    return this.#meters.flatMap(({ name, quota, level }) => [
+    const owner = this.#organization === undefined ? [] : ['openai-organization', this.#organization];
+    const stated = this.#meters.flatMap(({ name, quota, level }) => [
       `x-ratelimit-limit-${name}`,
       String(quota.limit),
       `x-ratelimit-remaining-${name}`,
@@ -255,6 +260,7 @@ class CountingUpstream {
       `${Math.ceil((level / quota.limit) * quota.windowMs)}ms`,
       ...(name === 'requests' ? ['x-shopify-shop-api-call-limit', `${Math.ceil(level)}/${quota.limit}`] : []),
     ]);
+    return [...owner, ...stated];
   }
 }
 

@@ -74,8 +74,9 @@ describe('a scrape of the metrics', () => {
   test('has exactly the published labels and, where they are a closed set, values', async () => {
     const given = driven();
     oneCall(given, 'acme');
-    given.telemetry.reckoned('acme', 'lm', { kind: 'wait', waitMs: 1_500 });
-    given.telemetry.reckoned('acme', 'lm', { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
+    const call = { requestId: 'one', workspaceId: 'acme', upstream: 'lm' };
+    given.telemetry.reckoned(call, { kind: 'wait', waitMs: 1_500 });
+    given.telemetry.reckoned(call, { kind: 'refuse', waitMs: 9_000, code: 'wait_too_long' });
     given.telemetry.redisCommand('append', 1);
     given.telemetry.credentialRenewal('lm', 'renewed');
     given.telemetry.replayed('lm');

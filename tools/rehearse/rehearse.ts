@@ -377,23 +377,18 @@ class CeilingsOfAll extends CeilingStore {
 
 /** For a call that was refused when it was recorded: the median of those that were sent to its bucket, else to its upstream, else of all. */
 function usualServiceMs(calls: readonly RecordedCall[]): (call: RecordedCall) => number {
-  const known = new Map<string, number[]>();
-  const scopes = ({ bucket, upstream }: RecordedCall): string[] => [
-    `bucket ${bucket}`,
-    `upstream ${upstream}`,
-    'all',
-  ];
-  for (const call of calls) {
-    if (call.serviceMs === null) continue;
-    for (const scope of scopes(call)) {
-      const times = known.get(scope);
-      if (times === undefined) known.set(scope, [call.serviceMs]);
-      else times.push(call.serviceMs);
-    }
-  }
-  const medians = new Map(Array.from(known, ([scope, times]) => [scope, medianOf(times)]));
-  return (call) => scopes(call).flatMap((scope) => medians.get(scope) ?? [])[0] ?? 0;
+  const medians = new Map<string, number | null>();
+  const medianOf = (name: string, isOfScope: (call: RecordedCall) => boolean): number | null => {
+    const known = medians.get(name);
+    if (known !== undefined) return known;
+    const times = calls.flatMap((call) => (isOfScope(call) ? (call.serviceMs ?? []) : []));
+    const median = Float64Array.from(times).sort()[Math.floor(times.length / 2)] ?? null;
+    medians.set(name, median);
+    return median;
+  };
+  return ({ bucket, upstream }) =>
+    medianOf(`bucket ${bucket}`, (call) => call.bucket === bucket) ??
+    medianOf(`upstream ${upstream}`, (call) => call.upstream === upstream) ??
+    medianOf('all', () => true) ??
+    0;
 }
-
-const medianOf = (times: readonly number[]): number =>
-  times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0;
