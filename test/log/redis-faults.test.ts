@@ -180,6 +180,36 @@ test('a Redis that hangs for a while is left once and joined again, in a new ter
   }
 });
 
+test('a batch that Redis has appended is in the log once, however often its reply and its message are lost', async () => {
+  const redis = await server();
+  let lost = 0;
+  let toLose = 0;
+  const wire = await redisWire(
+    () => redis.port,
+    (client, to) => {
+      client.pipe(to);
+      to.on('data', (bytes) => {
+        if (lost >= toLose) return void client.write(bytes);
+        lost += 1;
+        client.destroy();
+      });
+    },
+  );
+  closers.push(() => wire.close());
+  const { replicas, a, add } = await three(redis);
+  const far = await add(wire);
+  await until(() => far.isJoined);
+  for (let n = 0; n < 10; n += 1) {
+    await until(() => far.isJoined && far.hasOwn && far.connection.isReady());
+    // That of the commands, and that of the messages.
+    toLose = lost + 2;
+    far.say(`far${n}`);
+    a.say(`near${n}`);
+    await until(() => lost === toLose);
+  }
+  await agree(replicas);
+});
+
 test('old entries are replaced by a snapshot, from which newcomers join and with which all go on', async () => {
   const redis = await server();
   const { replicas, add } = await three(redis, { maxLogBytes: 2_000 });
@@ -231,8 +261,10 @@ test('a replica that was kept from hearing for longer than entries are kept join
     far.tick();
     return !far.isJoined;
   });
+  let words = 0;
   await until(async () => {
-    a.say(`a${a.sequence}`);
+    // Its sequence may be the same as at the last look: a word is said once.
+    a.say(`a${(words += 1)}`);
     await control.hset(keys.head, 'saving', 0);
     return Number(await control.hget(keys.head, 'base')) > far.sequence;
   });
