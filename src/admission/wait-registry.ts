@@ -286,8 +286,9 @@ export class CeilingQueues {
 
   /** Those that the arrival of a call in this lane is judged by: background calls take no place in the line from others. */
   waitingBeside(key: CeilingKey, lane: LaneKey): number {
-    const { waiting, background } = this.#queues.get(key) ?? { waiting: 0, background: 0 };
-    return isBackground(lane) ? waiting : waiting - background;
+    const queue = this.#queues.get(key);
+    if (queue === undefined) return 0;
+    return isBackground(lane) ? queue.waiting : queue.waiting - queue.background;
   }
 
   lanesUnder(key: CeilingKey): Iterable<LaneView> {

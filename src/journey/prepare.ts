@@ -248,7 +248,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     maxWaitMs,
     stillValid: caller.stillValid,
   };
-  const named = ownName === null ? {} : { name: ownName };
+  const named = ownName === null ? null : { name: ownName };
   const request = isReserving
     ? { ...asked, reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } }
     : asked;

@@ -14,7 +14,8 @@ export const writeTicket = (id: TicketId, lane: LaneKey, labelKey: string): stri
 
 /** `null`: the text is none of these, or was given for another workspace or bucket. */
 export function readTicket(text: string | undefined, lane: LaneKey, labelKey: string): TicketId | null {
-  const [, id, proof] = form.exec(text ?? '') ?? [];
+  if (text === undefined) return null;
+  const [, id, proof] = form.exec(text) ?? [];
   if (id === undefined || proof === undefined) return null;
   const expected = digest(labelKey, 'reservation', id, lane);
   return timingSafeEqual(Buffer.from(proof), Buffer.from(expected)) ? ticketId(id) : null;

@@ -434,7 +434,7 @@ export class Shard {
 
   /** The admission as the log takes it. A call that must not be refused any more comes with its order. */
   #stored(admission: Admission, mayBeRefused: boolean): StoredAdmission {
-    const { bucket, setting, caller } = admission;
+    const { bucket, setting, caller, reservation } = admission;
     const stored = {
       ticket: admission.ticket,
       lane: admission.lane,
@@ -451,9 +451,9 @@ export class Shard {
       maxInFlight: admission.maxInFlight,
       perMinute: admission.perMinute,
       ceilingTag: admission.ceilingTag,
-      ...(admission.reservation === undefined ? {} : { reservation: admission.reservation }),
     };
-    return caller === undefined ? stored : { ...stored, caller };
+    const named = caller === undefined ? stored : { ...stored, caller };
+    return reservation === undefined ? named : { ...named, reservation };
   }
 
   #storedPosition({ position, urgency }: Admission, mayBeRefused: boolean): StoredAdmission['position'] {

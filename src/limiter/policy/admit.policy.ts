@@ -137,9 +137,11 @@ function enter(bucket: Bucket, { admission, replica }: Enters, now: number): Tic
     document: admission.document,
     leaseMs: admission.leaseMs,
     lease: null,
-    ...(admission.kept === null ? {} : { reservation: admission.kept }),
   };
-  if (admission.kept !== null) keep(bucket, { ...admission.kept, ticket: ticket.id });
+  if (admission.kept !== null) {
+    ticket.reservation = admission.kept;
+    keep(bucket, { ...admission.kept, ticket: ticket.id });
+  }
   if (admission.caller !== undefined) ticket.caller = admission.caller;
   bucket.tickets.set(ticket.id, ticket);
   enqueue(bucket, lane, ticket);

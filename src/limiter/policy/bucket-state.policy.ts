@@ -51,7 +51,7 @@ export interface Ticket {
   /** Lease of the grant that the ticket holds; `null` while it waits. */
   lease: LeaseToken | null;
   /** What its client came back for. It ends with the grant, and is kept again where that goes back. Absent: it is a new call. */
-  readonly reservation?: Reservation;
+  reservation?: Reservation;
 }
 
 /** A position that is kept for the client of a refused call. */

@@ -220,11 +220,13 @@ function needsOf(
   return needs;
 }
 
+const nothing: ReadonlyMap<MeterName, number> = new Map();
+
 /** What the calls ahead in the same lane take: of few calls each as it is, of more their mean. */
 function costsAhead(bucket: Bucket, { lane, ahead }: LanePosition): ReadonlyMap<MeterName, number> {
-  const sums = new Map<MeterName, number>();
   const waiting = lane?.line.size ?? 0;
-  if (lane === undefined || waiting === 0 || ahead <= 0) return sums;
+  if (lane === undefined || waiting === 0 || ahead <= 0) return nothing;
+  const sums = new Map<MeterName, number>();
   if (ahead <= maxRead && lane.callers === null) {
     for (const id of lane.line.firstNames(ahead)) {
       const ticket = bucket.tickets.get(id);

@@ -86,14 +86,14 @@ export function grantAs(
   countInLane({ lane, lease, service: serviceCost(bucket, costs) });
   beginProbe(bucket, lease, now);
   noteInFlight(bucket, lane);
-  return {
+  const granted = {
     ticket: ticket.id,
     lane: lane.key,
     replica: ticket.replica,
     lease: lease.token,
     expiresAt: lease.expiresAt,
-    ...(isDue ? { isDue: true } : {}),
   };
+  return isDue ? { ...granted, isDue } : granted;
 }
 
 /** How far a grant that is made now is from the one before. */
