@@ -126,7 +126,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     controls,
     credentials,
     dispatcher,
-    estimates: new TokenEstimates(clock, stores.estimates),
+    estimates: new TokenEstimates(clock),
     features: { around: recorded(aroundRepeats(repeats), recorder, quotas), pauses: controls },
     keyring,
     pressure,

@@ -3,13 +3,11 @@
  *
  * Owns: remembering, and forgetting. Does not own: the arithmetic (`token-estimate.policy.ts`). Bounds: 10,000 beginnings and
  * 10,000 pairs of workspace and model, the least recently used is forgotten first. Invariant: nothing of a prompt is kept but a
- * keyed digest of how it begins, in memory only. What one replica learns is passed on to the others
- * (`limiter/estimate-store.ts`).
+ * keyed digest of how it begins, in memory only. Each replica learns from the responses to its own calls.
  */
 import { LRUCache } from 'lru-cache';
 import type { Costs, Feedback } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { embeddedEstimates, type EstimateStore, type SharedEstimate } from '../limiter/estimate-store.ts';
 import { expectedTokens, learn } from './token-estimate.policy.ts';
 import type { Learned, LearnedModel, LearnedPrompt, TokenGuess } from './token-estimate.policy.ts';
 
@@ -27,14 +25,11 @@ export interface NamedGuess {
 
 export class TokenEstimates {
   readonly #clock: Pick<Clock, 'monotonic'>;
-  readonly #store: EstimateStore;
   readonly #models = new LRUCache<string, LearnedModel>({ max: maxModels });
   readonly #prompts = new LRUCache<string, LearnedPrompt>({ max: maxBeginnings });
 
-  constructor(clock: Pick<Clock, 'monotonic'>, store: EstimateStore = embeddedEstimates) {
+  constructor(clock: Pick<Clock, 'monotonic'>) {
     this.#clock = clock;
-    this.#store = store;
-    store.listen((learned) => this.#adopt(learned));
   }
 
   /** Meters of tokens as the call is expected to be charged. */
@@ -48,8 +43,9 @@ export class TokenEstimates {
     if (guess.prompt <= 0) return;
     const known = this.#learnedOf(named);
     const { model, prompt } = learn(guess, known, { head, late }, this.#clock.monotonic());
-    if (model !== null && model !== known.model) this.#keepModel(lane, model);
-    if (beginning !== null && prompt !== null && prompt !== known.prompt) this.#keepPrompt(beginning, prompt);
+    if (model !== null && model !== known.model) this.#models.set(lane, model);
+    if (beginning !== null && prompt !== null && prompt !== known.prompt)
+      this.#prompts.set(beginning, prompt);
   }
 
   #learnedOf({ lane, beginning }: NamedGuess): Learned {
@@ -57,27 +53,5 @@ export class TokenEstimates {
       model: this.#models.get(lane) ?? null,
       prompt: beginning === null ? null : (this.#prompts.get(beginning) ?? null),
     };
-  }
-
-  #keepModel(name: string, model: LearnedModel): void {
-    this.#models.set(name, model);
-    this.#store.share({ kind: 'model', name, ...model });
-  }
-
-  #keepPrompt(name: string, prompt: LearnedPrompt): void {
-    this.#prompts.set(name, prompt);
-    const { factor, kept, beyond } = prompt;
-    this.#store.share({ kind: 'prompt', name, factor, kept, beyond });
-  }
-
-  /** What another replica has just learned, of calls later than those that this one knows of. */
-  #adopt(learned: SharedEstimate): void {
-    if (learned.kind === 'prompt') {
-      const { name, factor, kept, beyond } = learned;
-      this.#prompts.set(name, { factor, kept, beyond, at: this.#clock.monotonic() });
-      return;
-    }
-    const { kind: _kind, name, ...model } = learned;
-    this.#models.set(name, model);
   }
 }

@@ -15,7 +15,6 @@ import { createMapsIn } from '../replicated/redis-map.ts';
 import { type CreateMap, MemoryMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { type Ceilings, CeilingStore } from './ceiling-store.ts';
-import { embeddedEstimates, type EstimateStore, RedisEstimates } from './estimate-store.ts';
 import { defaultLeaseMs, type LimiterListener } from './limiter.ts';
 import { RedisLaneGuard } from './over-log/lane-guard.ts';
 import { createEmbeddedLimiter, type Limiter, SharedLimiter } from './over-log/limiter.ts';
@@ -30,7 +29,6 @@ export { tryRedis } from './redis/trial.ts';
 export interface Stores {
   readonly limiter: Limiter;
   readonly ceilings: Ceilings;
-  readonly estimates: EstimateStore;
   /** Makes a map of small values, which all replicas share. */
   readonly createMap: CreateMap;
   /**
@@ -69,7 +67,6 @@ function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): S
   return {
     limiter,
     ceilings,
-    estimates: embeddedEstimates,
     createMap: () => new MemoryMap(clock),
     async ready() {},
     trouble: () => null,
@@ -157,30 +154,25 @@ function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']
     onAvailable: () => telemetry.limiterMode('redis'),
   });
 
-  /** A message to the other replicas. Nothing waits for it, and nothing is kept. */
-  const tell = (subject: 'estimates' | 'slot', text: string): void => {
-    const message = `${replica.id} ${subject} ${text}`;
-    void redis.run('other', (open) => open.publish(channel, message));
+  /** Tells the other replicas that a slot of this ceiling is free again. Nothing waits for it, and nothing is kept. */
+  const tellSlot = (key: string): void => {
+    void redis.run('other', (open) => open.publish(channel, `${replica.id} slot ${key}`));
   };
   const hear = (message: string): void => {
     try {
-      const [, sender, subject, text = ''] = /^(\S+) (\S+) (.*)$/.exec(message) ?? malformed();
-      if (sender === replica.id) return;
-      if (subject === 'estimates') estimates.hears(text);
-      else if (subject === 'slot') ceilings.slotIsBack(ceilingKey(wordOf(text)));
-      else malformed();
+      const [, sender, key = ''] = /^(\S+) slot (.*)$/.exec(message) ?? malformed();
+      if (sender !== replica.id) ceilings.slotIsBack(ceilingKey(wordOf(key)));
     } catch (failure) {
       log.bug('a message of a replica cannot be read', failure);
     }
   };
-  const estimates = new RedisEstimates({ clock, replicas, tell: (text) => tell('estimates', text) });
   const ceilings = new CeilingStore(clock, {
     redis: new RedisCeilings({ client, redis, clock }),
     replica: replica.id,
     replicas,
     whenDown,
     onSlotBack: (key) => {
-      if (replicas() > 1) tell('slot', key);
+      if (replicas() > 1) tellSlot(key);
     },
   });
   const limiter = new SharedLimiter({
@@ -246,7 +238,6 @@ function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']
   return {
     limiter,
     ceilings,
-    estimates,
     createMap: createMapsIn(
       {
         scope,
@@ -266,7 +257,6 @@ function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']
     contact,
     async close() {
       stopWatching();
-      estimates.close();
       replica.close();
       await limiter.close();
       await redis.run('other', (open) => replica.leave(open), { once: true });

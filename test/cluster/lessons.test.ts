@@ -1,9 +1,7 @@
 /** What one replica learns from the responses of a provider, the others use for their next call: real gateways, one Redis. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
-import type { SharedEstimate } from '../../src/limiter/estimate-store.ts';
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Service } from '../../src/service.ts';
 import { tally } from '../journey/world.ts';
 import { serviceOf } from '../support/gateway.ts';
@@ -12,32 +10,19 @@ import { startRedis, type RedisServer } from '../support/redis.ts';
 import { until } from '../support/until.ts';
 
 let redis: RedisServer;
-let listener: Redis;
-/** What replicas say to one another of charges. */
-let heard: SharedEstimate[] = [];
 beforeAll(async () => {
   redis = await startRedis();
-  listener = new Redis(redis.port);
-  listener.on('pmessage', (_pattern: string, _channel: string, text: string) => {
-    const [, said = '[]'] = /^\S+ estimates (.*)$/.exec(text) ?? [];
-    heard.push(...(JSON.parse(said) as SharedEstimate[]));
-  });
-  await listener.psubscribe('sluice:replicas:*');
-});
-beforeEach(() => {
-  heard = [];
 });
 const open: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of open.splice(0).toReversed()) await close();
 });
 afterAll(async () => {
-  listener.disconnect();
   await redis.stop();
 });
 
 interface Fleet {
-  /** Three replicas; the last one knows of the others from its first call on. */
+  /** Three replicas. */
   readonly replicas: readonly Service[];
   /** One call, which waits for a second unless `prefer` says otherwise; its status. */
   ask(replica: number, path: string, body: object, prefer?: string): Promise<number>;
@@ -86,72 +71,6 @@ async function startFleet(
     },
   };
 }
-
-/** Resolves when the other replicas have been sent such an estimate. */
-const isSaid = (holds: (estimate: SharedEstimate) => boolean): Promise<void> =>
-  until(() => heard.some(holds));
-
-test('twelve calls leave side by side at a replica that has heard how little calls like them produce', async () => {
-  const held: ServerResponse[] = [];
-  let isHolding = false;
-  const finish = (response: ServerResponse): void => {
-    const usage = { prompt_tokens: 5, completion_tokens: 5, total_tokens: 10 };
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ choices: [{ message: { content: 'hi' } }], usage }));
-  };
-  const fleet = await startFleet(1, 'tokensPerMinute: 30000', (_request, response) => {
-    if (isHolding) held.push(response);
-    else finish(response);
-  });
-  const path = '/v1/chat/completions';
-  const body = { model: 'm', max_tokens: 5_000, messages: [{ role: 'user', content: 'hello' }] };
-  for (let n = 0; n < 40; n += 1) expect(await fleet.ask(2, path, body, 'wait=60')).toBe(200);
-  await isSaid(
-    (said) => said.kind === 'model' && (said.output?.mean ?? 50) + (said.output?.deviation ?? 0) < 50,
-  );
-  // Taken to produce what they allow, six of them at once would use up the minute, and the others could not wait.
-  isHolding = true;
-  let over = 0;
-  const calls = Array.from({ length: 12 }, async () => {
-    const status = await fleet.ask(0, path, body);
-    over += 1;
-    return { status };
-  });
-  await until(() => held.length + over >= calls.length);
-  held.forEach(finish);
-  expect(tally(await Promise.all(calls))).toEqual({ 200: 12 });
-});
-
-test('a prompt that is found not to lie in the cache is expected to be counted whole by all replicas', async () => {
-  const asked: string[] = [];
-  const fleet = await startFleet(2, '', (request, response) => {
-    asked.push(String(request.url));
-    response.setHeader('content-type', 'application/json');
-    response.setHeader('anthropic-ratelimit-input-tokens-limit', '50000');
-    response.setHeader('anthropic-ratelimit-input-tokens-remaining', '10000');
-    const reset = new Date(Date.now() + 48_000).toISOString();
-    response.setHeader('anthropic-ratelimit-input-tokens-reset', reset);
-    const usage = {
-      input_tokens: 40_000,
-      cache_creation_input_tokens: 0,
-      cache_read_input_tokens: 0,
-      output_tokens: 5,
-    };
-    response.end(JSON.stringify({ content: [{ type: 'text', text: 'hi' }], usage }));
-  });
-  const path = '/v1/messages';
-  const body = {
-    model: 'claude-sonnet-5',
-    max_tokens: 100,
-    system: [{ type: 'text', text: 'x'.repeat(160_000), cache_control: { type: 'ephemeral' } }],
-    messages: [{ role: 'user', content: 'hello' }],
-  };
-  expect(await fleet.ask(2, path, body)).toBe(200);
-  await isSaid((said) => said.kind === 'prompt' && said.kept === 0);
-  // Taken to lie in the cache, as it is marked, it would be sent, and refused upstream.
-  expect([await fleet.ask(0, path, body), await fleet.ask(1, path, body)]).toEqual([429, 429]);
-  expect(asked).toHaveLength(1);
-});
 
 test('an error behind the content of a stream keeps every replica from sending until the time that it states', async () => {
   const arrivals: number[] = [];

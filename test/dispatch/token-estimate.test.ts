@@ -3,7 +3,6 @@ import fc from 'fast-check';
 import type { Feedback, TokenUsage } from '../../src/call.ts';
 import { cacheLifeMs, type TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
 import { maxBeginnings, maxModels, TokenEstimates } from '../../src/dispatch/token-estimates.ts';
-import type { EstimateStore, SharedEstimate } from '../../src/limiter/estimate-store.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
 const plain: TokenGuess = { prompt: 1_000, marked: 0, output: null, apart: false };
@@ -133,10 +132,8 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     expect([0, 50, 51, maxBeginnings + 49].map(inputOf)).toEqual([2_000, 2_001, 2_000, 2_000]);
   });
 
-  test('are remembered for at most 10,000 pairs of workspace and model, also of those that other replicas report', () => {
-    const adopted: ((learned: SharedEstimate) => void)[] = [];
-    const store: EstimateStore = { share: () => {}, listen: (hear) => void adopted.push(hear) };
-    const tokens = new TokenEstimates(manualClock(), store);
+  test('are remembered for at most 10,000 pairs of workspace and model', () => {
+    const { tokens } = estimates();
     const response = used({ prompt: 2_000, input: 2_000, output: 50, total: 2_050 });
     for (let n = 0; n < maxModels + 50; n += 1) {
       tokens.learn(named({ ...claude, prompt: 1_000 }, null, `l${n}`), response, null);
@@ -144,16 +141,6 @@ describe('the estimated tokens of a call with a cached prompt', () => {
     const inputOf = (n: number) =>
       tokens.expected(named({ ...claude, prompt: 1_000 }, null, `l${n}`)).input_tokens;
     expect([49, 50, maxModels + 49].map(inputOf)).toEqual([1_000, 2_000, 2_000]);
-    const [hear] = adopted;
-    for (let n = 0; n < maxModels + 50; n += 1) {
-      const learned = { factor: 1, counted: 1, output: null, isStated: false, apart: true, beyond: 0 };
-      hear?.({ kind: 'model', name: `theirs${n}`, ...learned });
-      hear?.({ kind: 'prompt', name: `theirs${n}`, factor: 3, kept: 0, beyond: null });
-    }
-    expect([50, maxModels + 49].map(inputOf)).toEqual([1_000, 1_000]);
-    const inputOfTheirs = (n: number) =>
-      tokens.expected(named({ ...claude, prompt: 1_000 }, `theirs${n}`, 'no model')).input_tokens;
-    expect([49, 50, maxBeginnings + 49].map(inputOfTheirs)).toEqual([1_000, 3_000, 3_000]);
   });
 });
 

@@ -1,6 +1,6 @@
 /**
  * What paces the calls of a charge scenario: the embedded limiter of one process, or the stores of several replicas that share a
- * simulated Redis, and hear over it what the others learn of charges. All of that is the product's own.
+ * simulated Redis, each of which learns what its own calls are charged. All of that is the product's own.
  */
 import type { Settings } from '../../src/config/settings.ts';
 import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
@@ -89,7 +89,7 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
       () => connection.asProduct(),
     );
     void stores.ready();
-    return { limiter: stores.limiter, estimates: new TokenEstimates(process, stores.estimates) };
+    return { limiter: stores.limiter, estimates: new TokenEstimates(process) };
   });
   return {
     startMs,
@@ -102,7 +102,6 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
     close: async () => {
       for (const process of processes) process.kill();
       if (server.bucketCommands === 0) throw new Error('no call came to the shared bucket');
-      if (server.messages === 0) throw new Error('no replica heard what another one had learned');
     },
   };
 }

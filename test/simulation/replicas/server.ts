@@ -67,9 +67,8 @@ export class Server {
   #skewMs = 0;
   #lives = 1;
   #histories = 1;
-  /** Commands on buckets, and messages to all other replicas, so far. */
+  /** Commands on buckets so far. */
   bucketCommands = 0;
-  messages = 0;
   /** Nothing is carried out before (`hang`). */
   hangsUntil = 0;
   isDown = false;
@@ -208,7 +207,6 @@ export class Server {
         return day === undefined ? -2 : day.until - clock;
       }
       case 'publish':
-        this.messages += this.#replicas.size;
         if (!this.#silent) this.#channels.publish(key, argv[0] ?? '');
         return 1;
       case 'call':
