@@ -126,7 +126,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     controls,
     credentials,
     dispatcher,
-    estimates: new TokenEstimates(clock),
+    estimates: new TokenEstimates(),
     features: { around: recorded(aroundRepeats(repeats), recorder, quotas), pauses: controls },
     keyring,
     pressure,

@@ -59,7 +59,6 @@ function describeAsSent(kind: UpstreamKind, request: CallRequest): CallDescripti
     tier: '',
     costs: { requests: 1 },
     guess: null,
-    beginning: null,
     safe: safeMethods.has(method),
     idempotent: isIdempotent(method),
     costKey: null,

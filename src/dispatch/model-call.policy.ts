@@ -1,6 +1,6 @@
 /**
- * What a POST to a language model is, by its path and body: its model and tier, what it will probably be charged, how its prompt
- * begins, and whether repeating it creates something a second time.
+ * What a POST to a language model is, by its path and body: its model and tier, what it will probably be charged, and
+ * whether repeating it creates something a second time.
  *
  * Invariants: one linear walk over the prompt, bounded in depth, whatever the body; no tokenizer, because the common ones take seconds
  * on unbroken runs of text. The charge predicts the limiter's, not the tokenizer's count: ceil(chars / 4) + 3 for conversations + output
@@ -22,8 +22,6 @@ export interface ModelCall {
   readonly costs: Costs;
   /** What the tokens of the call are guessed from, by a guess that learns; `null` = they are not guessed. */
   readonly guess: TokenGuess | null;
-  /** How its prompt begins, to be hashed; `null` = not known. */
-  readonly beginning: string | null;
   /** Generates or edits pictures. */
   readonly makesImages: boolean;
   /** It creates nothing that stays: running it twice costs money and not correctness. */
@@ -48,7 +46,6 @@ export function describeModelCall(pathAndQuery: string, contentType: string | nu
     tier: '',
     costs: oneRequest,
     guess: null,
-    beginning: null,
     ...read,
     ...(countsTokens ? { tier: 'counting', costs: oneRequest, guess: null } : {}),
     makesImages: operation === 'image',
@@ -69,14 +66,12 @@ function readBody(asked: Asked, contentType: string | null, body: Buffer): Parti
   if (body.length > maxParsedBody) return readLarge(asked, body);
   const parsed = parseJson(body.toString('utf8').replace(/^\uFEFF/, ''), maxParsedBody);
   if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
-  const { beginning, ...prompt } = readPrompt(parsed);
   return {
     model:
       asked.inPath ??
       modelName(modelIn(parsed) ?? modelIn(parsed['session']) ?? modelIn(parsed['servingMode'])),
     tier: tierOf(parsed),
-    ...chargeOf(asked.operation, prompt, parsed),
-    beginning,
+    ...chargeOf(asked.operation, readPrompt(parsed), parsed),
   };
 }
 
@@ -180,9 +175,6 @@ function base64In(body: Buffer): { readonly runs: number; readonly bytes: number
 
 /** Deeper nesting is not walked: no provider's format comes near it. */
 const maxDepth = 12;
-/** Of how a prompt begins: texts, and characters of each. */
-const maxTexts = 64;
-const maxTextChars = 2_048;
 const imageTokens = 765;
 const charsPerToken = 4;
 
@@ -206,19 +198,14 @@ const definitions = ['tools', 'functions', 'toolConfig', 'response_format', 'out
 const instructions = ['system', 'systemInstruction', 'instructions'] as const;
 const conversation = ['messages', 'contents', 'input', 'prompt'] as const;
 
-/**
- * Counts a prompt. `beginning`: its instructions and the messages up to the first of the user, which distinguish one conversation, agent
- * or document from another and stay the same from turn to turn; of each text its length and first characters. `null`: it has none.
- */
-function readPrompt(body: JsonRecord): Prompt & { readonly beginning: string | null } {
+function readPrompt(body: JsonRecord): Prompt {
   const walk = new PromptWalk();
   for (const name of definitions) walk.readDefinitions(body[name]);
-  for (const name of instructions) walk.read(body[name], maxDepth);
-  for (const name of conversation) walk.readMessages(body[name]);
-  const { chars, images, tokens, texts } = walk;
+  for (const name of [...instructions, ...conversation]) walk.read(body[name], maxDepth);
+  const { chars, images, tokens } = walk;
   // `cache_control` at the top of a body marks the whole prompt.
   const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
-  return { chars, images, tokens, marked, beginning: texts.length === 0 ? null : texts.join('\n') };
+  return { chars, images, tokens, marked };
 }
 
 /** So many parts of definitions are looked at: some hundred tools. */
@@ -245,25 +232,12 @@ class PromptWalk implements Prompt {
   images = 0;
   tokens = 0;
   marked = 0;
-  readonly texts: string[] = [];
-  #isBeginning = true;
 
   readDefinitions(value: unknown): void {
     if (typeof value !== 'object' || value === null) return;
     this.chars += jsonChars(value);
     if (Array.isArray(value) && value.some((one) => isRecord(one) && isRecord(one['cache_control'])))
       this.marked = promptTokens(this);
-  }
-
-  readMessages(value: unknown): void {
-    if (!Array.isArray(value) || typeof value[0] === 'number') return this.read(value, maxDepth);
-    const user = value.findIndex((message) => stringAt(message, 'role') === 'user');
-    const last = Math.max(0, user);
-    for (const [at, message] of value.entries()) {
-      this.#isBeginning = at <= last;
-      this.read(message, maxDepth - 1);
-    }
-    this.#isBeginning = true;
   }
 
   read(value: unknown, depth: number): void {
@@ -276,13 +250,8 @@ class PromptWalk implements Prompt {
   }
 
   #readText(text: string): void {
-    if (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) {
-      this.images += 1;
-      return;
-    }
-    this.chars += text.length;
-    if (this.#isBeginning && this.texts.length < maxTexts)
-      this.texts.push(`${text.length}:${text.slice(0, maxTextChars)}`);
+    if (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) this.images += 1;
+    else this.chars += text.length;
   }
 
   /** A message, an input item or a content part. Only `text`, `content` and `parts` are read: ids, roles and data cost nothing. */

@@ -2,11 +2,11 @@
  * What a call will be charged in tokens, from what its provider counted of calls before it.
  *
  * Owns: the arithmetic of estimates. Does not own: characters (`model-call.policy.ts`), remembering (`token-estimates.ts`), and
- * correcting a call that turns out otherwise (`feedback/usage.policy.ts`). Pure; `now` is an argument, monotonic milliseconds.
+ * correcting a call that turns out otherwise (`feedback/usage.policy.ts`). Pure.
  *
- * A provider's cache keeps the beginning of a prompt. Of a prompt that begins like one before, what that one left in the cache is
- * not counted again where the provider does not count cache reads. Without such a prompt the part that the call itself marks for
- * the cache is taken to be there: when it is not, the provider says so with the response, or with one refusal.
+ * A provider's cache keeps the beginning of a prompt, and reading it is not counted where the provider says so. What a call marks for the
+ * cache is taken to be there, as far as it was for calls before; where it is not, the provider says so with the response, or with one
+ * refusal.
  */
 import type { Costs, Feedback, TokenUsage } from '../call.ts';
 
@@ -28,41 +28,38 @@ interface LearnedOutput {
   readonly deviation: number;
 }
 
-/** What was learned of a workspace's calls to one model. */
+/** What was learned of a workspace's calls to one model. `null`: no response has said it yet. */
 export interface LearnedModel {
   /** Tokens of the prompt for each one guessed. */
-  readonly factor: number;
+  readonly factor: number | null;
   /** Counted input for each token guessed, of prompts that mark nothing for the cache. */
-  readonly counted: number;
-  /** Output that is counted of a call; `null` = not known. */
+  readonly counted: number | null;
+  /** Share of what prompts mark for the cache that was counted because it did not lie there, 0 to 1. */
+  readonly missed: number | null;
+  /** Output that is counted of a call. */
   readonly output: LearnedOutput | null;
   /** Responses state the level of all tokens: then it is charged by rule, not by use. */
   readonly isStated: boolean;
   /** Responses state levels of input and output tokens. */
   readonly apart: boolean;
-  /** Tokens beyond the rule that refusals stated, the mean of the latest; 0 = the rule holds. */
+  /** Tokens beyond the rule that the latest refusal stated; 0 = the rule holds. */
   readonly beyond: number;
+  /** Responses since that refusal. */
+  readonly responsesSince: number;
 }
 
-/** What was learned of prompts that begin alike. */
-export interface LearnedPrompt {
-  readonly factor: number;
-  /** Tokens that lie in the provider's cache and are not counted when they are read. */
-  readonly kept: number;
-  /** Tokens beyond the rule that the latest refusal stated; 0 = the rule holds, `null` = none stated any. */
-  readonly beyond: number | null;
-  readonly at: number;
-}
+/** Before the first response. A provider of which nothing is known charges by rule. */
+export const nothingLearned: LearnedModel = {
+  factor: null,
+  counted: null,
+  missed: null,
+  output: null,
+  isStated: true,
+  apart: false,
+  beyond: 0,
+  responsesSince: 0,
+};
 
-/** What is known of calls like this one; `null` = nothing. */
-export interface Learned {
-  readonly model: LearnedModel | null;
-  /** Of prompts that begin like its own. */
-  readonly prompt: LearnedPrompt | null;
-}
-
-/** Providers keep a prompt for five minutes from its last use. Milliseconds. */
-export const cacheLifeMs = 300_000;
 /** How many deviations above the mean the expected output lies at most. */
 const deviations = 3;
 /** A new figure counts so much against all before it. */
@@ -72,42 +69,35 @@ const maxFactor = 8;
 const minFactor = 1 / 8;
 /** However short a prompt is, a refusal is believed that states this many tokens beyond the rule: images, tools. */
 const alwaysBelieved = 8_192;
-/** What refusals taught of other beginnings is forgotten by this part with each response, so that one odd refusal passes. */
-const forgottenShare = 1 / 64;
+/** Responses for which a refusal is believed, so that one odd refusal passes. */
+const believedFor = 128;
 
 /** Meters of tokens as the call is expected to be charged. */
-export function expectedTokens(guess: TokenGuess, learned: Learned, now: number): Costs {
-  const { model, prompt } = learned;
-  const input = expectedInput(guess, learned, now);
+export function expectedTokens(guess: TokenGuess, model: LearnedModel): Costs {
+  const input = expectedInput(guess, model);
   // Without a word of it, output that is counted when it is made is one token: a full meter holds the call, others let it go.
   const unknown = guess.apart ? 1 : (guess.output ?? 0);
-  const usual = model?.output ?? null;
+  const usual = model.output;
   const made = usual === null ? unknown : usual.mean + deviations * usual.deviation;
   const output = Math.ceil(Math.min(guess.output ?? Infinity, made));
-  const beyond = prompt?.beyond ?? model?.beyond ?? 0;
-  const tokens = isChargedByRule(guess, model) ? Math.ceil(byRule(guess) + beyond) : input + output;
-  if (!guess.apart && model?.apart !== true) return { tokens };
+  const tokens = isChargedByRule(guess, model)
+    ? Math.ceil(byRule(guess) + beyondRule(guess, model))
+    : input + output;
+  if (!guess.apart && !model.apart) return { tokens };
   return { tokens, input_tokens: input, output_tokens: Math.max(1, output) };
 }
 
 /** The provider reserves what a call may use, by rule, instead of what it uses. */
-const isChargedByRule = ({ apart }: TokenGuess, model: LearnedModel | null): boolean =>
-  !apart && (model === null || model.isStated);
+const isChargedByRule = ({ apart }: TokenGuess, { isStated }: LearnedModel): boolean => !apart && isStated;
 
 const byRule = ({ prompt, output }: TokenGuess): number => prompt + (output ?? 0);
 
-function expectedInput(guess: TokenGuess, { model, prompt }: Learned, now: number): number {
-  const { marked } = guess;
-  if (prompt !== null) {
-    const kept = now - prompt.at < cacheLifeMs ? prompt.kept : 0;
-    return atLeastOne(guess.prompt * prompt.factor - kept);
-  }
-  if (marked > 0) return atLeastOne((guess.prompt - marked) * (model?.factor ?? 1));
-  return atLeastOne(guess.prompt * (model?.counted ?? 1));
+/** Whole units; a call is never expected to cost nothing. What is marked is taken to lie in the cache until responses say otherwise. */
+function expectedInput({ prompt, marked }: TokenGuess, { factor, counted, missed }: LearnedModel): number {
+  const input =
+    marked > 0 ? (prompt - marked * (1 - (missed ?? 0))) * (factor ?? 1) : prompt * (counted ?? factor ?? 1);
+  return Math.max(1, Math.ceil(input));
 }
-
-/** Whole units; a call is never expected to cost nothing. */
-const atLeastOne = (units: number): number => Math.max(1, Math.ceil(units));
 
 /**
  * What is known after a call's response. `late`: what the rest of the body reported, which may be a refusal behind content; then the
@@ -115,45 +105,37 @@ const atLeastOne = (units: number): number => Math.max(1, Math.ceil(units));
  */
 export function learn(
   guess: TokenGuess,
-  known: Learned,
+  known: LearnedModel,
   { head, late }: { readonly head: Feedback; readonly late: Feedback | null },
-  now: number,
-): Learned {
-  if (head.throttle !== null) return afterRefusal(guess, known, head, now);
-  if (late !== null && late.throttle !== null) return afterRefusal(guess, known, late, now);
+): LearnedModel {
+  if (head.throttle !== null) return afterRefusal(guess, known, head);
+  if (late !== null && late.throttle !== null) return afterRefusal(guess, known, late);
   const usage = late?.usage ?? head.usage;
-  if (usage === undefined) return known;
-  const prompt =
-    usage.prompt === null
-      ? known.prompt
-      : {
-          factor: bounded(usage.prompt / guess.prompt),
-          kept: usage.kept,
-          beyond: known.prompt?.beyond ?? null,
-          at: now,
-        };
-  return { model: modelAfter(known.model, guess, usage, head), prompt };
+  return usage === undefined ? known : afterResponse(guess, known, usage, head);
 }
 
-function modelAfter(
-  known: LearnedModel | null,
+function afterResponse(
   guess: TokenGuess,
-  { prompt, input, total }: TokenUsage,
+  known: LearnedModel,
+  { prompt, kept, input, total }: TokenUsage,
   { meters }: Feedback,
 ): LearnedModel {
   const factor = prompt === null ? null : bounded(prompt / guess.prompt);
   const counted = input === null || guess.marked > 0 ? null : Math.min(maxFactor, input / guess.prompt);
+  const missed = factor === null || guess.marked === 0 ? null : share(1 - kept / (guess.marked * factor));
   const isApart = meters.some(({ meter }) => meter === 'input_tokens' || meter === 'output_tokens');
   return {
-    factor: mean(known?.factor, factor) ?? 1,
-    counted: mean(known?.counted, counted) ?? mean(known?.factor, factor) ?? 1,
+    factor: mean(known.factor, factor),
+    counted: mean(known.counted, counted),
+    missed: mean(known.missed, missed),
     output:
       input === null || total === null
-        ? (known?.output ?? null)
-        : learnOutput(known?.output ?? null, guess.output, Math.max(0, total - input)),
+        ? known.output
+        : learnOutput(known.output, guess.output, Math.max(0, total - input)),
     isStated: meters.some(({ meter, level }) => meter === 'tokens' && level !== null),
-    apart: isApart || known?.apart === true,
-    beyond: (known?.beyond ?? 0) * (1 - forgottenShare),
+    apart: isApart || known.apart,
+    beyond: known.beyond,
+    responsesSince: known.responsesSince + 1,
   };
 }
 
@@ -171,42 +153,31 @@ function learnOutput(known: LearnedOutput | null, allowed: number | null, made: 
 }
 
 /**
- * What a refusal teaches that says how many tokens the call asks for. Of counted input: so much of its prompt is not kept, or it is
- * longer. Where the provider charges by rule: how far its rule is above ours, for calls that begin like this one, and, a part of the way,
- * for those that begin like no earlier one, because their prompts differ. The difference and not the ratio, which for a short prompt
- * would be no measure of a long one. What is charged by use is learned of responses.
+ * What a refusal teaches that says how many tokens the call asks for, where the provider charges by rule: how far its rule is above ours.
+ * The difference and not the ratio, which for a short prompt would be no measure of a long one. What is charged by use is learned of
+ * responses.
  */
 function afterRefusal(
   guess: TokenGuess,
-  known: Learned,
+  known: LearnedModel,
   { throttle, requestedTokens: asked }: Feedback,
-  now: number,
-): Learned {
-  if (throttle?.kind !== 'rate' || asked === undefined) return known;
-  const { model, prompt } = known;
-  const { meter } = throttle;
-  if (meter === 'input_tokens') {
-    const factor = bounded(Math.max(prompt?.factor ?? 1, asked / guess.prompt));
-    const kept = Math.max(0, guess.prompt * factor - asked);
-    return { model, prompt: { factor, kept, beyond: prompt?.beyond ?? null, at: now } };
-  }
-  if ((meter !== 'tokens' && meter !== 'tokens_day') || !isChargedByRule(guess, model)) return known;
-  const beyond = beyondRule(guess, asked);
-  return {
-    model: model === null ? null : { ...model, beyond: model.beyond + (beyond - model.beyond) * newShare },
-    prompt: { factor: prompt?.factor ?? 1, kept: prompt?.kept ?? 0, beyond, at: prompt?.at ?? now },
-  };
+): LearnedModel {
+  const isOfTokens = throttle?.kind === 'rate' && /^tokens(?:_day)?$/.test(throttle.meter ?? '');
+  if (!isOfTokens || asked === undefined || !isChargedByRule(guess, known)) return known;
+  return { ...known, beyond: Math.max(0, asked - byRule(guess)), responsesSince: 0 };
 }
 
 /** Bounded, because no response corrects it: a figure without sense must not hold a workspace's calls up for long. */
-function beyondRule(guess: TokenGuess, asked: number): number {
-  const most = Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved);
-  return Math.min(most, Math.max(0, asked - byRule(guess)));
+function beyondRule(guess: TokenGuess, { beyond, responsesSince }: LearnedModel): number {
+  if (responsesSince >= believedFor) return 0;
+  return Math.min(beyond, Math.max((maxFactor - 1) * byRule(guess), alwaysBelieved));
 }
 
 const bounded = (factor: number): number => Math.min(maxFactor, Math.max(minFactor, factor));
 
-function mean(before: number | null | undefined, counted: number | null): number | null {
-  if (counted === null) return before ?? null;
-  return before === null || before === undefined ? counted : before + (counted - before) * newShare;
+const share = (part: number): number => Math.min(1, Math.max(0, part));
+
+function mean(before: number | null, latest: number | null): number | null {
+  if (latest === null || before === null) return latest ?? before;
+  return before + (latest - before) * newShare;
 }

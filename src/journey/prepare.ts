@@ -187,7 +187,7 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
   const { costKey } = description;
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
   const ownLane = own === bucket ? workspaceLane : laneOf(own, workspace.id, labelKey);
-  const guess = guessOf(description, ownLane, (text) => digest(labelKey, 'prompt', ownLane, text));
+  const guess = description.guess === null ? null : { guess: description.guess, lane: ownLane };
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
@@ -358,13 +358,6 @@ function costsOf(
     ...(costs.tokens === undefined ? {} : { tokens_day: costs.tokens }),
   };
 }
-
-const guessOf = (
-  { guess, beginning }: CallDescription,
-  lane: string,
-  name: (text: string) => string,
-): NamedGuess | null =>
-  guess === null ? null : { guess, lane, beginning: beginning === null ? null : name(beginning) };
 
 /**
  * A call arrives with the end of its body, less this allowance for reading a small one, and never before its head. Milliseconds.

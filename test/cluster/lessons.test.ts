@@ -3,7 +3,6 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
 import type { Service } from '../../src/service.ts';
-import { tally } from '../journey/world.ts';
 import { serviceOf } from '../support/gateway.ts';
 import { fleetConfig } from '../support/redis-fleet.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';

@@ -41,7 +41,7 @@ export const fleetOf = (clock: FakeClock, replicas: number, onGrant: OnGrant): F
 
 function embedded(clock: FakeClock, onGrant: OnGrant): Fleet {
   const limiter = createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, { leaseMs });
-  const replica = { limiter, estimates: new TokenEstimates(clock) };
+  const replica = { limiter, estimates: new TokenEstimates() };
   return { startMs: 0, of: () => replica, isOver: () => {}, close: () => limiter.close() };
 }
 
@@ -89,7 +89,7 @@ function overRedis(clock: FakeClock, count: number, onGrant: OnGrant): Fleet {
       () => connection.asProduct(),
     );
     void stores.ready();
-    return { limiter: stores.limiter, estimates: new TokenEstimates(process) };
+    return { limiter: stores.limiter, estimates: new TokenEstimates() };
   });
   return {
     startMs,

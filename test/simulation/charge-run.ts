@@ -13,7 +13,7 @@ import { fleetOf } from './charge-fleet.ts';
 
 export interface Asked {
   readonly guess: TokenGuess;
-  readonly beginning: string;
+  readonly agent?: number;
   /** What it really uses, if the provider's cache is as warm as the call expects. */
   readonly usage: TokenUsage;
 }
@@ -116,7 +116,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   });
   const send = (asked: Asked, client: number, at: number): void => {
     const { limiter, estimates } = fleet.of(client);
-    const named = { guess: asked.guess, beginning: asked.beginning, lane: 'lane' };
+    const named = { guess: asked.guess, lane: 'lane' };
     const next = (): void => enter(client, at + 1);
     const lessonOf = (feedback: Feedback, sentAt: number): Lesson => ({
       feedback,

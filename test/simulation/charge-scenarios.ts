@@ -13,13 +13,13 @@ export function chargeScenarios(replicas: number): void {
       const random = new SeededRandom(seed);
       const between = (from: number, until: number): number =>
         Math.round(from + random.next() * (until - from));
-      return Array.from({ length: 6 }, (_, client) =>
+      return Array.from({ length: 6 }, () =>
         Array.from({ length: 30 }, (): Asked => {
           const all = between(200, 5_000);
           const prompt = Math.max(100, Math.round(all * 0.6));
           const guess = { prompt, marked: 0, output: allowed ? 5_000 - prompt : null, apart: false };
           const usage = { prompt, kept: 0, input: prompt, output: all - prompt, total: all };
-          return { guess, beginning: `client-${client}`, usage };
+          return { guess, usage };
         }),
       );
     };
@@ -56,7 +56,7 @@ export function chargeScenarios(replicas: number): void {
       Array.from({ length: 20 }, (): Asked => {
         const guess = { prompt: 150_000, marked: 148_000, output: 4_000, apart: true };
         const usage = { prompt: 150_000, kept: 148_000, input: 2_000, output: 200, total: 2_200 };
-        return { guess, beginning: `agent-${agent}`, usage };
+        return { guess, agent, usage };
       }),
     );
     const scene = { meter: 'input_tokens', limit: 50_000, clients: agents, serviceMs: 1_500 } as const;
@@ -73,8 +73,8 @@ export function chargeScenarios(replicas: number): void {
     test('are refused at most twice when a cache is lost', async () => {
       // One agent's cache is gone after a minute: its next call costs 40,000, then the prompt is cached again.
       let written = false;
-      const counts = ({ beginning }: Asked, now: number): { first: number; inAll: number } => {
-        const isCold = now > 60_000 && beginning === 'agent-2' && !written;
+      const counts = ({ agent }: Asked, now: number): { first: number; inAll: number } => {
+        const isCold = now > 60_000 && agent === 2 && !written;
         return isCold ? { first: 40_000, inAll: 40_000 } : { first: 2_000, inAll: 2_000 };
       };
       const { refusedAt, refusedAtEntry } = await run({
@@ -92,11 +92,11 @@ export function chargeScenarios(replicas: number): void {
 
   /** Calls that are charged what they ask for, and whose responses state the level. `output`: tokens that they make of it. */
   const charged = (calls: number, clients: number, output = 100): readonly (readonly Asked[])[] =>
-    Array.from({ length: clients }, (_, client) =>
+    Array.from({ length: clients }, () =>
       Array.from({ length: calls }, (): Asked => {
         const guess = { prompt: 600, marked: 0, output: 400, apart: false };
         const usage = { prompt: 600, kept: 0, input: 600, output, total: 600 + output };
-        return { guess, beginning: `client-${client}`, usage };
+        return { guess, usage };
       }),
     );
   const asked = {
@@ -162,7 +162,7 @@ export function chargeScenarios(replicas: number): void {
     ['in a stream before its content', { part: 'before content', afterMs: 200 }],
     ['in a stream behind its content', { part: 'behind content', afterMs: 400, keeps: 0 }],
   ] as const)(
-    'a provider that charges more than its rule refuses one call of each kind, and says so %s',
+    'a provider that charges more than its rule refuses few calls, and says so %s',
     async (_where, refusesIn) => {
       const { refusedAt, refusedAtEntry, ratio } = await run({
         ...asked,
@@ -197,7 +197,7 @@ export function chargeScenarios(replicas: number): void {
         const output = 600 + ((n * 7 + client * 13) % 9) * 100;
         const guess = { prompt: 100, marked: 0, output: 4_000, apart: true };
         const usage = { prompt: 100, kept: 0, input: 100, output, total: 100 + output };
-        return { guess, beginning: `client-${client}`, usage };
+        return { guess, usage };
       }),
     );
     const { refusedAt, firstResponseAt, ratio } = await run({

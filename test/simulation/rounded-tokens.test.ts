@@ -37,12 +37,12 @@ const says =
 /** Calls of several sizes, charged what they ask for. */
 function clients(seed: number, count: number, calls: number): readonly (readonly Asked[])[] {
   const random = new SeededRandom(seed);
-  return Array.from({ length: count }, (_, client) =>
+  return Array.from({ length: count }, () =>
     Array.from({ length: calls }, (): Asked => {
       const prompt = 300 + Math.round(random.next() * 1_700);
       const guess = { prompt, marked: 0, output: null, apart: true };
       const usage = { prompt, kept: 0, input: prompt, output: 50, total: prompt };
-      return { guess, beginning: `client-${client}`, usage };
+      return { guess, usage };
     }),
   );
 }
