@@ -1,7 +1,7 @@
 /**
  * A gateway: the parts that calls flow through (`pipeline.ts`), and their lives from the start over reloads to the end.
  *
- * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`ticket.ts`).
+ * Owns: the runtime in use, and which parts hear of a reload. Does not own: the flow of a call, which part is given which (`parts.ts`).
  */
 import type { CeilingsNow } from './activity/shape.ts';
 import { callSettings, settingsOfOperation } from './admission/buckets.policy.ts';

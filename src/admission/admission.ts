@@ -75,7 +75,7 @@ export class AdmissionQueue {
 
   constructor({ clock, limiter, ceilings, onFailure, ...more }: AdmissionQueueParts) {
     const { leaseMs = defaultLeaseMs, joinedBucketOf = neverJoined, onReckoned = () => {} } = more;
-    const background = (work: Promise<unknown>): void => void work.catch(onFailure);
+    const detached = (work: Promise<unknown>): void => void work.catch(onFailure);
     const parts: AdmissionParts = {
       clock,
       limiter,
@@ -83,7 +83,7 @@ export class AdmissionQueue {
       leaseMs,
       joinedBucketOf,
       onReckoned,
-      background,
+      detached,
     };
     this.#lanes = new Lanes(clock);
     const causes = new WaitCauses(parts);
@@ -158,7 +158,7 @@ export class AdmissionQueue {
         if (refusal !== null) throw refusal;
       }
     } catch (failure) {
-      if (askedAhead !== null) this.#parts.background(this.#slotsAhead.giveBack(call, askedAhead));
+      if (askedAhead !== null) this.#parts.detached(this.#slotsAhead.giveBack(call, askedAhead));
       this.#registry.end(
         call,
         failure instanceof Refusal ? refused(failure) : { kind: 'failed', error: failure },

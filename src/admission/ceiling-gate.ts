@@ -14,6 +14,7 @@ import {
   type CeilingSlots,
   edgeOf,
   isTaken,
+  type RefusedSlot,
   type SlotReply,
   type SlotsAhead,
   type TakenSlot,
@@ -78,10 +79,10 @@ export class CeilingGate {
     const { gate } = call.lane;
     call.request = this.#neighbours.present(call.request);
     call.mayTakeAll = grant.isDue === true;
-    const charged = this.#charge({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
+    const passed = this.#takeSlot({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`
     // that rejects has given the former slot back (`limiter/ceiling-store.ts`).
-    gate.tail = charged.catch((error: unknown) => {
+    gate.tail = passed.catch((error: unknown) => {
       this.#drop(grant);
       this.#neighbours.registry.end(call, { kind: 'failed', error });
       return true;
@@ -97,14 +98,18 @@ export class CeilingGate {
   }
 
   #giveBack(call: QueuedCall, askedAhead: Promise<SlotReply> | null): void {
-    if (askedAhead !== null) this.#parts.background(this.#neighbours.slotsAhead.giveBack(call, askedAhead));
+    if (askedAhead !== null) this.#parts.detached(this.#neighbours.slotsAhead.giveBack(call, askedAhead));
   }
 
   /**
    * Resolves to true when grants behind this one may go on.
    * @param before resolves when the lane's previous grant is done; false = that grant went back.
    */
-  async #charge(pending: GrantedCall, asked: Promise<SlotReply>, before: Promise<boolean>): Promise<boolean> {
+  async #takeSlot(
+    pending: GrantedCall,
+    asked: Promise<SlotReply>,
+    before: Promise<boolean>,
+  ): Promise<boolean> {
     const { call, grant } = pending;
     const { gate } = call.lane;
     const { returned } = gate;
@@ -115,37 +120,38 @@ export class CeilingGate {
     // An earlier grant was returned while this one waited for it: this one must not go first.
     if (!isInOrder && gate.returned > returned && isTaken(slotReply)) {
       await this.#slots.giveSlotBack(slotReply);
-      return this.#requeue(pending, this.#behindReturned(call));
+      this.#requeue(pending, this.#behindReturned(call));
+      return false;
     }
     if (slotReply.reply.kind === 'taken') await call.callerWaits();
     const fresh = await this.#slots.keepFresh(call, slotReply);
-    return isTaken(fresh) ? this.#handOver(pending, fresh) : this.#onRefused(pending, fresh);
+    if (isTaken(fresh)) return this.#handOver(pending, fresh);
+    this.#onRefused(pending, fresh);
+    return false;
   }
 
   /** The ceiling has no slot: the call's lane sleeps until there is one, which the limits must still be those of. */
-  #onRefused(pending: GrantedCall, slotReply: SlotReply): boolean {
+  #onRefused(pending: GrantedCall, slotReply: RefusedSlot): void {
     const { call } = pending;
     const { key } = call.request.ceiling;
     const { reply, keptForOthers, askedAt } = slotReply;
     const { rotation, lateRefusals, slotsBack } = this.#neighbours;
-    const { isDaily } = reply.kind === 'refused' ? reply : { isDaily: false };
-    const waitMs = reply.kind === 'refused' ? Math.max(lanePauseMs, reply.waitMs) : 0;
+    const waitMs = Math.max(lanePauseMs, reply.waitMs);
     if (keptForOthers !== null) {
       slotsBack.onRefused(key, askedAt);
-      const mayGoOn = this.#requeue(pending, { kind: 'returned', sleepMs: waitMs, because: 'reserved' });
+      this.#requeue(pending, { kind: 'returned', sleepMs: waitMs, because: 'reserved' });
       lateRefusals.onKept(call, { waitMs, count: keptForOthers.count });
-      return mayGoOn;
+      return;
     }
     const isPresent = isUnderLimits(slotReply, call);
     if (isPresent) slotsBack.onRefused(key, askedAt);
-    const mayGoOn = this.#requeue(pending, {
+    this.#requeue(pending, {
       kind: 'returned',
       sleepMs: isPresent ? waitMs + rotation.delayMs(call) : 0,
-      because: isDaily ? 'ceiling_day' : 'ceiling_minute',
+      because: reply.isDaily ? 'ceiling_day' : 'ceiling_minute',
       ceilingTag: call.request.admission.ceilingTag,
     });
     lateRefusals.onCeilingFull(key);
-    return mayGoOn;
   }
 
   /** The ceiling gave a slot: the call gets its lease, unless it ended or moved to another bucket meanwhile. */
@@ -155,6 +161,7 @@ export class CeilingGate {
     if (hasMoved(call, grant)) return this.#stop(pending, slot, null);
     const stop = call.reasonToStop(this.#parts.clock.monotonic());
     if (stop !== null || !call.isWaiting) return this.#stop(pending, slot, stop);
+    this.#neighbours.rotation.onServed(call.lane);
     this.#reportEdge(pending, isUnderLimits(slot, call) ? slot.reply.state : null);
     slotsAhead.onHandedOver(call, slot);
     call.asksForSlot = false;
@@ -176,25 +183,20 @@ export class CeilingGate {
    * must stop counting. @param state what is left; `null` = there is no minute ceiling, or it is not known
    */
   #reportEdge({ call, grant }: GrantedCall, state: CeilingState | null): void {
-    const { limiter, background } = this.#parts;
-    const { rotation } = this.#neighbours;
-    rotation.onServed(call.lane);
+    const { limiter, detached } = this.#parts;
     if (state === null || state.remaining > edgeOf(state.limit)) {
       const isCounted = limiter.laneCeiling(grant.bucket, grant.lane) !== null;
-      if (isCounted) background(limiter.charged(grant, null));
+      if (isCounted) detached(limiter.slotTaken(grant, null));
       return;
     }
     const { remaining: slots, nextSlotMs: freeInMs } = state;
-    const nextSlotMs = slots <= 0 ? freeInMs + rotation.delayMs(call) : freeInMs;
+    const nextSlotMs = slots <= 0 ? freeInMs + this.#neighbours.rotation.delayMs(call) : freeInMs;
     const { ceilingTag } = call.request.admission;
-    background(limiter.charged(grant, { slots, nextSlotMs, ceilingTag }));
+    detached(limiter.slotTaken(grant, { slots, nextSlotMs, ceilingTag }));
   }
 
-  /**
-   * Returns the ticket to its lane. False: no grant behind this one may go first. It does not wait until the limiter has heard of it: the
-   * grants behind this one go back with the same command.
-   */
-  #requeue({ call, grant }: GrantedCall, returned: Settlement): false {
+  /** Returns the ticket to its lane, without waiting until the limiter has heard of it: grants behind it go back with the same command. */
+  #requeue({ call, grant }: GrantedCall, returned: Settlement): void {
     // Whether a moved call asks for a slot, and what its lane returned, concerns its grant of the other bucket.
     const isMoved = hasMoved(call, grant);
     if (!isMoved) {
@@ -202,20 +204,16 @@ export class CeilingGate {
       call.lane.gate.returned += 1;
     }
     // The ticket of a call that is gone has left the lane; returning the grant would put it back, and nobody would remove it.
-    if (call.isGone || isMoved) {
-      this.#drop(grant);
-      return false;
-    }
+    if (call.isGone || isMoved) return this.#drop(grant);
     const { causes, registry } = this.#neighbours;
     if (call.isWaiting) causes.begins(call);
     call.observed?.onHeld();
-    const { limiter, background } = this.#parts;
+    const { limiter, detached } = this.#parts;
     const heard = (): void => {
       causes.onEvent(call.lane);
       registry.moveToJoinedBucket(call);
     };
-    background(limiter.settle(grant, returned, null).then(heard));
-    return false;
+    detached(limiter.settle(grant, returned, null).then(heard));
   }
 
   /**
@@ -232,8 +230,8 @@ export class CeilingGate {
 
   /** A grant that no call can use any more goes back whole. */
   #drop(grant: Grant): void {
-    const { background, limiter } = this.#parts;
-    background(limiter.settle(grant, { kind: 'dropped' }, null));
+    const { detached, limiter } = this.#parts;
+    detached(limiter.settle(grant, { kind: 'dropped' }, null));
   }
 }
 

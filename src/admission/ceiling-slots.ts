@@ -20,9 +20,11 @@ const farMs = freshMs / 2;
 /** Slots are counted from at most this much later, however slow the store is. Milliseconds. */
 const maxLateMs = 2_000;
 
-/** The reply of a ceiling that was asked for a slot: a slot or a refusal, and what follows from when and how it was asked. */
-export interface SlotReply {
-  readonly reply: TakeReply;
+/** The reply of a ceiling that was asked for a slot. */
+export type SlotReply = TakenSlot | RefusedSlot;
+
+/** What follows from when and how a ceiling was asked. */
+interface Asked {
   /** The ceiling, with the limits under which it was asked. */
   readonly ceiling: CeilingRef;
   /**
@@ -40,9 +42,12 @@ export interface SlotReply {
   readonly isRetaken: boolean;
 }
 
-/** The reply of a ceiling that gave a slot. */
-export interface TakenSlot extends SlotReply {
+export interface TakenSlot extends Asked {
   readonly reply: Extract<TakeReply, { kind: 'taken' }>;
+}
+
+export interface RefusedSlot extends Asked {
+  readonly reply: Extract<TakeReply, { kind: 'refused' }>;
 }
 
 /** The number of free slots from which on a ceiling counts as nearly used. */
@@ -99,7 +104,7 @@ export class CeilingSlots {
   }
 
   /**
-   * Resolves with the ceiling's reply when `before` resolves, which is when the grants before this one were charged. Slots of a distant
+   * Resolves with the ceiling's reply when `before` resolves, which is when the grants before this one have theirs. Slots of a distant
    * store are renewed ahead of time and concurrently: renewing one only when its call is next would cost a round trip, during
    * which the slots of all calls behind it become too old.
    */
@@ -192,15 +197,9 @@ export class CeilingSlots {
     lane.ceilingUse = useOf(ceiling, reply, now);
     this.#latency.note(tookMs);
     const isRetaken = again !== undefined;
-    return {
-      reply,
-      ceiling,
-      goodUntil: askedAt + lateMs + freshMs,
-      askedAt,
-      tookMs,
-      keptForOthers,
-      isRetaken,
-    };
+    const goodUntil = askedAt + lateMs + freshMs;
+    const asked = { ceiling, goodUntil, askedAt, tookMs, keptForOthers, isRetaken };
+    return reply.kind === 'taken' ? { ...asked, reply } : { ...asked, reply };
   }
 }
 

@@ -205,7 +205,7 @@ export class SlotsBack {
   }
 
   #step(ceiling: CeilingKey, round: Round): void {
-    const { background, limiter, clock } = this.#parts;
+    const { detached, limiter, clock } = this.#parts;
     const asking = round.rest.slice(0, lanesPerStep);
     round.rest = round.rest.slice(lanesPerStep);
     // After the last step, too: slots that come back one by one begin a round each, and their lanes ask no faster than others.
@@ -214,6 +214,6 @@ export class SlotsBack {
       this.#rounds.delete(ceiling);
       if (round.isRepeated) this.onSlotBack(ceiling);
     });
-    for (const lane of asking) if (lane.waiting > 0) background(limiter.wake(lane.bucket, lane.key));
+    for (const lane of asking) if (lane.waiting > 0) detached(limiter.wake(lane.bucket, lane.key));
   }
 }

@@ -18,7 +18,7 @@ const maxLanes = 10_000;
 
 /** The charging of one lane's grants: in order, and none behind a refused one. */
 interface GateState {
-  /** Resolves when the latest grant is charged; false = it went back, no grant behind it may go first. */
+  /** Resolves when the latest grant has its slot; false = it went back, no grant behind it may go first. */
   tail: Promise<boolean>;
   /** Grants that went back, so far. */
   returned: number;

@@ -102,7 +102,7 @@ export class LateRefusals {
   /** The ceiling has no slots but these `count`, which are kept for reservations of others for `waitMs` at least. */
   onKept(call: QueuedCall, { waitMs, count }: { readonly waitMs: number; readonly count: number }): void {
     if (this.#now() + waitMs <= call.deadline) return;
-    this.#parts.background(this.#refuseHeld(call, { waitMs, heldBy: 'ceiling_minute' }, count));
+    this.#parts.detached(this.#refuseHeld(call, { waitMs, heldBy: 'ceiling_minute' }, count));
   }
 
   /** A response stated the cost of this call's document: waiting calls with the same document may cost more than estimated. */
@@ -118,21 +118,21 @@ export class LateRefusals {
       moreExpensive.push(call);
       if (moreExpensive.length >= maxRejudged) break;
     }
-    this.#parts.background(this.#refuseLateOf(moreExpensive));
+    this.#parts.detached(this.#refuseLateOf(moreExpensive));
   }
 
   /** Configuration changed: calls that were expected to leave in time may be late. */
   onReconfigured(calls: readonly QueuedCall[]): void {
     const waiting = calls.filter((call) => call.isWaiting);
     for (const inBucket of Map.groupBy(waiting, ({ request }) => request.admission.bucket).values()) {
-      this.#parts.background(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
+      this.#parts.detached(this.#refuseLateOf(inBucket.slice(0, maxRejudged)));
     }
     for (const { request } of waiting) this.#due(request.ceiling.key, null);
   }
 
   /** The process will send nothing after `budgetMs`. With 0 every waiting call is refused without a forecast. */
   onDrain(budgetMs: number): void {
-    const { limiter, background } = this.#parts;
+    const { limiter, detached } = this.#parts;
     for (const call of this.#registry.all()) {
       if (!call.isWaiting) continue;
       if (budgetMs === 0) {
@@ -140,7 +140,7 @@ export class LateRefusals {
         continue;
       }
       const { bucket, ticket } = call.request.admission;
-      background(
+      detached(
         limiter.forecast(bucket, ticket).then((forecast) => {
           const isLate = forecast !== null && forecast.waitMs > budgetMs;
           if (isLate && call.isWaiting) this.#registry.end(call, refused(draining()));
@@ -180,7 +180,7 @@ export class LateRefusals {
     this.#isPlanned = true;
     const restMs = this.#restsUntil - this.#now();
     if (restMs > 0) this.#parts.clock.after(restMs, () => this.#sweep());
-    else this.#parts.background(Promise.resolve().then(() => this.#sweep()));
+    else this.#parts.detached(Promise.resolve().then(() => this.#sweep()));
   }
 
   #sweep(): void {
@@ -196,7 +196,7 @@ export class LateRefusals {
     for (const [key, due] of ceilings) {
       if (this.#registry.waitingUnder(key) === 0) continue;
       visits += this.#registry.size;
-      this.#parts.background(this.#sweepCeiling(key, due));
+      this.#parts.detached(this.#sweepCeiling(key, due));
     }
     if (visits > maxFreeVisits) this.#restsUntil = this.#now() + visits * restPerVisitMs;
   }
@@ -209,7 +209,7 @@ export class LateRefusals {
       if (standstill === undefined) continue;
       const until = Math.max(standstill.until ?? now, standstill.lanes.get(lane) ?? now);
       if (until <= call.deadline) continue;
-      this.#parts.background(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }));
+      this.#parts.detached(this.#refuseHeld(call, { waitMs: until - now, heldBy: 'closed' }));
     }
   }
 
@@ -247,8 +247,7 @@ export class LateRefusals {
       else probablyLate.push(call);
       return !isOrderKnown(call);
     });
-    if (probablyLate.length > 0)
-      this.#parts.background(this.#refuseLateOf(probablyLate.slice(0, maxRejudged)));
+    if (probablyLate.length > 0) this.#parts.detached(this.#refuseLateOf(probablyLate.slice(0, maxRejudged)));
   }
 
   /** Refuses the late calls of one bucket, one after the other, so that a refused call is not part of the next one's forecast. */

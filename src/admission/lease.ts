@@ -52,22 +52,22 @@ export class AdmittedLease implements Lease {
   }
 
   #learned(work: Promise<void>): void {
-    const { background, onAnswer } = this.#parts;
+    const { detached, onAnswer } = this.#parts;
     const mayYield = this.#call.request.yielded !== null;
-    background(mayYield ? work.then(() => onAnswer(this.grant.bucket)) : work);
+    detached(mayYield ? work.then(() => onAnswer(this.grant.bucket)) : work);
   }
 
   settle(settlement: Settlement, lesson: Lesson | null): void {
     if (this.#isSettled) return;
     this.#isSettled = true;
-    const { limiter, ceilings, background, leaseMs, lateRefusals } = this.#parts;
+    const { limiter, ceilings, detached, leaseMs, lateRefusals } = this.#parts;
     const { grant } = this;
     const call = this.#call;
     const { ceiling, reply } = this.#slot;
     const ticketEnded = settlement.kind === 'succeeded';
     if (call.state.kind === 'sent') call.become({ kind: 'sent', ticketEnded });
     const isSent = settlement.kind !== 'dropped' && settlement.kind !== 'returned';
-    if (!isSent) background(ceilings.giveSlotBack(ceiling, reply.slot));
+    if (!isSent) detached(ceilings.giveSlotBack(ceiling, reply.slot));
     this.#learned(limiter.settle(grant, settlement, lesson));
     const stillMs = standstillMs(settlement, call, leaseMs);
     if (stillMs > 0) lateRefusals.onStandstill(grant.bucket, grant.lane, stillMs);

@@ -29,7 +29,7 @@ export interface ObservedCaller {
 }
 
 /** What observed calls share. */
-export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' | 'background'> {
+export interface ObservedParts extends Pick<AdmissionParts, 'clock' | 'limiter' | 'detached'> {
   readonly buckets: ObservedBuckets;
   /** Waits in the call's lane, for its ticket. */
   readonly wait: (call: QueuedCall) => Promise<Lease>;
@@ -271,7 +271,7 @@ export class ObservedCall implements ObservedTicket {
     const { state } = this.#call;
     this.#happened = none;
     if (state.kind === 'gone' && state.ending.kind === 'failed')
-      this.#parts.background(Promise.reject(failure));
+      this.#parts.detached(Promise.reject(failure));
     const code = failure instanceof Refusal ? limitRefusals.find((one) => one === failure.code) : undefined;
     if (!(failure instanceof Refusal) || code === undefined) return this.#known();
     this.#parts.buckets.noteHeld(this.#bucket, this.#parts.clock.monotonic());

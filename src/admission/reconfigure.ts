@@ -128,9 +128,9 @@ export class Reconfiguring {
   }
 
   #report(changes: BucketChanges): void {
-    const { limiter, background } = this.#parts;
+    const { limiter, detached } = this.#parts;
     for (const [bucket, { setting, lanes }] of changes)
-      background(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
+      detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
   }
 }
 

@@ -99,5 +99,5 @@ export interface AdmissionParts {
   /** It is known what limits would have done with a call that is only observed. */
   readonly onReckoned: (request: AdmissionRequest, reckoned: Reckoned, told: Reckoned | null) => void;
   /** Lets a store's operation run while nobody waits for it; its failure is reported. */
-  readonly background: (work: Promise<unknown>) => void;
+  readonly detached: (work: Promise<unknown>) => void;
 }

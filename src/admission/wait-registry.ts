@@ -185,14 +185,14 @@ export class WaitRegistry implements CallKeeper {
    * and a call that left with it would cost a refusal; and calls behind it, which move at once, would leave first (4).
    */
   moveToJoinedBucket(call: QueuedCall): void {
-    const { joinedBucketOf, limiter, background } = this.#parts;
+    const { joinedBucketOf, limiter, detached } = this.#parts;
     const joined = call.isWaiting ? joinedBucketOf(call.request) : null;
     if (joined === null) return;
     const from = call.request.admission.bucket;
     this.#transfer(call, joined);
     const { admission, arrivedAt, maxWaitMs } = call.request;
     const position = { kind: 'arrival', at: arrivedAt } as const;
-    background(limiter.move(from, { ...admission, maxWaitMs, position }));
+    detached(limiter.move(from, { ...admission, maxWaitMs, position }));
   }
 
   #transfer(call: QueuedCall, to: BucketLane): void {
@@ -233,13 +233,13 @@ export class WaitRegistry implements CallKeeper {
   }
 
   #takeOut({ request: { admission } }: QueuedCall): void {
-    const { background, limiter } = this.#parts;
-    background(limiter.cancel(admission.bucket, admission.ticket));
+    const { detached, limiter } = this.#parts;
+    detached(limiter.cancel(admission.bucket, admission.ticket));
   }
 
   /** The call's wait is over: refuses it, and names the further wait that it would have needed. */
   #expire(call: QueuedCall): void {
-    const { limiter, background } = this.#parts;
+    const { limiter, detached } = this.#parts;
     const { bucket, ticket } = call.request.admission;
     const end = (forecast: Hold | null): void => {
       const full = this.#fullFor(call);
@@ -251,7 +251,7 @@ export class WaitRegistry implements CallKeeper {
       end(null);
       throw failure;
     };
-    background(limiter.forecast(bucket, ticket).then(end, failed));
+    detached(limiter.forecast(bucket, ticket).then(end, failed));
   }
 
   /** The ceiling may have refused the next grant of a call before its caller came back to wait for it. */

@@ -219,7 +219,7 @@ export type Settlement =
   | { readonly kind: 'dropped' }
   /**
    * The call is not sent now: its reserved units are returned, its ticket is back at its position, its lane sleeps. After a refusal
-   * of the ceiling (`because`) the lane sends one call at a time until slots are reported for it (`charged`). With any other
+   * of the ceiling (`because`) the lane sends one call at a time until slots are reported for it (`slotTaken`). With any other
    * `because` the call had taken a slot, and has given it back.
    */
   | {

@@ -60,7 +60,7 @@ export type Step = {
     }
   | { readonly kind: 'learn'; readonly lease: number; readonly lesson: Learned }
   | {
-      readonly kind: 'charge';
+      readonly kind: 'slot_taken';
       readonly lease: number;
       readonly edge: CeilingEdge | null;
     }
@@ -186,10 +186,10 @@ function step(draw: Draw, nature: Nature, index: number): Step {
       return { ...common, kind: 'settle', lease, ...ending(draw) };
     case 'learn':
       return { ...common, kind: 'learn', lease, lesson: learned(draw, null) };
-    case 'charge':
+    case 'slot_taken':
       return {
         ...common,
-        kind: 'charge',
+        kind: 'slot_taken',
         lease,
         edge: draw.chance(0.15) ? null : edgeOf(draw),
       };
@@ -215,7 +215,7 @@ function step(draw: Draw, nature: Nature, index: number): Step {
 // prettier-ignore
 const kinds = [
   'admit', 'admit', 'admit', 'settle', 'settle', 'settle', 'settle', 'tick', 'tick',
-  'learn', 'charge', 'charge', 'cancel', 'forecast', 'loss', 'reconfigure', 'open', 'wake',
+  'learn', 'slot_taken', 'slot_taken', 'cancel', 'forecast', 'loss', 'reconfigure', 'open', 'wake',
 ] as const;
 
 /** Often to the very millisecond at which something ends. */

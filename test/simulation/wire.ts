@@ -107,7 +107,7 @@ export function wiredLimiter(
         ledger.bucket(grant.bucket).lastLessonAt = now();
         return limiter().learn(grant, lesson);
       }),
-    charged: (grant: Grant, edge) =>
+    slotTaken: (grant: Grant, edge) =>
       wire.ask(() => {
         if (edge === null) ledger.reach('left the edge of the ceiling');
         else if (edge.slots <= 0) {
@@ -115,7 +115,7 @@ export function wiredLimiter(
           const { ceilingTag } = entrySettingsOf(ledger.rules.of(process), grant.lane);
           ledger.isFull(ledger.lane(grant.lane), now() + edge.nextSlotMs, ceilingTag);
         }
-        return limiter().charged(grant, edge);
+        return limiter().slotTaken(grant, edge);
       }),
     // No history joins buckets: what comes here is a mistake of the history.
     move: () => Promise.reject(new Error('the histories join no buckets')),

@@ -47,7 +47,7 @@ const dayMs = 86_400_000;
 const common = (
   dimension: string,
   meter: Reading['meter'],
-  resetMeans: Reading['resetMeans'] = 'full',
+  resetMeans: Reading['resetMeans'] = 'all_free',
   windowMs: number | null = null,
 ): LimitFields => ({
   dimension,
@@ -67,7 +67,7 @@ const ofAnthropic = (dimension: string, meter: Reading['meter']): LimitFields =>
   limit: `anthropic-ratelimit-${dimension}-limit`,
   remaining: `anthropic-ratelimit-${dimension}-remaining`,
   reset: `anthropic-ratelimit-${dimension}-reset`,
-  resetMeans: 'full',
+  resetMeans: 'all_free',
   windowMs: minuteMs,
   mayLackLimit: true,
 });
@@ -97,8 +97,8 @@ export const providers: Readonly<Record<string, Provider>> = {
       common('requests', 'requests'),
       common('tokens', 'tokens'),
       common('project-tokens', 'tokens'),
-      common('input-tokens', 'input_tokens', 'full', minuteMs),
-      common('output-tokens', 'output_tokens', 'full', minuteMs),
+      common('input-tokens', 'input_tokens', 'all_free', minuteMs),
+      common('output-tokens', 'output_tokens', 'all_free', minuteMs),
       common('input-images', 'images'),
       common('images', 'images'),
     ],
@@ -235,7 +235,8 @@ function readingOf(
 export function renewalTrapMs(readings: readonly Reading[]): number | null {
   const trapped = readings
     .filter(
-      ({ remaining, resetInMs, resetMeans }) => remaining === 0 && resetInMs === 0 && resetMeans === 'full',
+      ({ remaining, resetInMs, resetMeans }) =>
+        remaining === 0 && resetInMs === 0 && resetMeans === 'all_free',
     )
     .map(({ statedWindowMs }) => statedWindowMs)
     .filter((windowMs) => windowMs !== null);

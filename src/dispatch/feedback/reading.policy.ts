@@ -17,9 +17,9 @@ export interface Reading {
   readonly meter: 'requests' | 'tokens' | 'images' | 'input_tokens' | 'output_tokens' | null;
   readonly limit: number | null;
   readonly remaining: number | null;
-  /** Milliseconds until the bucket is full (`full`) or until its window ends (`window`). */
+  /** Milliseconds until all units are free again (`all_free`) or until the window ends (`window`). */
   readonly resetInMs: number | null;
-  readonly resetMeans: 'full' | 'window';
+  readonly resetMeans: 'all_free' | 'window';
   /** Rounding of the reset, milliseconds. */
   readonly resetGrainMs: number;
   /** Window the provider states; wins over any deduction. */
@@ -80,14 +80,14 @@ const clockShare = 1 / 30;
 
 /**
  * Window in which the limit drains, or `null` = not stated.
- * A bucket that is full after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
+ * A bucket whose units are all free after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
  * one unit below `limit − remaining` and `reset` within its rounding above the value, which gives an interval; the one
  * known window inside is the response. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
  */
 export function windowOf(reading: Reading): number | null {
   if (reading.statedWindowMs !== null) return reading.statedWindowMs;
   const { limit, remaining, resetInMs } = reading;
-  if (reading.resetMeans !== 'full' || limit === null || remaining === null || resetInMs === null)
+  if (reading.resetMeans !== 'all_free' || limit === null || remaining === null || resetInMs === null)
     return null;
   const used = limit - remaining;
   if (used < 1 || resetInMs < 1) return null;
@@ -123,7 +123,7 @@ function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'
   const { limit, remaining, resetInMs } = reading;
   if (limit === null) return null;
   const counted = remaining === null ? null : countedLevel(limit, remaining, grainOf(reading, remaining));
-  if (reading.resetMeans !== 'full' || resetInMs === null || windowMs === null) return counted;
+  if (reading.resetMeans !== 'all_free' || resetInMs === null || windowMs === null) return counted;
   const perMs = limit / windowMs;
   const lowest = Math.max(0, resetInMs - reading.resetGrainMs) * perMs;
   const highest = (resetInMs + reading.resetGrainMs) * perMs;
@@ -218,7 +218,7 @@ export function exhaustedForMs(readings: readonly Reading[]): number | null {
     const isSpent = remaining === null ? resetMeans === 'window' : remaining < 1;
     if (!isSpent || resetInMs === null) continue;
     // A meter drains, so calls have room before it is empty. Of a limit without a meter only the instant of emptiness is known.
-    if (resetMeans === 'full' && meter !== null) continue;
+    if (resetMeans === 'all_free' && meter !== null) continue;
     if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));
   }
   return waitMs;

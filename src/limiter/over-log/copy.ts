@@ -11,7 +11,7 @@ import type { EventReply } from '../policy/bucket-events.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
 import { createState, fold, memoryMsOf } from './fold.ts';
 import { restore, snapshot } from './snapshot.ts';
-import type { Effects, LogEvent, SharedState } from './state.ts';
+import type { EntryEffects, LogEvent, SharedState } from './state.ts';
 
 /** What became of an event: the reply to it (`null` = no bucket knew of it), or it is not in the log and never will be. */
 export type Heard = EventReply | null | 'lost';
@@ -19,7 +19,7 @@ export type Heard = EventReply | null | 'lost';
 /** Who uses a copy. */
 export interface CopyUser {
   /** An entry was applied; the replies to own events were given before. It was heard `agoMs` milliseconds after its time. */
-  onApplied(effects: Effects, entry: Entry<LogEvent>, agoMs: number): void;
+  onApplied(effects: EntryEffects, entry: Entry<LogEvent>, agoMs: number): void;
   /** The copy is up to date, and may have jumped. */
   onJoined(joined: Joined): void;
   onAway(): void;

@@ -26,12 +26,20 @@ import { confirm, laneFor, wake } from '../policy/lanes.policy.ts';
 import { applySettings } from '../policy/lessons.policy.ts';
 import { costEntries } from '../policy/meter-state.policy.ts';
 import { drainRate, markAnswered, take } from '../policy/meter.policy.ts';
-import { type Effects as Due, pump, replicaLifeMs } from '../policy/pump.policy.ts';
+import { type Effects, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
 import { DueTimes } from './due-times.ts';
 import { reservedIn } from './reserved.ts';
-import type { Effects, Emptied, HeldCall, LogEvent, SharedGrant, SharedState, UsedUnits } from './state.ts';
+import type {
+  EntryEffects,
+  Emptied,
+  SentCall,
+  LogEvent,
+  SharedGrant,
+  SharedState,
+  UsedUnits,
+} from './state.ts';
 
 /** In a new term nothing is granted for so long while a replica has not said `here`. Milliseconds. */
 export const holdMs = 1_300;
@@ -55,7 +63,7 @@ export const createState = (leaseMs: number): SharedState => ({
 });
 
 /** Applies the next entry of the log. Replies are for `self` alone; everything else is the same at every replica. */
-export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): Effects {
+export function fold(state: SharedState, entry: Entry<LogEvent>, self: ReplicaId): EntryEffects {
   const { at: now, replica } = entry;
   const run: Run = { state, replica, now, left: maxWorkPerEntry, grants: [], closed: [], emptied: [] };
   const beginsTerm = entry.term !== state.term?.number;
@@ -108,7 +116,7 @@ function applied(run: Run, event: LogEvent): EventReply | null {
     case 'tick':
       return null;
     case 'report':
-      for (const held of event.held) putBack(run, event, held);
+      for (const sent of event.sent) putBack(run, event, sent);
       for (const used of event.used) charge(run, event, used);
       return null;
     case 'here':
@@ -167,7 +175,7 @@ type ReserveEvent = Extract<BucketEvent, { kind: 'reserve' }>;
  * A call that was sent under a grant which the state does not have holds its place again. A ticket that was granted anew meanwhile keeps
  * that grant: its owner goes on under it.
  */
-function putBack(run: Run, by: LogEvent, call: HeldCall): void {
+function putBack(run: Run, by: LogEvent, call: SentCall): void {
   const { state, replica, now } = run;
   change(run, { key: call.bucket, by, setting: call.setting }, (bucket) => {
     applySettings(bucket, call.setting, now);
@@ -183,7 +191,7 @@ function putBack(run: Run, by: LogEvent, call: HeldCall): void {
 }
 
 const ticketOf = (
-  { ticket, lane, order, callClass, costs, caller }: HeldCall,
+  { ticket, lane, order, callClass, costs, caller }: SentCall,
   replica: ReplicaId,
   leaseMs: number,
 ): Ticket => ({
@@ -220,7 +228,7 @@ function charge(run: Run, by: LogEvent, used: UsedUnits): void {
 }
 
 /** What waits is looked at after all events of the entry. */
-const pumpLater = (bucket: Bucket, now: number): Due => ({
+const pumpLater = (bucket: Bucket, now: number): Effects => ({
   grants: [],
   nextAt: allWaiting(bucket) > 0 ? now : null,
 });
@@ -295,10 +303,10 @@ interface Change {
 }
 
 /**
- * Changes a bucket, and notes when more is due in it. What fails there is a defect, and empties the bucket: at every replica alike, so
- * that their states stay equal.
+ * Changes a bucket, and notes when more is due in it. What fails there is a defect, and the bucket is discarded: at every replica alike,
+ * so that their states stay equal.
  */
-function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) => Due): void {
+function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) => Effects): void {
   const { state, now } = run;
   try {
     const bucket = state.buckets.get(key) ?? (setting === undefined ? null : begin(run, key, setting));
@@ -316,9 +324,10 @@ function change(run: Run, { key, by, setting }: Change, act: (bucket: Bucket) =>
   }
 }
 
-/** The log's time is that of a clock, the epoch of which is 0. */
 function begin({ state, now }: Run, key: BucketKey, { probe }: BucketSetting): Bucket {
-  const bucket = createBucket(probe, now, 0);
+  // The log's time is in milliseconds since 1970.
+  const epochAt = 0;
+  const bucket = createBucket(probe, now, epochAt);
   state.buckets.set(key, bucket);
   return bucket;
 }

@@ -111,8 +111,8 @@ export class SharedLimiter {
    * The granted call took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. Reported only
    * at the edge and when leaving it, so that no later call slips into the last slot before an earlier one.
    */
-  charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
-    return this.#known(grant.bucket)?.charged(grant, edge) ?? Promise.resolve();
+  slotTaken(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+    return this.#known(grant.bucket)?.slotTaken(grant, edge) ?? Promise.resolve();
   }
 
   /** Configuration changed: waiting calls of these lanes go on under the new settings at once. Unknown lanes are passed over. */

@@ -58,7 +58,7 @@ import { Copy, type CopyUser, type Heard } from './copy.ts';
 import { keptSlotsIn, reservedIn } from './reserved.ts';
 import type { LaneGuard } from './lane-guard.ts';
 import { remedyFor, standingOf, ticketsOf } from './reconcile.ts';
-import type { Effects, HeldCall, LogEvent, UsedUnits } from './state.ts';
+import type { EntryEffects, SentCall, LogEvent, UsedUnits } from './state.ts';
 
 /** A refusal out of the copy needs one that was the whole log no longer ago than this. Milliseconds. */
 const freshMs = 250;
@@ -255,9 +255,11 @@ export class Shard {
     return this.#sayOrRepeat(grant.bucket, { kind: 'learn', lease, lesson: this.#timed(lesson) });
   }
 
-  charged(grant: Grant, edge: CeilingEdge | null): Promise<void> {
+  slotTaken(grant: Grant, edge: CeilingEdge | null): Promise<void> {
     const lease = this.#sentBy(grant)?.held.lease;
-    return lease === undefined ? Promise.resolve() : this.#say(grant.bucket, { kind: 'charge', lease, edge });
+    return lease === undefined
+      ? Promise.resolve()
+      : this.#say(grant.bucket, { kind: 'slot_taken', lease, edge });
   }
 
   async reconfigure({ bucket, setting, lanes }: Reconfiguration): Promise<void> {
@@ -466,7 +468,7 @@ export class Shard {
   // ── grants
 
   #onApplied(
-    { grants, closed, beginsTerm, emptied }: Effects,
+    { grants, closed, beginsTerm, emptied }: EntryEffects,
     { term, replica }: Entry<LogEvent>,
     { agoMs, origin }: { readonly agoMs: number; readonly origin: Origin },
   ): void {
@@ -682,10 +684,10 @@ export class Shard {
   }
 
   #report(holds: readonly OwnCall[], used: readonly UsedUnits[]): void {
-    const held = holds.flatMap(heldCalls);
-    if (held.length + used.length === 0) return;
+    const sent = holds.flatMap(sentCalls);
+    if (sent.length + used.length === 0) return;
     const at = this.#parts.clock.monotonic();
-    this.#copy.say({ kind: 'report', held, used }, (heard) => {
+    this.#copy.say({ kind: 'report', sent, used }, (heard) => {
       if (heard === 'lost') this.#ended.keepUnreported(used, at);
       else for (const call of holds) renewOrigin(call, this.#originOfLast());
     });
@@ -827,7 +829,7 @@ function renewOrigin(call: OwnCall, origin: Origin): void {
   if (call.state.kind === 'sent') goOn(call, call.state.held.lease, origin);
 }
 
-function heldCalls({ admission, state }: OwnCall): HeldCall[] {
+function sentCalls({ admission, state }: OwnCall): SentCall[] {
   if (state.kind !== 'sent' || admission.position.kind !== 'kept') return [];
   const { bucket, lane, ticket, callClass, costs, setting } = admission;
   const { weight, maxInFlight, perMinute, ceilingTag } = admission;

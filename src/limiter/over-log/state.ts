@@ -42,7 +42,7 @@ export interface SharedState {
 }
 
 /** A call that was sent under a grant which the state does not have. */
-export interface HeldCall {
+export interface SentCall {
   readonly bucket: BucketKey;
   readonly lane: LaneKey;
   readonly ticket: TicketId;
@@ -79,7 +79,7 @@ export type LogEvent =
   /** Time goes on: whatever is due happens. Also says that the replica lives. */
   | { readonly kind: 'tick' }
   /** What the state lacks: the replica has these calls under way, and these have ended. */
-  | { readonly kind: 'report'; readonly held: readonly HeldCall[]; readonly used: readonly UsedUnits[] }
+  | { readonly kind: 'report'; readonly sent: readonly SentCall[]; readonly used: readonly UsedUnits[] }
   /** In this term the replica has reported whatever of its own was lost, in the log and under the ceilings. */
   | { readonly kind: 'here'; readonly term: number }
   /** The replica has nothing under way and leaves: it has nothing to say in later terms. */
@@ -101,7 +101,7 @@ export interface Emptied {
 }
 
 /** What an entry did. */
-export interface Effects {
+export interface EntryEffects {
   /**
    * One for each event of an entry of the replica that folds it; empty for entries of others. `null` = no bucket knew of it, the event
    * is answered by nothing (`tick`, `report`, `here`), or it failed (`emptied`).
@@ -144,7 +144,7 @@ function isEvent(value: unknown): value is LogEvent {
     case 'admit':
       return typeof value['bucket'] === 'string' && isRecord(value['admission']);
     case 'report':
-      return Array.isArray(value['held']) && Array.isArray(value['used']);
+      return Array.isArray(value['sent']) && Array.isArray(value['used']);
     case 'here':
       return typeof value['term'] === 'number';
     default:

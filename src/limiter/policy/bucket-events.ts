@@ -37,7 +37,7 @@ export type BucketEvent =
   /** Learns from a response whose call goes on. */
   | { readonly kind: 'learn'; readonly lease: LeaseToken; readonly lesson: TimedLesson }
   /** The lease took a slot of a ceiling that is nearly used; `null` = it is not nearly used any more. */
-  | { readonly kind: 'charge'; readonly lease: LeaseToken; readonly edge: CeilingEdge | null }
+  | { readonly kind: 'slot_taken'; readonly lease: LeaseToken; readonly edge: CeilingEdge | null }
   /** A waiting ticket leaves. */
   | { readonly kind: 'cancel'; readonly ticket: TicketId }
   /** New settings hold for the bucket and these lanes. */

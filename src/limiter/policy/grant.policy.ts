@@ -27,7 +27,7 @@ import {
   type MeterMark,
   type Spacing,
 } from './meter.policy.ts';
-import { forget as forgetReservation } from './reservations.policy.ts';
+import { forgetReservation } from './reservations.policy.ts';
 import { serviceCost } from './waiting-costs.policy.ts';
 
 /** A grant on its way to the replica that holds the ticket. */
@@ -61,7 +61,7 @@ export function grantAs(
   if (ticket.reservation !== undefined) forgetReservation(bucket, ticket.reservation.id);
   const costs = knownCosts(bucket, ticket.costs, ticket.document);
   const spacing = noteSpacing(bucket, now);
-  const marks = reserve(bucket, { costs, spacing }, now);
+  const marks = takeUnits(bucket, { costs, spacing }, now);
   const lease: Lease = {
     token,
     ticket,
@@ -106,7 +106,7 @@ function noteSpacing(bucket: Bucket, now: number): Spacing {
 }
 
 /** Takes the units of a call that is granted now from its meters. */
-function reserve(
+function takeUnits(
   bucket: Bucket,
   { costs, spacing }: { readonly costs: Costs; readonly spacing: Spacing },
   now: number,

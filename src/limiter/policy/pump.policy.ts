@@ -56,12 +56,13 @@ export interface Effects {
   readonly nextAt: number | null;
 }
 
-/** What is kept free until about now is looked at again after so long, and what is kept for a call that waits. Milliseconds. */
+/** Room that is kept free for a reservation until about now is looked at again after so long. Milliseconds. */
 const retryMs = 1;
+/** The same of room that is kept until a call leaves, which may be at any time. Milliseconds. */
 const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const round: Round = { left: maxPerPump, blocked: none, awaited: none };
+  const round: Round = { left: maxPerPump, blocked: none, awaitedMeters: none };
   sweepLeases(bucket, round, now);
   wakeLanes(bucket, round, now);
   forgetUnused(bucket, now);
@@ -69,6 +70,7 @@ export function pump(bucket: Bucket, now: number): Effects {
   let nextAt = soonest(bucket.asleep.first()?.score ?? null, bucket.expiries.first()?.score ?? null);
   nextAt = soonest(nextAt, nextOneDueAt(bucket, now));
   if (bucket.reservations.size > 0 && allWaiting(bucket) > 0) nextAt = soonest(nextAt, nextTurn(bucket, now));
+  // The fold looks at the bucket when nothing is withheld any more.
   if (bucket.withheld?.what === 'all') return { grants, nextAt: null };
   const isWaiting = allWaiting(bucket) > 0;
   if (isWaiting && closedMs(bucket, now) > 0) return { grants, nextAt: bucket.closedUntil };
@@ -86,15 +88,18 @@ export function pump(bucket: Bucket, now: number): Effects {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
-    const isBehind = standsBehind(bucket, head, { awaited: round.awaited, now });
+    const isBehind = standsBehind(bucket, head, { awaitedMeters: round.awaitedMeters, now });
     const inMs = isBehind ? null : roomForHeadInMs(bucket, head, now);
     if (inMs === null || inMs > 0) {
-      // Not the ticket's own class: each round blocks a class that could be chosen, or spends some of the budget.
+      // Of the class under which the lane was chosen: a round that blocked another one could choose it again, without end.
       round.blocked = [...round.blocked, head.readyAs];
       if (inMs === null) continue;
       nextAt = soonest(nextAt, now + inMs);
       if (bucket.background !== null && goesFirst(bucket, head.lane, now))
-        round.awaited = [...round.awaited, ...costEntries(head.ticket.costs).map(([name]) => name)];
+        round.awaitedMeters = [
+          ...round.awaitedMeters,
+          ...costEntries(head.ticket.costs).map(([name]) => name),
+        ];
       continue;
     }
     round.left -= 1;
@@ -109,7 +114,7 @@ const none: readonly string[] = [];
 /** What one pump may still do, the call classes that have no room now, and the meters for which calls wait that go first. */
 interface Round extends Budget {
   blocked: readonly string[];
-  awaited: readonly string[];
+  awaitedMeters: readonly string[];
 }
 
 /** A lane and its next ticket, and the class under which the lane is ready. */
@@ -179,12 +184,12 @@ function nextIn(
 const standsBehind = (
   bucket: Bucket,
   { lane, ticket, isAhead }: ReadyHead,
-  { awaited, now }: Pick<Round, 'awaited'> & { readonly now: number },
+  { awaitedMeters, now }: Pick<Round, 'awaitedMeters'> & { readonly now: number },
 ): boolean =>
-  awaited.length > 0 &&
+  awaitedMeters.length > 0 &&
   !isAhead &&
   !goesFirst(bucket, lane, now) &&
-  costEntries(ticket.costs).some(([name]) => awaited.includes(name));
+  costEntries(ticket.costs).some(([name]) => awaitedMeters.includes(name));
 
 export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
@@ -258,8 +263,8 @@ function sweepLeases(bucket: Bucket, budget: Budget, now: number): void {
     }
     confirm(lane, lease);
     endProbe(bucket, lease, now);
-    end(bucket, lane, lease);
-    if (lease.stage !== 'abandoned') forget(bucket, lease.ticket);
+    endLease(bucket, lane, lease);
+    if (lease.stage !== 'abandoned') forgetTicket(bucket, lease.ticket);
   }
 }
 
@@ -269,7 +274,7 @@ function soonest(a: number | null, b: number | null): number | null {
 }
 
 /** Ends the lease's hold on its lane; meters are settled by the caller. */
-export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
+export function endLease(bucket: Bucket, lane: Lane, lease: Lease): void {
   learnUnreported(bucket, lease, lease.expiresAt);
   bucket.leases.delete(lease.token);
   bucket.expiries.delete(lease.token);
@@ -279,6 +284,6 @@ export function end(bucket: Bucket, lane: Lane, lease: Lease): void {
   noteInFlight(bucket, lane);
 }
 
-export function forget(bucket: Bucket, ticket: Ticket): void {
+export function forgetTicket(bucket: Bucket, ticket: Ticket): void {
   bucket.tickets.delete(ticket.id);
 }

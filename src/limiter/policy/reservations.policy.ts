@@ -60,7 +60,7 @@ export function release(bucket: Bucket, id: TicketId): void {
   if (kept !== undefined) bucket.reservations.set(id, { ...kept, ticket: null });
 }
 
-export function forget(bucket: Bucket, id: TicketId): void {
+export function forgetReservation(bucket: Bucket, id: TicketId): void {
   bucket.reservations.delete(id);
   bucket.reservationsDue.delete(id);
 }
@@ -69,7 +69,7 @@ export function forget(bucket: Bucket, id: TicketId): void {
 export function forgetUnused(bucket: Bucket, now: number): void {
   if (bucket.reservations.size === 0) return;
   for (const { id, ticket, until } of due(bucket, now))
-    if (ticket === null && until < now) forget(bucket, id);
+    if (ticket === null && until < now) forgetReservation(bucket, id);
 }
 
 /** Those whose room is left free now, in the order in which they became due. */

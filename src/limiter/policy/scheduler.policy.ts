@@ -1,6 +1,6 @@
 /**
  * The bucket scheduler: who may be sent now, who waits, who is refused. THE specification of admission;
- * every replica folds it over the entries of a log (`shared/fold.ts`).
+ * every replica folds it over the entries of a log (`over-log/fold.ts`).
  *
  * Every transition takes the bucket, an event and the time, changes the bucket, and ends in the same pump:
  * sweep what expired, wake lanes, then grant heads of lanes in fair order while the bucket is open and every meter the
@@ -10,7 +10,7 @@
  *
  * Guarantees: no grant while closed or without room (2), at most `maxInFlight` leases per lane and per bucket (3), order within a lane
  * (4), weighted shares (5), a grant as soon as there is room (6), a refusal leaves no trace (11).
- * Does not own: time, sockets, deadlines of callers, ceilings (they are charged by the sender).
+ * Does not own: time, sockets, deadlines of callers, ceilings (whoever sends takes their slots).
  */
 import type { LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Reconfiguration } from '../limiter.ts';
@@ -23,7 +23,7 @@ import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.t
 import { reopen } from './meter-learning.policy.ts';
 import { type Effects, maxPerPump, pump } from './pump.policy.ts';
 import { reserve } from './reserve.policy.ts';
-import { charged, settle, wakeForSlot } from './settle.policy.ts';
+import { slotTaken, settle, wakeForSlot } from './settle.policy.ts';
 
 export interface Applied extends Effects {
   readonly reply: EventReply;
@@ -81,9 +81,9 @@ function applied(
       const effects = learn(bucket, { lease, lesson: notAfter(lesson, now) }, now);
       return { reply: { kind: 'lease', known }, effects };
     }
-    case 'charge': {
+    case 'slot_taken': {
       const known = bucket.leases.has(event.lease);
-      return { reply: { kind: 'lease', known }, effects: charged(bucket, event, now) };
+      return { reply: { kind: 'lease', known }, effects: slotTaken(bucket, event, now) };
     }
     case 'cancel':
       return { reply: { kind: 'done' }, effects: cancel(bucket, event.ticket, now) };

@@ -23,7 +23,7 @@ import {
   refusedUnits,
   type TimedLesson,
 } from './lessons.policy.ts';
-import { end, forget, pump, type Effects } from './pump.policy.ts';
+import { endLease, forgetTicket, pump, type Effects } from './pump.policy.ts';
 
 /**
  * A ceiling's refusal under other limits than the lane's comes from a replica that has not reloaded its configuration yet, or has
@@ -31,8 +31,8 @@ import { end, forget, pump, type Effects } from './pump.policy.ts';
  */
 export const maxOtherLimitsMs = 200;
 
-/** The lease of this token took a slot; see `charged`. */
-export interface Charge {
+/** The lease of this token took a slot of its ceiling. */
+export interface SlotTaken {
   readonly lease: LeaseToken;
   readonly edge: CeilingEdge | null;
 }
@@ -45,7 +45,7 @@ export interface LeaseSettlement {
 }
 
 /** The grant took a slot of a ceiling that is nearly used; `null`: it is not nearly used any more. */
-export function charged(bucket: Bucket, { lease: token, edge }: Charge, now: number): Effects {
+export function slotTaken(bucket: Bucket, { lease: token, edge }: SlotTaken, now: number): Effects {
   const lease = bucket.leases.get(token);
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
@@ -71,7 +71,7 @@ export function settle(
   const lane = bucket.lanes.get(lease.ticket.lane);
   if (lane === undefined) return pump(bucket, now);
   confirm(lane, lease);
-  const held: HeldCall = { bucket, lane, lease };
+  const held: LeasedCall = { bucket, lane, lease };
   switch (settlement.kind) {
     case 'succeeded':
       succeed(held, { settlement, lesson }, now);
@@ -95,7 +95,7 @@ export function settle(
 }
 
 /** A call of which the lease ends. */
-interface HeldCall {
+interface LeasedCall {
   readonly bucket: Bucket;
   readonly lane: Lane;
   readonly lease: Lease;
@@ -108,7 +108,7 @@ interface Ending<Kind extends Settlement['kind']> {
 }
 
 function succeed(
-  { bucket, lane, lease }: HeldCall,
+  { bucket, lane, lease }: LeasedCall,
   { settlement, lesson }: Ending<'succeeded'>,
   now: number,
 ): void {
@@ -117,40 +117,40 @@ function succeed(
   if (lesson !== null) applyLesson(bucket, { lease, lesson }, now);
   else applySilence(bucket, lease, now);
   for (const served of [lane, bucket]) noteService(served, now - lease.grantedAt);
-  end(bucket, lane, lease);
-  forget(bucket, lease.ticket);
+  endLease(bucket, lane, lease);
+  forgetTicket(bucket, lease.ticket);
 }
 
 function throttle(
-  { bucket, lane, lease }: HeldCall,
+  { bucket, lane, lease }: LeasedCall,
   { settlement, lesson }: Ending<'throttled'>,
   now: number,
 ): void {
   applyThrottle(bucket, { lease, lesson, closedMs: settlement.closeMs }, now);
-  end(bucket, lane, lease);
+  endLease(bucket, lane, lease);
   if (settlement.closeMs > 0 && lesson !== null) raiseCost(lease.ticket, lesson.feedback);
   if (settlement.requeue) requeue(bucket, lane, lease.ticket);
-  else forget(bucket, lease.ticket);
+  else forgetTicket(bucket, lease.ticket);
   if (settlement.sleepMs > 0) sleep(bucket, lane, { because: 'backoff', until: now + settlement.sleepMs });
 }
 
-function drop({ bucket, lane, lease }: HeldCall, now: number): void {
+function drop({ bucket, lane, lease }: LeasedCall, now: number): void {
   noteNotSent(bucket, lease);
   giveLeaseUnitsBack(bucket, lease, now);
-  end(bucket, lane, lease);
-  forget(bucket, lease.ticket);
+  endLease(bucket, lane, lease);
+  forgetTicket(bucket, lease.ticket);
   slotIsBack(bucket, lane, now);
 }
 
 function giveBack(
-  { bucket, lane, lease }: HeldCall,
+  { bucket, lane, lease }: LeasedCall,
   { because, sleepMs, ceilingTag = lane.ceilingTag }: Extract<Settlement, { kind: 'returned' }>,
   now: number,
 ): void {
   noteNotSent(bucket, lease);
   recallPilot(bucket, lease);
   giveLeaseUnitsBack(bucket, lease, now);
-  end(bucket, lane, lease);
+  endLease(bucket, lane, lease);
   requeue(bucket, lane, lease.ticket);
   if (because === 'backoff') slotIsBack(bucket, lane, now);
   else lane.slots = 1;
@@ -161,9 +161,9 @@ function giveBack(
 }
 
 /** Its place in a capped lane or bucket stays taken until the lease expires. */
-function leaveUnknown({ bucket, lane, lease }: HeldCall, now: number): void {
+function leaveUnknown({ bucket, lane, lease }: LeasedCall, now: number): void {
   if (lane.maxInFlight === null && maxInFlightOf(bucket, now) === null) {
-    end(bucket, lane, lease);
+    endLease(bucket, lane, lease);
   } else {
     lease.stage = 'abandoned';
     lease.expiresAt = now + lease.ticket.leaseMs;
@@ -171,7 +171,7 @@ function leaveUnknown({ bucket, lane, lease }: HeldCall, now: number): void {
     lane.abandoned.push(lease.expiresAt);
     lane.abandoned.sort((a, b) => a - b);
   }
-  forget(bucket, lease.ticket);
+  forgetTicket(bucket, lease.ticket);
 }
 
 /** If the refusal states that the call needs more units than were reserved, the call waits for that many from now on. */

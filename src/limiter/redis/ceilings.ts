@@ -209,19 +209,16 @@ function takeOf([kind, count, ms, left]: readonly unknown[], perMinute: number |
   return { kind, remaining: Math.max(0, (perMinute ?? used) - used), nextSlotMs, dayLeft };
 }
 
-// Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the next
-// command, in order; a request that finds no command under way is sent at once.
-
-/**
- * Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the
- * next command, in order; a request that finds no command under way is sent at once.
- */
 interface Waiting<In, Out> {
   readonly asked: In;
   readonly resolve: (reply: Out) => void;
   readonly reject: (failure: unknown) => void;
 }
 
+/**
+ * Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the
+ * next command, in order; a request that finds no command under way is sent at once.
+ */
 export class Gathered<In, Out> {
   readonly #send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>;
   readonly #max: number;

@@ -3,7 +3,7 @@ import { bucketKey, leaseToken, replicaId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { fold } from '../../../src/limiter/over-log/fold.ts';
-import type { Effects, LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
+import type { EntryEffects, LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
 
 export const leaseMs = 15_000;
@@ -36,7 +36,7 @@ export const settle = (
 });
 
 /** Folds an entry as the replica that appended it. */
-export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): Effects =>
+export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): EntryEffects =>
   fold(state, entry, entry.replica);
 
-export const granted = ({ grants }: Effects): string[] => grants.map(({ ticket }) => ticket);
+export const granted = ({ grants }: EntryEffects): string[] => grants.map(({ ticket }) => ticket);

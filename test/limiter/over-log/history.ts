@@ -18,7 +18,7 @@ import {
 } from '../../../src/ids.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
-import type { HeldCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
+import type { SentCall, LogEvent, SharedGrant, SharedState } from '../../../src/limiter/over-log/state.ts';
 import type { BucketEvent, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
 import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';
@@ -124,10 +124,10 @@ class History {
     const held = some.flatMap((grant) => this.#heldBy(grant) ?? []);
     const closedMs = this.#draw.one(0, 0, 900);
     const used = held.slice(2).map(({ bucket, setting, costs }) => ({ bucket, setting, costs, closedMs }));
-    return { kind: 'report', held: held.slice(0, 2), used };
+    return { kind: 'report', sent: held.slice(0, 2), used };
   }
 
-  #heldBy({ bucket, lane, ticket, lease }: SharedGrant): HeldCall | null {
+  #heldBy({ bucket, lane, ticket, lease }: SharedGrant): SentCall | null {
     const known = this.#admissions.get(`${bucket} ${ticket}`);
     if (known === undefined) return null;
     const { callClass, costs, setting, weight, maxInFlight, perMinute, ceilingTag } = known;
@@ -158,8 +158,8 @@ class History {
           lease: this.#lease(step.lease, bucket),
           lesson: timed(step.lesson, this.#at),
         });
-      case 'charge':
-        return one({ kind: 'charge', lease: this.#lease(step.lease, bucket), edge: step.edge });
+      case 'slot_taken':
+        return one({ kind: 'slot_taken', lease: this.#lease(step.lease, bucket), edge: step.edge });
       case 'reconfigure': {
         const lanes = step.lanes.map((lane) => ({ ...lane, lane: laneKey(`l${lane.lane}`) }));
         return one({ kind: 'reconfigure', setting: step.setting, lanes });
@@ -239,13 +239,13 @@ class History {
   }
 
   /** Of the live leases, then of those that were. */
-  #lease(n: number, bucket: BucketKey): HeldCall['lease'] {
+  #lease(n: number, bucket: BucketKey): SentCall['lease'] {
     const live = [...(this.#state.buckets.get(bucket)?.leases.keys() ?? [])].toReversed();
     const past = this.#grants.filter((grant) => grant.bucket === bucket).map(({ lease }) => lease);
     return [...live, ...past][n] ?? leaseToken('none');
   }
 
-  #waiting(n: number, bucket: BucketKey): HeldCall['ticket'] {
+  #waiting(n: number, bucket: BucketKey): SentCall['ticket'] {
     const tickets = [...(this.#state.buckets.get(bucket)?.tickets.values() ?? [])];
     return tickets.filter(({ lease }) => lease === null)[n]?.id ?? ticketId('none');
   }

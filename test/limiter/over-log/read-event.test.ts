@@ -8,7 +8,7 @@ test.each([
   { kind: 'here', term: 2 },
   { kind: 'in', bucket: 'b', event: { kind: 'wake', lane: 'l' } },
   { kind: 'admit', bucket: 'b', admission: {} },
-  { kind: 'report', held: [], used: [] },
+  { kind: 'report', sent: [], used: [] },
 ])('an event is read as it is: $kind', (event) => {
   expect(readEvent(event)).toBe(event);
 });
@@ -23,7 +23,7 @@ test.each([
   { kind: 'in', bucket: 'b' },
   { kind: 'in', event: {} },
   { kind: 'admit', bucket: 'b', admission: [] },
-  { kind: 'report', held: [] },
+  { kind: 'report', sent: [] },
 ])('what nobody appends is refused: %j', (value) => {
   expect(() => readEvent(value)).toThrow(TypeError);
 });

@@ -4,8 +4,8 @@ import { laneKey, leaseToken, ticketId } from '../../../src/ids.ts';
 import { createState, holdMs } from '../../../src/limiter/over-log/fold.ts';
 import { restore, snapshot } from '../../../src/limiter/over-log/snapshot.ts';
 import type {
-  Effects,
-  HeldCall,
+  EntryEffects,
+  SentCall,
   LogEvent,
   SharedState,
   UsedUnits,
@@ -22,12 +22,12 @@ const uncapped = { weight: 1, maxInFlight: null, perMinute: null, ceilingTag: ''
 const capped = { ...uncapped, maxInFlight: 1 } as const;
 
 const here = (term: number): LogEvent => ({ kind: 'here', term });
-const report = (held: readonly HeldCall[], used: readonly UsedUnits[] = []): LogEvent => ({
+const report = (held: readonly SentCall[], used: readonly UsedUnits[] = []): LogEvent => ({
   kind: 'report',
-  held,
+  sent: held,
   used,
 });
-const heldCall = (ticket: string, laneSetting: HeldCall['laneSetting'] = capped): HeldCall => ({
+const heldCall = (ticket: string, laneSetting: SentCall['laneSetting'] = capped): SentCall => ({
   bucket: bucketOf('bucket'),
   lane: laneKey('lane'),
   ticket: ticketId(ticket),
@@ -45,7 +45,7 @@ function secondTerm(
   replicas: readonly string[],
 ): {
   readonly state: SharedState;
-  readonly say: (afterMs: number, replica: string, ...events: LogEvent[]) => Effects;
+  readonly say: (afterMs: number, replica: string, ...events: LogEvent[]) => EntryEffects;
 } {
   const state = createState(leaseMs);
   for (const name of replicas) foldOwn(state, entryOf(instant(0), name, [tick]));
@@ -232,7 +232,7 @@ atOrigins('in a new term', (instant) => {
     const charge: LogEvent = {
       kind: 'in',
       bucket: bucketOf('bucket'),
-      event: { kind: 'charge', lease, edge },
+      event: { kind: 'slot_taken', lease, edge },
     };
     say(20, 'r1', charge, report([heldCall('b', { ...uncapped, ceilingTag: 'none.none' })]), here(2));
     expect(granted(say(30, 'r1', call('c')))).toEqual(['c']);

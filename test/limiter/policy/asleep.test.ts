@@ -4,7 +4,7 @@ import { laneKey, leaseToken } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { asleepUntil } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
-import { charged, maxOtherLimitsMs, settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { slotTaken, maxOtherLimitsMs, settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { reconfigure } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, bucketWith, call, newBucket, replica, tick } from './scheduling.ts';
@@ -43,7 +43,7 @@ atOrigins('a sleeping lane', (instant) => {
       expect(tick(bucket, { replica, leases: [] }, instant(1_500)).grants).toEqual([]);
       const { grants } = reconfigure(bucket, change({ ceilingTag: '5.none' }), instant(2_000));
       expect(grants.map(({ ticket }) => ticket)).toEqual(['t0']);
-      const reported = charged(
+      const reported = slotTaken(
         bucket,
         { lease: leaseToken(grants[0]?.lease ?? ''), edge: { slots: 2, nextSlotMs: 9_000 } },
         instant(2_001),
@@ -68,7 +68,7 @@ atOrigins('a sleeping lane', (instant) => {
       const { grants } = reconfigure(bucket, change({ ceilingTag: '50.none' }), instant(2_000));
       const edge = { slots: 0, nextSlotMs: 50_000, ceilingTag: lane.ceilingTag };
       expect(
-        charged(bucket, { lease: leaseToken(grants[0]?.lease ?? ''), edge }, instant(2_001)).grants,
+        slotTaken(bucket, { lease: leaseToken(grants[0]?.lease ?? ''), edge }, instant(2_001)).grants,
       ).toEqual([]);
       const wakes = instant(2_001 + maxOtherLimitsMs);
       expect(asleepUntil(bucket.lanes.get(laneKey('l')) ?? never())).toBe(wakes);
@@ -161,7 +161,7 @@ atOrigins('a sleeping lane', (instant) => {
 
   test('wakes when its ceiling changes although the last report said that no slot is free', () => {
     const { bucket, grants } = bucketWith(instant, 1, { ...plenty, ...lane });
-    charged(
+    slotTaken(
       bucket,
       { lease: leaseToken(grants[0]?.lease ?? ''), edge: { slots: 0, nextSlotMs: 50_000 } },
       instant(1_010),

@@ -5,7 +5,7 @@ import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts'
 import { maxLanes } from '../../../src/limiter/policy/forecast-others.policy.ts';
 import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import { charged, settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { slotTaken, settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
@@ -161,7 +161,7 @@ atOrigins('the forecast for a call', (instant) => {
     const bucket = newBucket(instant);
     const [grant] = admit(bucket, call('a'), replica, instant(1_000)).effects.grants;
     const [other] = admit(bucket, call('b'), replica, instant(1_000)).effects.grants;
-    charged(
+    slotTaken(
       bucket,
       { lease: leaseToken(other?.lease ?? ''), edge: { slots: 0, nextSlotMs: 4_000 } },
       instant(1_000),

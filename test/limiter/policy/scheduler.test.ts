@@ -11,7 +11,7 @@ import {
   maxArrivalAheadMs,
 } from '../../../src/limiter/policy/admit.policy.ts';
 import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
-import { charged, settle } from '../../../src/limiter/policy/settle.policy.ts';
+import { slotTaken, settle } from '../../../src/limiter/policy/settle.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, call, newBucket, bucketWith, replica, tick } from './scheduling.ts';
@@ -86,7 +86,7 @@ atOrigins('a repeated operation', (instant) => {
       { lease, settlement: { kind: 'throttled', closeMs: 9_000, requeue: true, sleepMs: 0 }, lesson: null },
       instant(1_000),
     );
-    charged(bucket, { lease, edge: { slots: 0, nextSlotMs: 9_000 } }, instant(1_000));
+    slotTaken(bucket, { lease, edge: { slots: 0, nextSlotMs: 9_000 } }, instant(1_000));
     expect(stateOf(bucket)).toBe(after);
   });
 
@@ -227,18 +227,18 @@ atOrigins('a lane', (instant) => {
 
   test('has no more grants outstanding than slots are left under its ceiling', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, { lease: first(grants).lease, edge: { slots: 2, nextSlotMs: 5_000 } }, instant(1_000));
+    slotTaken(bucket, { lease: first(grants).lease, edge: { slots: 2, nextSlotMs: 5_000 } }, instant(1_000));
     const replies = [1, 2, 3].map((at) =>
       admit(bucket, call(`x${at}`, { limit: 100 }), replica, instant(1_000)),
     );
     expect(replies.map(({ kind }) => kind)).toEqual(['granted', 'granted', 'queued']);
     const last = first(replies[1]?.effects.grants ?? []);
-    expect(ids(charged(bucket, { lease: last.lease, edge: null }, instant(1_000)).grants)).toEqual(['x3']);
+    expect(ids(slotTaken(bucket, { lease: last.lease, edge: null }, instant(1_000)).grants)).toEqual(['x3']);
   });
 
   test('sleeps when the last slot is taken, and wakes when one is free', () => {
     const { bucket, grants } = bucketWith(instant, 1, { limit: 100 });
-    charged(bucket, { lease: first(grants).lease, edge: { slots: 0, nextSlotMs: 5_000 } }, instant(1_000));
+    slotTaken(bucket, { lease: first(grants).lease, edge: { slots: 0, nextSlotMs: 5_000 } }, instant(1_000));
     const reply = admit(bucket, call('x', { limit: 100 }), replica, instant(1_500));
     expect(reply).toMatchObject({ kind: 'queued', forecastMs: 4_500, effects: { nextAt: instant(6_000) } });
     expect(ids(tick(bucket, { replica, leases: [] }, instant(6_000)).grants)).toEqual(['x']);

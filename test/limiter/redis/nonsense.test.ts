@@ -120,7 +120,7 @@ async function oneOfEach(replica: TestReplica): Promise<readonly unknown[]> {
   await limiter.cancel(bucketKey(bucket), ticketId('second'));
   const grant = reply.kind === 'granted' ? reply.grant : null;
   if (grant !== null) {
-    await limiter.charged(grant, { slots: 3, nextSlotMs: 0 });
+    await limiter.slotTaken(grant, { slots: 3, nextSlotMs: 0 });
     await limiter.learn(grant, lesson);
     await limiter.settle(grant, { kind: 'succeeded', spent: null }, lesson);
   }
