@@ -37,12 +37,12 @@ const words = meaningOfWords<WordOfName>([
   ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment renew renews refill'],
   ['end', 'refills resume resumes unblock unblocks unlock unlocks until'],
   ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
-  ['begin', 'block blocked lock locked lockout suspended penalty pause sleep'],
+  ['begin', 'block blocked lock locked lockout suspended penalty pause sleep estimated'],
   ['time', 'after in at for time timestamp stamp date before duration utc epoch unix'],
   ['unit', 'ms msec msecs millis millisecond milliseconds sec secs seconds mins minutes hours hrs days'],
   ['plain', 'x rate limit limits limited quota throttling window request requests attempt call calls api'],
   ['plain', 'user app account client ip global unified burst daily hourly second minute hour day the is to'],
-  ['plain', 'of on estimated access expires expiry ttl rl back cool off down not earliest'],
+  ['plain', 'of on access expires expiry ttl rl back cool off down not earliest'],
 ]);
 const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
 /** The longest word at each place, or a character that belongs to none. */

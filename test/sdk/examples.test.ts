@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { startWorld, type World } from '../journey/world.ts';
 import { startGateway } from '../support/gateway.ts';
-import { pythonWith } from '../support/python.ts';
+import { pythonWith } from '../support/clients.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const example = (name: string): string => `${root}examples/${name}`;

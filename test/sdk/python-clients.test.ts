@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { zstdCompressSync } from 'node:zlib';
 import { afterEach, expect } from '@jest/globals';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
-import { pythonWith } from '../support/python.ts';
+import { pythonWith } from '../support/clients.ts';
 
 const python = pythonWith('PyGithub==2.10.0', 'httpx[zstd]==0.28.1');
 

@@ -36,7 +36,11 @@ export function errorIn(body: unknown): ModelError | null {
   const outer: unknown = Array.isArray(body) ? body[0] : body; // Gemini's stream endpoint wraps errors in a list
   if (!isRecord(outer)) return null;
   const inner =
-    outer['error'] ?? recordAt(outer, 'response')?.['error'] ?? errorOfChoice(outer) ?? errorOfBase(outer);
+    outer['error'] ??
+    recordAt(outer, 'response')?.['error'] ??
+    recordAt(outer, 'detail') ?? // ElevenLabs
+    errorOfChoice(outer) ??
+    errorOfBase(outer);
   // Some proxies put the error of their provider into one of their own.
   if (isRecord(inner)) return flatten({ ...inner, ...recordAt(inner, 'error') });
   if (typeof inner === 'string') return flatten({ ...outer, message: inner });
@@ -130,7 +134,7 @@ const byName = meaningOfWords<Verdict>([
     'quota',
     'enforced_spend_limit_reached insufficientbalance insufficient_balance insufficient_balance_error',
   ],
-  ['quota', 'insufficient_credits insufficient_funds credits_exhausted'],
+  ['quota', 'insufficient_credits insufficient_funds credits_exhausted budget_exceeded'],
   ['quota', 'billing_error'], // Anthropic, with 402
   ['quota', 'exceeded_current_quota_error'], // Moonshot
   ['quota', '1113 1308 1309 1310'], // Zhipu: no balance; then the hours, the week and the month of a plan
@@ -140,7 +144,10 @@ const byName = meaningOfWords<Verdict>([
   ['quota', 'arrearage allocationquota.freetieronly'], // Alibaba
   ['daily', 'setlimitexceeded'], // Ark: the model is paused, others go on
   ['overload', 'slow_down server_is_overloaded model_capacity_exhausted overloaded_error'],
-  ['overload', 'service_unavailable_error unavailable'],
+  [
+    'overload',
+    'service_unavailable_error unavailable system_busy serveroverloaded service_tier_capacity_exceeded',
+  ],
   ['rate', 'rate_limit_exceeded rate_limit_error rate_limited resource_exhausted'],
 ]);
 
@@ -160,7 +167,8 @@ export function verdictOf(error: ModelError, tooLarge: boolean): Verdict | null 
 const lastingSentences: readonly (readonly [RegExp, Verdict])[] = [
   [/\btoo many tokens per day\b/i, 'daily'], // Bedrock
   [/\blimit: 0(?![\d.,]*\d)/i, 'daily'], // Gemini: the plan has nothing of this model
-  [/\bused up your daily (?:free )?allocation\b/i, 'quota'], // Cloudflare Workers AI
+  [/\bused up your daily (?:free )?allocation\b|\bexhausted its free trial\b/i, 'quota'], // Cloudflare Workers AI, Ark
+  [/\b(?:calls|requests|tokens)\b ?(?:\/|per|a) ?month\b/i, 'quota'], // Cohere: a trial key
 ];
 
 /** The verdict on a refusal that only its sentence shows to last; `null`: it does not. */

@@ -101,7 +101,8 @@ export function concernsCallAlone({ status, names, text }: RefusalWords): boolea
   if (names.some((name) => aloneCodes.test(name))) return true;
   const read = text.slice(0, maxText);
   if (aloneInAnyStatus.some((pattern) => pattern.test(read))) return true;
-  return status === 402 && aloneIn402.some((pattern) => pattern.test(read)) && !isWholeAccount(read);
+  const asksForMoney = status === 402 || names.includes('quota_exceeded');
+  return asksForMoney && aloneIn402.some((pattern) => pattern.test(read)) && !isWholeAccount(read);
 }
 
 /** What a 402 says, beyond what `concernsCallAlone` finds. One without a word has only its status, which asks for money. */

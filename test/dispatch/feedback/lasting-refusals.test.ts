@@ -60,6 +60,39 @@ test.each<readonly [string, object, string, number?]>([
     { errors: [{ code: 4006, message: 'you have used up your daily free allocation of 10,000 neurons' }] },
     'quota',
   ],
+  [
+    'Cohere, a trial key',
+    { message: 'You are using a Trial key, which is limited to 1000 API calls / month.' },
+    'quota',
+  ],
+  [
+    'LiteLLM, in a 400',
+    error({ type: 'budget_exceeded', code: '400', message: 'Over budget' }),
+    'quota',
+    400,
+  ],
+  [
+    'Ark, a spent trial',
+    error({
+      code: 'QuotaExceeded',
+      message: 'Your account has exhausted its free trial quota for the model',
+    }),
+    'quota',
+  ],
+  [
+    'ElevenLabs, nothing left',
+    { detail: { status: 'quota_exceeded', message: 'You have 0 credits remaining, while 36 are required.' } },
+    'quota',
+    401,
+  ],
+  [
+    'ElevenLabs, less left than the call needs',
+    {
+      detail: { status: 'quota_exceeded', message: 'You have 12 credits remaining, while 36 are required.' },
+    },
+    'too_large',
+    401,
+  ],
 ])('%s says for good: %j', (_, body, reason, status = 429) => {
   expect(throttleOf(body, status)).toMatchObject({ kind: 'permanent', reason });
 });
@@ -70,10 +103,18 @@ test.each<readonly [string, object, number | null]>([
     error({ code: 429, status: 'RESOURCE_EXHAUSTED', message: 'limit: 0.5, retry in 3s' }),
     3000,
   ],
+  ['a trial key', { message: 'You are using a Trial key, limited to 10 API calls / minute.' }, null],
   ['tokens of a minute', { message: 'Too many tokens, please wait before trying again.' }, null],
   ['a quota of minutes', error({ code: 'quota_exceeded', message: 'Try again in 20s.' }), 20_000],
 ])('%s is waited for: %j', (_, body, waitMs) => {
   expect(throttleOf(body)).toMatchObject({ kind: 'rate', waitMs });
+});
+
+test('a model that is being loaded is asked again when it says', () => {
+  const body = { error: 'Model gpt2 is currently loading', estimated_time: 20.5 };
+  expect(throttleOf(body, 503)).toMatchObject({ kind: 'overload', waitMs: 20_500 });
+  const busy = { detail: { status: 'system_busy', message: 'We are experiencing heavy traffic' } };
+  expect(throttleOf(busy)).toMatchObject({ kind: 'overload' });
 });
 
 test('a used-up plan is asked again no earlier than it says', () => {
