@@ -148,7 +148,9 @@ export const upstream = section({
       .optional()
       .describe('From sending to the response’s head. Default 300, commerce 60.'),
     idleSeconds: seconds.default(300).describe('Longest silence inside a response.'),
-    totalSeconds: seconds.default(3_600).describe('One whole exchange, however fast it moves.'),
+    totalSeconds: seconds
+      .optional()
+      .describe('One whole exchange, however fast it moves. Default: no such limit.'),
   }).prefault({}),
   keepAliveComments: seconds
     .optional()
@@ -313,6 +315,6 @@ const settleTimeouts = (written: UpstreamInput['timeouts'], headSeconds: number)
   headMs: (written.headSeconds ?? headSeconds) * 1000,
   /** Longest silence inside the response's body. */
   idleMs: written.idleSeconds * 1000,
-  /** Whole exchange. */
-  totalMs: written.totalSeconds * 1000,
+  /** Whole exchange; `null` = as long as it moves. */
+  totalMs: written.totalSeconds === undefined ? null : written.totalSeconds * 1000,
 });

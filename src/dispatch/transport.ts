@@ -126,7 +126,7 @@ class Exchange implements Proxied {
     this.attempt = attempt;
     this.#shared = shared;
     this.#number = number;
-    this.#totalEndsAt = shared.clock.monotonic() + attempt.timeouts.totalMs;
+    this.#totalEndsAt = shared.clock.monotonic() + (attempt.timeouts.totalMs ?? Infinity);
     this.#limit('connectMs');
     shared.live.set(number, this);
     if (attempt.signal.aborted) this.abort();

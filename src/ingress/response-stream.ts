@@ -1,7 +1,7 @@
 /**
  * Moves an upstream's body to the client.
  *
- * Owns: backpressure from the client to the upstream, how long a client may take nothing, and telling a whole body from a cut one.
+ * Owns: backpressure from the client to the upstream, how slowly a client may read, and telling a whole body from a cut one.
  * Does not own: heads, and what a cut means for the connection (`respond.ts`).
  * Invariants: no more than one stream buffer of each side is held; a body shorter or longer than its declared
  * length counts as cut; afterwards the body is either ended or destroyed.
@@ -17,7 +17,7 @@ export interface Streamed {
   readonly body: Readable;
   /** Length promised in the head, bytes; `null` = none. */
   readonly declaredBytes: number | null;
-  /** A client that reads nothing of the waiting bytes for this long counts as gone, milliseconds. */
+  /** A client that reads nothing of the waiting bytes for this long, or not all of them, counts as gone, milliseconds. */
   readonly maxUnreadMs: number;
   /** A body of events gets a comment after so long a silence, milliseconds; `null` = it is passed on as it comes. */
   readonly commentMs: number | null;
@@ -28,6 +28,8 @@ export interface Streamed {
  * with the rest in the system's buffer, it would stay for as long as the client takes to read that. Milliseconds.
  */
 const heldBackMs = 1_000;
+/** For all that waits (some 64 KiB) a client has at least this long, milliseconds. */
+const minDrainMs = 30_000;
 
 /** Lets go of a body nobody will read. */
 export function discard(body: Readable): void {
@@ -57,11 +59,20 @@ export const pump = (
   new Promise((resolve) => {
     let written = 0;
     let fullSince: number | null = null;
+    let cancelDrain: CancelTimer = () => {};
+    const limitDrain = (): void => {
+      cancelDrain();
+      cancelDrain = clock.after(Math.max(maxUnreadMs, minDrainMs), () =>
+        // Behind another response nothing of it can be read yet.
+        response.socket === null ? limitDrain() : response.socket.resetAndDestroy(),
+      );
+    };
     // A client for which bytes wait has not run out of them.
     const writeComment = (text: string): void => void (fullSince ?? response.write(text));
     const comments = commentMs === null ? null : startComments(commentMs, writeComment, clock);
     const settle = (end: ResponseEnd): void => {
       comments?.end();
+      cancelDrain();
       body.off('data', onData).off('end', onEnd).off('close', onCut);
       response.off('drain', onDrain);
       gone.removeEventListener('abort', onGone);
@@ -76,10 +87,12 @@ export const pump = (
         body.pause();
         fullSince = clock.monotonic();
         limitUnread(response, maxUnreadMs);
+        limitDrain();
       }
     };
     const onDrain = (): void => {
       fullSince = null;
+      cancelDrain();
       response.setTimeout(0);
       body.resume();
     };
@@ -88,7 +101,6 @@ export const pump = (
     const onCut = (): void => {
       settle('upstream_cut');
       const isHeldBack = fullSince !== null && clock.monotonic() - fullSince >= heldBackMs;
-      // Behind another response nothing of it could be read yet.
       if (isHeldBack && response.socket !== null) response.req.socket.resetAndDestroy();
     };
     const onGone = (): void => settle('client_gone');

@@ -92,7 +92,7 @@ describe('defaults', () => {
       maxSockets: 512,
       commentMs: null,
       caFile: null,
-      timeouts: { connectMs: 10_000, headMs: 300_000, idleMs: 300_000, totalMs: 3_600_000 },
+      timeouts: { connectMs: 10_000, headMs: 300_000, idleMs: 300_000, totalMs: null },
       limits: { maxQueued: 1000, maxWaitSeconds: 75, maxWaitCeilingSeconds: 600, learn: true, probe: 1 },
     });
     expect(settings.workspaces.get('acme')).toMatchObject({ weight: 1, upstreams: new Set(['api']) });

@@ -125,6 +125,23 @@ describe('a time limit of the transport', () => {
     await opened.upstream.allClosed();
   });
 
+  test('cuts no body that keeps moving where no limit of the whole exchange is configured', async () => {
+    const { opened, clock } = await world(async (connection) => {
+      await connection.requests(1);
+      connection.send('HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n');
+    });
+    const { body } = await opened.send({ timeouts: { ...limits, totalMs: null } });
+    let seen = 0;
+    body.on('data', (chunk: Buffer) => (seen += chunk.length));
+    const end = new Promise((resolve) => body.on('end', resolve));
+    for (let sent = 1; sent <= 50; sent += 1) {
+      clock.advance(3000);
+      opened.upstream.connections[0]?.send('x');
+      await until(() => seen === sent);
+    }
+    await end;
+  });
+
   test('does not take a slow reader for a silent upstream', async () => {
     const { opened, clock } = await world(async (connection) => {
       await connection.requests(1);
