@@ -7,7 +7,7 @@ import { systemRandom } from '../../src/clock.ts';
 import { bucketKey } from '../../src/ids.ts';
 import { startReplica } from '../support/redis-replica.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
-import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts';
+import { stoppedClock, type SkippingClock } from '../support/skipping-clock.ts';
 import { until } from '../support/until.ts';
 
 let server: RedisServer;
@@ -32,7 +32,7 @@ interface Replica {
 }
 
 async function replica(url = server.url): Promise<Replica> {
-  const clock = skippingClock();
+  const clock = stoppedClock();
   const stores = await startReplica(`url: "${url}"`);
   const breakers = new Breakers({
     clock,
@@ -70,10 +70,13 @@ const refused = (status = 402) =>
       said: { type: 'insufficient_quota', code: 402 },
     },
   });
-/** Status and whole seconds of the refusal of a call; `null` = it may be sent, or be the probe. */
-const refusal = ({ breakers }: Replica): [status: unknown, seconds: number] | null => {
+/**
+ * Status of the refusal of a call, and its pause to the minute: pauses are of 1, 2, 4 … minutes, and Redis, whose clock goes on,
+ * tells another replica what is left. `null` = the call may be sent, or be the probe.
+ */
+const refusal = ({ breakers }: Replica): [status: unknown, minutes: number] | null => {
   const found = breakers.openBreakerRefusal(subject);
-  return found === null ? null : [found.details.status, Math.round((found.details.retryInMs ?? 0) / 1_000)];
+  return found === null ? null : [found.details.status, Math.round((found.details.retryInMs ?? 0) / 60_000)];
 };
 /** `probe`, `sent`, or the status with which the call is refused. */
 const pass = ({ breakers }: Replica): Promise<unknown> =>
@@ -87,7 +90,7 @@ test('the first refusal opens a breaker for all replicas, and a second one at th
   const [one, other] = [await replica(), await replica()];
   one.breakers.observe(subject, null, refused());
   await until(() => refusal(other) !== null);
-  expect(refusal(other)).toEqual([402, 60]);
+  expect(refusal(other)).toEqual([402, 1]);
   expect(other.breakers.openBreakerRefusal(subject)?.details.said).toEqual({
     type: 'insufficient_quota',
     code: 402,
@@ -96,7 +99,7 @@ test('the first refusal opens a breaker for all replicas, and a second one at th
   // It is refused with another status, and has the breaker of the first one.
   late.breakers.observe(subject, null, refused(423));
   await until(() => refusal(late)?.[0] === 402);
-  expect(refusal(one)).toEqual([402, 60]);
+  expect(refusal(one)).toEqual([402, 1]);
 });
 
 test('only one of two replicas that ask at once sends the probe, and a refused probe doubles the pause of both', async () => {
@@ -110,7 +113,7 @@ test('only one of two replicas that ask at once sends the probe, and a refused p
   expect(passed.filter((each) => each !== null)).toHaveLength(1);
   const prober = passed[0] === null ? other : one;
   prober.breakers.observe(subject, probing ?? null, refused());
-  for (const each of replicas) await until(() => refusal(each)?.[1] === 120);
+  for (const each of replicas) await until(() => refusal(each)?.[1] === 2);
 });
 
 test('a breaker that one replica closes is closed for all, also for one that asks for a probe before it has heard', async () => {
@@ -154,7 +157,7 @@ test('a replica that starts later learns of the breakers that are not closed', a
   await until(async () => (await keys()).length === 3);
   one.breakers.closeAllOf('reopened');
   const later = await replica();
-  expect(refusal(later)).toEqual([402, 60]);
+  expect(refusal(later)).toEqual([402, 1]);
   await until(() => later.breakers.openBreakerRefusal({ ...subject, upstream: 'reopened' }) === null);
 });
 
@@ -165,7 +168,7 @@ test('a breaker that Redis has lost is there again after its probe was refused',
   await probe.flushall();
   one.clock.skip(60_000);
   one.breakers.observe(subject, await one.breakers.pass(subject), refused());
-  await until(() => refusal(other)?.[1] === 120);
+  await until(() => refusal(other)?.[1] === 2);
 });
 
 test('each replica has its own while Redis does not answer, and they agree when it does again', async () => {
@@ -173,7 +176,7 @@ test('each replica has its own while Redis does not answer, and they agree when 
   const [one, other] = [await replica(own.url), await replica(own.url)];
   process.kill(own.pid, 'SIGSTOP');
   one.breakers.observe(subject, null, refused());
-  expect(refusal(one)).toEqual([402, 60]);
+  expect(refusal(one)).toEqual([402, 1]);
   expect(refusal(other)).toBeNull();
   process.kill(own.pid, 'SIGCONT');
   await until(() => {
