@@ -70,7 +70,7 @@ export function replay(scene: Scene, factor: number): Replay {
   }));
   for (let second = span.from; second < span.until; second++) {
     for (const windows of ceilingUses) for (const use of windows) use.advance(second);
-    for (const line of lanes) line.advance(second, maxWait);
+    for (const line of lanes) line.advance(second, maxWait - aloneSeconds(line.lane));
     for (const { windows, lanes: own } of uses) {
       for (const use of windows) use.advance(second);
       share(own, windows, ceilingUses, second);
@@ -78,6 +78,12 @@ export function replay(scene: Scene, factor: number): Replay {
   }
   return resultOf(lanes.filter(({ lane }) => lane.grows));
 }
+
+/**
+ * Under a cap calls leave one by one, each as long as it takes: how long the last one waits is known no closer than to a step and one
+ * answer. The shorter calls may wait, the more that is.
+ */
+const aloneSeconds = ({ perSecond }: ReplayedLane): number => (perSecond === null ? 0 : 1 + 1 / perSecond);
 
 const firstOf = (arrivals: readonly number[]): number => {
   const at = arrivals.findIndex((n) => n > 0);
