@@ -6,6 +6,7 @@
  * published. Does not own: cells, and the keys and commands (`redis-ts`).
  * Keeps: a failure of Redis is counted, never thrown: activity then shows this replica alone.
  */
+import { z } from 'zod';
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
@@ -37,9 +38,8 @@ export class RedisActivity implements SharedActivity {
   readonly #parts: RedisActivityParts;
   readonly #connection: RedisConnection;
   readonly #cells: Remembered<readonly Cell[]>;
-  readonly #calls: Remembered<ReadonlyMap<ActivityKey, LaneCalls>>;
+  readonly #announced: Remembered<Announced>;
   readonly #others: Remembered<readonly string[]>;
-  readonly #alive: Remembered<number>;
   /** End of the pause after a failure, monotonic milliseconds; `null` = there is none. */
   #pausedUntil: number | null = null;
   #closed = false;
@@ -49,9 +49,8 @@ export class RedisActivity implements SharedActivity {
     this.#parts = parts;
     this.#connection = connectRedis(settings, { clock, random }, () => onError('connection'));
     this.#cells = new Remembered(clock, cacheMs, maxReads);
-    this.#calls = new Remembered(clock, cacheMs, 1);
+    this.#announced = new Remembered(clock, cacheMs, 1);
     this.#others = new Remembered(clock, cacheMs, 1);
-    this.#alive = new Remembered(clock, cacheMs, 1);
   }
 
   async publish(publication: () => Publication): Promise<boolean> {
@@ -67,8 +66,7 @@ export class RedisActivity implements SharedActivity {
     try {
       for (let from = 0; from < commands.length; from += cellsPerRequest)
         await this.#send(commands.slice(from, from + cellsPerRequest).flat());
-      const announced = { calls: callsText(calls), busiest: busiestText(busiest) };
-      await this.#send(announceCommands(replica, this.#minute(), announced));
+      await this.#send(announceCommands(replica, this.#minute(), announcementText(calls, busiest)));
       // Redis replies again: a reader of activity need not wait for the end of the pause.
       this.#pausedUntil = null;
       onCommand('publish', clock.monotonic() - startedAt);
@@ -85,35 +83,23 @@ export class RedisActivity implements SharedActivity {
   }
 
   async callsOf(lane: ActivityKey): Promise<LaneCalls> {
-    const all = await this.#calls.of('', () => this.#ask(() => this.#readCalls(), new Map()));
-    return all.get(lane) ?? { waiting: 0, inFlight: 0 };
+    return (await this.#ofOthers()).calls.get(lane) ?? { waiting: 0, inFlight: 0 };
   }
 
   active(fromMinute: number): Promise<ReadonlySet<ActivityKey>> {
     return this.#ask<ReadonlySet<ActivityKey>>(async () => {
-      const replies = await this.#ofOthers((replica) => lanesCommand(replica, fromMinute));
+      const others = await this.#otherReplicas();
+      const replies = await this.#send(others.map((replica) => lanesCommand(replica, fromMinute)));
       return new Set(replies.flatMap(texts));
     }, new Set());
   }
 
-  busiest(): Promise<ReadonlyMap<string, number>> {
-    return this.#ask<ReadonlyMap<string, number>>(async () => {
-      const sums = new Map<string, number>();
-      for (const reply of await this.#ofOthers(busiestCommand)) {
-        for (const [label, busy] of busiestOfText(reply)) sums.set(label, (sums.get(label) ?? 0) + busy);
-      }
-      return sums;
-    }, new Map());
+  async busiest(): Promise<ReadonlyMap<string, number>> {
+    return (await this.#ofOthers()).busiest;
   }
 
-  replicas(): Promise<number> {
-    return this.#alive.of('', () =>
-      this.#ask(async () => {
-        const others = await this.#otherReplicas();
-        if (others.length === 0) return 1;
-        return 1 + Number((await this.#send([aliveCountCommand(others)]))[0]);
-      }, 1),
-    );
+  async replicas(): Promise<number> {
+    return 1 + (await this.#ofOthers()).alive;
   }
 
   close(): void {
@@ -126,9 +112,9 @@ export class RedisActivity implements SharedActivity {
     if ((await this.#otherReplicas()).length === 0) return [];
     const byMinute = new Map<number, Cell>();
     for (const reply of await this.#send(cellsCommands(lane, this.#minute()))) {
-      for (const [field, text] of fieldsOf(reply)) {
+      for (const [field, text] of Object.entries(Object(reply) as Record<string, unknown>)) {
         const { replica, minute } = ownerOf(field);
-        const cell = replica === this.#parts.replica ? null : cellOfText(minute, text);
+        const cell = replica === this.#parts.replica ? null : cellOfText(minute, String(text));
         if (cell === null) continue;
         const total = byMinute.get(minute) ?? emptyCell(minute);
         addInto(total, cell);
@@ -138,21 +124,26 @@ export class RedisActivity implements SharedActivity {
     return [...byMinute.values()];
   }
 
-  /** Calls on the other replicas, added up. A replica that was killed is forgotten when its key expires. */
-  async #readCalls(): Promise<ReadonlyMap<ActivityKey, LaneCalls>> {
-    const sums = new Map<ActivityKey, LaneCalls>();
-    for (const reply of await this.#ofOthers(callsCommand)) {
-      for (const [lane, own] of callsOfText(reply)) {
-        const sum = sums.get(lane) ?? { waiting: 0, inFlight: 0 };
-        sums.set(lane, { waiting: sum.waiting + own.waiting, inFlight: sum.inFlight + own.inFlight });
-      }
-    }
-    return sums;
+  /** What the other replicas say of themselves, added up. One that was killed is forgotten when its key expires. */
+  #ofOthers(): Promise<Announced> {
+    return this.#announced.of('', () => this.#ask(() => this.#readAnnounced(), nobody));
   }
 
-  /** Replies to one command for each other replica. */
-  async #ofOthers(wordsFor: (replica: string) => RedisCommandWords): Promise<readonly unknown[]> {
-    return this.#send((await this.#otherReplicas()).map(wordsFor));
+  async #readAnnounced(): Promise<Announced> {
+    const others = await this.#otherReplicas();
+    if (others.length === 0) return nobody;
+    const [reply] = await this.#send([['mget', ...others.map(announcedKey)]]);
+    const calls = new Map<ActivityKey, LaneCalls>();
+    const busiest = new Map<string, number>();
+    const found = (Array.isArray(reply) ? reply : []).map(announcementOf).filter((each) => each !== null);
+    for (const each of found) {
+      for (const [lane, waiting, inFlight] of each.calls) {
+        const sum = calls.get(lane) ?? { waiting: 0, inFlight: 0 };
+        calls.set(lane, { waiting: sum.waiting + waiting, inFlight: sum.inFlight + inFlight });
+      }
+      for (const [label, busy] of each.busiest) busiest.set(label, (busiest.get(label) ?? 0) + busy);
+    }
+    return { alive: found.length, calls, busiest };
   }
 
   /** Replicas that published within the hour, without this one. */
@@ -221,31 +212,23 @@ const aliveMs = 20_000;
 const maxLanes = 1_000;
 
 /**
- * `{activity}` puts all keys into one hash slot of a Redis Cluster, so that one pipeline may use any of them. `2` is the
+ * `{activity}` puts all keys into one hash slot of a Redis Cluster, so that one pipeline may use any of them. `3` is the
  * layout version.
  */
-const prefix = 'sluice:{activity}:2:';
+const prefix = 'sluice:{activity}:3:';
 const replicasKey = `${prefix}replicas`;
-const aliveKey = (replica: string): string => `${prefix}alive:${replica}`;
-const callsKey = (replica: string): string => `${prefix}calls:${replica}`;
-const busiestKey = (replica: string): string => `${prefix}busiest:${replica}`;
+const announcedKey = (replica: string): string => `${prefix}announced:${replica}`;
 const lanesKey = (replica: string): string => `${prefix}lanes:${replica}`;
 const cellsKey = (lane: ActivityKey, block: number): string => `${prefix}cells:${lane}:${block}`;
 const blockOf = (minute: number): number => Math.floor(minute / blockMinutes);
 
 /** Announces that a replica is running, with its live calls and its busiest workspaces. */
-const announceCommands = (
-  replica: string,
-  minute: number,
-  announced: { calls: string; busiest: string },
-): RedisCommandWords[] => [
-  ['set', aliveKey(replica), 1, 'px', aliveMs],
+const announceCommands = (replica: string, minute: number, announcement: string): RedisCommandWords[] => [
+  ['set', announcedKey(replica), announcement, 'px', aliveMs],
   ['zadd', replicasKey, minute, replica],
   ['zremrangebyscore', replicasKey, '-inf', `(${minute - hourMinutes}`],
   ['expire', replicasKey, expirySeconds],
   ['zremrangebyscore', lanesKey(replica), '-inf', `(${minute - hourMinutes}`],
-  ['set', callsKey(replica), announced.calls, 'px', aliveMs],
-  ['set', busiestKey(replica), announced.busiest, 'px', aliveMs],
 ];
 
 /** Replaces a replica's cell of a minute. */
@@ -265,13 +248,6 @@ const listCommands = (replica: string, { lane, cell }: LaneCell): RedisCommandWo
 
 /** Replicas that published within the hour. */
 const replicasCommand = (): RedisCommandWords => ['zrange', replicasKey, 0, -1];
-/** How many of these replicas have published within {@link aliveMs}. */
-const aliveCountCommand = (replicas: readonly string[]): RedisCommandWords => [
-  'exists',
-  ...replicas.map(aliveKey),
-];
-const callsCommand = (replica: string): RedisCommandWords => ['get', callsKey(replica)];
-const busiestCommand = (replica: string): RedisCommandWords => ['get', busiestKey(replica)];
 /** Lanes of a replica with anything recorded since `fromMinute`. */
 const lanesCommand = (replica: string, fromMinute: number): RedisCommandWords => [
   'zrangebyscore',
@@ -302,43 +278,34 @@ function ownerOf(field: string): { readonly replica: string; readonly minute: nu
 /** The elements of a list reply as text; none when the reply is no list. */
 const texts = (reply: unknown): readonly string[] => (Array.isArray(reply) ? reply.map(String) : []);
 
-/** Fields of a hash: the driver replies with an object, or with a list of names and values in turn. */
-function fieldsOf(reply: unknown): readonly (readonly [string, string])[] {
-  if (!Array.isArray(reply)) {
-    return typeof reply === 'object' && reply !== null
-      ? Object.entries(reply).map(([field, value]) => [field, String(value)] as const)
-      : [];
+/** What is known of the other replicas together. */
+interface Announced {
+  /** Those that published within {@link aliveMs}. */
+  readonly alive: number;
+  readonly calls: ReadonlyMap<ActivityKey, LaneCalls>;
+  readonly busiest: ReadonlyMap<string, number>;
+}
+const nobody: Announced = { alive: 0, calls: new Map(), busiest: new Map() };
+
+/** Of each lane its calls waiting and in flight, and how busy each workspace is. */
+const announcement = z.object({
+  calls: z.array(z.tuple([z.string().regex(/^[0-9a-f]{32}$/), z.int().nonnegative(), z.int().nonnegative()])),
+  busiest: z.array(z.tuple([z.string().regex(/^w_[0-9a-f]{16}$/), z.number().nonnegative()])),
+});
+
+/** Busyness is written to a tenth of a call. */
+const announcementText = (calls: Publication['calls'], busiest: Publication['busiest']): string =>
+  JSON.stringify({
+    calls: [...calls].map(([key, { waiting, inFlight }]) => [key, waiting, inFlight]),
+    busiest: [...busiest].map(([label, busy]) => [label, Math.round(busy * 10) / 10]),
+  });
+
+/** Reads what {@link announcementText} wrote; of a replica that writes it otherwise it is known that it is there. `null`: it is not. */
+function announcementOf(text: unknown): z.infer<typeof announcement> | null {
+  if (typeof text !== 'string') return null;
+  try {
+    return announcement.parse(JSON.parse(text));
+  } catch {
+    return { calls: [], busiest: [] };
   }
-  const words = texts(reply);
-  return words.flatMap((word, i) => (i % 2 === 0 ? [[word, words[i + 1] ?? ''] as const] : []));
-}
-
-/** `<activity key>:<waiting>:<in flight>` for each key, joined by commas. */
-function callsText(calls: ReadonlyMap<ActivityKey, LaneCalls>): string {
-  return [...calls].map(([key, { waiting, inFlight }]) => `${key}:${waiting}:${inFlight}`).join(',');
-}
-
-/** Reads what {@link callsText} wrote; skips every part that has another form. */
-function callsOfText(text: unknown): readonly (readonly [ActivityKey, LaneCalls])[] {
-  if (typeof text !== 'string') return [];
-  return text.split(',').flatMap((part) => {
-    const match = /^([0-9a-f]{32}):(\d{1,9}):(\d{1,9})$/.exec(part);
-    return match === null
-      ? []
-      : [[match[1] ?? '', { waiting: Number(match[2]), inFlight: Number(match[3]) }] as const];
-  });
-}
-
-/** `<label>:<busyness>` for each workspace, the busyness to a tenth of a call, joined by commas. */
-function busiestText(busiest: ReadonlyMap<string, number>): string {
-  return [...busiest].map(([label, busy]) => `${label}:${Math.round(busy * 10) / 10}`).join(',');
-}
-
-/** Reads what {@link busiestText} wrote; skips every part that has another form. */
-function busiestOfText(text: unknown): readonly (readonly [string, number])[] {
-  if (typeof text !== 'string') return [];
-  return text.split(',').flatMap((part) => {
-    const match = /^(w_[0-9a-f]{16}):(\d{1,12}(?:\.\d)?)$/.exec(part);
-    return match === null ? [] : [[match[1] ?? '', Number(match[2])] as const];
-  });
 }

@@ -53,9 +53,8 @@ const activityEveryMs = 15_000;
 /** The page of one replica. It reads nothing while nobody looks. */
 export class Page {
   /** `GET /`. */
-  readonly index: Handler;
+  readonly index = serve('/');
   readonly #parts: PageParts;
-  readonly #assets = loadAssets();
   readonly #stream = createEventStream();
   /** Monotonic milliseconds; `null` = never. */
   #activityAt: number | null = null;
@@ -64,12 +63,12 @@ export class Page {
 
   constructor(parts: PageParts) {
     this.#parts = parts;
-    this.index = this.#serve('/');
   }
 
   /** The files and the event stream, all under `/page/`. */
   addRoutes(app: PageRoutes): void {
-    for (const path of this.#assets.keys()) if (path !== '/') app.get(path, this.#serve(path));
+    for (const path of ['/page/page.css', '/page/page.js', '/page/icon.svg'] as const)
+      app.get(path, serve(path));
     app.get('/page/events', (request, response) => {
       this.#stream.open(request, response, '');
       this.#activityAt = null;
@@ -117,31 +116,10 @@ export class Page {
     const { workspaces } = await activity.ofAll(3_600_000);
     this.#stream.send(eventOf('workspaces', workspaces));
   }
-
-  #serve(path: string): Handler {
-    return (_request, response) => {
-      const asset = this.#assets.get(path);
-      if (asset === undefined) return void response.writeHead(404).end();
-      response
-        .writeHead(200, {
-          'Content-Type': asset.type,
-          'Content-Length': asset.body.length,
-          'Content-Security-Policy': contentSecurityPolicy,
-          'Referrer-Policy': 'no-referrer',
-          'X-Content-Type-Options': 'nosniff',
-        })
-        .end(asset.body);
-    };
-  }
-}
-
-export interface Asset {
-  readonly type: string;
-  readonly body: Buffer;
 }
 
 /** Nothing but our own files, nothing inline, nobody may frame it. */
-export const contentSecurityPolicy = [
+const contentSecurityPolicy = [
   "default-src 'none'",
   "script-src 'self'",
   "style-src 'self'",
@@ -152,20 +130,23 @@ export const contentSecurityPolicy = [
   "frame-ancestors 'none'",
 ].join('; ');
 
-const types = {
-  html: 'text/html; charset=utf-8',
-  css: 'text/css; charset=utf-8',
-  js: 'text/javascript; charset=utf-8',
-  svg: 'image/svg+xml',
-};
+/** Path on the admin port → file and its type. */
+const files = {
+  '/': ['index.html', 'text/html; charset=utf-8'],
+  '/page/page.css': ['page.css', 'text/css; charset=utf-8'],
+  '/page/page.js': ['page.js', 'text/javascript; charset=utf-8'],
+  '/page/icon.svg': ['icon.svg', 'image/svg+xml'],
+} as const;
 
-/** Path on the admin port → file. */
-export function loadAssets(): ReadonlyMap<string, Asset> {
-  const own = (name: string): Buffer => readFileSync(new URL(`./static/${name}`, import.meta.url));
-  return new Map<string, Asset>([
-    ['/', { type: types.html, body: own('index.html') }],
-    ['/page/page.css', { type: types.css, body: own('page.css') }],
-    ['/page/page.js', { type: types.js, body: own('page.js') }],
-    ['/page/icon.svg', { type: types.svg, body: own('icon.svg') }],
-  ]);
+function serve(path: keyof typeof files): Handler {
+  const [name, type] = files[path];
+  const body = readFileSync(new URL(`./static/${name}`, import.meta.url));
+  const fields = {
+    'Content-Type': type,
+    'Content-Length': body.length,
+    'Content-Security-Policy': contentSecurityPolicy,
+    'Referrer-Policy': 'no-referrer',
+    'X-Content-Type-Options': 'nosniff',
+  };
+  return (_request, response) => void response.writeHead(200, fields).end(body);
 }

@@ -77,7 +77,7 @@ function replica(
 
 /** Publishes until it is stored: the connection may be (again) on its way. */
 async function published({ name, recorder }: Replica): Promise<void> {
-  const alive = `sluice:{activity}:2:alive:${name}`;
+  const alive = `sluice:{activity}:3:announced:${name}`;
   const reader = new Redis(redis.port, '127.0.0.1');
   try {
     await reader.del(alive);
@@ -137,9 +137,25 @@ describe('activity in Redis', () => {
     later();
     expect(await two.recorder.calls(laneId())).toEqual({ waiting: 1, inFlight: 0 });
     const reader = new Redis(redis.port, '127.0.0.1');
-    expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeLessThanOrEqual(20_000);
-    expect(await reader.pttl('sluice:{activity}:2:calls:two')).toBeGreaterThan(0);
+    expect(await reader.pttl('sluice:{activity}:3:announced:two')).toBeLessThanOrEqual(20_000);
+    expect(await reader.pttl('sluice:{activity}:3:announced:two')).toBeGreaterThan(0);
     reader.disconnect();
+  });
+
+  test('counts a replica that says something else of itself as one that is there', async () => {
+    const one = replica('one');
+    await published(one);
+    const reader = new Redis(redis.port, '127.0.0.1');
+    const said = ['{', '[]', 'null', '{"calls":[["x",1,1]],"busiest":[]}'];
+    for (const [at, text] of said.entries()) {
+      await reader.set(`sluice:{activity}:3:announced:stranger-${at}`, text);
+      await reader.zadd('sluice:{activity}:3:replicas', Math.floor(clock.now() / 60_000), `stranger-${at}`);
+    }
+    reader.disconnect();
+    later();
+    expect(await one.shared.replicas()).toBe(1 + said.length);
+    expect(await one.recorder.calls(laneId())).toEqual({ waiting: 0, inFlight: 0 });
+    expect(one.errors).toEqual([]);
   });
 
   test('covers an hour across the borders of blocks, and no longer', async () => {
@@ -214,7 +230,7 @@ describe('activity in Redis', () => {
           expect(member).toMatch(/^(one|[\w-]{16,64})$/);
         expect((await reader.zrange(key, '0', '-1')).join()).not.toMatch(/canary/);
       } else {
-        expect(await reader.get(key)).toMatch(/^(1|(w_[0-9a-f]{16}:1,?)*)$/);
+        expect(await reader.get(key)).toMatch(/^\{"calls":\[\],"busiest":\[(\["w_[0-9a-f]{16}",1\],?)*\]\}$/);
       }
     }
     reader.disconnect();
