@@ -2,6 +2,9 @@
 import { EventSourceParserStream } from 'eventsource-parser/stream';
 import type { CliIo } from './io.ts';
 
+/** A path below the address of an admin port, which may itself lie below a path. */
+export const adminUrl = (admin: string, path: string): URL => new URL(`.${path}`, admin.replace(/\/*$/, '/'));
+
 /** The response; `null` = nobody answers there, which is said on standard error. */
 export async function askAdmin(
   admin: string,
@@ -9,7 +12,7 @@ export async function askAdmin(
   io: CliIo,
 ): Promise<Response | null> {
   try {
-    return await fetch(new URL(path, admin), init);
+    return await fetch(adminUrl(admin, path), init);
   } catch {
     io.err(`No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`);
     return null;

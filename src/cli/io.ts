@@ -2,13 +2,21 @@
 import type { Clock } from '../clock.ts';
 import type { Env } from '../config/load.ts';
 
+/** What a terminal shows, in characters. */
+export interface Screen {
+  readonly columns: number;
+  readonly rows: number;
+}
+
 export interface CliIo {
   /** Writes one line (or several) to standard output; the line end is added. */
   readonly out: (text: string) => void;
   /** Same, standard error. */
   readonly err: (text: string) => void;
   readonly env: Env;
-  /** Which of the two a person reads at a terminal. */
-  readonly terminals: { readonly out: boolean; readonly err: boolean };
+  /** Which of the two a person reads at a terminal; of standard output, how much of it is seen now. */
+  readonly terminals: { readonly out: Screen | null; readonly err: boolean };
+  /** Aborted when nobody reads standard output any more: `head` has seen enough. */
+  readonly readerGone: AbortSignal;
   readonly clock: Pick<Clock, 'now'>;
 }

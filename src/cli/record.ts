@@ -6,7 +6,7 @@ import { get as getHttp, type IncomingMessage } from 'node:http';
 import { get as getHttps } from 'node:https';
 import { createInterface } from 'node:readline';
 import { recordingHeader, type RecordingHeader } from '../recording/format.ts';
-import { refusedByAdmin } from './admin-port.ts';
+import { adminUrl, refusedByAdmin } from './admin-port.ts';
 import { endSignals } from './end-signal.ts';
 import type { CliIo } from './io.ts';
 
@@ -47,7 +47,7 @@ export async function runRecord({ admins, seconds }: RecordCommand, io: CliIo): 
 
 /** What is wrong, where the replica does not record. */
 async function begin(admin: string, seconds: number): Promise<Part | string> {
-  const response = await ask(new URL(`/recording?seconds=${seconds}`, admin));
+  const response = await ask(adminUrl(admin, `/recording?seconds=${seconds}`));
   if (response === null)
     return `No Sluice answers at ${admin}: name its admin port with --admin http://HOST:PORT.`;
   if (response.statusCode !== 200) {

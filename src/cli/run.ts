@@ -8,10 +8,10 @@ import { Output } from './output.ts';
 const stderr = new Output(process.stderr);
 /** Something of what the command printed is lost, though its reader is there. */
 let isIncomplete = false;
+const readerGone = new AbortController();
 const stdout = new Output(process.stdout, {
   onLoss(why) {
-    // A reader that has seen enough, such as `head`.
-    if (why === 'EPIPE') return;
+    if (why === 'EPIPE') return readerGone.abort();
     isIncomplete = true;
     stderr.write(`Not everything could be written to the standard output: ${why}.\n`);
     if (process.exitCode === 0) process.exitCode = 1;
@@ -22,7 +22,14 @@ const io: CliIo = {
   out: (text) => stdout.write(`${text}\n`),
   err: (text) => stderr.write(`${text}\n`),
   env: process.env,
-  terminals: { out: process.stdout.isTTY === true, err: process.stderr.isTTY === true },
+  terminals: {
+    get out() {
+      const { isTTY, columns, rows } = process.stdout;
+      return isTTY ? { columns, rows } : null;
+    },
+    err: process.stderr.isTTY === true,
+  },
+  readerGone: readerGone.signal,
   clock: systemClock,
 };
 

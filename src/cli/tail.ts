@@ -25,22 +25,25 @@ const endedCall = z.object({
   durationMs: z.number(),
 });
 
-/** Ends when the stream does: exit code 0; 1 where there is none. */
+/** Ends when the stream does, or when nobody reads its lines any more: exit code 0; 1 where there is none. */
 export async function runTail({ admin, isJson }: TailCommand, io: CliIo): Promise<number> {
-  const response = await askAdmin(admin, { path: '/calls' }, io);
+  const response = await askAdmin(admin, { path: '/calls', init: { signal: io.readerGone } }, io);
   if (response === null) return 1;
   if (!response.ok || response.body === null) {
     io.err(refusedByAdmin(admin, `The response has status ${response.status}.`));
     return 1;
   }
   for await (const call of eventsOf(response.body, 'call'))
-    io.out(isJson ? JSON.stringify(call) : lineOf(endedCall.parse(call)));
-  io.err('Sluice has ended the stream.');
+    io.out(isJson ? JSON.stringify(call) : lineOf(call));
+  if (!io.readerGone.aborted) io.err('Sluice has ended the stream.');
   return 0;
 }
 
 /** As `12:00:05 200 ok openai w_0123456789abcdef POST 1.2 s (waited 0.9 s, 2 attempts, 1 absorbed)`. */
-export function lineOf(call: z.infer<typeof endedCall>): string {
+export function lineOf(said: unknown): string {
+  const { data: call } = endedCall.safeParse(said);
+  // Of another version of Sluice.
+  if (call === undefined) return JSON.stringify(said);
   const why = [
     ...(call.code === null ? [] : [call.code]),
     ...(call.heldBy === null ? [] : [`held by ${call.heldBy}`]),

@@ -26,7 +26,8 @@ async function runIn(env: Readonly<Record<string, string>>, argv: readonly strin
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env,
-    terminals: { out: false, err: false },
+    terminals: { out: null, err: false },
+    readerGone: new AbortController().signal,
     clock: { now: () => Date.UTC(2026, 5, 1) },
   });
   return { code, ...written };
@@ -63,7 +64,8 @@ test('a variable of the environment stands before that of the file', async () =>
     out: () => {},
     err: (text: string) => void said.push(text),
     env: { OPENAI_API_KEY: '' },
-    terminals: { out: false, err: false },
+    terminals: { out: null, err: false },
+    readerGone: new AbortController().signal,
   };
   const code = command.kind === 'command' ? await command.run({ ...io, clock: { now: () => 0 } }) : null;
   expect([code, said.join()]).toEqual([1, expect.stringContaining('OPENAI_API_KEY, which is empty')]);

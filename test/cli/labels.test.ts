@@ -28,7 +28,8 @@ workspaces:
     out: (text) => (written.out += `${text}\n`),
     err: (text) => (written.err += `${text}\n`),
     env: {},
-    terminals: { out: false, err: false },
+    terminals: { out: null, err: false },
+    readerGone: new AbortController().signal,
     clock: { now: () => Date.UTC(2026, 5, 1) },
   };
   const code = await run(config, io);

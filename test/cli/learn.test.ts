@@ -36,7 +36,8 @@ function heard() {
     out: (text: string) => void out.push(text),
     err: (text: string) => void err.push(text),
     env: {},
-    terminals: { out: false, err: false },
+    terminals: { out: null, err: false },
+    readerGone: new AbortController().signal,
     clock: { now: () => 1_800_000_000_000 },
   };
   return { out, err, io };

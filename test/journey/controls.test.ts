@@ -101,7 +101,8 @@ test('the commands of the terminal carry the token, and the log says what was do
         out: (text) => said.push(text),
         err: (text) => said.push(text),
         env: given === undefined ? {} : { SLUICE_ADMIN_TOKEN: given },
-        terminals: { out: false, err: false },
+        terminals: { out: null, err: false },
+        readerGone: new AbortController().signal,
         clock: { now: () => 0 },
       },
     );
@@ -156,7 +157,8 @@ describe.each([
       out: () => {},
       err: () => {},
       env: {},
-      terminals: { out: false, err: false },
+      terminals: { out: null, err: false },
+      readerGone: new AbortController().signal,
       clock: { now: () => 0 },
     };
     const url = `http://127.0.0.1:${service.adminAddress.port}`;

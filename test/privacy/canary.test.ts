@@ -357,7 +357,13 @@ describe('no canary appears in', () => {
     ]);
     const io = { out: (text: string) => void said.push(text), err: (text: string) => void said.push(text) };
     if (command.kind !== 'command') throw new Error(command.kind);
-    await command.run({ ...io, env: {}, terminals: { out: true, err: true }, clock: { now: () => 0 } });
+    await command.run({
+      ...io,
+      env: {},
+      terminals: { out: { columns: 80, rows: 24 }, err: true },
+      readerGone: new AbortController().signal,
+      clock: { now: () => 0 },
+    });
     const text = said.join('\n') + readFileSync(svg, 'utf8');
     rmSync(folder, { recursive: true });
     expect(text).toMatch(/w_[0-9a-f]{16}/);

@@ -233,7 +233,7 @@ describe('who may record', () => {
 });
 
 /** What is written goes to a file, and somebody reads what is said. */
-const terminals = { out: false, err: true };
+const terminals = { out: null, err: true };
 
 describe('sluice record', () => {
   test('merges the calls of several replicas by time, from the earliest start', async () => {

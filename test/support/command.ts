@@ -1,8 +1,10 @@
 /** A command of the CLI, run in this process. */
 import { readCommand } from '../../src/cli/commands.ts';
+import type { CliIo } from '../../src/cli/io.ts';
 
 /** Begins a command; what it prints is in `out` and `err`, a text for each line. */
-export function begun(argv: readonly string[], terminals = { out: false, err: false }) {
+export function begun(argv: readonly string[], terminals: CliIo['terminals'] = { out: null, err: false }) {
+  const readerGone = new AbortController();
   const [out, err]: [string[], string[]] = [[], []];
   const command = readCommand(argv);
   if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
@@ -11,7 +13,8 @@ export function begun(argv: readonly string[], terminals = { out: false, err: fa
     err: (text) => void err.push(text),
     env: {},
     terminals,
+    readerGone: readerGone.signal,
     clock: { now: () => 0 },
   });
-  return { out, err, ended };
+  return { out, err, ended, readerGone };
 }
