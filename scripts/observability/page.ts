@@ -64,9 +64,10 @@ async function verifyState(
       page.on('console', (message) => said.push(message.text()));
       page.on('pageerror', (error) => said.push(error.message));
       page.on('request', (request) => asked.push(request.url()));
-      await page.goto(driven.url);
+      // Once below a path, as behind a reverse proxy.
+      await page.goto(look.name === 'phone' ? `${driven.url}below/` : driven.url);
       await page.waitForSelector('#itself > div');
-      await page.waitForSelector('#workspaces tbody tr');
+      if (name !== 'idle') await page.waitForSelector('#workspaces tbody tr');
       const sentence = await page.locator('h1').innerText();
       report.check(`${at}: says its sentence`, state.says.test(sentence.replaceAll(/\s+/g, ' ')), sentence);
       const wrong = await page.locator('#wrong-now').innerText();
@@ -87,6 +88,7 @@ async function verifyState(
       report.check(`${at}: nothing is fetched from elsewhere`, strangers.length === 0, strangers.join('; '));
       report.check(`${at}: no canary is seen`, !/canary/i.test(await page.content()));
       if (pictures !== null) {
+        await page.evaluate('document.activeElement.blur()');
         const file = `${name} ${look.name}`.replaceAll(/\W+/g, '-').toLowerCase();
         await page.screenshot({ path: resolve(pictures, `${file}.png`), fullPage: true });
       }
@@ -132,7 +134,7 @@ async function verifyFigures(
   const metrics = await (await fetch(`${driven.url}metrics`)).text();
   const wrong: string[] = [];
   for (const upstream of upstreams) {
-    const row = page.locator(`tbody[id="${upstream}"] .row > :nth-child(4)`);
+    const row = page.locator(`#api-${upstream} .row > :nth-child(4)`);
     if ((await row.count()) === 0) continue;
     const shown = Number(/^[\d,]+/.exec(await row.innerText())?.[0].replace(',', '') ?? '0');
     const [, gauge = '?'] =

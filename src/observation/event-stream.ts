@@ -25,7 +25,9 @@ export function createEventStream() {
         response.writeHead(503, { 'Retry-After': '30' }).end();
         return;
       }
-      response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' });
+      // A reverse proxy in front of the admin port passes events on as they come.
+      const fields = { 'Cache-Control': 'no-store', 'X-Accel-Buffering': 'no' };
+      response.writeHead(200, { 'Content-Type': 'text/event-stream', ...fields });
       listeners.add(response);
       const forget = () => listeners.delete(response);
       response.on('close', forget);

@@ -120,7 +120,8 @@ export async function drivenPage(
   ]);
   page.addRoutes({ get: (path, handler) => routes.set(path, handler) });
   const server = createServer((request, response) => {
-    const route = routes.get(request.url ?? '');
+    // Also below a path, as behind a reverse proxy.
+    const route = routes.get((request.url ?? '').replace(/^\/below(?=\/)/, ''));
     if (route === undefined) response.writeHead(404).end();
     else route(request, response);
   });

@@ -50,8 +50,12 @@ describe('the live page', () => {
     expect(policy).not.toContain('unsafe');
     const text = await html.text();
     expect(text).not.toMatch(/https?:\/\/|style="|\son\w+="|<script>/);
-    for (const [, path] of text.matchAll(/(?:src|href)="(\/page\/[^"]+)"/g)) {
-      const asset = await fetch(new URL(path ?? '', page.url));
+    const paths = [...text.matchAll(/(?:src|href)="(page\/[^"]+)"/g)].map(([, path]) => path ?? '');
+    expect(paths).toHaveLength(3);
+    // Nothing is asked from the root of its host, which is another's behind a reverse proxy.
+    expect(text).not.toMatch(/(?:src|href)="\//);
+    for (const path of paths) {
+      const asset = await fetch(new URL(path, `${page.url}below/`));
       expect([path, asset.status]).toEqual([path, 200]);
       expect((await asset.text()).length).toBeGreaterThan(100);
     }

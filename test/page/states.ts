@@ -167,7 +167,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
         [{ upstream: 'openai', perMinute: 50 }, ...calm.slice(1)],
         [{ upstream: 'openai', perMinute: 9, refused: 129 }],
       );
-      waiting(page, 'openai', 72, 74_000);
+      waiting(page, 'openai', 72, 61_000);
     },
   },
   'ceiling refuses': {
@@ -289,6 +289,8 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     },
   },
   'no limit known': {
+    // Two are called as parts of the page are.
+    upstreams: ['openai', 'shop', 'github', 'workspaces', 'answer'],
     says: /^Not known: no limit is known/,
     wrongNow: /No call was refused/,
     tone: 'grey',
