@@ -9,6 +9,7 @@ import { oneDocument } from './cluster/costs.ts';
 import { outsider } from './cluster/outsider.ts';
 import { levels } from './cluster/levels.ts';
 import { endAll } from './cluster/processes.ts';
+import { rehearsal } from './cluster/rehearsal.ts';
 import { reservations } from './cluster/reservations.ts';
 import { judge, type Row, type Run, type Scenario, type Verdict } from './cluster/row.ts';
 import { stalls } from './cluster/stalls.ts';
@@ -17,6 +18,8 @@ import { record } from './nightly/figures.ts';
 /** One after the other, but for the last ones, which mostly wait. */
 const scenarios: readonly Scenario[] = [...bursts, outsider, ...levels];
 const waiting: readonly Scenario[] = [closing, ...oneDocument, ...reservations];
+/** Only where it is named: it compares times of two runs, for which nothing else may run beside it. */
+const onlyNamed: readonly Scenario[] = [rehearsal];
 const wanted = process.argv.slice(2).join(' ');
 const isWanted = ({ name }: Scenario): boolean => name.includes(wanted);
 const tally = { passed: 0, failed: 0, skipped: 0 };
@@ -50,7 +53,8 @@ const binary = await redisBinary().catch((failure: unknown) => String(failure));
 if (binary.startsWith('/')) {
   stalls.start();
   console.log('| scenario | result | figures |\n|---|---|---|');
-  for (const scenario of scenarios.filter(isWanted)) await row(scenario);
+  const named = wanted === '' ? [] : onlyNamed;
+  for (const scenario of [...scenarios, ...named].filter(isWanted)) await row(scenario);
   await Promise.all(waiting.filter(isWanted).map(row));
   await endAll();
 } else {

@@ -4,33 +4,14 @@
  */
 import { describe, expect, test } from '@jest/globals';
 import { parseSettings } from '../../src/config/load.ts';
-import { recordedCall, recordingHeader } from '../../src/recording/format.ts';
 import { reportOf, type Report } from '../../tools/rehearse/figures.ts';
-import { rehearse, type RehearsedCall } from '../../tools/rehearse/rehearse.ts';
-import { configuredWorld, recordedLimits, recordedWorld } from '../../tools/rehearse/world.ts';
+import { rehearse } from '../../tools/rehearse/rehearse.ts';
+import { configuredWorld, recordedLimits } from '../../tools/rehearse/world.ts';
+import { farApart, lived, readRecording } from './lived.ts';
 import { playAtGateway, yamlOf, type Arrival, type Scene } from './gateway-in-virtual-time.ts';
 
-const read = (text: string) => {
-  const [first = '', ...lines] = text.trim().split('\n');
-  const calls = lines.map((line) => recordedCall.parse(JSON.parse(line))).toSorted((a, b) => a.at - b.at);
-  return { header: recordingHeader.parse(JSON.parse(first)), calls };
-};
-
-/** What the gateway did, in the form of a rehearsal. */
-function lived(text: string): Report {
-  const { header, calls } = read(text);
-  const done = [...Map.groupBy(calls, (call) => call.reservation ?? call).values()].flatMap((attempts) => {
-    const [first, last] = [attempts[0], attempts.at(-1)];
-    if (first === undefined || last === undefined) return [];
-    const kind = last.serviceMs === null || last.outcome === 'throttled' ? 'refused' : 'sent';
-    const fate = { kind, afterMs: last.at + last.waitedMs - first.at } as const;
-    return [{ call: { ...last, at: first.at }, fate } satisfies RehearsedCall];
-  });
-  return reportOf(done, recordedWorld(recordedLimits(header, calls)));
-}
-
 async function rehearsed(text: string, scene: Scene, times: number): Promise<Report> {
-  const { header, calls } = read(text);
+  const { header, calls } = readRecording(text);
   const recorded = recordedLimits(header, calls);
   const settings = parseSettings(yamlOf(scene), { path: 'test.yaml', env: {} });
   const world = configuredWorld(recorded, settings);
@@ -237,21 +218,13 @@ describe('figures are within 5 % or 100 ms of those of the gateway, where', () =
     const many = arrivals.flatMap((each) => Array.from({ length: times }, () => each));
     const is = lived(await playAtGateway(after, many));
     const said = await rehearsed(recording, after, times);
-    const far: string[] = [];
-    for (const kind of ['upstreams', 'workspaces'] as const)
-      for (const [name, { calls, refused, waitMs }] of Object.entries(is[kind])) {
-        const other = said[kind][name];
-        const grainMs = kind === 'upstreams' ? 100 : 100 + turnsMs;
-        const pairs = [
-          ['p50', waitMs.p50 ?? 0, other?.waitMs.p50 ?? 0, grainMs],
-          ['p95', waitMs.p95 ?? 0, other?.waitMs.p95 ?? 0, grainMs],
-          ['refused', refused, other?.refused ?? 0, 1],
-        ] as const;
-        for (const [figure, real, rehearsal, grain] of pairs)
-          if (Math.abs(real - rehearsal) > Math.max(grain, real * 0.05))
-            far.push(`${name} ${figure}: ${real} at the gateway, ${rehearsal} in the rehearsal`);
-        expect(other?.calls).toBe(calls);
-      }
+    const far = (['upstreams', 'workspaces'] as const).flatMap((kind) =>
+      Object.entries(is[kind]).flatMap(([name, real]) =>
+        farApart(real, said[kind][name], kind === 'upstreams' ? 100 : 100 + turnsMs).map(
+          (apart) => `${name} ${apart}`,
+        ),
+      ),
+    );
     expect(far).toEqual([]);
     // Otherwise nothing was compared.
     expect(
