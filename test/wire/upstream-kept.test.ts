@@ -5,9 +5,8 @@ import type { AddressInfo } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { afterEach, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
-import { createAgents } from '../../src/dispatch/agents.ts';
+import { createAgents, IdleClosings } from '../../src/dispatch/agents.ts';
 import { Transport } from '../../src/dispatch/transport.ts';
-import { manualClock } from '../support/manual-clock.ts';
 import { patient, text } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
@@ -67,17 +66,23 @@ test('a request is not written into a connection that was unused for too long wh
   expect(await send('POST')).toBe('POST');
 });
 
-test('a request is not written into a connection that was unused for four seconds, whose origin says nothing of how long it keeps it', async () => {
+test('a connection is not used for as long as its origin was seen to keep unused ones', async () => {
   let connections = 0;
-  const upstream = createServer((request, response) => {
+  const upstream = createServer();
+  upstream.keepAliveTimeout = 400;
+  upstream.keepAliveTimeoutBuffer = 0;
+  upstream.on('connection', () => (connections += 1));
+  upstream.on('request', (request, response) => {
+    // It does not say for how long.
     response.writeHead(200, ['content-length', '2', 'connection', 'keep-alive']);
     request.resume().on('end', () => response.end('ok'));
   });
-  upstream.on('connection', () => (connections += 1));
   await once(upstream.listen(0, '127.0.0.1'), 'listening');
   const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  const clock = manualClock();
-  const agents = createAgents({ allowPrivateAddresses: true, maxSockets: 64, caFile: null }, { clock });
+  const agents = createAgents(
+    { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
+    { clock: systemClock },
+  );
   const transport = new Transport(systemClock);
   cleanups.push(
     () => agents.close(),
@@ -85,16 +90,35 @@ test('a request is not written into a connection that was unused for four second
     () => upstream.close(),
   );
   const agent = agents.forOrigin(origin);
+  const free = (): number => Object.values(agent.freeSockets).flat().length;
   const send = async (): Promise<void> => {
     const { signal } = new AbortController();
     const request = { origin, method: 'POST', pathAndQuery: '/', fields: { host: 'x' }, body: null };
     expect(await text((await transport.send({ ...request, agent, timeouts: patient, signal })).body)).toBe(
       'ok',
     );
-    await until(() => Object.values(agent.freeSockets).flat().length === 1);
+    await until(() => free() === 1);
   };
+  for (let closings = 0; closings < 2; closings += 1) {
+    await send();
+    await until(() => free() === 0);
+  }
   await send();
-  clock.advance(4_000);
+  const before = connections;
+  // Shorter than the origin waits, and longer than three quarters of that.
+  await new Promise((resolve) => setTimeout(resolve, 350));
   await send();
-  expect(connections).toBe(2);
+  expect(connections).toBe(before + 1);
+});
+
+test('closings at equal ages are a limit of the origin; one of them, or closings all at once, are none', () => {
+  const closings = new IdleClosings();
+  closings.note(5_000, 0);
+  expect(closings.usableMs(0)).toBe(Infinity);
+  for (const ageMs of [3, 40, 800, 2_000]) closings.note(ageMs, 6_000);
+  closings.note(2_001, 6_050);
+  expect(closings.usableMs(6_100)).toBe(Infinity);
+  closings.note(5_100, 20_000);
+  expect(closings.usableMs(20_000)).toBe(3_750);
+  expect(closings.usableMs(700_000)).toBe(Infinity);
 });
