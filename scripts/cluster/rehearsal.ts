@@ -159,7 +159,7 @@ ${which === 'after' ? ownCeiling : ''}
   });
   await pause(warmMs);
   const admins = fleet.gateways.flatMap(({ adminUrl }) => ['--admin', adminUrl]);
-  const record = begun(['record', '--seconds', String(recordSeconds), ...admins], { out: false, err: true });
+  const record = begun(['record', '--seconds', String(recordSeconds), ...admins], { out: null, err: true });
   await until(() => Promise.resolve(record.err.length > 0), warmMs);
   const responses = await Promise.all(
     changes.map(({ upstream, kind, asks, isClosed }, n) =>
@@ -195,7 +195,7 @@ async function rehearse({ recording }: Run, { path }: Run): Promise<Report> {
   await writeFile(traffic, recording);
   const { out, err, ended } = begun(
     ['rehearse', '--traffic', traffic, '--config', path, '--replicas', '3', '--json'],
-    { out: false, err: false },
+    { out: null, err: false },
   );
   if ((await ended) !== 0) throw new Error(`the rehearsal failed: ${err.join(' ')}`);
   return (JSON.parse(out.join('\n')) as { readonly after: Report }).after;
