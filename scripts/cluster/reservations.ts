@@ -17,7 +17,7 @@ import { crowdOf, now } from './crowd.ts';
 import { startFleet, type Fleet } from './fleet.ts';
 import { drive, twice } from './load.ts';
 import { cli, startServer, startSimulator, stopServer } from './processes.ts';
-import { makespanOf, ratio, seconds, type Row, type Scenario } from './row.ts';
+import { makespanOf, ratio, seconds, summary, type Row, type Scenario } from './row.ts';
 
 const perMinute = 120;
 const slotMs = 60_000 / perMinute;
@@ -189,6 +189,7 @@ function judged(plan: Plan, { ended, entries, maxOpen: open, beganAt, endedAt }:
   const isWhole = plan.lostOfTen === 0 && !plan.isEmptied;
   const words = [
     `${served} of ${expected.length} that came back served, ${doubled} twice`,
+    summary(expected.map(({ last }) => last)),
     `refused a second time ${refusedAgain}, with another ticket ${isVoid}`,
     `out of the order of their told times ${outOfOrder}`,
     `${open} calls open at most`,

@@ -3,7 +3,7 @@
  * the lane when the upstream has not run it. Admission, the ticket and the resend policy are the product's.
  */
 import { getEventListeners } from 'node:events';
-import { bucketKey, callerKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
+import { bucketKey, callerKey, ceilingKey, laneKey, ticketId, type TicketId } from '../../src/ids.ts';
 import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
@@ -13,9 +13,9 @@ import { Refusal } from '../../src/errors.ts';
 import { ceilingUnder } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
 import type { CallSettings } from '../../src/admission/buckets.policy.ts';
-import type { Lesson } from '../../src/limiter/limiter.ts';
+import { returnGraceMs, type Lesson } from '../../src/limiter/limiter.ts';
 import type { Chance } from './chance.ts';
-import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
+import type { BucketPlan, CallPlan, ReturnPlan, WorkspacePlan } from './plan.ts';
 import type { Upstream } from './upstream.ts';
 
 /** More calls than ever wait in one lane of a history. */
@@ -40,11 +40,21 @@ export interface DrivenCall {
   /** How long it took until it stood in its lane or was granted. Milliseconds. */
   enteredMs: number;
   executed: number;
+  /** What its client comes back for. */
+  reservation?: TicketId;
 }
 
+/** A position is kept for so long after the told time. Milliseconds. */
+export const reserveMs = 10_000;
+
 /** The last moment at which the call may be sent: its wait is over then, or the time in which stores let it pass. */
-export const sendableUntil = ({ plan, enteredAt, enteredMs }: DrivenCall): number =>
-  enteredAt + Math.max(plan.maxWaitMs, passageMs + (1 + repliesAhead) * enteredMs);
+export const sendableUntil = ({ plan, enteredAt, enteredMs, reservation }: DrivenCall): number =>
+  enteredAt +
+  Math.max(
+    plan.maxWaitMs,
+    reservation === undefined ? 0 : returnGraceMs,
+    passageMs + (1 + repliesAhead) * enteredMs,
+  );
 
 /** The events that the driver reports to the ledger. */
 export interface DriverLedger {
@@ -80,6 +90,8 @@ export interface Scene {
   readonly lastArrival: Map<string, number>;
   /** How long the process may stop between its last check of the lease and the write. Milliseconds. */
   readonly freeze?: () => number;
+  /** The client of a refused call has a ticket, and was told to come back after so long. */
+  readonly comesBack?: (call: DrivenCall, ticket: TicketId, retryInMs: number) => void;
 }
 
 /** What came of one sending. `answeredAt` and `sentAt` are the process' own times. */
@@ -101,46 +113,50 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
   const { setting, weight, maxInFlight, maxQueued, ceilingTag, perMinute } = settings;
   let ticket: Ticket | null = null;
   let how: string;
+  const request: AdmissionRequest = {
+    admission: {
+      ticket: ticketId(plan.id),
+      bucket: bucketKey(plan.lane.bucket),
+      setting,
+      lane: laneKey(plan.lane.key),
+      weight,
+      maxInFlight,
+      perMinute,
+      maxQueued: plan.isLetIn ? maxEverQueued : maxQueued,
+      urgency: plan.urgency,
+      callClass: plan.callClass,
+      costs: plan.costs,
+      document: plan.document?.name ?? null,
+      ceilingTag,
+      ...(plan.caller === undefined ? {} : { caller: callerKey(plan.caller) }),
+      ...(call.reservation === undefined ? {} : { reservation: call.reservation }),
+    },
+    ceiling: ceilingUnder(ceilingKey(call.workspace.name), settings),
+    mode: 'enforce',
+    yielded: null,
+    arrivedAt: scene.ownTime(),
+    workspaceId: call.workspace.name,
+    subject: {
+      upstream: 'upstream',
+      credential: '',
+      bucket: bucketKey(plan.lane.bucket),
+      host: '',
+      model: null,
+      operation: '',
+    },
+    maxWaitMs: plan.maxWaitMs,
+    maxWaitIfAskedMs: Infinity,
+    stillValid: () => clock.monotonic() < call.workspace.revokedAt,
+    ...(plan.reserves === undefined ? {} : { reserving: reservingOf(plan.reserves) }),
+  };
   try {
-    const request: AdmissionRequest = {
-      admission: {
-        ticket: ticketId(plan.id),
-        bucket: bucketKey(plan.lane.bucket),
-        setting,
-        lane: laneKey(plan.lane.key),
-        weight,
-        maxInFlight,
-        perMinute,
-        maxQueued: plan.isLetIn ? maxEverQueued : maxQueued,
-        urgency: plan.urgency,
-        callClass: plan.callClass,
-        costs: plan.costs,
-        document: plan.document?.name ?? null,
-        ceilingTag,
-        ...(plan.caller === undefined ? {} : { caller: callerKey(plan.caller) }),
-      },
-      ceiling: ceilingUnder(ceilingKey(call.workspace.name), settings),
-      mode: 'enforce',
-      yielded: null,
-      arrivedAt: scene.ownTime(),
-      workspaceId: call.workspace.name,
-      subject: {
-        upstream: 'upstream',
-        credential: '',
-        bucket: bucketKey(plan.lane.bucket),
-        host: '',
-        model: null,
-        operation: '',
-      },
-      maxWaitMs: plan.maxWaitMs,
-      maxWaitIfAskedMs: Infinity,
-      stillValid: () => clock.monotonic() < call.workspace.revokedAt,
-    };
     ticket = await queue.enter(request, gone.signal);
     call.enteredMs = clock.monotonic() - call.enteredAt;
     how = await journey(scene, call, ticket, gone.signal);
   } catch (failure) {
-    how = refusalOf(scene, call, failure, gone.signal);
+    const isReserving = request.reserving !== undefined && !gone.signal.aborted;
+    const reserved = isReserving ? await queue.reserve(request, failure) : failure;
+    how = refusalOf(scene, call, reserved, gone.signal);
   } finally {
     ticket?.leave();
   }
@@ -149,6 +165,13 @@ export async function drive(scene: Scene, call: DrivenCall): Promise<void> {
     ledger.broken(clock.monotonic(), '10', `${plan.id} left a listener behind`);
   }
 }
+
+const reservingOf = ({ maxReserved }: ReturnPlan): NonNullable<AdmissionRequest['reserving']> => ({
+  begins: true,
+  lastsMs: reserveMs,
+  maxReserved,
+  ticketOf: (id) => id,
+});
 
 async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: AbortSignal): Promise<string> {
   const { clock, ledger } = scene;
@@ -329,7 +352,12 @@ function send(
   });
 }
 
-function refusalOf({ ledger, clock }: Scene, call: DrivenCall, failure: unknown, gone: AbortSignal): string {
+function refusalOf(
+  { ledger, clock, comesBack }: Scene,
+  call: DrivenCall,
+  failure: unknown,
+  gone: AbortSignal,
+): string {
   if (gone.aborted && (failure === gone.reason || failure instanceof Refusal)) {
     ledger.reach('client left while waiting');
     return 'client gone';
@@ -341,6 +369,11 @@ function refusalOf({ ledger, clock }: Scene, call: DrivenCall, failure: unknown,
   ledger.reach(failure.code);
   const retryInMs = failure.details.retryInMs ?? 0;
   ledger.refused(call.plan.id, failure.code, retryInMs, clock.monotonic());
+  const { ticket: kept } = failure.details;
+  if (kept !== undefined) {
+    ledger.reach('position kept');
+    comesBack?.(call, ticketId(kept), retryInMs);
+  }
   const late = clock.monotonic() - call.enteredAt;
   if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
     ledger.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);

@@ -8,6 +8,8 @@ import type { BucketPlan, CallPlan, LanePlan, WorkspacePlan } from './plan.ts';
 
 /** Seeds from here on are histories with callers and background. */
 export const levelsFrom = 30_000_000;
+/** Seeds from here on are such histories in which clients of refused calls come back, too. */
+export const reservingFrom = 60_000_000;
 
 interface Flat<C> {
   readonly lanes: readonly LanePlan[];
@@ -70,6 +72,17 @@ export function withLevels<C extends CallPlan>(chance: Chance, { lanes, calls }:
     }),
   };
 }
+
+/** Most calls wait for less than before, so that they are refused, and keep their positions. */
+export const withReservations = <C extends CallPlan>(chance: Chance, calls: readonly C[]): readonly C[] => {
+  const maxReserved = chance.pick([2, 1_000, 1_000]);
+  return calls.map((call) => {
+    if (!chance.happens(0.7)) return call;
+    const lateMs = chance.happens(0.25) ? null : chance.pick([-200, 0, 200, 2_000, 9_000, 12_000]);
+    const reserves = { lateMs, isTwice: chance.happens(0.15), maxReserved };
+    return { ...call, maxWaitMs: chance.pick([0, 300, 1_000]), reserves };
+  });
+};
 
 /** The first one calls as often as all others together. */
 function callersOf(chance: Chance): readonly [string, ...string[]] {

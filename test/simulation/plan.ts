@@ -109,6 +109,18 @@ export interface CallPlan {
   /** How its first attempt ends; later ones are answered. */
   readonly fate: Fate;
   readonly safe: boolean;
+  /** If it is refused, its client comes back. Absent: it does not. */
+  readonly reserves?: ReturnPlan;
+}
+
+/** A client that comes back for its reservation. */
+export interface ReturnPlan {
+  /** So long after the told time; `null` = never. Milliseconds. */
+  readonly lateMs: number | null;
+  /** It sends its ticket to two replicas at once. */
+  readonly isTwice: boolean;
+  /** Reservations of its ceiling at most. */
+  readonly maxReserved: number;
 }
 
 export interface Plan extends Reloaded {

@@ -9,7 +9,7 @@
  * What holds under a fault is said where it is judged: a replica is `disturbed` while it is stopped, cut off, or was
  * not understood; nothing is asked of it then but that it does no harm.
  */
-import { ticketId } from '../../../src/ids.ts';
+import { ticketId, type TicketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done } from './stored-bucket.ts';
 import { must } from '../ledger.ts';
@@ -33,6 +33,7 @@ import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
 import { Fairness } from './fairness.ts';
 import { Levels } from './levels.ts';
+import { Reservations } from './reservations.ts';
 import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
@@ -118,6 +119,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly #blurred = new Set<string>();
   readonly #fairness: Fairness;
   readonly #levels: Levels;
+  readonly #reservations: Reservations;
   readonly #monotonic: () => number;
 
   constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
@@ -128,35 +130,47 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     for (const { key } of plan.buckets) this.stated.set(key, new Stated());
     this.#monotonic = monotonic;
     this.#fairness = new Fairness(plan, (now) => this.regimes(now));
-    this.#levels = new Levels(plan, {
-      planOf: (ticket) => this.call(ticket).plan,
-      broken: (invariant, text) => this.broken(monotonic(), invariant, text),
-      reach: (state) => this.reach(state),
-    });
-    for (const call of plan.calls) {
-      const workspace = must(
-        plan.workspaces.find(({ name }) => name === call.lane.workspace),
-        call.lane.workspace,
-      );
-      this.calls.set(call.id, {
-        plan: call,
-        workspace,
-        replica: null,
-        order: Infinity,
-        admittedAt: -1,
-        backAt: -Infinity,
-        state: 'new',
-        enteredAt: call.at,
-        enteredMs: 0,
-        executed: 0,
-        sends: 0,
-        sentAt: [],
-        ends: [],
-        endedAt: -1,
-        isRefusedAtEntry: false,
-        skippedBy: new Set(),
-      });
-    }
+    const watch = {
+      planOf: (ticket: string) => this.call(ticket).plan,
+      broken: (invariant: string, text: string) => this.broken(monotonic(), invariant, text),
+      reach: (state: string) => this.reach(state),
+    };
+    this.#levels = new Levels(plan, watch);
+    this.#reservations = new Reservations(plan, watch);
+    for (const call of plan.calls) this.#plan(call);
+  }
+
+  /** A client comes back with its ticket. */
+  returns(plan: CallPlan, ticket: TicketId): void {
+    this.#plan(plan).reservation = ticket;
+    this.reach('came back');
+  }
+
+  #plan(plan: CallPlan): Call {
+    const { workspace: name } = plan.lane;
+    const call: Call = {
+      plan,
+      workspace: must(
+        this.plan.workspaces.find((each) => each.name === name),
+        name,
+      ),
+      replica: null,
+      order: Infinity,
+      admittedAt: -1,
+      backAt: -Infinity,
+      state: 'new',
+      enteredAt: plan.at,
+      enteredMs: 0,
+      executed: 0,
+      sends: 0,
+      sentAt: [],
+      ends: [],
+      endedAt: -1,
+      isRefusedAtEntry: false,
+      skippedBy: new Set(),
+    };
+    this.calls.set(plan.id, call);
+    return call;
   }
 
   /**
@@ -257,7 +271,12 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       const unfair = this.#fairness.granted(model, at, this.call(ticket).plan.costs, entered, now);
       if (unfair !== null) this.broken(now, '5', unfair);
     }
-    if (event === null) this.#levels.judge(model, asked.clock, this.regimes(now).length === 1);
+    const isSure = this.regimes(now).length === 1;
+    // Whoever came back went out of turn.
+    if (model.bucket.reservations.size > 0) this.#fairness.forgetAll();
+    if (event === null)
+      this.#levels.judge(model, asked.clock, isSure && model.bucket.reservations.size === 0);
+    this.#reservations.judge(model, asked.clock);
   }
 
   /**
@@ -266,6 +285,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
    */
   replaced(bucket: string): void {
     this.#levels.forgetAll();
+    this.#reservations.forgetAll();
     if (this.plan.network.lostMessages > 0) this.closings.delete(bucket);
   }
 
@@ -404,6 +424,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.losses.push({ at, what });
     this.#fairness.forgetAll();
     this.#levels.forgetAll();
+    this.#reservations.forgetAll();
     this.note(at, `LOST ${what}`);
   }
 
@@ -461,6 +482,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   counted(_token: string, { plan }: DrivenCall, busyMs: number): void {
     const { key, workspace, bucket } = plan.lane;
     const call = this.call(plan.id);
+    this.#reservations.ran(plan.id);
     // Its background has no places of its own.
     const capped = `${workspace} ${bucket}`;
     const running = this.#running.get(capped) ?? new Set<Running>();

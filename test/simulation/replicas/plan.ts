@@ -5,7 +5,7 @@
 import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
-import { levelsFrom, saturated, withLevels } from '../plan-levels.ts';
+import { levelsFrom, reservingFrom, saturated, withLevels, withReservations } from '../plan-levels.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
 import { specialWorld } from '../plan-special.ts';
 import type { Reloaded } from '../rules.ts';
@@ -115,11 +115,8 @@ function levelsPlanOf(seed: number): ReplicasPlan {
   const flat = steadyPlanOf(seed);
   const plan = chance.happens(0.3) ? { ...flat, ...saturated(chance, flat) } : flat;
   const { lanes, calls } = withLevels(chance, plan);
-  return {
-    ...plan,
-    lanes,
-    calls: calls.map((call) => ({ ...call, maxWaitMs: Math.min(call.maxWaitMs, maxWaitMs) })),
-  };
+  const patient = calls.map((call) => ({ ...call, maxWaitMs: Math.min(call.maxWaitMs, maxWaitMs) }));
+  return { ...plan, lanes, calls: seed < reservingFrom ? patient : withReservations(chance, patient) };
 }
 
 function withOldCopy(plan: ReplicasPlan): ReplicasPlan {

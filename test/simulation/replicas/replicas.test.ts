@@ -5,7 +5,7 @@
  */
 import { env, stdout } from 'node:process';
 import { describe, expect, test } from '@jest/globals';
-import { levelsFrom } from '../plan-levels.ts';
+import { levelsFrom, reservingFrom } from '../plan-levels.ts';
 import { inProcesses, type Wrong } from '../tally.ts';
 import { live } from './live.ts';
 import { replicatedFrom, steadyPlanOf } from './plan.ts';
@@ -98,6 +98,18 @@ describe('several replicas on one Redis', () => {
       const due = reachesAll ? ['a background call is due'] : [];
       expect(tally.reached).toEqual(
         expect.arrayContaining([...due, 'a background call waits while another goes', 'callers take turns']),
+      );
+    },
+    Math.max(400_000, count * 800),
+  );
+
+  test(
+    'keep every invariant while clients of refused calls come back, with callers, background calls, faults and reloads',
+    async () => {
+      const tally = await inProcesses('replicas', { first: reservingFrom, count: count / 2 });
+      expect(tally.wrong.map(inWords)).toEqual([]);
+      expect(tally.reached).toEqual(
+        expect.arrayContaining(['position kept', 'came back', 'went for its reservation']),
       );
     },
     Math.max(400_000, count * 800),

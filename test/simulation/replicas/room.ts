@@ -101,6 +101,8 @@ export class Room {
       ({ plan, sends }) => plan.lane.bucket === key && sends > 0 && plan.fate !== 'answered',
     );
     if (ledger.reached.has('mode local') || ledger.mayBeOutdated || isTroubled) return false;
+    // What is kept for clients that come back is left free, and whose it is nobody here says.
+    if ((bucket?.reservations.size ?? 0) > 0) return false;
     return (
       calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true)
     );

@@ -2,12 +2,13 @@
  * One history of several replicas: the product's own stores and queues in simulated processes, a Redis that acts as the
  * scripts do, a network and faults, on virtual time. Equal seeds give equal histories.
  */
+import type { TicketId } from '../../../src/ids.ts';
 import { leaseToken } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { must } from '../ledger.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
-import { drive, type SceneClock } from '../driver.ts';
+import { drive, type DrivenCall, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
 import { describedOf, entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
@@ -30,6 +31,10 @@ export interface ReplicasHistory {
   readonly refused: readonly RefusedCall[];
 }
 
+/** A client that is refused again comes back so many times. */
+const maxReturns = 3;
+/** So that calls end within the history. Virtual milliseconds. */
+const lastReturnMs = 200_000;
 /** Nobody waits longer than this, faults and responses included. Virtual milliseconds. */
 const maxMs = 300_000;
 const recheckMs = 5_000;
@@ -68,6 +73,8 @@ class Run {
   readonly #slots: Replica[] = [];
   readonly #all: Replica[] = [];
   #downs = 0;
+  /** Clients that will come back. */
+  #absent = 0;
   #reloadedAt = -Infinity;
 
   constructor(plan: ReplicasPlan, keepsLog: boolean) {
@@ -204,7 +211,9 @@ class Run {
 
   #isOver(): boolean {
     const ended = [...this.#ledger.calls.values()].every(({ state }) => state === 'ended');
-    return ended && this.#clock.monotonic() > Math.max(0, ...this.#plan.faults.map(endOf));
+    return (
+      ended && this.#absent === 0 && this.#clock.monotonic() > Math.max(0, ...this.#plan.faults.map(endOf))
+    );
   }
 
   /** Nothing waits and nothing is held any more in any living replica. */
@@ -300,8 +309,31 @@ class Run {
         lastArrival: replica.lastArrival,
         settings: () => entrySettingsOf(this.#ledger.rules.of(replica.name), call.plan.lane.key),
         freeze,
+        comesBack: (refused: DrivenCall, ticket: TicketId, retryInMs: number) =>
+          this.#comeBack(refused, { ticket, retryInMs, slot }),
       };
       void drive(scene, call);
+    });
+  }
+
+  /** To the next replica, and to the one after it at once where the client sends its ticket twice. */
+  #comeBack(
+    { plan }: DrivenCall,
+    told: { readonly ticket: TicketId; readonly retryInMs: number; readonly slot: number },
+  ): void {
+    const { lateMs = null, isTwice = false } = plan.reserves ?? {};
+    const returns = /\.\d/.exec(plan.id) === null ? maxReturns : Number(plan.id.split('.')[1]) - 1;
+    const at = this.#clock.monotonic() + Math.max(0, told.retryInMs + (lateMs ?? 0));
+    if (lateMs === null || returns === 0 || at > lastReturnMs) return;
+    this.#absent += 1;
+    this.#clock.outside(at, () => {
+      this.#absent -= 1;
+      const [name = ''] = plan.id.split('.');
+      for (const copy of isTwice && returns === maxReturns ? ['', 'b'] : ['']) {
+        const id = `${name}${copy}.${returns}`;
+        this.#ledger.returns({ ...plan, id, leavesAt: Infinity }, told.ticket);
+        this.#arrive(id, (told.slot + (copy === '' ? 1 : 2)) % this.#plan.replicas);
+      }
     });
   }
 

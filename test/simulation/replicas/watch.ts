@@ -123,7 +123,8 @@ export class Watch {
     const sleeps = [...this.#ledger.calls.values()].some(
       (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
     );
-    if (sleeps) return;
+    // What is kept for a client is left free here, too, although it may come to another replica.
+    if (sleeps || this.#ledger.reached.has('position kept')) return;
     // A ceiling may also have come with a reload.
     const regimes = [this.#ledger.plan, ...this.#ledger.regimes(now)];
     const ceilings = [perMinuteOf(workspace.name), perDayOf(workspace.name)];
