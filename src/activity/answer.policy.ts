@@ -201,6 +201,30 @@ function isHeldByCeilings({ lastHour: { heldBy } }: UpstreamState): boolean {
   return ceilings > 0 && ceilings * 2 >= all;
 }
 
+interface Cause {
+  readonly why: string;
+  readonly heldBy: string;
+}
+
+/** Why calls were refused where no limit did it; `null` = a limit did, or nobody knows. */
+function causeBesideLimits({ upstream, lastHour: { heldBy, throttledAt } }: UpstreamState): Cause | null {
+  const { paused = 0, closed = 0, credential = 0, ...ofLimits } = heldBy;
+  if (Object.keys(ofLimits).length > 0) return null;
+  if (paused > closed)
+    return {
+      why: 'calls were refused while it was paused',
+      heldBy: 'A pause of the last hour, which is over.',
+    };
+  if (credential > closed)
+    return {
+      why: 'calls were refused for want of a credential',
+      heldBy: 'A credential that could not be fetched.',
+    };
+  if (throttledAt === null) return null;
+  const why = 'it says “too many requests”, and no known limit was used up';
+  return { why, heldBy: `${upstream}’s own “too many requests” of ${clock(throttledAt)}.` };
+}
+
 /** What is found of one API, the worst first by `rank`. */
 interface Finding extends ShortAnswer {
   readonly rank: number;
@@ -242,6 +266,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
   const place = { text: 'Its limits and traffic', place: `#${upstream}` };
   const limit = fullest(api.limits);
   const held = whose(limit, upstream);
+  const cause = causeBesideLimits(api);
   switch (condition.kind) {
     case 'refusing': {
       const { why, short } = whyRefusing(condition.status, condition.said);
@@ -286,12 +311,15 @@ function findingOf(api: UpstreamState, now: number): Finding {
   if (recent.refused > 0) {
     const byCeilings = isHeldByCeilings(api);
     const asked = `${count.format(recent.calls)} were asked for in the last minute`;
+    const ofLimits = {
+      why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
+      heldBy: `${held}; ${asked}.`,
+    };
     return {
       rank: byCeilings ? 7 : 6,
       tone: 'red',
       text: 'No: calls refused',
-      why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
-      heldBy: `${held}; ${asked}.`,
+      ...(cause ?? ofLimits),
       wrongNow: `${refusedNow} ${waits(api)}`,
       next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
     };
@@ -311,9 +339,10 @@ function findingOf(api: UpstreamState, now: number): Finding {
     return {
       rank: 13,
       tone: 'amber',
-      text: 'No: was full',
+      text: cause === null ? 'No: was full' : 'No: calls were refused',
       why: `it was full${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
       heldBy: `${held}.`,
+      ...cause,
       wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
       next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
     };

@@ -89,6 +89,21 @@ test('a pause is told, with its end and the command that ends it, and so are its
   expect(all.next).toContainEqual({ text: 'Go on now', command: 'sluice resume --upstream api' });
   expect(upstreams[0]?.lastHour.heldBy).toEqual({ paused: 2 });
   expect(await metric('sluice_upstream_paused{upstream="api"}')).toBe('1');
+
+  await fetch(`${gateway.adminUrl}/upstreams/api/resume`, {
+    method: 'POST',
+    headers: { 'sluice-admin': 'yes' },
+  });
+  expect((await said()).answer.heldBy).toBe('A pause of the last hour, which is over.');
+});
+
+test('refusals of the upstream itself are told as such while no limit is used up', async () => {
+  await start('    limits: { requestsPerMinute: 60 }');
+  answer = [429, '{"error":"slow down"}'];
+  expect(await calls(3)).toContain(429);
+  const { answer: all } = await said();
+  expect(all.sentence).toBe('No for api: it says “too many requests”, and no known limit was used up.');
+  expect(all.heldBy).toMatch(/^api’s own “too many requests” of \d\d:\d\d.UTC\.$/);
 });
 
 test('out of credit is told by its name', async () => {
