@@ -59,7 +59,7 @@ test('admission over Redis uses no more commands for a call than the call takes 
   expect([of('consume'), of('settle')]).toEqual([sent, sent]);
   // A call that its replica's own copy refuses is not entered.
   expect(of('admit')).toBeLessThanOrEqual(600);
-  const events = ['admit', 'settle', 'charge', 'tick', 'cancel', 'wake', 'here', 'learn'].reduce(
+  const events = ['admit', 'settle', 'slot_taken', 'tick', 'cancel', 'wake', 'here', 'learn'].reduce(
     (sum, kind) => sum + of(kind),
     0,
   );

@@ -37,11 +37,12 @@ const forms: readonly Form[] = [
  * became rolling (10005045). An added window was judged as if nothing had been sent before (10010220). Calls that a
  * stalled process never sent kept their units (10010210). Calls behind a slot of unknown fate were forecast as if they left
  * meanwhile (10000663). A window that was lowered, and drained later, had more to drain than its limit (10001673). A slot was free in less
- * time than a clock tells apart, and its lane was granted endlessly meanwhile (10000710).
+ * time than a clock tells apart, and its lane was granted endlessly meanwhile (10000710). Calls that left while no window was stated, and
+ * were refused, took their units out of a log that began with no more than the new limit (10000133).
  */
 const once = [
-  10_000_582, 10_000_663, 10_000_710, 10_000_793, 10_000_843, 10_001_131, 10_001_673, 10_001_859, 10_005_045,
-  10_005_973, 10_010_210, 10_010_220, 10_011_456, 10_011_596,
+  10_000_133, 10_000_582, 10_000_663, 10_000_710, 10_000_793, 10_000_843, 10_001_131, 10_001_673, 10_001_859,
+  10_005_045, 10_005_973, 10_010_210, 10_010_220, 10_011_456, 10_011_596,
 ];
 
 /**

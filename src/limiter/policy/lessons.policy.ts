@@ -51,8 +51,10 @@ export function applySettings(bucket: Bucket, setting: BucketSetting, now: numbe
     if (meter.log !== null && counts === null) levelOfLog(meter, meter.log, now);
     // A log that is rolling has the times of its sends, one of the clock's windows only their ends: it changes its length as rolling.
     if (meter.log !== null && counts === 'rolling') keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
+    // A lower limit cuts the level, and not what was sent: of that some may come back, because the upstream has refused it.
+    const sent = meter.level;
     applySetting(meter, { stated, learn: setting.learn }, now);
-    keepLog(meter, { counts, epochAt: bucket.epochAt }, now);
+    keepLog(meter, { counts, epochAt: bucket.epochAt, sent }, now);
   }
 }
 

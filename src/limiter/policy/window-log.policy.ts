@@ -63,15 +63,20 @@ export function levelOfLog(meter: Meter, log: WindowLog, now: number): void {
   meter.at = Math.max(meter.at, now);
 }
 
-/** Keeps the meter's log as the operator states its window now. Units that were counted without a log count for one window at most. */
+/**
+ * Keeps the meter's log as the operator states its window now. Units that were counted without a log (`sent`; absent: its level) count for
+ * one window at most.
+ */
 export function keepLog(
   meter: Meter,
-  { counts, epochAt }: { readonly counts: CountedWindow | null; readonly epochAt: number },
+  kept: { readonly counts: CountedWindow | null; readonly epochAt: number; readonly sent?: number },
   now: number,
 ): void {
   const before = meter.log;
+  const { counts, epochAt, sent = meter.level } = kept;
   if (counts === null) meter.log = null;
-  else if (before === null) meter.log = logOfLevel(meter, { counts, epochAt, slots: [] }, now);
+  else if (before === null)
+    meter.log = logOfUnits(sent, { log: { counts, epochAt, slots: [] }, windowMs: meter.windowMs }, now);
   else if (before.counts !== counts) meter.log = countedAs(meter, { counts, windowMs: meter.windowMs }, now);
 }
 
@@ -97,11 +102,15 @@ export function countedAs(
 }
 
 /** A window of the clock ends with the clock, whenever within it the units were counted. */
-function logOfLevel({ level, windowMs }: Meter, log: WindowLog, now: number): WindowLog {
-  if (level <= 0) return log;
+function logOfUnits(
+  units: number,
+  { log, windowMs }: { readonly log: WindowLog; readonly windowMs: number },
+  now: number,
+): WindowLog {
+  if (units <= 0) return log;
   const rollingEnd = now + windowMs;
   const until = log.counts === 'rolling' ? rollingEnd : Math.min(rollingEnd, endOf(log, windowMs, now));
-  return { ...log, slots: [{ since: now, until, units: level }] };
+  return { ...log, slots: [{ since: now, until, units }] };
 }
 
 /** When a send of now no longer counts: near the end of a fixed window it may be counted in the next one. */
