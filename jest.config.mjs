@@ -6,10 +6,8 @@ import { availableParallelism } from 'node:os';
  * is named.
  */
 const long = [
-  'test/activity/served-to-many.test.ts',
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
-  'test/cli/mistakes-limits.test.ts',
   'test/cli/mistakes.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
   'test/credentials/renewals-over-replicas.test.ts',
@@ -21,7 +19,6 @@ const long = [
   'test/limiter/policy/forecast.test.ts',
   'test/redis/replies.test.ts',
   'test/limiter/redis/nonsense.test.ts',
-  'test/limiter/redis/troubles.test.ts',
   'test/log/cluster.test.ts',
   'test/log/redis-faults.test.ts',
   'test/privacy/everything-shared.test.ts',
@@ -37,7 +34,6 @@ const long = [
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
   'test/simulation/replicas/log.test.ts',
-  'test/support/leak-check.test.ts',
   'test/wire/fuzz-upstream.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];

@@ -9,14 +9,11 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from '@jest/
 import { createKey } from '../../src/cli/keys.ts';
 import { systemClock } from '../../src/clock.ts';
 import { startCheckThread } from '../../src/config/check-thread.ts';
-import { parseSettings } from '../../src/config/load.ts';
 import { SettingsWatch } from '../../src/config/reload.ts';
-import type { Settings, WorkspaceSettings } from '../../src/config/settings.ts';
 import type { Service } from '../../src/service.ts';
 import { createSlices, maxItems } from '../../src/slices.ts';
 import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
-import { workspaceSettings } from '../support/upstream-settings.ts';
 
 const count = 10_000;
 const { key, hash } = createKey();
@@ -125,54 +122,4 @@ test('a reload of many workspaces lets calls through all the while and takes at 
     await watch.close();
     rmSync(folder, { recursive: true });
   }
-});
-
-/** Counts for whom it is asked, by turn of the event loop. */
-class CountingMap extends Map<string, WorkspaceSettings> {
-  readonly inIteration = new Map<number, number>();
-
-  override *[Symbol.iterator](): MapIterator<[string, WorkspaceSettings]> {
-    for (const entry of super.entries()) {
-      this.inIteration.set(iterations, (this.inIteration.get(iterations) ?? 0) + 1);
-      yield entry;
-    }
-    return undefined;
-  }
-
-  override entries(): MapIterator<[string, WorkspaceSettings]> {
-    return this[Symbol.iterator]();
-  }
-
-  override *values(): MapIterator<WorkspaceSettings> {
-    for (const [, value] of this) yield value;
-    return undefined;
-  }
-
-  override *keys(): MapIterator<string> {
-    for (const [id] of this) yield id;
-    return undefined;
-  }
-
-  override forEach(): never {
-    throw new Error('nobody asks for all of them at once');
-  }
-}
-
-test('no part of the gateway reads more workspaces per event-loop tick than fit into a slice', async () => {
-  const settings = parseSettings(yamlWith(100), { path: 'test.yaml', env: {} });
-  const of = (from: number): Settings & { workspaces: CountingMap } => {
-    const workspaces = new CountingMap(settings.workspaces);
-    for (let n = from; n < from + count; n++) workspaces.set(`ws-${n}`, workspaceSettings(`ws-${n}`, ['up']));
-    return { ...settings, workspaces };
-  };
-  const [first, second] = [of(0), of(5_000)];
-  await Promise.all([service.reload(first), service.reload(second)]);
-  await call();
-  for (const { workspaces } of [first, second]) {
-    const counts = [...workspaces.inIteration.values()];
-    expect(counts.reduce((sum, n) => sum + n, 0)).toBeGreaterThanOrEqual(count);
-    // The item after a slice is taken before the pause, and used after it.
-    expect(Math.max(...counts)).toBeLessThanOrEqual(maxItems + 1);
-  }
-  expect(await call()).toBe('"workspace";q=100;w=60');
 });
