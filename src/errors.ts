@@ -179,3 +179,9 @@ export class Refusal extends Error {
     return this.details.status ?? refusals[this.code].status;
   }
 }
+
+/** The API key of a call that was admitted has ended. */
+export const keyEnded = (): Refusal =>
+  new Refusal('unauthenticated', {
+    detail: 'The API key expired or was removed while the call waited: send it again with a valid one.',
+  });

@@ -12,7 +12,7 @@
  */
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import { Refusal } from '../errors.ts';
+import { keyEnded, Refusal } from '../errors.ts';
 import type { BucketKey, CeilingKey, TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import type { Ceilings } from '../limiter/ceiling-store.ts';
@@ -199,7 +199,7 @@ export class AdmissionQueue {
   recheckKeys(): void {
     for (const call of this.#registry.all()) {
       if (!call.isWaiting || call.request.stillValid()) continue;
-      this.#registry.end(call, refused(new Refusal('unauthenticated')));
+      this.#registry.end(call, refused(keyEnded()));
     }
   }
 

@@ -15,7 +15,7 @@ import { LRUCache } from 'lru-cache';
 import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import { type CancelTimer, delay } from '../clock.ts';
-import { limitRefusals, Refusal } from '../errors.ts';
+import { keyEnded, limitRefusals, Refusal } from '../errors.ts';
 import { type BucketKey, laneKey, leaseToken } from '../ids.ts';
 import { isCapped, type Lesson, type Settlement } from '../limiter/limiter.ts';
 import type { ObservedTicket, QueuedCall } from './queued-call.ts';
@@ -130,7 +130,7 @@ export class ObservedCall implements ObservedTicket {
     if (sleepMs <= 0 || caller === null) return;
     await delay(clock, sleepMs, caller.audience);
     this.#heldMs += sleepMs;
-    if (!caller.stillValid()) throw new Refusal('unauthenticated');
+    if (!caller.stillValid()) throw keyEnded();
   }
 
   /** Permission to send now. */

@@ -11,7 +11,7 @@
 import type { CallSignal } from '../call-abort.ts';
 import type { HeldTime, Reckoned } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import { Refusal } from '../errors.ts';
+import { keyEnded, type Refusal } from '../errors.ts';
 import { type CeilingRef, whole } from '../limiter/policy/ceiling.policy.ts';
 import { returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneView } from './lanes.ts';
@@ -216,7 +216,7 @@ export class QueuedCall implements Ticket {
   /** Why the call must not be sent now; `null` = it may. */
   reasonToStop(now: number): Ending | null {
     if (this.clientGone.aborted) return { kind: 'client_gone', reason: this.clientGone.reason };
-    if (!this.request.stillValid()) return refused(new Refusal('unauthenticated'));
+    if (!this.request.stillValid()) return refused(keyEnded());
     if (now > this.deadline) return refused(expired(0, 'queue'));
     return null;
   }

@@ -46,7 +46,7 @@ const cause: Readonly<Record<HeldBy, string>> = {
   ceiling_minute: 'The workspace has used up its requests per minute on this upstream.',
   ceiling_day: 'The workspace has used up its requests per day on this upstream.',
   closed:
-    'The upstream has named a time before which nothing may be sent; `sluice open` lifts it where that time is wrong.',
+    'The upstream has named a time before which nothing may be sent; where it is wrong, the operator can lift it (`sluice open`).',
   requests: "The upstream's quota of requests is used up.",
   tokens: "The upstream's quota of tokens is used up.",
   cost: "The upstream's quota of cost points is used up.",
@@ -77,7 +77,7 @@ export const expired = (waitMs: number, heldBy: HeldBy): Refusal =>
 export const draining = (): Refusal => new Refusal('draining', { retryInMs: minRetryMs });
 
 const queueFull =
-  'As many calls of the workspace wait for this upstream as may: slow down, or raise `maxQueued` of the upstream.';
+  'As many calls of the workspace wait for this upstream as may: send fewer at once, or ask the operator to raise `maxQueued`.';
 
 /** The limiter's refusal of an arriving call. */
 export function refusedBy(

@@ -2,7 +2,6 @@
 import { configurationRemarks, configurationWarnings } from '../config/warnings.ts';
 import { ConfigError, loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 import { originText } from '../config/origins.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
@@ -18,7 +17,7 @@ export interface CheckCommand {
 /** Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed. */
 export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
   try {
-    const settings = loadSettings({ path: config, env: withEnvFile(config, io.env) });
+    const settings = loadSettings({ path: config, env: io.env });
     const warnings = [
       ...configurationWarnings(settings, io.clock.now()),
       ...(await refreshFileWarnings(settings)),

@@ -131,7 +131,7 @@ given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless gi
       if (fault !== null) return fault;
       const upstream = firstUpstream(written);
       return upstream === null
-        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com.`
+        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. An http:// origin is written into the file, with allowPrivateAddresses.`
         : { config, upstream };
     },
     run: async (read, io) => (await import('./init.ts')).runInit(read, io),

@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { envFileOf, variablesOf } from './env-file.ts';
+import { envFileOf, variablesOf } from '../config/env-file.ts';
 import type { CliIo } from './io.ts';
 import type { FirstUpstream } from './first-upstreams.ts';
 import { createKey } from './keys.ts';

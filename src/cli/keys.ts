@@ -7,7 +7,6 @@ import { ConfigError, loadSettings } from '../config/load.ts';
 import { readInstant, workspaceIdFault } from '../config/names.ts';
 import type { Settings, WorkspaceKey } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
-import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 
 /** A fresh API key and what the configuration holds of it. */
@@ -67,7 +66,7 @@ const yamlKey = (text: string): string =>
 /** The settings of the file, or `null` with every problem on standard error. */
 function settingsOf(config: string, io: CliIo): Settings | null {
   try {
-    return loadSettings({ path: config, env: withEnvFile(config, io.env) });
+    return loadSettings({ path: config, env: io.env });
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);
@@ -113,11 +112,20 @@ export async function runKeysList({ config, find }: KeysListCommand, io: CliIo):
       .map((key) => [JSON.stringify(id), key.id ?? '-', `sha256:${key.sha256}`, ending(key, now)]),
   );
   if (rows.length === 0) {
-    io.err(find === null ? 'No workspace has a key.' : 'No key of the file has such a hash or id.');
+    io.err(find === null ? 'No workspace has a key.' : notFound(settings));
     return 1;
   }
   io.out(table(['workspace', 'id', 'hash', 'valid'], rows));
   return 0;
+}
+
+/** A key whose entry has no `id` can be found by its hash only. */
+function notFound({ workspaces }: Settings): string {
+  const unnamed = [...workspaces.values()].flatMap(({ keys }) => keys).filter(({ id }) => id === null).length;
+  const none = 'No key of the file has such a hash or id.';
+  return unnamed === 0
+    ? none
+    : `${none} ${unnamed} of them have no id there: look for the hash that printf %s "$KEY" | sha256sum prints.`;
 }
 
 /** The id where the file has it, else the beginning of the hash. */

@@ -14,7 +14,6 @@ import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
-import { withEnvFile } from './env-file.ts';
 import type { CliIo } from './io.ts';
 import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
@@ -25,10 +24,9 @@ type First = ReturnType<typeof readSettings>;
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
   const slices = createSlices(systemClock);
-  const env = withEnvFile(config, io.env);
   let first: First;
   try {
-    first = readSettings({ path: config, env });
+    first = readSettings({ path: config, env: io.env });
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     io.err(error.message);
@@ -49,7 +47,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
     return 1;
   }
   const { log } = service.telemetry;
-  const watch = watchFile(config, { first, service, slices, io: { ...io, env } });
+  const watch = watchFile(config, { first, service, slices, io });
   process.on('SIGHUP', () => void watch.reloadNow());
   const signals = endSignals();
   if (io.terminals.err) io.err(announcement(first.settings, service, io.clock.now()));

@@ -20,6 +20,7 @@ const endedCall = z.object({
   heldBy: z.string().nullable(),
   reason: z.string().nullable(),
   waitedMs: z.number(),
+  heldMs: z.record(z.string(), z.number()).optional(),
   attempts: z.number(),
   absorbed: z.number(),
   durationMs: z.number(),
@@ -39,7 +40,7 @@ export async function runTail({ admin, isJson }: TailCommand, io: CliIo): Promis
   return 0;
 }
 
-/** As `12:00:05 200 ok openai w_0123456789abcdef POST 1.2 s (waited 0.9 s, 2 attempts, 1 absorbed)`. */
+/** As `12:00:05 200 ok openai w_0123456789abcdef POST 1.2 s (waited 0.9 s [closed 0.9 s], 2 attempts, 1 absorbed)`. */
 export function lineOf(said: unknown): string {
   const { data: call } = endedCall.safeParse(said);
   // Of another version of Sluice.
@@ -48,7 +49,7 @@ export function lineOf(said: unknown): string {
     ...(call.code === null ? [] : [call.code]),
     ...(call.heldBy === null ? [] : [`held by ${call.heldBy}`]),
     ...(call.reason === null ? [] : [call.reason]),
-    ...(call.waitedMs < 10 ? [] : [`waited ${inSeconds(call.waitedMs)}`]),
+    ...(call.waitedMs < 10 ? [] : [`waited ${inSeconds(call.waitedMs)}${causesOf(call.heldMs)}`]),
     ...(call.attempts > 1 ? [`${call.attempts} attempts`] : []),
     ...(call.absorbed > 0 ? [`${call.absorbed} absorbed`] : []),
   ];
@@ -62,6 +63,12 @@ export function lineOf(said: unknown): string {
     inSeconds(call.durationMs),
   ];
   return `${words.join(' ')}${why.length === 0 ? '' : ` (${why.join(', ')})`}`;
+}
+
+/** What held the call, as ` [closed 0.8 s, tokens 100 ms]`. */
+function causesOf(heldMs: Readonly<Record<string, number>> = {}): string {
+  const causes = Object.entries(heldMs).map(([cause, ms]) => `${cause} ${inSeconds(ms)}`);
+  return causes.length === 0 ? '' : ` [${causes.join(', ')}]`;
 }
 
 const inSeconds = (ms: number): string =>

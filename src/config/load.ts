@@ -16,6 +16,7 @@ import {
   type StartThread,
 } from './check-thread.ts';
 import { defaultServer } from './defaults.ts';
+import { envFileText, variablesOf } from './env-file.ts';
 import { ConfigError, pathText, type Path, type Problem } from './problem.ts';
 import { fileSchema, settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
@@ -39,19 +40,28 @@ export function loadSettings(source: ConfigSource): Settings {
   return readSettings(source).settings;
 }
 
-/** Like {@link loadSettings}, with the digest of the text, by which a later change is noticed. @throws ConfigError */
-export function readSettings({ path, env }: ConfigSource): { settings: Settings; digest: string } {
+/** Like {@link loadSettings}, with the digest by which a later change is noticed. @throws ConfigError */
+export function readSettings(source: ConfigSource): { settings: Settings; digest: string } {
+  const { text, digest, ...read } = readFiles(source);
+  return { settings: withFiles(parseSettings(text, read), read.path), digest };
+}
+
+/** A configuration as it was read: `env` has the variables of the `.env` beside it too. */
+export interface WrittenConfig extends ConfigSource {
+  readonly text: string;
+  /** Of the file and its `.env`; only equality means anything. */
+  readonly digest: string;
+}
+
+/** Reads the file and the `.env` beside it; a variable of `env` wins over that of `.env`. @throws ConfigError when the file cannot be read */
+export function readFiles({ path, env }: ConfigSource): WrittenConfig {
   const text = readText(path);
-  return { settings: withFiles(parseSettings(text, { path, env }), path), digest: textDigest(text) };
+  const variables = envFileText(path);
+  const digest = createHash('sha256').update(text).update('\0').update(variables).digest('hex');
+  return { text, digest, path, env: { ...variablesOf(variables), ...env } };
 }
 
-/** Digest of a file's text; only equality means anything. */
-export function textDigest(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
-}
-
-/** The file's text. @throws ConfigError when it cannot be read */
-export function readText(path: string): string {
+function readText(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch (error) {
@@ -141,12 +151,11 @@ export interface ApartOptions {
 export const maxReloadLengthHere = 12_000;
 
 /**
- * Reads settings from a text of the file, while calls go on.
+ * Settings of what was read, while calls go on.
  * @throws ConfigError, what `checkInThread` throws, or `signal.reason`
  */
 export async function settingsApart(
-  text: string,
-  source: ConfigSource,
+  { text, ...source }: Omit<WrittenConfig, 'digest'>,
   { slices, signal, startThread }: ApartOptions,
 ): Promise<Settings> {
   const isShort = startThread === undefined && text.length <= maxReloadLengthHere;

@@ -1,5 +1,5 @@
 /**
- * Notices that the configuration file changed and hands over the new settings. Owns when the file is read again; what
+ * Notices that the configuration file or the `.env` beside it changed and hands over the new settings. Owns when the file is read again; what
  * the new settings change is the receiver's business. Invariants: an unusable file never replaces usable settings, an
  * older text never a newer one; a change is noticed within five seconds and a tenth (`file-watch.ts`) even if the file system
  * reports nothing; calls go on meanwhile, because the text is checked in a thread of its own and the settings are built in
@@ -9,7 +9,7 @@ import type { Clock } from '../clock.ts';
 import { FileWatch, type WatchFolder } from '../file-watch.ts';
 import type { Slices } from '../slices.ts';
 import type { StartThread } from './check-thread.ts';
-import { readText, settingsApart, textDigest, type ConfigSource } from './load.ts';
+import { readFiles, settingsApart, type ConfigSource, type WrittenConfig } from './load.ts';
 import { ConfigError } from './problem.ts';
 import type { Settings } from './settings.ts';
 
@@ -27,19 +27,13 @@ export interface WatchOptions extends ConfigSource {
   readonly startThread?: StartThread;
 }
 
-/** A text that is to be used, and how it is recognized. */
-interface Candidate {
-  readonly text: string;
-  readonly digest: string;
-}
-
 /** Watches from its making on. */
 export class SettingsWatch {
   readonly #options: WatchOptions;
   readonly #watch: FileWatch;
   readonly #stop = new AbortController();
   /** The text that is taken into use next; a newer one takes its place. */
-  #next: Candidate | null = null;
+  #next: WrittenConfig | null = null;
   #running: Promise<boolean> | null = null;
   #seenDigest: string | null = null;
   /** Of the newest text that is in use, on its way, or refused for what it says: it would be refused again. `null`: it is to be tried again. */
@@ -84,10 +78,9 @@ export class SettingsWatch {
     else this.#watch.checkSoon();
   }
 
-  #read(): Candidate | null {
+  #read(): WrittenConfig | null {
     try {
-      const text = readText(this.#options.path);
-      return { text, digest: textDigest(text) };
+      return readFiles(this.#options);
     } catch (error) {
       this.#complain(error);
       return null;
@@ -98,7 +91,7 @@ export class SettingsWatch {
    * One text after the other: an older one never replaces a newer one, and a file that changes all the time is still taken over now and
    * then. Resolves, when none is left, with whether the last one could be used.
    */
-  #take(candidate: Candidate): Promise<boolean> {
+  #take(candidate: WrittenConfig): Promise<boolean> {
     this.#lastDigest = candidate.digest;
     this.#next = candidate;
     this.#running ??= this.#takeAll().finally(() => (this.#running = null));
@@ -114,11 +107,11 @@ export class SettingsWatch {
     return isUsed;
   }
 
-  async #use({ text, digest }: Candidate): Promise<boolean> {
-    const { path, env, slices, onSettings, startThread } = this.#options;
+  async #use({ digest, ...written }: WrittenConfig): Promise<boolean> {
+    const { slices, onSettings, startThread } = this.#options;
     const { signal } = this.#stop;
     try {
-      await onSettings(await settingsApart(text, { path, env }, { slices, signal, startThread }));
+      await onSettings(await settingsApart(written, { slices, signal, startThread }));
       this.#lastComplaint = '';
       return true;
     } catch (error) {

@@ -66,7 +66,9 @@ const limits = section({
   requestsPerMinute: limit(
     'Calls per 60 s: fills the bucket’s request meter and is the default ceiling of each workspace. Default, until a response states a limit: language-model 500, commerce 40, generic none.',
   ),
-  requestsPerDay: limit('Calls per 24 h, same roles. Default: language-model 10000, others none.'),
+  requestsPerDay: limit(
+    'Calls per 24 h, same roles. Default: language-model 10000, others none. Without `redis` the count begins at 0 with each start.',
+  ),
   tokensPerMinute: limit('Tokens per 60 s (language-model). Default: learned from the responses.'),
   tokensPerDay: limit('Tokens per 24 h (language-model). Default: learned from the responses.'),
   bucket: section({

@@ -21,7 +21,7 @@ export function configurationWarnings(settings: Settings, now: number): string[]
 }
 
 /** What is meant, perhaps, and may surprise all the same, one clause each. */
-export function configurationRemarks({ upstreams, workspaces }: Settings): string[] {
+export function configurationRemarks({ upstreams, workspaces, redis }: Settings): string[] {
   const found: string[] = [];
   for (const { name, kind, mode, origins, credential, bucketBy, dialect, limits } of upstreams.values()) {
     const isShared = credential !== null && !bucketBy.includes('host') && dialect === null;
@@ -36,6 +36,13 @@ export function configurationRemarks({ upstreams, workspaces }: Settings): strin
     if (perMinute !== null && mode !== 'observe' && held.length > 0)
       found.push(
         `upstream ${name}: nothing is written of its limit, so each workspace may send ${perMinute} calls a minute until a response states one; write limits.requestsPerMinute, a number or none`,
+      );
+    const isDayWritten =
+      (!limits.isDefault.perDay && limits.requestsPerDay !== null) ||
+      [...workspaces.values()].some(({ requestsPerDay }) => typeof requestsPerDay.get(name) === 'number');
+    if (redis === null && mode !== 'observe' && isDayWritten)
+      found.push(
+        `upstream ${name}: without redis, the count of requestsPerDay begins at 0 with each start of Sluice`,
       );
   }
   return found;

@@ -151,5 +151,6 @@ const pausedTooLong = (code: 'wait_too_long' | 'wait_expired', retryInMs: number
   new Refusal(code, {
     heldBy: 'paused',
     retryInMs,
-    detail: 'An operator has paused this upstream for longer than the call may wait.',
+    detail:
+      'An operator has paused this upstream for longer than the call may wait: come back after Retry-After.',
   });

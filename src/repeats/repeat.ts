@@ -61,11 +61,13 @@ export function assertSameCall(
   key: { readonly fingerprint: string },
   known: { readonly fingerprint: string },
 ): void {
-  if (known.fingerprint !== key.fingerprint) throw new Refusal('idempotency_mismatch');
+  if (known.fingerprint !== key.fingerprint) {
+    throw new Refusal('idempotency_mismatch', {
+      detail:
+        'This key was used with another method, target, body or header: repeat that request unchanged, or use another key.',
+    });
+  }
 }
-
-/** The key of a client that waits for a shared call is not valid any more. */
-export const unauthenticated = (): Refusal => new Refusal('unauthenticated');
 
 /** This process ends before the call does: the repeat may come to another replica. */
 export const endsBeforeResponse = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });

@@ -10,6 +10,7 @@
 import type { Audience, Outcome, ResponseHead } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
+import { keyEnded } from '../errors.ts';
 import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
 import type { Telemetry } from '../telemetry/telemetry.ts';
 import { claimCodec, leftKeptMs, type Claim } from './claim.ts';
@@ -23,7 +24,6 @@ import {
   type KeptResponse,
   type RepeatKey,
   tooLarge,
-  unauthenticated,
 } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
@@ -117,7 +117,7 @@ export class Repeats {
    */
   async run(incoming: IncomingCall, make: MakeCall): Promise<Outcome> {
     // The key was valid when the head of the request came; its body may have taken long.
-    if (!incoming.stillValid()) throw unauthenticated();
+    if (!incoming.stillValid()) throw keyEnded();
     const { marker } = incoming.key;
     const outcome = await (marker === 'key'
       ? this.#named(incoming, make)

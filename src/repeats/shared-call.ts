@@ -13,10 +13,10 @@ import { Buffer } from 'node:buffer';
 import type { Audience, Outcome, ResponseEnd } from '../call.ts';
 import { CallAbort, type CallSignal } from '../call-abort.ts';
 import type { Clock } from '../clock.ts';
-import { Refusal } from '../errors.ts';
+import { keyEnded, Refusal } from '../errors.ts';
 import type { KeptBody } from './kept-responses.ts';
 import { showsThatItRan } from './ran.ts';
-import { endsBeforeResponse, unauthenticated, type CallResult, type RepeatKey } from './repeat.ts';
+import { endsBeforeResponse, type CallResult, type RepeatKey } from './repeat.ts';
 import { SharedResponse } from './shared-response.ts';
 
 /** SDKs repeat a call after up to 8 s (openai, anthropic, groq). Milliseconds. */
@@ -114,7 +114,7 @@ export class SharedCall extends CallAbort implements Audience {
   /** Refuses each client whose key is not valid any more, unless the call was sent while it was. */
   recheckKeys(): void {
     for (const member of this.#members)
-      if (!member.isEntitled && !member.stillValid()) member.refuse(unauthenticated());
+      if (!member.isEntitled && !member.stillValid()) member.refuse(keyEnded());
   }
 
   moved(to: 'upstream' | 'lane'): void {
@@ -157,7 +157,7 @@ export class SharedCall extends CallAbort implements Audience {
   #copyFor(member: Member): Outcome {
     if (!member.isEntitled && !member.stillValid()) {
       this.#leave(member);
-      throw unauthenticated();
+      throw keyEnded();
     }
     if (this.#copy === null) throw new Refusal('idempotency_conflict');
     return this.#copy((how) => {

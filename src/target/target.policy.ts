@@ -46,7 +46,7 @@ const invalid = (detail: string): TargetRefusal => refuse('target_invalid', deta
 
 const forbidden = refuse(
   'target_forbidden',
-  'The origin is not configured, or not allowed to this workspace.',
+  'The origin is not configured, or not allowed to this workspace: the operator can add it to `upstreams`.',
 );
 
 /** Names of upstreams that are compared with one that is not known, at most. */

@@ -4,6 +4,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { lineOf } from '../../src/cli/tail.ts';
 import { table } from '../../src/cli/top.ts';
 import { begun } from '../support/command.ts';
 import { rawUpstream } from '../support/raw-upstream.ts';
@@ -67,6 +68,29 @@ test('tail shows each call as it ends, in words or with the fields of its log li
     /^\d\d:\d\d:\d\d 429 shed api w_[0-9a-f]{16} GET \d+ ms \(wait_too_long, held by ceiling_minute\)$/,
   );
   expect([...words.out, ...fields.out].join()).not.toContain('acme');
+});
+
+test('a line of tail says what held the call, and for how long', () => {
+  const call = {
+    time: '2026-01-01T12:00:05Z',
+    workspace: 'w_1',
+    upstream: 'api',
+    method: 'GET',
+    outcome: 'ok',
+    status: 200,
+    code: null,
+    heldBy: null,
+    reason: null,
+    waitedMs: 900,
+    attempts: 1,
+    absorbed: 0,
+    durationMs: 1_200,
+  };
+  const line = '12:00:05 200 ok api w_1 GET 1.2 s';
+  expect(lineOf({ ...call, heldMs: { closed: 600, tokens: 300 } })).toBe(
+    `${line} (waited 900 ms [closed 600 ms, tokens 300 ms])`,
+  );
+  expect(lineOf(call)).toBe(`${line} (waited 900 ms)`);
 });
 
 test('top shows who is busy and what is left of each ceiling', async () => {

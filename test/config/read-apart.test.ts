@@ -33,7 +33,7 @@ test.each([
   const text = textOf(workspaces);
   const slices = createSlices(systemClock);
   const { signal } = new AbortController();
-  const settings = await settingsApart(text, { path: 'sluice.yaml', env: {} }, { slices, signal });
+  const settings = await settingsApart({ text, path: 'sluice.yaml', env: {} }, { slices, signal });
   expect(settings.workspaces.size).toBe(workspaces);
   expect(text.length <= maxReloadLengthHere).toBe(expected === 0);
   expect(threads).toBe(expected);

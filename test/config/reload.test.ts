@@ -255,6 +255,22 @@ describe('with a file system that reports no changes,', () => {
     await advance();
     expect([seen.settings.length, checks.started()]).toEqual([1, 1]);
   });
+
+  test('a change of the .env beside the file is a change: it cures a missing variable, and gives another value', async () => {
+    const { path, seen, advance } = polled(textWith('one'));
+    const origins = (): unknown => seen.settings.at(-1)?.upstreams.get('api')?.origins[0];
+    writeFileSync(path, textWith('one').replace('api.example.com', '${HOST}'));
+    await advance();
+    expect(seen.errors.map(({ message }) => message)).toEqual([
+      expect.stringContaining('HOST, which is not set'),
+    ]);
+    for (const host of ['a.example.com', 'b.example.com']) {
+      writeFileSync(join(path, '..', '.env'), `HOST=${host}`);
+      await advance();
+      expect(origins()).toMatchObject({ host });
+    }
+    expect([seen.settings.length, seen.errors.length]).toEqual([2, 1]);
+  });
 });
 
 describe('an invalid configuration file', () => {

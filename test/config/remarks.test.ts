@@ -3,7 +3,7 @@ import { parseSettings } from '../../src/config/load.ts';
 import { configurationRemarks } from '../../src/config/warnings.ts';
 
 const hash = `sha256:${'0'.repeat(64)}`;
-const remarksOf = (upstream: string, workspace = ''): readonly string[] =>
+const remarksOf = (upstream: string, workspace = '', more = ''): readonly string[] =>
   configurationRemarks(
     parseSettings(
       `privacy: { labelKey: "a label key for tests only" }
@@ -11,6 +11,7 @@ upstreams:
   shop: { ${upstream} }
 workspaces:
   acme: { keys: ["${hash}"]${workspace} }
+${more}
 `,
       { path: 'test.yaml', env: {} },
     ),
@@ -25,6 +26,17 @@ test('one quota for all shops of a wildcard is remarked on', () => {
   ]);
   expect(remarksOf(`${shops}, ${common}, ${limits}, bucketBy: [credential, host]`)).toEqual([]);
   expect(remarksOf(`${shops}, ${limits}`)).toEqual([]);
+});
+
+test('a ceiling of the day that a restart forgets is remarked on', () => {
+  const minute = 'requestsPerMinute: none';
+  const forgotten = [expect.stringContaining('upstream shop: without redis, the count of requestsPerDay')];
+  expect(remarksOf(`${shops}, limits: { ${minute}, requestsPerDay: 100 }`)).toEqual(forgotten);
+  expect(remarksOf(`${shops}, limits: { ${minute} }`, ', requestsPerDay: { shop: 100 }')).toEqual(forgotten);
+  expect(remarksOf(`${shops}, limits: { ${minute}, requestsPerDay: none }`)).toEqual([]);
+  expect(
+    remarksOf(`${shops}, limits: { ${minute}, requestsPerDay: 100 }`, '', 'redis: { url: "redis://redis" }'),
+  ).toEqual([]);
 });
 
 test('a default ceiling that nobody wrote is remarked on, with its number', () => {

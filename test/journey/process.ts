@@ -17,6 +17,8 @@ export interface ServedProcess {
   saying(text: string): Promise<string>;
   /** Writes another configuration file in place of the first. */
   write(yaml: string): void;
+  /** Writes the `.env` beside the configuration file. */
+  writeEnv(text: string): void;
   signal(name: 'SIGHUP' | 'SIGTERM' | 'SIGKILL'): void;
   /** Resolves with the exit code. */
   readonly exited: Promise<number | null>;
@@ -62,6 +64,7 @@ export async function serve(yaml: string): Promise<ServedProcess> {
       return said;
     },
     write: (text) => writeFileSync(path, text),
+    writeEnv: (text) => writeFileSync(join(folder, '.env'), text),
     signal: (name) => void child.kill(name),
     exited,
     async close() {

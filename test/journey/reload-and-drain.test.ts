@@ -64,6 +64,23 @@ test('a changed configuration file is applied, an invalid one is reported and ig
   expect(await policyNow()).toBe('"workspace";q=77;w=60');
 });
 
+test('a credential that is changed in the .env beside the file is sent after SIGHUP', async () => {
+  const tokenSent = async (): Promise<unknown> => {
+    await (await get('token')).text();
+    return shop.log.at(-1)?.key;
+  };
+  const tokens = ['shpat_sim', 'shpat_one', 'shpat_two'];
+  shop.configure({ stores: { '127.0.0.1': { apps: { 'app-sim': tokens } } } });
+  served.write(yamlWith(100).replace('shpat_sim', "'${SHOP_TOKEN_OF_A_TEST}'"));
+  for (const token of tokens.slice(1)) {
+    const reloaded = served.saying('configuration reloaded');
+    served.writeEnv(`SHOP_TOKEN_OF_A_TEST=${token}\n`);
+    served.signal('SIGHUP');
+    await reloaded;
+    await until(async () => (await tokenSent()) === token, 200);
+  }
+});
+
 test('a changed share of logged successes is applied', async () => {
   await reload(`${yamlWith(100)}log: { sampleSuccesses: 0 }\n`);
   await (await get('unseen')).text();

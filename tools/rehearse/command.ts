@@ -3,7 +3,6 @@
  * itself is in `rehearse.ts`.
  */
 import { writeFileSync } from 'node:fs';
-import { withEnvFile } from '../../src/cli/env-file.ts';
 import type { CliIo } from '../../src/cli/io.ts';
 import { ConfigError, loadSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
@@ -84,8 +83,7 @@ function filesOf(
   io: CliIo,
 ): { readonly traffic: Traffic; readonly settings: Settings | null } | null {
   try {
-    const settings =
-      config === null ? null : loadSettings({ path: config, env: withEnvFile(config, io.env) });
+    const settings = config === null ? null : loadSettings({ path: config, env: io.env });
     return { traffic: readTraffic(traffic), settings };
   } catch (error) {
     if (!(error instanceof TrafficError || error instanceof ConfigError)) throw error;

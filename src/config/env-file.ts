@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parseEnv } from 'node:util';
-import type { Env } from '../config/load.ts';
+import type { Env } from './check-text.ts';
 
 /** Path of the `.env` that belongs to a configuration file. */
 export const envFileOf = (config: string): string => join(dirname(config), '.env');
@@ -10,11 +10,11 @@ export const envFileOf = (config: string): string => join(dirname(config), '.env
 /** The variables of a text in the form of `.env`. */
 export const variablesOf = (text: string): Env => parseEnv(text);
 
-/** The environment, and behind it the `.env` beside the configuration. What cannot be read has no variables. */
-export function withEnvFile(config: string, env: Env): Env {
+/** The text of the `.env` beside the configuration; empty when it cannot be read. */
+export function envFileText(config: string): string {
   try {
-    return { ...variablesOf(readFileSync(envFileOf(config), 'utf8')), ...env };
+    return readFileSync(envFileOf(config), 'utf8');
   } catch {
-    return env;
+    return '';
   }
 }
