@@ -203,7 +203,7 @@ function judged(plan: Plan, { ended, entries, maxOpen: open, beganAt, endedAt }:
       served === expected.length &&
       throttled === 0 &&
       (plan.isEmptied || (refusedAgain === 0 && outOfOrder === 0)) &&
-      open <= maxOpen &&
+      (plan.isEmptied || open <= maxOpen) &&
       (plan.crowd === 0 || used >= minUtilisation) &&
       (!isWhole || tookMs <= bestMs * atBest),
     figures: words.join('; '),

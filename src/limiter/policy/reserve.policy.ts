@@ -6,7 +6,7 @@
  * same time again, so that it does not lose its turn by asking.
  */
 import type { ReserveReply, StoredAdmission } from './bucket-events.ts';
-import type { Bucket, Reservation } from './bucket-state.policy.ts';
+import { sequencePerMs, type Bucket, type Reservation } from './bucket-state.policy.ts';
 import { orderedIn, positionFor } from './admit.policy.ts';
 import { aheadInLane, forecastAgain, forecastAt } from './forecast.policy.ts';
 import type { Reserving } from '../limiter.ts';
@@ -14,6 +14,8 @@ import { forgetUnused, keep, nextSlotAt } from './reservations.policy.ts';
 
 /** Times that are told twice differ by the ways of their messages: a later one counts if it is later than this. Milliseconds. */
 const sameMs = 250;
+/** Arrivals at several replicas that are closer than this may come to the log in any order. Milliseconds. */
+const momentMs = 1_000;
 
 /** The admission that was refused, and what it keeps. */
 export interface Refused {
@@ -26,9 +28,10 @@ export function reserve(bucket: Bucket, { admission, reserving }: Refused, now: 
   const { ceiling, waitMs, lastsMs, begins, name = admission.ticket } = reserving;
   forgetUnused(bucket, now);
   const asked = orderedIn(bucket, admission, now);
-  const { kept, order, costs } = asked;
+  const { kept, costs } = asked;
   if (kept === null && !begins) return null;
-  const position = positionFor(bucket, asked);
+  const order = kept?.order ?? behindReserved(bucket, asked);
+  const position = positionFor(bucket, { ...asked, order });
   const id = kept?.id ?? (bucket.reservations.has(name) ? admission.ticket : name);
   const expected =
     kept === null ? forecastAt(bucket, position, now) : forecastAgain(bucket, { position, id }, now);
@@ -47,6 +50,18 @@ export function reserve(bucket: Bucket, { admission, reserving }: Refused, now: 
     ticket: null,
   });
   return { kind: 'reserved', id, waitMs: from - now, ahead, heldBy: expected.heldBy };
+}
+
+/**
+ * The order of a call that begins a reservation: behind those of its moment that have been told their times already. Calls of one moment,
+ * at several replicas, come to the log in another order than they arrived in.
+ */
+function behindReserved(bucket: Bucket, { lane, order }: Pick<Reservation, 'lane' | 'order'>): number {
+  let last = order;
+  for (const kept of bucket.reservations.values())
+    if (kept.lane === lane && kept.order - order < momentMs * sequencePerMs)
+      last = Math.max(last, kept.order + 1);
+  return last;
 }
 
 /** @param at the earliest time at which the call can leave, as far as is known now */

@@ -22,17 +22,19 @@ interface Keeping extends AdmissionOptions {
   readonly waitMs?: number;
   readonly name?: string;
   readonly returning?: TicketId;
+  /** How much earlier than others of its moment it arrived. */
+  readonly earlierMs?: number;
 }
 
 function keepFor(
   bucket: Bucket,
   ticket: string,
   now: number,
-  { waitMs = 0, name, returning, ...options }: Keeping = {},
+  { waitMs = 0, name, returning, earlierMs = 0, ...options }: Keeping = {},
 ): Reserved {
   const admission = {
     ...call(ticket, { ...pace, ...options }),
-    position: { kind: 'arrival', at: now - enteringMs },
+    position: { kind: 'arrival', at: now - enteringMs - earlierMs },
     ...(returning === undefined ? {} : { reservation: returning }),
   } as const;
   const named = name === undefined ? {} : { name: ticketId(name) };
@@ -57,6 +59,19 @@ atOrigins('a reservation', (instant) => {
     const bucket = full();
     const told = ['a', 'b', 'c'].map((each) => keepFor(bucket, each, instant(1_000)).waitMs);
     expect(told.map((ms) => Math.floor(ms / 1_000))).toEqual([1, 2, 3]);
+  });
+
+  test('has a time of its own where calls of one moment come to the log in another order than they arrived in', () => {
+    const bucket = full();
+    const told = [0, 40, 80].map((earlierMs) =>
+      keepFor(bucket, `a${earlierMs}`, instant(1_000), { earlierMs }),
+    );
+    expect(told.map(({ waitMs }) => Math.floor(waitMs / 1_000))).toEqual([1, 2, 3]);
+    // Nor does one go before another that was told an earlier time.
+    const at = instant(1_000) + (told[2]?.waitMs ?? 0);
+    const [first, second] = [told[0], told[1]].map((each) => each?.id ?? ticketId(''));
+    expect(comeBack(bucket, second ?? ticketId(''), { as: 'b', at }).kind).toBe('granted');
+    expect(comeBack(bucket, first ?? ticketId(''), { as: 'c', at }).kind).toBe('granted');
   });
 
   test('lets its client leave at once from the told time on, and before that tells it the time left', () => {
