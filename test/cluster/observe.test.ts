@@ -25,7 +25,7 @@ afterAll(() => redis.stop());
 
 test('calls of both replicas stand in one reckoning, leave at once, and the counters of both together hold all of them', async () => {
   // The upstream allows plenty, and takes longer than Redis: what is stated in the configuration is pinned, and would hold calls.
-  model = createLanguageModelSimulator({ latency: { baseMs: 300, perTokenMs: 0, jitter: 0 } });
+  model = createLanguageModelSimulator({ latency: { baseMs: 1_000, perTokenMs: 0, jitter: 0 } });
   const { url: modelUrl } = await model.listen();
   const config = fleetConfig({
     redis: `url: redis://127.0.0.1:${redis.port}`,

@@ -149,7 +149,8 @@ describe('the bound of all bodies in a process', () => {
     for (const raw of [third, fourth]) {
       const [response] = await raw.responses(1);
       expect([response?.status, response?.field('sluice-error')]).toEqual([503, 'overloaded']);
-      expect(response?.field('retry-after')).toBe('1');
+      // Longer than a second where the machine has let nothing end for longer.
+      expect(response?.field('retry-after')).toMatch(/^[1-9]\d*$/);
     }
     expect(data.stats().heldBytes).toBe(20_000);
     hold.resolve();
