@@ -9,7 +9,7 @@ import type { Call, Caller, Outcome } from './call.ts';
 import type { Settings } from './config/settings.ts';
 import type { Controls } from './control/controls.ts';
 import { accountOfWorkspace } from './credential-carriers.policy.ts';
-import { ceilingOf } from './journey/prepare.ts';
+import { ceilingOf } from './journey/key-names.ts';
 import { isBackground } from './ids.ts';
 import { noCeilings } from './observation/pressure.ts';
 import { createParts, type Parts, type PartsOptions } from './parts.ts';

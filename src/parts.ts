@@ -16,7 +16,7 @@ import { TokenEstimates } from './dispatch/token-estimates.ts';
 import { digest } from './identity.ts';
 import { ChosenBuckets } from './journey/chosen-buckets.ts';
 import { backgroundLane, isBackground } from './ids.ts';
-import { laneOf } from './journey/prepare.ts';
+import { laneOf } from './journey/key-names.ts';
 import { ResponseTimes } from './journey/response-times.ts';
 import { fieldsForClient } from './journey/response.ts';
 import { createStores } from './limiter/stores.ts';

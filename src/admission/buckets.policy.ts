@@ -1,6 +1,6 @@
 /**
  * Which bucket a call belongs to, and the limits of that bucket, of its lanes and of the workspace's ceiling as configured.
- * Pure; results are memoised by settings object. `journey/prepare.ts` makes keyed digests of the parts of a bucket's name.
+ * Pure; results are memoised by settings object. `journey/call-bucket.ts` makes keyed digests of the parts of a bucket's name.
  */
 import type {
   CallPattern,

@@ -1,45 +1,26 @@
 /**
- * Turns a call whose caller, target and body are known into what admission and dispatch need of it.
- *
- * Owns: combining what the stages decide (bucket, lane, ceiling, wait, costs), and the keyed digests that name them.
- * Does not own: any of the decisions behind them. Invariant: nothing that leaves here under a key name (bucket, lane,
- * ceiling) can be read back without the label key.
+ * Turns a call whose caller, target and body are known into what admission and dispatch need of it: it asks each policy, in the order in
+ * which one needs the other, and decides nothing itself. Which bucket the call counts against is in `call-bucket.ts`.
  */
-import {
-  bucketParts,
-  callSettings,
-  ceilingLimits,
-  settingsOfOperation,
-} from '../admission/buckets.policy.ts';
+import { callSettings, settingsOfOperation } from '../admission/buckets.policy.ts';
 import type { AdmissionRequest } from '../admission/ticket.ts';
 import type { Call, CallBody, Caller, Costs, Route } from '../call.ts';
 import type { Clock } from '../clock.ts';
-import type { CallerPart, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import { accountOfWorkspace, broughtAccount } from '../credential-carriers.policy.ts';
-import { describeCall, type CallDescription } from '../dispatch/estimate.policy.ts';
-import { modelClass } from '../dispatch/model-call.policy.ts';
-import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
+import type { CallerPart, UpstreamSettings } from '../config/settings.ts';
+import { describeCall, type CallDescription, type CallRequest } from '../dispatch/estimate.policy.ts';
 import type { Pools } from '../dispatch/dispatcher.ts';
+import type { NamedGuess, TokenEstimates } from '../dispatch/token-estimates.ts';
 import { fieldMap } from '../field-lines.policy.ts';
-import { type CeilingRef, ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
-import { backgroundUrgency } from '../limiter/limiter.ts';
 import { digest } from '../identity.ts';
-import {
-  backgroundLane,
-  bucketKey,
-  callerKey,
-  ceilingKey,
-  laneKey,
-  ticketId,
-  type BucketKey,
-  type CallerKey,
-  type LaneKey,
-} from '../ids.ts';
-import { LRUCache } from 'lru-cache';
-import type { JoinedQuotas, OwnQuota } from '../quotas/joined-quotas.ts';
+import { backgroundLane, callerKey, ticketId, type CallerKey, type LaneKey, type TicketId } from '../ids.ts';
+import { backgroundUrgency } from '../limiter/limiter.ts';
+import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
+import type { OwnQuota } from '../quotas/joined-quotas.ts';
+import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';
-import type { ChosenBuckets } from './chosen-buckets.ts';
-import type { ResponseTimes } from './response-times.ts';
+import type { CallRecord } from '../telemetry/call-record.ts';
+import { bucketOf, type BucketSources } from './call-bucket.ts';
+import { ceilingOf, laneOf, nameOf } from './key-names.ts';
 import {
   clientTimeouts,
   maxWaitMsOf,
@@ -47,11 +28,10 @@ import {
   prefersReservation,
   urgencyOf,
 } from './preferences.policy.ts';
-import { callFormOf, separatorsOf, type SeparatedCall } from './separators.policy.ts';
-import { readTicket, writeTicket } from './sluice-ticket.ts';
-import type { RepeatKey } from '../repeats/repeat.ts';
-import type { CallRecord } from '../telemetry/call-record.ts';
 import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
+import type { ResponseTimes } from './response-times.ts';
+import { separatorsOf } from './separators.policy.ts';
+import { readTicket, writeTicket } from './sluice-ticket.ts';
 
 /** A call ready for admission. */
 export interface Prepared {
@@ -63,7 +43,6 @@ export interface Prepared {
   readonly request: AdmissionRequest;
   /** Its wait is not the configured one: the call, or its client, has asked for another. */
   readonly asksForWait: boolean;
-  /** The bucket that the call's own parts name; its quota may turn out to be that of another bucket (`quotas/`). */
   readonly ownQuota: OwnQuota;
   /** The estimates that the call's tokens were computed from, which its response corrects; `null` = none. */
   readonly guess: NamedGuess | null;
@@ -87,159 +66,102 @@ interface Received {
   readonly callRecord: CallRecord;
 }
 
-export interface PrepareParts {
+export interface PrepareParts extends Pick<BucketSources, 'quotas' | 'chosenBuckets'> {
   readonly clock: Pick<Clock, 'monotonic'>;
   readonly estimates: TokenEstimates;
   readonly responseTimes: ResponseTimes;
-  readonly quotas: Pick<JoinedQuotas, 'bucketOf' | 'nameOf'>;
-  readonly chosenBuckets: ChosenBuckets;
 }
+
+type Fields = ReadonlyMap<string, string>;
 
 export function prepare(received: Received, parts: PrepareParts): Prepared {
   const { call, caller, body, run, callRecord } = received;
-  const { estimates, responseTimes, quotas, chosenBuckets } = parts;
+  const { workspace } = caller;
   const { labelKey } = run.settings.privacy;
   const { egress } = run;
   const now = parts.clock.monotonic();
+  const fields = fieldMap(call.rawFields);
+
+  // Where to, and what is asked for.
   const operation = `${call.method} ${withoutQuery(received.route.pathAndQuery)}`;
   const upstream = settingsOfOperation(received.route.upstream, operation);
   const route = upstream === received.route.upstream ? received.route : { ...received.route, upstream };
   const pools = egress.pools.get(upstream.name);
   if (pools === undefined) throw new Error('a route of another runtime');
-  const { workspace } = caller;
-  const fields = fieldMap(call.rawFields);
-  const description = describeCall(upstream.kind, {
+  const sent: CallRequest = {
     method: call.method,
     path: route.pathAndQuery,
     contentType: fields.get('content-type') ?? null,
     rawFields: call.rawFields,
     body: body.bytes,
-  });
-  const name = (purpose: string, ...parts: string[]): string => nameOf(labelKey, purpose, parts);
-  const brought =
-    route.credential === null
-      ? broughtAccount(
-          {
-            workspaceId: workspace.id,
-            rawFields: call.rawFields,
-            pathAndQuery: route.pathAndQuery,
-            keyFields: caller.keyFields,
-          },
-          upstream.carriers,
-        )
-      : null;
-  // A call without any credential that can be seen must not share the quota of another workspace, whose account is another.
-  const quota = route.credential?.quota ?? brought ?? accountOfWorkspace(workspace.id);
-  const model = description.model === null ? null : modelClass(description.model);
-  const separated: SeparatedCall = {
-    method: call.method,
-    pathAndQuery: route.pathAndQuery,
-    contentType: fields.get('content-type') ?? null,
-    rawFields: call.rawFields,
-    body: body.bytes,
   };
-  const separate = separatorsOf(upstream.dialect?.separators ?? [], separated);
-  const isNamed = (upstream.dialect?.namedIn ?? null) !== null;
-  const form = isNamed ? callFormOf(separated) : null;
-  const quotaName = form === null ? null : quotas.nameOf(upstream.name, form);
-  // Models that a client invents for an account of its own open windows of nobody else's.
-  const separateModel = brought === null && upstream.bucketBy.includes('model') ? (model ?? '') : '';
-  const ownForm = quotaName === null ? (form ?? '') : '';
-  const chosen = [brought ?? '', separateModel, ...separate, ownForm];
-  const hasOwnBucket =
-    chosen.every((value) => value === '') ||
-    chosenBuckets.hasOwn(
-      { workspaceId: workspace.id, upstream: received.route.upstream },
-      name('chosen values', ...chosen),
-      now,
-    );
-  const shares = bucketParts(upstream, {
-    credential: hasOwnBucket || brought === null ? quota : accountOfWorkspace(workspace.id),
-    host: route.host,
-    model: hasOwnBucket ? model : null,
-    separate: hasOwnBucket ? separate : [],
-  });
-  const tier = shares.model === '' || description.tier === '' ? [] : [description.tier];
-  const { credential, host } = shares;
-  const ofOperation = upstream.dialect?.operation ?? nothing;
-  const names = [
-    shares.upstream,
-    credential,
-    host,
-    shares.model,
-    ...tier,
-    ...ofOperation,
-    ...shares.separate,
-  ];
-  const log = name('log', shares.upstream, credential);
-  const naming = form === null ? nothing : quotaName === null ? ['form', form] : ['name', quotaName];
-  const own = bucketKey(
-    `${log}.${hasOwnBucket ? name('bucket', ...names, ...naming) : name('further bucket', workspace.id, ...names)}`,
+  const description = describeCall(upstream.kind, sent);
+
+  // What it counts against.
+  const { account, own, bucket } = bucketOf(
+    { caller, route, upstream: received.route.upstream, request: sent, description },
+    { quotas: parts.quotas, chosenBuckets: parts.chosenBuckets, labelKey, now },
   );
-  const bucket = quotas.bucketOf(own);
   const workspaceLane = laneOf(bucket, workspace.id, labelKey);
   const urgency = urgencyOf(fields.get('priority'));
   const isBackground = urgency === backgroundUrgency || caller.key.isBackground;
   const lane = isBackground ? backgroundLane(workspaceLane) : workspaceLane;
-  const { limits } = upstream;
   const settings = callSettings(workspace, upstream, isBackground);
-  const { mode, setting, weight, maxInFlight, perMinute, ceilingTag, maxQueued, yielded } = settings;
-  const { costKey } = description;
   // What was learned of a model's charges holds for it alone, also where it shares the quota of others.
-  const ownLane = own === bucket ? workspaceLane : laneOf(own, workspace.id, labelKey);
+  const ownLane = own.bucket === bucket ? workspaceLane : laneOf(own.bucket, workspace.id, labelKey);
   const guess = description.guess === null ? null : { guess: description.guess, lane: ownLane };
+  const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, sent);
+  callRecord.caller = byCaller;
+
+  // How long it may wait, and what becomes of it if that is too short or it is sent twice.
+  const { limits } = upstream;
   const patience = {
     preferSeconds: preferredWaitSeconds(fields.get('prefer')),
     client: clientTimeouts(fields),
     elapsedMs: now - call.receivedAt,
-    usualResponseMs: responseTimes.usualMs(bucket),
+    usualResponseMs: parts.responseTimes.usualMs(bucket),
   };
   const maxWaitMs = maxWaitMsOf(patience, limits);
   const asksForWait = patience.preferSeconds !== null || maxWaitMs !== limits.maxWaitSeconds * 1_000;
-  const byCaller = workspace.callers === null ? undefined : callerOf(received, workspace.callers, separated);
-  callRecord.caller = byCaller;
-  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account: quota });
-  const begins = prefersReservation(fields.get('prefer'));
-  // SDKs repeat a call at the time that they are told, but bring no ticket: it is known as a repeat.
-  const ownName = begins && repeatKey !== null ? ticketId(repeatKey.name) : null;
-  const repeated = repeatKey?.marker === 'first' ? null : ownName;
-  const returning = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
-  const isReserving = begins || returning !== null;
+  const repeatKey = repeatKeyOf({ call, caller, route, body, fields, labelKey, account });
+  const { reservation, reserving } = reservationOf(fields, { repeatKey, lane, upstream, labelKey });
+
+  const { costKey } = description;
   const plain = {
     ticket: ticketId(call.id),
     bucket,
-    setting,
+    setting: settings.setting,
     lane,
-    weight,
-    maxInFlight,
-    perMinute,
-    ceilingTag,
-    maxQueued,
+    weight: settings.weight,
+    maxInFlight: settings.maxInFlight,
+    perMinute: settings.perMinute,
+    ceilingTag: settings.ceilingTag,
+    maxQueued: settings.maxQueued,
     urgency,
     callClass: description.callClass,
-    costs: costsOf(description, guess, estimates),
+    costs: costsOf(description, guess, parts.estimates),
     document: costKey === null ? null : digest(labelKey, 'document', upstream.name, costKey),
   };
   // Objects are copied for those calls only that have a caller or a reservation.
   const admission =
-    byCaller === undefined && returning === null
+    byCaller === undefined && reservation === undefined
       ? plain
       : {
           ...plain,
           ...(byCaller === undefined ? {} : { caller: byCaller }),
-          ...(returning === null ? {} : { reservation: returning }),
+          ...(reservation === undefined ? {} : { reservation }),
         };
   const asked: AdmissionRequest = {
     admission,
     arrivedAt: arrivalOf(call, body),
     ceiling: ceilingUnder(ceilingOf(workspace, upstream, labelKey).key, settings),
-    mode,
-    yielded,
+    mode: settings.mode,
+    yielded: settings.yielded,
     workspaceId: workspace.id,
     subject: {
       upstream: upstream.name,
-      credential: quota,
-      bucket: own,
+      credential: account,
+      bucket: own.bucket,
       host: route.host,
       model: description.model,
       operation,
@@ -248,24 +170,9 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
     maxWaitMs,
     stillValid: caller.stillValid,
   };
-  const named = ownName === null ? null : { name: ownName };
-  const request = isReserving
-    ? { ...asked, reserving: { ...reservingOf(upstream, lane, labelKey), begins, ...named } }
-    : asked;
+  const request = reserving === undefined ? asked : { ...asked, reserving };
   const replacedFields = repeatKey?.marker === 'key' ? replacedIn(received, fields) : null;
-  const ownQuota: OwnQuota = {
-    bucket: own,
-    parts: { ...shares, shop: route.host },
-    named:
-      form === null
-        ? null
-        : {
-            form,
-            isOfForm: hasOwnBucket && quotaName === null,
-            bucketOf: (named) => bucketKey(`${log}.${name('bucket', ...names, 'name', named)}`),
-          },
-  };
-  const known = { description, request, asksForWait, ownQuota, guess, repeatKey, replacedFields };
+  const known = { description, request, asksForWait, ownQuota: own, guess, repeatKey, replacedFields };
   return { call, caller, route, body, callRecord, pools, egress, ...known };
 }
 
@@ -273,29 +180,47 @@ export function prepare(received: Received, parts: PrepareParts): Prepared {
 function callerOf(
   { caller: { workspace, key }, run }: Received,
   by: CallerPart,
-  separated: SeparatedCall,
+  sent: CallRequest,
 ): CallerKey | undefined {
-  const [text = ''] = by.kind === 'key' ? [key.sha256] : separatorsOf([by], separated);
+  const [text = ''] = by.kind === 'key' ? [key.sha256] : separatorsOf([by], sent);
   if (text === '') return undefined;
   return callerKey(`c_${nameOf(run.settings.privacy.labelKey, 'caller', [workspace.id, text]).slice(0, 16)}`);
 }
 
-/** What is kept of the call if it is refused for its wait. */
-const reservingOf = (
-  { limits }: UpstreamSettings,
-  lane: LaneKey,
-  labelKey: string,
-): Omit<AdmissionRequest['reserving'] & {}, 'begins'> => ({
-  lastsMs: limits.reserveSeconds * 1_000,
-  maxReserved: limits.maxReserved,
-  ticketOf: (id) => writeTicket(id, lane, labelKey),
-});
+/** The reservation that the call comes back for, and what is kept of it if it is refused for its wait. */
+function reservationOf(
+  fields: Fields,
+  at: {
+    readonly repeatKey: RepeatKey | null;
+    readonly lane: LaneKey;
+    readonly upstream: UpstreamSettings;
+    readonly labelKey: string;
+  },
+): { readonly reservation?: TicketId; readonly reserving?: AdmissionRequest['reserving'] & {} } {
+  const { repeatKey, lane, labelKey } = at;
+  const { reserveSeconds, maxReserved } = at.upstream.limits;
+  const begins = prefersReservation(fields.get('prefer'));
+  // SDKs repeat a call at the time that they are told, but bring no ticket: it is known as a repeat.
+  const name = begins && repeatKey !== null ? ticketId(repeatKey.name) : null;
+  const repeated = repeatKey?.marker === 'first' ? null : name;
+  const reservation = readTicket(fields.get('sluice-ticket'), lane, labelKey) ?? repeated;
+  if (!begins && reservation === null) return noReservation;
+  return {
+    ...(reservation === null ? {} : { reservation }),
+    reserving: {
+      lastsMs: reserveSeconds * 1_000,
+      maxReserved,
+      ticketOf: (id) => writeTicket(id, lane, labelKey),
+      begins,
+      ...(name === null ? {} : { name }),
+    },
+  };
+}
+
+const noReservation = {};
 
 /** The keys of a call whose credential serves other workspaces, too, as they go upstream. */
-function replacedIn(
-  { caller, route, run }: Received,
-  fields: ReadonlyMap<string, string>,
-): Prepared['replacedFields'] {
+function replacedIn({ caller, route, run }: Received, fields: Fields): Prepared['replacedFields'] {
   const { credential } = route;
   if (credential === null || !run.isShared(credential.quota)) return null;
   // A key has to be the same after a restart, because the upstream may have run the call before it; a generated label key is not.
@@ -304,45 +229,9 @@ function replacedIn(
   return keysOfSharedCredential({ fields, route }, caller.workspace.id, secret);
 }
 
-const nothing: readonly string[] = [];
-
-/** The lane of a workspace in a bucket. */
-export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>
-  laneKey(nameOf(labelKey, 'lane', [bucket, workspaceId]));
-
 function withoutQuery(pathAndQuery: string): string {
   const at = pathAndQuery.indexOf('?');
   return at < 0 ? pathAndQuery : pathAndQuery.slice(0, at);
-}
-
-/** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
-const names = new LRUCache<string, string>({ max: 20_000 });
-const maxCachedName = 1_024;
-let namesUnder = '';
-
-function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
-  if (labelKey !== namesUnder) {
-    names.clear();
-    namesUnder = labelKey;
-  }
-  // With lengths, so that no two lists of parts are written alike.
-  let known = purpose;
-  for (const part of parts) known += ` ${part.length}:${part}`;
-  // A part may be a member of a body, as long as the body.
-  if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
-  let name = names.get(known);
-  if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
-  return name;
-}
-
-/** The ceiling of a workspace on an upstream. */
-export function ceilingOf(
-  workspace: WorkspaceSettings,
-  upstream: UpstreamSettings,
-  labelKey: string,
-): CeilingRef {
-  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
-  return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
 }
 
 /** What the call takes from each meter: it counts against the day as it counts against the minute. */

@@ -4,23 +4,14 @@
  */
 import type { Separator } from '../config/settings.ts';
 import { parseJson, valueAt } from '../dispatch/feedback/json.policy.ts';
+import type { CallRequest } from '../dispatch/estimate.policy.ts';
 import { decodedBody, formFields, maxParsedBody } from '../dispatch/request-body.policy.ts';
 import { valuesOf } from '../field-lines.policy.ts';
-
-export interface SeparatedCall {
-  readonly method: string;
-  /** Raw path with query. */
-  readonly pathAndQuery: string;
-  readonly contentType: string | null;
-  /** Name and value alternating. */
-  readonly rawFields: readonly string[];
-  readonly body: Buffer;
-}
 
 const nothing: readonly string[] = [];
 
 /** One text for each separator, in their order. */
-export function separatorsOf(separators: readonly Separator[], call: SeparatedCall): readonly string[] {
+export function separatorsOf(separators: readonly Separator[], call: CallRequest): readonly string[] {
   if (separators.length === 0) return nothing;
   const read = new ReadParts(call);
   return separators.map((separator) => {
@@ -49,17 +40,17 @@ function memberOf(read: ReadParts, pointer: readonly string[]): string {
 
 /** What several separators ask of a call is read once, and only where one asks. */
 class ReadParts {
-  readonly #call: SeparatedCall;
+  readonly #call: CallRequest;
   #segments: readonly string[] | null = null;
   #json: { readonly value: unknown } | null = null;
   #form: ReadonlyMap<string, string> | null = null;
 
-  constructor(call: SeparatedCall) {
+  constructor(call: CallRequest) {
     this.#call = call;
   }
 
   get segments(): readonly string[] {
-    return (this.#segments ??= segmentsOf(this.#call.pathAndQuery));
+    return (this.#segments ??= segmentsOf(this.#call.path));
   }
 
   get json(): unknown {
@@ -102,10 +93,7 @@ const name = /^(?:\d+|[\da-f]{8}-?[\da-f-]{8,}|.{33,})$/i;
 const maxForm = 256;
 
 /** Method and path of a call without what names single things: calls of one form do the same. At most 256 characters. */
-export const callFormOf = ({
-  method,
-  pathAndQuery,
-}: Pick<SeparatedCall, 'method' | 'pathAndQuery'>): string =>
-  [method, ...segmentsOf(pathAndQuery).map((segment) => (name.test(segment) ? '{}' : segment))]
+export const callFormOf = ({ method, path }: Pick<CallRequest, 'method' | 'path'>): string =>
+  [method, ...segmentsOf(path).map((segment) => (name.test(segment) ? '{}' : segment))]
     .join('/')
     .slice(0, maxForm);

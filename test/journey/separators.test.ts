@@ -2,15 +2,16 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from '@jest/globals';
 import { dialectOf } from '../../src/config/speaks.ts';
-import { callFormOf, separatorsOf, type SeparatedCall } from '../../src/journey/separators.policy.ts';
+import { callFormOf, separatorsOf } from '../../src/journey/separators.policy.ts';
+import type { CallRequest } from '../../src/dispatch/estimate.policy.ts';
 
-interface Sent extends Partial<Omit<SeparatedCall, 'body'>> {
+interface Sent extends Partial<Omit<CallRequest, 'body'>> {
   readonly body?: string | Buffer;
 }
 
 function valueOf(word: string, { body = '', ...sent }: Sent): string | undefined {
   const { separators } = dialectOf({ bucketBy: ['credential', word] }).dialect;
-  const call = { method: 'GET', pathAndQuery: '/', contentType: null, rawFields: [], ...sent };
+  const call = { method: 'GET', path: '/', contentType: null, rawFields: [], ...sent };
   return separatorsOf(separators, { ...call, body: Buffer.from(body) })[0];
 }
 
@@ -21,12 +22,12 @@ test.each([
   ['/orders/v0/orders/18/address', ''],
   ['/orders/v0/orders//orderItems', ''],
   ['/orders/v0/orders/18', ''],
-])('a segment of a path that does not separate stands for any: %s', (pathAndQuery, value) => {
-  expect(valueOf('path:/orders/v0/orders/{}/orderItems', { pathAndQuery })).toBe(value);
+])('a segment of a path that does not separate stands for any: %s', (path, value) => {
+  expect(valueOf('path:/orders/v0/orders/{}/orderItems', { path })).toBe(value);
 });
 
 test('a path has segments that separate and others that do not', () => {
-  const at = (pathAndQuery: string) => valueOf('path:/api/{}/channels/{*}', { pathAndQuery });
+  const at = (path: string) => valueOf('path:/api/{}/channels/{*}', { path });
   expect([at('/api/v9/channels/1/messages'), at('/api/v10/channels/1')]).toEqual([
     '/api/{}/channels/1',
     '/api/{}/channels/1',
@@ -93,12 +94,12 @@ test.each([
   ['GET', '/repos/acme/shop/issues/17?state=open', 'GET/repos/acme/shop/issues/{}'],
   ['POST', '/v1/runs/7f9c24e8-3b12-4fa0-91c0-0f2d6f0a1b2c', 'POST/v1/runs/{}'],
   ['GET', '/v2/search/code', 'GET/v2/search/code'],
-])('calls of one form do the same to other things: %s %s', (method, pathAndQuery, form) => {
-  expect(callFormOf({ method, pathAndQuery })).toBe(form);
+])('calls of one form do the same to other things: %s %s', (method, path, form) => {
+  expect(callFormOf({ method, path })).toBe(form);
 });
 
 test('a form has a bound', () => {
-  expect(callFormOf({ method: 'GET', pathAndQuery: `/${'a/'.repeat(5_000)}` })).toHaveLength(256);
+  expect(callFormOf({ method: 'GET', path: `/${'a/'.repeat(5_000)}` })).toHaveLength(256);
 });
 
 test.each([

@@ -43,7 +43,7 @@ function sentOf(
   const { dialect } = upstream;
   const values = separatorsOf(dialect?.separators ?? [], {
     method: response.method,
-    pathAndQuery: response.path,
+    path: response.path,
     contentType: null,
     rawFields: [],
     body: Buffer.alloc(0),

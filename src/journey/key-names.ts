@@ -1,0 +1,42 @@
+/** Keyed digests under which buckets, lanes, ceilings and callers are known: nobody reads a name back without the label key. */
+import { LRUCache } from 'lru-cache';
+import { ceilingLimits } from '../admission/buckets.policy.ts';
+import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
+import { digest } from '../identity.ts';
+import { ceilingKey, laneKey, type BucketKey, type LaneKey } from '../ids.ts';
+import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
+
+/** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
+const names = new LRUCache<string, string>({ max: 20_000 });
+const maxCachedName = 1_024;
+let namesUnder = '';
+
+/** The digest of these parts. `purpose`: digests of the same parts for another purpose are different. */
+export function nameOf(labelKey: string, purpose: string, parts: readonly string[]): string {
+  if (labelKey !== namesUnder) {
+    names.clear();
+    namesUnder = labelKey;
+  }
+  // With lengths, so that no two lists of parts are written alike.
+  let known = purpose;
+  for (const part of parts) known += ` ${part.length}:${part}`;
+  // A part may be a member of a body, as long as the body.
+  if (known.length > maxCachedName) return digest(labelKey, purpose, ...parts);
+  let name = names.get(known);
+  if (name === undefined) names.set(known, (name = digest(labelKey, purpose, ...parts)));
+  return name;
+}
+
+/** The lane of a workspace in a bucket. */
+export const laneOf = (bucket: BucketKey, workspaceId: string, labelKey: string): LaneKey =>
+  laneKey(nameOf(labelKey, 'lane', [bucket, workspaceId]));
+
+/** The ceiling of a workspace on an upstream. */
+export function ceilingOf(
+  workspace: WorkspaceSettings,
+  upstream: UpstreamSettings,
+  labelKey: string,
+): CeilingRef {
+  const { perMinute, perDay } = ceilingLimits(workspace, upstream);
+  return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
+}
