@@ -54,7 +54,9 @@ export interface StoreParts {
 }
 
 export const createStores = (parts: StoreParts, connect: Connect = connectRedis): Stores =>
-  parts.settings.redis === null ? storesOfProcess(parts) : sharedStores(parts, parts.settings.redis, connect);
+  parts.settings.redis === null
+    ? storesOfProcess(parts)
+    : new SharedStores(parts, parts.settings.redis, connect);
 
 function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): Stores {
   const limiter = createEmbeddedLimiter(clock, listener, {
@@ -75,8 +77,6 @@ function storesOfProcess({ clock, telemetry, listener, leaseMs }: StoreParts): S
   };
 }
 
-// In Redis: what is built, started and ended in which order; who hears of a message, of a loss. Any decision is made inside a store.
-
 /** Goes up with every change after which equal entries no longer do the same: two folds never read one log. */
 const foldVersion = '24';
 
@@ -87,158 +87,106 @@ const readyPollMs = 10;
 /** Opens the connections to Redis. The simulation of several replicas gives its own. */
 export type Connect = (...wanted: Parameters<typeof connectRedis>) => RedisConnection;
 
-function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']>, connect: Connect): Stores {
-  const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
-  const { commandTimeoutMs, database, keyPrefix, replicas: maxReplicas, startSeconds } = settings;
-  const { log } = telemetry;
-  const startedAt = clock.monotonic();
-  /** Messages know neither databases nor key prefixes. */
-  const scope = `${database}:${keyPrefix}`;
-  const channel = `sluice:replicas:${scope}`;
+type RedisSettings = NonNullable<Settings['redis']>;
+
+/**
+ * The stores of all replicas, in Redis. Owns what is built, started and ended in which order, and who hears of a message and of a loss;
+ * every decision is made inside a store.
+ */
+class SharedStores implements Stores {
+  readonly limiter: SharedLimiter;
+  readonly ceilings: CeilingStore;
+  readonly createMap: CreateMap;
+  readonly #parts: StoreParts;
+  readonly #settings: RedisSettings;
+  readonly #startedAt: number;
+  readonly #troubles: RedisTroubles;
+  readonly #connection: RedisConnection;
+  readonly #redis: RedisHealth;
+  readonly #replica: Presence;
+  readonly #stopWatching: () => void;
   /** Messages of other replicas reach this one. */
-  let isHeard = false;
-  const troubles = new RedisTroubles(log, { tls: settings.tls !== null });
-  const connection = connect(settings, { clock, random }, (failure) => {
-    telemetry.redisError('connection');
-    troubles.note(failure);
-  });
-  const { client } = connection;
-  const onDoubt = (): void => void restoreSends();
-  const replica = new Presence({ connection, clock, random, telemetry, replicas: maxReplicas, onDoubt });
-  const replicas = (): number => replica.count();
-  /** Calls are refused while nobody, neither Redis nor the operator, has said how many replicas share the limits. */
-  const whenDown = (): WhenDown =>
-    maxReplicas === null && !replica.hasReachedRedis ? 'deny' : settings.whenDown;
+  #isHeard = false;
+  #restored: Promise<unknown> = Promise.resolve();
+  #nextRestore: Promise<unknown> | null = null;
 
-  /** Rejects while Redis, or a node of its Cluster, cannot be used. */
-  const check = async (): Promise<void> => {
-    try {
-      const { fault } = serverFacts(await connection.info());
-      if (fault !== null) throw new RedisUnusable(fault);
-      // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
-      await connection.reachAll();
-      await replica.beat(client);
-    } catch (failure) {
-      troubles.note(failure);
-      throw failure;
-    }
-  };
-  let restored: Promise<unknown> = Promise.resolve();
-  let nextRestore: Promise<unknown> | null = null;
-  /**
-   * Puts this replica's sends of the last window back where Redis lacks them. What cannot be put back now is when Redis is available
-   * again, before anybody is sent. Whoever asks while that is under way waits for the next time, which is one for all.
-   */
-  const restoreSends = (): Promise<unknown> => {
-    nextRestore ??= restored.then(() => {
-      nextRestore = null;
-      restored = ceilings
-        .restore()
-        .catch((failure: unknown) => log.bug('sends could not be put back', failure));
-      return restored;
+  constructor(parts: StoreParts, settings: RedisSettings, connect: Connect) {
+    const { clock, random, telemetry, listener, leaseMs = defaultLeaseMs } = parts;
+    const { log } = telemetry;
+    this.#parts = parts;
+    this.#settings = settings;
+    this.#startedAt = clock.monotonic();
+    this.#troubles = new RedisTroubles(log, { tls: settings.tls !== null });
+    const connection = connect(settings, { clock, random }, (failure) => {
+      telemetry.redisError('connection');
+      this.#troubles.note(failure);
     });
-    return nextRestore;
-  };
-  const redis = new RedisHealth({
-    connection,
-    clock,
-    telemetry,
-    troubles,
-    commandTimeoutMs,
-    tripsOnPermanentError: settings.whenDown === 'local',
-    check,
-    beforeResume: restoreSends,
-  });
-  redis.watch({
-    onUnavailable: () => telemetry.limiterMode(whenDown()),
-    onAvailable: () => telemetry.limiterMode('redis'),
-  });
-
-  /** Tells the other replicas that a slot of this ceiling is free again. Nothing waits for it, and nothing is kept. */
-  const tellSlot = (key: string): void => {
-    void redis.run('other', (open) => open.publish(channel, `${replica.id} slot ${key}`));
-  };
-  const hear = (message: string): void => {
-    try {
-      const [, sender, key = ''] = /^(\S+) slot (.*)$/.exec(message) ?? malformed();
-      if (sender !== replica.id) ceilings.slotIsBack(ceilingKey(wordOf(key)));
-    } catch (failure) {
-      log.bug('a message of a replica cannot be read', failure);
-    }
-  };
-  const ceilings = new CeilingStore(clock, {
-    redis: new RedisCeilings({ client, redis, clock }),
-    replica: replica.id,
-    replicas,
-    whenDown,
-    onSlotBack: (key) => {
-      if (replicas() > 1) tellSlot(key);
-    },
-  });
-  const limiter = new SharedLimiter({
-    clock,
-    leaseMs,
-    listener,
-    replicas,
-    restoreSends,
-    whenDown,
-    replica: replica.id,
-    guard: new RedisLaneGuard(redis),
-    onFailure: (failure) => log.bug('the scheduler failed in a bucket, which was emptied', failure),
-    onLeaseLost: (reason) => telemetry.leaseLost(reason),
-    openLog: (key) =>
-      new RedisLog<LogEvent>({
-        redis,
-        connection,
-        clock,
-        random,
-        readEvent,
-        log,
-        actsAlone: settings.whenDown === 'local',
-        name: { digest: key, version: foldVersion, database, keyPrefix },
-        replica: replica.id,
-      }),
-  });
-  connection.subscribe(channel, {
-    onMessage: hear,
-    // Grants do not come by it.
-    mayWait: () => true,
-    onReady: () => {
-      isHeard = true;
-    },
-    onError: () => telemetry.redisError('subscribe'),
-  });
-  const stopWatching = watchServer(connection, { clock, log });
-
-  const contact = (): RedisContact => {
-    if (replica.hasReachedRedis) return { kind: 'reached' };
-    const isAwaited = clock.monotonic() - startedAt < startSeconds * 1_000;
-    return { kind: 'never', isAwaited, replicas: whenDown() === 'local' ? maxReplicas : null };
-  };
-  const pause = (): Promise<void> => new Promise((resolve) => void clock.after(readyPollMs, resolve));
-  const firstContact = async (): Promise<void> => {
-    for (const until = clock.monotonic() + firstContactMs; ;) {
-      try {
-        await check();
-        while (!isHeard && clock.monotonic() < until) await pause();
-        telemetry.limiterMode('redis');
-        return redis.start(true);
-      } catch (failure) {
-        if (failure instanceof RedisUnusable) throw failure;
-        if (clock.monotonic() > until) break;
-        await pause();
-      }
-    }
-    redis.start(false);
-    const found = contact();
-    if (found.kind === 'reached') return;
-    const calls = found.replicas === null ? 'refused' : 'share';
-    log.warn('Redis has never been reached', { calls, replicas: found.replicas, startSeconds });
-  };
-  return {
-    limiter,
-    ceilings,
-    createMap: createMapsIn(
+    this.#connection = connection;
+    const replica = new Presence({
+      connection,
+      clock,
+      random,
+      telemetry,
+      replicas: settings.replicas,
+      onDoubt: () => void this.#restoreSends(),
+    });
+    this.#replica = replica;
+    const redis = new RedisHealth({
+      connection,
+      clock,
+      telemetry,
+      troubles: this.#troubles,
+      commandTimeoutMs: settings.commandTimeoutMs,
+      tripsOnPermanentError: settings.whenDown === 'local',
+      check: () => this.#check(),
+      beforeResume: () => this.#restoreSends(),
+    });
+    this.#redis = redis;
+    redis.watch({
+      onUnavailable: () => telemetry.limiterMode(this.#whenDown()),
+      onAvailable: () => telemetry.limiterMode('redis'),
+    });
+    const shared = {
+      replica: replica.id,
+      replicas: () => replica.count(),
+      whenDown: () => this.#whenDown(),
+    };
+    // Messages know neither databases nor key prefixes.
+    const { database, keyPrefix } = settings;
+    const scope = `${database}:${keyPrefix}`;
+    const channel = `sluice:replicas:${scope}`;
+    this.ceilings = new CeilingStore(clock, {
+      ...shared,
+      redis: new RedisCeilings({ client: connection.client, redis, clock }),
+      // Tells the other replicas that a slot of this ceiling is free again. Nothing waits for it, and nothing is kept.
+      onSlotBack: (key) => {
+        if (replica.count() > 1)
+          void redis.run('other', (open) => open.publish(channel, `${replica.id} slot ${key}`));
+      },
+    });
+    this.limiter = new SharedLimiter({
+      ...shared,
+      clock,
+      leaseMs,
+      listener,
+      restoreSends: () => this.#restoreSends(),
+      guard: new RedisLaneGuard(redis),
+      onFailure: (failure) => log.bug('the scheduler failed in a bucket, which was emptied', failure),
+      onLeaseLost: (reason) => telemetry.leaseLost(reason),
+      openLog: (key) =>
+        new RedisLog<LogEvent>({
+          redis,
+          connection,
+          clock,
+          random,
+          readEvent,
+          log,
+          actsAlone: settings.whenDown === 'local',
+          name: { digest: key, version: foldVersion, database, keyPrefix },
+          replica: replica.id,
+        }),
+    });
+    this.createMap = createMapsIn(
       {
         scope,
         try: async (run) => {
@@ -248,20 +196,110 @@ function sharedStores(parts: StoreParts, settings: NonNullable<Settings['redis']
         listen: (of, hears) => void connection.subscribe(of, { ...hears, mayWait: () => true }),
       },
       parts.settings.privacy.labelKey,
-    ),
-    async ready() {
-      await firstContact();
-      replica.start(async (beat) => void (await redis.run('other', (open) => beat(open))));
-    },
-    trouble: () => troubles.now(),
-    contact,
-    async close() {
-      stopWatching();
-      replica.close();
-      await limiter.close();
-      await redis.run('other', (open) => replica.leave(open), { once: true });
-      redis.close();
-      connection.close();
-    },
-  };
+    );
+    connection.subscribe(channel, {
+      onMessage: (message) => this.#hear(message),
+      // Grants do not come by it.
+      mayWait: () => true,
+      onReady: () => {
+        this.#isHeard = true;
+      },
+      onError: () => telemetry.redisError('subscribe'),
+    });
+    this.#stopWatching = watchServer(connection, { clock, log });
+  }
+
+  async ready(): Promise<void> {
+    await this.#firstContact();
+    this.#replica.start(async (beat) => void (await this.#redis.run('other', (open) => beat(open))));
+  }
+
+  trouble(): RedisTrouble | null {
+    return this.#troubles.now();
+  }
+
+  contact(): RedisContact {
+    if (this.#replica.hasReachedRedis) return { kind: 'reached' };
+    const { replicas, startSeconds } = this.#settings;
+    const isAwaited = this.#parts.clock.monotonic() - this.#startedAt < startSeconds * 1_000;
+    return { kind: 'never', isAwaited, replicas: this.#whenDown() === 'local' ? replicas : null };
+  }
+
+  async close(): Promise<void> {
+    this.#stopWatching();
+    this.#replica.close();
+    await this.limiter.close();
+    await this.#redis.run('other', (open) => this.#replica.leave(open), { once: true });
+    this.#redis.close();
+    this.#connection.close();
+  }
+
+  /** Calls are refused while nobody, neither Redis nor the operator, has said how many replicas share the limits. */
+  #whenDown(): WhenDown {
+    const { replicas, whenDown } = this.#settings;
+    return replicas === null && !this.#replica.hasReachedRedis ? 'deny' : whenDown;
+  }
+
+  /** Rejects while Redis, or a node of its Cluster, cannot be used. */
+  async #check(): Promise<void> {
+    try {
+      const { fault } = serverFacts(await this.#connection.info());
+      if (fault !== null) throw new RedisUnusable(fault);
+      // One node of a Cluster may answer while another does not: failing back now would be followed by the next failover.
+      await this.#connection.reachAll();
+      await this.#replica.beat(this.#connection.client);
+    } catch (failure) {
+      this.#troubles.note(failure);
+      throw failure;
+    }
+  }
+
+  /**
+   * Puts this replica's sends of the last window back where Redis lacks them. What cannot be put back now is when Redis is available
+   * again, before anybody is sent. Whoever asks while that is under way waits for the next time, which is one for all.
+   */
+  #restoreSends(): Promise<unknown> {
+    const { log } = this.#parts.telemetry;
+    this.#nextRestore ??= this.#restored.then(() => {
+      this.#nextRestore = null;
+      this.#restored = this.ceilings
+        .restore()
+        .catch((failure: unknown) => log.bug('sends could not be put back', failure));
+      return this.#restored;
+    });
+    return this.#nextRestore;
+  }
+
+  #hear(message: string): void {
+    try {
+      const [, sender, key = ''] = /^(\S+) slot (.*)$/.exec(message) ?? malformed();
+      if (sender !== this.#replica.id) this.ceilings.slotIsBack(ceilingKey(wordOf(key)));
+    } catch (failure) {
+      this.#parts.telemetry.log.bug('a message of a replica cannot be read', failure);
+    }
+  }
+
+  async #firstContact(): Promise<void> {
+    const { clock, telemetry } = this.#parts;
+    const until = clock.monotonic() + firstContactMs;
+    const pause = (): Promise<void> => new Promise((resolve) => void clock.after(readyPollMs, resolve));
+    for (;;) {
+      try {
+        await this.#check();
+        while (!this.#isHeard && clock.monotonic() < until) await pause();
+        telemetry.limiterMode('redis');
+        return this.#redis.start(true);
+      } catch (failure) {
+        if (failure instanceof RedisUnusable) throw failure;
+        if (clock.monotonic() > until) break;
+        await pause();
+      }
+    }
+    this.#redis.start(false);
+    const found = this.contact();
+    if (found.kind === 'reached') return;
+    const calls = found.replicas === null ? 'refused' : 'share';
+    const { startSeconds } = this.#settings;
+    telemetry.log.warn('Redis has never been reached', { calls, replicas: found.replicas, startSeconds });
+  }
 }
