@@ -48,7 +48,7 @@ async function startReplica(config: FleetConfig): Promise<(query: string) => Pro
 }
 
 test.each(['maxInFlight: none', ''])(
-  'ten expensive GraphQL queries at once are never throttled (%s)',
+  'ten expensive GraphQL queries at once are sent when their cost has been restored (%s)',
   async (shopLimits) => {
     const { shop, url } = await startShop();
     const config = fleetConfig({
@@ -58,9 +58,19 @@ test.each(['maxInFlight: none', ''])(
     });
     const ask = await startReplica(config);
     const query = '# sim: requested=500 actual=500 ms=100\n{ shop { name } }';
+    const startedAt = Date.now();
     const responses = await Promise.all(Array.from({ length: 10 }, () => ask(query)));
     expect(new Set(responses)).toEqual(new Set(['200 false']));
-    expect(shop.log.map(({ decision }) => decision)).toEqual(Array(10).fill('admitted'));
+    // 2,000 points to begin with, 1,000 more in each second. What a busy machine delivers late may meet a bucket that was full
+    // meanwhile, and has lost points: then a call is throttled that was sent in time.
+    let admitted = 0;
+    const early = shop.log.filter(({ at, decision }) => {
+      const points = (admitted + 1) * 500;
+      if (decision === 'admitted') admitted += 1;
+      return at < startedAt + points - 2_000;
+    });
+    expect(early).toEqual([]);
+    expect(admitted).toBe(10);
   },
 );
 
