@@ -238,14 +238,17 @@ export class LateRefusals {
   #refuseLate(calls: readonly QueuedCall[], holds: readonly CeilingHold[]): void {
     const now = this.#now();
     const probablyLate: QueuedCall[] = [];
+    // Callers of a workspace take turns, also with calls that name none: the limiter alone knows exactly in which order.
+    const takingTurns = new Set(calls.filter(namesCaller).map(({ lane }) => lane));
     this.#rotation.forEachPosition(calls, (call, position) => {
       const hold = holds[Math.min(position, holds.length) - 1];
       // A call that its ceiling does not hold waits for something else; its deadline ends its wait, also when that timer is late.
       const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
       if (!isLate || !call.isWaiting) return true;
-      if (isOrderKnown(call)) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      const isOrderKnown = !takingTurns.has(call.lane);
+      if (isOrderKnown) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
       else probablyLate.push(call);
-      return !isOrderKnown(call);
+      return !isOrderKnown;
     });
     if (probablyLate.length > 0) this.#parts.detached(this.#refuseLateOf(probablyLate.slice(0, maxRejudged)));
   }
@@ -282,8 +285,7 @@ export class LateRefusals {
   }
 }
 
-/** Callers of a workspace take turns, which the limiter alone knows exactly. */
-const isOrderKnown = ({ request }: QueuedCall): boolean => request.admission.caller === undefined;
+const namesCaller = ({ request }: QueuedCall): boolean => request.admission.caller !== undefined;
 
 /** Who came back for a reservation goes before whoever waited meanwhile. */
 const rankOf = ({ request: { admission } }: QueuedCall): number =>
@@ -295,7 +297,7 @@ const rankOf = ({ request: { admission } }: QueuedCall): number =>
  */
 function inTurn(calls: readonly QueuedCall[]): readonly QueuedCall[] {
   const byUrgency = calls.toSorted((one, other) => rankOf(one) - rankOf(other));
-  if (byUrgency.every(isOrderKnown)) return byUrgency;
+  if (!byUrgency.some(namesCaller)) return byUrgency;
   const turns = new Map<string, number>();
   const turnOf = new Map<QueuedCall, number>();
   for (const call of byUrgency) {

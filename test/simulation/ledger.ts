@@ -444,6 +444,8 @@ export class Ledger extends Story implements DriverLedger {
     for (const other of bucket.lanes) {
       if (other === lane || !this.comparable(lane) || !this.comparable(other)) continue;
       if (isBackground(lane.plan) !== isBackground(other.plan)) continue;
+      // Calls that come now were not there when the turn was taken: one that finds a bucket whose wake-up was lost lets others go.
+      if (![...other.line].some(({ inLineSince }) => inLineSince < now)) other.backloggedSince = now;
       const since = Math.max(
         lane.backloggedSince,
         other.backloggedSince,
@@ -453,7 +455,7 @@ export class Ledger extends Story implements DriverLedger {
       );
       const mine = pairOf(bucket, lane, other, since, before);
       const theirs = pairOf(bucket, other, lane, since, other.lastServiceMs);
-      if (since > now) continue;
+      if (since >= now) continue;
       mine.units += serviceMs;
       mine.largest = Math.max(mine.largest, serviceMs);
       const lead = (): number => mine.units - theirs.units;
