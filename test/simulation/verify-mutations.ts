@@ -15,7 +15,7 @@ import { argv, execPath, stdout } from 'node:process';
 import { promisify } from 'node:util';
 import { readTable, type Change, type Mutation, type Table } from './mutations/read.ts';
 import { describedFrom } from './plan-described.ts';
-import { levelsFrom } from './plan-levels.ts';
+import { levelsFrom, reservingFrom } from './plan-levels.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
@@ -131,6 +131,7 @@ const findersOf: Readonly<Record<Table, readonly Finder[]>> = {
   replicas: [several(1, 1_200), unit, several(1_201, 2_000)],
   'replicas-described': [several(describedFrom, 1_200), unit],
   levels: [one(levelsFrom, 400), levels, several(levelsFrom, 300)],
+  reservations: [several(reservingFrom, 400)],
   log: [],
   guards: [guards, wire],
   observed: [],

@@ -38,6 +38,7 @@ export type Table =
   | 'replicas'
   | 'replicas-described'
   | 'levels'
+  | 'reservations'
   | 'log'
   | 'guards'
   | 'observed'

@@ -111,6 +111,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   /** When something was last granted in a bucket. */
   readonly issuedAt = new Map<string, number>();
   readonly takes = new Map<string, number>();
+  /** Until when the last of the positions is kept that clients of refused calls were told of, by bucket. */
+  readonly keptUntil = new Map<string, number>();
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
   /** Calls that the upstream is busy with, by workspace and bucket, and which of their sends it is. */
@@ -138,6 +140,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.#levels = new Levels(plan, watch);
     this.#reservations = new Reservations(plan, watch);
     for (const call of plan.calls) this.#plan(call);
+  }
+
+  /** A refused call keeps its position until then. */
+  keeps({ lane: { bucket } }: CallPlan, until: number): void {
+    this.keptUntil.set(bucket, Math.max(until, this.keptUntil.get(bucket) ?? 0));
   }
 
   /** A client comes back with its ticket. */

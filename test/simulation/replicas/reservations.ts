@@ -87,7 +87,7 @@ export class Reservations {
   ): void {
     const { granted, waiting, clock } = beside;
     const before = this.#back.get(key);
-    if (bucket === null || before === undefined || cameBack(granted) || bucket.background !== null) return;
+    if (bucket === null || before === undefined || cameBack(granted)) return;
     for (const { id, lane: name, reservation, replica, callClass, order } of waiting) {
       const lane = bucket.lanes.get(name);
       const isDue = reservation !== undefined && reservation.from + roundingMs <= clock;

@@ -7,7 +7,7 @@
  */
 import { leaseToken, ticketId } from '../../../src/ids.ts';
 import type { StoredBucket } from './stored-bucket.ts';
-import { capOf, entrySettingsOf, isStatedAlone, keyed, lowest, perDayOf } from '../rules.ts';
+import { capOf, entrySettingsOf, isBackground, isStatedAlone, keyed, lowest, perDayOf } from '../rules.ts';
 import type { Upstream } from '../upstream.ts';
 import type { Call, Lease, ReplicaLedger } from './ledger.ts';
 import { rememberedMs, type Server } from './server.ts';
@@ -101,10 +101,22 @@ export class Room {
       ({ plan, sends }) => plan.lane.bucket === key && sends > 0 && plan.fate !== 'answered',
     );
     if (ledger.reached.has('mode local') || ledger.mayBeOutdated || isTroubled) return false;
-    // What is kept for clients that come back is left free, and whose it is nobody here says.
-    if ((bucket?.reservations.size ?? 0) > 0) return false;
+    // What is kept for clients that come back is left free, and whose it is nobody here says. It is there for those who have come back.
+    if ((bucket?.reservations.size ?? 0) > 0 && !this.#someoneCameBack({ key, bucket })) return false;
     return (
       calm && ledger.losses.length === 0 && closedUntil < now && (probe === 0 || bucket?.opened === true)
+    );
+  }
+
+  /** A call waits whose client has come back at its time; those of the background go behind all others. */
+  #someoneCameBack({ key, bucket }: Pick<StoredBucket, 'key' | 'bucket'>): boolean {
+    const time = this.#server.timeOf(key);
+    return [...(bucket?.tickets.values() ?? [])].some(
+      ({ lane, lease, reservation }) =>
+        lease === null &&
+        reservation !== undefined &&
+        reservation.from <= time &&
+        !isBackground({ key: lane }),
     );
   }
 

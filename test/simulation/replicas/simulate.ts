@@ -8,7 +8,7 @@ import { FakeClock } from '../../support/fake-clock.ts';
 import { must } from '../ledger.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
-import { drive, type DrivenCall, type SceneClock } from '../driver.ts';
+import { drive, reserveMs, type DrivenCall, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
 import { describedOf, entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
@@ -322,6 +322,7 @@ class Run {
     told: { readonly ticket: TicketId; readonly retryInMs: number; readonly slot: number },
   ): void {
     const { lateMs = null, isTwice = false } = plan.reserves ?? {};
+    this.#ledger.keeps(plan, this.#clock.monotonic() + told.retryInMs + reserveMs);
     const returns = /\.\d/.exec(plan.id) === null ? maxReturns : Number(plan.id.split('.')[1]) - 1;
     const at = this.#clock.monotonic() + Math.max(0, told.retryInMs + (lateMs ?? 0));
     if (lateMs === null || returns === 0 || at > lastReturnMs) return;

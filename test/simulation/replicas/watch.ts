@@ -123,8 +123,7 @@ export class Watch {
     const sleeps = [...this.#ledger.calls.values()].some(
       (call) => call.plan.lane === plan.lane && call.plan.fate === 'secondary' && call.sends > 0,
     );
-    // What is kept for a client is left free here, too, although it may come to another replica.
-    if (sleeps || this.#ledger.reached.has('position kept')) return;
+    if (sleeps) return;
     // A ceiling may also have come with a reload.
     const regimes = [this.#ledger.plan, ...this.#ledger.regimes(now)];
     const ceilings = [perMinuteOf(workspace.name), perDayOf(workspace.name)];
@@ -136,7 +135,9 @@ export class Watch {
     );
     const closedUntil = Math.max(0, ...(this.#ledger.closings.get(bucket) ?? []).map(({ until }) => until));
     const sentAt = this.#ledger.sentAt.get(`${replica.id} ${bucket}`) ?? 0;
-    const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, sentAt);
+    // Until then it leaves free what is kept for clients, who may come back to replicas that know nothing of it.
+    const keptUntil = this.#ledger.keptUntil.get(bucket) ?? 0;
+    const since = Math.max(replica.modeSince, enteredAt, replica.resumedAt, closedUntil, keptUntil, sentAt);
     if (now < replica.process.pausedUntil || now - since <= 2 * windowMs + 3_000) return;
     this.#ledger.broken(
       now,
