@@ -111,8 +111,11 @@ function guard(pool: http.Agent, by: Guard): void {
   pool.createConnection = (options: http.ClientRequestArgs, connected?: Connected) => {
     const port = Number(options.port);
     const literal = (options.host ?? '').replace(/^\[|\]$/g, '');
-    if (isIP(literal) === 0 || by.allowed(literal, port))
-      return create({ ...options, lookup: guardedLookup(by, port) }, connected);
+    if (isIP(literal) === 0 || by.allowed(literal, port)) {
+      const connection = create({ ...options, lookup: guardedLookup(by, port) }, connected);
+      if (connection instanceof Socket) readBeforeWriteFails(connection);
+      return connection;
+    }
     // Through the callback and never by throwing: a pool also connects from socket events, where nobody would catch it.
     connected?.(new AddressDeniedError(), new Socket());
     return undefined;
@@ -163,6 +166,27 @@ function reaches(address: string, listening: string): boolean {
   if (isLoopbackAddress(address)) return true;
   const own = Object.values(networkInterfaces()).flatMap((each) => each ?? []);
   return own.some((each) => isSameAddress(address, each.address));
+}
+
+// Responses that come while a request is written
+
+/**
+ * An upstream that refuses an upload responds and closes before it has read all, and the next write fails. Node destroys a connection whose
+ * write fails, whatever has come over it unread, so the failure is reported one turn of the event loop later. What a reset overtakes on its
+ * way is lost nevertheless (RFC 9112 §9.6).
+ */
+function readBeforeWriteFails(connection: Socket): void {
+  type Ended = (error?: Error | null) => void;
+  const late =
+    (ended: Ended): Ended =>
+    (error) => {
+      if (error) setImmediate(ended, error);
+      else ended();
+    };
+  const write = connection._write.bind(connection);
+  const writeAll = connection._writev?.bind(connection);
+  connection._write = (chunk, encoding, ended) => write(chunk, encoding, late(ended));
+  if (writeAll !== undefined) connection._writev = (chunks, ended) => writeAll(chunks, late(ended));
 }
 
 // Unused connections

@@ -91,7 +91,7 @@ const maxFields = 1_000;
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
 const looksPerIdle = 4;
 
-/** A longer body is written in parts of this many bytes, so that a response that comes meanwhile is read before the next one. */
+/** A longer body is written in parts of this many bytes, each in a turn of the event loop of its own. */
 const partBytes = 131_072;
 
 class Exchange implements Proxied {
@@ -222,10 +222,7 @@ class Exchange implements Proxied {
     }
   }
 
-  /**
-   * An upstream that refuses a large body answers and closes before it has read all. A write into a closed connection makes Node drop what
-   * came over it unread, so each part is written after what has come was read; to a refusal nothing more is sent.
-   */
+  /** To an upstream that refuses a large body before it has read all, nothing more is sent. */
   #writeFrom(body: Buffer, from: number): void {
     const request = this.#request;
     const isRefused = this.#phase === 'body' && (this.#body?.statusCode ?? 0) >= 400;

@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { describe, expect, test } from '@jest/globals';
 import type { UpstreamResponse } from '../../src/call.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
@@ -203,6 +204,25 @@ describe('a response of the upstream', () => {
     expect(await outcome(opened.send({ method: 'POST', fields, body }))).toBe('413 "big"');
     await opened.upstream.allClosed();
     expect(opened.upstream.connections[0]?.received().length).toBeLessThan(body.length);
+  });
+
+  test.each([
+    ['ends its connection', (socket: Socket) => void socket.end()],
+    ['closes its connection', (socket: Socket) => void socket.destroy()],
+    ['resets its connection', (socket: Socket) => void socket.resetAndDestroy()],
+  ])('of an upstream that has not read the body and %s is passed on', async (_how, close) => {
+    const opened = await world(async (connection) => {
+      await connection.until((received) => received.includes('\r\n\r\n'));
+      const status = /^POST \/(\d+)/.exec(connection.received())?.[1];
+      const response = `HTTP/1.1 ${status} x\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig`;
+      connection.socket.write(response, () => close(connection.socket));
+    });
+    for (const status of [413, 401, 200])
+      for (const bytes of [10_000, 1_000_000, 16_000_000]) {
+        const fields = { host: 'x', 'content-length': String(bytes) };
+        const upload = { method: 'POST', pathAndQuery: `/${status}`, fields, body: Buffer.alloc(bytes) };
+        expect(await outcome(opened.send(upload))).toBe(`${status} "big"`);
+      }
   });
 
   test('that comes before a large body was read does not end the upload when it is no refusal', async () => {
