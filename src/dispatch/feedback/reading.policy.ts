@@ -132,13 +132,16 @@ function levelOf(reading: Reading, windowMs: number | null): MeterReport['level'
   return { lowest: Math.max(lowest, counted.lowest), highest: Math.min(highest, counted.highest) };
 }
 
-/** Tokens that are left are seldom a multiple of this: then the statement is rounded to it. */
-const roundTokens = 1_000;
+/** What providers may round tokens to: those that are left are seldom a multiple of one by chance. Largest first. */
+const roundings = [10_000, 5_000, 2_000, 1_000, 500, 200, 100, 50];
+/** A statement is taken to be rounded to this share of the limit at most. */
+const maxRounding = 0.05;
 
 /** Rounding of what is left. 1: it is a floor, so the truth is up to one higher; more: the truth is up to half of it away. */
-function grainOf({ meter }: Reading, remaining: number): number {
-  const isRound = meter?.endsWith('tokens') === true && remaining > 0 && remaining % roundTokens === 0;
-  return isRound ? roundTokens : 1;
+function grainOf({ meter, limit }: Reading, remaining: number): number {
+  if (meter?.endsWith('tokens') !== true || remaining <= 0) return 1;
+  const largest = (limit ?? 0) * maxRounding;
+  return roundings.find((rounding) => rounding <= largest && remaining % rounding === 0) ?? 1;
 }
 
 function countedLevel(limit: number, remaining: number, grain: number): { lowest: number; highest: number } {
