@@ -8,6 +8,7 @@ import { closing } from './cluster/closing.ts';
 import { oneDocument } from './cluster/costs.ts';
 import { outsider } from './cluster/outsider.ts';
 import { levels } from './cluster/levels.ts';
+import { margins } from './cluster/margins.ts';
 import { endAll } from './cluster/processes.ts';
 import { rehearsal } from './cluster/rehearsal.ts';
 import { reservations } from './cluster/reservations.ts';
@@ -16,7 +17,7 @@ import { stalls } from './cluster/stalls.ts';
 import { record } from './nightly/figures.ts';
 
 /** One after the other, but for the last ones, which mostly wait. */
-const scenarios: readonly Scenario[] = [...bursts, outsider, ...levels];
+const scenarios: readonly Scenario[] = [...bursts, outsider, ...levels, ...margins];
 const waiting: readonly Scenario[] = [closing, ...oneDocument, ...reservations];
 /** Only where it is named: it compares times of two runs, for which nothing else may run beside it. */
 const onlyNamed: readonly Scenario[] = [rehearsal];

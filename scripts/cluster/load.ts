@@ -15,6 +15,8 @@ export interface Load {
   /** Beginning of the nonces, `n` by default. */
   readonly name?: string;
   readonly body?: unknown;
+  /** The body of call `n`, in place of one for all. */
+  readonly bodyOf?: (n: number) => unknown;
   readonly headers?: Readonly<Record<string, string>>;
   /** Runs beside the load. */
   readonly meanwhile?: () => Promise<void>;
@@ -38,7 +40,8 @@ export async function drive(load: Load): Promise<readonly CallResponse[]> {
     }
     const at = sendings % load.to.length;
     const nonce = `${load.name ?? 'n'}-${n}`;
-    const { path, body, headers } = load;
+    const { path, headers, bodyOf } = load;
+    const body = bodyOf === undefined ? load.body : bodyOf(n);
     const key = typeof load.key === 'string' ? load.key : load.key(n);
     const url = load.to[at]?.url ?? '';
     work.push(
