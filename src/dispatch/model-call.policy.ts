@@ -196,7 +196,12 @@ const promptTokens = ({ chars, tokens, images }: Prompt): number =>
  */
 const definitions = ['tools', 'functions', 'toolConfig', 'response_format', 'output_config', 'text'] as const;
 const instructions = ['system', 'systemInstruction', 'instructions'] as const;
-const conversation = ['messages', 'contents', 'input', 'prompt'] as const;
+const conversation = wordsOf(
+  'messages contents input prompt',
+  'chat_history message texts query documents', // Cohere
+  'content requests instances', // embeddings of Gemini and Vertex AI
+  'inputs inputText', // Hugging Face, Titan
+);
 
 function readPrompt(body: JsonRecord): Prompt {
   const walk = new PromptWalk();
@@ -254,22 +259,39 @@ class PromptWalk implements Prompt {
     else this.chars += text.length;
   }
 
-  /** A message, an input item or a content part. Only `text`, `content` and `parts` are read: ids, roles and data cost nothing. */
+  /** A message, an input item or a content part: ids, roles and data cost nothing. */
   #readPart(part: JsonRecord, depth: number): void {
     if (isPicture(part)) this.images += 1;
     else {
-      this.read(part['text'], depth);
-      this.read(part['content'], depth);
-      this.read(part['parts'], depth);
+      for (const name of textMembers) this.read(part[name], depth);
+      for (const name of toolMembers) {
+        const value = part[name];
+        if (isRecord(value)) this.chars += jsonChars(value);
+        else this.read(value, depth);
+      }
     }
     if (isRecord(part['cache_control'])) this.marked = promptTokens(this);
   }
 }
 
+/** Members of a part that hold texts and other parts. */
+const textMembers = wordsOf(
+  'text content parts message',
+  'tool_calls function toolUse toolResult', // calls of tools (OpenAI, Bedrock), with what they are given
+);
+/** What tools are given and return: a text, parts, or JSON. */
+const toolMembers = wordsOf(
+  'input arguments output', // Anthropic, OpenAI
+  'functionCall functionResponse json', // Gemini, Bedrock
+);
+
 const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file']);
 const isPicture = (part: JsonRecord): boolean =>
   pictureTypes.has(stringAt(part, 'type') ?? '') ||
-  stringAt(part['inlineData'], 'mimeType')?.startsWith('image/') === true;
+  isRecord(part['image']) || // Bedrock
+  (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
+    'image/',
+  ) === true;
 
 // The charge
 
@@ -314,7 +336,9 @@ function outputAllowed(body: JsonRecord, operation: Operation): number | null {
     countAt(body, 'max_completion_tokens') ??
     countAt(body, 'max_tokens') ??
     countAt(body, 'max_output_tokens') ??
-    countAt(recordAt(body, 'generationConfig'), 'maxOutputTokens')
+    countAt(recordAt(body, 'generationConfig'), 'maxOutputTokens') ??
+    countAt(recordAt(body, 'generation_config'), 'max_output_tokens') ??
+    countAt(recordAt(body, 'inferenceConfig'), 'maxTokens') // Bedrock
   );
 }
 

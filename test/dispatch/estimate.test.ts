@@ -87,6 +87,68 @@ describe('the estimate of a conversation', () => {
   });
 });
 
+describe('the estimate of a call', () => {
+  const long = 'word '.repeat(2_000);
+  const part = (content: unknown, role = 'user') => ({ messages: [{ role, content }] });
+  const item = (...input: readonly unknown[]) => ({ input });
+  const gemini = (...parts: readonly unknown[]) => ({ contents: [{ parts }] });
+  const call = { function: { name: 'find', arguments: JSON.stringify({ long }) } };
+
+  test.each<readonly [string, string, object]>([
+    ['what OpenAI asks of a tool', '/v1/chat/completions', { messages: [{ tool_calls: [call] }] }],
+    ['what an item asks of a tool', '/v1/responses', item({ type: 'function_call', arguments: long })],
+    ['what an item asks of any tool', '/v1/responses', item({ type: 'custom_tool_call', input: long })],
+    ['what a tool returns in an item', '/v1/responses', item({ type: 'function_call_output', output: long })],
+    ['what a tool returns in parts', '/v1/responses', item({ output: [{ type: 'input_text', text: long }] })],
+    ['what Anthropic asks of a tool', '/v1/messages', part([{ type: 'tool_use', input: { a: [long] } }])],
+    ['what a tool returns', '/v1/messages', part([{ type: 'tool_result', content: [{ text: long }] }])],
+    [
+      'what Gemini asks of a tool',
+      '/v1/models/m:generateContent',
+      gemini({ functionCall: { args: { long } } }),
+    ],
+    [
+      'what a tool tells Gemini',
+      '/v1/models/m:generateContent',
+      gemini({ functionResponse: { r: { long } } }),
+    ],
+    ['what Bedrock asks of a tool', '/model/m/converse', part([{ toolUse: { input: { long } } }])],
+    [
+      'what a tool tells Bedrock',
+      '/model/m/converse',
+      part([{ toolResult: { content: [{ json: { long } }] } }]),
+    ],
+    ['what Cohere is told', '/v1/chat', { message: 'hi', chat_history: [{ message: long }] }],
+    ['what Cohere embeds', '/v2/embed', { texts: [long] }],
+    ['what is ranked', '/v2/rerank', { query: 'a', documents: [{ text: long }] }],
+    ['what Gemini embeds', '/v1/models/m:embedContent', { content: { parts: [{ text: long }] } }],
+    [
+      'lists of it',
+      '/v1/models/m:batchEmbedContents',
+      { requests: [{ content: { parts: [{ text: long }] } }] },
+    ],
+    ['what Vertex AI embeds', '/v1/models/m:predict', { instances: [{ content: long }] }],
+    ['what Titan embeds', '/model/m/invoke', { inputText: long }],
+    ['what Hugging Face reads', '/models/a/b', { inputs: long }],
+  ])('has %s', (_, path, body) => {
+    expect((tokens(post(path, { model: 'm', ...body })) ?? 0) / (long.length / 4)).toBeCloseTo(1, 1);
+  });
+
+  test.each<readonly [string, object]>([
+    ['Bedrock', part([{ image: { format: 'png', source: { bytes: 'A'.repeat(9_000) } } }])],
+    ['Gemini', gemini({ inline_data: { mime_type: 'image/png', data: 'A'.repeat(9_000) } })],
+  ])('has a picture in the form of %s', (_, body) => {
+    expect(post('/v1/models/m:generateContent', body).costs).toMatchObject({ tokens: 765 + 3, images: 1 });
+  });
+
+  test.each<readonly [string, object]>([
+    ['Bedrock', { inferenceConfig: { maxTokens: 70 } }],
+    ['Gemini', { generation_config: { max_output_tokens: 70 } }],
+  ])('has the output that it allows in the form of %s', (_, body) => {
+    expect(tokens(post('/model/m/converse', { ...part('x'.repeat(40)), ...body }))).toBe(80);
+  });
+});
+
 describe('the estimate of a call with definitions', () => {
   const tool = { type: 'function', function: { name: 'find', description: 'd'.repeat(900), parameters: {} } };
   const plain = tokens(chat(say('hi'))) ?? 0;
