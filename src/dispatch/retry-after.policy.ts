@@ -34,8 +34,8 @@ type Fields = ReadonlyMap<string, string>;
  */
 type WordOfName = 'end' | 'begin' | 'time' | 'unit' | 'plain';
 const words = meaningOfWords<WordOfName>([
-  ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment renew renews refill'],
-  ['end', 'refills resume resumes unblock unblocks unlock unlocks until'],
+  ['end', 'reset resets wait waiting backoff cooldown delay regain replenishment replenish renew renews'],
+  ['end', 'refill refills resume resumes unblock unblocks unlock unlocks until'],
   ['begin', 'retry try again next available allowed remaining left throttle throttled ban banned'],
   ['begin', 'block blocked lock locked lockout suspended penalty pause sleep estimated'],
   ['time', 'after in at for time timestamp stamp date before duration utc epoch unix'],
@@ -49,7 +49,7 @@ const inOrder = [...words.keys()].toSorted((a, b) => b.length - a.length);
 const wordsOfName = new RegExp(`${inOrder.join('|')}|[^_]`, 'g');
 /** Several words that mean the end of a wait together. */
 const ends =
-  /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir)|back_off|cool_down|not_before|earliest/;
+  /next_?(?:retry|try|allowed|available)|limit_?(?:ttl|expir|next$)|back_off|cool_down|not_before|earliest/;
 
 /**
  * What a name says of its value: a wait, of a retry or another one, with its unit (`''` = not stated), or only how a time is given.
@@ -63,7 +63,7 @@ function readName(name: string): Named {
   const text = name
     .replaceAll(/(?<=[a-z])(?=[A-Z])|[-. ]/g, '_')
     .toLowerCase()
-    .replace(/^.*?_(?=rate_?limit|quota|throttl|retry_?(?:after|in|at|delay))/, '');
+    .replace(/^.*?_(?=rate_?limit|limit_?reset|quota|throttl|retry_?(?:after|in|at|delay))/, '');
   // What is left of an amount is no time, and OpenAI's resets are when a bucket is full.
   if (/(?:limit|quota)_.*(?<!time_?|seconds_)(?:remaining|left)|reset_requests?$/.test(text)) return null;
   let unit = text.endsWith('regain_access') ? 'minutes' : '';
@@ -209,7 +209,7 @@ const asks = new RegExp(
   [
     '\\b(?:re-?)?try|\\bagain|\\bwait|come back|cool ?down|back ?off|\\bpaus|\\bhold on|\\bsleep|\\beta\\b|time (?:remaining|left)',
     '(?:remaining|left) time|\\bresets?\\b|\\bresum|\\brenew|refill|replenish|restored|\\bun(?:lock|block)|\\blifted',
-    '(?:block|bann|lock|suspend|throttl)ed\\b[^\\d]{0,20} for|more \\w+ for|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
+    '(?:block|bann|lock|suspend|throttl|tim)ed\\b[^\\d]{0,20} for|more \\w+ for|only \\w+ \\w+ after|available\\b[^\\d]{0,20} (?:in|after)|(?:next|another) \\w+\\b[^\\d]{0,20} (?:in|after)',
     'erneut|versuch|warten|réessa|attend|de nuevo|espere|novamente|aguard|riprov|attend|повтор|подожд|等待|重试|再|待ち|다시|[后後후뒤]',
   ].join('|'),
   'i',
@@ -224,10 +224,10 @@ const leads = /(?:^|\b(?:in|after)) ?$/i;
 const follows = /^ ?(?:until|before|from now|remaining|left|[之以]?[后後후뒤]|お待ち)/i;
 const durations = new RegExp(`${durationInText}|(?<!half )\\b(?:an?|one) (?:second|minute|hour)\\b`, 'gi');
 const instants = new RegExp(instantInText, 'i');
-const timeOfDay = /\b(?:at|until) (\d{1,2}:\d{2})(:\d{2})? ?(?:utc|gmt|z)\b/i;
+const timeOfDay = /\b(?:at|until) (\d{1,2}:\d{2}|midnight)(:\d{2})? ?(?:utc|gmt|z)\b/i;
 /** A bare number is seconds in a few forms only. Telegram: "Too Many Requests: retry after 12", "FLOOD_WAIT_12". */
 const bare =
-  /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_):? ?(\d{1,12}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
+  /(?:\bretry[- _]?after|\b(?:re)?try(?: again)? (?:in|after)|_wait_|\buntil(?= \d{13})):? ?(\d{1,13}(?:\.\d{1,9})?)(?![\d.]*\d|\s*[a-z%]|[-:/])/i;
 /** A member of a text in another form: an element or attribute of XML, a form, a document within a text, "Wait time: 30 seconds". */
 const member =
   /(?<![\w-])([a-z][\w -]{1,48})["'\\]{0,2} ?[=:>] ?["'\\]{0,2}((?:[^"'<>&,;\\}\n]|,(?=\d{3}\b)){1,64})/gi;
@@ -240,7 +240,7 @@ const rangeStart = new RegExp(
 /** The same for a text that is no JSON. */
 export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const read = text.slice(0, maxSentence);
-  if (!/\d|\b(?:an?|one) /.test(read)) return null;
+  if (!/\d|\b(?:an?|one) |\bmidnight\b/i.test(read)) return null;
   for (const [, name = '', value = ''] of read.matchAll(member)) {
     const stated = readName(name);
     if (stated === null || stated.states === 'time') continue;
@@ -265,7 +265,9 @@ function clauseWaitMs(clause: string, at: ResponseTime): number | null {
   if (instant !== undefined) return usableWaitMs(timeLeftMs(instant.trim(), 'inferred', at));
   const [, minutes, seconds = ':00'] = timeOfDay.exec(clause) ?? [];
   if (minutes !== undefined) {
-    const sinceMidnight = (durationMs(`${minutes}${seconds}`) ?? NaN) - (answeredAtMs(at) % maxRetryAfterMs);
+    const sinceMidnight =
+      (durationMs(`${minutes.replace(/midnight/i, '0:00')}${seconds}`) ?? NaN) -
+      (answeredAtMs(at) % maxRetryAfterMs);
     return usableWaitMs(sinceMidnight > 0 ? sinceMidnight : sinceMidnight + maxRetryAfterMs);
   }
   for (const { 0: duration, index } of clause.matchAll(durations)) {

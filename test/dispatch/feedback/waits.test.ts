@@ -60,6 +60,9 @@ describe('the wait in the fields of a refusal', () => {
       8000,
     ],
     ['BigCommerce', { 'x-retry-after': '15' }, 15_000],
+    ['Akamai', { 'x-ratelimit-remaining': '0', 'x-ratelimit-next': '2026-09-01T12:00:30Z' }, 30_000],
+    ['Bybit', { 'x-bapi-limit-status': '0', 'x-bapi-limit-reset-timestamp': String(nowMs + 700) }, 700],
+    ['Walmart', { 'x-current-token-count': '0', 'x-next-replenish-time': String(nowMs + 30_000) }, 30_000],
     ['Azure Cosmos DB', { 'x-ms-retry-after-ms': '534' }, 534],
     [
       'Etsy, a spent day',
@@ -186,6 +189,26 @@ describe('the wait in the body of a refusal', () => {
       { error: { message: 'Limit: 3 / min. Please try again in 20s. Contact us.' } },
       20_000,
     ],
+    [
+      'Binance',
+      {
+        code: -1003,
+        msg: `Way too much request weight used; IP banned until ${nowMs + 30_000}. Please wait.`,
+      },
+      30_000,
+    ],
+    [
+      'Stability',
+      {
+        errors: [
+          'You have exceeded the rate limit of 150 requests within a 10 second period, and have been timed out for 60 seconds.',
+        ],
+      },
+      60_000,
+    ],
+    ['Supabase', { msg: 'For security purposes, you can only request this after 30 seconds.' }, 30_000],
+    ['a day’s end', { message: 'Daily limit reached, it resets at midnight UTC.' }, 43_200_000],
+    ['a day’s end somewhere', { message: 'Daily limit reached, it resets at midnight.' }, null],
     ['a member in camel case', { error: { retryAfterMs: 1500 } }, 1500],
     ['a member with its minutes', { retry_after_minutes: 2 }, 120_000],
     ['an instant', { error: { retry_at: endsAt(9).toISOString() } }, 9000],
