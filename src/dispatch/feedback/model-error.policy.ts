@@ -143,6 +143,7 @@ const byName = meaningOfWords<Verdict>([
   ['quota', 'accountoverdueerror'], // Ark
   ['quota', 'arrearage allocationquota.freetieronly'], // Alibaba
   ['daily', 'setlimitexceeded'], // Ark: the model is paused, others go on
+  ['daily', '1304'], // Zhipu
   ['overload', 'slow_down server_is_overloaded model_capacity_exhausted overloaded_error'],
   [
     'overload',
@@ -169,6 +170,9 @@ const lastingSentences: readonly (readonly [RegExp, Verdict])[] = [
   [/\blimit: 0(?![\d.,]*\d)/i, 'daily'], // Gemini: the plan has nothing of this model
   [/\bused up your daily (?:free )?allocation\b|\bexhausted its free trial\b/i, 'quota'], // Cloudflare Workers AI, Ark
   [/\b(?:calls|requests|tokens)\b ?(?:\/|per|a) ?month\b/i, 'quota'], // Cohere: a trial key
+  // Gemini: "Your project has exceeded its monthly spending cap", "Your prepayment credits are depleted"; fal: "Exhausted balance"
+  [/\b(?:reached|exceeded|exhausted|used up)\b[^.]{0,30}\bmonthly\b/i, 'quota'],
+  [/\bcredits (?:are|have been) (?:depleted|exhausted|used up)\b|\bexhausted balance\b/i, 'quota'],
 ];
 
 /** The verdict on a refusal that only its sentence shows to last; `null`: it does not. */

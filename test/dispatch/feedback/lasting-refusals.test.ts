@@ -60,6 +60,22 @@ test.each<readonly [string, object, string, number?]>([
     { errors: [{ code: 4006, message: 'you have used up your daily free allocation of 10,000 neurons' }] },
     'quota',
   ],
+  ['Zhipu, a day', error({ code: '1304', message: '该API已达当日调用次数限额' }), 'daily'],
+  [
+    'Gemini, the customer’s own cap',
+    error({ code: 429, message: 'Your project has exceeded its monthly spending cap. Go to AI Studio.' }),
+    'quota',
+  ],
+  [
+    'Gemini, paid in advance',
+    error({ code: 429, status: 'RESOURCE_EXHAUSTED', message: 'Your prepayment credits are depleted.' }),
+    'quota',
+  ],
+  [
+    'fal',
+    { detail: 'User is locked. Reason: Exhausted balance. Top up your balance at fal.ai/dashboard/billing.' },
+    'quota',
+  ],
   [
     'Cohere, a trial key',
     { message: 'You are using a Trial key, which is limited to 1000 API calls / month.' },
@@ -104,6 +120,7 @@ test.each<readonly [string, object, number | null]>([
     3000,
   ],
   ['a trial key', { message: 'You are using a Trial key, limited to 10 API calls / minute.' }, null],
+  ['advice', { message: 'Rate limit exceeded. A monthly plan has more.' }, null],
   ['tokens of a minute', { message: 'Too many tokens, please wait before trying again.' }, null],
   ['a quota of minutes', error({ code: 'quota_exceeded', message: 'Try again in 20s.' }), 20_000],
 ])('%s is waited for: %j', (_, body, waitMs) => {
