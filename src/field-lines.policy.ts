@@ -14,13 +14,16 @@ export function valuesOf(rawFields: readonly string[], name: string): readonly s
   return values;
 }
 
-/** The content codings that a field names, in the order in which they were applied; `identity` is none. */
+/** What is no coding: `identity`, and what some servers write for it, which clients pass over. */
+const noCodings = new Set(['', 'identity', 'none', 'utf-8', 'utf8']);
+
+/** The content codings that a field names, in the order in which they were applied. */
 export const codingsIn = (encoding: string): readonly string[] =>
   encoding
     .toLowerCase()
     .split(',')
     .map((name) => name.trim())
-    .filter((name) => name !== '' && name !== 'identity');
+    .filter((name) => !noCodings.has(name));
 
 /** Most fields that are looked for are not there. */
 const none: readonly string[] = [];

@@ -64,7 +64,7 @@ function readBody(asked: Asked, contentType: string | null, body: Buffer): Parti
     return readForm(asked, formFields(contentType, body));
   if (!isJson(contentType) && !looksLikeJson(body)) return {};
   if (body.length > maxParsedBody) return readLarge(asked, body);
-  const parsed = parseJson(body.toString('utf8').replace(/^\uFEFF/, ''), maxParsedBody);
+  const parsed = parseJson(body.toString('utf8'), maxParsedBody);
   if (!isRecord(parsed)) return {}; // the upstream will say what is wrong with it
   return {
     model:

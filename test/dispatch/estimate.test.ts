@@ -338,6 +338,7 @@ describe('the model of a call', () => {
     ['zstd', zstdCompressSync(document)],
     ['gzip, BR', brotliCompressSync(gzipSync(document))],
     ['identity', Buffer.from(document)],
+    ['utf-8', Buffer.from(document)],
   ])('is read from a body in %s', (coding, body) => {
     expect(coded(coding, body)).toMatchObject({ model: 'm', costs: { requests: 1, tokens: 4 } });
   });

@@ -171,6 +171,12 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
     },
   );
 
+  test('a document that begins with a byte order mark', async () => {
+    const error = JSON.stringify({ error: { message: later, code: 429 } });
+    const reply = await ask(written('application/json', `\uFEFF${error}`));
+    expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
+  });
+
   test.each(retried)('the first event of %s', async (_name, body) => {
     const reply = await ask(events(`: OPENROUTER PROCESSING\n\n${event(body)}data: [DONE]\n\n`), {
       stream: true,
@@ -182,7 +188,7 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
   test.each([
     ['in one packet of stated length', { length: true }],
     ['in many pieces', { pieces: 20 }],
-    ...Object.keys(packs).flatMap((coding): [string, object][] => [
+    ...[...Object.keys(packs), 'utf-8'].flatMap((coding): [string, object][] => [
       [`in ${coding}`, { coding }],
       [`in ${coding} of stated length`, { coding, length: true }],
       [`in pieces of ${coding}`, { coding, pieces: 5 }],

@@ -55,7 +55,8 @@ export function valueAt(parent: unknown, pointer: readonly string[]): unknown {
 export function parseJson(text: string, maxLength = maxParsed): unknown {
   if (text.length > maxLength) return undefined;
   try {
-    const value: unknown = JSON.parse(text);
+    // Some servers begin with a byte-order mark, which clients pass over.
+    const value: unknown = JSON.parse(text.startsWith('\uFEFF') ? text.slice(1) : text);
     return value;
   } catch {
     return undefined; // an HTML page, a cut body: it says nothing
