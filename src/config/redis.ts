@@ -11,6 +11,7 @@ import {
   orNull,
   readText,
   refuse,
+  secret,
   seconds,
   secretFault,
   section,
@@ -99,7 +100,7 @@ function readAccess(
 export const redis = section(
   atRestart({
     url: readText((written) => secretFault(written) ?? readRedisUrl(written)).describe(
-      'redis:// or rediss:// (TLS), with user and password; also redis+sentinel://host,host/name and redis+cluster://host,host.',
+      'redis:// or rediss:// (TLS), with user and password; also redis+sentinel://host,host/name and redis+cluster://host,host, with TLS rediss+….',
     ),
     whenDown: z
       .enum(['local', 'deny'])
@@ -113,6 +114,7 @@ export const redis = section(
     startSeconds: seconds
       .default(30)
       .describe('A replica that has never reached Redis is not ready for so long after its start.'),
+    sentinelPassword: orNull(secret).describe('Password of the Sentinels, if it is not that of the URL.'),
     tls: section({
       caFile: filePath.optional().describe('PEM file with further certificate authorities.'),
     })
@@ -126,10 +128,12 @@ export const redis = section(
       .describe('How long one command may take before it is repeated, and Redis counted as away soon after.'),
     keyPrefix: z.string().default('').describe('Put before every key (which starts with "sluice:").'),
   }),
-).superRefine(({ url, tls, keyPrefix }, context) => {
+).superRefine(({ url, sentinelPassword, tls, keyPrefix }, context) => {
   const at = (key: string, reason: string, fix: string): void => refuse(context, { reason, fix }, [key]);
   if (tls !== undefined && !url.tls)
     at('tls', 'stands beside a URL without TLS', 'write rediss:// instead of redis://');
+  if (sentinelPassword !== null && url.mode !== 'sentinel')
+    at('sentinelPassword', 'stands beside a URL without Sentinels', 'write redis+sentinel://host,host/mymaster');
   if (!/^[\w.:-]{0,64}$/.test(keyPrefix))
     at('keyPrefix', 'is not usable', 'use up to 64 letters, digits and . _ : -');
 });
@@ -139,8 +143,10 @@ export type RedisInput = z.output<typeof redis>;
 /** Redis as it is connected to: with the parts of its URL. */
 export interface RedisSettings extends Frozen<ReturnType<typeof settleRedis>> {}
 
-export const settleRedis = ({ url, tls, ...redis }: RedisInput) => ({
+export const settleRedis = ({ url, sentinelPassword, tls, ...redis }: RedisInput) => ({
   ...redis,
   ...url,
+  /** A Sentinel without a password takes any. */
+  sentinelPassword: sentinelPassword ?? url.password,
   tls: url.tls ? { caFile: tls?.caFile ?? null } : null,
 });

@@ -168,6 +168,7 @@ function standalone(
     failoverDetector: true,
     sentinelRetryStrategy,
     sentinelCommandTimeout: connectMs,
+    ...(settings.sentinelPassword === null ? {} : { sentinelPassword: settings.sentinelPassword }),
     ...(options.tls === undefined ? {} : { enableTLSForSentinelMode: true, sentinelTLS: options.tls }),
   };
 }

@@ -23,7 +23,7 @@ export class RedisUnusable extends Error {
 
 const adviceOf = {
   password:
-    'Redis refuses the user or the password of redis.url, or wants one where none is given: correct the URL, or the users of Redis.',
+    'Redis or a Sentinel refuses the user or the password of redis.url, or wants one where none is given: correct the URL, redis.sentinelPassword, or the users of Redis.',
   permission:
     'The user of redis.url may not run a command that Sluice needs: give it the rights that docs/operate/redis.md lists.',
   name: 'The host name of redis.url cannot be resolved: correct it, or name resolution on this machine.',
@@ -73,7 +73,7 @@ const replyPatterns: readonly (readonly [RegExp, TroubleReason])[] = [
 const codePatterns: readonly (readonly [RegExp, TroubleReason])[] = [
   [/ENOTFOUND|EAI_/, 'name'],
   [/ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|EADDRNOTAVAIL/, 'refused'],
-  [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH/, 'certificate'],
+  [/CERT_|_CERT|UNABLE_TO_|SELF_SIGNED|HOSTNAME_MISMATCH|certificate/, 'certificate'],
   [/EPROTO|ERR_SSL_|ERR_TLS_/, 'tls'],
   [/ECONNRESET|EPIPE/, 'closed'],
 ];
@@ -88,13 +88,15 @@ export function redisTrouble(failure: unknown, { tls }: { readonly tls: boolean 
   const inner = 'lastNodeError' in failure ? redisTrouble(failure.lastNodeError, { tls }) : null;
   if (inner !== null) return inner;
   const code = textIn(failure, 'code');
-  const message = textIn(failure, 'message');
+  const told = textIn(failure, 'message');
+  // The driver puts what the last of the Sentinels said into its own message.
+  const message = told.replace(/^All sentinels are unreachable.* Last error: /, '');
   const found =
     replyPatterns.find(([form]) => form.test(message)) ??
     codePatterns.find(([form]) => form.test(code) || form.test(message));
   if (found !== undefined) return troubleOf(found[1]);
   if ('lastNodeError' in failure) return troubleOf('cluster');
-  if (/All sentinels are unreachable/.test(message)) return troubleOf('sentinel');
+  if (/All sentinels are unreachable/.test(told)) return troubleOf('sentinel');
   if (/connect ETIMEDOUT/.test(message)) return troubleOf(tls ? 'tls' : 'timeout');
   return /timed? ?out/i.test(message) ? troubleOf('timeout') : null;
 }

@@ -124,7 +124,7 @@ describe('a Redis that cannot be used', () => {
         'password',
         /refuses the user or the password of redis.url/,
       ],
-      [locked.url, 'password', /or wants one where none is given: correct the URL, or the users of Redis/],
+      [locked.url, 'password', /or wants one where none is given: correct the URL,/],
       ['redis://no-such-name.invalid', 'name', /host name of redis.url cannot be resolved: correct it/],
       [
         `redis://127.0.0.1:${await freePort()}`,

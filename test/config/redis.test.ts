@@ -16,6 +16,7 @@ describe('the redis section', () => {
       mode: 'single',
       nodes: [{ host: 'r', port: 6379 }],
       sentinelName: null,
+      sentinelPassword: null,
       username: null,
       password: null,
       database: 0,
@@ -44,6 +45,12 @@ describe('the redis section', () => {
     ];
     const settings = redisOf(`{ url: 'redis+sentinel://:p@a,b:5000/main' }`);
     expect(settings).toMatchObject({ mode: 'sentinel', sentinelName: 'main', nodes, password: 'p' });
+  });
+
+  test('gives Sentinels the password of the URL, unless they have one of their own', () => {
+    const url = `url: 'redis+sentinel://u:p@a/main'`;
+    expect(redisOf(`{ ${url} }`).sentinelPassword).toBe('p');
+    expect(redisOf(`{ ${url}, sentinelPassword: s }`).sentinelPassword).toBe('s');
   });
 
   test('names a Cluster by its URL', () => {

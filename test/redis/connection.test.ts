@@ -1,12 +1,18 @@
 import { afterEach, describe, expect, test } from '@jest/globals';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { connectRedis, type RedisConnection } from '../../src/redis/connection.ts';
+import { redisTrouble } from '../../src/redis/trouble.policy.ts';
+import { freePort } from '../support/free-port.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { plainRedis } from '../support/plain-redis.ts';
-import { startRedis } from '../support/redis.ts';
+import { redisBinary, startRedis } from '../support/redis.ts';
 import { redisWire } from '../support/redis-wire.ts';
 import { until } from '../support/until.ts';
 
@@ -149,6 +155,47 @@ test('the Redis connection is made again when the driver has given it up', async
   await once(connection.client, 'end');
   await ready(connection);
   expect(await connection.client.ping()).toBe('PONG');
+});
+
+/** A Sentinel that wants this password and watches a server with the password `primary`. */
+async function lockedSentinel(password: string): Promise<number> {
+  const redis = await startRedis({ args: ['--requirepass', 'primary'] });
+  const port = await freePort();
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-sentinel-'));
+  const watched = `sentinel monitor main 127.0.0.1 ${redis.port} 1\nsentinel auth-pass main primary`;
+  const file = join(folder, 'sentinel.conf');
+  await writeFile(file, `port ${port}\nbind 127.0.0.1\nrequirepass ${password}\n${watched}\n`);
+  const sentinel = spawn(await redisBinary(), [file, '--sentinel'], { stdio: 'ignore' });
+  closers.push(async () => {
+    const ended = once(sentinel, 'exit');
+    sentinel.kill('SIGKILL');
+    await ended;
+    await redis.stop();
+    await rm(folder, { recursive: true });
+  });
+  return port;
+}
+
+test.each([
+  ['that of the primary', 'primary', 'primary'],
+  ['one of their own', 'watcher', 'watcher'],
+])('Sentinels that want a password are asked with it (%s)', async (_, wanted, sentinelPassword) => {
+  const nodes = [{ host: '127.0.0.1', port: await lockedSentinel(wanted) }];
+  const watched = { mode: 'sentinel', sentinelName: 'main', nodes, password: 'primary' } as const;
+  const parts = { clock: systemClock, random: systemRandom };
+  const connection = connectRedis(plainRedis({ ...watched, sentinelPassword }), parts, () => {});
+  closers.push(() => connection.close());
+  await ready(connection);
+  expect(await connection.client.ping()).toBe('PONG');
+
+  const reasons = new Set<string | undefined>();
+  const wrong = plainRedis({ ...watched, sentinelPassword: 'wrong' });
+  const refused = connectRedis(wrong, parts, (failure) => {
+    reasons.add(redisTrouble(failure, { tls: false })?.reason);
+  });
+  closers.push(() => refused.close());
+  await until(() => reasons.has('password'));
+  expect(refused.isReady()).toBe(false);
 });
 
 test('further errors of a socket that has broken end nothing, such as the alert of a TLS peer that is not trusted', async () => {

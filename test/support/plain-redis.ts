@@ -8,6 +8,7 @@ export const plainRedis = (changes: Partial<RedisSettings> = {}): RedisSettings 
   mode: 'single',
   nodes: [{ host: '127.0.0.1', port: 6379 }],
   sentinelName: null,
+  sentinelPassword: null,
   username: null,
   password: null,
   database: 0,
