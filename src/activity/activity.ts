@@ -217,11 +217,12 @@ export class Activity {
     const ceilings = await gateway().ceilings(workspaceId, upstream);
     const { perMinute, perDay, nextSlotMs, refusing, ...others } = ceilings;
     const own = { growth: headroom?.growth ?? null, refused: refusedIn(cell) };
+    const pausedMs = gateway().pauseOf(upstream)?.ms ?? 0;
     return {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
       ...(await recorder.calls({ workspaceId, upstream })),
-      nextSlotMs: nextSlotMs === null ? null : Math.ceil(nextSlotMs),
+      nextSlotMs: nextSlotMs === null && pausedMs === 0 ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pausedMs)),
       ...others,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),

@@ -54,6 +54,7 @@ function activityOf(
   clock: SettableClock,
   peek: (id: string) => string = () => 'other',
   shown: readonly string[] = [],
+  pause: { readonly ms: number; readonly since: number } | null = null,
 ): Activity {
   const lane = { weight: 1, maxInFlight: null, perMinute: 500, perDay: 10_000 };
   const inForce = {
@@ -65,6 +66,7 @@ function activityOf(
   };
   const gateway: ReturnType<ActivityParts['gateway']> = {
     ...nothingKnown,
+    pauseOf: () => pause,
     inForce: () => inForce,
     ceilings: () =>
       Promise.resolve({
@@ -252,6 +254,14 @@ describe('the activity API', () => {
       headroom: { busiestMinute: 300, usedRatio: 0.6, growth: 0 },
       answer: { tone: 'red', text: 'No: calls refused' },
     });
+  });
+
+  test('names no next slot before the end of a pause', async () => {
+    const clock = settableClock();
+    const recorder = recorderAt(clock);
+    recorder.ended('acme', 'lm', ended({}));
+    const paused = activityOf(recorder, clock, undefined, [], { ms: 20_000, since: clock.now() });
+    expect((await paused.ofWorkspace('acme', minute)).upstreams[0]?.nextSlotMs).toBe(20_000);
   });
 
   test.each([
