@@ -146,10 +146,10 @@ export function takeOut(whole: Cell, parts: readonly Cell[]): Cell {
       if (i !== waitMax) rest.counts[i] = Math.max(0, (rest.counts[i] ?? 0) - (part.counts[i] ?? 0));
     }
   }
+  // Sums of fractions (of waits, of tokens) depend on their order: so little of a sum is nothing.
+  for (const [i, sum] of whole.counts.entries()) if ((rest.counts[i] ?? 0) < sum * 1e-9) rest.counts[i] = 0;
   const longest = rest.counts.findLastIndex((n, i) => i >= firstBound && n > 0);
   const bound = longest < 0 ? 0 : (waitBoundsMs[longest - firstBound] ?? Infinity);
-  // Sums of fractions depend on their order: what is left without any call is no wait.
-  if (longest < 0) rest.counts[waitSum] = 0;
   rest.counts[waitMax] = Math.min(rest.counts[waitMax] ?? 0, bound);
   return rest;
 }

@@ -306,6 +306,8 @@ describe('the activity API', () => {
       for (const [i, part] of parts.entries()) {
         addWait(part, waits[i]?.[n] ?? 0);
         addWait(whole, waits[i]?.[n] ?? 0);
+        addCount(part, 'tokens', waits[i]?.[n] ?? 0);
+        addCount(whole, 'tokens', waits[i]?.[n] ?? 0);
       }
     addWait(whole, 1e-9);
     addWait(parts[0] ?? whole, 1e-9);
