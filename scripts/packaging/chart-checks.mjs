@@ -127,7 +127,7 @@ function restartProblems(tools) {
 
 function redisAndRunbookProblems(tools) {
   const base = 'https://git.example.com/sluice/blob/main/';
-  const url = 'redis+sentinel://a.example.com:26379,b.example.com:26380/main';
+  const url = 'redis+sentinel://a.example.com,b.example.com:26380/main';
   const sets = ['metrics.prometheusRule.enabled=true', `metrics.prometheusRule.runbookBase=${base}`];
   const values = ['redis.existingSecret.name=', ...sets].flatMap((set) => ['--set', set]);
   const file = join(chart, 'ci/02-redis.yaml');

@@ -12,8 +12,10 @@ Times are whole seconds.
 {{- $redisPorts := list -}}
 {{- range .Values.networkPolicy.redisPorts -}}{{- $redisPorts = append $redisPorts (int .) -}}{{- end -}}
 {{- /* Of `rediss://user:password@host:6380,host:6381/0` the ports of the hosts. */ -}}
-{{- $redisHosts := regexReplaceAll "^[^/]*//([^/]*@)?([^/?]*).*$" (default (default "" $configRedis.url) .Values.redis.url) "${2}" -}}
+{{- $redisUrl := default (default "" $configRedis.url) .Values.redis.url -}}
+{{- $redisHosts := regexReplaceAll "^[^/]*//([^/]*@)?([^/?]*).*$" $redisUrl "${2}" -}}
 {{- range regexFindAll ":[0-9]+(,|$)" $redisHosts -1 -}}{{- $redisPorts = append $redisPorts (int (trimAll ":," .)) -}}{{- end -}}
+{{- if contains "+sentinel:" $redisUrl -}}{{- $redisPorts = append $redisPorts 26379 -}}{{- end -}}
 {{- $autoscaled := or .Values.autoscaling.hpa .Values.autoscaling.keda -}}
 {{- $replicas := ternary 2 1 $redis -}}
 {{- if $autoscaled -}}{{- $replicas = int .Values.autoscaling.minReplicas -}}
