@@ -21,7 +21,7 @@ export interface PresenceParts {
   readonly telemetry: Telemetry;
   /** The most replicas there can be: so many count as alive until Redis says otherwise. `null` = nobody has said. */
   readonly replicas: number | null;
-  /** Redis may lack what this replica has put there: another server serves, or data was lost. */
+  /** Redis may lack what this replica has put there: another server serves, its clock was set back, or data was lost. */
   readonly onDoubt: () => void;
 }
 
@@ -62,16 +62,18 @@ export class Presence {
   /** Sends a heartbeat now. */
   async beat(client: RedisClient): Promise<void> {
     const { clock, connection, onDoubt, telemetry } = this.#parts;
-    const [count, isNew, runId] = listOf(
+    const [count, known, runId] = listOf(
       await runOwn(client, 'presence', { keys: [replicasKey], argv: [this.id] }),
     );
     this.#noteCount(Math.max(1, amountOf(count)));
     const server = `${textOf(runId)} ${connection.primaries()}`;
     const isOther = this.#server !== null && this.#server !== server;
-    const isLost = amountOf(isNew) === 1 && clock.monotonic() - this.#beatAt < lifeMs;
-    if (isLost) telemetry.log.warn('Redis has lost data');
+    const wasSetBack = amountOf(known) === 2;
+    const isLost = amountOf(known) === 1 && clock.monotonic() - this.#beatAt < lifeMs;
+    if (wasSetBack) telemetry.log.warn('the clock of Redis was set back');
+    else if (isLost) telemetry.log.warn('Redis has lost data');
     else if (isOther) telemetry.log.info('another Redis server serves');
-    if (isLost || isOther) onDoubt();
+    if (wasSetBack || isLost || isOther) onDoubt();
     this.#server = server;
     this.#beatAt = clock.monotonic();
   }

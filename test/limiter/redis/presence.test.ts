@@ -4,7 +4,7 @@ import { Redis } from 'ioredis';
 import { once } from 'node:events';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
-import { Presence } from '../../../src/limiter/redis/presence.ts';
+import { Presence, replicasKey } from '../../../src/limiter/redis/presence.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';
@@ -38,10 +38,13 @@ async function twoReplicas() {
   if (!connection.isReady()) await once(connection.client, 'ready');
   const replica = () => {
     let doubts = 0;
-    const parts = { connection, clock, random: systemRandom, telemetry: noTelemetry, replicas: null };
+    const warnings: unknown[] = [];
+    const log = { ...noTelemetry.log, warn: (...[text]: unknown[]) => void warnings.push(text) };
+    const telemetry = { ...noTelemetry, log };
+    const parts = { connection, clock, random: systemRandom, telemetry, replicas: null };
     const presence = new Presence({ ...parts, onDoubt: () => void (doubts += 1) });
     const beat = (): Promise<void> => presence.beat(connection.client);
-    return { beat, count: () => presence.count(), doubts: () => doubts };
+    return { beat, count: () => presence.count(), doubts: () => doubts, warnings };
   };
   const later = (ms: number): Promise<boolean> => {
     clock.outside(clock.monotonic() + ms, () => {});
@@ -81,6 +84,16 @@ test('data that is lost between two heartbeats makes each replica doubt once, an
   await redis.flushall();
   for (let beats = 0; beats < 3; beats += 1) for (const { beat } of [one, two]) await beat();
   expect([one.doubts(), two.doubts()]).toEqual([1, 1]);
+});
+
+test('a clock of Redis that is set back makes a replica doubt once, and is no loss of data', async () => {
+  const { one } = await twoReplicas();
+  await one.beat();
+  const [id = '', at = '0'] = await redis.zrange(replicasKey, 0, -1, 'WITHSCORES');
+  // What a replica finds when the clock shows an earlier time than at its last heartbeat.
+  await redis.zadd(replicasKey, Number(at) + 300_000, id);
+  for (let beats = 0; beats < 3; beats += 1) await one.beat();
+  expect([one.doubts(), one.warnings]).toEqual([1, ['the clock of Redis was set back']]);
 });
 
 test('every new connection makes a replica doubt: it may lead to another server', async () => {

@@ -325,6 +325,7 @@ export class Server {
   #restore(key: string, [, ...pairs]: string[], now: number): unknown {
     const sends = this.#sendsAt(key);
     let missing = 0;
+    for (const [id, at] of sends) if (at >= now + ceilingWindowMs) sends.set(id, now);
     for (let at = 0; at + 1 < pairs.length; at += 2) {
       const id = pairs[at + 1] ?? '';
       if (sends.has(id)) continue;
@@ -339,11 +340,12 @@ export class Server {
     [replica = '']: string[],
     { now, server }: { readonly now: number; readonly server: string },
   ): unknown {
+    const wasSetBack = (this.#replicas.get(replica) ?? now) >= now + presenceLifeMs;
     for (const [each, at] of this.#replicas) if (at >= now + presenceLifeMs) this.#replicas.delete(each);
     const isNew = !this.#replicas.has(replica);
     this.#replicas.set(replica, now);
     for (const [each, at] of this.#replicas) if (at <= now - presenceLifeMs) this.#replicas.delete(each);
-    return [this.#replicas.size, Number(isNew), server];
+    return [this.#replicas.size, wasSetBack ? 2 : Number(isNew), server];
   }
 }
 

@@ -76,3 +76,19 @@ test('of a window with many sends the script reports every so many of them, and 
   // Every third send, and the last: of each group of three the latest.
   expect(agesMs.map(Number)).toEqual([2, 5, 8, 11, 14, 17, 20, 23, 24].map((n) => 1_000 - n));
 });
+
+test('a ceiling whose sends lie in the future, because the clock of Redis was set back, is free again a window later', async () => {
+  const sends = 'sends:{back}';
+  const time = async (): Promise<number> => {
+    const [seconds = 0, micros = 0] = (await client.time()).map(Number);
+    return seconds * 1_000 + micros / 1_000;
+  };
+  const now = await time();
+  await client.zadd(sends, now + 300_000, 'a', now + 310_000, 'b', now + 1_000, 'ahead');
+  await runOwn(client, 'restore', { keys: [sends], argv: [String(ceilingWindowMs), '20', 'b', '30', 'c'] });
+  const later = [String(ceilingWindowMs), String((await time()) + 1_001 + ceilingWindowMs), '1000'];
+  expect(await client.zcard(sends)).toBe(4);
+  expect(Number(await client.zscore(sends, 'ahead'))).toBeCloseTo(now + 1_000, 0);
+  const [live] = listOf(await runOwn(client, 'slots', { keys: [sends, 'day:{back}'], argv: later }));
+  expect(live).toBe(0);
+});
