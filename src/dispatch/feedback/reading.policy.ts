@@ -216,12 +216,11 @@ function addTighter(reports: MeterReport[], report: MeterReport): void {
 /** For how long a refusal lasts: milliseconds until the window of an exhausted limit ends, the longest of them; `null` when none says so. */
 export function exhaustedForMs(readings: readonly Reading[]): number | null {
   let waitMs: number | null = null;
-  for (const { meter, remaining, resetInMs, resetMeans } of readings) {
-    // Without a word of what is left, a refusal shows that nothing is, and its window ends at the reset.
+  for (const { remaining, resetInMs, resetMeans } of readings) {
+    // Without a word of what is left, a refusal shows that nothing is, and its window ends at the reset. A meter may have room before
+    // it is empty, but where a refusal states no other time, this one is the upstream's own.
     const isSpent = remaining === null ? resetMeans === 'window' : remaining < 1;
     if (!isSpent || resetInMs === null) continue;
-    // A meter drains, so calls have room before it is empty. Of a limit without a meter only the instant of emptiness is known.
-    if (resetMeans === 'all_free' && meter !== null) continue;
     if (resetInMs > 0) waitMs = Math.max(waitMs ?? 0, Math.ceil(resetInMs));
   }
   return waitMs;

@@ -28,6 +28,27 @@ const refusal = (code: string | null, type: string, message = ''): unknown => ({
   error: { code, type, message },
 });
 
+describe('a refusal of a language model that states no wait', () => {
+  const spent = { ...quota('requests', 500, 0, '2.5s'), ...quota('tokens', 30_000, 29_990, '20ms') };
+  const slow = refusal('rate_limit_exceeded', 'requests', 'Rate limit reached.');
+
+  test('lasts until the reset of the limit of which nothing is left', () => {
+    expect(learn(429, spent, slow).throttle).toMatchObject({ kind: 'rate', waitMs: 2_500 });
+  });
+
+  test('lasts as Retry-After or its sentence states, where one does', () => {
+    expect(learn(429, { ...spent, 'retry-after': '1' }, slow).throttle).toMatchObject({ waitMs: 1_000 });
+    const told = refusal('rate_limit_exceeded', 'requests', 'Please try again in 120ms.');
+    expect(learn(429, spent, told).throttle).toMatchObject({ waitMs: 120 });
+  });
+
+  test('lasts an unknown time where something of every limit is left', () => {
+    expect(learn(429, quota('tokens', 30_000, 554, '58.891s'), slow).throttle).toMatchObject({
+      waitMs: null,
+    });
+  });
+});
+
 describe('the limit fields of a language model', () => {
   test('state the daily meter when the reset of a request limit fits a day', () => {
     expect(learn(200, quota('requests', 200, 199, '7m12s')).meters).toMatchObject([
