@@ -160,18 +160,20 @@ export const isEmpty = ({ counts, seconds }: Cell): boolean =>
 
 /**
  * The wait that a `share` (0 to 1) of the calls did not exceed, milliseconds: the upper bound of its histogram bucket, at
- * most the cell's longest wait.
+ * most the cell's longest wait, and at most what each of the others can have waited if they share the sum of all waits.
  */
 export function waitQuantile(cell: Cell, share: number): number {
   const counts = cell.counts.subarray(firstBound);
   const total = counts.reduce((sum, n) => sum + n, 0);
   if (total === 0) return 0;
+  const longestMs = countOf(cell, 'waitMaxMs');
+  const sharedMs = countOf(cell, 'waitSumMs') / ((1 - share) * total);
   let seen = 0;
   for (const [i, n] of counts.entries()) {
     seen += n;
-    if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, countOf(cell, 'waitMaxMs'));
+    if (seen >= share * total) return Math.min(waitBoundsMs[i] ?? Infinity, longestMs, sharedMs);
   }
-  return countOf(cell, 'waitMaxMs');
+  return longestMs;
 }
 
 /** What `/activity` shows of the counts of some minutes, summed in one cell. Waits are rounded to milliseconds; reasons of refusals are listed only where there were any. */
