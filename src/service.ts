@@ -154,7 +154,7 @@ function dataServer(
       return activity.ofWorkspace(workspace.id, windowMs);
     },
     credentialFields: () => gateway.credentialFields(),
-    onRequestRefused: (code) => telemetry.requestRefused(code),
+    onRequestRefused: (refused) => telemetry.requestRefused(refused),
     onOverload: (bound) => telemetry.overloaded(bound),
     onShedding: (cause) => telemetry.shedding(cause),
     load: load ?? null,

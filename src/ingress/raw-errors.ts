@@ -20,10 +20,12 @@ export const proxyMethods = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
 export function watchRawErrors(server: Server, parts: ServeParts): void {
   const { connections, random, clock, lingerMs } = parts;
   /** False when the connection is not free for a last response: then nothing is written. */
-  const refuse = (socket: Socket, why: RequestRefusal): boolean => {
+  const refuse = (socket: Socket, why: RequestRefusal, method = ''): boolean => {
     if (!retire(connections, socket)) return false;
-    parts.onRequestRefused(why.code);
-    respond(socket, refusalResponse({ ...why, requestId: newRequestId(random) }), clock, lingerMs);
+    const requestId = newRequestId(random);
+    const problem = refusalResponse({ ...why, requestId });
+    parts.onRequestRefused({ requestId, method, status: problem.status, code: why.code });
+    respond(socket, problem, clock, lingerMs);
     return true;
   };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
@@ -32,7 +34,11 @@ export function watchRawErrors(server: Server, parts: ServeParts): void {
   server.on('connect', ({ socket }: IncomingMessage) => {
     // Node has detached this socket: an error without a listener would end the process.
     socket.on('error', () => socket.destroy());
-    const isAnswered = refuse(socket, { code: 'method_not_allowed', allow: proxyMethods, details: {} });
+    const isAnswered = refuse(
+      socket,
+      { code: 'method_not_allowed', allow: proxyMethods, details: {} },
+      'CONNECT',
+    );
     // The socket is not read any more, so that its end would not be noticed when the client leaves.
     if (!isAnswered) socket.destroy();
   });

@@ -9,7 +9,8 @@ import type { Call, CallBody, CallFacts } from '../call.ts';
 import type { CallSignal } from '../call-abort.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
-import { Refusal, type RefusalCode } from '../errors.ts';
+import { Refusal } from '../errors.ts';
+import type { RefusedRequest } from '../telemetry/events.ts';
 import { announcesBody, collectBody, headBytes, type HeldBytes } from './body.ts';
 import { OpenCall, type Connections } from './connections.ts';
 import type { Overload } from './overload.ts';
@@ -28,8 +29,7 @@ export interface ServeParts {
   readonly lingerMs: number;
   /** Called for every fault of our own, once. */
   readonly onBug: (error: unknown) => void;
-  /** A request was refused and did not become a call. */
-  readonly onRequestRefused: (code: RefusalCode) => void;
+  readonly onRequestRefused: (refused: RefusedRequest) => void;
 }
 
 /** 16 bytes = 32 hex digits. */

@@ -29,9 +29,11 @@ export async function refuseRequest(
   const { connections, random, onRequestRefused } = parts;
   const open = new OpenCall(connections.on(response.req.socket), response, newRequestId(random));
   connections.open(open);
-  onRequestRefused(why.code);
+  const problem = refusalResponse({ ...why, requestId: open.id });
+  const { method = '' } = response.req;
+  onRequestRefused({ requestId: open.id, method, status: problem.status, code: why.code });
   try {
-    await writeProblem(open, refusalResponse({ ...why, requestId: open.id }), parts, mustEnd);
+    await writeProblem(open, problem, parts, mustEnd);
   } finally {
     connections.leave(open);
     connections.ended();

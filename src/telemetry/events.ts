@@ -43,6 +43,16 @@ export interface CallEnd {
   readonly admission?: AdmissionRecord;
 }
 
+/** A request that was refused before it became a call: for its form or its route, or because too many came at once. */
+export interface RefusedRequest {
+  readonly requestId: string;
+  /** Empty when it could not be read. */
+  readonly method: string;
+  /** Status the client was sent. */
+  readonly status: number;
+  readonly code: RefusalCode;
+}
+
 /** State that gauges read when they are scraped. */
 export interface PressureSource {
   /** What the process holds, and how loaded it is. */

@@ -6,9 +6,10 @@ import type { DestinationStream } from 'pino';
 import type { Call, Reckoned } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import type { Settings } from '../config/settings.ts';
-import { refusals, type OverloadBound, type RefusalCode } from '../errors.ts';
+import { refusals, type OverloadBound } from '../errors.ts';
 import { RunningCallRecord, type CallRecord, type CallReporters } from './call-record.ts';
 import {
+  knownMethods,
   limiterModes,
   nothingKnown,
   renewalOutcomes,
@@ -22,6 +23,7 @@ import {
   type PressureSource,
   type RedisCommand,
   type RedisErrorKind,
+  type RefusedRequest,
   type RenewalOutcome,
 } from './events.ts';
 import type { Instruments } from './instruments.ts';
@@ -124,12 +126,31 @@ export class RunningTelemetry {
     });
   }
 
-  /** A request was refused before it became a call: its form, its route, or too many at once. */
-  requestRefused(code: RefusalCode): void {
+  /** Its response names a request id, so it has a log line like a call of a stranger. */
+  requestRefused({ requestId, method, status, code }: RefusedRequest): void {
     const by = { workspace: noneLabel, upstream: noneLabel };
+    const outcome = refusals[code].family;
     this.#guard(() => {
       this.#metrics.beginWorkspace(by);
-      this.#metrics.callEnded(by, refusals[code].family, code);
+      this.#metrics.callEnded(by, outcome, code);
+      const isWritten = this.#logger.callEnded(outcome, false, () => ({
+        requestId,
+        ...by,
+        method: knownMethods.has(method) ? method : 'other',
+        outcome,
+        status,
+        code,
+        heldBy: null,
+        reason: null,
+        waitedMs: 0,
+        attempts: 0,
+        absorbed: 0,
+        upstreamMs: 0,
+        overheadMs: 0,
+        durationMs: 0,
+        traceId: null,
+      }));
+      if (!isWritten) this.#metrics.instruments.logLinesLeftOut.inc();
     });
   }
 

@@ -78,7 +78,7 @@ export async function startDataServer(
     activity: () => Promise.resolve({ upstreams: [] }),
     credentialFields: () => new Set(['authorization', 'x-api-key']),
     onBug: (error) => bugs.push(error),
-    onRequestRefused: (code) => requestRefusals.push(code),
+    onRequestRefused: ({ code }) => requestRefusals.push(code),
     onOverload: () => {},
     onShedding: () => {},
     load: null,
