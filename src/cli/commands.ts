@@ -60,12 +60,17 @@ function define<const O extends Options, Read extends object>(definition: Defini
 const usageError = (reason: string, usage: string) =>
   ({ kind: 'usage-error', text: `${reason}\n\nUsage: ${usage}` }) as const;
 
+/** A sentence with the known name that was probably meant, or nothing. `mark` stands before names. */
+function didYouMean(text: string, known: readonly string[], mark = ''): string {
+  const name = nearest(text, known);
+  return name === null ? '' : ` Did you mean ${mark}${name}?`;
+}
+
 /** The first sentence of what Node says, because the rest is advice about positional arguments, and the option that was meant. */
 function optionFault(error: unknown, known: readonly string[]): string {
   const [message = ''] = (error as Error).message.split('. ');
   const [, option = ''] = /^Unknown option '--([\w-]+)'/.exec(message) ?? [];
-  const meant = nearest(option, known);
-  return `${message.replace(/\.?$/, '.')}${meant === null ? '' : ` Did you mean --${meant}?`}`;
+  return `${message.replace(/\.?$/, '.')}${didYouMean(option, known, '--')}`;
 }
 
 const noMore = ([first]: readonly string[]): string | null =>
@@ -131,7 +136,7 @@ given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless gi
       if (fault !== null) return fault;
       const upstream = firstUpstream(written);
       return upstream === null
-        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. An http:// origin is written into the file, with allowPrivateAddresses.`
+        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. An http:// origin is written into the file, with allowPrivateAddresses.${didYouMean(written, firstUpstreams)}`
         : { config, upstream };
     },
     run: async (read, io) => (await import('./init.ts')).runInit(read, io),
@@ -336,7 +341,7 @@ same for zsh, or sluice completion fish | source.`,
     options: {},
     read(_values, [written = '', ...more]) {
       const shell = shells.find((each) => each === written);
-      if (shell === undefined) return `Give one of ${shells.join(', ')}.`;
+      if (shell === undefined) return `Give one of ${shells.join(', ')}.${didYouMean(written, shells)}`;
       return noMore(more) ?? { shell };
     },
     async run({ shell }, io) {
@@ -386,14 +391,12 @@ export function readCommand([first = '', ...rest]: readonly string[]): Command {
   const verbs = commandNames
     .filter((name) => name.startsWith(`${first} `))
     .map((name) => name.slice(first.length + 1));
-  if (verbs.length === 0) {
-    const meant = nearest(first, commandNames);
-    return usageError(
-      `Unknown command "${first}".${meant === null ? '' : ` Did you mean ${meant}?`}`,
-      `sluice ${overview}`,
-    );
-  }
+  if (verbs.length === 0)
+    return usageError(`Unknown command "${first}".${didYouMean(first, commandNames)}`, `sluice ${overview}`);
   return rest.some((arg) => arg === '--help' || arg === '-h')
     ? { kind: 'help', text: `Usage: ${keysUsage}` }
-    : usageError(`The two things to do with ${first} are: ${verbs.join(' and ')}.`, keysUsage);
+    : usageError(
+        `The two things to do with ${first} are: ${verbs.join(' and ')}.${didYouMean(rest[0] ?? '', verbs)}`,
+        keysUsage,
+      );
 }

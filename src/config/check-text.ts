@@ -129,6 +129,7 @@ const syntaxFixes: Readonly<Record<string, string>> = {
   BLOCK_AS_IMPLICIT_KEY: indent,
   MULTILINE_IMPLICIT_KEY: indent,
   TAB_AS_INDENT: 'use blanks instead',
+  MULTIPLE_DOCS: 'remove the line --- and join what stands below it with the rest',
   MISSING_CHAR: 'write the missing character: a quote, bracket or brace at the end',
 };
 
@@ -144,8 +145,8 @@ export function readDocument(text: string, env: Env): ConfigDocument {
   });
   const faults = [...document.errors, ...document.warnings].map((error) => ({
     line: lines.linePos(error.pos[0]).line,
-    // The parser's own words up to the colon: what follows may be a piece of the file.
-    reason: error.message.split(/[:\n]/)[0] ?? '',
+    // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
+    reason: error.message.split(/[:;\n]/)[0] ?? '',
     fix:
       syntaxFixes[error.code] ??
       'correct the YAML; texts with special characters belong in quotes, also ${NAME} within { }',
