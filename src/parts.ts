@@ -4,6 +4,7 @@
  * Does not own: the order of a call's stages (`pipeline.ts`), a reload (`gateway.ts`).
  */
 import { AdmissionQueue } from './admission/admission.ts';
+import type { AdmissionRequest } from './admission/ticket.ts';
 import { Keyring } from './auth/keyring.ts';
 import { Breakers } from './breaker/breakers.ts';
 import type { Clock, Random } from './clock.ts';
@@ -24,7 +25,7 @@ import { createPressure } from './observation/pressure.ts';
 import type { Features } from './pipeline.ts';
 import { JoinedQuotas } from './quotas/joined-quotas.ts';
 import { Repeats } from './repeats/repeats.ts';
-import type { Recorder } from './recording/recorder.ts';
+import type { Place, Recorder } from './recording/recorder.ts';
 import type { Runtime } from './runtime.ts';
 import { createMapsIn } from './replicated/redis-map.ts';
 import { SharedRedis } from './replicated/shared-redis.ts';
@@ -74,16 +75,21 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     },
   });
   const { ceilings, limiter } = stores;
+  /** `null` = it stands where it belongs. */
+  const joinedBucketOf = ({
+    admission: { bucket: own, lane: ownLane },
+    workspaceId,
+  }: AdmissionRequest): Place | null => {
+    const bucket = quotas.bucketOf(own);
+    if (bucket === own) return null;
+    const lane = laneOf(bucket, workspaceId, labelKey);
+    return { bucket, lane: isBackground(ownLane) ? backgroundLane(lane) : lane };
+  };
   const admission: AdmissionQueue = new AdmissionQueue({
     clock,
     limiter,
     ceilings,
-    joinedBucketOf: (request) => {
-      const bucket = quotas.bucketOf(request.admission.bucket);
-      if (bucket === request.admission.bucket) return null;
-      const lane = laneOf(bucket, request.workspaceId, labelKey);
-      return { bucket, lane: isBackground(request.admission.lane) ? backgroundLane(lane) : lane };
-    },
+    joinedBucketOf,
     onReckoned: ({ admission: { ticket }, workspaceId, subject: { upstream } }, reckoned, told) =>
       telemetry.reckoned({ requestId: ticket, workspaceId, upstream }, reckoned, told),
     onFailure: (failure) => log.bug('a limiter operation failed', failure),
@@ -127,7 +133,7 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
     credentials,
     dispatcher,
     estimates: new TokenEstimates(),
-    features: { around: recorded(aroundRepeats(repeats), recorder, quotas), pauses: controls },
+    features: { around: recorded(aroundRepeats(repeats), recorder, joinedBucketOf), pauses: controls },
     keyring,
     pressure,
     quotas,
@@ -142,14 +148,17 @@ export function createParts(options: PartsOptions, runtime: () => Runtime) {
 const recorded = (
   around: Features['around'],
   recorder: PartsOptions['recorder'],
-  quotas: JoinedQuotas,
+  joinedBucketOf: (request: AdmissionRequest) => Place | null,
 ): Features['around'] =>
   recorder === undefined
     ? around
     : (prepared, forward) => {
         const { callRecord, request } = prepared;
         if (recorder.isRecording)
-          callRecord.recording = recorder.arrived(prepared, () => quotas.bucketOf(request.admission.bucket));
+          callRecord.recording = recorder.arrived(
+            prepared,
+            () => joinedBucketOf(request) ?? request.admission,
+          );
         return around(prepared, forward);
       };
 

@@ -133,7 +133,7 @@ export class Attempts {
       done();
       this.#learnCharge(prepared, result);
       const { recording } = prepared.callRecord;
-      if (recording !== null) recording.charged(chargeOf(result));
+      if (recording !== null) recording.charged(chargeOf(result), feedback.meters);
     };
     const rateLimit = rateLimitOf(lease.ceiling);
     return {

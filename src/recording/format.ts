@@ -100,12 +100,16 @@ export const recordedCall = z.object({
   /** What `calls` of its windows says; absent: it has those of its upstream. */
   operation: z.string().exactOptional(),
   workspace: z.string(),
+  /** Of the workspace in the bucket: of workspaces whose turn it is alike, the first in the order of these labels goes first. */
+  lane: z.string().exactOptional(),
   caller: z.string().nullable().default(null),
   /** RFC 9218, 0 to 7. */
   urgency: z.number().min(0).max(7).default(3),
   /** Reserved when it was granted, and what the upstream took in the end: `{}` = it was not sent. */
   costs,
   charged: costs.default({}),
+  /** Units of the bucket that were used when the upstream had counted the call, as its response states it: of meters of which the call used other than was reserved. */
+  stated: costs.exactOptional(),
   /** From its last sending to the end of its response; `null` = it was not sent. */
   serviceMs: ms.nullable(),
   /** How long it might wait, and whether the call or its client had asked for that. */

@@ -8,12 +8,12 @@
 import { constants, createGzip } from 'node:zlib';
 import type { Request, Response } from 'express';
 import type { BucketSnapshot } from '../bucket.ts';
-import type { Costs, MeterName } from '../call.ts';
+import type { Costs, MeterName, MeterReport } from '../call.ts';
 import type { CancelTimer, Clock } from '../clock.ts';
 import type { Settings, UpstreamSettings } from '../config/settings.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { digest } from '../identity.ts';
-import { isBackground, type BucketKey } from '../ids.ts';
+import { isBackground, type LaneKey } from '../ids.ts';
 import { adminProblem } from '../ingress/admin-guard.ts';
 import { backgroundUrgency } from '../limiter/limiter.ts';
 import { createSlices } from '../slices.ts';
@@ -38,6 +38,9 @@ const maxRecordings = 4;
 const maxUnsentBytes = 1_000_000;
 /** What buckets have learned is looked for, and what a compressor holds is passed on, this often. Milliseconds. */
 const lookEveryMs = 1_000;
+
+/** Where a call stands. */
+export type Place = Pick<AdmissionRequest['admission'], 'bucket' | 'lane'>;
 
 /** A call as it asks for admission. */
 export interface Arrival {
@@ -71,8 +74,8 @@ export class Recorder {
     return this.#open.size > 0;
   }
 
-  /** A call arrives; what is returned is told of its end. `bucketNow`: where it belongs by then: its bucket may have been joined to another. */
-  arrived({ request, route, asksForWait }: Arrival, bucketNow: () => BucketKey): CallInRecording {
+  /** A call arrives; what is returned is told of its end. `placeNow`: where it belongs by then: its bucket may have been joined to another. */
+  arrived({ request, route, asksForWait }: Arrival, placeNow: () => Place): CallInRecording {
     const { clock, labelOf, settings } = this.#parts;
     const now = clock.monotonic();
     const recordings = [...this.#open].filter((recording) => recording.takes(now));
@@ -91,7 +94,7 @@ export class Recorder {
       maxWaitMs: Math.round(request.maxWaitMs),
       ...(asksForWait ? { asked: true as const } : {}),
     };
-    return new RecordedArrival({ known, bucketNow, now }, recordings);
+    return new RecordedArrival({ known, placeNow, now }, recordings);
   }
 
   /** `GET /recording?seconds=N`. */
@@ -137,9 +140,18 @@ function recordingSecondsOf(url: string): number | null {
 interface Known {
   readonly known: Omit<
     RecordedCall,
-    'at' | 'bucket' | 'charged' | 'serviceMs' | 'waitedMs' | 'outcome' | 'closings' | 'limits'
+    | 'at'
+    | 'bucket'
+    | 'lane'
+    | 'charged'
+    | 'stated'
+    | 'serviceMs'
+    | 'waitedMs'
+    | 'outcome'
+    | 'closings'
+    | 'limits'
   >;
-  readonly bucketNow: () => BucketKey;
+  readonly placeNow: () => Place;
   readonly now: number;
 }
 
@@ -149,6 +161,7 @@ class RecordedArrival implements CallInRecording {
   readonly #recordings: readonly Recording[];
   #sentAt: number | null = null;
   #charged: Costs | null = null;
+  #stated: readonly MeterReport[] = [];
   #closings: NonNullable<RecordedCall['closings']> = [];
 
   constructor(known: Known, recordings: readonly Recording[]) {
@@ -168,17 +181,23 @@ class RecordedArrival implements CallInRecording {
     this.#closings = [...this.#closings, closing];
   }
 
-  charged(spent: Costs | null): void {
+  charged(spent: Costs | null, stated: readonly MeterReport[]): void {
     this.#charged = spent;
+    this.#stated = stated;
   }
 
   ended(outcome: CallOutcome, waitedMs: number, atMs: number): void {
-    const { known, bucketNow, now } = this.#known;
+    const { known, placeNow, now } = this.#known;
+    const { bucket, lane } = placeNow();
     const sentAt = this.#sentAt;
+    const charged = sentAt === null ? {} : withoutDays({ ...known.costs, ...this.#charged });
+    const stated = statedOf(known.costs, charged, this.#stated);
     const call = {
       ...known,
-      bucket: bucketLabel(bucketNow()),
-      charged: sentAt === null ? {} : withoutDays({ ...known.costs, ...this.#charged }),
+      bucket: bucketLabel(bucket),
+      lane: laneLabel(lane),
+      charged,
+      ...(Object.keys(stated).length === 0 ? {} : { stated }),
       serviceMs: sentAt === null ? null : tenth(atMs - sentAt),
       waitedMs: tenth(waitedMs),
       outcome,
@@ -189,12 +208,23 @@ class RecordedArrival implements CallInRecording {
 }
 
 /** The keyed digest of the bucket itself, without that of its log. */
-const bucketLabel = (bucket: BucketKey): string =>
+const bucketLabel = (bucket: Place['bucket']): string =>
   `b_${bucket.slice(bucket.lastIndexOf('.') + 1).slice(0, 16)}`;
+/** Of the calls of the background the one of the workspace's other calls: their urgency tells them apart. */
+const laneLabel = (lane: LaneKey): string => `l_${lane.slice(0, 16)}`;
 /** Stands for all attempts of one client: what a refused call keeps has its name, unless that is taken. */
 const reservationLabel = ({ admission, reserving }: Arrival['request'], labelKey: string): string =>
   `r_${digest(labelKey, 'recorded', admission.reservation ?? reserving?.name ?? admission.ticket).slice(0, 16)}`;
 const tenth = (ms: number): number => Math.round(ms * 10) / 10;
+
+/** The levels that tell whether what was reserved counts, or what was used; where both are the same nobody has to know. */
+function statedOf(reserved: Costs, charged: Costs, stated: readonly MeterReport[]): Costs {
+  const levels: Partial<Record<MeterName, number>> = {};
+  for (const { meter, level } of stated)
+    if (level !== null && reserved[meter] !== undefined && reserved[meter] !== charged[meter])
+      levels[meter] = tenth((level.lowest + level.highest) / 2);
+  return levels;
+}
 
 /** One stream of lines. */
 class Recording {

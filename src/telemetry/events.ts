@@ -1,5 +1,5 @@
 /** What the parts report and read, in closed sets and plain values. Types and constants only. */
-import type { AdmissionRecord, Costs, MeterName } from '../call.ts';
+import type { AdmissionRecord, Costs, MeterName, MeterReport } from '../call.ts';
 import { credentialFaults, type HeldBy, type RefusalCode } from '../errors.ts';
 import type { BucketSnapshot } from '../bucket.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
@@ -196,8 +196,8 @@ export interface CallInRecording {
   sent(atMs: number): void;
   /** The upstream refused it, and takes no call for `forMs` milliseconds. */
   closed(atMs: number, forMs: number): void;
-  /** What the upstream says it took, beside or instead of the estimate. */
-  charged(spent: Costs | null): void;
+  /** What the upstream says it took, beside or instead of the estimate, and how much of its quotas was used then. */
+  charged(spent: Costs | null, stated: readonly MeterReport[]): void;
   ended(outcome: CallOutcome, waitedMs: number, atMs: number): void;
 }
 

@@ -32,7 +32,9 @@ beforeAll(async () => {
   upstream = createServer((request, response) => {
     const fields = { 'content-type': 'application/json', 'x-ratelimit-limit-requests': '60' };
     const left = { 'x-ratelimit-remaining-requests': '50', 'x-ratelimit-reset-requests': '10s' };
-    const end = () => response.writeHead(200, { ...fields, ...left }).end(JSON.stringify({ usage }));
+    const tokens = { 'x-ratelimit-limit-tokens': '9000', 'x-ratelimit-remaining-tokens': '7654' };
+    const end = () =>
+      response.writeHead(200, { ...fields, ...left, ...tokens }).end(JSON.stringify({ usage }));
     if (request.url === '/held') held.push(end);
     else if (refusals > 0) {
       refusals -= 1;
@@ -124,11 +126,17 @@ test('each call is written when it ends, with what it took and what was learned 
   expect(first).toMatchObject({
     costs: { requests: 1, tokens: expect.any(Number) },
     charged: { requests: 1, tokens: 42 },
+    // Of requests what counts is what was reserved.
+    stated: { tokens: 1_345.5 },
     maxWaitMs: 75_000,
     caller: null,
   });
   expect(second).toMatchObject({ urgency: 1, maxWaitMs: 20_000, asked: true });
   expect(first?.asked).toBeUndefined();
+  const lanes = calls.map(({ lane = '' }) => lane);
+  expect(lanes.filter((lane) => !/^l_[0-9a-f]{16}$/.test(lane))).toEqual([]);
+  // One of each workspace and bucket.
+  expect(lanes.map((lane) => lanes.indexOf(lane))).toEqual([0, 1, 2, 2, 2, 2, 0]);
   // The same counts against the day, and is not written twice.
   expect(Object.keys(first?.costs ?? {})).toEqual(['requests', 'tokens']);
   expect(calls.at(5)).toMatchObject({ charged: {}, serviceMs: null });
@@ -190,10 +198,10 @@ test('a reader that does not read is told that it was too slow, and holds no mem
     workspaceId: 'acme',
     maxWaitMs: 1,
   } as Arrival['request'];
-  const bucketNow = () => request.admission.bucket;
+  const placeNow = () => request.admission;
   const arrival = { route: { upstream: { dialect: null } }, asksForWait: false };
   await until(async () => {
-    for (let n = 0; n < 1_000; n += 1) recorder.arrived({ ...arrival, request }, bucketNow).ended('ok', 0, 0);
+    for (let n = 0; n < 1_000; n += 1) recorder.arrived({ ...arrival, request }, placeNow).ended('ok', 0, 0);
     await new Promise(setImmediate);
     return !recorder.isRecording;
   }, 0);

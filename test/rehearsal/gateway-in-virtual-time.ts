@@ -41,6 +41,8 @@ interface Quota {
 export interface UpstreamQuota {
   readonly requests?: Quota;
   readonly tokens?: Quota;
+  /** It counts the tokens that a call asks for, however few it takes. */
+  readonly countsWhatIsAsked?: true;
   /** Its responses name who has the quota. */
   readonly organization?: string;
   /** It refuses whatever comes between these times, milliseconds. */
@@ -137,6 +139,9 @@ async function record(recorder: Recorder): Promise<() => string> {
   return () => lines.join('');
 }
 
+/** Of `hello`, as providers count a prompt that they do not read. */
+const promptTokens = 5;
+
 async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Promise<void> {
   const { upstream, workspace, tokens, fields = {} } = arrival;
   const body =
@@ -153,6 +158,7 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
     'content-type': 'application/json',
     'x-service-ms': String(arrival.serviceMs),
     'x-tokens': String(tokens?.taken ?? 0),
+    'x-tokens-asked': String(tokens === undefined ? 0 : tokens.asked + promptTokens),
     ...fields,
   };
   const bytes = Buffer.from(body);
@@ -195,7 +201,11 @@ function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock:
     sentAt: clock.monotonic(),
     onReady: () => {},
   };
-  const take = { serviceMs: number('x-service-ms'), tokens: number('x-tokens') };
+  const take = {
+    serviceMs: number('x-service-ms'),
+    tokens: number('x-tokens'),
+    asked: number('x-tokens-asked'),
+  };
   const send = (): Promise<UpstreamResponse> => (upstream ?? new CountingUpstream(clock, {})).take(take);
   return attempt({ send }, request as never, clock);
 }
@@ -205,6 +215,7 @@ class CountingUpstream {
   readonly #clock: FakeClock;
   readonly #closed: UpstreamQuota['closed'];
   readonly #organization: string | undefined;
+  readonly #countsWhatIsAsked: boolean;
   readonly #meters: readonly {
     readonly name: 'requests' | 'tokens';
     readonly quota: Quota;
@@ -216,6 +227,7 @@ class CountingUpstream {
     this.#clock = clock;
     this.#closed = quota.closed;
     this.#organization = quota.organization;
+    this.#countsWhatIsAsked = quota.countsWhatIsAsked ?? false;
     this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
       const of = quota[name];
       return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
@@ -225,16 +237,18 @@ class CountingUpstream {
   async take({
     serviceMs,
     tokens,
+    asked,
   }: {
     readonly serviceMs: number;
     readonly tokens: number;
+    readonly asked: number;
   }): Promise<UpstreamResponse> {
     const now = this.#clock.monotonic();
     for (const meter of this.#meters) {
       meter.level = Math.max(0, meter.level - ((now - meter.at) * meter.quota.limit) / meter.quota.windowMs);
       meter.at = now;
     }
-    const costs = { requests: 1, tokens };
+    const costs = { requests: 1, tokens: this.#countsWhatIsAsked ? asked : tokens };
     const waits = this.#meters.map(({ name, quota, level }) => {
       return ((level + costs[name] - quota.limit) / quota.limit) * quota.windowMs;
     });

@@ -5,6 +5,7 @@ import {
   type RecordedCall,
   type RecordingHeader,
 } from '../../src/recording/format.ts';
+import { asCounted } from '../../tools/rehearse/charges.ts';
 import { reportOf, type Figures, type Report } from '../../tools/rehearse/figures.ts';
 import type { RehearsedCall } from '../../tools/rehearse/rehearse.ts';
 import { recordedLimits, recordedWorld } from '../../tools/rehearse/world.ts';
@@ -16,7 +17,8 @@ export function readRecording(text: string): {
 } {
   const [first = '', ...lines] = text.trim().split('\n');
   const calls = lines.map((line) => recordedCall.parse(JSON.parse(line))).toSorted((a, b) => a.at - b.at);
-  return { header: recordingHeader.parse(JSON.parse(first)), calls };
+  const header = recordingHeader.parse(JSON.parse(first));
+  return { header, calls: asCounted(header, calls) };
 }
 
 export function lived(text: string): Report {

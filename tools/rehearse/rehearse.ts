@@ -157,7 +157,7 @@ class Rehearsal {
   async #use({ bucket, costs }: UsedBefore): Promise<void> {
     const one = this.#clients.find(({ call }) => call.bucket === bucket);
     if (one === undefined) return;
-    const first = { ...one.call, workspace: '', caller: null, urgency: 0 };
+    const first = { ...one.call, workspace: '', lane: 'before', caller: null, urgency: 0 };
     const { setting, meters } = this.#options.world(first);
     const { admission } = requestOf(
       first,
@@ -285,14 +285,14 @@ function requestOf(
   rules: Rules,
   { id, kept }: Pick<Attempt, 'id' | 'kept'>,
 ): Omit<AdmissionRequest, 'arrivedAt'> {
-  const { upstream, bucket, workspace, caller, urgency, costs } = call;
+  const { upstream, bucket, workspace, lane: label, caller, urgency, costs } = call;
   const { setting, weight, maxInFlight, maxQueued } = rules;
   const isBackground = urgency === backgroundUrgency;
   const ceiling = isBackground
     ? backgroundCeiling(rules)
     : { perMinute: rules.perMinute, perDay: rules.perDay };
   const { perMinute, perDay } = ceiling;
-  const lane = laneKey(`${bucket} ${workspace}`);
+  const lane = laneKey(label ?? `${bucket} ${workspace}`);
   const maxWaitMs = call.asked === true || rules.maxWaitMs === null ? call.maxWaitMs : rules.maxWaitMs;
   return {
     admission: {

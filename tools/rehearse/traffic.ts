@@ -9,6 +9,7 @@ import {
   type RecordedCall,
   type RecordingHeader,
 } from '../../src/recording/format.ts';
+import { asCounted } from './charges.ts';
 
 /** Why a file cannot be rehearsed, in words for the operator. */
 export class TrafficError extends Error {}
@@ -39,7 +40,7 @@ export function readTraffic(file: string): Traffic {
     } else calls.push(lineAs(recordedCall, line, `${file}, line ${number}`));
   }
   if (header === null) throw new TrafficError(`${file}: is empty; write it with sluice record`);
-  return { header, calls, isIncomplete };
+  return { header, calls: asCounted(header, calls), isIncomplete };
 }
 
 function bytesOf(file: string): Buffer {
