@@ -189,6 +189,17 @@ test('a quota begins as full as it was when the recording began', async () => {
   expect(await longest({ used: 60 })).toBeGreaterThan(8_000);
 });
 
+test('the call that found its upstream closed finds it closed however soon it is sent, and who was sent before does not', async () => {
+  const longest = async (...calls: readonly RecordedCall[]): Promise<number | null | undefined> =>
+    (await figuresOf('--traffic', recording(calls))).before.upstreams['api']?.waitMs.max;
+  // It was sent a moment after it came.
+  const found = call({ at: 1_000, waitedMs: 5_001, closings: [{ afterMs: 0.9, forMs: 5_000 }] });
+  expect(await longest(call(), found)).toBe(5_001);
+  // It had waited for something else: the upstream took another call meanwhile.
+  const waited = call({ waitedMs: 5_000, closings: [{ afterMs: 3_000, forMs: 2_000 }] });
+  expect(await longest(waited, call({ at: 2_000 }))).toBe(0);
+});
+
 test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
   const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
   const traffic = recording(calls);
