@@ -200,6 +200,20 @@ test('the call that found its upstream closed finds it closed however soon it is
   expect(await longest(waited, call({ at: 2_000 }))).toBe(0);
 });
 
+test('of limits that change what was learned last holds, also where the call that tells it had come first', async () => {
+  const limits = (limit: number): NonNullable<RecordedCall['limits']> => [
+    { meter: 'requests', limit, windowMs: 60_000, isStated: true },
+  ];
+  const ceiling = { perMinute: null, perDay: null };
+  const early = call({ waitedMs: 5_000, limits: limits(1_000) });
+  const late = call({ at: 100, limits: limits(10) });
+  const { before } = await figuresOf(
+    '--traffic',
+    recording([early, late, ...burst.slice(2)], header({ api: { ...upstream, ceiling } })),
+  );
+  expect(before.upstreams['api']?.waitMs.max).toBe(0);
+});
+
 test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
   const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
   const traffic = recording(calls);

@@ -46,14 +46,21 @@ export interface Recorded {
   readonly buckets: ReadonlyMap<string, readonly RecordedMeter[]>;
 }
 
-/** What responses taught later holds from the beginning: nobody had been sent to the bucket before, or its limit changed. */
+/**
+ * What responses taught later holds from the beginning: nobody had been sent to the bucket before, or its limit changed. The latest is what
+ * the call that ended last was written with.
+ */
 export function recordedLimits({ limits }: RecordingHeader, calls: readonly RecordedCall[]): Recorded {
   const buckets = new Map(
     Object.values(limits.upstreams).flatMap((upstream) => Object.entries(upstream.buckets)),
   );
-  for (const { bucket, limits: learned } of calls) if (learned !== undefined) buckets.set(bucket, learned);
+  const telling = calls.filter((call) => call.limits !== undefined);
+  for (const { bucket, limits: learned } of telling.toSorted((one, other) => endOf(one) - endOf(other)))
+    if (learned !== undefined) buckets.set(bucket, learned);
   return { limits, buckets };
 }
+
+const endOf = ({ at, waitedMs, serviceMs }: RecordedCall): number => at + waitedMs + (serviceMs ?? 0);
 
 /** What was used of a bucket when the recording began. */
 export interface UsedBefore {
