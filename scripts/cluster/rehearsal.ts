@@ -2,11 +2,15 @@
  * A rehearsal against what then happens, over three replicas: they take calls under one configuration while `sluice record` listens, and take
  * the same calls again under another one, under which `sluice rehearse` has run the recording. Each upstream is a change of its own; all
  * of them are used at the same time, by two workspaces that share its credential.
+ *
+ * Each rehearsed call comes at the time at which it came when it was sent again: no two runs of processes send at the same times, and
+ * half a second decides which of two calls fits into a wait.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createKey } from '../../src/cli/keys.ts';
-import { farApart, lived } from '../../test/rehearsal/lived.ts';
+import type { RecordedCall } from '../../src/recording/format.ts';
+import { farApart, lived, readRecording } from '../../test/rehearsal/lived.ts';
 import { begun } from '../../test/support/command.ts';
 import { pause, type CallResponse } from '../../test/support/redis-fleet.ts';
 import type { Report } from '../../tools/rehearse/figures.ts';
@@ -106,7 +110,8 @@ const ownCeiling = '    requestsPerMinute: { own: 12 }';
 
 const callsOfEach = 60;
 const everyMs = 500;
-const closedFromMs = 10_000;
+/** Between two calls, so that it is certain which of them come before. */
+const closedFromMs = 10_250;
 const closedForMs = 6_000;
 /** Processes that have just started compile for a second or two. */
 const warmMs = 5_000;
@@ -190,15 +195,26 @@ ${which === 'after' ? ownCeiling : ''}
   return { recording: record.out.join('\n'), path, responses: responses.flat() };
 }
 
-async function rehearse({ recording }: Run, { path }: Run): Promise<Report> {
+async function rehearse(before: Run, after: Run): Promise<Report> {
   const traffic = join(await newFolder(), 'traffic.jsonl');
-  await writeFile(traffic, recording);
+  await writeFile(traffic, atTimesOf(after, before));
   const { out, err, ended } = begun(
-    ['rehearse', '--traffic', traffic, '--config', path, '--replicas', '3', '--json'],
+    ['rehearse', '--traffic', traffic, '--config', after.path, '--replicas', '3', '--json'],
     { out: null, err: false },
   );
   if ((await ended) !== 0) throw new Error(`the rehearsal failed: ${err.join(' ')}`);
   return (JSON.parse(out.join('\n')) as { readonly after: Report }).after;
+}
+
+/** The calls of the one recording, each of which comes when the same call of the other one did. */
+function atTimesOf({ recording: times }: Run, { recording }: Run): string {
+  const [first = '', ...lines] = recording.trim().split('\n');
+  const calls = lines.map((line) => JSON.parse(line) as RecordedCall);
+  const others = Map.groupBy(readRecording(times).calls, ({ upstream }) => upstream);
+  const moved = [...Map.groupBy(calls, ({ upstream }) => upstream)].flatMap(([upstream, own]) =>
+    own.map((call, n) => ({ ...call, at: others.get(upstream)?.[n]?.at ?? call.at })),
+  );
+  return [first, ...moved.map((call) => JSON.stringify(call))].join('\n');
 }
 
 const inWords = ({ upstreams }: Report, name: string): string => {
