@@ -3,7 +3,8 @@
  * how long it waited, and how long it was said that it would wait.
  */
 import { AdmissionQueue } from '../../src/admission/admission.ts';
-import type { AdmissionRequest, Lease } from '../../src/admission/ticket.ts';
+import { QueuedCall } from '../../src/admission/queued-call.ts';
+import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback, Reckoned } from '../../src/call.ts';
 import { resend, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
@@ -60,21 +61,31 @@ export type Fate = { readonly kind: 'sent'; readonly waitMs: number } | { readon
 export interface Course {
   readonly fates: ReadonlyMap<string, Fate>;
   /** When each call got its response, milliseconds after it came. */
-  readonly tookMs: readonly number[];
+  readonly tookMs: ReadonlyMap<string, number>;
+  /** What the scheduler expected of calls that limits held, as long after they had come as was asked for. */
+  readonly expected: ReadonlyMap<string, Fate>;
   /** Calls that the upstream refused, and that were passed on. */
   readonly throttled: number;
   /** What is reckoned of calls in the end, where that differs from what the response said. */
   readonly reckoned: ReadonlyMap<string, Fate>;
 }
 
-/** @param mode as of the upstream */
-export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode']): Promise<Course> {
+/**
+ * @param mode as of the upstream
+ * @param askAfterMs when the scheduler is asked what it expects of a call that still waits then, by call, milliseconds after it came
+ */
+export async function courseOf(
+  arrivals: Arrivals,
+  mode: AdmissionRequest['mode'],
+  askAfterMs: ReadonlyMap<string, number> = new Map(),
+): Promise<Course> {
   const { bucket, workspaces, calls } = arrivals;
   const clock = new FakeClock();
   const upstream = new Upstream(bucket);
   const fates = new Map<string, Fate>();
   const reckoned = new Map<string, Fate>();
-  const tookMs: number[] = [];
+  const tookMs = new Map<string, number>();
+  const expected = new Map<string, Fate>();
   let throttled = 0;
   const ceilings = new CeilingStore(clock);
   const failed = (failure: unknown): never => {
@@ -141,9 +152,19 @@ export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode'
         });
       });
     });
+  const ask = async (plan: CallPlan, ticket: Ticket, cameAt: number): Promise<void> => {
+    const now = clock.monotonic();
+    const usualMs = plan.serviceMs;
+    const forecast = await limiter.forecast(bucketKey(plan.lane.bucket), ticketId(plan.id), usualMs);
+    if (forecast === null || fates.has(plan.id)) return;
+    const ofCeiling = ticket instanceof QueuedCall ? (ticket.slotExpectedAt ?? now) - now : 0;
+    expected.set(plan.id, { kind: 'sent', waitMs: now - cameAt + Math.max(forecast.waitMs, ofCeiling) });
+  };
   const drive = async (plan: CallPlan): Promise<void> => {
     const cameAt = clock.monotonic();
     const ticket = await queue.enter(requestOf(plan), new AbortController().signal);
+    const askMs = askAfterMs.get(plan.id);
+    if (askMs !== undefined) clock.arrives(cameAt + askMs, () => void ask(plan, ticket, cameAt));
     let history: ResendHistory = {};
     let waitedMs: number | null = null;
     try {
@@ -185,7 +206,7 @@ export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode'
         if (throttle !== null) throttled += 1;
         const would = await ticket.would();
         fates.set(plan.id, would === null ? { kind: 'sent', waitMs: waitedMs } : fateOf(would));
-        tookMs.push(headAt - cameAt);
+        tookMs.set(plan.id, headAt - cameAt);
         const spent = feedback.actualCost === undefined ? null : { cost: feedback.actualCost };
         const isCapped = plan.lane.maxInFlight !== null && plan.bodyMs > 0 && throttle === null;
         if (isCapped) {
@@ -209,7 +230,7 @@ export async function courseOf(arrivals: Arrivals, mode: AdmissionRequest['mode'
     });
   await clock.run(3_600_000);
   await limiter.close();
-  return { fates, reckoned, tookMs, throttled };
+  return { fates, reckoned, tookMs, expected, throttled };
 }
 
 const fateOf = (said: Reckoned): Fate =>
