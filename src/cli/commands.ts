@@ -133,7 +133,8 @@ given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless gi
     options: { ...config, upstream: { type: 'string', short: 'u', default: 'openai' } },
     read({ config, upstream: written }, positionals) {
       const fault = fileFault(config, positionals);
-      if (fault !== null) return fault;
+      const [word = ''] = positionals;
+      if (fault !== null) return firstUpstream(word) === null ? fault : `${fault} Say --upstream ${word}.`;
       const upstream = firstUpstream(written);
       return upstream === null
         ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. An http:// origin is written into the file, with allowPrivateAddresses.${didYouMean(written, firstUpstreams)}`

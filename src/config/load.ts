@@ -70,7 +70,7 @@ function readText(path: string): string {
     const reason = code === 'ENOENT' ? 'the file does not exist' : `the file cannot be read (${code})`;
     const fix =
       code === 'ENOENT'
-        ? 'copy sluice.example.yaml of the project to this place and adapt it, or name another file with --config; `npm start` shows Sluice without any'
+        ? 'run `npx sluice init` to write one (in the repository: `npm run sluice -- init`), or name another file with --config'
         : 'correct its permissions, or name another file with --config';
     throw new ConfigError(path, [{ path: '', line: null, reason, fix }]);
   }

@@ -210,14 +210,12 @@ describe('npm start', () => {
 });
 
 describe('sluice serve', () => {
-  test('names the example where its file is missing', async () => {
+  test('says how to write a first file where its file is missing', async () => {
     const path = await fileOf(null);
     const { code, screen } = await said(sluice('serve', '--config', path));
     expect(code).toBe(1);
     expect(screen).toContain('the file does not exist');
-    expect(screen).toMatch(
-      /copy sluice\.example\.yaml .* or name another file with --config; `npm start` shows/,
-    );
+    expect(screen).toMatch(/run `npx sluice init` to write one .* or name another file with --config/);
   });
 
   test('writes nothing but JSON, also of a refused reload, and a last line when it ends', async () => {
