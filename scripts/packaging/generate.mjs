@@ -4,13 +4,11 @@ import { schemaText } from './chart-schema.mjs';
 import { drifted, leftOver, remove, write } from './generated.mjs';
 import { manifestFiles } from './manifests.mjs';
 import { installTools } from './tools.mjs';
-import { readmeText } from './values-table.mjs';
 
 /** @returns {Promise<Map<string, string>>} every generated file; those the chart reads come first */
 async function sources() {
   return new Map([
     ['helm/sluice/values.schema.json', await schemaText()],
-    ['helm/sluice/README.md', readmeText()],
     ...chartFiles(),
   ]);
 }

@@ -19,8 +19,8 @@ entry point is the command.
 
 | exit code | means |
 |---|---|
-| 0 | done; \`serve\` was ended by a signal |
-| 1 | it cannot be done: the file has problems, a connection that was tried failed, a port is taken, nobody answers at the admin port |
+| 0 | done |
+| 1 | it cannot be done: problems in the file, a connection that failed, a port that is taken, no answer at the admin port |
 | 2 | the command line cannot be read |
 
 | signal to \`serve\` | does |
@@ -29,8 +29,6 @@ entry point is the command.
 | SIGTERM | drains: [Shut down](../operate/day-2.md#shut-down) |
 | SIGINT (Ctrl-C) | the same without \`drainDelaySeconds\` |
 | a second one, half a second later or more | ends at once |
-
-A variable \`\${NAME}\` of the configuration that the environment lacks is taken from \`.env\` beside the file.
 
 ${sections.join('\n')}`;
 }

@@ -21,8 +21,8 @@ interface Row {
   readonly waitsForRestart: boolean;
 }
 
-/** Keys whose own keys another row or docs/operate/any-api.md describes. */
-const ends = [/^speaks\.(fields|windows|permanentBy|expiredBy)$/];
+/** A key whose own keys docs/operate/any-api.md describes. */
+const end = 'speaks';
 
 /** The node and what it may be instead: choices, and the items of a list. */
 const formsOf = (node: Node): readonly Node[] => [
@@ -46,10 +46,11 @@ function typeText(node: Node): string {
   return [...new Set(words)].slice(0, 8).join(' ');
 }
 
-function defaultText({ default: value }: Node): string {
-  if (value === undefined || (typeof value === 'object' && value !== null && !Array.isArray(value)))
-    return '';
-  return `\`${JSON.stringify(value)}\``;
+/** The type, and the default behind it. */
+function valueText(node: Node): string {
+  const { default: value } = node;
+  const isMap = typeof value === 'object' && value !== null && !Array.isArray(value);
+  return value === undefined || isMap ? typeText(node) : `${typeText(node)}, \`${JSON.stringify(value)}\``;
 }
 
 /** Rows of the keys below a node, each key once. */
@@ -68,47 +69,68 @@ function rowsOf(node: Node, prefix: string, waits: boolean): Row[] {
 
 /** Rows of the keys below a key. Entries of a map by upstream have none of their own: the map's row says what they are. */
 function below(node: Node, key: string, waits: boolean): Row[] {
-  return ends.some((end) => end.test(key)) ? [] : rowsOf(node, `${key}.`, waits);
+  return key === end ? [] : rowsOf(node, `${key}.`, waits);
 }
 
 const cell = (text: string): string =>
   text.replaceAll('|', '\\|').replaceAll('\n', ' ').replaceAll('<', '&lt;');
 
-function sectionText(name: string, section: Node): string {
+/** Keys as words of a sentence. */
+const named = (rows: readonly Row[]): string => rows.map(({ key }) => `\`${key}\``).join(', ');
+
+/** Descriptions of the keys of `server`, some of which `limits` repeats for one upstream. */
+type Descriptions = ReadonlyMap<string, string | undefined>;
+
+function sectionText(name: string, section: Node, ofServer: Descriptions): string {
   const entry = section.additionalProperties;
   const isMap = entry !== undefined && entry !== false;
   const all = rowsOf(isMap ? entry : section, '', section.restart === true);
+  const described = new Map(all.map(({ key, node }) => [key, node.description]));
   const isBeside = ({ key, node }: Row): boolean =>
-    all.some(
-      ({ key: other, node: limit }) => other === `limits.${key}` && limit.description === node.description,
-    );
-  const beside = all.filter(isBeside).map(({ key }) => `\`${key}\``);
-  const rows = all
-    .filter((row) => !isBeside(row))
-    .map(({ key, node, waitsForRestart }) => {
-      const words = `${node.description ?? ''}${waitsForRestart ? ' **Restart.**' : ''}`.trim();
-      return `| \`${key}\` | ${typeText(node)} | ${defaultText(node)} | ${cell(words)} |`;
-    });
+    node.description !== undefined && described.get(`limits.${key}`) === node.description;
+  const isOfServer = ({ key, node }: Row): boolean =>
+    key.startsWith('limits.') && ofServer.get(key.slice('limits.'.length)) === node.description;
+  const beside = all.filter(isBeside);
+  const likeServer = all.filter(isOfServer);
+  const shown = all.filter((row) => !isBeside(row) && !isOfServer(row));
+  const waits = shown.filter(({ waitsForRestart }) => waitsForRestart);
+  const reloads = shown.filter(({ waitsForRestart }) => !waitsForRestart);
+  const rows = shown.map(({ key, node }) => {
+    const words = (node.description ?? '').replace(/ "none" = no [a-z]+\./, '');
+    const parts = key === end ? ' [Its parts](../operate/any-api.md#the-parts).' : '';
+    return `| \`${key}\` | ${valueText(node)} | ${cell(words)}${parts} |`;
+  });
+  const text = [
+    section.description ?? '',
+    isMap ? `Keys of each entry of \`${name}\`:` : '',
+    waits.length === 0
+      ? ''
+      : `**At the next start**: all keys${reloads.length === 0 ? '' : ` but ${named(reloads)}`}.`,
+  ].filter((line) => line !== '');
   return [
     `## ${name}`,
     '',
-    ...(section.description === undefined ? [] : [section.description, '']),
-    ...(isMap ? [`Keys of each entry of \`${name}\`:`, ''] : []),
-    '| key | type | default | what |',
-    '|---|---|---|---|',
+    ...(text.length === 0 ? [] : [text.join(' '), '']),
+    '| key | type, default | what |',
+    '|---|---|---|',
     ...rows,
     '',
+    ...(likeServer.length === 0
+      ? []
+      : [`${named(likeServer)}: as in [server](#server), for this upstream alone.`, '']),
     ...(beside.length === 0
       ? []
-      : [`${beside.join(', ')} of \`limits\` may stand directly on the upstream instead.`, '']),
+      : [`${named(beside)} of \`limits\` may stand directly on the upstream instead.`, '']),
   ].join('\n');
 }
 
 /** The text of docs/reference/configuration.md. */
 export function configurationPage(): string {
   const schema = z.toJSONSchema(fileSchema, { target: 'draft-7', io: 'input' }) as Node;
+  const keys = Object.entries(schema.properties?.['server']?.properties ?? {});
+  const ofServer = new Map(keys.map(([key, node]) => [key, node.description]));
   const sections = Object.entries(schema.properties ?? {}).map(([name, section]) =>
-    sectionText(name, section),
+    sectionText(name, section, ofServer),
   );
   return `# Configuration
 
@@ -116,7 +138,7 @@ One YAML file, \`sluice.yaml\` unless \`--config\` says otherwise. Only \`upstre
 
 - \`\${NAME}\` is a variable of the environment or of \`.env\` beside the file; \`$\${\` is a literal \`\${\`.
 - Times are seconds unless the key ends in \`Ms\`; a unit may follow: \`90\`, \`90s\`, \`5m\`, \`2h\`. \`none\` means no limit.
-- Sluice [reloads](../operate/day-2.md#reload) the file when it changes. A key with **Restart** takes effect at the next start.
+- Sluice [reloads](../operate/day-2.md#reload) the file when it changes; some keys wait for the next start.
 - [sluice.example.yaml](../../sluice.example.yaml) shows every section. Editors complete and check the file with
   [the JSON Schema](../../schema/sluice.schema.json); \`sluice check\` finds every problem with its line.
 

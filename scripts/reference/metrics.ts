@@ -23,15 +23,16 @@ export function metricsPage(): string {
       readonly labelNames: readonly string[];
     };
     const type = metric.constructor.name.toLowerCase();
-    return `| \`${name}\` | ${type} | ${labelNames.join(', ')} | ${help} |`;
+    const by = labelNames.length === 0 ? '' : ` by ${labelNames.join(', ')}`;
+    return `| \`${name}\` | ${type}${by} | ${help} |`;
   });
   return `# Metrics
 
 \`/metrics\` of the admin port, as Prometheus text, or OpenMetrics on request. Each replica reports itself. \`workspace\` is the keyed label; histograms
 have no workspace. Node's own \`process_*\` and \`nodejs_*\` are there, too. [Monitor](../operate/monitor.md) says how to read them.
 
-| metric | type | labels | what |
-|---|---|---|---|
+| metric | type, labels | what |
+|---|---|---|
 ${rows.join('\n')}
 
 | label | values |
