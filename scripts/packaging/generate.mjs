@@ -7,10 +7,7 @@ import { installTools } from './tools.mjs';
 
 /** @returns {Promise<Map<string, string>>} every generated file; those the chart reads come first */
 async function sources() {
-  return new Map([
-    ['helm/sluice/values.schema.json', await schemaText()],
-    ...chartFiles(),
-  ]);
+  return new Map([['helm/sluice/values.schema.json', await schemaText()], ...chartFiles()]);
 }
 
 const stale = (files) => [

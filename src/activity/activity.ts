@@ -222,7 +222,8 @@ export class Activity {
       upstream,
       ceilings: { perMinute: inWholeMs(perMinute), perDay: inWholeMs(perDay) },
       ...(await recorder.calls({ workspaceId, upstream })),
-      nextSlotMs: nextSlotMs === null && pausedMs === 0 ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pausedMs)),
+      nextSlotMs:
+        nextSlotMs === null && pausedMs === 0 ? null : Math.ceil(Math.max(nextSlotMs ?? 0, pausedMs)),
       ...others,
       refusing: refusing === null ? null : { ...refusing, retryInMs: Math.ceil(refusing.retryInMs) },
       recent: recentOf(cell),

@@ -133,7 +133,11 @@ export const redis = section(
   if (tls !== undefined && !url.tls)
     at('tls', 'stands beside a URL without TLS', 'write rediss:// instead of redis://');
   if (sentinelPassword !== null && url.mode !== 'sentinel')
-    at('sentinelPassword', 'stands beside a URL without Sentinels', 'write redis+sentinel://host,host/mymaster');
+    at(
+      'sentinelPassword',
+      'stands beside a URL without Sentinels',
+      'write redis+sentinel://host,host/mymaster',
+    );
   if (!/^[\w.:-]{0,64}$/.test(keyPrefix))
     at('keyPrefix', 'is not usable', 'use up to 64 letters, digits and . _ : -');
 });

@@ -100,7 +100,10 @@ describe('the command line', () => {
     [['pause', '-u', 'a', '--second', '9'], "Unknown option '--second'. Did you mean --seconds?"],
     [['pause', '-u', 'a', '--seconds', '25h'], '--seconds is a time above 0'],
     [['init', 'openai'], 'Unexpected "openai". Say --upstream openai.'],
-    [['init', 'https://api.example.com'], 'Unexpected "https://api.example.com". Say --upstream https://api.'],
+    [
+      ['init', 'https://api.example.com'],
+      'Unexpected "https://api.example.com". Say --upstream https://api.',
+    ],
     [['init', '--upstream', 'http://api.example.com'], '--upstream is one of openai'],
     [['init', '--upstream', 'https://api.example.com/v1'], '--upstream is one of openai'],
     [['resume', '-u', 'a', '--seconds', '9'], "Unknown option '--seconds'"],

@@ -49,8 +49,8 @@ describe('the redis section', () => {
 
   test('gives Sentinels the password of the URL, unless they have one of their own', () => {
     const url = `url: 'redis+sentinel://u:p@a/main'`;
-    expect(redisOf(`{ ${url} }`).sentinelPassword).toBe('p');
-    expect(redisOf(`{ ${url}, sentinelPassword: s }`).sentinelPassword).toBe('s');
+    expect(redisOf(`{ ${url} }`)?.sentinelPassword).toBe('p');
+    expect(redisOf(`{ ${url}, sentinelPassword: s }`)?.sentinelPassword).toBe('s');
   });
 
   test('names a Cluster by its URL', () => {

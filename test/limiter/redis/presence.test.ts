@@ -89,9 +89,9 @@ test('data that is lost between two heartbeats makes each replica doubt once, an
 test('a clock of Redis that is set back makes a replica doubt once, and is no loss of data', async () => {
   const { one } = await twoReplicas();
   await one.beat();
-  const [id = '', at = '0'] = await redis.zrange(replicasKey, 0, -1, 'WITHSCORES');
+  const [id = '', at = '0'] = await redis.zrange(replicasKey, '0', '-1', 'WITHSCORES');
   // What a replica finds when the clock shows an earlier time than at its last heartbeat.
-  await redis.zadd(replicasKey, Number(at) + 300_000, id);
+  await redis.zadd(replicasKey, String(Number(at) + 300_000), id);
   for (let beats = 0; beats < 3; beats += 1) await one.beat();
   expect([one.doubts(), one.warnings]).toEqual([1, ['the clock of Redis was set back']]);
 });
