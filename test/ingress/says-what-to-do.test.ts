@@ -31,8 +31,8 @@ test('a 404 names the routes that exist', async () => {
     expect(await detailOf('/v1/chat')).toContain(route);
 });
 
-test('a missing configuration file is reported with the example', () => {
-  expect(() => loadSettings({ path: '/nowhere/sluice.yaml', env: {} })).toThrow(/copy sluice\.example\.yaml/);
+test('a missing configuration file is reported with the command that writes one', () => {
+  expect(() => loadSettings({ path: '/nowhere/sluice.yaml', env: {} })).toThrow(/npx sluice init/);
 });
 
 test('a workspace without a ceiling has none where its upstream states one', async () => {
