@@ -28,8 +28,8 @@ export function metricsPage(): string {
   });
   return `# Metrics
 
-\`/metrics\` of the admin port, as Prometheus text, or OpenMetrics on request. Each replica reports itself. \`workspace\` is the keyed label; histograms
-have no workspace. Node's own \`process_*\` and \`nodejs_*\` are there, too. [Monitor](../operate/monitor.md) says how to read them.
+\`/metrics\` of the admin port, as Prometheus text, or OpenMetrics on request. Each replica reports itself. \`workspace\` is the keyed label. Node's
+own \`process_*\` and \`nodejs_*\` are there, too. [Monitor](../operate/monitor.md) says how to read them.
 
 | metric | type, labels | what |
 |---|---|---|

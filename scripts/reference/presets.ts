@@ -10,7 +10,7 @@ export function presetsPage(): string {
   return `# Presets
 
 Write a preset's name into \`speaks\` of an upstream: \`speaks: github\`. Limits that depend on a plan are the smallest that the provider
-documents; raise them with \`speaks: { preset: hubspot, windows: [...] }\`. [Put any API behind Sluice](../operate/any-api.md) explains the parts.
+documents; raise them with \`speaks: { preset: hubspot, windows: [...] }\` ([its parts](../operate/any-api.md#the-parts)).
 
 | preset | API | counts | not covered |
 |---|---|---|---|

@@ -238,7 +238,7 @@ const ages = ({ request, deadline }: QueuedCall, { reply }: SlotReply, now: numb
 // Slots that are asked for ahead of the grant
 
 // A lone call asks for its slot together with its grant, where it will probably get both: it then waits for one round trip to the store
-// instead of two (ADR 27). At most one call of a lane has asked ahead, and none near the end of a ceiling, where the slot might be another
+// instead of two. At most one call of a lane has asked ahead, and none near the end of a ceiling, where the slot might be another
 // call's (4); a slot that was taken ahead and that no grant follows goes back.
 
 /** For how long it counts that a ceiling was far from its end. Milliseconds. */

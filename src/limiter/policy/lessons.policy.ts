@@ -228,7 +228,7 @@ export function correct(bucket: Bucket, { lease, spent }: Spending, now: number)
 
 /**
  * The grant was not used: the meters get their units back, but the lane keeps the service cost that the grant added to its start
- * (ADR 9). Lanes that began to wait after the grant took their start from it; undoing it would let this lane go ahead of them again
+ * (ADR 20). Lanes that began to wait after the grant took their start from it; undoing it would let this lane go ahead of them again
  * with each returned grant.
  */
 export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): void {
