@@ -11,10 +11,15 @@ import { proxyMethods } from '../../src/ingress/raw-errors.ts';
 type Json = Readonly<Record<string, unknown>>;
 
 const ref = (name: string): Json => ({ $ref: `#/components/schemas/${name}` });
-const json = (schema: Json): Json => ({ 'application/json': { schema } });
-const text = (description: string): Json => ({
+/** A response with content of one type. */
+const said = (description: string, type: string, schema: Json = { type: 'string' }): Json => ({
   description,
-  content: { 'text/plain': { schema: { type: 'string' } } },
+  content: { [type]: { schema } },
+});
+const json = (description: string, schema: Json): Json => said(description, 'application/json', schema);
+const text = (description: string): Json => said(description, 'text/plain');
+const get = (operationId: string, summary: string, more: Json): Json => ({
+  get: { operationId, summary, ...more },
 });
 const codes = Object.keys(refusals) as RefusalCode[];
 
@@ -128,40 +133,35 @@ function refusalResponses(of: readonly RefusalCode[], { passing }: { readonly pa
   );
 }
 
-const query = (name: string, description: string, schema: Json, required = false): Json => ({
+const parameter = (place: string, name: string, description: string, more: Json = {}): Json => ({
   name,
-  in: 'query',
-  required,
+  in: place,
+  required: place === 'path',
   description,
-  schema,
-});
-const header = (name: string, description: string, schema: Json = { type: 'string' }): Json => ({
-  name,
-  in: 'header',
-  required: false,
-  description,
-  schema,
+  schema: { type: 'string' },
+  ...more,
 });
 /** Seconds, or a duration with a unit. */
 const durationFrom = (seconds: Json): Json => ({
   anyOf: [seconds, { type: 'string', pattern: '^[0-9.]+[smh]$' }],
 });
-const windowQuery = query('window', 'How far back: 90, 90s, 15m, 1h.', {
-  type: 'string',
-  pattern: '^[0-9.]+[smh]?$',
-  example: '15m',
+const windowQuery = parameter('query', 'window', 'How far back: 90, 90s, 15m, 1h.', {
+  schema: { type: 'string', pattern: '^[0-9.]+[smh]?$', example: '15m' },
 });
 const callFields: Readonly<Record<string, Json>> = {
-  prefer: header(
+  prefer: parameter(
+    'header',
     'Prefer',
     '`wait=<seconds>`: how long the call may wait; `wait=0`: now or not at all. `reserve`: a call that is refused for its wait keeps its position.',
   ),
-  ticket: header('Sluice-Ticket', 'The ticket of a refusal, for which the client comes back.'),
-  priority: header(
+  ticket: parameter('header', 'Sluice-Ticket', 'The ticket of a refusal, for which the client comes back.'),
+  priority: parameter(
+    'header',
     'Priority',
     '`u=0` to `u=7`: urgency among the calls of the same workspace in one bucket.',
   ),
-  idempotencyKey: header(
+  idempotencyKey: parameter(
+    'header',
     'Idempotency-Key',
     'An equal call that is already held is joined: one upstream call.',
   ),
@@ -189,6 +189,10 @@ function everyMethod(id: string, parameters: readonly Json[], responses: Json, s
   );
 }
 
+/** Refusals of calls that go to no upstream. */
+const own =
+  'request_invalid unauthenticated method_not_allowed headers_too_large target_too_long upgrade_unsupported overloaded draining';
+
 /** The public port. */
 export function dataPort(): Json {
   const ofCalls = shared('call', {
@@ -202,17 +206,7 @@ export function dataPort(): Json {
       content: { '*/*': { schema: {} } },
     },
   });
-  const own: RefusalCode[] = [
-    'request_invalid',
-    'unauthenticated',
-    'method_not_allowed',
-    'headers_too_large',
-    'target_too_long',
-    'upgrade_unsupported',
-    'overloaded',
-    'draining',
-  ];
-  const ofOwn = shared('own', refusalResponses(own, { passing: false }));
+  const ofOwn = shared('own', refusalResponses(own.split(' ') as RefusalCode[], { passing: false }));
   return {
     openapi: '3.1.0',
     info: {
@@ -227,11 +221,11 @@ export function dataPort(): Json {
       '/proxy': everyMethod(
         'proxy',
         [
-          query(
+          parameter(
+            'query',
             'target',
             'Absolute URL of the call, percent-encoded. No other parameter may stand beside it.',
-            { type: 'string' },
-            true,
+            { required: true },
           ),
         ],
         ofCalls.references,
@@ -240,37 +234,21 @@ export function dataPort(): Json {
       '/via/{upstream}/{path}': everyMethod(
         'via',
         [
-          {
-            name: 'upstream',
-            in: 'path',
-            required: true,
-            description: 'Name of the configuration.',
-            schema: { type: 'string' },
-          },
-          {
-            name: 'path',
-            in: 'path',
-            required: true,
-            description:
-              'Path at the upstream, slashes and query as they are; with wildcard origins the host comes first.',
-            schema: { type: 'string' },
-            allowReserved: true,
-          },
+          parameter('path', 'upstream', 'Name of the configuration.'),
+          parameter(
+            'path',
+            'path',
+            'Path at the upstream, slashes and query as they are; with wildcard origins the host comes first.',
+            { allowReserved: true },
+          ),
         ],
         ofCalls.references,
         'The same for SDKs that take a base URL',
       ),
-      '/activity': {
-        get: {
-          operationId: 'activity',
-          summary: 'The calling workspace’s own state and recent pressure',
-          parameters: [windowQuery],
-          responses: {
-            '200': { description: 'By upstream.', content: json(ref('workspaceActivity')) },
-            ...ofOwn.references,
-          },
-        },
-      },
+      '/activity': get('activity', 'The calling workspace’s own state and recent pressure', {
+        parameters: [windowQuery],
+        responses: { '200': json('By upstream.', ref('workspaceActivity')), ...ofOwn.references },
+      }),
       '/openapi.json': description,
     },
     components: {
@@ -286,19 +264,13 @@ export function dataPort(): Json {
 }
 
 /** `/openapi.json`, of either port. */
-const description: Json = {
-  get: {
-    operationId: 'description',
-    summary: 'This document',
-    security: [],
-    responses: { '200': { description: 'OpenAPI 3.1.', content: json({ type: 'object' }) } },
-  },
-};
-
-const controlProblem = (description: string): Json => ({
-  description,
-  content: { 'application/problem+json': { schema: ref('ControlProblem') } },
+const description = get('description', 'This document', {
+  security: [],
+  responses: { '200': json('OpenAPI 3.1.', { type: 'object' }) },
 });
+
+const controlProblem = (description: string): Json =>
+  said(description, 'application/problem+json', ref('ControlProblem'));
 
 function control(verb: string, summary: string, parameters: readonly Json[] = []): Json {
   return {
@@ -306,32 +278,25 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
       operationId: verb,
       summary,
       parameters: [
-        {
-          name: 'name',
-          in: 'path',
+        parameter('path', 'name', 'Name of the upstream.'),
+        parameter('header', 'Sluice-Admin', 'Demanded, so that no page in a browser can send it.', {
           required: true,
-          description: 'Name of the upstream.',
-          schema: { type: 'string' },
-        },
-        {
-          ...header('Sluice-Admin', 'Demanded, so that no page in a browser can send it.', { const: 'yes' }),
-          required: true,
-        },
-        header('Authorization', '`Bearer` and the token of `server.adminToken`, where it is configured.', {
-          type: 'string',
+          schema: { const: 'yes' },
         }),
+        parameter(
+          'header',
+          'Authorization',
+          '`Bearer` and the token of `server.adminToken`, where it is configured.',
+        ),
         ...parameters,
       ],
       responses: {
-        '200': {
-          description: 'Done, on all replicas within a second.',
-          content: json({
-            type: 'object',
-            additionalProperties: false,
-            required: ['result'],
-            properties: { result: { enum: ['done', 'not_paused'] } },
-          }),
-        },
+        '200': json('Done, on all replicas within a second.', {
+          type: 'object',
+          additionalProperties: false,
+          required: ['result'],
+          properties: { result: { enum: ['done', 'not_paused'] } },
+        }),
         '400': controlProblem('`request_invalid`'),
         '401': controlProblem('`admin_token_missing`: `server.adminToken` is configured'),
         '403': controlProblem('`admin_field_missing`, or asked by a foreign name or page'),
@@ -342,6 +307,16 @@ function control(verb: string, summary: string, parameters: readonly Json[] = []
     },
   };
 }
+
+/** Server-sent events, or a refusal in these words. */
+const endless = (refusal: string): Json => ({
+  '200': said('Ends never.', 'text/event-stream'),
+  '503': { description: refusal },
+});
+
+/** What commands at the admin port are refused with. */
+const controlCodes =
+  'admin_field_missing admin_host_forbidden admin_origin_forbidden admin_token_missing request_invalid method_not_allowed limiter_unavailable not_found overloaded';
 
 /** The private port, without the files of the live page. */
 export function adminPort(): Json {
@@ -355,107 +330,62 @@ export function adminPort(): Json {
     },
     servers: [{ url: 'http://127.0.0.1:9090' }],
     paths: {
-      '/livez': {
-        get: { operationId: 'livez', summary: 'The process runs', responses: { '200': text('ok') } },
-      },
-      '/readyz': {
-        get: {
-          operationId: 'readyz',
-          summary: 'Calls may be sent here',
-          responses: {
-            '200': text('ok; while Redis is away further lines say why, and that it has never been reached'),
-            '503': text(
-              'draining, or starting: Redis has never been reached, for redis.startSeconds at most',
-            ),
-          },
+      '/livez': get('livez', 'The process runs', { responses: { '200': text('ok') } }),
+      '/readyz': get('readyz', 'Calls may be sent here', {
+        responses: {
+          '200': text('ok; while Redis is away further lines say why, and that it has never been reached'),
+          '503': text('draining, or starting: Redis has never been reached, for redis.startSeconds at most'),
         },
-      },
-      '/metrics': {
-        get: {
-          operationId: 'metrics',
-          summary: 'Prometheus metrics',
-          responses: {
-            '200': {
-              description: 'Text format, or OpenMetrics where it is asked for.',
-              content: {
-                'text/plain': { schema: { type: 'string' } },
-                'application/openmetrics-text': { schema: { type: 'string' } },
-              },
+      }),
+      '/metrics': get('metrics', 'Prometheus metrics', {
+        responses: {
+          '200': {
+            description: 'Text format, or OpenMetrics where it is asked for.',
+            content: {
+              'text/plain': { schema: { type: 'string' } },
+              'application/openmetrics-text': { schema: { type: 'string' } },
             },
           },
         },
-      },
-      '/activity': {
-        get: {
-          operationId: 'allActivity',
-          summary: 'Every workspace, by label',
-          parameters: [windowQuery],
-          responses: {
-            '200': { description: 'By workspace and upstream.', content: json(ref('allActivity')) },
-            '400': text('The window cannot be read.'),
-          },
+      }),
+      '/activity': get('allActivity', 'Every workspace, by label', {
+        parameters: [windowQuery],
+        responses: {
+          '200': json('By workspace and upstream.', ref('allActivity')),
+          '400': text('The window cannot be read.'),
         },
-      },
-      '/': {
-        get: {
-          operationId: 'page',
-          summary: 'Live page of throttle pressure',
-          responses: {
-            '200': { description: 'HTML.', content: { 'text/html': { schema: { type: 'string' } } } },
-          },
-        },
-      },
-      '/page/events': {
-        get: {
-          operationId: 'events',
-          summary: 'What the live page shows, as server-sent events',
-          responses: {
-            '200': {
-              description: 'Ends never.',
-              content: { 'text/event-stream': { schema: { type: 'string' } } },
-            },
-            '503': { description: 'As many pages are open as may be.' },
-          },
-        },
-      },
-      '/calls': {
-        get: {
-          operationId: 'calls',
-          summary:
-            'Each call that ends from now on, as server-sent events: `call`, with the fields of its log line',
-          responses: {
-            '200': {
-              description: 'Ends never.',
-              content: { 'text/event-stream': { schema: { type: 'string' } } },
-            },
-            '503': { description: 'As many listen as may.' },
-          },
-        },
-      },
-      '/recording': {
-        get: {
-          operationId: 'recording',
-          summary:
-            'Each call that arrives within some seconds, as a line of JSON when it ends, behind a first line with the limits: labels and figures only',
+      }),
+      '/': get('page', 'Live page of throttle pressure', {
+        responses: { '200': said('HTML.', 'text/html') },
+      }),
+      '/page/events': get('events', 'What the live page shows, as server-sent events', {
+        responses: endless('As many pages are open as may be.'),
+      }),
+      '/calls': get(
+        'calls',
+        'Each call that ends from now on, as server-sent events: `call`, with the fields of its log line',
+        { responses: endless('As many listen as may.') },
+      ),
+      '/recording': get(
+        'recording',
+        'Each call that arrives within some seconds, as a line of JSON when it ends, behind a first line with the limits: labels and figures only',
+        {
           parameters: [
-            query(
-              'seconds',
-              'For how long calls are taken.',
-              durationFrom({ type: 'integer', minimum: 1, maximum: maxRecordingSeconds }),
-              true,
-            ),
+            parameter('query', 'seconds', 'For how long calls are taken.', {
+              required: true,
+              schema: durationFrom({ type: 'integer', minimum: 1, maximum: maxRecordingSeconds }),
+            }),
           ],
           responses: {
-            '200': {
-              description:
-                'Ends with the last of these calls. To a reader that is too slow the last line is `{"sluice":"recording","ended":"reader_too_slow"}`, and the rest is missing.',
-              content: { 'application/jsonl': { schema: { type: 'string' } } },
-            },
+            '200': said(
+              'Ends with the last of these calls. To a reader that is too slow the last line is `{"sluice":"recording","ended":"reader_too_slow"}`, and the rest is missing.',
+              'application/jsonl',
+            ),
             '400': controlProblem('The number of seconds cannot be used.'),
             '503': controlProblem('As many recordings are under way as may be.'),
           },
         },
-      },
+      ),
       '/openapi.json': description,
       '/upstreams/{name}/open': control(
         'open',
@@ -463,12 +393,10 @@ export function adminPort(): Json {
       ),
       '/upstreams/{name}/resume': control('resume', 'Ends a pause'),
       '/upstreams/{name}/pause': control('pause', 'Sends nobody to the upstream for some seconds', [
-        query(
-          'seconds',
-          'How long.',
-          durationFrom({ type: 'number', exclusiveMinimum: 0, maximum: 86_400 }),
-          true,
-        ),
+        parameter('query', 'seconds', 'How long.', {
+          required: true,
+          schema: durationFrom({ type: 'number', exclusiveMinimum: 0, maximum: 86_400 }),
+        }),
       ]),
     },
     components: {
@@ -482,19 +410,7 @@ export function adminPort(): Json {
             title: { type: 'string' },
             status: { type: 'integer' },
             detail: { type: 'string' },
-            code: {
-              enum: [
-                'admin_field_missing',
-                'admin_host_forbidden',
-                'admin_origin_forbidden',
-                'admin_token_missing',
-                'request_invalid',
-                'method_not_allowed',
-                'limiter_unavailable',
-                'not_found',
-                'overloaded',
-              ],
-            },
+            code: { enum: controlCodes.split(' ') },
           },
         },
         ...activityComponents,
