@@ -28,18 +28,8 @@ import { PanelBuilder as TimeseriesPanel } from '@grafana/grafana-foundation-sdk
 /** The data source is chosen on the dashboard. */
 export const datasource: DataSourceRef = { type: 'prometheus', uid: '${datasource}' };
 
-/** A query and the legend of its series. */
-export interface Query {
-  readonly expr: string;
-  readonly legend: string;
-}
-
-export interface PanelText {
-  readonly title: string;
-  /** What it means and what to do: shown behind the panel's information sign. */
-  readonly means: string;
-  readonly unit: string;
-}
+/** Queries, by the legend of their series. */
+export type Queries = Readonly<Record<string, string>>;
 
 /** Green below the first step, then amber, then red. */
 const steps = (amber: number, red: number) =>
@@ -63,22 +53,27 @@ const risingSteps = (amber: number, red: number) =>
     { value: amber, color: 'green' },
   ]);
 
-const queryOf = ({ expr, legend }: Query, refId: string) =>
-  new DataqueryBuilder().refId(refId).datasource(datasource).expr(scoped(expr)).legendFormat(legend).range();
+const queriesOf = (queries: Queries) =>
+  Object.entries(queries).map(([legend, expr], at) =>
+    new DataqueryBuilder().refId('ABCDEFGH'[at] ?? 'Z').datasource(datasource).expr(scoped(expr)).legendFormat(legend).range(),
+  );
 
-const letters = 'ABCDEFGH';
-
-/** Lines over time, a third of the row wide unless `style` says otherwise. */
+/**
+ * Lines over time, a third of the row wide unless `style` says otherwise. `means`: what it means and what to do, shown behind the panel's
+ * information sign.
+ */
 export function lines(
-  text: PanelText,
-  queries: readonly Query[],
+  title: string,
+  means: string,
+  unit: string,
+  queries: Queries,
   style: { readonly stacked?: boolean; readonly bars?: boolean; readonly max?: number; readonly span?: number } = {},
 ) {
   const panel = new TimeseriesPanel()
-    .title(text.title)
-    .description(text.means)
+    .title(title)
+    .description(means)
     .datasource(datasource)
-    .unit(text.unit)
+    .unit(unit)
     .min(0)
     .height(8)
     .span(style.span ?? 8)
@@ -95,41 +90,44 @@ export function lines(
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi));
   if (style.stacked === true) panel.stacking(new StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
   if (style.max !== undefined) panel.max(style.max);
-  for (const [i, query] of queries.entries()) panel.withTarget(queryOf(query, letters[i] ?? 'Z'));
-  return panel;
+  return panel.targets(queriesOf(queries));
 }
 
 /** One number now, coloured by what it means. */
 export function figure(
-  text: PanelText,
-  query: Query,
+  title: string,
+  means: string,
+  unit: string,
+  query: Queries,
   limits: { readonly amber: number; readonly red: number },
   sense: 'less is better' | 'more is better' = 'less is better',
 ) {
   return new StatPanel()
-    .title(text.title)
-    .description(text.means)
+    .title(title)
+    .description(means)
     .datasource(datasource)
-    .unit(text.unit)
+    .unit(unit)
     .height(4)
     .span(4)
     .thresholds(sense === 'less is better' ? steps(limits.amber, limits.red) : risingSteps(limits.amber, limits.red))
     .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
     .reduceOptions(new ReduceDataOptionsBuilder().calcs(['lastNotNull']))
-    .withTarget(queryOf(query, 'A'));
+    .targets(queriesOf(query));
 }
 
 /** Distribution over time from a histogram's buckets. */
-export function heatmap(text: PanelText, query: Query, span = 12) {
+export function heatmap(title: string, means: string, query: Queries) {
   return new HeatmapPanel()
-    .title(text.title)
-    .description(text.means)
+    .title(title)
+    .description(means)
     .datasource(datasource)
     .height(9)
-    .span(span)
+    .span(12)
     .calculate(false)
-    .withTarget(queryOf(query, 'A').format(PromQueryFormat.Heatmap));
+    .targets(queriesOf(query).map((one) => one.format(PromQueryFormat.Heatmap)));
 }
+
+export type Panel = ReturnType<typeof lines> | ReturnType<typeof figure> | ReturnType<typeof heatmap>;
 
 /** Quantile of a histogram over its rate window, by some labels. */
 export const quantile = (share: number, metric: string, by: string, selector = ''): string =>
