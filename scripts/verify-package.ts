@@ -5,19 +5,18 @@
  */
 import { execFile, spawn } from 'node:child_process';
 import { lstat, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { firstLine, parsed } from './cluster/processes.ts';
+import { serve } from './cluster/upstream.ts';
 import { createReport } from './report.ts';
 
 const run = promisify(execFile);
 const root = resolve(import.meta.dirname, '..');
 const folder = await mkdtemp(join(tmpdir(), 'sluice-package-'));
 const report = createReport('package');
-const upstream = createServer((_, response) => void response.end('made'));
+const upstream = await serve((_, response) => response.end('made'));
 
 async function install(): Promise<string> {
   const { stdout } = await run('npm', ['pack', '--ignore-scripts', '--json', '--pack-destination', folder], {
@@ -47,7 +46,6 @@ async function installed(
 }
 
 async function use(main: string): Promise<void> {
-  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
   const sluice = (...words: string[]): Promise<{ stdout: string }> =>
     run(process.execPath, [main, ...words], { cwd: folder });
   const { stdout: written } = await sluice('init', '--upstream', 'https://api.example.com');
@@ -62,7 +60,7 @@ async function use(main: string): Promise<void> {
     [
       'server: { host: 127.0.0.1, port: 0, adminPort: 0 }',
       'upstreams:',
-      `  api: { origins: ["http://127.0.0.1:${(upstream.address() as AddressInfo).port}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream", speaks: stripe }`,
+      `  api: { origins: ["${upstream.origin}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream", speaks: stripe }`,
       `workspaces: { acme: { keys: ["${hash}"] } }`,
     ].join('\n'),
   );
@@ -144,7 +142,7 @@ try {
     failure instanceof Error ? failure.stack : String(failure),
   );
 } finally {
-  upstream.close().closeAllConnections();
+  upstream.stop();
   await rm(folder, { recursive: true, force: true });
 }
 process.exit(report.end());

@@ -1,8 +1,8 @@
 /** The clients of the gate: each makes one call at one replica, and says how it ended. */
-import { request } from 'node:http';
 import { systemClock } from '../../src/clock.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
 import type { Gateway } from '../cluster/fleet.ts';
+import { exchange } from '../cluster/upstream.ts';
 import type { Lane } from './upstream.ts';
 
 /** How a call ended for its client. */
@@ -98,49 +98,29 @@ interface Attempt {
   readonly signal: AbortSignal;
 }
 
-function attempt(call: Call, { url, key, waitSeconds, signal }: Attempt): Promise<Fate> {
+async function attempt(call: Call, { url, key, waitSeconds, signal }: Attempt): Promise<Fate> {
   const { lane, nonce, isStream, idempotencyKey } = call;
-  return new Promise((resolve) => {
-    const outgoing = request(`${url}/via/${lane}/${isStream ? 'stream' : 'work'}`, {
-      method: 'POST',
-      agent: false,
-      signal,
-      headers: {
-        'sluice-key': key,
-        // Equal calls are equal in every field.
-        'x-nonce': idempotencyKey ?? nonce,
-        prefer: `wait=${waitSeconds}`,
-        'content-type': 'application/json',
-        ...(idempotencyKey === null ? {} : { 'idempotency-key': idempotencyKey }),
-      },
-    });
-    const broken = (failure: NodeJS.ErrnoException): void =>
-      resolve({ kind: 'broken', words: failure.code ?? failure.name });
-    outgoing.on('error', broken);
-    outgoing.on('response', (response) => {
-      let text = '';
-      response.setEncoding('utf8');
-      response.on('data', (part: string) => (text += part));
-      response.on('error', broken);
-      response.on('end', () => {
-        const code = response.headers['sluice-error'];
-        if (code !== undefined) {
-          const retryAfterMs = Number(response.headers['retry-after-ms'] ?? 1_000);
-          return resolve({ kind: 'refused', code: String(code), heldBy: heldByOf(text), retryAfterMs });
-        }
-        const stamp = /[\w-]+#\d+/.exec(text)?.[0];
-        const isWhole = response.statusCode === 200 && (!isStream || text.endsWith('data: [DONE]\n\n'));
-        if (stamp === undefined || !isWhole)
-          return resolve({ kind: 'broken', words: `${response.statusCode ?? 0}: ${text.slice(0, 80)}` });
-        return resolve({ kind: 'answered', stamp });
-      });
-    });
-    outgoing.end(JSON.stringify({ work: idempotencyKey ?? nonce }));
+  const ended = await exchange({
+    url: `${url}/via/${lane}/${isStream ? 'stream' : 'work'}`,
+    method: 'POST',
+    agent: false,
+    signal,
+    headers: {
+      'sluice-key': key,
+      // Equal calls are equal in every field.
+      'x-nonce': idempotencyKey ?? nonce,
+      prefer: `wait=${waitSeconds}`,
+      'content-type': 'application/json',
+      ...(idempotencyKey === null ? {} : { 'idempotency-key': idempotencyKey }),
+    },
+    body: JSON.stringify({ work: idempotencyKey ?? nonce }),
   });
-}
-
-/** What held a refused call, by its problem document; empty where the document does not say. */
-function heldByOf(document: string): string {
-  const [, heldBy = ''] = /"heldBy":\s*"(\w+)"/.exec(document) ?? [];
-  return heldBy;
+  if (ended.kind === 'broken') return ended;
+  if (ended.kind === 'refused') return { ...ended, retryAfterMs: ended.retryAfterMs ?? 1_000 };
+  const { status, text } = ended;
+  const stamp = /[\w-]+#\d+/.exec(text)?.[0];
+  const isWhole = status === 200 && (!isStream || text.endsWith('data: [DONE]\n\n'));
+  return stamp === undefined || !isWhole
+    ? { kind: 'broken', words: `${status}: ${text.slice(0, 80)}` }
+    : { kind: 'answered', stamp };
 }

@@ -1,8 +1,8 @@
 /** The upstream of the gate: two origins that note every request, and a token that they may demand. */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { systemClock } from '../../src/clock.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
+import { serve } from '../cluster/upstream.ts';
 
 /** `open`: calls side by side, under a ceiling · `serial`: one call in flight. */
 export type Lane = 'open' | 'serial';
@@ -63,16 +63,7 @@ export async function startUpstream(): Promise<GateUpstream> {
     response.end('data: [DONE]\n\n');
   }
 
-  const start = async (lane: Lane) => {
-    const server = createServer((request, response) => {
-      request.on('error', () => {});
-      response.on('error', () => {});
-      request.resume().on('end', () => void respond(lane, request, response));
-    });
-    server.keepAliveTimeout = 120_000;
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    return { server, origin: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
-  };
+  const start = (lane: Lane) => serve((request, response) => respond(lane, request, response));
   const [open, serialized] = [await start('open'), await start('serial')];
   const upstream: GateUpstream = {
     origins: { open: open.origin, serial: serialized.origin },
@@ -81,7 +72,7 @@ export async function startUpstream(): Promise<GateUpstream> {
       return new Set([...inFlight.serial].map((stamp) => stamp.split('#')[0] ?? ''));
     },
     isValid: () => true,
-    stop: () => [open, serialized].forEach(({ server }) => server.close().closeAllConnections()),
+    stop: () => [open, serialized].forEach((one) => one.stop()),
   };
   return upstream;
 }

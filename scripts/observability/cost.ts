@@ -16,11 +16,11 @@
  */
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { Agent, createServer, request } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { Agent, request } from 'node:http';
 import { setTimeout as pause } from 'node:timers/promises';
 import { median, medianInterval } from '../../bench/paired.ts';
 import { createKey } from '../../src/cli/keys.ts';
+import { serve } from '../cluster/upstream.ts';
 import { record } from '../nightly/figures.ts';
 import type { Report } from '../report.ts';
 
@@ -42,12 +42,9 @@ const concurrency = 32;
 type Side = 'off' | 'on' | 'traced';
 
 export async function verifyCost(report: Report): Promise<void> {
-  const upstream = createServer((incoming, response) => {
-    incoming.resume();
-    response.writeHead(200, { 'content-type': 'application/json' }).end('{"ok":true}');
-  });
-  await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
-  const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
+  const { origin, stop } = await serve((_request, response) =>
+    response.writeHead(200, { 'content-type': 'application/json' }).end('{"ok":true}'),
+  );
   try {
     const metrics: Group[] = [];
     const traces: Group[] = [];
@@ -71,8 +68,7 @@ export async function verifyCost(report: Report): Promise<void> {
     record({ name: 'CPU with metrics and 1 % of traces', value: 1 + more, unit: '× unobserved' });
     report.check('observing costs what was promised', low <= promised, `at least ${percent(low)}`);
   } finally {
-    upstream.closeAllConnections();
-    await new Promise<void>((done) => upstream.close(() => done()));
+    stop();
   }
 }
 

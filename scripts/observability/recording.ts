@@ -4,8 +4,6 @@
  * a configuration that is refused and one that is taken over, and a Redis that is lost. Owns what happens when; judges nothing.
  */
 import { writeFile } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { createKey } from '../../src/cli/keys.ts';
@@ -13,6 +11,7 @@ import { freePort } from '../../test/support/free-port.ts';
 import { send } from '../../test/support/redis-fleet.ts';
 import { startGateway, type Gateway } from '../cluster/fleet.ts';
 import { child, newFolder, startServer, startSimulator, stopServer } from '../cluster/processes.ts';
+import { serve } from '../cluster/upstream.ts';
 import { answers, until } from '../processes.ts';
 
 /** What happens lasts so long. */
@@ -45,16 +44,12 @@ export async function makeRecording(): Promise<Recording> {
     latency: { minMs: 80, maxMs: 300 },
     stores: { '127.0.0.1': { plan: 'standard', apps: { 'app-sim': ['shpat_sim'] } } },
   });
-  const partner = createServer((request, response) => {
-    request.resume();
+  const partner = await serve((request, response) => {
     const token = JSON.stringify({ access_token: 'token', token_type: 'Bearer', expires_in: 100 });
     response
       .writeHead(200, { 'content-type': 'application/json' })
       .end(request.url === '/token' ? token : '{}');
   });
-  await new Promise<void>((done) => partner.listen(0, '127.0.0.1', done));
-  partner.unref();
-  const partnerUrl = `http://127.0.0.1:${(partner.address() as AddressInfo).port}`;
   let redis = await startServer();
   const keys = Object.fromEntries(workspaces.map((name) => [name, createKey()]));
   const here = 'allowPrivateAddresses: true';
@@ -68,7 +63,7 @@ upstreams:
   openai: { kind: language-model, origins: ["${openai.url}"], ${here}, credential: "Bearer sk-sim", limits: { requestsPerMinute: none } }
   backup: { kind: language-model, origins: ["${backup.url}"], ${here}, credential: "Bearer sk-sim" }
   shop: { kind: commerce, origins: ["${shop.url}"], ${here}, credential: { header: x-shopify-access-token, value: "shpat_sim" }, maxInFlight: 4 }
-  partner: { origins: ["${partnerUrl}"], ${here}, limits: { requestsPerMinute: 120 }, credential: { header: authorization, oauth: { tokenUrl: "${partnerUrl}/token", clientId: "sluice", clientSecret: "secret" } } }
+  partner: { origins: ["${partner.origin}"], ${here}, limits: { requestsPerMinute: 120 }, credential: { header: authorization, oauth: { tokenUrl: "${partner.origin}/token", clientId: "sluice", clientSecret: "secret" } } }
   away: { origins: ["http://127.0.0.1:${nobody}"], ${here}, credential: "Bearer one" }
 workspaces:
 ${workspaces.map((name) => `  ${name}: { keys: ["${keys[name]?.hash}"], requestsPerMinute: { shop: ${shopCeiling} }, weight: ${name === 'nightly' ? 1 : 3} }`).join('\n')}
@@ -125,6 +120,7 @@ ${workspaces.map((name) => `  ${name}: { keys: ["${keys[name]?.hash}"], requests
     if (second > 60 && second < 90) call('nightly', 'away/things');
     await pause(Math.max(1, from * 1_000 + (second + 1) * 1_000 - Date.now()));
   }
+  partner.stop();
   return {
     from,
     until: from + seconds,

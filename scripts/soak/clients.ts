@@ -1,7 +1,8 @@
 /** The clients of the soak: what they send, when they repeat, when they hang up. Every draw is of one seeded source. */
-import { Agent, request, type IncomingMessage } from 'node:http';
+import { Agent } from 'node:http';
 import type { Random } from '../../src/clock.ts';
 import { pause } from '../../test/support/redis-fleet.ts';
+import { exchange, type Exchange } from '../cluster/upstream.ts';
 import type { Fate, Ledger } from './ledger.ts';
 import type { Replica, Replicas } from './replicas.ts';
 
@@ -33,25 +34,6 @@ const maxMs = 600_000;
 const lateMs = maxAttemptMs;
 const shareLeaving = 0.08;
 
-/** How one attempt at one replica ended. */
-type Ending =
-  | { readonly kind: 'whole'; readonly status: number; readonly text: string }
-  /** The gateway made the response. */
-  | {
-      readonly kind: 'refused';
-      readonly status: number;
-      readonly code: string;
-      readonly againMs: number | null;
-    }
-  | {
-      readonly kind: 'broken';
-      readonly words: string;
-      /** The connection had been used before, and was closed without a byte: what every client repeats. */
-      readonly isStale: boolean;
-      /** A response had begun. */
-      readonly isCut: boolean;
-    };
-
 interface Tried {
   readonly call: Call;
   readonly replica: Replica;
@@ -61,12 +43,12 @@ interface Tried {
 /** What an ending means: the call has ended, or the client repeats it after so many milliseconds. */
 type Next = Fate | { readonly kind: 'again'; readonly afterMs: number };
 
-function inWords(ending: Ending): string {
+function inWords(ending: Exchange): string {
   switch (ending.kind) {
-    case 'whole':
+    case 'response':
       return String(ending.status);
     case 'refused':
-      return `${ending.status} ${ending.code}, again in ${ending.againMs ?? '?'} ms`;
+      return `${ending.status} ${ending.code}, again in ${ending.retryAfterMs ?? '?'} ms`;
     case 'broken':
       return `${ending.words}${ending.isStale ? ' on a kept connection' : ''}${ending.isCut ? ' inside the response' : ''}`;
   }
@@ -153,7 +135,7 @@ export class Clients {
     ledger.ended({ nonce, fate, isRepeatable, killedAttempts });
   }
 
-  #attempt({ nonce, kind }: Call, { gateway: { url } }: Replica, signal: AbortSignal): Promise<Ending> {
+  #attempt({ nonce, kind }: Call, { gateway: { url } }: Replica, signal: AbortSignal): Promise<Exchange> {
     const { keys } = this.#parts;
     const path =
       kind === 'held' ? '/via/serial/work' : kind === 'stream' ? '/via/open/stream' : '/via/open/work';
@@ -164,51 +146,22 @@ export class Clients {
       prefer: `wait=${waitSeconds}`,
       ...(kind === 'keyed' ? { 'idempotency-key': nonce } : {}),
     };
-    return new Promise((resolve) => {
-      const outgoing = request(`${url}${path}`, { method, headers, agent: this.#agent, signal });
-      let response: IncomingMessage | null = null;
-      const broken = (failure: NodeJS.ErrnoException): void => {
-        const words = failure.code ?? failure.name;
-        const isCut = response !== null;
-        const isStale = !isCut && outgoing.reusedSocket && words === 'ECONNRESET';
-        resolve({ kind: 'broken', words, isCut, isStale });
-      };
-      outgoing.on('error', broken);
-      outgoing.on('response', (incoming) => {
-        response = incoming;
-        let text = '';
-        incoming.setEncoding('utf8');
-        incoming.on('data', (part: string) => (text += part));
-        incoming.on('error', broken);
-        incoming.on('end', () => {
-          const { statusCode: status = 0, headers: fields } = incoming;
-          const code = fields['sluice-error'];
-          const wait = fields['retry-after-ms'];
-          if (code === undefined) return resolve({ kind: 'whole', status, text });
-          resolve({
-            kind: 'refused',
-            status,
-            code: String(code),
-            againMs: wait === undefined ? null : Number(wait),
-          });
-        });
-      });
-      outgoing.end(method === 'POST' ? '{"work":1}' : undefined);
-    });
+    const body = method === 'POST' ? { body: '{"work":1}' } : {};
+    return exchange({ url: `${url}${path}`, method, headers, ...body, agent: this.#agent, signal });
   }
 
-  #next(ending: Ending, { call: { nonce, kind }, replica, isRepeatable }: Tried): Next {
+  #next(ending: Exchange, { call: { nonce, kind }, replica, isRepeatable }: Tried): Next {
     switch (ending.kind) {
-      case 'whole':
+      case 'response':
         if (ending.status === 200 && isWhole(kind, ending.text)) return { kind: 'answered' };
         if (ending.status === 200)
           return { kind: 'lost', words: `a response of ${ending.text.length} characters` };
         return { kind: 'failed', words: String(ending.status) };
       case 'refused':
         // A refusal with a time is followed, as SDKs do; so is a repeat that comes while its call is answered.
-        if (ending.againMs !== null || ending.code === 'idempotency_conflict') {
+        if (ending.retryAfterMs !== null || ending.code === 'idempotency_conflict') {
           this.refused += 1;
-          return again(ending.againMs ?? 300);
+          return again(ending.retryAfterMs ?? 300);
         }
         return { kind: 'failed', words: `${ending.status} ${ending.code}` };
       case 'broken':

@@ -1,7 +1,8 @@
 /** The upstream of the soak: does what it is asked, notes it in the ledger, and gets into trouble on request. */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Random } from '../../src/clock.ts';
+import { pause } from '../../test/support/redis-fleet.ts';
+import { serve } from '../cluster/upstream.ts';
 import type { Ledger, Made } from './ledger.ts';
 
 /** `throttling`: 429 · `failing`: 500 · `resetting`: cut before the work · `cutting`: after it · `slow`: 1.5 s later. */
@@ -20,8 +21,6 @@ export interface Upstream {
 const retryAfterSeconds = 1;
 const slowMs = 1_500;
 const pieces = 5;
-
-const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function stream(response: ServerResponse): Promise<void> {
   response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -55,28 +54,16 @@ export async function startUpstream(ledger: Ledger, random: Random): Promise<Ups
     if (request.url?.startsWith('/stream') === true) await stream(response);
     else response.end('done');
   }
-  const servers = [1, 2].map(() =>
-    createServer((request, response) => {
-      request.on('error', () => {});
-      response.on('error', () => {});
-      request
-        .resume()
-        .on('end', () => void respond(request, response, ledger.of(String(request.headers['x-nonce']))));
-    }),
-  );
-  const origins: string[] = [];
-  for (const server of servers) {
-    server.keepAliveTimeout = 120_000;
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    origins.push(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
-  }
+  const start = () =>
+    serve((request, response) => respond(request, response, ledger.of(String(request.headers['x-nonce']))));
+  const servers = [await start(), await start()];
   const upstream = {
-    origins,
+    origins: servers.map(({ origin }) => origin),
     trouble: null as Trouble | null,
     get throttled() {
       return throttled;
     },
-    stop: () => servers.forEach((server) => server.close().closeAllConnections()),
+    stop: () => servers.forEach((server) => server.stop()),
   };
   return upstream;
 }

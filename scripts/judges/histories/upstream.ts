@@ -1,6 +1,5 @@
 /** The upstream of the recorded histories: notes when each call arrived and when its response ended, on this process' clock. */
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { serve } from '../../cluster/upstream.ts';
 
 export interface Visit {
   /** Monotonic milliseconds. */
@@ -21,7 +20,7 @@ export interface Upstream {
 export async function startUpstream(workMs: number): Promise<Upstream> {
   const visits = new Map<string, Visit>();
   let twice = 0;
-  const server = createServer((request, response) => {
+  const { origin, stop } = await serve((request, response) => {
     const nonce = String(request.headers['x-nonce']);
     if (visits.has(nonce)) twice += 1;
     const visit = { arrivedAt: performance.now(), endedAt: Infinity };
@@ -31,13 +30,12 @@ export async function startUpstream(workMs: number): Promise<Upstream> {
       response.end('ok');
     }, workMs);
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
-    origin: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    origin,
     visits,
     get twice() {
       return twice;
     },
-    stop: () => server.close().closeAllConnections(),
+    stop,
   };
 }
