@@ -1,46 +1,18 @@
 /** The calls whose responses are judged. Those of one list may be sent in any order, and at the same time. */
 import type { Gateways } from './gateways.ts';
 import type { Asked } from './record.ts';
-import { askedWith, kinds, type Kind } from './upstream-responses.ts';
-
-/** Status of the upstream for each kind that is not a 200. */
-const statusOf: Readonly<Partial<Record<Kind, number>>> = {
-  part: 206,
-  beyond: 416,
-  unchanged: 304,
-  created: 201,
-  accepted: 202,
-  nothing: 204,
-  options: 204,
-  moved: 301,
-  found: 302,
-  other: 303,
-  temporary: 307,
-  permanent: 308,
-  wrong: 400,
-  unknown: 401,
-  forbidden: 403,
-  missing: 404,
-  method: 405,
-  conflict: 409,
-  gone: 410,
-  media: 415,
-  invalid: 422,
-  broken: 500,
-  gateway: 502,
-  unavailable: 503,
-};
+import { askedWith, kinds } from './upstream-responses.ts';
 
 const proxied = (origin: string, path: string): string =>
   `/proxy?target=${encodeURIComponent(`${origin}${path}`)}`;
 
 /** Every kind of response of an upstream on both routes, to GET and HEAD, on kept connections, and to an HTTP/1.0 client. */
 export function passing({ gateway: { url: base }, key, origin }: Gateways): readonly Asked[] {
-  return (Object.keys(kinds) as Kind[]).flatMap((kind) => {
+  return Object.entries(kinds).flatMap(([kind, { status }]) => {
     const fields = [`Authorization: Bearer ${key}`, ...(askedWith[kind] ?? [])];
     const method =
       kind === 'created' || kind === 'accepted' ? 'POST' : kind === 'options' ? 'OPTIONS' : 'GET';
-    const common = { base, fields, expected: String(statusOf[kind] ?? 200) };
+    const common = { base, fields, expected: String(status) };
     const via = `/via/any/${kind}`;
     return [
       { ...common, name: `${kind} by /proxy`, method, path: proxied(origin, `/${kind}`) },

@@ -5,7 +5,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
 
-export type Say = (response: ServerResponse, request: IncomingMessage) => void;
+export interface Kind {
+  readonly status: number;
+  readonly say: (response: ServerResponse, request: IncomingMessage) => void;
+}
 
 const text = 'text/plain; charset=utf-8';
 const json = 'application/json';
@@ -14,29 +17,34 @@ const tomorrow = new Date(Date.now() + 86_400_000).toUTCString();
 const content = Buffer.from('0123456789'.repeat(100));
 const etag = '"of-the-thing"';
 
-const say =
-  (
-    status: number,
-    fields: Readonly<Record<string, string | readonly string[]>>,
-    body?: string | Buffer,
-  ): Say =>
-  (response) => {
+const said = (
+  status: number,
+  fields: Readonly<Record<string, string | readonly string[]>>,
+  body?: string | Buffer,
+): Kind => ({
+  status,
+  say(response) {
     for (const [name, value] of Object.entries(fields))
       response.setHeader(name, typeof value === 'string' ? value : [...value]);
     if (body !== undefined) response.setHeader('Content-Length', Buffer.byteLength(body));
     response.writeHead(status).end(body);
-  };
-const refusal = (status: number, fields: Readonly<Record<string, string>> = {}): Say =>
-  say(status, { 'Content-Type': json, ...fields }, '{"error":"no"}');
+  },
+});
+const refusal = (status: number, fields: Readonly<Record<string, string>> = {}): Kind =>
+  said(status, { 'Content-Type': json, ...fields }, '{"error":"no"}');
 const ok = (
   fields: Readonly<Record<string, string | readonly string[]>>,
   body: string | Buffer = 'ok',
-): Say => say(200, { 'Content-Type': text, ...fields }, body);
+): Kind => said(200, { 'Content-Type': text, ...fields }, body);
 
 /** Written in pieces, so that nothing says its length. */
-const inPieces =
-  (fields: Readonly<Record<string, string>>, pieces: readonly string[], trailer: string | null = null): Say =>
-  async (response, { method }) => {
+const inPieces = (
+  fields: Readonly<Record<string, string>>,
+  pieces: readonly string[],
+  trailer: string | null = null,
+): Kind => ({
+  status: 200,
+  async say(response, { method }) {
     // A response to HEAD is none that could have a trailer.
     const hasTrailer = trailer !== null && method !== 'HEAD';
     response.writeHead(200, !hasTrailer ? fields : { ...fields, Trailer: 'X-Checksum' });
@@ -46,10 +54,14 @@ const inPieces =
     }
     if (hasTrailer) response.addTrailers({ 'X-Checksum': trailer });
     response.end();
-  };
+  },
+});
+/** A kind for each name. */
+const each = (statuses: Readonly<Record<string, number>>, kind: (status: number) => Kind) =>
+  Object.fromEntries(Object.entries(statuses).map(([name, status]) => [name, kind(status)]));
 
-export const kinds = {
-  json: say(
+export const kinds: Readonly<Record<string, Kind>> = {
+  json: said(
     200,
     { 'Content-Type': json, ETag: etag, 'Last-Modified': yesterday, 'Cache-Control': 'no-cache' },
     '{}',
@@ -83,7 +95,7 @@ export const kinds = {
   }),
   limited: ok({ 'RateLimit-Policy': '"burst";q=100;w=60', RateLimit: '"burst";r=99;t=60' }),
   served: ok({ Server: 'an-upstream', Via: '1.1 a-cache', 'X-Request-Id': 'of-the-upstream' }),
-  zipped: say(
+  zipped: said(
     200,
     { 'Content-Type': text, 'Content-Encoding': 'gzip', Vary: 'Accept-Encoding' },
     gzipSync('ok'.repeat(500)),
@@ -94,44 +106,37 @@ export const kinds = {
     'data: {"choices":[]}\n\n',
     'data: [DONE]\n\n',
   ]),
-  hinted: (response) => {
-    response.writeEarlyHints({ link: '</style.css>; rel=preload; as=style' });
-    ok({})(response, response.req);
+  hinted: {
+    status: 200,
+    say(response, request) {
+      response.writeEarlyHints({ link: '</style.css>; rel=preload; as=style' });
+      ok({}).say(response, request);
+    },
   },
-  part: say(
+  part: said(
     206,
     { 'Content-Type': text, 'Content-Range': 'bytes 0-99/1000', ETag: etag },
     content.subarray(0, 100),
   ),
-  beyond: say(416, { 'Content-Type': text, 'Content-Range': 'bytes */1000' }, 'not so long'),
-  unchanged: say(304, { ETag: etag, 'Cache-Control': 'no-cache' }),
-  created: say(201, { 'Content-Type': json, Location: '/things/1' }, '{}'),
-  accepted: say(202, { 'Content-Type': json }, '{}'),
-  nothing: say(204, {}),
-  moved: say(301, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
-  found: say(302, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
-  other: say(303, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
-  temporary: say(307, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
-  permanent: say(308, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
-  wrong: refusal(400),
+  beyond: said(416, { 'Content-Type': text, 'Content-Range': 'bytes */1000' }, 'not so long'),
+  unchanged: said(304, { ETag: etag, 'Cache-Control': 'no-cache' }),
+  created: said(201, { 'Content-Type': json, Location: '/things/1' }, '{}'),
+  accepted: said(202, { 'Content-Type': json }, '{}'),
+  nothing: said(204, {}),
+  ...each({ moved: 301, found: 302, other: 303, temporary: 307, permanent: 308 }, (status) =>
+    said(status, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
+  ),
+  ...each({ wrong: 400, forbidden: 403, missing: 404, conflict: 409, gone: 410, media: 415 }, (status) =>
+    refusal(status),
+  ),
+  ...each({ invalid: 422, broken: 500, gateway: 502, unavailable: 503 }, (status) => refusal(status)),
   unknown: refusal(401, { 'WWW-Authenticate': 'Bearer realm="upstream"' }),
-  forbidden: refusal(403),
-  missing: refusal(404),
   method: refusal(405, { Allow: 'GET, HEAD' }),
-  conflict: refusal(409),
-  gone: refusal(410),
-  media: refusal(415),
-  invalid: refusal(422),
-  broken: refusal(500),
-  gateway: refusal(502),
-  unavailable: refusal(503),
-  options: say(204, { Allow: 'GET, HEAD, OPTIONS' }),
-} satisfies Readonly<Record<string, Say>>;
-
-export type Kind = keyof typeof kinds;
+  options: said(204, { Allow: 'GET, HEAD, OPTIONS' }),
+};
 
 /** Fields with which a client asks for these; without them the response would be out of place. */
-export const askedWith: Readonly<Partial<Record<Kind, readonly string[]>>> = {
+export const askedWith: Readonly<Record<string, readonly string[]>> = {
   part: ['Range: bytes=0-99'],
   beyond: ['Range: bytes=5000-'],
   unchanged: [`If-None-Match: ${etag}`],

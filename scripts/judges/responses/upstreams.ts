@@ -2,9 +2,9 @@
  * The upstreams of the recorded responses: one that says what its path asks for, and ones in trouble, each of which makes the
  * gateway refuse in another way. Owns the configuration that goes with them.
  */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import { createServer as createRawServer, type AddressInfo, type Server } from 'node:net';
-import { kinds, type Kind } from './upstream-responses.ts';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { serve, type Serving } from '../../cluster/upstream.ts';
+import { kinds } from './upstream-responses.ts';
 
 export interface Upstreams {
   /** Content of `upstreams:`. */
@@ -14,17 +14,10 @@ export interface Upstreams {
   stop(): void;
 }
 
-function kindOf({ url = '' }: IncomingMessage): Kind | null {
-  const name = url.split('/')[1]?.split('?')[0] ?? '';
-  return Object.hasOwn(kinds, name) ? (name as Kind) : null;
-}
-
 function saidByPath(request: IncomingMessage, response: ServerResponse): void {
-  const kind = kindOf(request);
-  request.resume().on('end', () => {
-    if (kind === null) response.writeHead(500).end();
-    else kinds[kind](response, request);
-  });
+  const kind = kinds[request.url?.split('/')[1]?.split('?')[0] ?? ''];
+  if (kind === undefined) response.writeHead(500).end();
+  else kind.say(response, request);
 }
 
 /** What upstreams with something wrong do with every call. */
@@ -33,27 +26,16 @@ const inTrouble = {
   slow: (_request, response) => void setTimeout(() => response.end('late'), 10_000),
 } satisfies Readonly<Record<string, (request: IncomingMessage, response: ServerResponse) => void>>;
 
-async function listening<T extends Server>(server: T): Promise<number> {
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return (server.address() as AddressInfo).port;
-}
-
 export async function startUpstreams(): Promise<Upstreams> {
-  const servers: Server[] = [];
-  const start = async (server: Server): Promise<string> => {
-    servers.push(server);
-    return `http://127.0.0.1:${await listening(server)}`;
+  const servers: Serving[] = [];
+  const start = async (respond: Parameters<typeof serve>[0]): Promise<string> => {
+    const serving = await serve(respond);
+    servers.push(serving);
+    return serving.origin;
   };
-  const trouble = async (name: keyof typeof inTrouble): Promise<string> =>
-    start(
-      createServer(
-        (request, response) => void request.resume().on('end', () => inTrouble[name](request, response)),
-      ),
-    );
-  const origin = await start(createServer(saidByPath));
-  const garbled = await start(
-    createRawServer((socket) => socket.on('error', () => {}).end('this is not HTTP\r\n\r\n')),
-  );
+  const trouble = (name: keyof typeof inTrouble): Promise<string> => start(inTrouble[name]);
+  const origin = await start(saidByPath);
+  const garbled = await start(({ socket }) => socket.end('this is not HTTP\r\n\r\n'));
   const hidden = await trouble('quick');
   const one = (name: string, at: string, more: readonly string[] = []): string =>
     [
@@ -75,5 +57,5 @@ export async function startUpstreams(): Promise<Upstreams> {
     ]),
     `  denied:\n    origins: ["${hidden.replace('127.0.0.1', 'localhost')}"]\n    allowPrivateAddresses: ["10.0.0.0/8"]`,
   ].join('\n');
-  return { yaml, origin, stop: () => servers.forEach((server) => server.close()) };
+  return { yaml, origin, stop: () => servers.forEach((server) => server.stop()) };
 }
