@@ -1,5 +1,12 @@
 import { expect, test } from '@jest/globals';
-import { backgroundLane, callerKey, laneKey, ticketId, type LeaseToken } from '../../../src/ids.ts';
+import {
+  backgroundLane,
+  callerKey,
+  laneKey,
+  leaseToken,
+  ticketId,
+  type LeaseToken,
+} from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
@@ -159,6 +166,32 @@ atOrigins('background calls', (instant) => {
     for (let at = 0; at < 3; at += 1) scene.enter(background('a'));
     scene.run(2_000);
     expect(scene.left.filter(isOf(background('a')))).toHaveLength(3);
+  });
+
+  test('let others go that need another meter, while the one that is due has no room', () => {
+    const meters = [
+      { meter: 'cost', limit: 100, windowMs: 1_000_000 },
+      { meter: 'requests', limit: 10, windowMs: 1_000 },
+    ] as const;
+    const scene = new Scene(instant, { setting: { meters, learn: true, probe: 0 } });
+    for (let at = 0; at < 2; at += 1)
+      scene.enter(background('a'), { callClass: 'points', costs: { cost: 100 } });
+    scene.run(61_000);
+    scene.enter('b');
+    expect(scene.left.filter(isOf('b'))).toHaveLength(1);
+  });
+
+  test('do not leave during a pause of their workspace that began before they came', () => {
+    const scene = new Scene(instant, paced, false);
+    scene.enter('a');
+    const [lease] = scene.held;
+    const paused = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: 5_000 } as const;
+    settle(scene.bucket, { lease: lease ?? leaseToken(''), settlement: paused, lesson: null }, scene.now);
+    const from = scene.now;
+    scene.enter(background('a'));
+    scene.run(6_000);
+    const first = scene.left.find(isOf(background('a')));
+    expect((first?.at ?? 0) - from).toBeGreaterThanOrEqual(5_000);
   });
 
   test('of several workspaces share fairly, and so do their callers', () => {

@@ -51,6 +51,17 @@ atOrigins('callers of a workspace', (instant) => {
     ]);
   });
 
+  test('are let in where the turn of the first one that is named is within its wait, however many calls name none', () => {
+    const bucket = waiting(instant, [
+      ['x0', null],
+      ['x1', null],
+      ['x2', null],
+    ]);
+    const asked = of('named', 'k', { maxWaitMs: 250 });
+    expect(admit(bucket, asked, replica, instant(1_000))).toMatchObject({ kind: 'queued', ahead: 1 });
+    expect(orderOf(bucket, instant)).toEqual(['x0', 'named', 'x1', 'x2']);
+  });
+
   test('have urgency among their own calls only', () => {
     const bucket = waiting(instant, [...many('a', 1), ...many('b', 1)]);
     admit(bucket, of('a-urgent', 'a', { urgency: 0 }), replica, instant(1_001));

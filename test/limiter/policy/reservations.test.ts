@@ -1,7 +1,15 @@
 /** A refused call that keeps its position: what its client is told, and what others leave free until it is back. */
 import { expect, test } from '@jest/globals';
-import { ceilingKey, leaseToken, ticketId, type TicketId } from '../../../src/ids.ts';
+import {
+  backgroundLane,
+  ceilingKey,
+  laneKey,
+  leaseToken,
+  ticketId,
+  type TicketId,
+} from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import { sleep } from '../../../src/limiter/policy/lanes.policy.ts';
 import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
 import { reserve } from '../../../src/limiter/policy/reserve.policy.ts';
 import { settle } from '../../../src/limiter/policy/settle.policy.ts';
@@ -203,5 +211,96 @@ atOrigins('a reservation', (instant) => {
     const bucket = full();
     const ids = ['a', 'b'].map((each) => keepFor(bucket, each, instant(1_000), { name: 'n' }).id);
     expect(ids).toEqual(['n', 'b']);
+  });
+
+  test('is over when its call leaves, and goes on where the call comes back unsent', () => {
+    const bucket = full();
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+    const from = instant(1_000) + waitMs;
+    const reply = comeBack(bucket, id, { as: 'a2', at: from });
+    expect(bucket.reservations.size).toBe(0);
+    admit(bucket, call('later', { ...patient, lane: 'another' }), replica, from);
+    const lease = reply.kind === 'granted' ? reply.effects.grants[0]?.lease : undefined;
+    const unsent = { kind: 'returned', sleepMs: 300, because: 'backoff' } as const;
+    settle(bucket, { lease: leaseToken(lease ?? ''), settlement: unsent, lesson: null }, from + 10);
+    // The room that came back is kept for it, while it may not go.
+    expect([...runOn(bucket, from + 11, from + 500, []).keys()]).toEqual(['a2']);
+  });
+
+  test('is not kept waiting for others that are due as well', () => {
+    const bucket = full();
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+    keepFor(bucket, 'b', instant(1_000), { lane: 'another' });
+    expect(comeBack(bucket, id, { as: 'a2', at: instant(1_000) + waitMs }).kind).toBe('granted');
+  });
+
+  test('holds up all others where there never is room for two', () => {
+    const small = { limit: 1, windowMs: 1_000 };
+    const { bucket } = bucketWith(instant, 1, { ...pace, ...small });
+    const { waitMs } = keepFor(bucket, 'a', instant(1_000), small);
+    admit(bucket, call('later', { ...patient, ...small, lane: 'another' }), replica, instant(1_001));
+    const left = runOn(bucket, instant(1_002), instant(30_000), []).get('later') ?? Infinity;
+    expect(left).toBeGreaterThan(instant(1_000) + waitMs + lastsMs);
+  });
+
+  test('is no place in flight, and lets its client through a lane that sleeps for reservations alone', () => {
+    for (const [because, isLate] of [
+      ['backoff', true],
+      ['reserved', false],
+    ] as const) {
+      const bucket = full();
+      const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+      const from = instant(1_000) + waitMs;
+      comeBack(bucket, id, { as: 'a2', at: from - 10, maxWaitMs: 30_000 });
+      const lane = bucket.lanes.get(laneKey('l'));
+      if (lane === undefined) throw new Error('no lane');
+      sleep(bucket, lane, { because, until: from + 5_000 });
+      const left = runOn(bucket, from - 9, from + 20_000, []).get('a2') ?? Infinity;
+      expect(left > from + 4_000).toBe(isLate);
+    }
+  });
+
+  test('lets calls of its lane go first that came before it and wait longer than was expected', () => {
+    const bucket = full();
+    admit(bucket, call('earlier', patient), replica, instant(1_000));
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000));
+    const meter = bucket.meters.get('requests');
+    if (meter === undefined) throw new Error('no meter');
+    meter.level += 2;
+    comeBack(bucket, id, { as: 'a2', at: instant(1_000) + waitMs, maxWaitMs: 30_000 });
+    const left = runOn(bucket, instant(1_001) + waitMs, instant(30_000), []);
+    expect([...left.keys()]).toEqual(['earlier', 'a2']);
+  });
+
+  test('of a background call is left free by the background alone, and its client goes behind all others', () => {
+    const bucket = full();
+    const lane = backgroundLane(laneKey('l'));
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_000), { lane });
+    const from = instant(1_000) + waitMs;
+    for (const each of ['b', 'c'])
+      admit(bucket, call(each, { ...patient, lane: each }), replica, instant(1_001));
+    const [first] = runOn(bucket, instant(1_002), from + 200, []).keys();
+    expect(first).toBe('b');
+    comeBack(bucket, id, { as: 'a2', lane, at: from + 201, maxWaitMs: 30_000 });
+    expect([...runOn(bucket, from + 202, from + 20_000, []).keys()]).toEqual(['c', 'a2']);
+  });
+
+  test('takes a turn of its own lane, not of those that come new', () => {
+    const bucket = full();
+    for (let n = 0; n < 3; n += 1)
+      admit(bucket, call(`m${n}`, { ...patient, lane: 'm' }), replica, instant(1_000));
+    const { id, waitMs } = keepFor(bucket, 'a', instant(1_001));
+    const from = instant(1_001) + waitMs;
+    runOn(bucket, instant(1_002), from - 1, []);
+    expect(comeBack(bucket, id, { as: 'a2', at: from }).kind).toBe('granted');
+    admit(bucket, call('new', { ...patient, lane: 'z' }), replica, from + 1);
+    expect([...runOn(bucket, from + 2, from + 20_000, []).keys()]).toEqual(['new', 'm1', 'm2']);
+  });
+
+  test('tells its client the told time also where the bucket has room before it', () => {
+    const bucket = full();
+    const { id } = keepFor(bucket, 'a', instant(1_000), { waitMs: 20_000 });
+    const early = comeBack(bucket, id, { as: 'a2', at: instant(11_000) });
+    expect(early.kind === 'refused' && Math.round(early.retryInMs)).toBe(10_000);
   });
 });
