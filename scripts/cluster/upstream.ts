@@ -20,7 +20,7 @@ export async function serve(
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
     origin: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-    stop: () => void server.close().closeAllConnections(),
+    stop: () => server.close().closeAllConnections(),
   };
 }
 

@@ -7,7 +7,7 @@ import { gzipSync } from 'node:zlib';
 
 export interface Kind {
   readonly status: number;
-  readonly say: (response: ServerResponse, request: IncomingMessage) => void;
+  readonly say: (response: ServerResponse, request: IncomingMessage) => void | Promise<void>;
 }
 
 const text = 'text/plain; charset=utf-8';
@@ -110,7 +110,7 @@ export const kinds: Readonly<Record<string, Kind>> = {
     status: 200,
     say(response, request) {
       response.writeEarlyHints({ link: '</style.css>; rel=preload; as=style' });
-      ok({}).say(response, request);
+      void ok({}).say(response, request);
     },
   },
   part: said(

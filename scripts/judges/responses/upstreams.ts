@@ -17,7 +17,7 @@ export interface Upstreams {
 function saidByPath(request: IncomingMessage, response: ServerResponse): void {
   const kind = kinds[request.url?.split('/')[1]?.split('?')[0] ?? ''];
   if (kind === undefined) response.writeHead(500).end();
-  else kind.say(response, request);
+  else void kind.say(response, request);
 }
 
 /** What upstreams with something wrong do with every call. */
