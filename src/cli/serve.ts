@@ -9,6 +9,7 @@ import { ConfigError, readSettings } from '../config/load.ts';
 import { SettingsWatch } from '../config/reload.ts';
 import { restartKeys } from '../config/schema.ts';
 import type { Settings } from '../config/settings.ts';
+import { connectionsWithin, openFilesLimit } from '../ingress/open-files.ts';
 import { watchProcess } from '../ingress/overload.ts';
 import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
@@ -53,6 +54,7 @@ export async function runServe({ config }: { readonly config: string }, io: CliI
   if (io.terminals.err) io.err(announcement(first.settings, service, io.clock.now()));
   log.info('serving', { port: service.dataAddress.port, adminPort: service.adminAddress.port });
   for (const warning of ofLabelKey(first.settings)) log.warn(warning);
+  warnOfFewFiles(log);
   await warnOfUncallable(first.settings, slices, { io, log });
   await warnOfRefreshFiles(first.settings, log);
   const signal = await signals.first;
@@ -156,6 +158,16 @@ const linesOf = (error: Error): readonly number[] =>
 const listed = (values: readonly (string | number)[]): string => [...new Set(values)].join(', ');
 
 /** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
+/** With fewer open files a busy replica refuses connections that it could have served. */
+const plentyOfFiles = 4_096;
+
+function warnOfFewFiles(log: Log): void {
+  const files = openFilesLimit();
+  if (files === null || files >= plentyOfFiles) return;
+  const connections = connectionsWithin(files, files);
+  log.warn('few files may be open: raise the limit (ulimit -n, LimitNOFILE) to 20000', { files, connections });
+}
+
 function warnOfRestart(keys: readonly string[], log: Log): void {
   if (keys.length > 0)
     log.warn('these keys were changed and take effect at the next start: restart Sluice', {

@@ -15,6 +15,7 @@ import { HeldBytes, headBytes } from './body.ts';
 import { Connections, type Connection } from './connections.ts';
 import { drainServer, type DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
+import { connectionsWithin, openFilesLimit } from './open-files.ts';
 import { Overload, type LoadWatch, type Overloaded, type OverloadOptions } from './overload.ts';
 import { end, listen } from './ports.ts';
 import { proxyMethods, watchRawErrors } from './raw-errors.ts';
@@ -67,6 +68,7 @@ export class DataServer {
   readonly #options: DataServerOptions;
   readonly #heldBytes: HeldBytes;
   readonly #connections: Connections;
+  readonly #maxConnections: number;
   readonly #overload: Overload;
   readonly #parts: ServeParts;
   readonly #app: Express;
@@ -79,7 +81,9 @@ export class DataServer {
     this.#options = options;
     this.#heldBytes = new HeldBytes(settings.maxHeldBytes, settings.maxBodyBytes);
     this.#overload = new Overload({ ...options, bounds: settings, onRefused: options.onOverload });
-    this.#connections = new Connections(settings, () => this.#overload.dropped());
+    this.#maxConnections = connectionsWithin(openFilesLimit(), settings.maxConnections);
+    const bounds = { ...settings, maxConnections: this.#maxConnections };
+    this.#connections = new Connections(bounds, () => this.#overload.dropped());
     this.#parts = {
       ...options,
       lingerMs,
@@ -138,7 +142,7 @@ export class DataServer {
       noDelay: true,
     });
     server.maxHeadersCount = maxFields;
-    server.maxConnections = settings.maxConnections + excessConnections;
+    server.maxConnections = this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
     server.on('drop', () => this.#overload.dropped());
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;

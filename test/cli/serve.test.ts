@@ -1,11 +1,14 @@
 /** `sluice serve` at a terminal: where it listens, why it cannot, and that Ctrl-C ends it. */
-import { createServer, type AddressInfo } from 'node:net';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { once } from 'node:events';
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { announcement } from '../../src/cli/serve.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { replicasKey } from '../../src/limiter/redis/presence.ts';
 import { startRedis } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+import { start } from './started.ts';
 import { clean, fileOf, hash, privacy, said, sluice } from './new-user.ts';
 
 afterEach(clean);
@@ -44,6 +47,22 @@ test('a replica that could not start does not count as one', async () => {
     probe.disconnect();
     await redis.stop();
   }
+});
+
+test('a process that may open few files says so, and refuses connections before it has none left for the probes', async () => {
+  const path = await fileOf(
+    `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }\n${rest}`,
+  );
+  const limited = 'ulimit -n 256; exec "$@"';
+  const serving = start('bash', ['-c', limited, '_', process.execPath, 'bin/sluice.mjs', 'serve', '--config', path]);
+  const printed = await serving.saying('few files may be open');
+  const [, port, adminPort] = /"port":(\d+),"adminPort":(\d+)/.exec(printed) ?? [];
+  const sockets: Socket[] = [];
+  for (let n = 0; n < 300; n += 1) sockets.push(connect(Number(port), '127.0.0.1').on('error', () => {}));
+  await Promise.all(sockets.map((socket) => socket.connecting && once(socket, 'connect')));
+  const metrics = async (): Promise<string> => (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text();
+  await until(async () => /sluice_overload_total\{bound="connections"\} [1-9]/.test(await metrics()));
+  for (const socket of sockets) socket.destroy();
 });
 
 test('Ctrl-C waits for no load balancer', async () => {
