@@ -157,7 +157,6 @@ const linesOf = (error: Error): readonly number[] =>
 /** Each once, in the order of the file. */
 const listed = (values: readonly (string | number)[]): string => [...new Set(values)].join(', ');
 
-/** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
 /** With fewer open files a busy replica refuses connections that it could have served. */
 const plentyOfFiles = 4_096;
 
@@ -165,9 +164,13 @@ function warnOfFewFiles(log: Log): void {
   const files = openFilesLimit();
   if (files === null || files >= plentyOfFiles) return;
   const connections = connectionsWithin(files, files);
-  log.warn('few files may be open: raise the limit (ulimit -n, LimitNOFILE) to 20000', { files, connections });
+  log.warn('few files may be open: raise the limit (ulimit -n, LimitNOFILE) to 20000', {
+    files,
+    connections,
+  });
 }
 
+/** Warns of changed keys that take effect only at a restart, so that the reload does not look complete. The keys are no names of anybody. */
 function warnOfRestart(keys: readonly string[], log: Log): void {
   if (keys.length > 0)
     log.warn('these keys were changed and take effect at the next start: restart Sluice', {

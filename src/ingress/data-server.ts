@@ -142,7 +142,8 @@ export class DataServer {
       noDelay: true,
     });
     server.maxHeadersCount = maxFields;
-    server.maxConnections = this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
+    server.maxConnections =
+      this.#maxConnections + Math.min(excessConnections, Math.ceil(this.#maxConnections / 8));
     server.on('drop', () => this.#overload.dropped());
     // A held call may be silent for long; its own deadline ends it.
     server.timeout = 0;

@@ -54,12 +54,22 @@ test('a process that may open few files says so, and refuses connections before 
     `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }\n${rest}`,
   );
   const limited = 'ulimit -n 256; exec "$@"';
-  const serving = start('bash', ['-c', limited, '_', process.execPath, 'bin/sluice.mjs', 'serve', '--config', path]);
+  const serving = start('bash', [
+    '-c',
+    limited,
+    '_',
+    process.execPath,
+    'bin/sluice.mjs',
+    'serve',
+    '--config',
+    path,
+  ]);
   const printed = await serving.saying('few files may be open');
   const [, port, adminPort] = /"port":(\d+),"adminPort":(\d+)/.exec(printed) ?? [];
   const sockets: Socket[] = [];
   for (let n = 0; n < 300; n += 1) sockets.push(connect(Number(port), '127.0.0.1').on('error', () => {}));
-  await Promise.all(sockets.map((socket) => socket.connecting && once(socket, 'connect')));
+  const connecting = sockets.filter((socket) => socket.connecting);
+  await Promise.all(connecting.map((socket) => once(socket, 'connect')));
   const metrics = async (): Promise<string> => (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text();
   await until(async () => /sluice_overload_total\{bound="connections"\} [1-9]/.test(await metrics()));
   for (const socket of sockets) socket.destroy();

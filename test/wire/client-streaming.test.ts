@@ -127,10 +127,10 @@ describe('a client that does not read its response', () => {
 
   test('is only slow while it takes a little of it within each limit, also of a response that was handed over as a whole', async () => {
     // Long enough for a machine that stands still for a moment.
-    const { raw, ends } = await reading(2_000, large);
-    // In all more than twice as long as the limit. The system hands its buffers on by the megabyte.
+    const { raw, ends } = await reading(5_000, large);
+    // In all longer than the limit. The system hands its buffers on by the megabyte.
     for (let taken = 0; taken < large.length; taken = raw.received().length) {
-      await new Promise((resolve) => setTimeout(resolve, 150));
+      await new Promise((resolve) => setTimeout(resolve, 250));
       raw.socket.resume();
       await settled(() => raw.received().length >= Math.min(taken + 1_048_576, large.length));
       raw.socket.pause();
