@@ -75,8 +75,8 @@ async function call(
 const portOf = (n: number): number => services[n]?.dataAddress.port ?? 0;
 
 async function useUp(port: number): Promise<void> {
-  for (let n = 0; n < 4; n += 1)
-    expect((await call(port, `first${n}`, { prefer: 'wait=30' })).status).toBe(200);
+  const first = [0, 1, 2, 3].map((n) => call(port, `first${n}`, { prefer: 'wait=30' }));
+  expect((await Promise.all(first)).map(({ status }) => status)).toEqual([200, 200, 200, 200]);
 }
 
 const reserve = { prefer: 'reserve, wait=0' };

@@ -181,14 +181,18 @@ atOrigins('background calls', (instant) => {
     expect(scene.left.filter(isOf('b'))).toHaveLength(1);
   });
 
-  test('do not leave during a pause of their workspace that began before they came', () => {
+  test.each([
+    ['before they came', false],
+    ['while they waited', true],
+  ])('do not leave during a pause of their workspace that began %s', (_when, isWaiting) => {
     const scene = new Scene(instant, paced, false);
-    scene.enter('a');
+    for (let at = 0; at < (isWaiting ? paced.limit : 1); at += 1) scene.enter('a');
+    if (isWaiting) scene.enter(background('a'));
     const [lease] = scene.held;
     const paused = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: 5_000 } as const;
     settle(scene.bucket, { lease: lease ?? leaseToken(''), settlement: paused, lesson: null }, scene.now);
     const from = scene.now;
-    scene.enter(background('a'));
+    if (!isWaiting) scene.enter(background('a'));
     scene.run(6_000);
     const first = scene.left.find(isOf(background('a')));
     expect((first?.at ?? 0) - from).toBeGreaterThanOrEqual(5_000);
