@@ -69,7 +69,7 @@ beforeAll(async () => {
   hosts.push('127.0.0.1', 'unknown.example', ...opened.map(({ port }) => String(port)));
   const upstreams = Object.entries(origins).map(
     ([name, origin]) =>
-      `  ${name}:\n    origins: ["${origin}"]\n    allowPrivateAddresses: true\n    timeouts: { headSeconds: 1 }\n    credential: "Bearer x"`,
+      `  ${name}:\n    origins: ["${origin}"]\n    allowPrivateAddresses: true\n    credential: "Bearer x"${name === 'timeout' ? '\n    timeouts: { headSeconds: 1 }' : ''}`,
   );
   const yaml = gatewayYaml({ upstreams: upstreams.join('\n') }, { acme: hash });
   const unknown = Object.assign(new Error('unknown.example'), { code: 'ENOTFOUND' });
