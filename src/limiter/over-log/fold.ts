@@ -29,7 +29,6 @@ import { drainRate, markAnswered, take } from '../policy/meter.policy.ts';
 import { type Effects, pump, replicaLifeMs } from '../policy/pump.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
 import { logMemoryMs } from '../policy/window-log.policy.ts';
-import { DueTimes } from './due-times.ts';
 import { reservedIn } from './reserved.ts';
 import type {
   EntryEffects,
@@ -58,8 +57,8 @@ export const createState = (leaseMs: number): SharedState => ({
   buckets: new Map(),
   closed: null,
   reserving: new Set(),
-  grantsDue: new DueTimes(),
-  upkeepDue: new DueTimes(),
+  grantsDue: new SortedNames(),
+  upkeepDue: new SortedNames(),
 });
 
 /** Applies the next entry of the log. Replies are for `self` alone; everything else is the same at every replica. */
@@ -244,8 +243,7 @@ function awaitNoMore({ state, replica, now }: Run): void {
   state.term = { ...term, awaited: term.awaited.filter((one) => one !== replica) };
   if (state.term.awaited.length > 0) return;
   // Lanes may be asleep that would have waited for others.
-  const waiting = state.grantsDue.entries().map(({ name }) => name);
-  for (const key of waiting) state.grantsDue.set(key, now);
+  for (const key of state.grantsDue.names()) state.grantsDue.set(key, now);
 }
 
 /** What is withheld by now, as it is not known which calls all replicas have under way. */
@@ -273,14 +271,14 @@ function visitDue(run: Run): void {
 
 function firstDue({ state, now }: Run): BucketKey | null {
   const grant = withheldBy(state, now)?.what === 'all' ? undefined : state.grantsDue.first();
-  if (grant !== undefined && grant.at <= now) return grant.name;
+  if (grant !== undefined && grant.score <= now) return grant.name;
   const other = state.upkeepDue.first();
-  return other !== undefined && other.at <= now ? other.name : null;
+  return other !== undefined && other.score <= now ? other.name : null;
 }
 
 function visit(run: Run, key: BucketKey): void {
   const { state, now } = run;
-  const hasUpkeep = (state.upkeepDue.timeOf(key) ?? now) <= now;
+  const hasUpkeep = (state.upkeepDue.scoreOf(key) ?? now) <= now;
   const known = state.buckets.get(key);
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
@@ -384,7 +382,7 @@ function schedule(
   else state.grantsDue.set(key, grantAt);
   const upkeepAt = isUnused(bucket)
     ? Math.max(now + memoryMs(bucket, now) + closedMs(bucket, now), keptUntil(bucket))
-    : Math.min(state.upkeepDue.timeOf(key) ?? Infinity, now + upkeepMs);
+    : Math.min(state.upkeepDue.scoreOf(key) ?? Infinity, now + upkeepMs);
   state.upkeepDue.set(key, upkeepAt);
 }
 
@@ -410,7 +408,7 @@ export function memoryMsOf({ buckets, closed, upkeepDue }: SharedState, now: num
   let until = Math.max(now, closed?.until ?? now);
   for (const [key, bucket] of buckets) {
     if (!isUnused(bucket)) return null;
-    until = Math.max(until, upkeepDue.timeOf(key) ?? now);
+    until = Math.max(until, upkeepDue.scoreOf(key) ?? now);
   }
   return until - now;
 }
@@ -421,7 +419,7 @@ function nextGrantAt(state: SharedState, now: number): number | null {
   if (first === undefined) return null;
   const { term } = state;
   const isWithheld = term !== null && withheldBy(state, now)?.what === 'all';
-  return isWithheld ? Math.max(first.at, term.beganAt + holdMs) : first.at;
+  return isWithheld ? Math.max(first.score, term.beganAt + holdMs) : first.score;
 }
 
 // How long an unused bucket is kept. Clients can create buckets: each model name is one, and each credential that a client brings itself. A

@@ -9,7 +9,6 @@ import { createHash } from 'node:crypto';
 import type { BucketKey, TicketId } from '../../ids.ts';
 import type { Bucket, Callers, Lane, Lease, Ticket, Turns } from '../policy/bucket-state.policy.ts';
 import { SortedNames } from '../policy/sorted.policy.ts';
-import { DueTimes } from './due-times.ts';
 import type { SharedState } from './state.ts';
 
 /** Size of a part at most, bytes. */
@@ -138,7 +137,6 @@ function plain(value: unknown): unknown {
   if (value instanceof Map) return { $map: [...value].map(plain) };
   if (value instanceof SortedNames)
     return { $sorted: value.names().map((name) => [name, plain(value.scoreOf(name))]) };
-  if (value instanceof DueTimes) return { $due: value.entries().map(({ name, at }) => [name, plain(at)]) };
   return mapped(value, plain);
 }
 
@@ -151,13 +149,13 @@ function revived(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(revived);
   if ('$map' in value) return new Map(revived(value.$map) as [unknown, unknown][]);
   if ('$set' in value) return new Set(revived(value.$set) as unknown[]);
-  if ('$sorted' in value) return entered(new SortedNames(), value.$sorted);
-  if ('$due' in value) return entered(new DueTimes(), value.$due);
+  if ('$sorted' in value) return sortedOf(value.$sorted);
   if ('$number' in value) return Number(value.$number);
   return mapped(value, revived);
 }
 
-function entered<Names extends SortedNames | DueTimes<string>>(names: Names, entries: unknown): Names {
+function sortedOf(entries: unknown): SortedNames {
+  const names = new SortedNames();
   for (const [name, number] of revived(entries) as [string, number][]) names.set(name, number);
   return names;
 }

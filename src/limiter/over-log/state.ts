@@ -9,7 +9,6 @@ import type { BucketEvent, EventReply, StoredAdmission } from '../policy/bucket-
 import type { Bucket } from '../policy/bucket-state.policy.ts';
 import type { Granted } from '../policy/grant.policy.ts';
 import type { SortedNames } from '../policy/sorted.policy.ts';
-import type { DueTimes } from './due-times.ts';
 
 /** One term of the log: until every replica has said what it has under way, too little may be known of what was granted before. */
 export interface Term {
@@ -36,9 +35,9 @@ export interface SharedState {
   /** The buckets that have reservations. */
   readonly reserving: Set<BucketKey>;
   /** Buckets by the time at which a waiting call may have room. */
-  readonly grantsDue: DueTimes<BucketKey>;
+  readonly grantsDue: SortedNames<BucketKey>;
   /** All buckets: those in use by the time of their next upkeep, the others by the time at which they are forgotten. */
-  readonly upkeepDue: DueTimes<BucketKey>;
+  readonly upkeepDue: SortedNames<BucketKey>;
 }
 
 /** A call that was sent under a grant which the state does not have. */

@@ -71,7 +71,7 @@ export class LogCopies {
     for (const key of state.buckets.keys()) {
       const copied = this.#copied(key);
       const own = grants.filter(({ bucket }) => bucket === key);
-      const dueAt = state.grantsDue.timeOf(key);
+      const dueAt = state.grantsDue.scoreOf(key);
       const pumped = { grants: own, nextAt: dueAt === null ? null : Math.max(dueAt, nextAt ?? dueAt) };
       copied.seen = entry.at;
       copied.effects = { grants: [], nextAt: pumped.nextAt };
