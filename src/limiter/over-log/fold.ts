@@ -283,10 +283,8 @@ function visit(run: Run, key: BucketKey): void {
   if (known === undefined || (hasUpkeep && isUnused(known))) return forgetBucket(state, key);
   if (hasUpkeep) state.upkeepDue.delete(key);
   change(run, { key, by: null }, (bucket) => {
-    // The search for calls of dead replicas is a part of the upkeep.
-    const isSearching = bucket.searchedTo !== null;
-    const { grants, nextAt } = hasUpkeep || isSearching ? upkeep(bucket, now) : pump(bucket, now);
-    const isLeft = bucket.searchedTo !== null || (nextAt !== null && nextAt <= now);
+    const { grants, nextAt } = hasUpkeep ? upkeep(bucket, now) : pump(bucket, now);
+    const isLeft = nextAt !== null && nextAt <= now;
     // What could not be done now is not tried again within this entry.
     return { grants, nextAt: isLeft ? (grants.length > 0 ? now : now + retryMs) : nextAt };
   });

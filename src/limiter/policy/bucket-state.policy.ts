@@ -205,8 +205,6 @@ export interface Bucket extends Turns {
   readonly asleep: SortedNames<LaneKey>;
   /** Replicas by the time they were last heard of. */
   readonly replicas: SortedNames<ReplicaId>;
-  /** Lane, position and name of the last ticket that the search for those of dead replicas has seen; `null` = none is under way. */
-  searchedTo: string | null;
   readonly documents: Map<string, DocumentCost>;
   /** Documents by the time at which something was last learned of them. */
   readonly documentAges: SortedNames;
@@ -255,7 +253,6 @@ export function createBucket(probe: number, now: number, epochAt = 0): Bucket {
     unanswered: new SortedNames(),
     asleep: new SortedNames(),
     replicas: new SortedNames(),
-    searchedTo: null,
     documents: new Map(),
     documentAges: new SortedNames(),
     estimated: new Map(),

@@ -191,7 +191,7 @@ const standsBehind = (
   !goesFirst(bucket, lane, now) &&
   costEntries(ticket.costs).some(([name]) => awaitedMeters.includes(name));
 
-export function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
+function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
   return heardAt !== null && heardAt + replicaLifeMs >= now;
 }

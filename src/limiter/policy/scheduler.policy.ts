@@ -17,11 +17,10 @@ import type { Reconfiguration } from '../limiter.ts';
 import { admit } from './admit.policy.ts';
 import type { BucketEvent, EventReply } from './bucket-events.ts';
 import type { Bucket } from './bucket-state.policy.ts';
-import { forgetDeadReplicas, forgetTheirTickets } from './dead-replicas.policy.ts';
 import { applyLaneSetting, dequeue, forgetIdleLanes } from './lanes.policy.ts';
 import { applyLesson, applySettings, type TimedLesson } from './lessons.policy.ts';
 import { reopen } from './meter-learning.policy.ts';
-import { type Effects, maxPerPump, pump } from './pump.policy.ts';
+import { type Effects, maxPerPump, pump, replicaLifeMs } from './pump.policy.ts';
 import { reserve } from './reserve.policy.ts';
 import { slotTaken, settle, wakeForSlot } from './settle.policy.ts';
 
@@ -38,9 +37,7 @@ export function apply(
   now: number,
 ): Applied {
   const { reply, effects, closes = false } = applied(bucket, { replica, event }, now);
-  // What a search for tickets of dead replicas has left is due at once.
-  const nextAt = bucket.searchedTo === null ? effects.nextAt : now;
-  return { reply, grants: effects.grants, nextAt, closes };
+  return { reply, ...effects, closes };
 }
 
 interface Done {
@@ -149,9 +146,23 @@ export function learn(bucket: Bucket, { lease: token, lesson }: Learning, now: n
 /** What is done once a second in a bucket that is in use: the dead and the idle are forgotten, and what is due is granted. */
 export function upkeep(bucket: Bucket, now: number): Effects {
   forgetDeadReplicas(bucket, now);
-  forgetTheirTickets(bucket, now);
   forgetIdleLanes(bucket, maxPerPump);
-  const effects = pump(bucket, now);
-  // The rest of the search is due at once.
-  return bucket.searchedTo === null ? effects : { ...effects, nextAt: now };
+  return pump(bucket, now);
+}
+
+/**
+ * Forgets replicas that are not heard of any more, and the calls that waited on them: they count as calls that go first until then. A
+ * replica that is alive after all enters its tickets again, at their positions.
+ */
+function forgetDeadReplicas(bucket: Bucket, now: number): void {
+  const dead = bucket.replicas.between(-Infinity, now - replicaLifeMs);
+  if (dead.length === 0) return;
+  for (const replica of dead) bucket.replicas.delete(replica);
+  for (const ticket of bucket.tickets.values()) {
+    const lane = bucket.lanes.get(ticket.lane);
+    if (ticket.lease !== null || lane === undefined || bucket.replicas.scoreOf(ticket.replica) !== null)
+      continue;
+    dequeue(bucket, lane, ticket);
+    bucket.tickets.delete(ticket.id);
+  }
 }

@@ -78,13 +78,6 @@ export class SortedNames<Name extends string = string> {
     return this.#entries[at]?.score ?? null;
   }
 
-  /** The names behind this place, in order, at most so many. */
-  behind(score: number, name: string, most: number): Name[] {
-    const at = this.#position(score, name);
-    const from = this.#entries[at]?.name === name ? at + 1 : at;
-    return this.#entries.slice(from, from + most).map((entry) => entry.name);
-  }
-
   /** Names with a score of at least `from` and less than `until`, in order. */
   between(from: number, until: number): Name[] {
     return this.#entries.slice(this.#position(from, ''), this.#position(until, '')).map(({ name }) => name);

@@ -102,27 +102,6 @@ atOrigins('of a replica', (instant) => {
     expect(waiting()).toEqual(['alive']);
   });
 
-  test('that is not heard of for its life, a long line is searched some calls at a time, without a pause', () => {
-    const state = createState(leaseMs);
-    const { grants } = foldOwn(state, entryOf(instant(0), 'r2', [admit('first', instant(0))]));
-    const throttled = { kind: 'throttled', closeMs: 60_000, requeue: true, sleepMs: 0 } as const;
-    foldOwn(state, entryOf(instant(1), 'r2', [settle(grants[0]?.lease ?? '', throttled)]));
-    const calls = Array.from({ length: 4 * maxPerPump }, (_, n) =>
-      admit(`t${n}`, instant(2), { maxQueued: 1_000 }),
-    );
-    foldOwn(state, entryOf(instant(2), 'r1', calls));
-    let now = instant(2);
-    const waiting = (): number => state.buckets.get(bucketOf('bucket'))?.waiting ?? 0;
-    for (; waiting() > 4 * maxPerPump; now += upkeepMs) foldOwn(state, entryOf(now, 'r2', [tick]));
-    expect(now).toBeGreaterThan(instant(2) + replicaLifeMs);
-    for (let left = 4; left > 0; left -= 1) {
-      const { nextAt } = foldOwn(state, entryOf(now, 'r2', [tick]));
-      if (nextAt === null || nextAt > now + 1) break;
-      now = nextAt;
-    }
-    expect(waiting()).toBe(1);
-  });
-
   test('that writes in another bucket alone, waiting calls keep their places', () => {
     const state = createState(leaseMs);
     foldOwn(

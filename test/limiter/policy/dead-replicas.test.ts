@@ -1,8 +1,8 @@
-/** Calls that waited on replicas which are not heard of any more leave their lines, a bounded number at a time. */
+/** Calls that waited on replicas which are not heard of any more leave their lines. */
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import { maxPerPump, replicaLifeMs, type Effects } from '../../../src/limiter/policy/pump.policy.ts';
+import { replicaLifeMs, type Effects } from '../../../src/limiter/policy/pump.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 
@@ -26,45 +26,16 @@ atOrigins('calls that waited on a replica that is not heard of any more', (insta
     return bucket;
   }
 
-  test('are looked for among a bounded number of waiting calls at a tick, and the next tick is due at once', () => {
-    const bucket = crowd(2 * maxPerPump);
-    const left: number[] = [];
-    let result = ticked(bucket, deadAt);
-    for (; result.nextAt === deadAt; result = ticked(bucket, deadAt)) left.push(ofReplica(bucket, killed));
-    // Every second waiting call is one of them, but for where a lane begins anew.
-    expect(left.map((calls, at) => Math.abs(calls - (3 - at) * (maxPerPump / 2)) <= 1)).toEqual([
-      true,
-      true,
-      true,
-      true,
-    ]);
-    expect(ofReplica(bucket, killed)).toBe(0);
-    expect(ofReplica(bucket, replica)).toBe(2 * maxPerPump);
-    expect(result.nextAt).toBe(instant(60_000));
+  test('are forgotten at the first tick after its life, and those of other replicas stay', () => {
+    const bucket = crowd(100);
+    ticked(bucket, instant(1_000 + replicaLifeMs));
+    expect(ofReplica(bucket, killed)).toBe(100);
+    expect(ticked(bucket, deadAt).nextAt).toBe(instant(60_000));
+    expect([ofReplica(bucket, killed), ofReplica(bucket, replica)]).toEqual([0, 100]);
+    expect(bucket.waiting).toBe(100);
   });
 
-  test('are found where the search has been already, when their replica dies while it is under way', () => {
-    const bucket = crowd(2 * maxPerPump);
-    const later = replicaId('later');
-    admit(bucket, call('first', { lane: 'l0', urgency: 0 }), later, instant(1_500));
-    ticked(bucket, deadAt);
-    expect(ofReplica(bucket, later)).toBe(1);
-    const now = instant(1_501 + replicaLifeMs);
-    for (let time = 0; time < 5; time += 1) ticked(bucket, now);
-    expect([ofReplica(bucket, killed), ofReplica(bucket, later)]).toEqual([0, 0]);
-  });
-
-  test('stay where the replica is heard of again before they are found', () => {
-    const bucket = crowd(maxPerPump);
-    ticked(bucket, deadAt);
-    const before = ofReplica(bucket, killed);
-    expect(before).toBe(maxPerPump / 2);
-    bucket.replicas.set(killed, deadAt);
-    for (let time = 0; time < 3; time += 1) ticked(bucket, deadAt);
-    expect(ofReplica(bucket, killed)).toBe(before);
-  });
-
-  test('begin no search where none waited', () => {
+  test('need not exist for the replica to be forgotten', () => {
     const bucket = newBucket(instant);
     bucket.closedUntil = instant(60_000);
     bucket.replicas.set(killed, instant(1_000));

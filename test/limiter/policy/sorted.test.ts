@@ -30,8 +30,6 @@ describe('a set ordered by score', () => {
           order.forEach(([known, score], at) => {
             expect(sorted.rank(known, score)).toBe(at);
             expect(sorted.scoreOf(known)).toBe(score);
-            const behind = order.slice(at + 1, at + 3).map(([other]) => other);
-            expect(sorted.behind(score, known, 2)).toEqual(behind);
           });
         }
       }),
@@ -49,7 +47,6 @@ describe('a set ordered by score', () => {
       sorted.set(known, score);
     expect(sorted.rank('d', 2)).toBe(2);
     expect(sorted.rank('z', 0)).toBe(0);
-    expect(sorted.behind(2, 'd', 9)).toEqual(['e']);
     expect(sorted.scoreOf('z')).toBeNull();
   });
 });
