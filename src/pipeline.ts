@@ -97,7 +97,7 @@ export class Pipeline {
     const body = await call.readBody(caller.workspace.id);
     const prepared = prepare({ call, caller, route, body, run, callRecord }, this.#parts);
     const { admission, reserving } = prepared.request;
-    callRecord.admitting(admission.lane, admission.costs, reserving !== undefined);
+    callRecord.admitting(admission.costs, reserving !== undefined);
     return prepared;
   }
 

@@ -10,7 +10,7 @@ import type { AdmissionRecord, Call, Costs, HeldTime, Reckoned, Throttle } from 
 import type { Clock } from '../clock.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason, RefusalCode } from '../errors.ts';
-import type { CallerKey, LaneKey } from '../ids.ts';
+import type { CallerKey } from '../ids.ts';
 import { knownMethods, type CallEnd, type CallInRecording, type FactSink } from './events.ts';
 import { noneLabel, type Labels } from './labels.ts';
 import type { Live, LiveCall } from './live.ts';
@@ -61,7 +61,6 @@ export class RunningCallRecord implements LiveCall {
   readonly #to: CallReporters;
   readonly #call: Call;
   #upstream: UpstreamSettings | null = null;
-  #lane: LaneKey | null = null;
   /** They begin when it is known whose call it is, because that decides whether the call is traced. */
   #spans: CallSpans | null = null;
   #isOver = false;
@@ -122,13 +121,12 @@ export class RunningCallRecord implements LiveCall {
   }
 
   /**
-   * The body is complete; admission to this lane begins. `costs`: what the call is expected to take from meters. `isReserving`: if it is
+   * The body is complete; admission begins. `costs`: what the call is expected to take from meters. `isReserving`: if it is
    * refused, its client comes back. Then it has arrived when it enters.
    */
-  admitting(lane: LaneKey, costs: Costs = {}, isReserving = false): void {
+  admitting(costs: Costs = {}, isReserving = false): void {
     this.#guard(() => {
       this.#admittingAt = this.#now();
-      this.#lane = lane;
       this.#beginSpans();
       this.#arrivingCosts = costs;
       if (!isReserving) this.#arrived();
@@ -300,7 +298,6 @@ export class RunningCallRecord implements LiveCall {
       startedAt: clock.now() - (clock.monotonic() - this.#call.receivedAt),
       workspace: this.workspaceId === null ? null : this.#label(),
       upstream: this.#upstream,
-      lane: this.#lane,
     });
   }
 

@@ -16,11 +16,9 @@ import {
   type Span,
   type SpanContext,
 } from '@opentelemetry/api';
-import { LRUCache } from 'lru-cache';
 import type { AdmissionRecord, Call, Throttle } from '../call.ts';
 import type { UpstreamSettings } from '../config/settings.ts';
 import type { FailureReason } from '../errors.ts';
-import type { LaneKey } from '../ids.ts';
 import { knownMethods, type CallEnd } from './events.ts';
 
 const routes: Record<Call['form'], string> = {
@@ -39,13 +37,6 @@ export interface TracedCall {
    */
   readonly workspace: string | null;
   readonly upstream: UpstreamSettings | null;
-  readonly lane: LaneKey | null;
-}
-
-/** A recorded attempt, and the step at which it was last sent, answered or ended. */
-interface LatestAttempt {
-  readonly context: SpanContext;
-  step: number;
 }
 
 /** Makes the spans of calls with the registered tracer provider, whose sampler decides which of them are recorded. */
@@ -53,13 +44,6 @@ export class Tracing {
   /** Exports what is buffered and stops. Called once, when the process drains. */
   readonly close: () => Promise<void>;
   readonly tracer = trace.getTracer('sluice');
-  /**
-   * By lane, what its calls wait for: the recorded attempt that was sent, answered or ended last. Where nothing was seen of it while a
-   * call waited, it is not linked: where few calls are traced, it may be an hour old.
-   */
-  readonly latestAttempts = new LRUCache<LaneKey, LatestAttempt>({ max: 2_000 });
-  /** Counts what is seen of recorded attempts: their order needs no clock. */
-  step = 0;
 
   constructor(close: () => Promise<void>) {
     this.close = close;
@@ -83,18 +67,14 @@ export class CallSpans {
   readonly #server: Span;
   readonly #method: string;
   readonly #upstream: UpstreamSettings | null;
-  readonly #lane: LaneKey | null;
   #wait: Span | null = null;
-  #waitingSince = 0;
   #attempt: Span | null = null;
-  #latestAttempt: LatestAttempt | null = null;
 
   constructor(tracing: Tracing, call: Call, traced: TracedCall) {
-    const { startedAt, workspace, upstream, lane } = traced;
+    const { startedAt, workspace, upstream } = traced;
     this.#tracing = tracing;
     this.#parent = workspace === null ? null : parentOf(call.rawFields);
     this.#upstream = upstream;
-    this.#lane = lane;
     this.#method = knownMethods.has(call.method) ? call.method : 'HTTP';
     const route = routes[call.form];
     this.#server = tracing.tracer.startSpan(
@@ -116,7 +96,6 @@ export class CallSpans {
 
   waiting(): void {
     if (this.traceId === null) return;
-    this.#waitingSince = this.#tracing.step;
     this.#wait = this.#tracing.tracer.startSpan(
       'wait',
       { attributes: this.#upstreamAttribute() },
@@ -126,11 +105,7 @@ export class CallSpans {
 
   /** The call waits no longer: it was granted, or has ended. */
   waitEnded(): void {
-    if (this.#wait === null) return;
-    const awaited = this.#lane === null ? undefined : this.#tracing.latestAttempts.get(this.#lane);
-    if (awaited !== undefined && awaited.step > this.#waitingSince)
-      this.#wait.addLink({ context: awaited.context, attributes: { 'sluice.link': 'waited_for' } });
-    this.#wait.end();
+    this.#wait?.end();
     this.#wait = null;
   }
 
@@ -150,10 +125,6 @@ export class CallSpans {
       { kind: SpanKind.CLIENT, attributes },
       this.#inServer(),
     );
-    if (this.#lane !== null) {
-      this.#latestAttempt = { context: this.#attempt.spanContext(), step: ++this.#tracing.step };
-      this.#tracing.latestAttempts.set(this.#lane, this.#latestAttempt);
-    }
   }
 
   /**
@@ -169,7 +140,6 @@ export class CallSpans {
   answered(status: number, throttle: Throttle['kind'] | null, upstreamId: string | null): void {
     const attempt = this.#attempt;
     if (attempt === null) return;
-    if (this.#latestAttempt !== null) this.#latestAttempt.step = ++this.#tracing.step;
     attempt.setAttribute('http.response.status_code', status);
     if (throttle !== null) attempt.setAttribute('sluice.throttle', throttle);
     if (upstreamId !== null) attempt.setAttribute('sluice.upstream_request_id', upstreamId);
@@ -185,8 +155,6 @@ export class CallSpans {
   attemptEnded(): void {
     this.#attempt?.end();
     this.#attempt = null;
-    if (this.#latestAttempt !== null) this.#latestAttempt.step = ++this.#tracing.step;
-    this.#latestAttempt = null;
   }
 
   ended({ outcome, status, code }: CallEnd, { waitedMs, attempts, absorbed, held }: AdmissionRecord): void {

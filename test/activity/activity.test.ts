@@ -15,7 +15,7 @@ import { Activity, windowOf, type ActivityParts } from '../../src/activity/activ
 import { embeddedActivity, type SharedActivity } from '../../src/activity/shared.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { nothingKnown, type EndedFact } from '../../src/telemetry/events.ts';
-import { callerKey, laneKey } from '../../src/ids.ts';
+import { callerKey } from '../../src/ids.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
 import { createLabels } from '../../src/telemetry/labels.ts';
 import { workspaceSettings } from '../support/upstream-settings.ts';
@@ -335,7 +335,7 @@ test('a refusal that keeps its position is neither traffic nor refused: the call
     const call = telemetry.begin(callAt(clock));
     call.workspaceId = 'acme';
     call.routed(lm);
-    call.admitting(laneKey('lane'), { requests: 1 }, isReserving);
+    call.admitting({ requests: 1 }, isReserving);
     return call;
   };
   const refused = { outcome: 'shed', status: 429, code: 'wait_too_long' } as const;

@@ -1,5 +1,4 @@
 /** Replicas that only observe: real telemetry, recorder, labels and `/activity`, calls made by telling their facts. */
-import { laneKey } from '../../src/ids.ts';
 import type { SharedActivity } from '../../src/activity/shared.ts';
 import type { AllActivity, RecentPressure } from '../../src/activity/shape.ts';
 import type { Clock } from '../../src/clock.ts';
@@ -76,7 +75,7 @@ export function observingReplica(
       const call = telemetry.begin(callAt(clock, { id: `call-${++made}` }));
       call.workspaceId = workspaceId;
       call.routed(to);
-      call.admitting(laneKey('lane'));
+      call.admitting();
       call.sent();
       call.answered(200, null);
       call.ended({ outcome: 'ok', status: 200, code: null });

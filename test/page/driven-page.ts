@@ -11,7 +11,7 @@ import type { BucketSnapshot, MeterSnapshot } from '../../src/bucket.ts';
 import { systemClock, type Clock } from '../../src/clock.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import type { HeldBy } from '../../src/errors.ts';
-import { bucketKey, laneKey } from '../../src/ids.ts';
+import { bucketKey } from '../../src/ids.ts';
 import { Observation } from '../../src/observation/observation.ts';
 import { noCeilings } from '../../src/observation/pressure.ts';
 import { idleProcess, type ObservedBreaker, type ProcessPressure } from '../../src/telemetry/events.ts';
@@ -136,7 +136,7 @@ export async function drivenPage(
     const call = telemetry.begin(callAt(clock, { id: `played-${++played}`, receivedAt }));
     call.workspaceId = workspace;
     call.routed(to);
-    call.admitting(laneKey('lane'), { requests: 1 });
+    call.admitting({ requests: 1 });
     const admission = { waitedMs, attempts: 1, absorbed: 0, held: [] };
     if (end === 'wait') return call.queued();
     if (end === 'shed')

@@ -2,7 +2,6 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, test } from '@jest/globals';
-import { laneKey } from '../../src/ids.ts';
 import { Recorder } from '../../src/activity/recorder.ts';
 import { embeddedActivity } from '../../src/activity/shared.ts';
 import { digest, workspaceLabel } from '../../src/identity.ts';
@@ -42,7 +41,7 @@ test('10,000 further workspaces after the first 10,000 use no more memory', asyn
       const call = telemetry.begin(callAt(clock, { id: `${name}-${n}` }));
       call.workspaceId = `${name}-${n}`;
       call.routed(n % 2 === 0 ? lm : shop);
-      call.admitting(laneKey('lane'));
+      call.admitting();
       call.queued();
       clock.advance(5);
       call.sent();

@@ -1,5 +1,4 @@
 import { describe, expect, test } from '@jest/globals';
-import { laneKey } from '../../src/ids.ts';
 import { workspaceLabel } from '../../src/identity.ts';
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import { callAt, driven, lm, shop } from './drive.ts';
@@ -10,7 +9,7 @@ function enter(given: ReturnType<typeof driven>, upstream = lm, workspace = 'acm
   const call = given.telemetry.begin(callAt(given.clock));
   call.workspaceId = workspace;
   call.routed(upstream);
-  call.admitting(laneKey('lane'));
+  call.admitting();
   return call;
 }
 
@@ -77,7 +76,7 @@ describe('the metrics of a call', () => {
     call.workspaceId = 'acme';
     call.routed(lm);
     given.clock.advance(5_000);
-    call.admitting(laneKey('lane'));
+    call.admitting();
     given.clock.advance(1);
     call.queued();
     given.clock.advance(700);

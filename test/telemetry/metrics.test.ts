@@ -1,13 +1,12 @@
 import { describe, expect, test } from '@jest/globals';
 import { idleProcess } from '../../src/telemetry/events.ts';
-import { laneKey } from '../../src/ids.ts';
 import { bucketSnapshot as snapshot, callAt, driven, lm, shop } from './drive.ts';
 
 function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
   const call = given.telemetry.begin(callAt(given.clock));
   call.workspaceId = workspace;
   call.routed(lm);
-  call.admitting(laneKey('lane'));
+  call.admitting();
   call.sent();
   given.clock.advance(10);
   call.answered(200, null);

@@ -9,7 +9,6 @@ export interface SinkSpan {
   readonly name: string;
   readonly kind: number;
   readonly attributes: Record<string, unknown>;
-  readonly links: readonly { readonly traceId: string; readonly spanId: string }[];
   readonly status: { readonly code?: number };
   readonly resource: Record<string, unknown>;
 }
@@ -42,7 +41,6 @@ export async function otlpSink() {
       for (const { resource, scopeSpans } of (JSON.parse(text) as Exported).resourceSpans) {
         for (const span of scopeSpans.flatMap((each) => each.spans)) {
           spans.push({
-            links: [],
             ...span,
             attributes: plain(span['attributes'] as Pair[]),
             resource: plain(resource.attributes),
