@@ -115,30 +115,47 @@ function longestNamed(fields: Fields, at: ResponseTime, states: 'retry' | 'other
   let foundMs: number | null = null;
   for (const [name, value] of fields) {
     const named = readName(name);
-    const isOne = named?.states === states && !hasRoom(name, value, fields);
+    const isOne =
+      named?.states === states
+        ? !hasRoom(name, value, fields)
+        : states === 'other' && isSpent(name, value, fields);
     const isInside = states === 'other' && named === null && /limit|quota|usage|throttl/.test(name);
     const insideMs = isInside ? insideWaitMs(value, at) : null;
     foundMs = longer(
       foundMs,
-      isOne ? longestWaitMs(value, (single) => timeInUnit(single, named.unit, at)) : insideMs,
+      isOne ? longestWaitMs(value, (single) => timeInUnit(single, named?.unit ?? '', at)) : insideMs,
     );
   }
   return foundMs;
 }
 
+/** The draft of the IETF, in a field of another name: `"tenant";r=0;t=1800`. */
+const spentInDraft = /\br=0 ?; ?t=(\d{1,9})\b/;
+
 /** `limit=10, remaining=0, reset=30`; Meta: `{"1":[{"estimated_time_to_regain_access":19}]}`. */
 const insideWaitMs = (value: string, at: ResponseTime): number | null =>
   value.startsWith('{')
     ? parsedWaitMs(parseJson(value), at)
-    : /[=:]/.test(value) && !/(?:remaining|left) ?[=:] ?[1-9]/i.test(value)
-      ? sentenceWaitMs(value, at)
-      : null;
+    : value.includes('r=0')
+      ? longestWaitMs(spentInDraft.exec(value)?.[1], (seconds) => timeLeftMs(seconds, 'seconds', at))
+      : /[=:]/.test(value) && !/(?:remaining|left) ?[=:] ?[1-9]/i.test(value)
+        ? sentenceWaitMs(value, at)
+        : null;
+
+/** What is left of the limit whose reset is stated. */
+const leftBeside = (name: string, value: string, fields: Fields): readonly number[] =>
+  [/resets?(?:-.*)?$/, /resets?/]
+    .map((reset) => fields.get(name.replace(reset, 'remaining')))
+    .filter((left) => left !== undefined && left !== value)
+    .map(Number);
 
 /** True for the reset of a limit of which something is left. */
 const hasRoom = (name: string, value: string, fields: Fields): boolean =>
-  [/resets?(?:-.*)?$/, /resets?/]
-    .map((reset) => fields.get(name.replace(reset, 'remaining')))
-    .some((left) => left !== undefined && left !== value && Number(left) >= 1);
+  leftBeside(name, value, fields).some((left) => left >= 1);
+
+/** True for the reset of a limit of which nothing is left, however the limit is called: X, `x-app-limit-24hour-reset`. */
+const isSpent = (name: string, value: string, fields: Fields): boolean =>
+  name.includes('reset') && leftBeside(name, value, fields).some((left) => left < 1);
 
 /** The longest wait that the values of a field state; one of a day and more counts only where there is no other. */
 export function longestWaitMs(
@@ -250,6 +267,7 @@ export function sentenceWaitMs(text: string, at: ResponseTime): number | null {
   const plain = read
     .replaceAll(rangeStart, '')
     .replaceAll('(s)', 's')
+    .replaceAll(/(["'`])(\d{1,9})\1/g, '$2')
     .replaceAll(/(?<=\d) more(?= [smh])/g, '');
   for (const clause of plain.split(/[.;!?](?=\s|$)|[。！？\n]/)) {
     const waitMs = asks.test(clause) ? clauseWaitMs(clause, at) : null;

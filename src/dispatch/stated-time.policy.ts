@@ -23,7 +23,7 @@ export function answeredAtMs({ date, now }: ResponseTime): number {
 
 /** No spelling of a time is longer. Characters. */
 const maxText = 128;
-const decimal = /^(?:\d+(?:\.\d*)?|\.\d+)$/;
+const decimal = /^\+?(?:\d+(?:\.\d*)?|\.\d+)(?:e\+?\d{1,2})?$/i;
 const grouped = /^\d{1,3}(?:,\d{3})+(?:\.\d*)?$/;
 const firstEpochMs = 1e12;
 const firstEpochSeconds = 1e9;
@@ -36,11 +36,11 @@ const maxWithoutZoneMs = 1_740_000;
  * milliseconds from 1e12, epoch seconds from 1e9, else seconds.
  */
 export function timeLeftMs(value: string, as: TimeUnit, at: ResponseTime): number | null {
-  // `seconds=30`, `in 30 s`, `30;reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`, `/Date(1788264030000)/`
+  // `seconds=30`, `in 30 s`, `~30`, `30 ; reason=quota`, `30 (seconds)`, `2026-09-01T12:00:30Z[UTC]`, `/Date(1788264030000)/`
   const text = value
     .trim()
-    .replace(/^"(.*)"$/, '$1')
-    .replace(/^[a-z-]+=|^(?:in|after|for) |;.*$|\.$|\[[\w/]+\]$|^\/Date\((?=\d)|(?<=\d)\)\/$/gi, '')
+    .replace(/^(["'])(.*)\1$/, '$2')
+    .replace(/^[a-z-]+=|^(?:in|after|for) |^~| ?;.*$|\.$|\[[\w/]+\]$|^\/Date\((?=\d)|(?<=\d)\)\/$/gi, '')
     .replace(/ ?\(([a-z]+)\)$/i, ' $1');
   if (text.length === 0 || text.length > maxText) return null;
   if (decimal.test(text)) return fromNumber(text, as, at);

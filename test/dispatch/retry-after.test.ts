@@ -80,7 +80,7 @@ describe('the bounds of Retry-After', () => {
     expect(wait({ 'retry-after': '9'.repeat(20) })).toBe(day);
   });
 
-  test.each(['', ' ', ',', '1e3', 'Infinity', 'NaN', '9'.repeat(400), '0x10', '+1', '1 2'])(
+  test.each(['', ' ', ',', 'Infinity', 'NaN', '9'.repeat(400), '0x10', '+-1', '1 2'])(
     'make %p no wait at all',
     (value) => {
       expect(wait({ 'retry-after': value })).toBeNull();

@@ -148,6 +148,8 @@ describe('the parser of stated times', () => {
     ['58.891s', 58_891],
     ['12', 12_000],
     ['26.5', 26_500],
+    ['+30', 30_000],
+    ['3e1', 30_000],
     ['0', 0],
     ['1,200', 1_200_000],
     ['2026-09-01T12:00:30Z', 30_000],
@@ -159,7 +161,7 @@ describe('the parser of stated times', () => {
     expect(timeLeftMs(value, 'inferred', at)).toBe(ms);
   });
 
-  test.each(['-1', '', 'oops', '1, 2', '12,34', 'NaN', 'Infinity', '1e5', '2026-09-01', '9'.repeat(400)])(
+  test.each(['-1', '', 'oops', '1, 2', '12,34', 'NaN', 'Infinity', '1e-5', '2026-09-01', '9'.repeat(400)])(
     'finds no information in %p',
     (value) => {
       expect(timeLeftMs(value, 'inferred', at)).toBeNull();

@@ -248,12 +248,23 @@ function throttleOf(
   };
 }
 
-const limited =
-  /\brate.?limit(?:s|ed|ing)? (?:is |has been )?(?:exceeded|reached|hit)|\btoo many requests\b/i;
+const limited = new RegExp(
+  [
+    '\\brate.?limit(?:s|ed|ing)? (?:is |has been )?(?:exceeded|reached|hit)|\\b(?:exceeded|reached|hit)\\b[^.]{0,30}\\brate.?limit',
+    '\\btoo (?:many requests|frequent)\\b|\\bover (?:qps|rate)\\b', // Bybit; Mashery
+  ].join('|'),
+  'i',
+);
 
-/** A 403 or 420 that says in words that calls come too fast, of an upstream whose refusals nobody has described. */
-const isLimitedInWords = ({ throttledBy }: Dialect, { status, body }: ResponseReader): boolean =>
-  throttledBy.length === 0 && (status === 403 || status === 420) && limited.test(body ?? '');
+/**
+ * A 403 that says in words that calls come too fast, of an upstream whose refusals nobody has described. A 418 (Binance) or 420 (Podio)
+ * says so as well with a time.
+ */
+function isLimitedInWords({ throttledBy }: Dialect, response: ResponseReader): boolean {
+  const { status, body } = response;
+  if (throttledBy.length > 0 || ![403, 418, 420].includes(status)) return false;
+  return limited.test(body ?? '') || (status !== 403 && (response.statedMs ?? response.bodyMs) !== null);
+}
 
 /**
  * What the described conditions and waits make of a refusal of an upstream whose kind has a dialect of its own; `null`: they say nothing.

@@ -139,6 +139,7 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseT
   const stated = fields.get(`${prefix}limit`);
   const items = itemsOf(stated);
   const limit = count(stated) ?? count(items[0]?.names[0]);
+  const left = fields.get(`${prefix}remaining`);
   const until = resetOf(fields, prefix, at);
   const policies = items.flatMap((item) => {
     const seconds = numberIn(item, 'w') ?? 0;
@@ -146,7 +147,8 @@ export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseT
     return seconds <= 0 || quota === null ? [] : [{ quota, windowMs: seconds * 1000 }];
   });
   const own = policies.find(({ quota }) => quota === limit) ?? policies[0];
-  const remaining = count(fields.get(`${prefix}remaining`));
+  // Docker Hub: `76;w=21600`
+  const remaining = count(left) ?? count(itemsOf(left)[0]?.names[0]);
   return [
     requestsReading({ limit, remaining, ...until, statedWindowMs: own?.windowMs ?? null }),
     ...policies

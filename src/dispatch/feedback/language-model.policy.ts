@@ -101,7 +101,10 @@ function throttleOf(
 ): Throttle | null {
   if (refused.verdict === null) return null;
   const { statedMs: stated, bodyMs: inBody, fields } = response;
-  const verdict = waitsOut(refused, status, stated ?? inBody) ? 'rate' : refused.verdict;
+  // Mistral, to a key without an allowance: no minute brings one.
+  const hasNone = stated === null && readings.some(({ meter, limit }) => meter === 'requests' && limit === 0);
+  const own = hasNone && refused.verdict === 'rate' ? 'daily' : refused.verdict;
+  const verdict = waitsOut(refused, status, stated ?? inBody) ? 'rate' : own;
   const otherMs = verdict === 'quota' ? (stated ?? inBody) : stated;
   const waitMs = verdict === 'rate' ? rateWaitMs(stated, inBody, readings) : otherMs;
   return asThrottle(verdict, waitMs, meterAtFault(fields, refused, reports));

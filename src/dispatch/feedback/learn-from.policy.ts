@@ -101,7 +101,7 @@ function limitInSuccess({ json }: ResponseReader): 'primary' | 'secondary' | nul
 
 // Refusals because too many calls are in flight at once: a word of many providers and no field of any
 
-const words = /\bconcurren|\btoo many simultaneous\b|\bmax(?:imum)? parallel\b/i;
+const words = /concurren|\bsimultaneous|\bmax(?:imum)? parallel\b|并发|並發/i;
 /** The address of a page about limits says nothing of this refusal. */
 const address = /\bhttps?:\S+/g;
 /** How much of a body is looked at, characters. */

@@ -149,6 +149,8 @@ const byName = meaningOfWords<Verdict>([
     'overload',
     'service_unavailable_error unavailable system_busy serveroverloaded service_tier_capacity_exceeded',
   ],
+  ['overload', 'engine_overloaded engine_overloaded_error'], // OpenAI, Moonshot
+  ['overload', 'capacity_exceeded nocapacity'], // Groq's flex tier, with 498; Azure
   ['rate', 'rate_limit_exceeded rate_limit_error rate_limited resource_exhausted'],
 ]);
 

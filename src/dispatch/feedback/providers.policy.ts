@@ -152,10 +152,23 @@ export const providers: Readonly<Record<string, Provider>> = {
         : null,
   },
   mistral: {
+    common: [common('req-minute', 'requests', 'window', minuteMs)],
     own: [
       ofMistral('x-ratelimitbysize-limit-minute', 'x-ratelimitbysize-remaining-minute'),
       ofMistral('ratelimitbysize-limit', 'ratelimitbysize-remaining'),
     ],
+  },
+  /** Serverless models. */
+  fireworks: {
+    common: [
+      common('tokens-prompt', 'input_tokens', 'all_free', minuteMs),
+      common('tokens-generated', 'output_tokens', 'all_free', minuteMs),
+    ],
+  },
+  /** `insufficient_quota` is also its code for the tokens of a minute; the address of the explanation tells which. */
+  alibaba: {
+    refusal: ({ message }) =>
+      message.includes('/error-code#token-limit') ? { verdict: 'rate', message: said(true) } : null,
   },
   /** `credit_limit` is the type both of a spent balance and of a rate limit that a paid plan would raise; the sentence tells which. */
   together: {

@@ -12,6 +12,9 @@ const refusals = [
   'Number of concurrent connections has exceeded your rate limit.',
   'Too many simultaneous requests.',
   'You have reached the maximum parallel requests of your plan.',
+  'Application is over its MailboxConcurrency limit.',
+  'You have exceeded the limit of 10 simultaneous connections.',
+  '您当前使用该API的并发数过高，请降低并发，或联系客服增加限额。',
 ];
 const others = [
   'Rate limit reached for requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s.',

@@ -78,6 +78,13 @@ describe('rate limit fields', () => {
     ]);
   });
 
+  test('may have their window behind each number', () => {
+    const fields = { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' };
+    expect(learn(200, fields).meters).toMatchObject([
+      { meter: 'requests', limit: 100, windowMs: 21_600_000, level: { lowest: 23, highest: 24 } },
+    ]);
+  });
+
   test('are no limit of a minute when their hour has not ended', () => {
     const fields = {
       'x-ratelimit-limit': '5000',

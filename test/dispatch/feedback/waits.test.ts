@@ -80,6 +80,35 @@ describe('the wait in the fields of a refusal', () => {
     ['draft 07 of the IETF', { ratelimit: 'limit=10, remaining=0, reset=30' }, 30_000],
     ['draft 07 with room', { ratelimit: 'limit=10, remaining=3, reset=30' }, null],
     ['quotes', { 'retry-after': '"30"' }, 30_000],
+    ['single quotes', { 'retry-after': "'30'" }, 30_000],
+    ['a sign', { 'retry-after': '+30' }, 30_000],
+    ['about', { 'retry-after': '~30' }, 30_000],
+    ['a power of ten', { 'retry-after': '3e1' }, 30_000],
+    ['a parameter behind a blank', { 'retry-after': '30 ; reason=quota' }, 30_000],
+    [
+      'Auth0, in the form of the draft',
+      { 'auth0-client-quota-limit': 'b=per_hour;q=100;r=0;t=1800,b=per_day;q=300;r=200;t=60000' },
+      1_800_000,
+    ],
+    [
+      'Jira, in the form of the draft, with room',
+      { 'beta-ratelimit': '"tenant-app-quota";r=17842;t=2107' },
+      null,
+    ],
+    ['Docker Hub', { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '0;w=21600' }, null],
+    ['Brevo', limits('x-sib-ratelimit', '400', '0', '12'), 12_000],
+    ['a limit of an unknown name', limits('x-ratelimit-complexity', '9', '0', '30'), 30_000],
+    ['a limit of an unknown name that has room', limits('x-ratelimit-complexity', '9', '2', '30'), null],
+    [
+      'SAP Ariba',
+      {
+        'x-ratelimit-remaining-minute': '0',
+        'x-ratelimit-reset-minute': '30',
+        'x-ratelimit-remaining-hour': '500',
+        'x-ratelimit-reset-hour': '1800',
+      },
+      30_000,
+    ],
     ['a date without its day', { 'retry-after': '01 Sep 2026 12:00:30 GMT' }, 30_000],
     ['a date without its comma', { 'retry-after': 'Tue 01 Sep 2026 12:00:30 GMT' }, 30_000],
     ['a limit below zero', limits('x-ratelimit', '10', '-3', '5'), 5000],
@@ -205,6 +234,18 @@ describe('the wait in the body of a refusal', () => {
         ],
       },
       60_000,
+    ],
+    [
+      'Azure Resource Manager',
+      { error: { message: "Number of 'read' requests exceeded. Please try again after '17' seconds." } },
+      17_000,
+    ],
+    [
+      'Dataverse, how its limit counts',
+      {
+        error: { message: 'Number of requests exceeded the limit of 6000 over time window of 300 seconds.' },
+      },
+      null,
     ],
     ['Supabase', { msg: 'For security purposes, you can only request this after 30 seconds.' }, 30_000],
     ['a day’s end', { message: 'Daily limit reached, it resets at midnight UTC.' }, 43_200_000],
@@ -563,6 +604,34 @@ describe('a wait, however it is written,', () => {
     expect(
       waitOf({ status: 403, body: 'No right to change rate limits', fields: { 'retry-after': '9' } }),
     ).toBeNull();
+  });
+
+  test.each<readonly [string, Refusal, number]>([
+    [
+      'Podio',
+      { status: 420, body: 'You have hit the rate limit. Please wait 3600 seconds before trying again' },
+      3_600_000,
+    ],
+    ['Mashery', { status: 403, body: '<h1>Developer Over Qps</h1>', fields: { 'retry-after': '1' } }, 1000],
+    [
+      'another',
+      { status: 403, body: 'You have exceeded your hourly rate limit.', fields: { 'retry-after': '9' } },
+      9000,
+    ],
+    ['Bybit', { status: 403, body: 'access too frequent', fields: { 'retry-after': '600' } }, 600_000],
+    ['Binance', { status: 418, body: { code: -1003 }, fields: { 'retry-after': '120' } }, 120_000],
+    [
+      'Binance, in its sentence',
+      { status: 418, body: { msg: `Way too much request weight used; IP banned until ${nowMs + 30_000}.` } },
+      30_000,
+    ],
+  ])('is read of a refusal of %s: %j', (_, refusal, expected) => {
+    expect(waitOf(refusal)).toBe(expected);
+  });
+
+  test('is none of a teapot', () => {
+    const facts = { status: 418, fields: new Map(), body: 'I am a teapot', callClass: 'default', nowMs };
+    expect(learnFrom('generic', facts).throttle).toBeNull();
   });
 
   test('is a whole number of milliseconds up to a day or nothing, whatever a body says', () => {
