@@ -22,6 +22,16 @@ import { admit, call, newBucket, replica, tick } from './scheduling.ts';
 const paced = { limit: 10, windowMs: 1_000 } as const;
 const serviceMs = 100;
 
+/** Points come back slowly, requests fast. */
+const twoMeters = {
+  meters: [
+    { meter: 'cost', limit: 100, windowMs: 100_000 },
+    { meter: 'requests', limit: 10, windowMs: 1_000 },
+  ],
+  learn: true,
+  probe: 0,
+} as const;
+
 const done = { kind: 'succeeded', spent: null } as const;
 
 const background = (workspace: string): string => backgroundLane(laneKey(workspace));
@@ -153,19 +163,38 @@ atOrigins('background calls', (instant) => {
     expect(small).toHaveLength(5);
   });
 
-  test('leave beside calls that wait for another meter', () => {
-    const meters = [
-      { meter: 'cost', limit: 100, windowMs: 100_000 },
-      { meter: 'requests', limit: 10, windowMs: 1_000 },
-    ] as const;
-    const setting = { meters, learn: true, probe: 0 };
-    const scene = new Scene(instant, { setting });
-    const points = { callClass: 'points', costs: { cost: 100 } };
-    scene.enter('b', points);
-    scene.enter('b', points);
+  test.each([
+    ['calls of another workspace', 'b', { cost: 100 }],
+    ['calls of their own workspace', 'a', { cost: 100 }],
+    ['background calls that take from their meter, too,', background('b'), { cost: 100, requests: 1 }],
+  ])('leave beside %s that wait for another meter', (_whose, lane, costs) => {
+    const scene = new Scene(instant, { setting: twoMeters });
+    scene.enter('d', { callClass: 'points', costs: { cost: 100 } });
+    scene.enter(lane, { callClass: 'points', costs });
     for (let at = 0; at < 3; at += 1) scene.enter(background('a'));
     scene.run(2_000);
     expect(scene.left.filter(isOf(background('a')))).toHaveLength(3);
+  });
+
+  test('change nothing for others that leave beside calls that wait for another meter', () => {
+    const scene = new Scene(instant, { setting: twoMeters });
+    const both = { callClass: 'points', costs: { cost: 100, requests: 1 } };
+    for (const lane of ['d', 'b', background('c')]) scene.enter(lane, both);
+    for (let at = 0; at < 3; at += 1) scene.enter('a');
+    expect(scene.left.map(({ lane }) => lane)).toEqual(['d', 'a', 'a', 'a']);
+  });
+
+  test('get the room that they need once they are due, however little the calls of others need', () => {
+    const tokens = { meter: 'tokens', limit: 1_000, windowMs: 10_000 } as const;
+    const setting = { meters: [tokens], learn: true, probe: 0 };
+    const scene = new Scene(instant, { setting, costs: { tokens: 100 } });
+    scene.enter(background('a'), { costs: { tokens: 1_000 } });
+    scene.enter(background('a'), { costs: { tokens: 900 } });
+    scene.left.length = 0;
+    const asked = scene.now;
+    scene.run(75_000, { b: 5 });
+    const left = scene.left.find(isOf(background('a')));
+    expect((left?.at ?? Infinity) - asked).toBeLessThanOrEqual(60_000 + 9_000 + 1_100);
   });
 
   test('let others go that need another meter, while the one that is due has no room', () => {
@@ -282,16 +311,40 @@ atOrigins('background calls', (instant) => {
   });
 
   test('wait where one of them is due within their wait, however many others wait, and are refused otherwise', () => {
-    const scene = full(instant);
-    for (let at = 0; at < 2_000; at += 1) scene.enter('b');
-    const [first, second] = [75_000, 75_000].map((maxWaitMs) => scene.enter(background('a'), { maxWaitMs }));
+    const scene = new Scene(instant, { limit: 1, windowMs: 5_000 });
+    for (let at = 0; at < 41; at += 1) scene.enter('b');
+    // They are due after one minute, after two, and after two, as the second one is refused.
+    const waits = [75_000, 75_000, 130_000];
+    const [first, second, third] = waits.map((maxWaitMs) => scene.enter(background('a'), { maxWaitMs }));
     expect(scene.enter(background('c'), { maxWaitMs: 30_000 }).kind).toBe('refused');
-    expect([first?.kind, second?.kind]).toEqual(['queued', 'refused']);
+    expect([first?.kind, second?.kind, third?.kind]).toEqual(['queued', 'refused', 'queued']);
     expect(second?.kind === 'refused' ? second.retryInMs : 0).toBeGreaterThan(190_000);
     const asked = scene.now;
-    scene.run(62_000, { b: 2_000 });
+    scene.run(131_000, { b: 40 });
+    const [early = Infinity, late = Infinity] = scene.left
+      .filter(isOf(background('a')))
+      .map(({ at }) => at - asked);
+    expect(early).toBeLessThanOrEqual(75_000);
+    expect(late).toBeLessThanOrEqual(130_000);
+  });
+
+  test('are told how long others of their workspace take the places in flight before them', () => {
+    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, false);
+    const serve = (calls: number): void => {
+      for (let at = 0; at < calls; at += 1) {
+        scene.run(1_000);
+        scene.answer();
+      }
+    };
+    for (let at = 0; at < 24; at += 1) scene.enter('a');
+    // It is known by now that each takes a second.
+    serve(20);
+    const own = scene.enter(background('a'));
+    const asked = scene.now;
+    serve(4);
     const left = scene.left.find(isOf(background('a')));
-    expect((left?.at ?? Infinity) - asked).toBeLessThanOrEqual(60_000 + 2 * serviceMs);
+    const told = own.kind === 'queued' ? own.forecastMs : 0;
+    expect(Math.abs((left?.at ?? Infinity) - asked - told)).toBeLessThanOrEqual(600);
   });
 
   test('are told a time as if nobody else came, and that of others does not count them', () => {

@@ -210,6 +210,10 @@ test('callers of a workspace are no more than a thousand and one at a time', () 
   );
   const lane = bucket.lanes.get(laneKey('l'));
   expect(lane?.callers?.lines.size).toBe(maxCallers + 1);
+  // One beyond the bound that leaves is gone from among the further ones.
+  admit(bucket, of('gone', 'c_1020'), replica, instant(1_001));
+  cancel(bucket, ticketId('gone'), instant(1_001));
+  expect(lane?.callers?.lines.get(callerKey('other'))?.line.size).toBe(50);
   // Callers beyond the bound stay in order, also those that become known meanwhile.
   admit(bucket, of('again', 'c_1020'), replica, instant(1_001));
   cancel(bucket, ticketId('t0'), instant(1_002));
