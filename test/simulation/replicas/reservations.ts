@@ -47,8 +47,13 @@ export class Reservations {
     const granted = model.effects.grants.flatMap(({ ticket }) => bucket.tickets.get(ticket) ?? []);
     const waiting = [...bucket.tickets.values()].filter(({ lease }) => lease === null);
     for (const [at, ticket] of granted.entries()) {
-      if (ticket.reservation !== undefined) this.#cameFor.set(ticket.id, ticket.reservation.id);
-      this.#goesFirst(model, { granted: ticket, waiting: [...waiting, ...granted.slice(at + 1)], clock });
+      const beside = [...waiting, ...granted.slice(at + 1)];
+      if (ticket.reservation !== undefined) {
+        this.#cameFor.set(ticket.id, ticket.reservation.id);
+        if (beside.some(namesCaller) && beside.some(({ lane }) => isBackground({ key: lane })))
+          this.#watch.reach('went for its reservation before callers and background calls');
+      }
+      this.#goesFirst(model, { granted: ticket, waiting: beside, clock });
     }
     this.#back.set(model.key, new Set(waiting.filter(cameBack).map(({ id }) => id)));
   }
@@ -102,5 +107,7 @@ export class Reservations {
     }
   }
 }
+
+const namesCaller = ({ caller }: Ticket): boolean => caller !== undefined;
 
 const cameBack = ({ reservation }: Ticket): boolean => reservation !== undefined;
