@@ -34,11 +34,11 @@ export const goesFirst = (bucket: Bucket, { key }: Pick<Lane, 'key'>, now: numbe
 
 /**
  * True while other calls of this background lane's workspace wait and may not go: what holds them (the ceiling, mostly) is the
- * workspace's, and the next place is theirs. A document for which their first call waits is not.
+ * workspace's, and the next place is theirs.
  */
 export function leavesToTwin(bucket: Bucket, key: LaneKey): boolean {
   const twin = twinIn(bucket, { key });
-  return twin !== undefined && twin.line.size > 0 && twin.readyAs === null && !twin.asleep.has('document');
+  return twin !== undefined && twin.line.size > 0 && twin.readyAs === null;
 }
 
 /** A call has entered the lane. */

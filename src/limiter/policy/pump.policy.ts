@@ -183,11 +183,10 @@ function nextIn(
 /** True when calls that go first wait for a meter from which this one takes, too. */
 const standsBehind = (
   bucket: Bucket,
-  { lane, ticket, isAhead }: ReadyHead,
+  { lane, ticket }: ReadyHead,
   { awaitedMeters, now }: Pick<Round, 'awaitedMeters'> & { readonly now: number },
 ): boolean =>
   awaitedMeters.length > 0 &&
-  !isAhead &&
   !goesFirst(bucket, lane, now) &&
   costEntries(ticket.costs).some(([name]) => awaitedMeters.includes(name));
 
