@@ -18,7 +18,7 @@ export type ExchangePhase = 'connect' | 'sent' | 'body';
 export class TransportError extends Error {
   declare readonly kind: TransportFault;
   declare readonly phase: ExchangePhase;
-  /** True when no byte of the request can have reached the upstream: repeating cannot run it twice. */
+  /** True when no byte of the request can have reached the upstream, or it says that it has read none: repeating cannot run it twice. */
   declare readonly neverSent: boolean;
   /** True when the connection had carried an earlier exchange, so that its end may have crossed our request. */
   declare readonly reusedSocket: boolean;

@@ -88,6 +88,9 @@ const maxInterimResponses = 16;
 /** Node's parser keeps 1,000 fields and drops the rest without a word, framing included (nodejs/node#65010). */
 const maxFields = 1_000;
 
+/** A 408 that came sooner was on its way before the request was. Milliseconds. */
+const goodbyeMs = 1_000;
+
 /** Silence is looked for this many times per idle limit: it is noticed at most a quarter too late. */
 const looksPerIdle = 4;
 
@@ -238,12 +241,13 @@ class Exchange implements Proxied {
       response.destroy();
       return;
     }
+    const status = response.statusCode ?? 0;
     // A response to nothing: pushed on a kept connection while the request was held back. It is somebody else's.
-    if (this.#phase === 'connect') {
+    if (this.#phase === 'connect' || this.#isGoodbye(status, response)) {
+      this.#phase = 'connect';
       this.onError(null);
       return;
     }
-    const status = response.statusCode ?? 0;
     if (status < 200 || status > 599 || response.rawHeaders.length >= maxFields * 2) {
       this.#fail('invalid', null);
       return;
@@ -264,6 +268,16 @@ class Exchange implements Proxied {
       head: { status, rawFields: response.rawHeaders },
       body: bodyless ? Readable.from([]) : response,
     });
+  }
+
+  /**
+   * An upstream that gives up a connection on which no request came may say so with a 408, and the next request crosses it: it has read
+   * nothing of that (RFC 9110 §15.5.9). A 408 that took longer may be the end of a call that ran.
+   */
+  #isGoodbye(status: number, { headers }: IncomingMessage): boolean {
+    const leftMs = this.#stageEndsAt - this.#shared.clock.monotonic();
+    const isAtOnce = this.attempt.timeouts.headMs - leftMs < goodbyeMs;
+    return status === 408 && headers.connection === 'close' && this.#reusedSocket && isAtOnce;
   }
 
   onError(error: unknown): void {

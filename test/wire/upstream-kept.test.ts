@@ -1,6 +1,7 @@
 /** Which kept connection a request is written into. */
 import { once } from 'node:events';
 import { createServer } from 'node:http';
+import { createServer as createTcpServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { afterEach, expect, test } from '@jest/globals';
@@ -109,6 +110,52 @@ test('a connection is not used for as long as its origin was seen to keep unused
   await new Promise((resolve) => setTimeout(resolve, 350));
   await send();
   expect(connections).toBe(before + 1);
+});
+
+test('a 408 with which an upstream gives up a kept connection is no response to the request that crossed it', async () => {
+  // What comes second over a connection, or first, with the path of the request.
+  const upstream = createTcpServer((socket) => {
+    let requests = 0;
+    socket.on('error', () => {}).on('data', (bytes) => {
+      requests += 1;
+      const isOk = requests === 1 && !bytes.includes('/refused');
+      const close = bytes.includes('/kept') ? '' : 'connection: close\r\n';
+      socket.write(
+        isOk
+          ? 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'
+          : `HTTP/1.1 408 Request Timeout\r\n${close}content-length: 0\r\n\r\n`,
+      );
+    });
+  });
+  await once(upstream.listen(0, '127.0.0.1'), 'listening');
+  const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
+  const agents = createAgents(
+    { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
+    { clock: systemClock },
+  );
+  const transport = new Transport(systemClock);
+  cleanups.push(
+    () => agents.close(),
+    () => transport.close(),
+    () => upstream.close(),
+  );
+  const agent = agents.forOrigin(origin);
+  const send = async (pathAndQuery: string): Promise<number> => {
+    const { signal } = new AbortController();
+    const request = { origin, method: 'POST', pathAndQuery, fields: { host: 'x' }, body: null };
+    const { head, body } = await transport.send({ ...request, agent, timeouts: patient, signal });
+    await text(body);
+    return head.status;
+  };
+  const free = (): number => Object.values(agent.freeSockets).flat().length;
+  expect(await send('/')).toBe(200);
+  await until(() => free() === 1);
+  await expect(send('/')).rejects.toMatchObject({ neverSent: true });
+  // On a connection of its own, and without the end of the connection, it is a response.
+  expect(await send('/refused')).toBe(408);
+  expect(await send('/')).toBe(200);
+  await until(() => free() === 1);
+  expect(await send('/kept')).toBe(408);
 });
 
 test('closings at equal ages are a limit of the origin; one of them, or closings all at once, are none', () => {
