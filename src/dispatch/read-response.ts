@@ -14,7 +14,7 @@ import { nothingLearned } from './feedback/response.policy.ts';
 import { mayRefuseInside, learnFrom } from './feedback/learn-from.policy.ts';
 import { isErrorText } from './feedback/model-error.policy.ts';
 import { learnFromStreamEvent } from './feedback/stream-event.policy.ts';
-import { noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
+import { bedrockPart, noUsage, tokenUsage, withUsageIn } from './feedback/usage.policy.ts';
 import { decoded, isPlain } from './decoding.ts';
 import { arrived, peek, readInPassing } from './inspect.ts';
 import { PassingText } from './passing-text.ts';
@@ -158,6 +158,7 @@ function watched(body: Readable, encoding: string, head: Feedback, clock: Clock)
   const text = new PassingText(
     { name: '"usage', isLine: false, onFound },
     { name: '"eval_count"', isLine: false, onFound },
+    { name: '"bytes"', isLine: false, onFound: (part) => onFound(bedrockPart(part)) },
     {
       name: '"error"',
       isLine: true,

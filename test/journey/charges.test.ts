@@ -44,8 +44,23 @@ const longEvents: Answering = (response, tokens) => {
   response.end(`event: response.completed\ndata: ${JSON.stringify(completed)}\n\n`);
 };
 
+/** Bedrock's stream of a model in its own form: frames with documents in base64. The head states the input alone. */
+const ofBedrock: Answering = (response, tokens) => {
+  const metrics = { inputTokenCount: 3, outputTokenCount: tokens - 3 };
+  const parts = [{ type: 'message_start', message: { usage: { input_tokens: 3, output_tokens: 1 } } }];
+  const last = { type: 'message_stop', 'amazon-bedrock-invocationMetrics': metrics };
+  response.setHeader('content-type', 'application/vnd.amazon.eventstream');
+  response.setHeader('x-amzn-bedrock-input-token-count', '3');
+  for (const part of [...parts, last])
+    response.write(
+      `\u0000\u0000:event-type{"bytes":"${Buffer.from(JSON.stringify(part)).toString('base64')}","p":"abc"}`,
+    );
+  response.end();
+};
+
 describe.each([
   ['a call with a response in one piece', whole],
+  ['a call with a stream of Bedrock', ofBedrock],
   ['a call with a response in pieces', inPieces],
   ['a call with a stream', streamed],
   ['a call with a stream of long events', longEvents],

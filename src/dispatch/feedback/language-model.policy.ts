@@ -25,7 +25,7 @@ import { concernsCallAlone, paymentIn, type RefusalWords } from './payment.polic
 import { modelReadings, providerRefusal, renewalTrapMs } from './providers.policy.ts';
 import { exhaustedForMs, reportsOf, type Reading } from './reading.policy.ts';
 import type { ResponseReader } from './response.policy.ts';
-import { noUsage, tokenUsage, withUsageIn } from './usage.policy.ts';
+import { noUsage, tokenUsage, usageInFields, withUsageIn } from './usage.policy.ts';
 
 /** What the body of a refusal says. */
 export interface Refused {
@@ -48,7 +48,7 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
-    return { meters: fieldReports, throttle: null, ...usageIn(body), ...scope(fields, {}) };
+    return { meters: fieldReports, throttle: null, ...usageIn(body, fields), ...scope(fields, {}) };
   }
   const throttle = throttleOf(response, status, readings, refused, fieldReports);
   return {
@@ -193,8 +193,9 @@ export function requested({ meter, requested: units }: LimiterMessage): Pick<Fee
   return units !== null && isTokens ? { requestedTokens: units } : {};
 }
 
-function usageIn(body: string | null): Pick<Feedback, 'usage'> {
-  const usage = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
+function usageIn(body: string | null, fields: ReadonlyMap<string, string>): Pick<Feedback, 'usage'> {
+  const inBody = body === null ? null : tokenUsage(withUsageIn(noUsage, body));
+  const usage = inBody ?? usageInFields(fields);
   return usage === null ? {} : { usage };
 }
 

@@ -8,6 +8,7 @@
 import type { Costs, Feedback, MeterName, TokenUsage } from '../../call.ts';
 import { wordsOf } from '../../words.policy.ts';
 import { countAt, isRecord, lastObject, parseJson, recordAt, type JsonRecord } from './json.policy.ts';
+import { count } from './reading.policy.ts';
 
 /** Members of `usage` as found so far. A stream may report them in parts, each of which replaces what it names. */
 export type UsageMembers = JsonRecord;
@@ -23,7 +24,8 @@ const cachedIsFree = 'x_groq';
 
 /** `known` with what this text (a response, its end, or one event of a stream) adds. */
 export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
-  if (!/"(?:usage|billed_units"|eval_count"|token_count"|tokenMetadata")/.test(text)) return known;
+  if (!/"(?:usage|billed_units"|eval_count"|token_count"|tokenMetadata"|amazon-bedrock-)/.test(text))
+    return known;
   const found = lastUsage(text) ?? wholeUsage(text) ?? usageOfOllama(text) ?? usageOfVertex(text);
   if (found === null) return known;
   const counted = Object.entries(found).filter(([, value]) => value !== null);
@@ -34,7 +36,25 @@ export function withUsageIn(known: UsageMembers, text: string): UsageMembers {
 const lastUsage = (text: string): JsonRecord | null =>
   lastObject(text, 'usage', isUsage) ??
   lastObject(text, 'usageMetadata', isUsage) ??
-  lastObject(text, 'billed_units', isUsage);
+  lastObject(text, 'billed_units', isUsage) ??
+  lastObject(text, 'amazon-bedrock-invocationMetrics', isUsage);
+
+/** What a part of Bedrock's stream of a model's own form says: a document in base64. */
+export const bedrockPart = (text: string): string =>
+  Buffer.from(/.*"bytes"\s*:\s*"([\w+/=]+)"/s.exec(text)?.[1] ?? '', 'base64').toString();
+
+/** Bedrock counts the call of a model in its own form in fields of the response. */
+export function usageInFields(fields: ReadonlyMap<string, string>): TokenUsage | null {
+  const [inputTokens, outputTokens, cacheReadInputTokens, cacheWriteInputTokens] = [
+    'input',
+    'output',
+    'cache-read-input',
+    'cache-write-input',
+  ].map((what) => count(fields.get(`x-amzn-bedrock-${what}-token-count`)) ?? undefined);
+  // A stream states its input alone, and the rest behind its head.
+  if (outputTokens === undefined) return null;
+  return tokenUsage({ inputTokens, outputTokens, cacheReadInputTokens, cacheWriteInputTokens });
+}
 
 /** Ollama counts among the members of its last line. */
 function usageOfOllama(text: string): JsonRecord | null {
@@ -73,6 +93,7 @@ function wholeUsage(text: string): JsonRecord | null {
 
 const countNames = wordsOf(
   'total_tokens prompt_tokens input_tokens output_tokens promptTokenCount totalTokenCount inputTokens outputTokens',
+  'inputTokenCount outputTokenCount',
 );
 
 const isUsage = (found: JsonRecord): boolean => countNames.some((name) => countAt(found, name) !== null);
@@ -106,11 +127,13 @@ function ofAnthropic(found: JsonRecord): TokenUsage | null {
 }
 
 function ofBedrock(found: JsonRecord): TokenUsage | null {
-  const plain = countAt(found, 'inputTokens');
-  const output = countAt(found, 'outputTokens');
+  const counted = (what: string): number | null =>
+    countAt(found, `${what}Tokens`) ?? countAt(found, `${what}TokenCount`);
+  const plain = counted('input');
+  const output = counted('output');
   if (plain === null && output === null) return null;
-  const written = countAt(found, 'cacheWriteInputTokens') ?? 0;
-  const read = countAt(found, 'cacheReadInputTokens') ?? 0;
+  const written = counted('cacheWriteInput') ?? 0;
+  const read = counted('cacheReadInput') ?? 0;
   const input = plain === null ? null : plain + written;
   const prompt = input === null ? null : input + read;
   return { prompt, kept: read + written, input, output, total: both(input, output) };

@@ -1,6 +1,12 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { noUsage, tokenUsage, withUsageIn } from '../../../src/dispatch/feedback/usage.policy.ts';
+import {
+  bedrockPart,
+  noUsage,
+  tokenUsage,
+  usageInFields,
+  withUsageIn,
+} from '../../../src/dispatch/feedback/usage.policy.ts';
 
 const usageOf = (...texts: readonly unknown[]) =>
   tokenUsage(
@@ -201,6 +207,27 @@ describe('the usage reported by a response', () => {
       total: 18,
     });
     expect(usageOf(start)).toMatchObject({ input: 3, output: 1 });
+  });
+
+  test('is read from the fields of Bedrock, whatever the model, where they state the output', () => {
+    const fields = (output: string) =>
+      new Map([
+        ['x-amzn-bedrock-input-token-count', '14'],
+        ['x-amzn-bedrock-output-token-count', output],
+        ['x-amzn-bedrock-cache-read-input-token-count', '90'],
+      ]);
+    expect(usageInFields(fields('36'))).toEqual({ prompt: 104, kept: 90, input: 14, output: 36, total: 50 });
+    expect(usageInFields(fields('many'))).toBeNull();
+    expect(usageInFields(new Map())).toBeNull();
+  });
+
+  test('is read from the last part of a stream of Bedrock', () => {
+    const part = (document: object) =>
+      `{"bytes":"${Buffer.from(JSON.stringify(document)).toString('base64')}","p":"abc"}`;
+    const metrics = { inputTokenCount: 14, outputTokenCount: 36, invocationLatency: 9 };
+    const text = `${part({ outputText: 'x' })}\u0000${part({ 'amazon-bedrock-invocationMetrics': metrics })}`;
+    expect(usageOf(bedrockPart(text))).toEqual({ prompt: 14, kept: 0, input: 14, output: 36, total: 50 });
+    expect(bedrockPart('{"bytes":5}')).toBe('');
   });
 
   test('is found at the end of a body that was cut, and anywhere in a body that is whole', () => {
