@@ -5,7 +5,7 @@
  * for. Invariants: nothing is decoded on the event loop; a response that decodes to more than its bytes allow is passed on and not
  * read; a decoder ends with its response.
  */
-import type { Transform } from 'node:stream';
+import { Transform, type TransformCallback } from 'node:stream';
 import {
   constants,
   createBrotliDecompress,
@@ -79,9 +79,51 @@ const brotli: Coding = {
   isBounded: (first) => brotliWindowBits(first[0] ?? 0) <= maxBrotliBits,
 };
 const zstdParams = { [constants.ZSTD_d_windowLogMax]: maxZstdBits };
+
+/** Decodes frame after frame (RFC 8878 §3.1). Node's decoder ends with the first, and drops what is written with its end. */
+class ZstdFrames extends Transform {
+  #frame: ReturnType<typeof createZstdDecompress> | null = null;
+  /** The frame takes no more. */
+  #onEnd = (): void => {};
+
+  override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    const frame = (this.#frame ??= this.#begin());
+    const before = frame.bytesWritten;
+    this.#onEnd = () => {
+      const rest = chunk.subarray(frame.bytesWritten - before);
+      this.#frame = null;
+      frame.destroy();
+      // No rest is as long as its chunk: a frame takes its first bytes at least.
+      if (rest.length > 0 && rest.length < chunk.length) this._transform(rest, _encoding, done);
+      else done();
+    };
+    frame.write(chunk, (error) => {
+      if (this.#frame === frame && !error) done();
+    });
+  }
+
+  override _flush(done: TransformCallback): void {
+    this.#onEnd = () => done();
+    if (this.#frame === null) done();
+    else this.#frame.end();
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    this.#frame?.destroy();
+    done(error);
+  }
+
+  #begin(): ReturnType<typeof createZstdDecompress> {
+    return createZstdDecompress({ chunkSize, params: zstdParams })
+      .on('data', (bytes: Buffer) => this.push(bytes))
+      .on('end', () => this.#onEnd())
+      .on('error', (error) => this.destroy(error));
+  }
+}
+
 const zstd: Coding = {
   windowBytes: 2 ** maxZstdBits,
-  create: () => createZstdDecompress({ chunkSize, params: zstdParams }),
+  create: () => new ZstdFrames(),
   isBounded: () => true,
 };
 const codings: ReadonlyMap<string, Coding> = new Map([

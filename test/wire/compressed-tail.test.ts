@@ -60,6 +60,28 @@ const codings: readonly [string, (bytes: Buffer) => Buffer][] = [
 
 afterEach(() => until(() => decodingNow().alive === 0));
 
+describe.each<[string, (bytes: Buffer) => Buffer]>([
+  ['gzip', (bytes) => gzipSync(bytes)],
+  ['zstd', (bytes) => zstdCompressSync(bytes)],
+])('a body in several parts of %s', (encoding, pack) => {
+  const texts = ['one ', randomBytes(3_000).toString('hex'), ' three', ' four'];
+  const packed = Buffer.concat(texts.map((text) => pack(Buffer.from(text))));
+
+  test.each([1, 7, 1_000, 1_000_000])('is decoded to its end, in pieces of %d bytes', async (size) => {
+    const { body, read } = passing(piecesOf(packed, size), encoding);
+    expect(await bytesOf(body)).toBe(packed.length);
+    expect([read.text === texts.join(''), read.ends]).toEqual([true, 1]);
+  });
+
+  test('is decoded as a whole', async () => {
+    expect((await decoded(packed, encoding, clock)) === texts.join('')).toBe(true);
+  });
+
+  test('is not read to its end where the last is cut', async () => {
+    expect(await decoded(packed.subarray(0, -3), encoding, clock)).toBeNull();
+  });
+});
+
 describe.each(codings)('a body in %s', (encoding, pack) => {
   test('is decoded while it is delivered, and has been decoded when its end is', async () => {
     const text = randomBytes(50_000).toString('hex') + 'the end';
