@@ -9,7 +9,7 @@
  * because its response cannot be read; one without a key has nothing that forbids it, and is made again.
  */
 import type { CallSignal } from '../call-abort.ts';
-import type { Clock } from '../clock.ts';
+import { delay, type Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 import type { PutReply, SharedMap } from '../replicated/shared-map.ts';
 import { anybody } from '../replicated/shared-map.ts';
@@ -27,7 +27,7 @@ import {
   type Claim,
   type ClaimState,
 } from './claim.ts';
-import { assertSameCall, delay, tooLarge, unreadable } from './repeat.ts';
+import { assertSameCall, tooLarge, unreadable } from './repeat.ts';
 import type { CallResult, KeptResponse, RepeatKey } from './repeat.ts';
 
 /** Time between two renewals, milliseconds. */
@@ -146,6 +146,7 @@ export class Claims {
             : { response: state.response, isReplayed };
       } else if (now - readAt >= claimMs) return null;
       await delay(clock, Math.min(checkMs.max, Math.max(checkMs.min, (now - startedAt) / 8)), signal);
+      signal.throwIfAborted();
     }
   }
 

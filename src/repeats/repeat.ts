@@ -1,6 +1,4 @@
 /** What makes one call a repeat of another, what is kept of a response for repeats that come later, and why a repeat is refused. */
-import type { CallSignal } from '../call-abort.ts';
-import type { Clock } from '../clock.ts';
 import { Refusal } from '../errors.ts';
 
 /**
@@ -71,19 +69,3 @@ export function assertSameCall(
 
 /** This process ends before the call does: the repeat may come to another replica. */
 export const endsBeforeResponse = (): Refusal => new Refusal('draining', { retryInMs: 1_000 });
-
-/** Resolves after `ms` milliseconds. Rejects with the signal's reason as soon as the signal is aborted. */
-export function delay(clock: Clock, ms: number, signal: CallSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const leave = (): void => {
-      cancel();
-      reject(signal.reason as unknown);
-    };
-    const cancel = clock.after(ms, () => {
-      signal.removeEventListener('abort', leave);
-      resolve();
-    });
-    if (signal.aborted) leave();
-    else signal.addEventListener('abort', leave, { once: true });
-  });
-}

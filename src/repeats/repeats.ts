@@ -8,7 +8,7 @@
  * Keeps: without a key, the response of a call is given to another one only when all clients of the first have left it, and once.
  */
 import type { Audience, Outcome, ResponseHead } from '../call.ts';
-import type { Clock, Random } from '../clock.ts';
+import { delay, type Clock, type Random } from '../clock.ts';
 import type { IdempotencySettings } from '../config/settings.ts';
 import { keyEnded } from '../errors.ts';
 import { MemoryMap, type CreateMap } from '../replicated/shared-map.ts';
@@ -17,14 +17,7 @@ import { claimCodec, leftKeptMs, type Claim } from './claim.ts';
 import { Claims } from './claims.ts';
 import { KeptBody, KeptResponses } from './kept-responses.ts';
 import { LeftCalls, type LeftCall, type Offers } from './left-calls.ts';
-import {
-  assertSameCall,
-  type CallResult,
-  delay,
-  type KeptResponse,
-  type RepeatKey,
-  tooLarge,
-} from './repeat.ts';
+import { assertSameCall, type CallResult, type KeptResponse, type RepeatKey, tooLarge } from './repeat.ts';
 import { SharedCall, type Client } from './shared-call.ts';
 
 /**
@@ -215,6 +208,7 @@ export class Repeats {
       const mayBeLeft = createMap !== null || this.#unnamed.has(key.fingerprint);
       if (!mayBeLeft || looked === furtherLooks) return null;
       await delay(clock, lookEveryMs, clientGone);
+      clientGone.throwIfAborted();
     }
   }
 
