@@ -1,7 +1,7 @@
 /**
  * Remembers the last hour of workspaces on their upstreams, minute by minute. Owns how a fact is counted, the sums over
  * replicas and what is published to the other replicas; does not own limits, labels, and which lanes are forgotten when
- * there are too many (`lane-table.ts`).
+ * there are too many (`LaneTable`).
  *
  * A fact is counted in the lane of its workspace and in the total of its upstream. A lane may be forgotten, a total never is: whichever
  * workspaces are shown, their rows and the rest of the total are together all calls.
@@ -12,6 +12,7 @@
 import type { Costs } from '../call.ts';
 import type { Clock } from '../clock.ts';
 import type { EndedFact, FactSink } from '../telemetry/events.ts';
+import { decayed } from '../telemetry/labels.ts';
 import {
   addArrival,
   addCount,
@@ -25,10 +26,7 @@ import {
   type Cell,
   type CellField,
 } from './cell.ts';
-import { ActivityLaneTable, busyIn, type ActivityLane, type ActivityLaneId } from './lane-table.ts';
 import type { ActivityKey, LaneCalls, LaneCell, Publication, SharedActivity } from './shared.ts';
-
-export type { ActivityLaneId } from './lane-table.ts';
 
 /** How many forgotten lanes are published nevertheless, because they have waiting calls or calls in flight. */
 const maxLiveForgotten = 1_000;
@@ -38,6 +36,26 @@ const maxBusiest = 200;
 const nameOfTotal = 'everybody';
 
 const oneRequest: Costs = { requests: 1 };
+
+/** Names a lane by workspace and upstream. Stays in this process. */
+export interface ActivityLaneId {
+  readonly workspaceId: string;
+  readonly upstream: string;
+}
+
+/** The last hour of a workspace on an upstream. Not a lane of a bucket: buckets of the same upstream count together here. */
+interface ActivityLane extends ActivityLaneId {
+  readonly minutes: Minutes;
+  /** The minutes of all workspaces together, which count the same facts. */
+  readonly total: Minutes;
+  /** Calls ended, decayed (`telemetry/labels.ts`) to the minute `busyAt`. */
+  busy: number;
+  busyAt: number;
+}
+
+/** How busy a lane is at a minute: its ended calls, decayed to that minute. */
+const busyIn = (lane: Pick<ActivityLane, 'busy' | 'busyAt'>, minute: number): number =>
+  decayed(lane.busy, lane.busyAt, minute);
 
 /**
  * Whose calls are meant: those of a workspace on an upstream, those under a label whose workspace has not called here, or those of
@@ -79,14 +97,14 @@ export class Recorder implements FactSink {
   readonly #options: RecorderOptions;
   readonly #maxLanes: number;
   readonly #isShown: (workspaceId: string) => boolean;
-  readonly #lanes: ActivityLaneTable;
+  readonly #lanes: LaneTable;
   readonly #totals = new Map<string, Minutes>();
 
   constructor(options: RecorderOptions) {
     this.#options = options;
     this.#maxLanes = options.maxLanes ?? 1_000;
     this.#isShown = options.isShown ?? (() => false);
-    this.#lanes = new ActivityLaneTable(this.#maxLanes, this.#isShown);
+    this.#lanes = new LaneTable(this.#maxLanes, this.#isShown);
   }
 
   /** How many lanes are remembered now. */
@@ -292,3 +310,62 @@ export class Recorder implements FactSink {
 /** The cell of the minute in which facts of all workspaces of the upstream are counted together. */
 const inTotal = ({ total }: ActivityLane, minute: number): Cell =>
   total.running(minute) ?? total.begin(minute);
+
+/**
+ * A bounded table of lanes. The one unused for longest is evicted; lanes of workspaces that are shown under a label of their own only
+ * when there are no others.
+ */
+class LaneTable {
+  readonly #max: number;
+  readonly #isShown: (workspaceId: string) => boolean;
+  /** By upstream, then by workspace. Every call asks twice, and a joined name would be created each time. */
+  readonly #byUpstream = new Map<string, Map<string, ActivityLane>>();
+  /** The lane unused for longest first. */
+  readonly #order = new Set<ActivityLane>();
+
+  /** `isShown`: true while the workspace is shown under a label of its own. */
+  constructor(max: number, isShown: (workspaceId: string) => boolean) {
+    this.#max = max;
+    this.#isShown = isShown;
+  }
+
+  get size(): number {
+    return this.#order.size;
+  }
+
+  find(workspaceId: string, upstream: string): ActivityLane | undefined {
+    return this.#byUpstream.get(upstream)?.get(workspaceId);
+  }
+
+  /** All lanes, the one unused for longest first. */
+  values(): Iterable<ActivityLane> {
+    return this.#order;
+  }
+
+  /** Adds a lane that is not in the table. */
+  add(lane: ActivityLane): void {
+    if (this.#order.size >= this.#max) this.#makeRoom();
+    this.#order.add(lane);
+    let own = this.#byUpstream.get(lane.upstream);
+    if (own === undefined) this.#byUpstream.set(lane.upstream, (own = new Map()));
+    own.set(lane.workspaceId, lane);
+  }
+
+  /** Makes the lane the one used last. */
+  touch(lane: ActivityLane): void {
+    if (this.#order.delete(lane)) this.#order.add(lane);
+  }
+
+  #makeRoom(): void {
+    let tries = this.#order.size;
+    for (const lane of this.#order) {
+      tries -= 1;
+      if (tries > 0 && this.#isShown(lane.workspaceId)) this.touch(lane);
+      else {
+        this.#order.delete(lane);
+        this.#byUpstream.get(lane.upstream)?.delete(lane.workspaceId);
+        return;
+      }
+    }
+  }
+}

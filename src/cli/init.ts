@@ -4,7 +4,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { envFileOf, variablesOf } from '../config/env-file.ts';
+import { parseEnv } from 'node:util';
+import { envFileOf } from '../config/load.ts';
 import type { CliIo } from './io.ts';
 import type { FirstUpstream } from './first-upstreams.ts';
 import { createKey } from './keys.ts';
@@ -51,7 +52,7 @@ export async function runInit({ config, upstream }: InitCommand, io: CliIo): Pro
 /** Adds the variables that the file lacks; unless the key of Sluice is there already, then none. Returns the names of those added. */
 function addVariables(file: string, variables: Readonly<Record<string, string>>): ReadonlySet<string> {
   const before = existsSync(file) ? readFileSync(file, 'utf8') : '';
-  const present = variablesOf(before);
+  const present = parseEnv(before);
   if (present['SLUICE_KEY'] !== undefined) return new Set();
   const missing = Object.entries(variables).filter(([name]) => present[name] === undefined);
   const gap = before === '' || before.endsWith('\n') ? '' : '\n';

@@ -4,7 +4,8 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { accessSync, constants, readFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
+import { parseEnv } from 'node:util';
 import type { Slices } from '../slices.ts';
 import { checkText, type ConfigSource } from './check-text.ts';
 import {
@@ -16,7 +17,6 @@ import {
   type StartThread,
 } from './check-thread.ts';
 import { defaultServer } from './defaults.ts';
-import { envFileText, variablesOf } from './env-file.ts';
 import { ConfigError, pathText, type Path, type Problem } from './problem.ts';
 import { fileSchema, settledWorkspace, settleRest, type FileContext, type RestSettings } from './schema.ts';
 import type { Settings, WorkspaceSettings } from './settings.ts';
@@ -24,6 +24,18 @@ import type { Settings, WorkspaceSettings } from './settings.ts';
 export { ConfigError } from './problem.ts';
 export type { Problem } from './problem.ts';
 export type { ConfigSource, Env } from './check-text.ts';
+
+/** Path of the `.env` that belongs to a configuration file. */
+export const envFileOf = (config: string): string => join(dirname(config), '.env');
+
+/** The text of the `.env` beside the configuration; empty when it cannot be read. */
+function envFileText(config: string): string {
+  try {
+    return readFileSync(envFileOf(config), 'utf8');
+  } catch {
+    return '';
+  }
+}
 
 /** Label key of this process when the file has none: the same at every reload, so that labels stay the same. */
 const processLabelKey = randomBytes(32).toString('hex');
@@ -58,7 +70,7 @@ export function readFiles({ path, env }: ConfigSource): WrittenConfig {
   const text = readText(path);
   const variables = envFileText(path);
   const digest = createHash('sha256').update(text).update('\0').update(variables).digest('hex');
-  return { text, digest, path, env: { ...variablesOf(variables), ...env } };
+  return { text, digest, path, env: { ...parseEnv(variables), ...env } };
 }
 
 function readText(path: string): string {

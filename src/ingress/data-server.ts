@@ -9,11 +9,11 @@
 import type { Express } from 'express';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
+import { delay } from '../clock.ts';
 import type { ServerSettings } from '../config/settings.ts';
 import type { ProcessPressure } from '../telemetry/events.ts';
 import { HeldBytes, headBytes } from './body.ts';
 import { Connections, type Connection } from './connections.ts';
-import { drainServer, type DrainOptions } from './drain.ts';
 import { judgeHead } from './guard.policy.ts';
 import { connectionsWithin, openFilesLimit } from './open-files.ts';
 import { Overload, type LoadWatch, type Overloaded, type OverloadOptions } from './overload.ts';
@@ -63,6 +63,20 @@ const excessConnections = 256;
 /** Unfinished heads are looked at no more often, milliseconds. */
 const unfinishedEveryMs = 100;
 
+export interface DrainOptions {
+  /** Still accepting, milliseconds. */
+  readonly delayMs: number;
+  /** Time from the start of the drain until the calls that are left are cut, milliseconds. */
+  readonly limitMs: number;
+  /** Ends the drain at once (second SIGTERM). */
+  readonly signal?: AbortSignal;
+}
+
+/** How often idle connections are searched for, milliseconds. */
+const drainCheckEveryMs = 100;
+/** For so long after the last connection was accepted a first head may arrive, milliseconds. */
+const firstHeadMs = 1_000;
+
 export class DataServer {
   readonly server: Server;
   readonly #options: DataServerOptions;
@@ -102,11 +116,34 @@ export class DataServer {
     return listen(this.server, port, host);
   }
 
-  /** Ends with every connection closed; see {@link DrainOptions}. */
-  drain(options: DrainOptions): Promise<{ readonly cut: number }> {
+  /**
+   * Ends without cutting calls off: connections are accepted until `delayMs` is over, because load balancers learn late; one with an open
+   * call is not closed before `limitMs`. @returns how many were cut then.
+   */
+  async drain({
+    delayMs,
+    limitMs,
+    signal = new AbortController().signal,
+  }: DrainOptions): Promise<{ readonly cut: number }> {
+    const { clock } = this.#options;
+    const { server } = this;
+    const connections = this.#connections;
     this.#draining = true;
-    const drained = drainServer(this.server, this.#connections, this.#options.clock, options);
-    return drained.finally(() => this.#overload.close());
+    const endsAt = clock.monotonic() + limitMs;
+    await delay(clock, Math.min(delayMs, limitMs), signal);
+    // Closes idle connections too; not listening any more is not an error.
+    server.close();
+    const headsUntil = clock.monotonic() + firstHeadMs;
+    while (connections.count > 0 && clock.monotonic() < endsAt && !signal.aborted) {
+      server.closeIdleConnections();
+      if (clock.monotonic() >= headsUntil)
+        for (const { calls, socket } of connections.all) if (calls.length === 0) socket.destroySoon();
+      await delay(clock, Math.min(drainCheckEveryMs, endsAt - clock.monotonic()), signal);
+    }
+    const cut = connections.count;
+    server.closeAllConnections();
+    this.#overload.close();
+    return { cut };
   }
 
   /** Stops at once. */

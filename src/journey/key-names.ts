@@ -1,9 +1,10 @@
 /** Keyed digests under which buckets, lanes, ceilings and callers are known: nobody reads a name back without the label key. */
+import { timingSafeEqual } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import { ceilingLimits } from '../admission/buckets.policy.ts';
 import type { UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
 import { digest } from '../identity.ts';
-import { ceilingKey, laneKey, type BucketKey, type LaneKey } from '../ids.ts';
+import { ceilingKey, laneKey, ticketId, type BucketKey, type LaneKey, type TicketId } from '../ids.ts';
 import type { CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 
 /** A cache of names under the label key in use, because most calls are of a few workspaces and buckets. */
@@ -39,4 +40,22 @@ export function ceilingOf(
 ): CeilingRef {
   const { perMinute, perDay } = ceilingLimits(workspace, upstream);
   return { key: ceilingKey(nameOf(labelKey, 'ceiling', [upstream.name, workspace.id])), perMinute, perDay };
+}
+
+// `Sluice-Ticket`: what the client of a refused call sends when it comes back. It names the reservation, and proves that Sluice gave it for
+// this workspace and bucket: whatever else is kept is in the state of the limiter.
+
+const ticketForm = /^([0-9a-f]{32})\.([0-9a-f]{32})$/;
+
+/** @param lane stands for workspace and bucket */
+export const writeTicket = (id: TicketId, lane: LaneKey, labelKey: string): string =>
+  `${id}.${digest(labelKey, 'reservation', id, lane)}`;
+
+/** `null`: the text is none of these, or was given for another workspace or bucket. */
+export function readTicket(text: string | undefined, lane: LaneKey, labelKey: string): TicketId | null {
+  if (text === undefined) return null;
+  const [, id, proof] = ticketForm.exec(text) ?? [];
+  if (id === undefined || proof === undefined) return null;
+  const expected = digest(labelKey, 'reservation', id, lane);
+  return timingSafeEqual(Buffer.from(proof), Buffer.from(expected)) ? ticketId(id) : null;
 }

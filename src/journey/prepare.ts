@@ -20,7 +20,7 @@ import type { RepeatKey } from '../repeats/repeat.ts';
 import type { Egress, Runtime } from '../runtime.ts';
 import type { CallRecord } from '../telemetry/call-record.ts';
 import { bucketOf, type BucketSources } from './call-bucket.ts';
-import { ceilingOf, laneOf, nameOf } from './key-names.ts';
+import { ceilingOf, laneOf, nameOf, readTicket, writeTicket } from './key-names.ts';
 import {
   clientTimeouts,
   maxWaitMsOf,
@@ -31,7 +31,6 @@ import {
 import { keysOfSharedCredential, repeatKeyOf } from './repeat-key.ts';
 import type { ResponseTimes } from './response-times.ts';
 import { separatorsOf } from './separators.policy.ts';
-import { readTicket, writeTicket } from './sluice-ticket.ts';
 
 /** A call ready for admission. */
 export interface Prepared {
