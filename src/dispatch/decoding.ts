@@ -80,13 +80,18 @@ const brotli: Coding = {
 };
 const zstdParams = { [constants.ZSTD_d_windowLogMax]: maxZstdBits };
 
+/** Frames of one response that are read at most: a frame of nine bytes costs 80 µs. */
+const maxFrames = 1_000;
+
 /** Decodes frame after frame (RFC 8878 §3.1). Node's decoder ends with the first, and drops what is written with its end. */
 class ZstdFrames extends Transform {
   #frame: ReturnType<typeof createZstdDecompress> | null = null;
+  #frames = 0;
   /** The frame takes no more. */
   #onEnd = (): void => {};
 
   override _transform(chunk: Buffer, _encoding: BufferEncoding, done: TransformCallback): void {
+    if (this.#frame === null && this.#frames === maxFrames) return done(new Error('too many frames'));
     const frame = (this.#frame ??= this.#begin());
     const before = frame.bytesWritten;
     this.#onEnd = () => {
@@ -114,6 +119,7 @@ class ZstdFrames extends Transform {
   }
 
   #begin(): ReturnType<typeof createZstdDecompress> {
+    this.#frames += 1;
     return createZstdDecompress({ chunkSize, params: zstdParams })
       .on('data', (bytes: Buffer) => this.push(bytes))
       .on('end', () => this.#onEnd())

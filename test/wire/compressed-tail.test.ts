@@ -11,7 +11,7 @@ import {
 } from 'node:zlib';
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { systemClock, type Clock } from '../../src/clock.ts';
-import { decoded, decodingNow } from '../../src/dispatch/decoding.ts';
+import { decoded, decoderFor, decodingNow } from '../../src/dispatch/decoding.ts';
 import { readInPassing } from '../../src/dispatch/inspect.ts';
 import { until } from '../support/until.ts';
 
@@ -80,6 +80,15 @@ describe.each<[string, (bytes: Buffer) => Buffer]>([
   test('is not read to its end where the last is cut', async () => {
     expect(await decoded(packed.subarray(0, -3), encoding, clock)).toBeNull();
   });
+});
+
+test('a body of very many frames of zstd, each of which costs a decoder, is not read to its end', async () => {
+  const isRead = (frames: number): Promise<boolean> => {
+    const decoder = decoderFor('zstd', () => {}, clock);
+    decoder?.write(Buffer.concat(Array<Buffer>(frames).fill(zstdCompressSync(''))));
+    return new Promise((resolve) => decoder?.end(resolve));
+  };
+  expect([await isRead(1_000), await isRead(1_001)]).toEqual([true, false]);
 });
 
 describe.each(codings)('a body in %s', (encoding, pack) => {
