@@ -3,8 +3,8 @@
  * whether repeating it creates something a second time.
  *
  * Invariants: one linear walk over the prompt, bounded in depth, whatever the body; no tokenizer, because the common ones take seconds
- * on unbroken runs of text. The charge predicts the limiter's, not the tokenizer's count: ceil(chars / 4) + 3 for conversations + output
- * budget × n + 765 per image (recorded charges).
+ * on unbroken runs of text. The charge predicts the limiter's, not the tokenizer's count: ceil(bytes / 4) + 3 for conversations + output
+ * budget × n + 765 per image (recorded charges). Bytes of UTF-8, because a sign of Chinese is about a token.
  */
 import type { Costs } from '../call.ts';
 import { wordsOf } from '../words.policy.ts';
@@ -48,6 +48,7 @@ export function describeModelCall(pathAndQuery: string, contentType: string | nu
     guess: null,
     ...read,
     ...(countsTokens ? { tier: 'counting', costs: oneRequest, guess: null } : {}),
+    ...(onlyKeeps(path) ? { costs: oneRequest, guess: null } : {}),
     makesImages: operation === 'image',
     onlyCosts: !createsWhatStays(path),
     countsTokens,
@@ -194,13 +195,16 @@ const promptTokens = ({ chars, tokens, images }: Prompt): number =>
 /**
  * Members that hold what the model reads, in its order: definitions as JSON, then text content. `text`: a format beside its verbosity.
  */
-const definitions = ['tools', 'functions', 'toolConfig', 'response_format', 'output_config', 'text'] as const;
-const instructions = ['system', 'systemInstruction', 'instructions'] as const;
+const definitions = wordsOf(
+  'tools functions toolConfig tool_config response_format output_config text',
+  'documents', // Cohere: of any members
+);
+const instructions = wordsOf('system systemInstruction system_instruction instructions preamble');
 const conversation = wordsOf(
-  'messages contents input prompt',
-  'chat_history message texts query documents', // Cohere
+  'messages contents input inputs prompt suffix',
+  'chat_history message texts query', // Cohere
   'content requests instances', // embeddings of Gemini and Vertex AI
-  'inputs inputText', // Hugging Face, Titan
+  'inputText', // Titan
 );
 
 function readPrompt(body: JsonRecord): Prompt {
@@ -216,12 +220,15 @@ function readPrompt(body: JsonRecord): Prompt {
 /** So many parts of definitions are looked at: some hundred tools. */
 const maxParts = 20_000;
 
+const isDataUrl = (text: string): boolean =>
+  text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
+
 /** About how many characters the JSON of a value has, however deep it is nested. */
 function jsonChars(value: unknown): number {
   let chars = 0;
   const open: unknown[] = [value];
   for (const part of open) {
-    if (typeof part === 'string') chars += part.length + 3;
+    if (typeof part === 'string') chars += isDataUrl(part) ? 0 : Buffer.byteLength(part) + 3;
     else if (typeof part !== 'object' || part === null) chars += 5;
     else if (open.length < maxParts) {
       const members = Array.isArray(part) ? part.slice(0, maxParts) : Object.values(part);
@@ -255,8 +262,8 @@ class PromptWalk implements Prompt {
   }
 
   #readText(text: string): void {
-    if (text.startsWith('data:') && text.slice(0, 128).includes(';base64,')) this.images += 1;
-    else this.chars += text.length;
+    if (isDataUrl(text)) this.images += 1;
+    else this.chars += Buffer.byteLength(text);
   }
 
   /** A message, an input item or a content part: ids, roles and data cost nothing. */
@@ -264,9 +271,12 @@ class PromptWalk implements Prompt {
     if (isPicture(part)) this.images += 1;
     else {
       for (const name of textMembers) this.read(part[name], depth);
+      // Anthropic: the source of a document that is no file.
+      if (part['type'] === 'text') this.read(part['data'], depth);
       for (const name of toolMembers) {
         const value = part[name];
-        if (isRecord(value)) this.chars += jsonChars(value);
+        if (isPicture(value)) this.images += 1;
+        else if (isRecord(value)) this.chars += jsonChars(value);
         else this.read(value, depth);
       }
     }
@@ -276,22 +286,27 @@ class PromptWalk implements Prompt {
 
 /** Members of a part that hold texts and other parts. */
 const textMembers = wordsOf(
-  'text content parts message',
+  'text content parts message source',
+  'messages prompt system_prompt', // within the input of Alibaba, Replicate
+  'guardContent reasoningContent reasoningText', // Bedrock
   'tool_calls function toolUse toolResult', // calls of tools (OpenAI, Bedrock), with what they are given
 );
 /** What tools are given and return: a text, parts, or JSON. */
 const toolMembers = wordsOf(
   'input arguments output', // Anthropic, OpenAI
-  'functionCall functionResponse json', // Gemini, Bedrock
+  'functionCall function_call functionResponse function_response json', // Gemini, Bedrock
+  'executableCode codeExecutionResult', // Gemini
+  'variables', // of a stored prompt
 );
 
-const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file']);
-const isPicture = (part: JsonRecord): boolean =>
-  pictureTypes.has(stringAt(part, 'type') ?? '') ||
-  isRecord(part['image']) || // Bedrock
-  (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
-    'image/',
-  ) === true;
+const pictureTypes = new Set(['image_url', 'input_image', 'image', 'image_file', 'computer_screenshot']);
+const isPicture = (part: unknown): boolean =>
+  isRecord(part) &&
+  (pictureTypes.has(stringAt(part, 'type') ?? '') ||
+    isRecord(part['image']) || // Bedrock
+    (stringAt(part['inlineData'], 'mimeType') ?? stringAt(part['inline_data'], 'mime_type'))?.startsWith(
+      'image/',
+    ) === true);
 
 // The charge
 
@@ -329,17 +344,25 @@ function chargeOf(
   };
 }
 
+/** Members that limit the output, the newest first, and those in which providers put them. */
+const outputLimits = wordsOf(
+  'max_completion_tokens max_tokens max_output_tokens maxOutputTokens maxTokens',
+  'max_new_tokens maxTokenCount max_gen_len max_tokens_to_sample num_predict',
+);
+const aroundLimits = wordsOf(
+  'generationConfig generation_config inferenceConfig textGenerationConfig', // Gemini, Bedrock, Titan
+  'options parameters completion_args input', // Ollama, Hugging Face, Mistral, Replicate
+);
+
 /** Tokens that one response may hold; `null` = the call does not say. */
 function outputAllowed(body: JsonRecord, operation: Operation): number | null {
   if (operation === 'embedding' || operation === 'image') return 0;
-  return (
-    countAt(body, 'max_completion_tokens') ??
-    countAt(body, 'max_tokens') ??
-    countAt(body, 'max_output_tokens') ??
-    countAt(recordAt(body, 'generationConfig'), 'maxOutputTokens') ??
-    countAt(recordAt(body, 'generation_config'), 'max_output_tokens') ??
-    countAt(recordAt(body, 'inferenceConfig'), 'maxTokens') // Bedrock
-  );
+  for (const part of [body, ...aroundLimits.map((name) => body[name])])
+    for (const name of outputLimits) {
+      const limit = countAt(part, name);
+      if (limit !== null) return limit;
+    }
+  return null;
 }
 
 // The path
@@ -411,6 +434,10 @@ const creating = new Set(
 const creatingActions = new Set(['batchgeneratecontent', 'asyncbatchembedcontent']);
 /** Segments that are followed by a name, which may be any word: a deployment may be called `files`. Lower case. */
 const beforeName = new Set(wordsOf('deployments models model engines projects accounts locations'));
+
+/** True for a POST that only keeps what it is given, and generates nothing. Mistral's conversations begin with a response. */
+const onlyKeeps = (path: string): boolean =>
+  /\/(?:assistants|batches|files|jobs|threads|uploads|vector_stores)$/.test(path);
 
 /** True where repeating a POST to the path whose fate is unknown may create something that stays a second time. */
 function createsWhatStays(path: string): boolean {

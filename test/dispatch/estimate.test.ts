@@ -130,6 +130,35 @@ describe('the estimate of a call', () => {
     ['what Vertex AI embeds', '/v1/models/m:predict', { instances: [{ content: long }] }],
     ['what Titan embeds', '/model/m/invoke', { inputText: long }],
     ['what Hugging Face reads', '/models/a/b', { inputs: long }],
+    ['what fills a stored prompt', '/v1/responses', { prompt: { id: 'p', variables: { topic: long } } }],
+    [
+      'a document as text',
+      '/v1/messages',
+      part([{ type: 'document', source: { type: 'text', data: long } }, { text: '' }]),
+    ],
+    [
+      'a document in parts',
+      '/v1/messages',
+      part([{ type: 'document', source: { type: 'content', content: [{ text: long }] } }]),
+    ],
+    [
+      'instructions of Gemini in snake case',
+      '/v1/models/m:generateContent',
+      { system_instruction: { parts: [{ text: long }] } },
+    ],
+    ['what Gemini ran', '/v1/models/m:generateContent', gemini({ codeExecutionResult: { output: long } })],
+    ['what Bedrock guards', '/model/m/converse', part([{ guardContent: { text: { text: long } } }])],
+    [
+      'what Bedrock has thought',
+      '/model/m/converse',
+      part([{ reasoningContent: { reasoningText: { text: long } } }]),
+    ],
+    ['documents of any members', '/v1/chat', { message: 'hi', documents: [{ title: 'a', snippet: long }] }],
+    ['a preamble', '/v1/chat', { message: 'hi', preamble: long }],
+    ['a conversation of Mistral', '/v1/conversations', { inputs: [{ role: 'user', content: long }] }],
+    ['the input of Replicate', '/v1/models/o/m/predictions', { input: { prompt: long } }],
+    ['the input of Alibaba', '/api/v1/services/aigc/text-generation/generation', { input: part(long) }],
+    ['what stands behind a gap', '/v1/fim/completions', { prompt: '', suffix: long }],
   ])('has %s', (_, path, body) => {
     expect((tokens(post(path, { model: 'm', ...body })) ?? 0) / (long.length / 4)).toBeCloseTo(1, 1);
   });
@@ -144,9 +173,42 @@ describe('the estimate of a call', () => {
   test.each<readonly [string, object]>([
     ['Bedrock', { inferenceConfig: { maxTokens: 70 } }],
     ['Gemini', { generation_config: { max_output_tokens: 70 } }],
+    ['Titan', { textGenerationConfig: { maxTokenCount: 70 } }],
+    ['Nova', { inferenceConfig: { max_new_tokens: 70 } }],
+    ['Llama', { max_gen_len: 70 }],
+    ['Ollama', { options: { num_predict: 70 } }],
+    ['Mistral', { completion_args: { max_tokens: 70 } }],
   ])('has the output that it allows in the form of %s', (_, body) => {
     expect(tokens(post('/model/m/converse', { ...part('x'.repeat(40)), ...body }))).toBe(80);
   });
+});
+
+describe('the estimate of a call that generates no text', () => {
+  test.each(['/v1/assistants', '/v1/threads', '/v1/batches', '/v1/messages/batches', '/v1/fine_tuning/jobs'])(
+    'is one request: %s',
+    (path) => {
+      const body = { model: 'm', instructions: 'x'.repeat(4_000), ...say('x'.repeat(4_000)) };
+      expect(post(path, body)).toMatchObject({ model: 'm', costs: { requests: 1 }, guess: null });
+      expect(tokens(post(path, body))).toBeUndefined();
+    },
+  );
+
+  test('has a screenshot as a picture', () => {
+    const image_url = `data:image/png;base64,${'A'.repeat(100_000)}`;
+    const output = { type: 'computer_screenshot', image_url };
+    expect(tokens(post('/v1/responses', { input: [{ type: 'computer_call_output', output }] }))).toBe(768);
+    expect(tokens(post('/v1/responses', { input: [{ output: { images: [image_url] } }] }))).toBeLessThan(20);
+  });
+});
+
+test.each([
+  ['Chinese', '今天天气很好，我们去公园散步吧。', 12],
+  ['Russian', 'Сегодня хорошая погода, пойдём гулять в парк.', 12],
+  ['English', 'The weather is fine today, let us walk in the park.', 12],
+])('the estimate of %s is within a factor of two', (_, sentence, real) => {
+  const estimate = (tokens(chat(say(sentence.repeat(100)))) ?? 0) / 100;
+  expect(estimate).toBeGreaterThan(real / 2);
+  expect(estimate).toBeLessThan(real * 2);
 });
 
 describe('the estimate of a call with definitions', () => {
