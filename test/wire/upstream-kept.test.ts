@@ -116,16 +116,18 @@ test('a 408 with which an upstream gives up a kept connection is no response to 
   // What comes second over a connection, or first, with the path of the request.
   const upstream = createTcpServer((socket) => {
     let requests = 0;
-    socket.on('error', () => {}).on('data', (bytes) => {
-      requests += 1;
-      const isOk = requests === 1 && !bytes.includes('/refused');
-      const close = bytes.includes('/kept') ? '' : 'connection: close\r\n';
-      socket.write(
-        isOk
-          ? 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'
-          : `HTTP/1.1 408 Request Timeout\r\n${close}content-length: 0\r\n\r\n`,
-      );
-    });
+    socket
+      .on('error', () => {})
+      .on('data', (bytes) => {
+        requests += 1;
+        const isOk = requests === 1 && !bytes.includes('/refused');
+        const close = bytes.includes('/kept') ? '' : 'connection: close\r\n';
+        socket.write(
+          isOk
+            ? 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'
+            : `HTTP/1.1 408 Request Timeout\r\n${close}content-length: 0\r\n\r\n`,
+        );
+      });
   });
   await once(upstream.listen(0, '127.0.0.1'), 'listening');
   const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
