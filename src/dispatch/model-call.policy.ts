@@ -8,7 +8,7 @@
  */
 import type { Costs } from '../call.ts';
 import { wordsOf } from '../words.policy.ts';
-import { countAt, isRecord, parseJson, recordAt, stringAt, type JsonRecord } from './feedback/json.policy.ts';
+import { countAt, isRecord, parseJson, stringAt, type JsonRecord } from './feedback/json.policy.ts';
 import { formFields, maxParsedBody } from './request-body.policy.ts';
 import type { TokenGuess } from './token-estimate.policy.ts';
 
@@ -102,7 +102,7 @@ function readLarge({ inPath, operation }: Asked, body: Buffer): Partial<ModelCal
   return {
     model: inPath ?? modelName(modelIn(top)),
     tier: tierOf(top),
-    ...chargeOf(operation, { chars: body.length - bytes, images: runs, tokens: 0, marked: 0 }, top),
+    ...chargeOf(operation, { textBytes: body.length - bytes, images: runs, tokens: 0, marked: 0 }, top),
   };
 }
 
@@ -177,11 +177,11 @@ function base64In(body: Buffer): { readonly runs: number; readonly bytes: number
 /** Deeper nesting is not walked: no provider's format comes near it. */
 const maxDepth = 12;
 const imageTokens = 765;
-const charsPerToken = 4;
+const bytesPerToken = 4;
 
 /** What was counted of a prompt. */
 interface Prompt {
-  readonly chars: number;
+  readonly textBytes: number;
   readonly images: number;
   /** Tokens that came as numbers (embeddings of token arrays). */
   readonly tokens: number;
@@ -189,8 +189,8 @@ interface Prompt {
   readonly marked: number;
 }
 
-const promptTokens = ({ chars, tokens, images }: Prompt): number =>
-  Math.ceil(chars / charsPerToken) + tokens + images * imageTokens;
+const promptTokens = ({ textBytes, tokens, images }: Prompt): number =>
+  Math.ceil(textBytes / bytesPerToken) + tokens + images * imageTokens;
 
 /**
  * Members that hold what the model reads, in its order: definitions as JSON, then text content. `text`: a format beside its verbosity.
@@ -211,10 +211,10 @@ function readPrompt(body: JsonRecord): Prompt {
   const walk = new PromptWalk();
   for (const name of definitions) walk.readDefinitions(body[name]);
   for (const name of [...instructions, ...conversation]) walk.read(body[name], maxDepth);
-  const { chars, images, tokens } = walk;
+  const { textBytes, images, tokens } = walk;
   // `cache_control` at the top of a body marks the whole prompt.
   const marked = isRecord(body['cache_control']) ? promptTokens(walk) : walk.marked;
-  return { chars, images, tokens, marked };
+  return { textBytes, images, tokens, marked };
 }
 
 /** So many parts of definitions are looked at: some hundred tools. */
@@ -223,31 +223,31 @@ const maxParts = 20_000;
 const isDataUrl = (text: string): boolean =>
   text.startsWith('data:') && text.slice(0, 128).includes(';base64,');
 
-/** About how many characters the JSON of a value has, however deep it is nested. */
-function jsonChars(value: unknown): number {
-  let chars = 0;
+/** About how many bytes the JSON of a value has, however deep it is nested. */
+function jsonBytes(value: unknown): number {
+  let bytes = 0;
   const open: unknown[] = [value];
   for (const part of open) {
-    if (typeof part === 'string') chars += isDataUrl(part) ? 0 : Buffer.byteLength(part) + 3;
-    else if (typeof part !== 'object' || part === null) chars += 5;
+    if (typeof part === 'string') bytes += isDataUrl(part) ? 0 : Buffer.byteLength(part) + 3;
+    else if (typeof part !== 'object' || part === null) bytes += 5;
     else if (open.length < maxParts) {
       const members = Array.isArray(part) ? part.slice(0, maxParts) : Object.values(part);
-      if (!Array.isArray(part)) for (const name of Object.keys(part)) chars += name.length + 3;
+      if (!Array.isArray(part)) for (const name of Object.keys(part)) bytes += name.length + 3;
       for (const member of members) open.push(member);
     }
   }
-  return chars;
+  return bytes;
 }
 
 class PromptWalk implements Prompt {
-  chars = 0;
+  textBytes = 0;
   images = 0;
   tokens = 0;
   marked = 0;
 
   readDefinitions(value: unknown): void {
     if (typeof value !== 'object' || value === null) return;
-    this.chars += jsonChars(value);
+    this.textBytes += jsonBytes(value);
     if (Array.isArray(value) && value.some((one) => isRecord(one) && isRecord(one['cache_control'])))
       this.marked = promptTokens(this);
   }
@@ -263,7 +263,7 @@ class PromptWalk implements Prompt {
 
   #readText(text: string): void {
     if (isDataUrl(text)) this.images += 1;
-    else this.chars += Buffer.byteLength(text);
+    else this.textBytes += Buffer.byteLength(text);
   }
 
   /** A message, an input item or a content part: ids, roles and data cost nothing. */
@@ -276,7 +276,7 @@ class PromptWalk implements Prompt {
       for (const name of toolMembers) {
         const value = part[name];
         if (isPicture(value)) this.images += 1;
-        else if (isRecord(value)) this.chars += jsonChars(value);
+        else if (isRecord(value)) this.textBytes += jsonBytes(value);
         else this.read(value, depth);
       }
     }

@@ -1,7 +1,7 @@
 /** Which replicas live, as the log shows it: their leases go on, or end, and their waiting calls are passed over. */
 import { expect, test } from '@jest/globals';
 import { createState, upkeepMs } from '../../../src/limiter/over-log/fold.ts';
-import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
+import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import type { SharedState } from '../../../src/limiter/over-log/state.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { admit, bucketOf, entryOf, foldOwn, granted, leaseMs, settle, tick } from './folding.ts';
