@@ -156,8 +156,10 @@ describe('three replicas with one credential', () => {
     );
     expect(senders.filter(({ size }) => size > 1).length).toBeGreaterThan(senders.length / 2);
     expect(maxAtOnce).toBe(1);
-    // The others hear of a new token at once: a call that was on its way meanwhile is refused, and sent again.
-    expect(Math.max(0, ...refusals(log))).toBeLessThanOrEqual(1);
+    // The others hear of a new token at once: a call that was on its way meanwhile is refused, and sent again. A busy machine may
+    // keep one from hearing of it before its call goes; if none of them heard, each would be refused once for every token.
+    expect(Math.max(0, ...refusals(log))).toBeLessThanOrEqual(2);
+    expect(refusals(log).filter((times) => times > 1).length).toBeLessThan(issued.length / 2);
     const pages = await Promise.all(
       ['metrics', 'activity', ''].flatMap((path) =>
         services.map(async ({ adminAddress: { port } }) =>
