@@ -167,7 +167,8 @@ export function settleUnits(
   drain(meter, now);
   const { limit, level } = meter;
   const counted = limit === null ? spent : Math.min(spent, limit);
-  const back = reserved - counted;
+  // A limit that was lowered since the grant has cut the level off, and with it what was reserved beyond the limit.
+  const back = (limit === null ? reserved : Math.min(reserved, limit)) - counted;
   if (back > 0 && (meter.emptyAt ?? grantedAt) > grantedAt) return;
   const highest = limit === null ? level - back : Math.max(level, limit * debtWindows);
   meter.level = Math.max(0, Math.min(level - back, highest));

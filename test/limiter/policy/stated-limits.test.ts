@@ -41,6 +41,21 @@ describe.each(origins)('a bucket on a clock that begins at %d', (from) => {
     const added = [[], [], [day(1)]];
     expect(isGranted(added)).toEqual([true, true, false]);
   });
+
+  test('has no room for others when a call that reserved more than a lowered limit has spent more, too', () => {
+    const bucket = createBucket(0, from);
+    const ask = (ticket: string, tokens: number, limit: number, at: number) => {
+      const call = admission(ticket, { costs: { tokens }, maxWaitMs: 0 });
+      const setting = { ...call.setting, meters: [{ meter: 'tokens' as const, limit, windowMs: 10_000 }] };
+      return admit(bucket, { admission: { ...call, setting }, replica }, from + at);
+    };
+    const [granted] = ask('before', 500, 1_000, 0).effects.grants;
+    expect(ask('lowers', 250, 250, 1).kind).toBe('refused');
+    const lease = granted?.lease ?? leaseToken('');
+    const settlement = { kind: 'succeeded', spent: { tokens: 600 } } as const;
+    settle(bucket, { lease, settlement, lesson: null }, from + 2);
+    expect(ask('after', 250, 250, 3).kind).toBe('refused');
+  });
 });
 
 describe.each(origins)('a described window, on a clock that begins at %d', (from) => {
