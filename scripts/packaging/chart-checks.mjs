@@ -117,7 +117,7 @@ function restartProblems(tools) {
 }
 
 function redisAndRunbookProblems(tools) {
-  const base = 'https://git.example.com/sluice/blob/main/';
+  const base = 'https://git.example.com/sluice/blob/main';
   const url = 'redis+sentinel://a.example.com,b.example.com:26380/main';
   const sets = ['metrics.prometheusRule.enabled=true', `metrics.prometheusRule.runbookBase=${base}`];
   const values = ['redis.existingSecret.name=', ...sets].flatMap((set) => ['--set', set]);
@@ -133,7 +133,7 @@ function redisAndRunbookProblems(tools) {
     ...[6379, 26379, 26380].filter((port) => !open.includes(port)).map((port) => `${port} is closed`),
     ...(alerts.length > 0 ? [] : ['there are no alerts']),
     ...alerts
-      .filter(({ annotations }) => !annotations.runbook_url.startsWith(`${base}docs/`))
+      .filter(({ annotations }) => !annotations.runbook_url.startsWith(`${base}/docs/`))
       .map(({ alert }) => `the link of ${alert} is no address`),
     ...(alerts.find(({ alert }) => alert === 'SluiceBreakerOpen').labels.severity === 'critical'
       ? []
