@@ -198,10 +198,10 @@ test('what more or less traffic would meet is said, and what half the limits wou
 });
 
 describe('headroom is kept by the gateway: of random traffic under random limits,', () => {
-  // Two of each kind of limit (`room.ts`); 200 with `SEEDS`, as `npm run verify:long` sets it. Twenty are one test.
+  // Two of each kind of limit (`room.ts`); 200 with `SEEDS`, as `npm run verify:long` sets it. Ten are one test: a busy machine has its time for each.
   const count = Math.min(200, Number(process.env['SEEDS'] ?? 14));
   const all = Array.from({ length: count }, (_, seed) => seed);
-  const batches = Array.from({ length: Math.ceil(count / 20) }, (_, n) => all.slice(20 * n, 20 * (n + 1)));
+  const batches = Array.from({ length: Math.ceil(count / 10) }, (_, n) => all.slice(10 * n, 10 * (n + 1)));
 
   test.each(batches.map((seeds) => [seeds[0], seeds.at(-1), seeds] as const))(
     'patterns %i to %i: as much more as it says is sent without a refusal, and a tenth more than that is not',
@@ -221,9 +221,8 @@ describe('headroom is kept by the gateway: of random traffic under random limits
       }
       expect(found.boastful).toEqual([]);
       expect(found.judged).toBeGreaterThan(seeds.length / 2);
-      // Calls are no fluid: one pattern in twenty may be off.
-      expect(found.untrue.length).toBeLessThanOrEqual(1);
-      expect(found.shy.length).toBeLessThanOrEqual(1);
+      expect(found.untrue).toEqual([]);
+      expect(found.shy).toEqual([]);
     },
   );
 });
