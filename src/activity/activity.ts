@@ -128,7 +128,10 @@ export class Activity {
   /** The state of each upstream, and the answer for all. */
   async upstreams(): Promise<AllUpstreams> {
     const upstreams: UpstreamActivity[] = [];
-    for (const live of this.#parts.telemetry.live()) upstreams.push(await this.#upstream(live));
+    for (const live of this.#parts.telemetry.live()) {
+      if (upstreams.length > 0) await this.headrooms.yieldToCalls();
+      upstreams.push(await this.#upstream(live));
+    }
     return { answer: answerOf(upstreams, await this.#sluice()), upstreams };
   }
 

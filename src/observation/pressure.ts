@@ -33,21 +33,21 @@ export function createPressure(parts: {
 }) {
   const { clock, limiter, ceilings, admission } = parts;
   const snapshot = (): readonly BucketSnapshot[] => limiter.snapshot();
-  const lastBucket = findLastBucket(clock, snapshot, () => admission.lanes());
+  const underCeiling = groupedByCeiling(clock, () => admission.lanes());
+  const lastBucket = findLastBucket(clock, snapshot, underCeiling);
   const upstreamsByBucket = (): ReadonlyMap<BucketKey, string> =>
     new Map(Array.from(admission.lanes(), ({ bucket, upstream }) => [bucket, upstream]));
   /** Used shares of a lane's ceiling, by its latest call. */
-  const usedOf = ({ ceilingUse }: LaneView): { readonly minute: number; readonly day: number } => ({
-    minute:
-      ceilingUse === null || ceilingUse.at < clock.monotonic() - ceilingWindowMs
-        ? 0
-        : (ceilingUse.minute ?? 0),
+  const usedOf = (
+    { ceilingUse }: LaneView,
+    now: number,
+  ): { readonly minute: number; readonly day: number } => ({
+    minute: ceilingUse === null || ceilingUse.at < now - ceilingWindowMs ? 0 : (ceilingUse.minute ?? 0),
     day: ceilingUse?.day ?? 0,
   });
   const callersUnder = (key: CeilingKey): readonly CallerNow[] => {
     const callers = new Map<CallerKey, CallerNow>();
-    for (const lane of admission.lanes()) {
-      if (lane.ceiling !== key) continue;
+    for (const lane of underCeiling(key)) {
       for (const now of limiter.callers(lane.bucket, lane.key)) {
         const { waiting, inFlight } = callers.get(now.caller) ?? { waiting: 0, inFlight: 0 };
         const sum = { waiting: waiting + now.waiting, inFlight: inFlight + now.inFlight };
@@ -81,12 +81,15 @@ export function createPressure(parts: {
     bucketsOf: (upstream: string) =>
       [...upstreamsByBucket()].flatMap(([key, of]) => (of === upstream ? [key] : [])),
     /** How full the ceilings were that this replica's calls met, by their latest calls. */
-    ceilingsUsed: (): readonly ObservedCeiling[] =>
-      Array.from(admission.lanes()).map((lane) => ({ upstream: lane.upstream, ...usedOf(lane) })),
+    ceilingsUsed(): readonly ObservedCeiling[] {
+      const now = clock.monotonic();
+      return Array.from(admission.lanes(), (lane) => ({ upstream: lane.upstream, ...usedOf(lane, now) }));
+    },
     /** The limits that hold calls to this upstream, as this replica's calls met them. */
     inForce(upstream: string): Pick<InForce, 'lanes' | 'buckets'> {
       const own = [...admission.lanes()].filter((lane) => lane.upstream === upstream);
       const used = new Set(own.map(({ bucket }) => bucket));
+      const now = clock.monotonic();
       return {
         buckets: snapshot().filter(({ bucket }) => used.has(bucket)),
         lanes: own.map((lane) => {
@@ -96,12 +99,12 @@ export function createPressure(parts: {
           return {
             workspaceId: latest.workspaceId,
             bucket,
-            calls: enteredUntil(lane, clock.monotonic()),
+            calls: enteredUntil(lane, now),
             weight: latest.admission.weight,
             maxInFlight: latest.admission.maxInFlight,
             perMinute: holds.perMinute,
             perDay: holds.perDay,
-            used: usedOf(lane),
+            used: usedOf(lane, now),
           };
         }),
       };
@@ -120,6 +123,27 @@ const shown = (state: CeilingState | null): CeilingsNow['perMinute'] =>
 /** All lanes and buckets are read at once, and at most this often: a view of all workspaces asks for each. Milliseconds. */
 const readGoodMs = 250;
 
+/** What `read` returns, read again when it is older than {@link readGoodMs}. */
+function readSeldom<T>(clock: Pick<Clock, 'monotonic'>, read: () => T): () => T {
+  let last: { readonly at: number; readonly value: T } | null = null;
+  return () => {
+    const at = clock.monotonic();
+    if (last === null || at - last.at >= readGoodMs) last = { at, value: read() };
+    return last.value;
+  };
+}
+
+type LaneUse = Pick<LaneView, 'bucket' | 'ceiling' | 'usedAt'>;
+
+/** The lanes whose latest calls were under a ceiling. */
+export function groupedByCeiling<Lane extends LaneUse>(
+  clock: Pick<Clock, 'monotonic'>,
+  lanes: () => Iterable<Lane>,
+): (ceiling: CeilingKey) => readonly Lane[] {
+  const grouped = readSeldom(clock, () => Map.groupBy(lanes(), ({ ceiling }) => ceiling));
+  return (ceiling) => grouped().get(ceiling) ?? [];
+}
+
 /**
  * Finds the state of the bucket used last under a ceiling; `null` = there is none. A workspace that uses several (models, shops) is
  * answered for the last one.
@@ -127,19 +151,13 @@ const readGoodMs = 250;
 export function findLastBucket(
   clock: Pick<Clock, 'monotonic'>,
   snapshot: () => readonly BucketSnapshot[],
-  lanes: () => Iterable<Pick<LaneView, 'bucket' | 'ceiling' | 'usedAt'>>,
+  underCeiling: (ceiling: CeilingKey) => readonly LaneUse[],
 ): (ceiling: CeilingKey) => BucketSnapshot | null {
-  let read: { readonly at: number; readonly byCeiling: ReadonlyMap<CeilingKey, BucketKey> } | null = null;
-  let buckets: ReadonlyMap<BucketKey, BucketSnapshot> = new Map();
+  const byKey = readSeldom(clock, () => new Map(snapshot().map((each) => [each.bucket, each])));
   return (ceiling) => {
-    const at = clock.monotonic();
-    if (read === null || at - read.at >= readGoodMs) {
-      const lastUsedLast = [...lanes()].sort((a, b) => a.usedAt - b.usedAt);
-      read = { at, byCeiling: new Map(lastUsedLast.map((lane) => [lane.ceiling, lane.bucket])) };
-      buckets = new Map(snapshot().map((each) => [each.bucket, each]));
-    }
-    const last = read.byCeiling.get(ceiling);
-    return last === undefined ? null : (buckets.get(last) ?? null);
+    let last: LaneUse | null = null;
+    for (const lane of underCeiling(ceiling)) if (lane.usedAt >= (last?.usedAt ?? -Infinity)) last = lane;
+    return last === null ? null : (byKey().get(last.bucket) ?? null);
   };
 }
 

@@ -5,6 +5,7 @@
  * Invariants: no label value comes from outside (labels of workspaces are ours, upstreams are configured names, the rest are
  * closed sets); the series of a label end when the label is taken back.
  */
+import { setImmediate } from 'node:timers/promises';
 import {
   collectDefaultMetrics,
   Registry,
@@ -206,10 +207,13 @@ function readGauges(instruments: Instruments, source: PressureSource, live: read
       ratios.set(dimension, Math.max(ratios.get(dimension) ?? 0, limit > 0 ? level / limit : 0));
     }
   }
+  const ceilings = Map.groupBy(source.ceilingsUsed(), ({ upstream }) => upstream);
   for (const { upstream } of live) {
-    const ceilings = source.ceilingsUsed().filter((ceiling) => ceiling.upstream === upstream);
-    for (const window of ['minute', 'day'] as const)
-      ceilingUsed.set({ upstream, window }, Math.max(0, ...ceilings.map((ceiling) => ceiling[window])));
+    const own = ceilings.get(upstream) ?? [];
+    for (const window of ['minute', 'day'] as const) {
+      const fullest = own.reduce((most, ceiling) => Math.max(most, ceiling[window]), 0);
+      ceilingUsed.set({ upstream, window }, fullest);
+    }
   }
   for (const [upstream, closedMs] of closed) bucketClosed.set({ upstream }, closedMs / 1000);
   for (const [upstream, ratios] of used)
@@ -237,19 +241,40 @@ export function createRegistry(): Registry<OpenMetricsContentType> {
   return registry;
 }
 
-/** Text of all metrics of `registry`. */
+/** Series of a metric written in one go, before other events are handled: each takes some 4 µs. */
+const writtenAtOnce = 1_000;
+
+/** Text of all metrics of `registry`. A hundred workspaces on thirty upstreams are 60,000 series: calls do not wait for all of them. */
 async function writePage(
   registry: Registry<OpenMetricsContentType>,
   format: MetricsFormat,
 ): Promise<MetricsPage> {
-  const contentType =
-    format === 'openmetrics' ? Registry.OPENMETRICS_CONTENT_TYPE : Registry.PROMETHEUS_CONTENT_TYPE;
-  const writer = new Registry<RegistryContentType>();
-  writer.setContentType(contentType);
-  const names = new Map(registry.getMetricsAsArray().map((metric) => [metric, metric.name]));
-  for (const metric of names.keys()) writer.registerMetric(metric as unknown as Metric);
-  const body = writer.metrics();
-  // For OpenMetrics prom-client strips `_total` off the names of counters for good. It has read all names before it waits for anything.
-  for (const [metric, name] of names) metric.name = name;
-  return { contentType, body: await body };
+  const isOpen = format === 'openmetrics';
+  const contentType = isOpen ? Registry.OPENMETRICS_CONTENT_TYPE : Registry.PROMETHEUS_CONTENT_TYPE;
+  const [between, end] = isOpen ? ['\n', '\n# EOF\n'] : ['\n\n', '\n'];
+  const written: string[] = [];
+  for (const metric of registry.getMetricsAsArray() as unknown as readonly Readable[]) {
+    await setImmediate();
+    const { values, ...head } = await (metric.getForPromString?.() ?? metric.get());
+    const lines: string[] = [];
+    for (let from = 0; from === 0 || from < values.length; from += writtenAtOnce) {
+      await setImmediate();
+      const some = values.slice(from, from + writtenAtOnce);
+      // prom-client writes whole metrics only, and strips `_total` off the name of what it writes.
+      const part = { ...head, get: () => Promise.resolve({ ...part, values: some }) };
+      const writer = new Registry<RegistryContentType>();
+      writer.setContentType(contentType);
+      writer.registerMetric(part as unknown as Metric);
+      const [help = '', type = '', ...series] = (await writer.metrics()).slice(0, -end.length).split('\n');
+      lines.push(...(from === 0 ? [help, type] : []), ...series);
+    }
+    written.push(lines.join('\n'));
+  }
+  return { contentType, body: written.join(between) + end };
+}
+
+/** What a metric of prom-client gives to be written; histograms have a shorter form for it. */
+interface Readable {
+  readonly getForPromString?: Readable['get'];
+  get(): Promise<{ readonly name: string; readonly values: readonly unknown[] }>;
 }

@@ -2,10 +2,10 @@ import { describe, expect, test } from '@jest/globals';
 import { idleProcess } from '../../src/telemetry/events.ts';
 import { bucketSnapshot as snapshot, callAt, driven, lm, shop } from './drive.ts';
 
-function oneCall(given: ReturnType<typeof driven>, workspace: string): void {
+function oneCall(given: ReturnType<typeof driven>, workspace: string, upstream = lm): void {
   const call = given.telemetry.begin(callAt(given.clock));
   call.workspaceId = workspace;
-  call.routed(lm);
+  call.routed(upstream);
   call.admitting();
   call.sent();
   given.clock.advance(10);
@@ -68,6 +68,27 @@ describe('a scrape of the metrics', () => {
     );
     expect(new Set(types)).toEqual(new Set(published.map(([name, type]) => `${name} ${type}`)));
     expect(types).toHaveLength(published.length);
+  });
+
+  test('of thousands of series lets other events pass while it is written, and has each line once', async () => {
+    const given = driven();
+    for (let n = 0; n < 100; n++) for (const to of [lm, shop]) oneCall(given, `workspace-${n}`, to);
+    const [whole, open] = [await given.scrape(), await given.scrape('openmetrics')];
+    let [turns, isWritten] = [0, false];
+    const count = (): void => {
+      turns += 1;
+      if (!isWritten) setImmediate(count);
+    };
+    setImmediate(count);
+    await given.scrape();
+    isWritten = true;
+    expect(turns).toBeGreaterThan(published.length);
+    for (const text of [whole, open]) {
+      const lines = text.split('\n').filter((line) => line !== '');
+      expect(new Set(lines).size).toBe(lines.length);
+      expect(lines.filter((line) => line.startsWith('sluice_shed_total{')).length).toBeGreaterThan(1_000);
+    }
+    expect(open.endsWith('\n# EOF\n')).toBe(true);
   });
 
   test('has exactly the published labels and, where they are a closed set, values', async () => {
