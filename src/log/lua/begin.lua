@@ -1,6 +1,6 @@
 --[[
-Begins a life of the log from a copy whose snapshot is there already, if the life that it replaces is still the one that the caller has
-seen, and has fewer entries than the copy. Its keys live an hour, as long as nothing is appended. Safe to run twice.
+Begins a life of the log from a copy whose snapshot is there already (a failover may have lost it), if the life that it replaces is still
+the one that the caller has seen, and has fewer entries than the copy. Its keys live an hour, as long as nothing is appended. Safe to run twice.
 
 KEYS  1 head  2 log  3 beginning of the names of snapshots
 ARGV  1 life that is replaced ('' = there is none)  2 new life  3 sequence, 4 mark, 5 time ('' = the server's), 6 term, 7 life of the copy
@@ -12,6 +12,8 @@ local head = redis.pcall('HMGET', KEYS[1], 'life', 'sequence', 'term')
 local life, length, term = head[1] or '', tonumber(head[2] or nil) or 0, tonumber(head[3] or nil) or 0
 if life == ARGV[2] then return 'begun' end
 if life ~= '' and (life ~= ARGV[1] or (ARGV[9] ~= '1' and length >= tonumber(ARGV[3]))) then return 'other' end
+local snapshot = KEYS[3] .. ARGV[2] .. '.' .. ARGV[3]
+if redis.call('HLEN', snapshot) ~= tonumber(ARGV[8]) then return 'other' end
 local time, info = redis.call('TIME'), redis.pcall('INFO', 'server')
 local now = text(time[1] * 1000 + time[2] / 1000)
 local at = ARGV[5] == '' and now or ARGV[5]
@@ -22,5 +24,5 @@ redis.call('HSET', KEYS[1], 'life', ARGV[2], 'sequence', ARGV[3], 'mark', ARGV[4
   'base', ARGV[3], 'baseMark', ARGV[4], 'bytes', 0, 'termAt', at, 'termBegan', ARGV[3], 'born', now, 'began', ARGV[3], 'renewed', now,
   'saved', ARGV[3], 'savedMark', ARGV[4], 'savedAt', at, 'savedTerm', term, 'parts', ARGV[8], 'savedBytes', 0, 'saving', 0,
   'server', runId, 'previous', ARGV[7])
-for _, key in ipairs({ KEYS[1], KEYS[3] .. ARGV[2] .. '.' .. ARGV[3] }) do redis.call('PEXPIRE', key, 3600000) end
+for _, key in ipairs({ KEYS[1], snapshot }) do redis.call('PEXPIRE', key, 3600000) end
 return 'begun'

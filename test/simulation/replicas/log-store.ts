@@ -147,6 +147,8 @@ export class LogStore {
     if (head?.life === life) return 'begun';
     if (head !== undefined && (head.life !== over || (forced !== '1' && head.sequence >= began)))
       return 'other';
+    const copied = this.#parts(`${stem}${life}.${began}`);
+    if (copied.length !== Number(parts)) return 'other';
     const place = { sequence: began, mark };
     const from = at === '' ? clock : Number(at);
     const next = Math.max(Number(term), head?.term ?? 0) + 1;
@@ -167,7 +169,7 @@ export class LogStore {
       saved: { ...place, at: String(from), term: String(next), parts },
       savingAt: clock,
     });
-    this.#listener.onBegin(logOfKey(key), { ...place, parts: this.#parts(`${stem}${life}.${began}`) });
+    this.#listener.onBegin(logOfKey(key), { ...place, parts: copied });
     return 'begun';
   }
 
@@ -177,15 +179,13 @@ export class LogStore {
     const sequence = Number(text);
     if (head === undefined || head.life !== life || head.saved.sequence > sequence) return 'other';
     if (head.saved.sequence === sequence) return 'saved';
+    const written = this.#parts(`${stem}${life}.${sequence}`);
+    if (written.length !== Number(parts)) return 'other';
     const { saved } = head;
     head.base = { sequence: saved.sequence, mark: saved.mark };
     head.entries = head.entries.filter((entry) => entry.sequence > saved.sequence);
     head.saved = { sequence, mark, at, term, parts };
-    this.#listener.onSaved(logOfKey(key), {
-      sequence,
-      mark,
-      parts: this.#parts(`${stem}${life}.${sequence}`),
-    });
+    this.#listener.onSaved(logOfKey(key), { sequence, mark, parts: written });
     return 'saved';
   }
 
