@@ -380,9 +380,12 @@ function lastMinuteOf(byMinute: readonly Cell[], now: number): UpstreamState['re
   const [before, running] = byMinute.slice(-2);
   const second = Math.floor((now % minuteMs) / 1_000);
   const earlier = before?.seconds.slice(second + 1).reduce((sum, n) => sum + n, 0) ?? 0;
+  const latest = emptyCell(0);
+  for (const cell of byMinute.slice(-2)) addInto(latest, cell);
   return {
     calls: earlier + (running === undefined ? 0 : arrivalsOf(running)),
-    refused: byMinute.slice(-2).reduce((sum, cell) => sum + refusedIn(cell), 0),
+    refused: refusedIn(latest),
+    failed: countOf(latest, 'failed'),
     since: (before?.minute ?? 0) * minuteMs,
   };
 }

@@ -67,8 +67,10 @@ export interface UpstreamState {
   readonly recent: {
     /** Calls that came in the last 60 seconds. */
     readonly calls: number;
-    /** Calls refused in the running minute and the one before, and when that began, Unix milliseconds. */
+    /** Calls refused, and calls that failed on the upstream's side, in the running minute and the one before. */
     readonly refused: number;
+    readonly failed: number;
+    /** When these minutes began, Unix milliseconds. */
     readonly since: number;
   };
   readonly lastHour: {
@@ -251,6 +253,9 @@ function whyRefusing(status: number, said: string | null): { readonly why: strin
   return { why, short: why.replace('it ', '').replace('does not accept', 'refuses') };
 }
 
+/** From this share of calls on, failures are no chance. */
+const failingShare = 0.1;
+
 /** How calls wait now. */
 function waits({ waiting, oldestMs, maxWaitMs }: UpstreamState): string {
   if (waiting === 0) return 'None wait.';
@@ -308,6 +313,16 @@ function findingOf(api: UpstreamState, now: number): Finding {
     case 'taking':
       break;
   }
+  if (recent.failed > 0 && recent.failed >= recent.calls * failingShare)
+    return {
+      rank: 5.5,
+      tone: 'red',
+      text: 'No: calls fail',
+      why: 'it cannot be reached, or breaks calls off',
+      heldBy: 'No limit. The log names the reason of each call that failed.',
+      wrongNow: `${calls(recent.failed)} failed since ${clock(recent.since)}. ${refusedNow} ${waits(api)}`,
+      next: [{ text: 'Can it be reached?', command: 'sluice check --connect' }, place],
+    };
   if (recent.refused > 0) {
     const byCeilings = isHeldByCeilings(api);
     const asked = `${count.format(recent.calls)} were asked for in the last minute`;

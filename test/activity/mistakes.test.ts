@@ -7,14 +7,15 @@ import { startGateway, type TestGateway } from '../support/gateway.ts';
 
 let upstream: Server;
 let gateway: TestGateway;
-/** Status and body of the upstream's next answers. */
-let answer: readonly [status: number, body: string];
+/** Status and body of the upstream's next answers; `broken`: it cuts the connection instead. */
+let answer: readonly [status: number, body: string] | 'broken';
 
 beforeEach(async () => {
   answer = [200, '{}'];
   upstream = createServer((request, response) => {
     request.resume();
-    response.writeHead(answer[0], { 'content-type': 'application/json' }).end(answer[1]);
+    if (answer === 'broken') request.socket.destroy();
+    else response.writeHead(answer[0], { 'content-type': 'application/json' }).end(answer[1]);
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
 });
@@ -104,6 +105,19 @@ test('refusals of the upstream itself are told as such while no limit is used up
   const { answer: all } = await said();
   expect(all.sentence).toBe('No for api: it says “too many requests”, and no known limit was used up.');
   expect(all.heldBy).toMatch(/^api’s own “too many requests” of \d\d:\d\d.UTC\.$/);
+});
+
+test('an upstream that breaks calls off is told as such, before ceilings that are full', async () => {
+  await start('    limits: { requestsPerMinute: none }', '    requestsPerMinute: { api: 3 }');
+  answer = 'broken';
+  await calls(5);
+  const { answer: all, upstreams } = await said();
+  expect(all.sentence).toBe('No for api: it cannot be reached, or breaks calls off.');
+  expect(all.wrongNow).toMatch(/^3.calls failed since \d\d:\d\d.UTC\. 2.calls were refused since/);
+  expect(upstreams[0]).toMatchObject({
+    recent: { failed: 3, refused: 2 },
+    answer: { tone: 'red', text: 'No: calls fail' },
+  });
 });
 
 test('out of credit is told by its name', async () => {

@@ -21,7 +21,7 @@ import { workspaceSettings } from '../support/upstream-settings.ts';
 export interface Played {
   readonly workspace: string;
   readonly upstream: string;
-  readonly end?: 'ok' | 'shed' | 'refused for good' | 'wait' | 'flight' | 'throttled';
+  readonly end?: 'ok' | 'shed' | 'failed' | 'refused for good' | 'wait' | 'flight' | 'throttled';
   readonly heldBy?: HeldBy;
   readonly waitedMs?: number;
 }
@@ -149,6 +149,10 @@ export async function drivenPage(
       call.answered(429, { kind: 'rate', waitMs: 42_000, meter: null });
       call.absorbed();
       return call.queued();
+    }
+    if (end === 'failed') {
+      call.attemptFailed('upstream_unreachable', 'refused');
+      return call.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable', admission });
     }
     call.answered(200, null);
     call.ended({ outcome: 'ok', status: 200, code: null, admission });

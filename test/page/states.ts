@@ -170,6 +170,16 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
       waiting(page, 'openai', 72, 61_000);
     },
   },
+  failing: {
+    says: /^No for shop: it cannot be reached, or breaks calls off\. Yes for the other 2\./,
+    wrongNow: /40.calls failed since \d\d:\d\d.UTC\. None are refused\. None wait\./,
+    tone: 'red',
+    make(page, move) {
+      limits(page);
+      traffic(page, move, calm);
+      for (let n = 0; n < 40; n++) page.play({ workspace: 'canary-2', upstream: 'shop', end: 'failed' });
+    },
+  },
   'ceiling refuses': {
     says: /^No for openai: calls are refused at your ceilings\./,
     wrongNow: /refused since/,
