@@ -63,6 +63,8 @@ export interface DriverLedger {
   broken(now: number, invariant: string, text: string): void;
   sent(id: string, token: string, now: number): void;
   ended(id: string, how: string, now: number): void;
+  /** The call's process says now that a response closes the bucket for so long. */
+  closes?(id: string, closeMs: number, now: number): void;
   /** The upstream has counted the call that the lease let go. */
   counted(token: string, call: DrivenCall, busyMs: number): void;
   /** The process noticed that its lease had run out before it was used. */
@@ -215,6 +217,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
       continue;
     }
     const closes = decision.closes === 'bucket';
+    if (closes) ledger.closes?.(call.plan.id, decision.notBeforeMs, clock.monotonic());
     lease.settle(
       {
         kind: 'throttled',
@@ -241,6 +244,7 @@ function finish(
     if (call.plan.safe) lease.settle({ kind: 'succeeded', spent: null }, null);
     else lease.settle({ kind: 'unknown' }, null);
   } else if (closeMs > 0) {
+    scene.ledger.closes?.(call.plan.id, closeMs, scene.clock.monotonic());
     lease.settle({ kind: 'throttled', closeMs, requeue: false, sleepMs: 0 }, lesson);
   } else {
     const actual = attempt.feedback?.actualCost;

@@ -49,6 +49,8 @@ export interface Call extends DrivenCall {
   admittedAt: number;
   /** When Redis heard last that it is back in its line, and knew no lease of it. */
   backAt: number;
+  /** Until when its responses close the bucket, from when its replica said so first. */
+  closesUntil: number;
   sends: number;
   readonly sentAt: number[];
   readonly ends: string[];
@@ -85,7 +87,10 @@ interface Running {
 
 interface Closing {
   readonly at: number;
+  /** As its life of the log has it: from when the log was told. */
   readonly until: number;
+  /** As its replica knows it, whatever the log loses: from when that said so, which the log may have heard a while later. */
+  readonly knownUntil: number;
   /** The replica that reported it. */
   readonly by: string;
   readonly life: number;
@@ -165,6 +170,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       order: Infinity,
       admittedAt: -1,
       backAt: -Infinity,
+      closesUntil: -Infinity,
       state: 'new',
       enteredAt: plan.at,
       enteredMs: 0,
@@ -358,9 +364,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (settlement.kind === 'throttled' && settlement.closeMs > 0) {
       this.reach('bucket closed');
       const closings = this.closings.get(model.key) ?? [];
+      const until = now + settlement.closeMs;
       closings.push({
         at: now,
-        until: now + settlement.closeMs,
+        until,
+        knownUntil: Math.min(until, lease.call.closesUntil),
         by: asked.replica,
         life: this.losses.length,
       });
@@ -475,9 +483,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (lease.life === this.losses.length && !this.isHeld(plan.lane.bucket, token)) {
       this.broken(now, '3', `${id} sent with a lease that had run out`);
     }
-    for (const { at, until, by, life } of this.closings.get(plan.lane.bucket) ?? []) {
-      const knew = life === lease.life || by === replica?.id;
-      if (knew && at < lease.issuedAt && lease.issuedAt < until - this.#skewMs && now < until) {
+    for (const { at, by, life, ...closing } of this.closings.get(plan.lane.bucket) ?? []) {
+      const isLost = life !== lease.life;
+      if (isLost && by !== replica?.id) continue;
+      const until = isLost ? closing.knownUntil : closing.until;
+      if (at < lease.issuedAt && lease.issuedAt < until - this.#skewMs && now < until) {
         this.broken(now, '2', `${id} sent into a closed bucket`);
       }
     }
@@ -552,6 +562,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         12 * this.plan.network.meanMs,
       ),
     );
+  }
+
+  closes(id: string, closeMs: number, now: number): void {
+    const call = this.call(id);
+    call.closesUntil = Math.max(call.closesUntil, now + closeMs);
   }
 
   ended(id: string, how: string, now: number): void {
