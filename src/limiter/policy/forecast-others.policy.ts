@@ -2,9 +2,10 @@
  * How many calls of other lanes go before a position of a lane. Part of the specification in `scheduler.policy.ts`.
  *
  * Each call of a lane has a start tag, the next one as much later as its service cost by the lane's weight, and calls go in the order
- * of their tags. So of each lane go those first whose tags are smaller, and no more than wait there, each as large as the mean of its
- * lane. At most `maxLanes` lanes are read: the ready ones in their order, then those that wake first. All others, and those that
- * have no place in flight left, count as one lane that has all their calls and the sum of their weights.
+ * of their tags. So of each lane go those first whose tags are smaller, and no more than wait there or than its ceiling lets go
+ * until then, each as large as the mean of its lane. At most `maxLanes` lanes are read: the ready ones in their order, then those
+ * that wake first. All others, and those that have no place in flight left, count as one lane that has all their calls and the sum
+ * of their weights.
  */
 import type { Costs, MeterName } from '../../call.ts';
 import type { LaneKey, TicketId } from '../../ids.ts';
@@ -58,6 +59,8 @@ export interface Elsewhere {
   readonly first: WaitingCalls | null;
   /** Whether lanes of the rest may be ready. */
   readonly isCut: boolean;
+  /** The position leaves within so many windows of the ceilings, and no lane sends more than its own ceiling allows in these. */
+  readonly windows: number;
 }
 
 /** The calls of other lanes in sum, which costs little; `null`: none wait. */
@@ -71,7 +74,7 @@ export function inSum(bucket: Bucket, { lane, key }: LanePosition): Elsewhere | 
   const costs = new Map(turns.waitingCosts);
   subtract(costs, lane?.waitingCosts);
   const weight = turns.waitingWeight - (waitingHere > 0 ? (lane?.weight ?? 0) : 0);
-  return { lanes: [], rest: { costs, calls, weight }, first, isCut: true };
+  return { lanes: [], rest: { costs, calls, weight }, first, isCut: true, windows: Infinity };
 }
 
 /**
@@ -105,10 +108,12 @@ export function laneByLane(bucket: Bucket, position: LanePosition, sum: Elsewher
 export function othersAhead(bucket: Bucket, position: LanePosition, elsewhere: Elsewhere): OthersAhead[] {
   const start = startOf(bucket, position);
   const turns = turnsOf(bucket, position.key);
-  const { rest, first } = elsewhere;
+  const { rest, first, windows } = elsewhere;
   let readyBefore = 0;
   const others: OthersAhead[] = elsewhere.lanes.map((other) => {
-    const ahead = aheadOf(turns, other, { start, key: position.key });
+    const { perMinute } = other.lane;
+    const most = perMinute === null ? Infinity : perMinute * windows;
+    const ahead = Math.min(most, aheadOf(turns, other, { start, key: position.key }));
     if (other.lane.readyAs !== null && ahead > 0) readyBefore += 1;
     return { ...other, ahead };
   });

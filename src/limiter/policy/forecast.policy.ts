@@ -100,7 +100,22 @@ interface Behind {
   readonly reserved: ReservedAhead | null;
 }
 
+/** The longer a call waits, the more calls of other lanes do their ceilings let go before it. */
 function forecastBehind(bucket: Bucket, behind: Omit<Behind, 'reserved'>, now: number): Forecast {
+  const { position, elsewhere } = behind;
+  if (elsewhere === null || elsewhere.lanes.every(({ lane }) => lane.perMinute === null))
+    return forecastAfterReserved(bucket, behind, now);
+  // At least twice as many windows each time, so that it takes few steps.
+  for (let windows = 1; ;) {
+    const within = { position, elsewhere: { ...elsewhere, windows } };
+    const forecast = forecastAfterReserved(bucket, within, now);
+    const needed = Math.ceil(forecast.waitMs / ceilingWindowMs);
+    if (needed <= windows) return forecast;
+    windows = Math.max(needed, 2 * windows);
+  }
+}
+
+function forecastAfterReserved(bucket: Bucket, behind: Omit<Behind, 'reserved'>, now: number): Forecast {
   const { reservations, reservationsDue } = bucket;
   if (reservations.size === 0) return forecastAmong(bucket, { ...behind, reserved: null }, now);
   // Those go first that are due before the call would leave otherwise, which makes it leave later. Twice as many more each time, so

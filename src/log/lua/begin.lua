@@ -13,7 +13,7 @@ local life, length, term = head[1] or '', tonumber(head[2] or nil) or 0, tonumbe
 if life == ARGV[2] then return 'begun' end
 if life ~= '' and (life ~= ARGV[1] or (ARGV[9] ~= '1' and length >= tonumber(ARGV[3]))) then return 'other' end
 local snapshot = KEYS[3] .. ARGV[2] .. '.' .. ARGV[3]
-if redis.call('HLEN', snapshot) ~= tonumber(ARGV[8]) then return 'other' end
+if redis.call('HLEN', snapshot) < tonumber(ARGV[8]) then return 'other' end
 local time, info = redis.call('TIME'), redis.pcall('INFO', 'server')
 local now = text(time[1] * 1000 + time[2] / 1000)
 local at = ARGV[5] == '' and now or ARGV[5]

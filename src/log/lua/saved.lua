@@ -12,7 +12,7 @@ local snapshot = KEYS[3] .. ARGV[1] .. '.' .. ARGV[2]
 if head[1] ~= ARGV[1] or not saved or saved > sequence then return 'other' end
 if saved == sequence then return 'saved' end
 -- A failover may have lost it.
-if redis.call('HLEN', snapshot) ~= tonumber(ARGV[6]) then return 'other' end
+if redis.call('HLEN', snapshot) < tonumber(ARGV[6]) then return 'other' end
 redis.call('LTRIM', KEYS[2], saved - tonumber(head[4]), -1)
 redis.call('HSET', KEYS[1], 'base', head[2], 'baseMark', head[3], 'saved', ARGV[2], 'savedMark', ARGV[3], 'savedAt', ARGV[4],
   'savedTerm', ARGV[5], 'parts', ARGV[6], 'savedBytes', ARGV[7], 'bytes', math.max(0, tonumber(head[5]) - tonumber(ARGV[8])), 'saving', 0)

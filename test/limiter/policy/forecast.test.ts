@@ -138,6 +138,21 @@ atOrigins('the forecast for a call', (instant) => {
     expect(statedMs({ maxWaitMs: 0 })).toBeLessThanOrEqual(12_000);
   });
 
+  // Guards a bug: a lane counted with its whole share however few of its calls its ceiling lets go, and others were refused for them.
+  test.each([
+    ['within a window of it', 4, 5],
+    ['within two windows of it', 60, 10],
+  ])('counts of a lane no more calls than its ceiling lets go %s', (_within, own, others) => {
+    const { bucket, statedMs } = behind({ heavy: 40, own });
+    const lane = bucket.lanes.get(laneKey('heavy'));
+    if (lane === undefined) throw new Error('no lane');
+    lane.perMinute = 5;
+    // The call itself, and what the bucket keeps back.
+    const alone = (own + 1) * 1_000;
+    expect(statedMs({ maxWaitMs: 0 })).toBeGreaterThanOrEqual(alone + others * 1_000);
+    expect(statedMs({ maxWaitMs: 0 })).toBeLessThanOrEqual(alone + others * 1_000 + 1_000);
+  });
+
   test.each([
     ['equal', () => 1],
     ['unequal', (at: number) => 1 + ((at * 7) % 4)],

@@ -148,7 +148,7 @@ export class LogStore {
     if (head !== undefined && (head.life !== over || (forced !== '1' && head.sequence >= began)))
       return 'other';
     const copied = this.#parts(`${stem}${life}.${began}`);
-    if (copied.length !== Number(parts)) return 'other';
+    if (copied.length < Number(parts)) return 'other';
     const place = { sequence: began, mark };
     const from = at === '' ? clock : Number(at);
     const next = Math.max(Number(term), head?.term ?? 0) + 1;
@@ -180,7 +180,7 @@ export class LogStore {
     if (head === undefined || head.life !== life || head.saved.sequence > sequence) return 'other';
     if (head.saved.sequence === sequence) return 'saved';
     const written = this.#parts(`${stem}${life}.${sequence}`);
-    if (written.length !== Number(parts)) return 'other';
+    if (written.length < Number(parts)) return 'other';
     const { saved } = head;
     head.base = { sequence: saved.sequence, mark: saved.mark };
     head.entries = head.entries.filter((entry) => entry.sequence > saved.sequence);
