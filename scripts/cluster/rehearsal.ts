@@ -4,7 +4,8 @@
  * of them are used at the same time, by two workspaces that share its credential.
  *
  * Each rehearsed call comes at the time at which it came when it was sent again: no two runs of processes send at the same times, and
- * half a second decides which of two calls fits into a wait.
+ * half a second decides which of two calls fits into a wait. The workspaces weigh differently: of two that weigh the same and send in turn, who
+ * is first would hang on a first call, which a gateway that has just started counts under a limit that it has not learned yet.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -152,6 +153,7 @@ upstreams:
 ${upstreams.join('\n')}
 workspaces:
   acme:
+    weight: 2
     keys: ["${keys.acme.hash}"]
 ${which === 'after' ? ownCeiling : ''}
   bell:

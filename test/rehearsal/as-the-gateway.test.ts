@@ -48,6 +48,7 @@ const arrivals = (
 const shared = 'credential: { header: authorization, value: "Bearer x" }';
 const one = { acme: '' };
 const three = { acme: '', bell: '', cobalt: '' };
+const weighed = { ...three, acme: '    weight: 4', bell: '    weight: 2' };
 const generic = (more: string, workspaces: Scene['workspaces'] = three): Scene => ({
   upstreams: `  api: { ${origins('api')}, ${more} }`,
   workspaces,
@@ -67,9 +68,9 @@ const model = (
   workspaces,
   quotas: { api: { requests: minute(requests), tokens: minute(tokens) } },
 });
-const asking = (more: string): Scene => ({
-  ...model(more, 1_000, 2_000),
-  quotas: { api: { tokens: minute(2_000), countsWhatIsAsked: true } },
+const asking = (more: string, countsOfAsked = 1, workspaces: Scene['workspaces'] = three): Scene => ({
+  ...model(more, 1_000, 2_000, workspaces),
+  quotas: { api: { tokens: minute(2_000), countsOfAsked } },
 });
 const keyOf = (value: string): string => `    credentials: { api: "Bearer ${value}" }`;
 const ownKeys: Scene = {
@@ -124,6 +125,12 @@ const changes: readonly Change[] = [
     before: asking('limits: {}'),
     after: asking('limits: { maxWaitSeconds: 20 }'),
     arrivals: arrivals(120, 500, names, { tokens: { asked: 100, taken: 15 } }),
+  },
+  {
+    name: 'a language model counts fewer tokens than the gateway, by its own count',
+    before: asking('limits: {}', 0.9),
+    after: asking('limits: {}', 0.9, weighed),
+    arrivals: arrivals(70, 1_800, names, { tokens: { asked: 100, taken: 15 } }),
   },
   {
     name: 'workspaces that share a credential get other weights',

@@ -41,8 +41,8 @@ interface Quota {
 export interface UpstreamQuota {
   readonly requests?: Quota;
   readonly tokens?: Quota;
-  /** It counts the tokens that a call asks for, however few it takes. */
-  readonly countsWhatIsAsked?: true;
+  /** It counts this share of the tokens that a call asks for, however few it takes. */
+  readonly countsOfAsked?: number;
   /** Its responses name who has the quota. */
   readonly organization?: string;
   /** It refuses whatever comes between these times, milliseconds. */
@@ -215,7 +215,7 @@ class CountingUpstream {
   readonly #clock: FakeClock;
   readonly #closed: UpstreamQuota['closed'];
   readonly #organization: string | undefined;
-  readonly #countsWhatIsAsked: boolean;
+  readonly #countsOfAsked: number | undefined;
   readonly #meters: readonly {
     readonly name: 'requests' | 'tokens';
     readonly quota: Quota;
@@ -227,7 +227,7 @@ class CountingUpstream {
     this.#clock = clock;
     this.#closed = quota.closed;
     this.#organization = quota.organization;
-    this.#countsWhatIsAsked = quota.countsWhatIsAsked ?? false;
+    this.#countsOfAsked = quota.countsOfAsked;
     this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
       const of = quota[name];
       return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
@@ -248,7 +248,8 @@ class CountingUpstream {
       meter.level = Math.max(0, meter.level - ((now - meter.at) * meter.quota.limit) / meter.quota.windowMs);
       meter.at = now;
     }
-    const costs = { requests: 1, tokens: this.#countsWhatIsAsked ? asked : tokens };
+    const share = this.#countsOfAsked;
+    const costs = { requests: 1, tokens: share === undefined ? tokens : share * asked };
     const waits = this.#meters.map(({ name, quota, level }) => {
       return ((level + costs[name] - quota.limit) / quota.limit) * quota.windowMs;
     });

@@ -55,7 +55,7 @@ interface Use {
 
 function usesOf({ call }: RehearsedCall, world: World): Use[] {
   const { setting, perMinute, perDay } = world(call);
-  const took = withDays(call.serviceMs === null ? call.costs : call.charged);
+  const took = withDays(call.charged);
   const ceiling = `ceiling ${call.upstream} ${call.workspace}`;
   const uses = setting.meters.map(({ meter, limit, windowMs }) => {
     return { of: `${call.bucket} ${meter}`, units: unitsOf(took, meter), limit, windowMs };

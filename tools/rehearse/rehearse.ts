@@ -239,7 +239,7 @@ class Rehearsal {
       const afterMs = passedMs();
       cancelLeaving?.();
       const serviceMs = call.serviceMs ?? this.#usualServiceMs(call);
-      const charged = withDays(call.serviceMs === null ? call.costs : call.charged);
+      const charged = withDays(call.charged);
       const meters = this.#counters.count(call, { charged, meters: rules.meters }, this.#clock.monotonic());
       await new Promise<void>((resolve) => {
         this.#clock.at(this.#clock.monotonic() + serviceMs, resolve);
