@@ -33,6 +33,8 @@ interface Burst {
   readonly delayed: { readonly share: number; readonly ms: Range };
   /** Units used at the start that the limiter does not know of. */
   readonly usedBefore: number;
+  /** The upstream tells its level rounded up to whole units. */
+  readonly roundsUp: boolean;
 }
 
 const chat: Burst = {
@@ -47,6 +49,7 @@ const chat: Burst = {
   stalls: [],
   delayed: { share: 0, ms: [0, 0] },
   usedBefore: 0,
+  roundsUp: false,
 };
 const commerce: Burst = {
   ...chat,
@@ -84,7 +87,8 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
   let refused = 0;
 
   const respond = (grant: Grant, sentAt: number, used: number, waitMs: number): void => {
-    const level = { lowest: used, highest: used };
+    const highest = burst.roundsUp ? Math.ceil(used) : used;
+    const level = { lowest: burst.roundsUp ? Math.max(0, highest - 1) : used, highest };
     const lesson: Lesson = {
       feedback: {
         meters: [{ meter: 'requests', limit: burst.limit, windowMs: burst.windowMs, level }],
@@ -138,13 +142,15 @@ async function run(burst: Burst, seed: number): Promise<Outcome> {
     });
   }
   await clock.run(600_000);
-  const over = Math.max(0, burst.calls + burst.usedBefore - burst.limit);
+  const [firstAt = 0] = arrivals;
+  const usedAtFirst = Math.max(0, burst.usedBefore - (firstAt * burst.limit) / burst.windowMs);
+  const over = Math.max(0, burst.calls + usedAtFirst - burst.limit);
   const minMs = (over * burst.windowMs) / burst.limit;
   return {
     succeeded,
     refused,
     served,
-    ratio: ((served.at(-1) ?? 0) - (arrivals[0] ?? 0)) / minMs,
+    ratio: ((served.at(-1) ?? 0) - firstAt) / minMs,
     lastWait: last,
   };
 }
@@ -233,6 +239,17 @@ describe('a burst', () => {
       },
     ],
     ['on 20 a minute', { ...chat, limit: 20, statedLimit: 20, calls: 40, overMs: 1_000, stalls: [[0, 300]] }],
+    ...(
+      [
+        [1, 30],
+        [1, 39],
+        [2, 10],
+        [2, 30],
+      ] as const
+    ).map(([maxInFlight, usedBefore]): [string, Burst] => [
+      `of commerce calls, ${maxInFlight} in flight, into a bucket whose first response states ${usedBefore + 1}/40, rounded up`,
+      { ...commerce, maxInFlight, usedBefore, roundsUp: true },
+    ]),
   ])(
     '%s: all calls succeed, none is refused, and the burst takes at most 2 %% longer than the optimum',
     async (_name, burst) => {

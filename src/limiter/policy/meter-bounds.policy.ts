@@ -60,12 +60,13 @@ export function levelBounds(meter: Meter, found: SeenLevel, now: number): Bounds
   const { level, mark, seen } = found;
   const atEnd = meter.name === 'cost';
   const sinceMs = Math.max(0, now - (atEnd ? seen.headAt : seen.sentAt));
-  const proved = level.lowest - drainRate(meter) * sinceMs;
+  // A stated level is rounded. While no earlier response bounds it, its lower end would let a call into a full bucket.
+  const counted = meter.fastestMs === null ? level.highest : level.lowest;
+  const proved = counted - drainRate(meter) * sinceMs;
   const upper = upperBound(meter, found, now);
   if (mark === null || atEnd) return { proved, likely: proved, isInOrder: false, upper };
   const later = meter.granted - mark.granted;
-  const likely =
-    level.lowest - netRate(meter) * sinceMs + Math.max(0, later - (meter.returned - mark.returned));
+  const likely = counted - netRate(meter) * sinceMs + Math.max(0, later - (meter.returned - mark.returned));
   const isInOrder =
     seen.spacing !== 'crowded' &&
     mark.cost > 0 &&
