@@ -18,6 +18,7 @@ import { timeLeftMs, type ResponseTime } from '../stated-time.policy.ts';
 import { unownedReadings } from './ietf.policy.ts';
 import { valueAt } from './json.policy.ts';
 import {
+  addTighter,
   count,
   exhaustedForMs,
   mayHaveLeft,
@@ -133,24 +134,35 @@ function valueOf({ name, member }: CountField, fields: ReadonlyMap<string, strin
   return undefined;
 }
 
-/** Reports for the windows that the dialect describes. A report that fits none of them is left out. */
+/**
+ * Reports for the windows that the dialect describes; of two for one window the tighter limit. A report that fits none of them is left out.
+ */
 function windowReports({ windows }: Dialect, readings: readonly Reading[], at: ResponseTime): MeterReport[] {
-  return readings.flatMap((reading): readonly MeterReport[] => {
-    const window = windowFor(windows, reading);
-    if (window === null) return dayReports(reading);
-    const limit = reading.limit ?? window.requests;
-    const { remaining } = reading;
-    const level = remaining === null ? null : Math.max(0, limit - remaining);
-    return [
-      {
-        meter: window.meter,
-        limit,
-        windowMs: windowOf(reading) ?? window.windowMs,
-        ...(window.kind === 'fixed' ? endOf(reading, window.windowMs, at) : {}),
-        level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
-      },
-    ];
-  });
+  const reports: MeterReport[] = [];
+  for (const reading of readings)
+    for (const report of windowReport(windows, reading, at)) addTighter(reports, report);
+  return reports;
+}
+
+function windowReport(
+  windows: readonly DialectWindow[],
+  reading: Reading,
+  at: ResponseTime,
+): readonly MeterReport[] {
+  const window = windowFor(windows, reading);
+  if (window === null) return dayReports(reading);
+  const limit = reading.limit ?? window.requests;
+  const { remaining } = reading;
+  const level = remaining === null ? null : Math.max(0, limit - remaining);
+  return [
+    {
+      meter: window.meter,
+      limit,
+      windowMs: windowOf(reading) ?? window.windowMs,
+      ...(window.kind === 'fixed' ? endOf(reading, window.windowMs, at) : {}),
+      level: level === null ? null : { lowest: Math.max(0, level - 1), highest: level },
+    },
+  ];
 }
 
 /**

@@ -206,7 +206,7 @@ const resetOf = (
   windowMs === null && resetMeans === 'window' && resetInMs !== null ? { resetMs: resetInMs } : {};
 
 /** Adds a report; where its meter has one already, the report with the lower limit stays. */
-function addTighter(reports: MeterReport[], report: MeterReport): void {
+export function addTighter(reports: MeterReport[], report: MeterReport): void {
   const at = reports.findIndex((known) => known.meter === report.meter);
   const known = reports[at];
   if (known === undefined) reports.push(report);

@@ -54,4 +54,13 @@ describe('a response that states how much of a long window is left', () => {
     const windows = [{ requests: 100, seconds: 60, kind: 'rolling' as const }];
     expect(metersOf({ windows }, plain(100, 80_000))).toMatchObject([{ meter: 'requests_day', limit: 100 }]);
   });
+
+  test('speaks of one day where app and user have the same limit, that of the field described first', () => {
+    const windows = [{ requests: 100, seconds: 900 }];
+    const day = (whose: string) => ({ limit: `${whose}-limit`, remaining: `${whose}-left`, window: 86_400 });
+    const fields = { 'app-limit': '17', 'app-left': '2', 'user-limit': '17', 'user-left': '9' };
+    expect(metersOf({ windows, fields: [day('app'), day('user')] }, fields)).toEqual([
+      { meter: 'requests_day', limit: 17, windowMs: dayMs, level: { lowest: 14, highest: 15 } },
+    ]);
+  });
 });
