@@ -53,14 +53,12 @@ export const refusals = {
 
 export type RefusalCode = keyof typeof refusals;
 
+/** Codes of refusals for lack of room or time. */
+export const roomRefusals = ['queue_full', 'wait_too_long', 'wait_expired', 'day_quota_exhausted'] as const;
+/** Codes of the refusals whose outcome is `shed`. Counts of them are published by index: new ones go to the end. */
+export const shedReasons = [...roomRefusals, 'draining', 'limiter_unavailable', 'overloaded'] as const;
 /** Codes with which limits refuse a call, and those with which they would have. */
-export const limitRefusals = [
-  'queue_full',
-  'wait_too_long',
-  'wait_expired',
-  'day_quota_exhausted',
-  'limiter_unavailable',
-] as const satisfies readonly RefusalCode[];
+export const limitRefusals = [...roomRefusals, 'limiter_unavailable'] as const;
 export type LimitRefusal = (typeof limitRefusals)[number];
 
 /** What can hold a call back, as a 429 and its log line name it (`heldBy`). Names are final. */

@@ -4,23 +4,9 @@
  * are added and subtracted; the longest wait is a maximum, which both functions treat apart.
  */
 import type { Costs } from '../call.ts';
-import { heldByReasons, type HeldBy, type RefusalCode } from '../errors.ts';
+import { heldByReasons, roomRefusals, shedReasons, type HeldBy } from '../errors.ts';
 import type { EndedFact } from '../telemetry/events.ts';
 import { outcomes, type CallOutcome } from '../telemetry/outcome.policy.ts';
-
-/**
- * Codes of the refusals whose outcome is `shed` (`errors.ts`), each counted apart. Cells are published as lists of numbers by
- * index: the order of this list is part of their layout.
- */
-export const shedReasons = [
-  'queue_full',
-  'wait_too_long',
-  'wait_expired',
-  'day_quota_exhausted',
-  'draining',
-  'limiter_unavailable',
-  'overloaded',
-] as const satisfies readonly RefusalCode[];
 
 /** Upper bounds of the wait histogram, milliseconds; one more bucket catches the rest. */
 const waitBoundsMs = [
@@ -115,13 +101,7 @@ const unitColumns = countedUnits.map((unit) => [columnOf(unit), unit] as const);
 export const refusedIn = (cell: Cell): number =>
   refusedFields.reduce((sum, field) => sum + countOf(cell, field), 0);
 
-const refusedFields = [
-  'queue_full',
-  'wait_too_long',
-  'wait_expired',
-  'day_quota_exhausted',
-  'throttled',
-] as const satisfies readonly CellField[];
+const refusedFields = [...roomRefusals, 'throttled'] as const;
 
 /** Adds `from` to `into`, count for count. `into` keeps its minute. */
 export function addInto(into: Cell, from: Cell): void {

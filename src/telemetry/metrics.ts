@@ -19,7 +19,7 @@ import {
   heldByReasons,
   limitRefusals,
   overloadBounds,
-  refusals,
+  shedReasons,
   type RefusalCode,
 } from '../errors.ts';
 import {
@@ -55,10 +55,6 @@ const misnamed = [
   'nodejs_active_resources_total',
 ];
 
-/** Reasons of `sluice_shed_total`: every refusal of the shed family. */
-const shedReasons = (Object.keys(refusals) as RefusalCode[]).filter(
-  (code) => refusals[code].family === 'shed',
-);
 const throttleKinds = ['rate', 'permanent'] as const;
 
 /** The counters that name a workspace, under one label and upstream. */

@@ -1,4 +1,5 @@
 import { describe, expect, test } from '@jest/globals';
+import { refusals, shedReasons } from '../../src/errors.ts';
 import { idleProcess } from '../../src/telemetry/events.ts';
 import { bucketSnapshot as snapshot, callAt, driven, lm, shop } from './drive.ts';
 
@@ -273,4 +274,9 @@ describe('OpenMetrics', () => {
     expect(open.body.endsWith('# EOF\n')).toBe(true);
     expect(await given.scrape()).toBe(plain);
   });
+});
+
+test('each refusal of the shed family is counted by its code', () => {
+  const shed = Object.entries(refusals).filter(([, { family }]) => family === 'shed');
+  expect([...shedReasons].toSorted()).toEqual(shed.map(([code]) => code).toSorted());
 });
