@@ -1,8 +1,8 @@
 /** `sluice check`: says whether a configuration can be used and what it means, without showing a secret. */
 import { configurationRemarks, configurationWarnings } from '../config/warnings.ts';
-import { ConfigError, loadSettings } from '../config/load.ts';
+import { loadSettings } from '../config/load.ts';
 import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/settings.ts';
-import type { CliIo } from './io.ts';
+import { readOrSayWhy, type CliIo } from './io.ts';
 import { originText } from '../config/origins.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
@@ -16,35 +16,30 @@ export interface CheckCommand {
 
 /** Runs the command. Exit code 0, or 1 with every problem on standard error, or where a connection that was tried failed. */
 export async function runCheck({ config, connect, against }: CheckCommand, io: CliIo): Promise<number> {
-  try {
-    const settings = loadSettings({ path: config, env: io.env });
-    const warnings = [
-      ...configurationWarnings(settings, io.clock.now()),
-      ...(await refreshFileWarnings(settings)),
-    ].map((text) => `warning: ${text}`);
-    const remarks = configurationRemarks(settings).map((text) => `remark:  ${text}`);
-    const untried = connect
-      ? []
-      : ['connections: not tried; with --connect Redis, origins and credentials are'];
-    io.out([`${config}: usable`, ...summary(settings), ...warnings, ...remarks, ...untried].join('\n'));
-    const explained =
-      against === null
-        ? 0
-        : (await import('../../tools/learn/learn.ts')).checkAgainst(
-            { file: against, upstreams: settings.upstreams },
-            io,
-          );
-    if (!connect) return explained;
-    // Loads the drivers, which nothing else of this command needs.
-    const { tryConnections } = await import('./check-connect.ts');
-    const { lines, failures } = await tryConnections(settings);
-    io.out(['connections:', ...lines.map((line) => `  ${line}`)].join('\n'));
-    return failures === 0 ? explained : 1;
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    io.err(error.message);
-    return 1;
-  }
+  const settings = readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
+  if (settings === null) return 1;
+  const warnings = [
+    ...configurationWarnings(settings, io.clock.now()),
+    ...(await refreshFileWarnings(settings)),
+  ].map((text) => `warning: ${text}`);
+  const remarks = configurationRemarks(settings).map((text) => `remark:  ${text}`);
+  const untried = connect
+    ? []
+    : ['connections: not tried; with --connect Redis, origins and credentials are'];
+  io.out([`${config}: usable`, ...summary(settings), ...warnings, ...remarks, ...untried].join('\n'));
+  const explained =
+    against === null
+      ? 0
+      : (await import('../../tools/learn/learn.ts')).checkAgainst(
+          { file: against, upstreams: settings.upstreams },
+          io,
+        );
+  if (!connect) return explained;
+  // Loads the drivers, which nothing else of this command needs.
+  const { tryConnections } = await import('./check-connect.ts');
+  const { lines, failures } = await tryConnections(settings);
+  io.out(['connections:', ...lines.map((line) => `  ${line}`)].join('\n'));
+  return failures === 0 ? explained : 1;
 }
 
 function summary({ server, redis, upstreams, workspaces }: Settings): string[] {

@@ -1,6 +1,6 @@
 /** What a command may touch of the process, as a port: commands are functions from arguments to text and an exit code. */
 import type { Clock } from '../clock.ts';
-import type { Env } from '../config/load.ts';
+import { ConfigError, type Env } from '../config/load.ts';
 
 /** What a terminal shows, in characters. */
 export interface Screen {
@@ -19,4 +19,15 @@ export interface CliIo {
   /** Aborted when nobody reads standard output any more: `head` has seen enough. */
   readonly readerGone: AbortSignal;
   readonly clock: Pick<Clock, 'now'>;
+}
+
+/** What `read` makes of the configuration, or `null` with every problem on standard error. */
+export function readOrSayWhy<T>(read: () => T, { err }: CliIo): T | null {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    err(error.message);
+    return null;
+  }
 }

@@ -3,11 +3,11 @@
  * `sluice labels`: which key is behind a hash, and who is behind a label: ids of workspaces and keys, and hashes; never a secret.
  */
 import { createHash, randomBytes } from 'node:crypto';
-import { ConfigError, loadSettings } from '../config/load.ts';
+import { loadSettings } from '../config/load.ts';
 import { readInstant, workspaceIdFault } from '../config/names.ts';
 import type { Settings, WorkspaceKey } from '../config/settings.ts';
 import { workspaceLabel } from '../identity.ts';
-import type { CliIo } from './io.ts';
+import { readOrSayWhy, type CliIo } from './io.ts';
 
 /** A fresh API key and what the configuration holds of it. */
 export interface NewKey {
@@ -63,16 +63,8 @@ workspaces:
 const yamlKey = (text: string): string =>
   /^[A-Za-z][A-Za-z0-9_-]*$/.test(text) && !/^(true|false|null)$/i.test(text) ? text : JSON.stringify(text);
 
-/** The settings of the file, or `null` with every problem on standard error. */
-function settingsOf(config: string, io: CliIo): Settings | null {
-  try {
-    return loadSettings({ path: config, env: io.env });
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    io.err(error.message);
-    return null;
-  }
-}
+const settingsOf = (config: string, io: CliIo): Settings | null =>
+  readOrSayWhy(() => loadSettings({ path: config, env: io.env }), io);
 
 /** Runs `sluice labels`: label, workspace and its keys, one line each. Exit code 1 when there are no lasting labels. */
 export async function runLabels({ config }: { readonly config: string }, io: CliIo): Promise<number> {

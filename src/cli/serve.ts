@@ -15,7 +15,7 @@ import { startService, type Service } from '../service.ts';
 import { createSlices, type Slices } from '../slices.ts';
 import type { Log } from '../telemetry/events.ts';
 import { endSignals } from './end-signal.ts';
-import type { CliIo } from './io.ts';
+import { readOrSayWhy, type CliIo } from './io.ts';
 import { Output } from './output.ts';
 import { refreshFileWarnings } from './refresh-files.ts';
 
@@ -25,14 +25,8 @@ type First = ReturnType<typeof readSettings>;
 /** Resolves with the exit code when the process may end. */
 export async function runServe({ config }: { readonly config: string }, io: CliIo): Promise<number> {
   const slices = createSlices(systemClock);
-  let first: First;
-  try {
-    first = readSettings({ path: config, env: io.env });
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    io.err(error.message);
-    return 1;
-  }
+  const first = readOrSayWhy(() => readSettings({ path: config, env: io.env }), io);
+  if (first === null) return 1;
   let service: Service;
   try {
     service = await startService({
