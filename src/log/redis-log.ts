@@ -326,13 +326,8 @@ export class RedisLog<Event> implements Log<Event> {
 
   /** Tells a published entry if it is the next one. Others, also those that cannot be read, are asked for. */
   #isToldNext(text: string): boolean {
-    let entry: StampedEntry<Event>;
-    try {
-      entry = this.#read(text);
-    } catch (failure) {
-      if (failure instanceof MalformedEntry) return false;
-      throw failure;
-    }
+    const entry = this.#read(text);
+    if (entry instanceof MalformedEntry) return false;
     // Another primary, or a life that began from another copy, has numbers of its own.
     if (!follows(entry, this.#knownEnd())) return false;
     const heardAt = this.#parts.clock.monotonic();
@@ -342,8 +337,13 @@ export class RedisLog<Event> implements Log<Event> {
     return true;
   }
 
-  #read(text: string): StampedEntry<Event> {
-    return readEntry(text, this.#parts.readEvent, this.#sent);
+  #read(text: string): StampedEntry<Event> | MalformedEntry {
+    try {
+      return readEntry(text, this.#parts.readEvent, this.#sent);
+    } catch (failure) {
+      if (failure instanceof MalformedEntry) return failure;
+      throw failure;
+    }
   }
 
   /** Tells the entries of a reply that were not heard meanwhile. */
@@ -354,12 +354,9 @@ export class RedisLog<Event> implements Log<Event> {
       const end = this.#knownEnd();
       const sequence = sequenceIn(text);
       if (sequence !== null && sequence < end.sequence) continue;
-      let entry: StampedEntry<Event>;
-      try {
-        entry = this.#read(text);
-      } catch (failure) {
-        if (!(failure instanceof MalformedEntry)) throw failure;
-        this.#parts.log.bug('an entry of a log cannot be read', failure);
+      const entry = this.#read(text);
+      if (entry instanceof MalformedEntry) {
+        this.#parts.log.bug('an entry of a log cannot be read', entry);
         return 'damaged';
       }
       if (sequence === end.sequence && entry.mark === end.mark) continue;
