@@ -16,7 +16,6 @@ import { createParts, type Parts, type PartsOptions } from './parts.ts';
 import { Pipeline } from './pipeline.ts';
 import { createRuntime, nextRuntime, type Runtime } from './runtime.ts';
 import { createSlices, type Slices } from './slices.ts';
-import type { ObservedBreaker, ObservedBucket } from './telemetry/events.ts';
 
 export interface GatewayOptions extends PartsOptions {
   readonly settings: Settings;
@@ -97,11 +96,6 @@ export class Gateway {
     });
   }
 
-  /** Memory of responses: of those that have ended and are kept for repeats, and of those under way. */
-  responseMemory(): { readonly keptBytes: number; readonly underWayBytes: number } {
-    return this.parts.repeats.memory();
-  }
-
   /** Ceilings of a workspace on an upstream, as they are now. */
   async ceilings(workspaceId: string, upstreamName: string): Promise<CeilingsNow> {
     const { settings } = this.#runtime;
@@ -117,16 +111,6 @@ export class Gateway {
     const account = credential?.quota ?? accountOfWorkspace(workspaceId);
     const [refusing = null] = this.parts.breakers.observed(upstreamName, account);
     return { ...now, refusing };
-  }
-
-  /** Buckets touched by this replica, with their upstreams. */
-  buckets(): readonly ObservedBucket[] {
-    return this.parts.pressure.buckets();
-  }
-
-  /** Breakers of an upstream that are not closed, as far as this replica knows. */
-  breakers(upstream: string): readonly ObservedBreaker[] {
-    return this.parts.breakers.observed(upstream);
   }
 
   /** Resolves when calls may be taken; rejects with words for the operator when Redis cannot be used. */

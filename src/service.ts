@@ -72,7 +72,7 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   const own = new OwnListeners();
   const { recordings: recorder } = observation;
   const gateway = new Gateway({ ...parts, telemetry, recorder, isOwn: own.isOwn });
-  const { admission, credentials, pressure, repeats, stores } = gateway.parts;
+  const { admission, breakers, credentials, pressure, repeats, stores } = gateway.parts;
   const running: Running = {
     observation,
     gateway,
@@ -85,9 +85,9 @@ export async function startService(parts: ServiceParts): Promise<Service> {
   };
   observation.observe({
     process: () => processPressure(running),
-    buckets: () => gateway.buckets(),
+    buckets: () => pressure.buckets(),
     ceilingsUsed: () => pressure.ceilingsUsed(),
-    breakers: (upstream) => gateway.breakers(upstream),
+    breakers: (upstream) => breakers.observed(upstream),
     pauseOf: (upstream) => gateway.controls.pauseOf(upstream),
     credentials: () => credentials.observed(),
     ceilings: (workspaceId, upstream) => gateway.ceilings(workspaceId, upstream),
@@ -213,7 +213,7 @@ async function endBehind({ admin, gateway, observation }: Running): Promise<void
 }
 
 function processPressure({ data, gateway }: Running): ProcessPressure {
-  const { keptBytes, underWayBytes } = gateway.responseMemory();
+  const { keptBytes, underWayBytes } = gateway.parts.repeats.memory();
   const stats = data.stats();
   return { ...stats, heldBytes: stats.heldBytes + underWayBytes, keptBytes };
 }

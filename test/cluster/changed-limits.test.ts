@@ -73,7 +73,10 @@ test('raising a ceiling of the minute lets calls go that wait on either replica'
   expect(await ask(fleet, 0)).toBe('200');
   const waiting = [0, 1, 0, 1].map((replica) => ask(fleet, replica, 'wait=300'));
   const depth = (): number =>
-    fleet.replicas.reduce((sum, { gateway }) => sum + (gateway.buckets()[0]?.snapshot.waiting ?? 0), 0);
+    fleet.replicas.reduce(
+      (sum, { gateway }) => sum + (gateway.parts.pressure.buckets()[0]?.snapshot.waiting ?? 0),
+      0,
+    );
   while (depth() < 4) await pause(5);
   await reload(fleet, 'requestsPerMinute: { openai: 1 }', 'requestsPerMinute: { openai: 20 }');
   expect(await Promise.all(waiting)).toEqual(Array(4).fill('200'));

@@ -89,7 +89,11 @@ test('an error behind the content of a stream keeps every replica from sending u
     fleet.ask(replica, '/v1/chat/completions', { model: 'm', stream: true, messages: [] }, 'wait=30');
   expect(await ask(2)).toBe(200);
   const isSeen = (what: 'closedMs' | 'waiting'): Promise<void> =>
-    until(() => fleet.replicas[2]?.gateway.buckets().some(({ snapshot }) => snapshot[what] > 0) === true);
+    until(
+      () =>
+        fleet.replicas[2]?.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot[what] > 0) ===
+        true,
+    );
   await isSeen('closedMs');
   // The next call of that replica reaches Redis behind the closing: once it waits there, the others can know the closing.
   const third = ask(2);

@@ -90,7 +90,7 @@ async function fleet(handler: Handler, more = '', limits = '') {
   };
   const waiting = (): number =>
     services
-      .flatMap(({ gateway }) => gateway.buckets())
+      .flatMap(({ gateway }) => gateway.parts.pressure.buckets())
       .reduce((sum, { snapshot }) => sum + snapshot.waiting, 0);
   return { send, leave, bodies, waiting, services, logs };
 }

@@ -57,7 +57,8 @@ test('a refusal that concerns the credential stops every bucket of it at every r
   const world = await spokenWorld({ ...upstream, replicas: 3, redis: `${redis.url}/4` });
   world.simulator.closeFor(3_000);
   const first = world.call('/v1/a');
-  const isClosed = () => world.services[0]?.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0);
+  const isClosed = () =>
+    world.services[0]?.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.closedMs > 0);
   await until(() => isClosed() === true);
   const others = ['/v1/b', '/v1/c', '/v1/d', '/v1/a'].map((path) => world.call(path));
   const statuses = (await Promise.all([first, ...others])).map(({ status }) => status);

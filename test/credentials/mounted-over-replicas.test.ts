@@ -99,7 +99,7 @@ describe('a mounted credential of three replicas', () => {
     expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
     // One bucket of all replicas and for all tokens.
     const buckets = services.flatMap(({ gateway }) =>
-      gateway.buckets().map(({ snapshot }) => snapshot.bucket),
+      gateway.parts.pressure.buckets().map(({ snapshot }) => snapshot.bucket),
     );
     expect([buckets.length, new Set(buckets).size]).toEqual([replicas.length, 1]);
     expect(logs.join('\n')).not.toContain('canary');

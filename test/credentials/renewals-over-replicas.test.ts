@@ -224,6 +224,6 @@ describe('three replicas with one credential', () => {
     expect(Math.max(0, ...refusals(model.log))).toBeLessThanOrEqual(clients);
     expect([...shop.log, ...model.log].filter(({ status }) => status === 429)).toEqual([]);
     // What was known of the quotas went on: no replica has begun another bucket, which would have been probed.
-    expect(services.map(({ gateway }) => gateway.buckets().length)).toEqual([2, 2, 2]);
+    expect(services.map(({ gateway }) => gateway.parts.pressure.buckets().length)).toEqual([2, 2, 2]);
   });
 });

@@ -15,7 +15,7 @@ const start = (more: Partial<Parameters<typeof startWorld>[0]> = {}): Promise<Wo
     ...more,
   });
 const bucketsOf = ({ gateway }: World): string[] =>
-  gateway.service.gateway
+  gateway.service.gateway.parts.pressure
     .buckets()
     .filter(({ upstream }) => upstream === 'shop')
     .map(({ snapshot }) => snapshot.bucket);

@@ -40,7 +40,8 @@ test('calls of a background workspace let those of others go first', async () =>
   const { chat, model, gateway } = world;
   const first = Array.from({ length: 80 }, () => chat('first', { headers: patient }));
   const areWaiting = (): boolean =>
-    model.log.length >= 60 && gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.waiting > 9);
+    model.log.length >= 60 &&
+    gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.waiting > 9);
   await until(areWaiting);
   const line = ['n1', 'n2', 'a1', 'a2', 'n3', 'a3'].map((name) =>
     chat(name, {

@@ -154,13 +154,13 @@ describe('an exhausted quota', () => {
     await chat(1);
     model.configure(money);
     expect(facts(await chat(2))).toEqual(own(429));
-    expect(gateway.service.gateway.breakers('openai')).toHaveLength(1);
+    expect(gateway.service.gateway.parts.breakers.observed('openai')).toHaveLength(1);
     const opening = await fetch(`${gateway.adminUrl}/upstreams/openai/open`, {
       method: 'POST',
       headers: { 'Sluice-Admin': 'yes' },
     });
     expect(opening.status).toBe(200);
-    expect(gateway.service.gateway.breakers('openai')).toEqual([]);
+    expect(gateway.service.gateway.parts.breakers.observed('openai')).toEqual([]);
     expect((await chat(3)).status).toBe(200);
   });
 });

@@ -33,7 +33,7 @@ test('calls with cached prompts wait only for the tokens that the upstream count
   const later = await Promise.all(Array.from({ length: 20 }, (_, n) => ask(n % 2, n + 1)));
   expect(tally([...first, ...later])).toEqual({ 200: 22 });
   expect(tally(world.model.log)[429] ?? 0).toBeLessThanOrEqual(1);
-  const [bucket] = world.gateway.service.gateway.buckets();
+  const [bucket] = world.gateway.service.gateway.parts.pressure.buckets();
   const input = bucket?.snapshot.meters.find(({ meter }) => meter === 'input_tokens');
   expect(input?.limit).toBe(50_000);
   expect(input?.level).toBeLessThanOrEqual(60_000);

@@ -181,9 +181,11 @@ describe('several replicas', () => {
       return response.headers.get('sluice-error') === 'upstream_refused';
     };
     expect(await refusing(one)).toBe(true);
-    while (two.gateway.breakers('unpaid').length === 0) await new Promise((resume) => setTimeout(resume, 20));
+    while (two.gateway.parts.breakers.observed('unpaid').length === 0)
+      await new Promise((resume) => setTimeout(resume, 20));
     expect((await admin(one, 'unpaid/open')).status).toBe(200);
-    while (two.gateway.breakers('unpaid').length > 0) await new Promise((resume) => setTimeout(resume, 20));
+    while (two.gateway.parts.breakers.observed('unpaid').length > 0)
+      await new Promise((resume) => setTimeout(resume, 20));
     expect([await refusing(one), await refusing(two)]).toEqual([false, false]);
   });
 

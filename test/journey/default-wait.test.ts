@@ -31,7 +31,9 @@ async function driven<T>(calls: readonly Promise<T>[]): Promise<readonly T[]> {
 /** Resolves when no call is on its way to or from an upstream. */
 async function quiet(): Promise<void> {
   const inFlight = () =>
-    world.gateway.service.gateway.buckets().reduce((sum, { snapshot }) => sum + snapshot.inFlight, 0);
+    world.gateway.service.gateway.parts.pressure
+      .buckets()
+      .reduce((sum, { snapshot }) => sum + snapshot.inFlight, 0);
   do await new Promise((resolve) => setTimeout(resolve, 1));
   while (inFlight() > 0);
 }

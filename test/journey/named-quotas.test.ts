@@ -111,7 +111,9 @@ test('calls of several forms share the quota that their responses name', async (
   expect((await ask('/search/labels?q=0')).status).toBe(200);
   resources.search.used = resources.search.limit;
   const first = ask('/search/issues?q=1');
-  await until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0));
+  await until(() =>
+    gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.closedMs > 0),
+  );
   const seen = log.length;
   const others = ['/search/labels?q=1', '/search/labels?q=2', '/search/issues?q=2'].map(ask);
   expect((await ask('/user')).status).toBe(200);
@@ -124,7 +126,8 @@ test('calls of several forms share the quota that their responses name', async (
 
 test('what the first calls of a quota have learned of it holds for all that wait', async () => {
   const waiting = many(18, '/search/code?q=');
-  const idle = () => gateway.service.gateway.buckets().every(({ snapshot }) => snapshot.inFlight === 0);
+  const idle = () =>
+    gateway.service.gateway.parts.pressure.buckets().every(({ snapshot }) => snapshot.inFlight === 0);
   await until(() => log.length >= 10 && idle());
   const burst = await later(waiting);
   expect(burst.filter(({ status }) => status !== 200)).toEqual([]);

@@ -77,9 +77,13 @@ async function world(preset: string, answer: (asked: Asked) => Answer, clock: Cl
       await gateway.reload(yaml);
     },
     waiting: () =>
-      until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.waiting > 0)),
+      until(() =>
+        gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.waiting > 0),
+      ),
     closed: () =>
-      until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0)),
+      until(() =>
+        gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.closedMs > 0),
+      ),
     async ask(path, { headers, ...sending } = {}) {
       const own = { 'sluice-key': gateway.keys['acme'] ?? '', prefer: 'wait=70' };
       const response = await fetch(`${gateway.url}/via/api${path}`, {

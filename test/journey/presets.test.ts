@@ -61,7 +61,9 @@ async function tried(fleet: SpokenFleet, preset: string): Promise<PresetSeen> {
   const first = await call('/v1/things', { 'x-sim': 'permanent' });
   const afterFirst = simulator.log.length;
   const closed = services.flatMap(({ gateway }) =>
-    gateway.buckets().filter(({ upstream, snapshot }) => upstream === preset && snapshot.closedMs > 0),
+    gateway.parts.pressure
+      .buckets()
+      .filter(({ upstream, snapshot }) => upstream === preset && snapshot.closedMs > 0),
   );
   const next = await call('/v1/things', { 'x-sim': 'permanent' });
   return {

@@ -60,7 +60,9 @@ test('all buckets of a credential wait for the end of a refusal that says so, an
   };
   const first = ask('/api/rooms/1');
   await until(() => refusals() === 1);
-  await until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0));
+  await until(() =>
+    gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.closedMs > 0),
+  );
   const others = ['2', '3', '4'].map((room) => ask(`/api/rooms/${room}`, 'b'));
   expect(await ask('/other/elsewhere')).toEqual(served);
   expect(await Promise.all([first, ...others])).toEqual(Array.from({ length: 4 }, () => served));

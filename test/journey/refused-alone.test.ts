@@ -51,7 +51,9 @@ test('from its third refusal on at the latest the bucket stays open', async () =
   while (!isOver) {
     expect((await ask('b', `other ${(served += 1)}`)).status).toBe(200);
     const before = refusals;
-    const isClosed = gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0);
+    const isClosed = gateway.service.gateway.parts.pressure
+      .buckets()
+      .some(({ snapshot }) => snapshot.closedMs > 0);
     if (isClosed && refusals === before) closedBehind.add(before);
   }
   expect((await bad).status).toBe(429);

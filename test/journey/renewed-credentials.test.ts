@@ -83,7 +83,7 @@ describe('a token of an OAuth client', () => {
     const late = log.filter(({ decision }) => decision === 'unauthenticated');
     expect(Math.max(...log.map(({ inFlight }) => inFlight.scope))).toBe(1);
     expect(log.filter((entry) => entry.decision !== 'admitted' && !late.includes(entry))).toEqual([]);
-    expect(world.gateway.service.gateway.buckets()).toHaveLength(1);
+    expect(world.gateway.service.gateway.parts.pressure.buckets()).toHaveLength(1);
   });
 
   test('that the upstream refuses is renewed once, and the same call is sent again', async () => {
@@ -238,7 +238,9 @@ describe('a credential in a file', () => {
     expect(tally(await Promise.all(calls))).toEqual({ 200: calls.length });
     expect(new Set(shop.log.map(({ key }) => key)).size).toBe(5);
     expect(Math.max(...shop.log.map(({ inFlight }) => inFlight.scope))).toBe(1);
-    expect(gateway.service.gateway.buckets().filter(({ upstream }) => upstream === 'shop')).toHaveLength(1);
+    expect(
+      gateway.service.gateway.parts.pressure.buckets().filter(({ upstream }) => upstream === 'shop'),
+    ).toHaveLength(1);
   });
 
   test('that the upstream refuses is read again at once', async () => {

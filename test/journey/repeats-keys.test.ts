@@ -51,7 +51,7 @@ async function world() {
     });
   const answer = (text: string): void => held.splice(0).forEach((response) => response.end(text));
   const waiting = (): number =>
-    gateway.service.gateway.buckets().reduce((sum, { snapshot }) => sum + snapshot.waiting, 0);
+    gateway.service.gateway.parts.pressure.buckets().reduce((sum, { snapshot }) => sum + snapshot.waiting, 0);
   const joins = async (): Promise<number> => {
     const page = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
     return Number(/^sluice_repeats_joined_total\S* (\d+)/m.exec(page)?.[1] ?? 0);
@@ -121,7 +121,7 @@ test('a key that is revoked while the body of its request arrives gets no kept r
     );
     request.on('error', reject);
     request.write('bo');
-    until(() => gateway.service.gateway.buckets().length > 0)
+    until(() => gateway.service.gateway.parts.pressure.buckets().length > 0)
       .then(() => withKeys(second.hash))
       .then(() => request.end('dy'))
       .catch(reject);

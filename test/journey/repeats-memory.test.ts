@@ -47,7 +47,7 @@ test.each([
       return Number(new RegExp(`^${name} (\\S+)`, 'm').exec(page)?.[1] ?? Number.NaN);
     };
     const responseBytes = (): number => {
-      const { keptBytes, underWayBytes } = gateway.service.gateway.responseMemory();
+      const { keptBytes, underWayBytes } = gateway.service.gateway.parts.repeats.memory();
       return keptBytes + underWayBytes;
     };
     const body = 'b'.repeat(10 * kibibyte);

@@ -198,7 +198,7 @@ describe('a client that leaves a call that has been sent', () => {
     const attempt = (count: number) => ({ 'x-stainless-retry-count': String(count) });
     await leave(given, attempt(0));
     given.respond();
-    await until(() => given.gateway.service.gateway.responseMemory().keptBytes > 0);
+    await until(() => given.gateway.service.gateway.parts.repeats.memory().keptBytes > 0);
     expect(await (await given.send('a', attempt(1))).text()).toBe('response 1');
     // It was one repeat; the next equal call is a call of its own, also one that says that it is a repeat.
     for (const count of [2, 3]) {

@@ -58,7 +58,7 @@ test('shops that share a credential share its bucket unless the configuration se
     for (const store of ['one', 'two']) {
       await call(`/via/joined/${store}.localhost:${port}/admin/api/2026-10/shop.json`);
       // Where such a host has no address nothing is sent, and its bucket is soon forgotten.
-      for (const { snapshot } of gateway.service.gateway.buckets()) seen.add(snapshot.bucket);
+      for (const { snapshot } of gateway.service.gateway.parts.pressure.buckets()) seen.add(snapshot.bucket);
     }
     return seen.size - before;
   };

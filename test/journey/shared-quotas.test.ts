@@ -15,13 +15,13 @@ const own = (upstream: string, credential: string): string =>
 
 /** Buckets in which calls are in flight or wait now, by upstream. */
 const busy = ({ gateway }: World, name: string): string[] =>
-  gateway.service.gateway
+  gateway.service.gateway.parts.pressure
     .buckets()
     .filter(({ upstream, snapshot }) => upstream === name && snapshot.inFlight + snapshot.waiting > 0)
     .map(({ snapshot }) => snapshot.bucket);
 
 const inFlight = ({ gateway }: World): number =>
-  gateway.service.gateway.buckets().reduce((sum, { snapshot }) => sum + snapshot.inFlight, 0);
+  gateway.service.gateway.parts.pressure.buckets().reduce((sum, { snapshot }) => sum + snapshot.inFlight, 0);
 
 describe('keys of one project', () => {
   const orgs = {

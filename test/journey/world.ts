@@ -179,7 +179,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     async settled(waiting, inFlight) {
       const stopAt = performance.now() + 30_000;
       for (;;) {
-        const all = gateway.service.gateway.buckets().map(({ snapshot }) => snapshot);
+        const all = gateway.service.gateway.parts.pressure.buckets().map(({ snapshot }) => snapshot);
         const now = {
           waiting: sum(all.map((each) => each.waiting)),
           inFlight: sum(all.map((each) => each.inFlight)),

@@ -371,7 +371,7 @@ describe('no canary appears in', () => {
   });
 
   test('bucket and lane names', () => {
-    expect(found(JSON.stringify(service?.gateway.buckets()))).toEqual([]);
+    expect(found(JSON.stringify(service?.gateway.parts.pressure.buckets()))).toEqual([]);
   });
 });
 

@@ -42,7 +42,7 @@ export async function expectCharged(
   try {
     const beganAt = performance.now();
     await calls({ apiKey: gateway.keys['acme'] ?? '', url: `${gateway.url}/via/model` });
-    const bucket = () => gateway.service.gateway.buckets()[0]?.snapshot;
+    const bucket = () => gateway.service.gateway.parts.pressure.buckets()[0]?.snapshot;
     await until(() => bucket()?.inFlight === 0);
     const level = bucket()?.meters.find(({ meter }) => meter === 'tokens')?.level ?? NaN;
     const drained = ((performance.now() - beganAt) * limit) / 60_000;

@@ -104,7 +104,9 @@ describe('@octokit/rest, which searches code and lists issues', () => {
     const search = (): Promise<unknown> => client.rest.search.code({ q: 'sluice' });
     for (let n = 0; n < 9; n += 1) await search();
     const first = search();
-    await until(() => gateway.service.gateway.buckets().some(({ snapshot }) => snapshot.closedMs > 0));
+    await until(() =>
+      gateway.service.gateway.parts.pressure.buckets().some(({ snapshot }) => snapshot.closedMs > 0),
+    );
     const held = [first, search()];
     const { status } = await client.rest.issues.listForRepo({ owner: 'acme', repo: 'shop' });
     expect([status, api.log.at(-1)?.path]).toEqual([200, '/repos/acme/shop/issues']);

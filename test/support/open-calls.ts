@@ -44,9 +44,9 @@ export function watchAdmission(): void {
 }
 
 /** Watches also what the stores of this gateway count. */
-export function watchStores(gateway: Pick<Gateway, 'buckets'>): void {
+export function watchStores(gateway: Pick<Gateway, 'parts'>): void {
   check?.leftOpen.push(() =>
-    gateway.buckets().flatMap(({ upstream, snapshot: { bucket, inFlight } }) => {
+    gateway.parts.pressure.buckets().flatMap(({ upstream, snapshot: { bucket, inFlight } }) => {
       // What waits is taken out when a limiter closes.
       const held = inFlight - (abandoned.get(bucket) ?? 0);
       return held > 0

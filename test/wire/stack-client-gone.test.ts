@@ -165,7 +165,7 @@ test('one of two clients of a joined call may leave without harm, and the upstre
   const one = await same('/first');
   await until(() => requestLines(receivedBy(stack)).length === 1);
   const two = await same('/first');
-  await until(() => stack.gateway.service.gateway.buckets().length === 1);
+  await until(() => stack.gateway.service.gateway.parts.pressure.buckets().length === 1);
   await new Promise((resolve) => setTimeout(resolve, 50));
   one.abort();
   await nextIteration();

@@ -135,7 +135,7 @@ async function held({ gateway }: Stack): Promise<Record<string, number>> {
     counts[name] = sumOf(page, name);
   counts['bucket waiting'] = 0;
   counts['leases'] = 0;
-  for (const { snapshot } of gateway.service.gateway.buckets()) {
+  for (const { snapshot } of gateway.service.gateway.parts.pressure.buckets()) {
     counts['bucket waiting'] += snapshot.waiting;
     counts['leases'] += snapshot.inFlight;
   }
