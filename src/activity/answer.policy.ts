@@ -228,13 +228,10 @@ function causeBesideLimits({ upstream, lastHour: { heldBy, throttledAt } }: Upst
 }
 
 /** What is found of one API, the worst first by `rank`. */
-interface Finding extends ShortAnswer {
+interface Finding extends ShortAnswer, Pick<Answer, 'heldBy' | 'wrongNow' | 'next'> {
   readonly rank: number;
   /** Behind "No for NAME: ". */
   readonly why: string;
-  readonly heldBy: string;
-  readonly wrongNow: string;
-  readonly next: readonly Next[];
 }
 
 const named: Readonly<Record<number, string>> = {

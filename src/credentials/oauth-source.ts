@@ -9,20 +9,16 @@ import type { Clock, Random } from '../clock.ts';
 import type { CredentialFault } from '../errors.ts';
 import { RefusalGap, renewAtAgeMs, retryAfterFailureMs, sendableForMs } from './renewal.policy.ts';
 import type { Source, SourceEvents, CredentialState } from './source.ts';
+import type { NoToken, Token } from './token-reply.policy.ts';
 
 /** What one fetch brought. */
-export type Fetched =
-  | {
-      readonly kind: 'token';
-      readonly token: string;
-      /** The token's whole life, milliseconds; `null` = not known. */
-      readonly lifeMs: number | null;
-      /** Monotonic milliseconds from which its life counts: no later than the endpoint counts it. */
-      readonly issuedAt: number;
-      /** Another replica fetched it. */
-      readonly isShared: boolean;
-    }
-  | { readonly kind: 'failed'; readonly fault: CredentialFault; readonly statedMs: number | null };
+export type Fetched = FetchedToken | NoToken;
+export interface FetchedToken extends Token {
+  /** Monotonic milliseconds from which its life counts: no later than the endpoint counts it. */
+  readonly issuedAt: number;
+  /** Another replica fetched it. */
+  readonly isShared: boolean;
+}
 
 export interface OAuthParts extends SourceEvents {
   readonly clock: Clock;
@@ -39,7 +35,7 @@ export interface OAuthParts extends SourceEvents {
   readonly onBug: (bug: unknown) => void;
 }
 
-interface Token {
+interface TokenInUse {
   readonly token: string;
   readonly version: number;
   /** Monotonic milliseconds: from when it is renewed, until when it is sent, when it ends. `null` = not known. */
@@ -58,7 +54,7 @@ interface Failure {
 export class OAuthSource implements Source {
   readonly #parts: OAuthParts;
   readonly #closing = new AbortController();
-  #token: Token | null = null;
+  #token: TokenInUse | null = null;
   #versions = 0;
   #isFetching = false;
   /** Calls have asked for the token since it was fetched. */
@@ -140,7 +136,7 @@ export class OAuthSource implements Source {
     this.#closing.abort();
   }
 
-  #isSendable({ sendableUntil }: Token, now: number): boolean {
+  #isSendable({ sendableUntil }: TokenInUse, now: number): boolean {
     return !this.#isRefused && (sendableUntil === null || now < sendableUntil);
   }
 

@@ -9,8 +9,9 @@ import type { Clock, Random } from '../clock.ts';
 import type { OAuthClient } from '../config/settings.ts';
 import { digest } from '../identity.ts';
 import { anybody, type SharedMap } from '../replicated/shared-map.ts';
-import type { Fetched } from './oauth-source.ts';
+import type { Fetched, FetchedToken } from './oauth-source.ts';
 import type { FetchToken, TokenFetch } from './token-fetcher.ts';
+import type { Token } from './token-reply.policy.ts';
 
 /** How long one replica may fetch while the others wait: longer than any request to a token endpoint. Milliseconds. */
 const renewalMs = 15_000;
@@ -19,14 +20,7 @@ const checkEveryMs = 100;
 /** A token whose life nobody knows is kept for a day; one that has ended is refused and replaced. Milliseconds. */
 const unknownLifeMs = 86_400_000;
 /** What replicas share of a client: its token · that one of them fetches a new one. */
-export type SharedToken =
-  | {
-      readonly kind: 'token';
-      readonly token: string;
-      /** The token's whole life, milliseconds; `null` = not known. */
-      readonly lifeMs: number | null;
-    }
-  | { readonly kind: 'fetching' };
+export type SharedToken = Token | { readonly kind: 'fetching' };
 
 export interface SharedTokensParts {
   readonly clock: Clock;
@@ -111,7 +105,7 @@ export class SharedTokens {
   async #find(
     name: string,
     unwanted: string | null,
-  ): Promise<Extract<Fetched, { kind: 'token' }> | { readonly kind: 'none' | 'unavailable' }> {
+  ): Promise<FetchedToken | { readonly kind: 'none' | 'unavailable' }> {
     const { clock, map } = this.#parts;
     const askedAt = clock.monotonic();
     const read = await map.read({ name });

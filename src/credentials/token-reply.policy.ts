@@ -15,19 +15,19 @@ export interface TokenReply {
   readonly body: string;
 }
 
-export type ReadToken =
-  | {
-      readonly kind: 'token';
-      readonly token: string;
-      /** Lifetime of the token from the request on, milliseconds; `null` = not stated. */
-      readonly lifeMs: number | null;
-    }
-  | {
-      readonly kind: 'failed';
-      readonly fault: CredentialFault;
-      /** Wait that the endpoint stated, milliseconds; `null` = none. */
-      readonly statedMs: number | null;
-    };
+export interface Token {
+  readonly kind: 'token';
+  readonly token: string;
+  /** Lifetime of the token from the request on, milliseconds; `null` = not stated. */
+  readonly lifeMs: number | null;
+}
+
+export interface NoToken {
+  readonly kind: 'failed';
+  readonly fault: CredentialFault;
+  /** Wait that the endpoint stated, milliseconds; `null` = none. */
+  readonly statedMs: number | null;
+}
 
 /** Longer tokens would not fit into a request's head. Characters. */
 const maxTokenLength = 16_384;
@@ -54,10 +54,10 @@ export function readToken(
   { status, fields, body }: TokenReply,
   now: number,
   grant: 'client_credentials' | 'refresh_token' = 'client_credentials',
-): ReadToken {
+): Token | NoToken {
   const json = objectOf(body);
   if (status >= 200 && status < 300) return tokenOf(json);
-  const failed = (fault: CredentialFault): ReadToken => ({
+  const failed = (fault: CredentialFault): NoToken => ({
     kind: 'failed',
     fault,
     statedMs: retryAfterMs(fields, now),
@@ -87,8 +87,8 @@ export const isAccessToken = (text: string): boolean =>
 export const isRefreshToken = (text: string): boolean =>
   text.length <= maxTokenLength && /^[ -~]+$/.test(text);
 
-function tokenOf(json: Readonly<Record<string, unknown>> | null): ReadToken {
-  const invalid: ReadToken = { kind: 'failed', fault: 'invalid', statedMs: null };
+function tokenOf(json: Readonly<Record<string, unknown>> | null): Token | NoToken {
+  const invalid: NoToken = { kind: 'failed', fault: 'invalid', statedMs: null };
   const token = json?.['access_token'];
   if (typeof token !== 'string' || !isAccessToken(token)) return invalid;
   const expires = json?.['expires_in'];

@@ -33,11 +33,7 @@ import type { ResponseTimes } from './response-times.ts';
 import { separatorsOf } from './separators.policy.ts';
 
 /** A call ready for admission. */
-export interface Prepared {
-  readonly call: Call;
-  readonly caller: Caller;
-  readonly route: Route;
-  readonly body: CallBody;
+export interface Prepared extends Omit<Received, 'run'> {
   readonly description: CallDescription;
   readonly request: AdmissionRequest;
   /** Its wait is not the configured one: the call, or its client, has asked for another. */
@@ -50,7 +46,6 @@ export interface Prepared {
   /** Values with which fields of the client go upstream instead of its own, by lower-case name; `null` = all go as they came. */
   readonly replacedFields: ReadonlyMap<string, string> | null;
   readonly pools: Pools;
-  readonly callRecord: CallRecord;
   /** As they were when the call began. */
   readonly egress: Egress;
 }

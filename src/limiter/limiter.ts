@@ -112,14 +112,9 @@ export interface Reserving {
   readonly name?: TicketId;
 }
 
-/** What is kept of a refused call. */
-export interface Reserved {
+/** What is kept of a refused call: after `waitMs` its client may come back; `ahead` counts reservations, too. */
+export interface Reserved extends WaitForecast {
   readonly id: TicketId;
-  /** After so long its client may come back, milliseconds. */
-  readonly waitMs: number;
-  /** Calls of its lane that go first, and reservations. */
-  readonly ahead: number;
-  readonly heldBy: HeldBy;
 }
 
 /** How long a lease lives without renewal: after this the lane of a dead replica goes on (docs/adr/0004). Milliseconds. */

@@ -6,6 +6,7 @@
  * direction; a bucket is followed to one that is not joined itself; what leaves this process are keyed digests.
  */
 import { LRUCache } from 'lru-cache';
+import type { BucketParts } from '../admission/buckets.policy.ts';
 import type { Feedback } from '../call.ts';
 import type { Clock, Random } from '../clock.ts';
 import { digest } from '../identity.ts';
@@ -155,15 +156,7 @@ export function joinedBy(shared: ReadonlyMap<string, readonly BucketKey[]>): Map
 
 // What is proof: two buckets that come to share one list of words share a quota.
 
-/** What distinguishes a bucket from the others of its upstream; absent parts are empty. */
-export interface QuotaParts {
-  readonly upstream: string;
-  readonly credential: string;
-  readonly host: string;
-  /** Model, or the class of models that its provider documents. */
-  readonly model: string;
-  /** Values of what the upstream's dialect separates quotas by. */
-  readonly separate: readonly string[];
+export interface QuotaParts extends BucketParts {
   /** Host of the call, also where buckets are not kept apart by it. */
   readonly shop: string;
 }

@@ -12,6 +12,7 @@ import type { Clock, Random } from '../../clock.ts';
 import type { OAuthClient } from '../../config/settings.ts';
 import type { Telemetry } from '../../telemetry/telemetry.ts';
 import type { Fetched } from '../oauth-source.ts';
+import type { NoToken } from '../token-reply.policy.ts';
 import { type FetchToken, type SendTokenRequest, type TokenFetch, tokenRequest } from '../token-fetcher.ts';
 import { readRefreshToken, readToken } from '../token-reply.policy.ts';
 import { FileLock } from './file-lock.ts';
@@ -48,7 +49,7 @@ interface Unsaved {
 }
 
 type RenewalInput = Pick<TokenFetch, 'client' | 'upstream' | 'unwanted'>;
-const failed = (fault: Extract<Fetched, { kind: 'failed' }>['fault']): Fetched => ({
+const failed = (fault: NoToken['fault']): Fetched => ({
   kind: 'failed',
   fault,
   statedMs: null,

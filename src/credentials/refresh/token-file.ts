@@ -6,7 +6,7 @@
  */
 import { type FileHandle, open, readFile, realpath, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import type { Fetched } from '../oauth-source.ts';
+import type { FetchedToken } from '../oauth-source.ts';
 import { sendableForMs } from '../renewal.policy.ts';
 import { isAccessToken, isRefreshToken, objectOf } from '../token-reply.policy.ts';
 
@@ -178,7 +178,7 @@ export function usableAccess(
   { access }: StoredGrant,
   unwanted: string | null,
   { now, monotonic }: { readonly now: number; readonly monotonic: number },
-): Extract<Fetched, { kind: 'token' }> | null {
+): FetchedToken | null {
   if (access === null || access.token === unwanted) return null;
   const { token, lifeMs, endsAt } = access;
   // The clock of the process that wrote the file may have been ahead of this one.

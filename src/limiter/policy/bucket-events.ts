@@ -15,12 +15,10 @@ import type {
 import type { TimedLesson } from './lessons.policy.ts';
 
 /** An admission as a log takes it: times are the log's. */
-export type StoredAdmission = Omit<Admission, 'position' | 'bucket'> & {
+export interface StoredAdmission extends Omit<Admission, 'bucket'> {
   /** How long a granted lease lives without renewal, milliseconds. */
   readonly leaseMs: number;
-  readonly position:
-    { readonly kind: 'arrival'; readonly at: number } | { readonly kind: 'kept'; readonly order: number };
-};
+}
 
 export type BucketEvent =
   /** Enters a ticket into its lane, or refuses it. */

@@ -3,8 +3,9 @@
  * specification in `scheduler.policy.ts`.
  */
 import type { Feedback } from '../../call.ts';
-import type { LaneKey, LeaseToken } from '../../ids.ts';
-import type { CeilingEdge, Settlement } from '../limiter.ts';
+import type { LaneKey } from '../../ids.ts';
+import type { Settlement } from '../limiter.ts';
+import type { BucketEvent } from './bucket-events.ts';
 import { noteNotSent, wakesAt } from './background.policy.ts';
 import type { Bucket, Lane, Lease, Ticket } from './bucket-state.policy.ts';
 import { giveTurnBack } from './callers.policy.ts';
@@ -31,21 +32,11 @@ import { endLease, forgetTicket, pump, type Effects } from './pump.policy.ts';
  */
 export const maxOtherLimitsMs = 200;
 
-/** The lease of this token took a slot of its ceiling. */
-export interface SlotTaken {
-  readonly lease: LeaseToken;
-  readonly edge: CeilingEdge | null;
-}
-
-/** How the lease of this token ends, and what that teaches. */
-export interface LeaseSettlement {
-  readonly lease: LeaseToken;
-  readonly settlement: Settlement;
-  readonly lesson: TimedLesson | null;
-}
+/** What a bucket's event of this kind says. */
+type Said<Kind extends BucketEvent['kind']> = Omit<Extract<BucketEvent, { kind: Kind }>, 'kind'>;
 
 /** The grant took a slot of a ceiling that is nearly used; `null`: it is not nearly used any more. */
-export function slotTaken(bucket: Bucket, { lease: token, edge }: SlotTaken, now: number): Effects {
+export function slotTaken(bucket: Bucket, { lease: token, edge }: Said<'slot_taken'>, now: number): Effects {
   const lease = bucket.leases.get(token);
   const lane = lease === undefined ? undefined : bucket.lanes.get(lease.ticket.lane);
   if (lease !== undefined && lane !== undefined) {
@@ -63,7 +54,7 @@ export function slotTaken(bucket: Bucket, { lease: token, edge }: SlotTaken, now
 /** Ends a lease, once: a token that is not known any more changes nothing. */
 export function settle(
   bucket: Bucket,
-  { lease: token, settlement, lesson }: LeaseSettlement,
+  { lease: token, settlement, lesson }: Said<'settle'>,
   now: number,
 ): Effects {
   const lease = bucket.leases.get(token);
