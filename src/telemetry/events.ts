@@ -177,11 +177,6 @@ export interface Log {
   bug(message: string, cause: unknown, fields?: Readonly<Record<string, LogValue>>): void;
 }
 
-const nothing = (): void => {};
-
-/** A log that nobody reads: for parts that run before the real one exists. */
-export const silentLog: Log = { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing };
-
 /** Hears of facts for other uses than metric, log and span (the activity recorder). Ids stay in memory. */
 export interface FactSink {
   /** A call asks for admission; `costs`: what it is expected to take from meters. */

@@ -1,7 +1,6 @@
 /** Telemetry that reports nothing. */
 import type { CallRecord } from '../../src/telemetry/call-record.ts';
 import type { Telemetry } from '../../src/telemetry/telemetry.ts';
-import { silentLog } from '../../src/telemetry/events.ts';
 
 const nothing = (): void => {};
 
@@ -48,5 +47,5 @@ export const noTelemetry: Telemetry = {
     redisMs: null,
   }),
   configuration: () => ({ inForceSince: 0, refused: null }),
-  log: silentLog,
+  log: { debug: nothing, info: nothing, warn: nothing, error: nothing, bug: nothing },
 };
