@@ -189,14 +189,14 @@ export const fullest = (limits: readonly LimitState[]): LimitState | null =>
 const isCeiling = (limit: LimitState | null): boolean => limit?.owner === 'ceiling';
 
 function whose(limit: LimitState | null, upstream: string): string {
-  if (limit === null) return `The limits of ${upstream}.`;
+  if (limit === null) return `The limits of ${upstream}`;
   if (limit.owner === 'provider') return `The provider’s limit of ${limitText(limit)}`;
   if (limit.owner === 'setting') return `Your setting for ${upstream} of ${limitText(limit)}`;
   const of = limit.workspace === null ? '' : ` for ${limit.workspace}`;
   return `Your ceiling of ${limitText(limit)} to ${upstream}${of}`;
 }
 
-/** Calls waited for a ceiling more often than for the upstream's own quota. */
+/** At least half of the refused calls met a ceiling, not the upstream's own quota. */
 function isHeldByCeilings({ lastHour: { heldBy } }: UpstreamState): boolean {
   const ceilings = (heldBy.ceiling_minute ?? 0) + (heldBy.ceiling_day ?? 0);
   const all = Object.values(heldBy).reduce((sum, n) => sum + n, 0);
@@ -209,10 +209,15 @@ interface Cause {
 }
 
 /** Why calls were refused where no limit did it; `null` = a limit did, or nobody knows. */
-function causeBesideLimits({ upstream, lastHour: { heldBy, throttledAt } }: UpstreamState): Cause | null {
+function causeBesideLimits({
+  upstream,
+  recent,
+  lastHour: { heldBy, throttledAt },
+}: UpstreamState): Cause | null {
   const { paused = 0, closed = 0, credential = 0, ...ofLimits } = heldBy;
   if (Object.keys(ofLimits).length > 0) return null;
-  if (paused > closed)
+  const throttlesNow = throttledAt !== null && throttledAt >= recent.since;
+  if (paused > closed && !throttlesNow)
     return {
       why: 'calls were refused while it was paused',
       heldBy: 'A pause of the last hour, which is over.',
@@ -267,7 +272,8 @@ function findingOf(api: UpstreamState, now: number): Finding {
   const refusedNow = refusedText(recent.refused, `since ${clock(recent.since)}`);
   const place = { text: 'Its limits and traffic', place: `#${upstream}` };
   const limit = fullest(api.limits);
-  const held = whose(limit, upstream);
+  const byCeilings = isHeldByCeilings(api);
+  const refusedBy = fullest(api.limits.filter((each) => isCeiling(each) === byCeilings)) ?? limit;
   const cause = causeBesideLimits(api);
   switch (condition.kind) {
     case 'refusing': {
@@ -280,7 +286,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         text: `No: ${short}`,
         why,
         heldBy: `The provider refuses every call since ${clock(condition.since)} (${code}).${advice}`,
-        wrongNow: `${refusedText(lastHour.answeredInstead, 'in the last hour')} Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
+        wrongNow: `${lastHour.answeredInstead === 0 ? '' : `${refusedText(lastHour.answeredInstead, 'in the last hour')} `}Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
         next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
       };
     }
@@ -321,11 +327,10 @@ function findingOf(api: UpstreamState, now: number): Finding {
       next: [{ text: 'Can it be reached?', command: 'sluice check --connect' }, place],
     };
   if (recent.refused > 0) {
-    const byCeilings = isHeldByCeilings(api);
     const asked = `${count.format(recent.calls)} were asked for in the last minute`;
     const ofLimits = {
       why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
-      heldBy: `${held}; ${asked}.`,
+      heldBy: `${whose(refusedBy, upstream)}; ${asked}.`,
     };
     return {
       rank: byCeilings ? 7 : 6,
@@ -351,9 +356,9 @@ function findingOf(api: UpstreamState, now: number): Finding {
     return {
       rank: 13,
       tone: 'amber',
-      text: cause === null ? 'No: was full' : 'No: calls were refused',
-      why: `it was full${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
-      heldBy: `${held}.`,
+      text: cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused',
+      why: `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
+      heldBy: `${whose(refusedBy, upstream)}.`,
       ...cause,
       wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
       next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
@@ -365,7 +370,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
       tone: 'amber',
       text: atCeiling ? 'No: your ceiling' : 'No: full',
       why: `${atCeiling ? 'a workspace is at your ceiling' : 'it is full'}${waiting > 0 ? ', and calls wait' : ''}`,
-      heldBy: `${held}.`,
+      heldBy: `${whose(limit, upstream)}.`,
       wrongNow: `${waits(api)} None are refused.`,
       next: [{ text: 'Who sends most?', place: '#workspaces' }, place],
     };
@@ -456,8 +461,10 @@ function ofSluice(state: SluiceState): { readonly rank: number; readonly answer:
   );
 }
 
+const linesText = (lines: readonly number[]): string =>
+  lines.length === 0 ? '' : `, line${lines.length === 1 ? '' : 's'} ${listed(lines.map(String))}`;
 const reloadText = ({ at, inForceSince, lines }: RefusedReload): string =>
-  `Your configuration was refused at ${clock(at)}${lines.length === 0 ? '' : `, line ${lines.slice(0, 3).join(', ')}`}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
+  `Your configuration was refused at ${clock(at)}${linesText([...new Set(lines)])}. The settings of ${clock(inForceSince)} hold; keys removed since then still work.`;
 
 /** The answer for all. */
 export function answerOf(apis: readonly UpstreamState[], sluice: SluiceState): Answer {

@@ -415,10 +415,11 @@ function breakerRefusal({
   readonly said: ProviderError | null;
   readonly retryInMs: number;
 }): Refusal {
+  const word = wordOf(said);
   return new Refusal('upstream_refused', {
     status,
     retryInMs,
-    detail: `The upstream refuses such calls with ${status}, for a reason that waiting does not cure. One call asks it again at the time named here.`,
+    detail: `The upstream refuses such calls with ${status}${word === null ? '' : ` (${word})`}, which waiting does not cure. One call asks it again at the time named here.`,
     ...(said === null ? {} : { said }),
     ...(status === 429 ? { heldBy: 'closed' as const } : {}),
   });

@@ -107,6 +107,21 @@ test('refusals of the upstream itself are told as such while no limit is used up
   expect(all.heldBy).toMatch(/^api’s own “too many requests” of \d\d:\d\d.UTC\.$/);
 });
 
+test('what an upstream refuses after a pause is told as its own, not as the pause', async () => {
+  await start('');
+  const control = (verb: string): Promise<Response> =>
+    fetch(`${gateway.adminUrl}/upstreams/api/${verb}`, { method: 'POST', headers: { 'sluice-admin': 'yes' } });
+  await control('pause?seconds=90');
+  await calls(2);
+  await control('resume');
+  expect((await said()).answer.sentence).toBe('No for api: calls were refused while it was paused.');
+  answer = [429, '{"error":"slow down"}'];
+  await calls(2);
+  expect((await said()).answer.sentence).toBe(
+    'No for api: it says “too many requests”, and no known limit was used up.',
+  );
+});
+
 test('an upstream that breaks calls off is told as such, before ceilings that are full', async () => {
   await start('    limits: { requestsPerMinute: none }', '    requestsPerMinute: { api: 3 }');
   answer = 'broken';
@@ -126,10 +141,17 @@ test('out of credit is told by its name', async () => {
     429,
     JSON.stringify({ error: { message: 'x', type: 'insufficient_quota', code: 'insufficient_quota' } }),
   ];
-  await calls(3);
+  await calls(1);
   const { answer: all } = await said();
   expect(all.sentence).toBe('No for api: it is out of credit.');
   expect(all.heldBy).toContain('insufficient_quota');
+  expect(all.wrongNow).toMatch(/^Sluice asks again with one call in/);
+  const local = await fetch(`${gateway.url}/via/api/path`, {
+    headers: { authorization: `Bearer ${gateway.keys['acme']}` },
+  });
+  expect(await local.json()).toMatchObject({
+    detail: expect.stringMatching(/^The upstream refuses such calls with 429 \(insufficient_quota\), which/),
+  });
   expect(gateway.logs.join('')).toMatch(
     /refuses calls for good.*"said":"insufficient_quota"|"said":"insufficient_quota".*refuses calls for good/,
   );

@@ -124,7 +124,7 @@ const wide = (n: number): Parameters<typeof table>[0] => ({
         ceilings: { perMinute: { limit: 1_000, remaining: 1_000 } },
         waiting: at,
         inFlight: 0,
-        recent: { calls: 1_000, absorbed: 0, outcomes: { shed: 0 }, waitMs: { p95: 10_000 } },
+        recent: { calls: 1_000, absorbed: 0, outcomes: { shed: 2, throttled: 3 }, waitMs: { p95: 10_000 } },
       },
     ],
   })),
@@ -145,6 +145,7 @@ test.each([
   expect(cut).toMatch(/^ {2}api-29 {2}No: calls refused$/m);
   expect(cut).toMatch(/… \d+ more lines: sluice top --once$/);
   expect(table(wide(30), null).split('\n').length).toBeGreaterThan(60);
+  expect(table(wide(1), null)).toMatch(/ absorbed {2}refused\n.* 0 {8}5$/);
 });
 
 test('commands ask an admin port that lies below a path', async () => {

@@ -197,12 +197,12 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   'reload refused': {
     says: /^Yes, but your last change is not in force\./,
-    wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC, line 41\./,
+    wrongNow: /^Your configuration was refused at \d\d:\d\d.UTC, line 41\. The/,
     tone: 'amber',
     make(page, move) {
       limits(page);
       traffic(page, move, calm);
-      page.telemetry.configurationRead('refused', [41]);
+      page.telemetry.configurationRead('refused', [41, 41]);
     },
   },
   'Redis away': {
@@ -274,6 +274,18 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
     make(page, move) {
       limits(page);
       for (let n = 0; n < 129; n++) page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed' });
+      traffic(page, move, calm);
+    },
+  },
+  'at a ceiling earlier': {
+    says: /^No for openai: a workspace was at your ceiling at \d\d:\d\d.UTC\./,
+    wrongNow: /^Nothing now\. 129.calls were refused in the last hour\./,
+    heldBy: /^Your ceiling of 400 requests a minute to openai for w_/,
+    tone: 'amber',
+    make(page, move) {
+      limits(page, { used: 0.9 });
+      for (let n = 0; n < 129; n++)
+        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'ceiling_minute' });
       traffic(page, move, calm);
     },
   },
