@@ -15,8 +15,8 @@ import { type CeilingKey, isBackground } from '../ids.ts';
 import type { CeilingHold } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { type QueuedCall, refused } from './queued-call.ts';
-import { draining, type Hold, refusedBy, waitTooLong } from './refusals.ts';
+import { passageMs, type QueuedCall, refused } from './queued-call.ts';
+import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
@@ -246,7 +246,7 @@ export class LateRefusals {
       const isLate = hold !== undefined && hold.waitMs > 0 && now + hold.waitMs > call.deadline;
       if (!isLate || !call.isWaiting) return true;
       const isOrderKnown = !takingTurns.has(call.lane);
-      if (isOrderKnown) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      if (isOrderKnown) this.#refuse(call, hold);
       else probablyLate.push(call);
       return !isOrderKnown;
     });
@@ -263,14 +263,19 @@ export class LateRefusals {
       if (forecast === null || !call.isWaiting) continue;
       const hold = await this.#longerHold(call, forecast, forecast.ahead);
       const isLate = hold.waitMs > 0 && clock.monotonic() + hold.waitMs > call.deadline;
-      if (isLate && call.isWaiting) this.#registry.end(call, refused(waitTooLong(hold, call.request)));
+      if (isLate && call.isWaiting) this.#refuse(call, hold);
     }
+  }
+
+  #refuse(call: QueuedCall, hold: Hold): void {
+    const hasWaited = call.inLaneMs() >= passageMs;
+    this.#registry.end(call, refused(hasWaited ? tooLate(hold) : waitTooLong(hold, call.request)));
   }
 
   /** @param ahead slots that others take before the call */
   async #refuseHeld(call: QueuedCall, hold: Hold, ahead = 0): Promise<void> {
     const longest = await this.#longerHold(call, hold, ahead);
-    if (call.isWaiting) this.#registry.end(call, refused(waitTooLong(longest, call.request)));
+    if (call.isWaiting) this.#refuse(call, longest);
   }
 
   /** The longer of two holds: `hold`, or that of its ceiling with `ahead` calls of its lane before it. */

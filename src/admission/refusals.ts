@@ -32,7 +32,15 @@ export const waitTooLong = (
     detail: `${cause[heldBy]} ${advice(waitMs, maxWaitIfAskedMs)}`,
   });
 
-/** The same for a call whose position is kept until its client comes back with the ticket. */
+/** The same for a call that has waited: a longer wait is nothing that its client can still ask for. */
+export const tooLate = ({ waitMs, heldBy }: Hold): Refusal =>
+  new Refusal(isOfDay(heldBy) ? 'day_quota_exhausted' : 'wait_expired', {
+    retryInMs: waitMs,
+    heldBy,
+    detail: `${cause[heldBy]} The call has waited, and could leave in ${Math.ceil(waitMs / 1_000)} s, which is longer than it may wait yet.`,
+  });
+
+/** As `waitTooLong`, for a call whose position is kept until its client comes back with the ticket. */
 export const reserved = (code: RefusalCode, { waitMs, heldBy }: Hold, ticket: string): Refusal =>
   new Refusal(code, {
     retryInMs: waitMs,

@@ -110,7 +110,10 @@ test('refusals of the upstream itself are told as such while no limit is used up
 test('what an upstream refuses after a pause is told as its own, not as the pause', async () => {
   await start('');
   const control = (verb: string): Promise<Response> =>
-    fetch(`${gateway.adminUrl}/upstreams/api/${verb}`, { method: 'POST', headers: { 'sluice-admin': 'yes' } });
+    fetch(`${gateway.adminUrl}/upstreams/api/${verb}`, {
+      method: 'POST',
+      headers: { 'sluice-admin': 'yes' },
+    });
   await control('pause?seconds=90');
   await calls(2);
   await control('resume');

@@ -184,7 +184,7 @@ atOrigins('the admission queue', (instant) => {
     enter('a-too', one);
     await pass(1);
     // Lane `two` took the latest slot, so the next one belongs to lane `one`, although its call arrived later.
-    expect(story).toEqual(['a', 'b', 'b-later wait_too_long 48150']);
+    expect(story).toEqual(['a', 'b', 'b-later wait_expired 48150']);
     await pass(60_000);
     expect(story.at(-1)).toBe('a-too');
   });

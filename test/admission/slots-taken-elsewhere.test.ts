@@ -7,7 +7,7 @@ import { FakeClock } from '../support/fake-clock.ts';
 import { withMethods } from '../support/with-methods.ts';
 
 const options: CallOptions = { perMinute: 2, maxInFlight: 1 };
-const isRight = { code: 'wait_too_long', details: expect.objectContaining({ heldBy: 'ceiling_minute' }) };
+const isRight = { code: 'wait_expired', details: expect.objectContaining({ heldBy: 'ceiling_minute' }) };
 
 /** One call in flight, which takes the first of two slots, and one that waits behind it for the second. */
 async function world() {

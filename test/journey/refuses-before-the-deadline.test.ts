@@ -165,8 +165,8 @@ test('a waiting call that becomes too late is refused at that moment, not at its
   const replies = await Promise.all([first, ...rest]);
   expect(tally(replies)).toEqual({ 200: 1, 429: 3 });
   expect(replies.slice(2).map(({ json }) => json)).toEqual([
-    expect.objectContaining({ code: 'wait_too_long' }),
-    expect.objectContaining({ code: 'wait_too_long' }),
+    expect.objectContaining({ code: 'wait_expired' }),
+    expect.objectContaining({ code: 'wait_expired' }),
   ]);
   expect(shop.log).toHaveLength(3);
 });

@@ -379,7 +379,10 @@ function refusalOf(
     comesBack?.(call, ticketId(kept), retryInMs);
   }
   const late = clock.monotonic() - call.enteredAt;
-  if (failure.code === 'wait_too_long' && late + retryInMs <= call.plan.maxWaitMs) {
+  if (
+    (failure.code === 'wait_too_long' || failure.code === 'wait_expired') &&
+    late + retryInMs <= call.plan.maxWaitMs
+  ) {
     ledger.broken(clock.monotonic(), '10', `${call.plan.id} refused though ${retryInMs} ms fit its wait`);
   }
   return `${failure.code} ${retryInMs.toFixed(0)}`;
