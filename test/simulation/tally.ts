@@ -1,5 +1,5 @@
 /**
- * Histories of many seeds, and what came of them. `inProcesses` lives them in plain Node, in two processes at a time: under
+ * Histories of many seeds, and what came of them. `inProcesses` lives them in plain Node, many of them in two processes at a time: under
  * Jest each reading of a global goes through the context of the test file, which takes a third more time.
  *
  * Owns: the shares of the processes, and the sum. Does not own: one history (`live.ts`).
@@ -35,7 +35,8 @@ export interface Judged {
   readonly origin: string;
 }
 
-const processes = 2;
+/** A process takes almost a second to load the product: fewer histories than these are not shared out. */
+const fewest = 200;
 /** After so many wrong histories a process stops. */
 const maxWrong = 3;
 const nothing: Tally = { histories: 0, reloaded: 0, reached: [], verdicts: {}, wrong: [] };
@@ -67,6 +68,7 @@ export async function inProcesses(
   form: 'one-process' | 'replicas',
   { first, count }: { readonly first: number; readonly count: number },
 ): Promise<Tally> {
+  const processes = count > fewest ? 2 : 1;
   const share = Math.ceil(count / processes);
   const shares = Array.from({ length: processes }, async (_, at) => {
     const from = first + at * share;
