@@ -1,14 +1,14 @@
 /**
  * A seed is its history, whichever histories the process has lived before. Otherwise an objection of a long run cannot be repeated.
- * The seeds are of all kinds: days that are used up (1015, 1072), faults of Redis, described windows (from 10,000,000 on).
+ * The seeds are of all kinds: days that are used up (1015), faults of Redis, described windows (from 10,000,000 on).
  */
 import { afterEach, expect, jest, test } from '@jest/globals';
 import { live } from './live.ts';
 import { live as liveReplicas } from './replicas/live.ts';
 
 const forms = [
-  { name: 'one process', seeds: [1_015, 1_072, 17, 9_119, 10_000_001], liveOne: live },
-  { name: 'several replicas', seeds: [17, 2_881, 10_000_002], liveOne: liveReplicas },
+  { name: 'one process', seeds: [1_015, 17, 10_000_001], liveOne: live },
+  { name: 'several replicas', seeds: [17, 10_000_002], liveOne: liveReplicas },
 ];
 
 afterEach(() => {
