@@ -154,62 +154,67 @@ function usedOf(sent: Outcome['sent']): number {
   return sent.filter(({ at }) => at > from && at <= until).length / ((until - from) / (60_000 / perMinute));
 }
 
-describe.each([1, 2, 3].slice(0, Number(env['SEEDS'] ?? 1)))('500 refused calls at 120 a minute, seed %i', (seed) => {
-  const idealMs = reservations * (60_000 / perMinute);
+describe.each([1, 2, 3].slice(0, Number(env['SEEDS'] ?? 1)))(
+  '500 refused calls at 120 a minute, seed %i',
+  (seed) => {
+    const idealMs = reservations * (60_000 / perMinute);
 
-  test.each([
-    ['the bucket', null],
-    ['the ceiling as well', perMinute],
-  ])('come back once, in order, in the time that %s demands', async (_, ceiling) => {
-    const { returned, refusedAgain, expected, sent, maxWaiting } = await run({
-      seed,
-      ceiling,
-      lost: 0,
-      crowd: null,
+    test.each([
+      ['the bucket', null],
+      ['the ceiling as well', perMinute],
+    ])('come back once, in order, in the time that %s demands', async (_, ceiling) => {
+      const { returned, refusedAgain, expected, sent, maxWaiting } = await run({
+        seed,
+        ceiling,
+        lost: 0,
+        crowd: null,
+      });
+      expect(refusedAgain).toBe(0);
+      expect(returned).toHaveLength(expected);
+      expect(returned.toSorted((one, other) => one - other)).toEqual(returned);
+      expect((sent.at(-1)?.at ?? Infinity) / idealMs).toBeLessThanOrEqual(1.02);
+      expect(maxWaiting).toBeLessThanOrEqual(5);
     });
-    expect(refusedAgain).toBe(0);
-    expect(returned).toHaveLength(expected);
-    expect(returned.toSorted((one, other) => one - other)).toEqual(returned);
-    expect((sent.at(-1)?.at ?? Infinity) / idealMs).toBeLessThanOrEqual(1.02);
-    expect(maxWaiting).toBeLessThanOrEqual(5);
-  });
 
-  test.each([
-    ['their workspace', 'reserving', null],
-    ['another workspace', 'other', null],
-  ])('of which 30 %% never come back, leave the rest to calls of %s', async (_, lane, ceiling) => {
-    const crowd = { waiting: 40, lane, workspace: lane };
-    const { returned, refusedAgain, expected, sent } = await run({ seed, ceiling, lost: 0.3, crowd });
-    expect(usedOf(sent)).toBeGreaterThanOrEqual(0.95);
-    expect(returned).toHaveLength(expected);
-    expect(refusedAgain).toBe(0);
-  });
-
-  // A slot that was kept in vain is used ten seconds later, and comes free that much later in the next minute.
-  test('of which 30 % never come back, leave the rest under a ceiling but for these ten seconds of a minute', async () => {
-    const crowd = { waiting: 40, lane: 'reserving', workspace: 'reserving' };
-    const { returned, refusedAgain, expected, sent } = await run({
-      seed,
-      ceiling: perMinute,
-      lost: 0.3,
-      crowd,
+    test.each([
+      ['their workspace', 'reserving', null],
+      ['another workspace', 'other', null],
+    ])('of which 30 %% never come back, leave the rest to calls of %s', async (_, lane, ceiling) => {
+      const crowd = { waiting: 40, lane, workspace: lane };
+      const { returned, refusedAgain, expected, sent } = await run({ seed, ceiling, lost: 0.3, crowd });
+      expect(usedOf(sent)).toBeGreaterThanOrEqual(0.95);
+      expect(returned).toHaveLength(expected);
+      expect(refusedAgain).toBe(0);
     });
-    expect(usedOf(sent)).toBeGreaterThanOrEqual(1 - 0.3 * (10 / 60) - 0.02);
-    expect(returned).toHaveLength(expected);
-    expect(refusedAgain / expected).toBeLessThanOrEqual(0.03);
-  });
 
-  test('keep their tickets while the upstream closes again and again, and none is sent twice', async () => {
-    const closings = { everyMs: 40_000, forMs: 15_000 };
-    const result = await run({
-      seed,
-      ceiling: null,
-      lost: 0.1,
-      crowd: { waiting: 10, lane: 'other', workspace: 'other' },
-      closings,
+    // A slot that was kept in vain is used ten seconds later, and comes free that much later in the next minute.
+    test('of which 30 % never come back, leave the rest under a ceiling but for these ten seconds of a minute', async () => {
+      const crowd = { waiting: 40, lane: 'reserving', workspace: 'reserving' };
+      const { returned, refusedAgain, expected, sent } = await run({
+        seed,
+        ceiling: perMinute,
+        lost: 0.3,
+        crowd,
+      });
+      expect(usedOf(sent)).toBeGreaterThanOrEqual(1 - 0.3 * (10 / 60) - 0.02);
+      expect(returned).toHaveLength(expected);
+      expect(refusedAgain / expected).toBeLessThanOrEqual(0.03);
     });
-    expect(result.returned).toHaveLength(result.expected);
-    expect(result.void).toBe(0);
-    expect(result.sent.filter(({ name }) => name === 'reserving')).toHaveLength(perMinute + result.expected);
-  });
-});
+
+    test('keep their tickets while the upstream closes again and again, and none is sent twice', async () => {
+      const closings = { everyMs: 40_000, forMs: 15_000 };
+      const result = await run({
+        seed,
+        ceiling: null,
+        lost: 0.1,
+        crowd: { waiting: 10, lane: 'other', workspace: 'other' },
+        closings,
+      });
+      expect(result.returned).toHaveLength(result.expected);
+      expect(result.void).toBe(0);
+      expect(result.sent.filter(({ name }) => name === 'reserving')).toHaveLength(
+        perMinute + result.expected,
+      );
+    });
+  },
+);
