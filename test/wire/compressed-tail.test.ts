@@ -64,10 +64,10 @@ describe.each<[string, (bytes: Buffer) => Buffer]>([
   ['gzip', (bytes) => gzipSync(bytes)],
   ['zstd', (bytes) => zstdCompressSync(bytes)],
 ])('a body in several parts of %s', (encoding, pack) => {
-  const texts = ['one ', randomBytes(3_000).toString('hex'), ' three', ' four'];
+  const texts = ['one ', randomBytes(300).toString('hex'), ' three', ' four'];
   const packed = Buffer.concat(texts.map((text) => pack(Buffer.from(text))));
 
-  test.each([1, 7, 1_000, 1_000_000])('is decoded to its end, in pieces of %d bytes', async (size) => {
+  test.each([1, 7, 1_000])('is decoded to its end, in pieces of %d bytes', async (size) => {
     const { body, read } = passing(piecesOf(packed, size), encoding);
     expect(await bytesOf(body)).toBe(packed.length);
     expect([read.text === texts.join(''), read.ends]).toEqual([true, 1]);
@@ -101,20 +101,11 @@ describe.each(codings)('a body in %s', (encoding, pack) => {
   });
 
   test('is given up where it decodes to far more than was received, and is delivered all the same', async () => {
-    const bomb = pack(zeros(16 * mib));
+    const bomb = pack(zeros(2 * mib));
     const before = decodingNow().decodedBytes;
     const { body, read } = passing([bomb], encoding);
     expect([await bytesOf(body), read.ends]).toEqual([bomb.length, 0]);
-    expect(decodingNow().decodedBytes - before).toBeLessThan(9 * mib);
     expect(decodingNow().decodedBytes - before).toBeLessThan(128 * 1024 + 129 * bomb.length);
-  });
-
-  test('is given up behind its first 8 MiB', async () => {
-    const packed = pack(Buffer.from(randomBytes(6 * mib).toString('hex')));
-    const before = decodingNow().decodedBytes;
-    const { body, read } = passing(piecesOf(packed, 65_536), encoding);
-    expect([await bytesOf(body), read.ends]).toEqual([packed.length, 0]);
-    expect(decodingNow().decodedBytes - before).toBeLessThan(9 * mib);
   });
 
   test('is given up with its client', async () => {
@@ -140,8 +131,17 @@ describe.each(codings)('a body in %s', (encoding, pack) => {
       await decoded(pack(Buffer.from(randomBytes(140_000).toString('hex'))), encoding, clock),
     ).toBeNull();
     expect(await decoded(pack(Buffer.from('a text')).subarray(0, 5), encoding, clock)).toBeNull();
-    expect(await decoded(pack(zeros(16 * mib)), encoding, clock)).toBeNull();
+    expect(await decoded(pack(zeros(mib)), encoding, clock)).toBeNull();
   });
+});
+
+test('a body is given up behind its first 8 MiB', async () => {
+  // Shrinks to a hundredth or so: neither what waits for the decoder nor what its bytes allow ends the reading before.
+  const packed = zstdCompressSync(randomBytes(100_000).toString('hex').repeat(60));
+  const before = decodingNow().decodedBytes;
+  const { body, read } = passing([packed], 'zstd');
+  expect([await bytesOf(body), read.ends]).toEqual([packed.length, 0]);
+  expect(decodingNow().decodedBytes - before).toBeLessThan(9 * mib);
 });
 
 test('a body in no coding, or an unknown one, is delivered without a decoder', async () => {
@@ -165,10 +165,10 @@ test('a body in two codings is read like one in the first of them, with the boun
   const inner = passing([broken], 'gzip, br');
   expect([await bytesOf(inner.body), inner.read.ends]).toEqual([broken.length, 0]);
   const before = decodingNow().decodedBytes;
-  const bomb = passing([pack(zeros(64 * mib))], 'gzip, br');
+  const bomb = passing([pack(zeros(4 * mib))], 'gzip, br');
   await bytesOf(bomb.body);
   expect(bomb.read.ends).toBe(0);
-  expect(decodingNow().decodedBytes - before).toBeLessThan(17 * mib);
+  expect(decodingNow().decodedBytes - before).toBeLessThan(mib);
   const source = new PassThrough();
   const left = passing(source, 'gzip, br').body.resume();
   source.write(packed.subarray(0, 10));
@@ -220,13 +220,13 @@ test('very many bodies at once have a bounded number of decoders, and all are de
 });
 
 test('many bombs at once decode no more than the process allows in that time', async () => {
-  const bomb = brotliCompressSync(zeros(64 * mib), brotli(22));
+  const bomb = brotliCompressSync(zeros(8 * mib), brotli(22));
   const before = decodingNow().decodedBytes;
   const startedAt = clock.monotonic();
   // Padding that the decoder does not see lets each of them decode as much as one body may.
   const padding = Buffer.alloc(128 * 1024);
-  await Promise.all(Array.from({ length: 60 }, () => bytesOf(passing([bomb, padding], 'br').body)));
+  await Promise.all(Array.from({ length: 20 }, () => bytesOf(passing([bomb, padding], 'br').body)));
   const seconds = (clock.monotonic() - startedAt) / 1_000;
   // 32 MiB a second and as much at the start; each of the decoders may notice one piece too late.
-  expect(decodingNow().decodedBytes - before).toBeLessThan((1 + seconds) * 32 * mib + 100 * 65_536);
+  expect(decodingNow().decodedBytes - before).toBeLessThan((1 + seconds) * 32 * mib + 20 * 65_536);
 });
