@@ -54,9 +54,8 @@ describe('a response of the upstream', () => {
         status >= 200 && status <= 599 ? got === `${status} ""` : /^failed (invalid|reset) sent$/.test(got);
       if (!expected) wrong.push(`${status}: ${got}`);
     };
-    for (let status = 0; status < 1000; status += 25) {
-      await Promise.all(Array.from({ length: 25 }, (_, offset) => judge(status + offset)));
-    }
+    const around = [0, 1, 10, 99, 100, 101, 102, 103, 199, 200, 201, 204, 205, 299, 300, 304, 399, 400, 429, 499, 500, 599, 600, 700, 999];
+    await Promise.all(around.map(judge));
     expect(wrong).toEqual([]);
   });
 
@@ -66,12 +65,13 @@ describe('a response of the upstream', () => {
       connection.socket.end(`HTTP/1.1 200 a${String.fromCharCode(byte)}b\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok`, 'latin1');
     });
     const seen = new Map<string, number>();
-    for (let byte = 0; byte < 256; byte++) {
+    // Control bytes, what follows them, and both ends of the upper half.
+    for (const byte of [...Array(40).keys(), 126, 127, 128, 160, 255]) {
       const got = await outcome(opened.send({ pathAndQuery: `/${byte}` }));
       seen.set(got, (seen.get(got) ?? 0) + 1);
     }
     expect([...seen.keys()].every((got) => got === '200 "ok"' || got === 'failed invalid sent')).toBe(true);
-    expect(seen.get('200 "ok"')).toBeGreaterThan(200);
+    expect(seen.get('200 "ok"')).toBeGreaterThan(10);
   });
 
   const body = 'content-length: 2\r\n\r\nok';
@@ -218,7 +218,7 @@ describe('a response of the upstream', () => {
       connection.socket.write(response, () => close(connection.socket));
     });
     for (const status of [413, 401, 200])
-      for (const bytes of [10_000, 1_000_000, 16_000_000]) {
+      for (const bytes of [10_000, 8_000_000]) {
         const fields = { host: 'x', 'content-length': String(bytes) };
         const upload = { method: 'POST', pathAndQuery: `/${status}`, fields, body: Buffer.alloc(bytes) };
         expect(await outcome(opened.send(upload))).toBe(`${status} "big"`);
@@ -230,7 +230,7 @@ describe('a response of the upstream', () => {
     const opened = await world(async (connection) => {
       await connection.until((received) => received.length > 0);
       connection.send('HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n');
-      await connection.until((received) => received.length > body.length);
+      while (connection.socket.bytesRead <= body.length) await new Promise((resolve) => connection.socket.once('data', resolve));
       connection.send('2\r\nok\r\n0\r\n\r\n');
     });
     const fields = { host: 'x', 'content-length': String(body.length) };
