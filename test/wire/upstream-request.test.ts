@@ -32,7 +32,7 @@ describe('a request to the upstream', () => {
   test('carries path and query byte for byte', async () => {
     const opened = await world();
     const paths: string[] = ["/a;b?a=$&b=$'", '//evil.example/x', '/?', '/?a?b&&=', '/%2e%2e/%2F', '/x?q={"a":[1]}|^`\\', '/.//..', '/a#b'];
-    fc.assert(fc.property(fc.string({ unit: 'grapheme-ascii', maxLength: 40 }), (tail) => void paths.push(`/${tail.replaceAll(' ', '+')}`)), { numRuns: 150 });
+    fc.assert(fc.property(fc.string({ unit: 'grapheme-ascii', maxLength: 40 }), (tail) => void paths.push(`/${tail.replaceAll(' ', '+')}`)), { numRuns: 50 });
     for (const pathAndQuery of paths) {
       const { body } = await opened.send({ pathAndQuery });
       await text(body);
@@ -71,12 +71,12 @@ describe('a request to the upstream', () => {
     },
   );
 
-  test('with a body of 4 MiB arrives whole', async () => {
+  test('with a body of more than one piece arrives whole', async () => {
     const opened = await worldOf(async (connection) => {
       await connection.until((received) => received.endsWith('END'));
       connection.send(ok);
     });
-    const body = Buffer.concat([Buffer.alloc(4 * 1024 * 1024, 7), Buffer.from('END')]);
+    const body = Buffer.concat([Buffer.alloc(300_000, 7), Buffer.from('END')]);
     const fields = { host: 'x', 'content-length': String(body.length) };
     const response = await opened.send({ method: 'POST', fields, body });
     expect(await text(response.body)).toBe('ok');
