@@ -240,8 +240,8 @@ test('clients that read nothing free the upstream’s connections for others', a
         if (connection.socket.destroyed) return;
         if (!connection.received().includes('/large')) connection.send(ok);
         else {
-          connection.send('HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n');
-          connection.socket.write(Buffer.alloc(50_000_000));
+          connection.send('HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\n');
+          connection.socket.write(Buffer.alloc(20_000_000));
         }
       }
     },
@@ -286,7 +286,7 @@ test('slow uploads hold bytes, but no position and no lease', async () => {
   expect(requestLines(receivedBy(stack))).toHaveLength(1);
 });
 
-test('2,000 connections that are opened and dropped leave nothing behind, and the next call is served', async () => {
+test('240 connections that are opened and dropped leave nothing behind, and the next call is served', async () => {
   const stack = await opened(answering(ok));
   const parts = [
     '',
@@ -294,9 +294,9 @@ test('2,000 connections that are opened and dropped leave nothing behind, and th
     stack.head('GET', stack.proxy('/x')).slice(0, 60),
     stack.head('GET', stack.proxy('/x')),
   ];
-  for (let round = 0; round < 20; round += 1) {
+  for (let round = 0; round < 2; round += 1) {
     await Promise.all(
-      Array.from({ length: 100 }, async (_, n) => {
+      Array.from({ length: 120 }, async (_, n) => {
         const client = await connectRaw(stack.port);
         await client.send(parts[n % parts.length] ?? '');
         if (n % 3 === 0) client.abort();
