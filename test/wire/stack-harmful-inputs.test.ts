@@ -36,18 +36,16 @@ afterEach(async () => {
 });
 
 describe('a Trailer field on a GET,', () => {
-  test.each(['Trailer: X\r\n', 'Trailer: \r\n', 'trailer: content-length\r\nTE: trailers\r\n'])(
-    'is not forwarded: %j',
-    async (field) => {
-      const stack = await opened();
+  test('is not forwarded', async () => {
+    const stack = await opened();
+    for (const field of ['Trailer: X\r\n', 'Trailer: \r\n', 'trailer: content-length\r\nTE: trailers\r\n'])
       for (const method of ['GET', 'DELETE', 'POST']) {
         const { responses } = await stack.exchange(stack.head(method, stack.proxy('/a'), field));
-        expect(responses.map(({ status }) => status)).toEqual([200]);
+        expect([field, ...responses.map(({ status }) => status)]).toEqual([field, 200]);
       }
-      expect(receivedBy(stack).toLowerCase()).not.toMatch(/\r\n(?:trailer|te):/);
-      await expectUnharmed(stack);
-    },
-  );
+    expect(receivedBy(stack).toLowerCase()).not.toMatch(/\r\n(?:trailer|te):/);
+    await expectUnharmed(stack);
+  });
 });
 
 describe('Expect: 100-continue,', () => {
@@ -132,22 +130,26 @@ describe('a 204 with a body,', () => {
 });
 
 describe('framing fields named by Connection or a body on any method,', () => {
-  test.each([
-    'Connection: content-length\r\n',
-    'Connection: transfer-encoding\r\n',
-    'Connection: close, content-length, authorization\r\n',
-    'Connection: Host\r\n',
-    'Connection: sluice-key\r\n',
-  ])('%j is refused before anything goes upstream', async (field) => {
+  test('the field is refused before anything goes upstream', async () => {
     const stack = await opened();
-    for (const method of ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'POST']) {
+    const named = [
+      'content-length',
+      'transfer-encoding',
+      'close, content-length, authorization',
+      'Host',
+      'sluice-key',
+    ];
+    const methods = ['GET', 'HEAD', 'DELETE', 'OPTIONS', 'POST'];
+    for (const [field, method] of named.flatMap((names) =>
+      methods.map((one) => [`Connection: ${names}\r\n`, one] as const),
+    )) {
       const smuggled = 'GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n';
       const length = `Content-Length: ${smuggled.length}\r\n`;
       const { responses, closed } = await stack.exchange(
         stack.head(method, stack.proxy('/g'), length + field) + smuggled,
         method,
       );
-      expect(responses.map(({ status }) => status)).toEqual([400]);
+      expect([field, method, ...responses.map(({ status }) => status)]).toEqual([field, method, 400]);
       expect(responses[0]?.field('connection')).toBe('close');
       expect(closed || responses.length === 1).toBe(true);
     }
@@ -185,21 +187,20 @@ describe('framing fields named by Connection or a body on any method,', () => {
 });
 
 describe('more fields than the parser keeps,', () => {
-  test.each(['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS'])(
-    'on a %s of 1,001 fields is refused',
-    async (method) => {
-      const stack = await opened();
-      const many = Array.from({ length: 1_001 }, (_, n) => `a${n}:\r\n`).join('');
+  test('on a request of 1,001 fields is refused', async () => {
+    const stack = await opened();
+    const many = Array.from({ length: 1_001 }, (_, n) => `a${n}:\r\n`).join('');
+    for (const method of ['GET', 'HEAD', 'POST', 'DELETE', 'OPTIONS']) {
       const { responses, closed } = await stack.exchange(
         stack.head(method, stack.proxy('/h'), `${many}Content-Length: 5\r\n`) + 'hello',
         method,
       );
-      expect(responses.map(({ status }) => status)).toEqual([431]);
+      expect([method, ...responses.map(({ status }) => status)]).toEqual([method, 431]);
       expect(closed || responses.length === 1).toBe(true);
-      expect(upstreamRequests(receivedBy(stack))).toEqual([]);
-      await expectUnharmed(stack);
-    },
-  );
+    }
+    expect(upstreamRequests(receivedBy(stack))).toEqual([]);
+    await expectUnharmed(stack);
+  });
 
   test('on a response makes the response not be passed on', async () => {
     const many = Array.from({ length: 1_200 }, (_, n) => `a${n}: x\r\n`).join('');
