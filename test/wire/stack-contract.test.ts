@@ -37,15 +37,15 @@ test('a response carries our id, what happened to the call, its ceiling and the 
   expect(response?.field('sluice-error')).toBeUndefined();
 });
 
-test.each(['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'])(
-  'a call with any method is forwarded: %s',
-  async (method) => {
-    const stack = await opened();
+test('a call with any method is forwarded', async () => {
+  const stack = await opened();
+  const methods = ['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'];
+  for (const method of methods) {
     const { responses } = await stack.exchange(stack.head(method, stack.proxy('/m')));
     expect(responses.at(-1)?.status).toBe(200);
-    expect(requestLines(receivedBy(stack))).toEqual([`${method} /m HTTP/1.1`]);
-  },
-);
+  }
+  expect(requestLines(receivedBy(stack))).toEqual(methods.map((method) => `${method} /m HTTP/1.1`));
+});
 
 test.each([
   ['GET', '/nowhere', '', 404, 'not_found', 'invalid_request_error'],
