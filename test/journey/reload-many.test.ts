@@ -1,5 +1,5 @@
 /**
- * Ten thousand workspaces are reloaded while a gateway serves calls: the text is checked in another thread, and what is
+ * Thousands of workspaces are reloaded while a gateway serves calls: the text is checked in another thread, and what is
  * left for this one comes in slices, between which calls go on.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -15,7 +15,7 @@ import { createSlices, maxItems } from '../../src/slices.ts';
 import { gatewayYaml, serviceOf } from '../support/gateway.ts';
 import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 
-const count = 10_000;
+const count = 4_000;
 const { key, hash } = createKey();
 let upstream: RawUpstream;
 let service: Service;
@@ -45,7 +45,7 @@ const yamlWith = (ceiling: number): string =>
     { acme: hash },
   );
 
-/** The same among ten thousand. */
+/** The same among {@link count}. */
 const manyWith = (ceiling: number): string =>
   yamlWith(ceiling) +
   Array.from({ length: count - 1 }, (_, n) => {
