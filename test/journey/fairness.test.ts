@@ -20,7 +20,7 @@ async function busyWorld(
   const { chat, model, settled } = world;
   await chat('busy', { workspace: 'busy' });
   const leaving = new AbortController();
-  const line = Array.from({ length: 200 }, () =>
+  const line = Array.from({ length: 100 }, () =>
     chat('busy', { workspace: 'busy', headers: patient, signal: leaving.signal }),
   );
   const ended = Promise.allSettled(line);
@@ -36,15 +36,14 @@ async function busyWorld(
   };
 }
 
-test('five calls do not wait behind two hundred calls of another workspace', async () => {
+test('five calls do not wait behind a hundred calls of another workspace', async () => {
   const { sent, leave } = await busyWorld({ small: highCeilings });
   const few = Array.from({ length: 5 }, () => world.chat('small', { workspace: 'small', headers: patient }));
   const replies = await Promise.all(few);
   expect(replies.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
   const order = sent();
-  const until = order.slice(order.indexOf('small'), order.lastIndexOf('small') + 1);
-  // The workspaces alternate: ten calls, and those that were sent while the five arrived.
-  expect(until.length).toBeLessThanOrEqual(20);
+  // The workspaces alternate: ten calls, and those that were sent while the five arrived. Some forty waited when they came.
+  expect(order.lastIndexOf('small')).toBeLessThan(30);
   await leave();
 });
 
