@@ -2,7 +2,6 @@
  * How busy the machine is, as measured by a process that does nothing but ask for the time, and by this process, which is the
  * client of the verification. What depends on time is judged only where both run when they want to.
  */
-import { readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createInterface } from 'node:readline';
@@ -70,14 +69,13 @@ class Stalls {
 
   /**
    * Share of the processors' time in which they had nothing to do, from now on for so many milliseconds, while calls are sent: 0
-   * to 1. 0 where a quota of processor time was used up meanwhile, whatever others left.
+   * to 1.
    */
   async idleShareOver(ms: number): Promise<number> {
-    const [before, usedUpBefore] = [processorTimes(), quotaUsedUp()];
+    const before = processorTimes();
     await pause(ms);
     const after = processorTimes();
-    const isUsedUp = quotaUsedUp() > usedUpBefore;
-    const share = isUsedUp ? 0 : (after.idle - before.idle) / (after.all - before.all);
+    const share = (after.idle - before.idle) / (after.all - before.all);
     this.#idleShares.push(sampleOf(share));
     return share;
   }
@@ -113,34 +111,4 @@ function processorTimes(): { readonly idle: number; readonly all: number } {
     all: idle + user + nice + sys + irq,
   }));
   return times.reduce((sum, { idle, all }) => ({ idle: sum.idle + idle, all: sum.all + all }));
-}
-
-/** How often this process' control group used up its quota of processor time: version 2, then 1; 0 = it has none. */
-function quotaUsedUp(): number {
-  const groups = textOf('/proc/self/cgroup');
-  const [own = '', ownInVersion1 = ''] = [/^0::(.*)$/m, /:cpu(?:,\w+)?:(.*)$/m].map(
-    (line) => line.exec(groups)?.[1],
-  );
-  const root = '/sys/fs/cgroup';
-  // Within a container its own group is the root.
-  const files = [
-    `${root}${own}/cpu.stat`,
-    `${root}/cpu.stat`,
-    `${root}/cpu${ownInVersion1}/cpu.stat`,
-    `${root}/cpu/cpu.stat`,
-  ];
-  for (const file of files) {
-    const times = /^nr_throttled (\d+)$/m.exec(textOf(file))?.[1];
-    if (times !== undefined) return Number(times);
-  }
-  return 0;
-}
-
-/** Not every system has such files. */
-function textOf(path: string): string {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch {
-    return '';
-  }
 }
