@@ -53,6 +53,10 @@ export function createReport(name: string): Report {
   };
 }
 
+/** Words and how often each of them came, as `answered ×3, left ×1`. */
+export const tally = (words: readonly string[]): string =>
+  [...Map.groupBy(words, (word) => word)].map(([word, { length }]) => `${word} ×${length}`).join(', ');
+
 async function problemOf(check: Check): Promise<{ readonly isGood: boolean; readonly said: string }> {
   try {
     const found = await check();

@@ -9,7 +9,7 @@ import { redisBinary } from '../test/support/redis.ts';
 import { pause } from '../test/support/redis-fleet.ts';
 import { endAll, startServer, until } from './cluster/processes.ts';
 import { left, nothingLeft, remainsInWords } from './cluster/remains.ts';
-import { createReport, type Report } from './report.ts';
+import { createReport, tally, type Report } from './report.ts';
 import { Clients } from './soak/clients.ts';
 import { strike } from './soak/faults.ts';
 import { Ledger } from './soak/ledger.ts';
@@ -55,11 +55,11 @@ async function soak(report: Report): Promise<void> {
   const clients = new Clients({ replicas, ledger, keys, random: new SeededRandom(seed + 2) });
   const endsAt = Date.now() + minutes * 60_000;
   const isOver = (): boolean => Date.now() >= endsAt;
-  const faults = new Map<string, number>();
+  const faults: string[] = [];
   const readings: Reading[] = [];
   const striking = strike(
     { random: new SeededRandom(seed), redisPort: redis.port, upstream, replicas, clients },
-    { isOver, onFault: (name) => faults.set(name, (faults.get(name) ?? 0) + 1) },
+    { isOver, onFault: (name) => void faults.push(name) },
   );
   const reading = (async () => {
     for (; !isOver(); await pause(readEveryMs)) readings.push(await read(replicas.first));
@@ -67,9 +67,7 @@ async function soak(report: Report): Promise<void> {
   for (; !isOver(); await pause(1_000 / callsPerSecond)) clients.send();
   await Promise.all([striking, reading]);
   await clients.settled();
-  report.figure(
-    `${faults.size} kinds of faults: ${[...faults].map(([name, times]) => `${name} ×${times}`).join(', ')}`,
-  );
+  report.figure(`${new Set(faults).size} kinds of faults: ${tally(faults)}`);
   report.figure(
     `${ledger.summary()}; refusals followed ${clients.refused}, kept connections closed in the moment of a call ${clients.stale}, upstream 429s ${upstream.throttled}; ` +
       `answered after more than 180 s, by following refusals ${clients.late}; the longest serialized call took ${(clients.maxHeldMs / 1_000).toFixed(1)} s`,

@@ -1,6 +1,7 @@
 /** What a scenario is, what it says, and how it is judged: every row alike, by what the machine did meanwhile. */
 import type { CallResponse } from '../../test/support/redis-fleet.ts';
 import type { Figure } from '../nightly/figures.ts';
+import { tally } from '../report.ts';
 
 /** What one run of a scenario found. */
 export interface Row {
@@ -70,15 +71,9 @@ export const makespanOf = (tookMs: number, bestMs: number): Figure => ({
 export const ratio = (tookMs: number, bestMs: number): string =>
   `${seconds(tookMs)} = ${(tookMs / bestMs).toFixed(3)} × optimum`;
 
-/** Responses by status and code, as `200 ×3, 429 wait_too_long ×1`. */
-export function summary(responses: readonly CallResponse[]): string {
-  const counts = new Map<string, number>();
-  for (const { status, code } of responses) {
-    const name = `${status}${code === '' ? '' : ` ${code}`}`;
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  return `${responses.length} calls: ${[...counts].map(([name, times]) => `${name} ×${times}`).join(', ')}`;
-}
+/** Responses by status and code, as `4 calls: 200 ×3, 429 wait_too_long ×1`. */
+export const summary = (responses: readonly CallResponse[]): string =>
+  `${responses.length} calls: ${tally(responses.map(({ status, code }) => `${status} ${code}`.trim()))}`;
 
 export const succeeded = (responses: readonly CallResponse[]): number =>
   responses.filter(({ status }) => status >= 200 && status < 300).length;

@@ -9,6 +9,7 @@ import { readMetrics, startFleet, type Fleet, type Gateway } from '../cluster/fl
 import { until } from '../cluster/processes.ts';
 import { left, nothingLeft, remainsInWords, type Access, type Remains } from '../cluster/remains.ts';
 import { stalls } from '../cluster/stalls.ts';
+import { tally } from '../report.ts';
 import { makeCall, type Call, type Ended } from './clients.ts';
 import { inWords, violations, type Expected } from './judge.ts';
 import { startUpstream, type GateUpstream } from './upstream.ts';
@@ -207,7 +208,7 @@ async function judged(row: Row, { upstream, store, credential, fleet, key }: Par
   return {
     name: row.name,
     violations: violated,
-    words: `${summary(calls)}; requests upstream ${executed.length}; overlaps counted ${overlapsCounted}; longest stall ${stalledMs.toFixed(0)} ms; ${behind.words}`,
+    words: `${tally(calls.map(({ fate }) => (fate.kind === 'answered' ? 'answered' : inWords(fate))))}; requests upstream ${executed.length}; overlaps counted ${overlapsCounted}; longest stall ${stalledMs.toFixed(0)} ms; ${behind.words}`,
   };
 }
 
@@ -306,10 +307,4 @@ async function leftBehind({ fleet, store, key }: Pick<Parts, 'fleet' | 'store' |
     `in replicas: ${(await inReplicas()).map((value, index) => `${gauges[index] ?? ''} ${value}`).join(', ')}`,
   ].join('; ');
   return { problems: found ? [] : [words], words };
-}
-
-/** Fates and how often, as `answered ×60, refused: wait_too_long ceiling_minute ×12`. */
-function summary(calls: readonly Ended[]): string {
-  const kinds = Map.groupBy(calls, ({ fate }) => (fate.kind === 'answered' ? 'answered' : inWords(fate)));
-  return [...kinds].map(([kind, { length }]) => `${kind} ×${length}`).join(', ');
 }

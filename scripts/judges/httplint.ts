@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Report } from '../report.ts';
+import { tally, type Report } from '../report.ts';
 import { recordedResponses } from './responses/recorded.ts';
 import type { Recorded } from './responses/record.ts';
 import { fromPyPi, ran } from './tools.ts';
@@ -51,13 +51,6 @@ export async function judged(
   return output.split('\n').map((line) => JSON.parse(line) as Judgement);
 }
 
-function warnings(judgements: readonly Judgement[]): string {
-  const counts = new Map<string, number>();
-  for (const warning of judgements.flatMap(({ warned }) => [...new Set(warned)]))
-    counts.set(warning, (counts.get(warning) ?? 0) + 1);
-  return [...counts].map(([warning, times]) => `${warning} ×${times}`).join(' · ');
-}
-
 export async function judgeByHttplint(report: Report): Promise<void> {
   const tool = await fromPyPi('httplint');
   if ('why' in tool) return report.skipped('httplint', tool.why);
@@ -82,5 +75,5 @@ export async function judgeByHttplint(report: Report): Promise<void> {
     bad.join('\n         '),
   );
   for (const [finding, why] of answered) report.figure(`httplint: ${finding}: ${why}`);
-  report.figure(`httplint warned of: ${warnings(judgements)}`);
+  report.figure(`httplint warned of: ${tally(judgements.flatMap(({ warned }) => [...new Set(warned)]))}`);
 }

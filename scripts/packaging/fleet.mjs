@@ -3,26 +3,24 @@
  * stated time, and gateways from the sources. `stop()` leaves nothing running.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createKey } from '../../src/cli/keys.ts';
 import { startRedis } from '../../test/support/redis.ts';
 import { freePort } from '../../test/support/free-port.ts';
+import { serve } from '../cluster/upstream.ts';
 import { answers, start, until } from '../processes.ts';
 import { root } from './generated.mjs';
 
 /** Answers `/after/<ms>/<id>` after that time and counts how often each id arrived. */
 async function startUpstream() {
   const seen = new Map();
-  const server = http.createServer((request, response) => {
+  const { origin, stop } = await serve((request, response) => {
     const [, , wait, id] = request.url.split('/');
     seen.set(id, (seen.get(id) ?? 0) + 1);
-    request.resume();
     setTimeout(() => response.end(JSON.stringify({ id })), Number(wait));
   });
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return { port: server.address().port, seen, stop: () => server.close().closeAllConnections() };
+  return { origin, seen, stop };
 }
 
 const { key, hash } = createKey();
@@ -39,7 +37,6 @@ export async function startFleet({ limits = {} } = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'sluice-fleet-'));
   const redis = await startRedis();
   const upstream = await startUpstream();
-  const origins = [`http://127.0.0.1:${upstream.port}`];
   const processes = [];
 
   /** The settings of one gateway, as the YAML file wants them (JSON is YAML). */
@@ -55,7 +52,7 @@ export async function startFleet({ limits = {} } = {}) {
     },
     redis: { url: redis.url },
     privacy: { labelKey: 'a label key of the packaging checks' },
-    upstreams: { api: { kind: 'generic', origins, allowPrivateAddresses: true, limits } },
+    upstreams: { api: { kind: 'generic', origins: [upstream.origin], allowPrivateAddresses: true, limits } },
     workspaces: { check: { keys: [hash], upstreams: ['api'] } },
   });
 

@@ -3,6 +3,8 @@
  * stayed is lost, and none is made twice.
  */
 
+import { tally } from '../report.ts';
+
 /** How a call ended for its client. */
 export type Fate =
   | { readonly kind: 'answered' }
@@ -82,11 +84,9 @@ export class Ledger {
 
   /** Calls by how they ended, as `answered ×3, left ×1`. */
   summary(): string {
-    const counts = new Map<string, number>();
-    for (const { fate } of this.#ended) {
-      const name = fate.kind === 'failed' ? `${fate.kind} (${fate.words})` : fate.kind;
-      counts.set(name, (counts.get(name) ?? 0) + 1);
-    }
-    return `${this.#ended.length} calls: ${[...counts].map(([name, times]) => `${name} ×${times}`).join(', ')}`;
+    const fates = this.#ended.map(({ fate }) =>
+      fate.kind === 'failed' ? `${fate.kind} (${fate.words})` : fate.kind,
+    );
+    return `${fates.length} calls: ${tally(fates)}`;
   }
 }
