@@ -1,8 +1,9 @@
 /** Checks without a server: what the chart renders, what it refuses, and that nothing generated has drifted. */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
+import { valueSets } from '../kubernetes/value-sets.ts';
 import { byMeaning, differences, documents } from './documents.mjs';
 import { chart, root } from './generated.mjs';
 import { check as drift } from './generate.mjs';
@@ -12,12 +13,6 @@ import { check } from './report.mjs';
 import { ruleProblems } from './rules.mjs';
 import { configProblems } from './sluice-config.mjs';
 
-/** Value files of ci/ and those of examples/, whose kinds (Google's policies) few clusters know. */
-const valueFiles = ['ci', 'examples'].flatMap((folder) =>
-  readdirSync(join(chart, folder)).map((file) => [`${folder}/${file}`, ['-f', join(chart, folder, file)]]),
-);
-/** Names of the value sets, the defaults first, with their helm options. */
-const valueSets = [['default', []], ...valueFiles];
 const kustomize = (tools, folder) =>
   execFileSync(tools.kubectl, ['kustomize', join(root, 'k8s', folder)], { encoding: 'utf8' });
 
@@ -32,7 +27,7 @@ export async function chartChecks(tools) {
   const renders = new Map();
   for (const [name, helm] of helms) {
     await check(`${name}: lint --strict, all value sets`, () =>
-      valueSets.flatMap(([set, options]) => {
+      valueSets.flatMap(({ name: set, options }) => {
         const run = spawnSync(helm, ['lint', '--strict', chart, '--kube-version', KUBE_VERSION, ...options], {
           encoding: 'utf8',
         });
@@ -40,7 +35,10 @@ export async function chartChecks(tools) {
       }),
     );
     await check(`${name}: template, all value sets`, () => {
-      renders.set(name, new Map(valueSets.map(([set, options]) => [set, documents(render(helm, options))])));
+      renders.set(
+        name,
+        new Map(valueSets.map(({ name: set, options }) => [set, documents(render(helm, options))])),
+      );
     });
     await check(`${name}: refuses with a readable message (${refusals.length} cases)`, () =>
       refusalProblems(helm),
@@ -48,7 +46,7 @@ export async function chartChecks(tools) {
   }
   const sets = renders.get('helm 4') ?? new Map();
   await check('helm 3 and helm 4 render the same, twice', () =>
-    valueSets.flatMap(([set, options]) => [
+    valueSets.flatMap(({ name: set, options }) => [
       ...differences(renders.get('helm 3').get(set), sets.get(set)),
       ...differences(documents(render(tools.helm4, options)), sets.get(set)),
     ]),
