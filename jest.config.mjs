@@ -56,6 +56,7 @@ const withMoreHistories = [
   'test/limiter/over-log/snapshot.test.ts',
   'test/simulation/described.test.ts',
   'test/simulation/observed.test.ts',
+  'test/simulation/reservations.test.ts',
   'test/simulation/simulation.test.ts',
   'test/simulation/replicas/replicas.test.ts',
 ];
