@@ -132,7 +132,7 @@ describe.each(origins)('on $name, a reload of a ceiling of the minute', ({ ms })
     reload({ perMinute: 2 });
     await pass(1_000);
     // Two calls can go when the first four are a minute old; the other two could go a minute later, after their wait.
-    expect(story.slice(4).toSorted()).toEqual(['c6 wait_too_long', 'c7 wait_too_long']);
+    expect(story.slice(4).toSorted()).toEqual(['c6 wait_expired', 'c7 wait_expired']);
     expect(refusals.get('c6')?.details).toMatchObject({ heldBy: 'ceiling_minute' });
     expect(refusals.get('c6')?.details.retryInMs).toBeGreaterThan(110_000);
     await pass(54_500);
@@ -146,7 +146,7 @@ describe.each(origins)('on $name, a reload of a ceiling of the minute', ({ ms })
     expect(story).toEqual(['c0']);
     reload({ perMinute: 1 });
     await pass(1);
-    expect(story.slice(1).toSorted()).toEqual(['c2 wait_too_long', 'c3 wait_too_long']);
+    expect(story.slice(1).toSorted()).toEqual(['c2 wait_expired', 'c3 wait_expired']);
     expect(refusals.get('c2')?.details).toMatchObject({ heldBy: 'ceiling_minute' });
   });
 

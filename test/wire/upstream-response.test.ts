@@ -198,7 +198,12 @@ describe('a response of the upstream', () => {
     const body = Buffer.alloc(16 * 1024 * 1024);
     const opened = await world(async (connection) => {
       await connection.until((received) => received.length > 0);
-      connection.send('HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig');
+      connection.send('HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\n');
+      for (let read = -1; read < connection.socket.bytesRead;) {
+        read = connection.socket.bytesRead;
+        await new Promise((resolve) => setTimeout(resolve, 100));
+      }
+      connection.send('big');
     });
     const fields = { host: 'x', 'content-length': String(body.length) };
     expect(await outcome(opened.send({ method: 'POST', fields, body }))).toBe('413 "big"');
