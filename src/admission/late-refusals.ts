@@ -15,7 +15,7 @@ import { type CeilingKey, isBackground } from '../ids.ts';
 import type { CeilingHold } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
-import { passageMs, type QueuedCall, refused } from './queued-call.ts';
+import { type QueuedCall, refused } from './queued-call.ts';
 import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 import type { WaitRegistry } from './wait-registry.ts';
@@ -268,7 +268,7 @@ export class LateRefusals {
   }
 
   #refuse(call: QueuedCall, hold: Hold): void {
-    const hasWaited = call.inLaneMs() >= passageMs;
+    const hasWaited = this.#now() >= call.passageEndsAt;
     this.#registry.end(call, refused(hasWaited ? tooLate(hold) : waitTooLong(hold, call.request)));
   }
 

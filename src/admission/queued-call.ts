@@ -84,6 +84,8 @@ export class QueuedCall implements Ticket {
   deadline: number;
   /** The bucket granted it when it came. */
   isGrantedAtOnce = false;
+  /** Until then the stores may still be replying for the first time: a refusal counts as one at once. Monotonic milliseconds. */
+  passageEndsAt: number;
   ahead = 0;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */
   asksForSlot = false;
@@ -113,7 +115,8 @@ export class QueuedCall implements Ticket {
     this.#keeper = keeper;
     this.waitEndsAt = now + request.maxWaitMs;
     const isBack = request.admission.reservation !== undefined;
-    this.deadline = Math.max(this.waitEndsAt, now + (isBack ? returnGraceMs : passageMs));
+    this.passageEndsAt = now + passageMs;
+    this.deadline = Math.max(this.waitEndsAt, isBack ? now + returnGraceMs : this.passageEndsAt);
   }
 
   /** Called when `clientGone` aborts: this object is its listener until the call is gone (no closure for each call). */
@@ -145,7 +148,8 @@ export class QueuedCall implements Ticket {
    */
   onGrantedAtOnce(tookMs: number, now: number): void {
     this.isGrantedAtOnce = true;
-    this.deadline = Math.max(this.deadline, now + passageMs + repliesAhead * tookMs);
+    this.passageEndsAt = now + passageMs + repliesAhead * tookMs;
+    this.deadline = Math.max(this.deadline, this.passageEndsAt);
   }
 
   whenGranted(): Promise<Lease> {
