@@ -28,9 +28,10 @@ const reachesAll = count >= 1_000;
  * back, so that its lane was awake and, before others of its class, waited for room (9587). The pilot of a crowd was stopped before it
  * was written: the next call is a pilot, too (8809). The first response raised a limit that a reload had lowered, and what had been
  * counted under the limit of before was forgotten (30791, 31964). A lane of weight 3 in which one call waits was counted with three calls
- * a round, as long as others waited (27627, 50778).
+ * a round, as long as others waited (27627, 50778). A call without room for its cost stood before another workspace's until a background
+ * call took its workspace's only place in flight: the other one could go then, and nobody looked (30001445).
  */
-const once = [8_809, 9_587, 24_708, 27_627, 30_791, 31_964, 50_778];
+const once = [8_809, 9_587, 24_708, 27_627, 30_791, 31_964, 50_778, 30_001_445];
 
 /**
  * Followed up to their last refusal. A call that names no caller was refused for the slot of a caller whose turn comes after its own

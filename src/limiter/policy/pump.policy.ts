@@ -3,6 +3,7 @@
  * while the bucket is open, has a place in flight left, and every meter the head needs has room. Part of the specification in
  * `scheduler.policy.ts`.
  */
+import type { MeterName } from '../../call.ts';
 import { isBackground, type LaneKey, type ReplicaId } from '../../ids.ts';
 import { goesFirst, isOneDue, leavesToTwin, nextOneDueAt } from './background.policy.ts';
 import {
@@ -62,7 +63,7 @@ const retryMs = 1;
 const recheckMs = 1_000;
 
 export function pump(bucket: Bucket, now: number): Effects {
-  const round: Round = { left: maxPerPump, blocked: none, awaitedMeters: none };
+  const round: Round = { left: maxPerPump, blocked: none };
   sweepLeases(bucket, round, now);
   wakeLanes(bucket, round, now);
   forgetUnused(bucket, now);
@@ -88,34 +89,42 @@ export function pump(bucket: Bucket, now: number): Effects {
       nextAt = soonest(nextAt, asleepUntil(head.lane));
       continue;
     }
-    const isBehind = standsBehind(bucket, head, { awaitedMeters: round.awaitedMeters, now });
+    const isBehind = standsBehind(bucket, head, { blocked: round.blocked, now });
     const inMs = isBehind ? null : roomForHeadInMs(bucket, head, now);
     if (inMs === null || inMs > 0) {
+      const awaits = inMs !== null && bucket.background !== null && goesFirst(bucket, head.lane, now);
+      const awaited = awaits ? costEntries(head.ticket.costs).map(([name]) => name) : [];
       // Of the class under which the lane was chosen: a round that blocked another one could choose it again, without end.
-      round.blocked = [...round.blocked, head.readyAs];
-      if (inMs === null) continue;
-      nextAt = soonest(nextAt, now + inMs);
-      if (bucket.background !== null && goesFirst(bucket, head.lane, now))
-        round.awaitedMeters = [
-          ...round.awaitedMeters,
-          ...costEntries(head.ticket.costs).map(([name]) => name),
-        ];
+      round.blocked = [...round.blocked, { readyAs: head.readyAs, lane: head.lane, awaited }];
+      if (inMs !== null) nextAt = soonest(nextAt, now + inMs);
       continue;
     }
     round.left -= 1;
     grants.push(grant(bucket, head, now));
+    // The grant may have taken the place in flight of a lane for which others of its class wait.
+    if (round.blocked.length > 0)
+      round.blocked = round.blocked.filter(({ lane, readyAs }) => lane.readyAs === readyAs);
   }
   return { grants, nextAt: null };
 }
 
 /** Most pumps find room for all that waits. */
-const none: readonly string[] = [];
+const none: readonly Blocked[] = [];
 
-/** What one pump may still do, the call classes that have no room now, and the meters for which calls wait that go first. */
-interface Round extends Budget {
-  blocked: readonly string[];
-  awaitedMeters: readonly string[];
+/** A call class whose next lane has no room now, and the meters for which that lane waits if it goes first. */
+interface Blocked {
+  readonly readyAs: string;
+  readonly lane: Lane;
+  readonly awaited: readonly MeterName[];
 }
+
+/** What one pump may still do, and the call classes that it passes over. */
+interface Round extends Budget {
+  blocked: readonly Blocked[];
+}
+
+const isBlocked = (blocked: readonly Blocked[], readyAs: string): boolean =>
+  blocked.some((other) => other.readyAs === readyAs);
 
 /** A lane and its next ticket, and the class under which the lane is ready. */
 interface ReadyHead extends Head {
@@ -163,13 +172,13 @@ function nextLane(bucket: Bucket, { blocked }: Round, now: number): NextLane | u
 
 function nextIn(
   { ready }: Turns,
-  blocked: readonly string[],
+  blocked: readonly Blocked[],
   mayGo?: (name: LaneKey) => boolean,
 ): NextLane | undefined {
   let best: NextLane | undefined;
   for (const [readyAs, lanes] of ready) {
     const first = mayGo === undefined ? lanes.first() : lanes.find(mayGo);
-    if (first === undefined || blocked.includes(readyAs)) continue;
+    if (first === undefined || isBlocked(blocked, readyAs)) continue;
     if (
       best === undefined ||
       first.score < best.score ||
@@ -184,11 +193,11 @@ function nextIn(
 const standsBehind = (
   bucket: Bucket,
   { lane, ticket }: ReadyHead,
-  { awaitedMeters, now }: Pick<Round, 'awaitedMeters'> & { readonly now: number },
+  { blocked, now }: Pick<Round, 'blocked'> & { readonly now: number },
 ): boolean =>
-  awaitedMeters.length > 0 &&
+  blocked.some(({ awaited }) => awaited.length > 0) &&
   !goesFirst(bucket, lane, now) &&
-  costEntries(ticket.costs).some(([name]) => awaitedMeters.includes(name));
+  costEntries(ticket.costs).some(([name]) => blocked.some(({ awaited }) => awaited.includes(name)));
 
 function isAlive(bucket: Bucket, replica: ReplicaId, now: number): boolean {
   const heardAt = bucket.replicas.scoreOf(replica);
@@ -221,7 +230,7 @@ function nextReturned(bucket: Bucket, { blocked }: Round, now: number): ReadyHea
     const ticket = headBefore(bucket, lane, id);
     if (ticket === undefined) continue;
     const readyAs = readyNameOf(lane, ticket);
-    const isHindered = blocked.includes(readyAs) || !isAlive(bucket, ticket.replica, now);
+    const isHindered = isBlocked(blocked, readyAs) || !isAlive(bucket, ticket.replica, now);
     if (!isHindered) return { lane, ticket, readyAs, isAhead: true };
   }
   return null;
