@@ -427,9 +427,10 @@ export class Shard {
     return { kind: 'queued', forecastMs, ahead, heldBy };
   }
 
+  /** Spares the log an entry, where one is sent to Redis. */
   #refusalFromCopy(key: BucketKey, admission: StoredAdmission): AdmissionReply | null {
     const { log, state } = this.#copy;
-    const bucket = state.buckets.get(key);
+    const bucket = log.mayLose ? state.buckets.get(key) : undefined;
     if (bucket === undefined || log.staleMs() > freshMs) return null;
     return refusalShown(bucket, admission, log.now());
   }
@@ -782,7 +783,7 @@ export class Shard {
     for (const call of [...this.#calls.values(), ...this.#left.values()]) {
       const { state } = call;
       if (state.kind === 'sent') void state.held.guard?.take(state.held.grant, this.#parts.leaseMs);
-      if (state.kind !== 'waiting') continue;
+      if (state.kind !== 'waiting' || !copy.log.mayLose) continue;
       const remedy = remedyFor(state, standingOf(copy.state, call), this.#ended);
       if (remedy.kind === 'enter') this.#enter(call);
       else if (remedy.kind === 'take') this.#takeGrant(call, remedy.lease, this.#originOfLast());
