@@ -12,7 +12,7 @@
 import type { CancelTimer } from '../clock.ts';
 import type { Refusal } from '../errors.ts';
 import { type CeilingKey, isBackground } from '../ids.ts';
-import type { CeilingHold } from '../limiter/policy/ceiling.policy.ts';
+import type { CeilingHold, CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
 import { type QueuedCall, refused } from './queued-call.ts';
@@ -215,15 +215,22 @@ export class LateRefusals {
 
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
-    const [one] = this.#judged(key, entered);
-    if (one === undefined) return;
+    const ceiling = this.#ceilingOf(key, entered);
+    if (ceiling === undefined) return;
     const most = this.#registry.waitingUnder(key) + entered.size;
     const positions = Array.from({ length: Math.min(upTo ?? most, most) }, (_, index) => index + 1);
-    // The limits are read from a call, because a reload may have changed them since the sweep was planned.
-    const holds = await this.#parts.ceilings.forecast(one.request.ceiling, positions);
+    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
     // Mostly it holds nobody, and there are very many calls to look at.
     if (holds.every(({ waitMs }) => waitMs === 0)) return;
     this.#refuseLate(inTurn([...this.#judged(key, entered)]), holds);
+  }
+
+  /** As it holds for the calls that are judged under it: a reload may have changed its limits since the sweep was planned. */
+  #ceilingOf(key: CeilingKey, entered: ReadonlySet<QueuedCall>): CeilingRef | undefined {
+    for (const { key: lane, latest } of this.#registry.lanesUnder(key))
+      if (!isBackground(lane) && latest.ceiling.key === key) return latest.ceiling;
+    const [one] = this.#judged(key, entered);
+    return one?.request.ceiling;
   }
 
   /** Others may go before a background call as long as it waits, and it is not refused for that. */
