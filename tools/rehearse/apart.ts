@@ -1,11 +1,17 @@
 /** The rehearsal under the recording's own limits on another thread, so that it takes no time beside the one under other limits. */
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
+import type { Report } from './figures.ts';
 import type { Fate } from './rehearse.ts';
 import type { Traffic } from './traffic.ts';
 
-/** Resolves with what each call that can be placed met, in order of arrival. */
-export const fatesAsRecorded = (traffic: Traffic): Promise<readonly Fate[]> =>
+export interface MetApart {
+  /** Of each call that can be placed, in order of arrival. */
+  readonly fates: readonly Fate[];
+  readonly report: Report;
+}
+
+export const rehearseApart = (traffic: Traffic): Promise<MetApart> =>
   new Promise((resolve, reject) => {
     const thread = new URL(`./apart-thread${extname(import.meta.url)}`, import.meta.url);
     new Worker(thread, { workerData: traffic }).once('message', resolve).once('error', reject);

@@ -7,7 +7,7 @@ import type { CliIo } from '../../src/cli/io.ts';
 import { ConfigError, loadSettings } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { reportOf, type Figures, type Report } from './figures.ts';
-import { fatesAsRecorded } from './apart.ts';
+import { rehearseApart } from './apart.ts';
 import { isPlaced, placedCalls, rehearse, type RehearsedCall } from './rehearse.ts';
 import { readTraffic, TrafficError, type Traffic } from './traffic.ts';
 import {
@@ -68,7 +68,7 @@ export async function runRehearse(command: RehearseCommand, io: CliIo): Promise<
   const [before, after] =
     traffic.calls.length < manyCalls
       ? [await rehearsed(traffic, under.before, io), await rehearsed(traffic, under.after, io)]
-      : await Promise.all([rehearsedApart(traffic, former), rehearsed(traffic, under.after, io)]);
+      : await Promise.all([rehearsedApart(traffic), rehearsed(traffic, under.after, io)]);
   if (command.isJson) io.out(JSON.stringify({ before: before.report, after: after.report }));
   else io.out(tableOf(before.report, after.report));
   if (command.svg !== null && !isWritten(command.svg, pictureOf(before.calls, after.calls), io)) return 2;
@@ -124,13 +124,13 @@ async function rehearsed({ header, calls }: Traffic, plan: Plan, io: CliIo): Pro
 }
 
 /** Under the limits of the recording. */
-async function rehearsedApart(traffic: Traffic, world: World): Promise<Run> {
-  const fates = await fatesAsRecorded(traffic);
-  const done = placedCalls(traffic.calls).flatMap((call, at) => {
+async function rehearsedApart(traffic: Traffic): Promise<Run> {
+  const { fates, report } = await rehearseApart(traffic);
+  const calls = placedCalls(traffic.calls).flatMap((call, at) => {
     const fate = fates[at];
     return fate === undefined ? [] : [{ call, fate }];
   });
-  return { calls: done, report: reportOf(done, world) };
+  return { calls, report };
 }
 
 /** A line that is written over. */

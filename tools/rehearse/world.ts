@@ -247,7 +247,8 @@ const isSame = (a: RecordedMeter, b: RecordedMeter | undefined): boolean =>
 function remembered(world: World): World {
   const known = new Map<string, Rules>();
   return (call) => {
-    const key = [call.bucket, call.workspace, call.upstream, call.operation].join(' ');
+    const { bucket, workspace, upstream, operation } = call;
+    const key = `${bucket} ${workspace} ${upstream} ${operation}`;
     let rules = known.get(key);
     if (rules === undefined) known.set(key, (rules = world(call)));
     return rules;
