@@ -41,8 +41,9 @@ test('three replicas send no more calls than a window has room for, whichever of
     const replies = await Promise.all(
       Array.from({ length: 12 }, () => world.call('/v1/things', { prefer: 'wait=10' })),
     );
-    const statuses = replies.map(({ status }) => status).toSorted();
-    expect(statuses).toEqual([...Array(4).fill(200), ...Array(8).fill(429)]);
+    const sent = replies.filter(({ status }) => status === 200);
+    const refused = replies.filter(({ status }) => status === 429);
+    expect([sent.length, refused.length]).toEqual([4, 8]);
     expect(world.simulator.log).toHaveLength(4);
     await world.close();
   }
