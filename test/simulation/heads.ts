@@ -21,8 +21,9 @@ export function headsOf(ledger: Ledger, bucket: BucketRecord, now: number): Head
   const heads: Head[] = [];
   for (const lane of bucket.lanes) {
     if (lane.line.size === 0 || ledger.asleepUntil(lane, now) >= now) continue;
-    // What holds the other calls of its workspace holds its background calls, too.
-    if (isBackground(lane.plan) && ledger.lanesOfWorkspace(lane).some(hasOthers)) continue;
+    // What holds the other calls of its workspace holds its background calls, too, until one is due.
+    const isBehind = isBackground(lane.plan) && bucket.minute.isBehind(now);
+    if (isBehind && ledger.lanesOfWorkspace(lane).some(hasOthers)) continue;
     if (!isBelowCap(ledger, lane, 0, now)) ledger.reach('cap blocks a lane');
     else
       heads.push({
