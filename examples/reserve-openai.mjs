@@ -11,10 +11,15 @@ async function fetchWithTicket(url, init) {
     const headers = new Headers(init.headers);
     if (ticket !== null) headers.set('sluice-ticket', ticket);
     const response = await fetch(url, { ...init, headers });
-    ticket = response.headers.get('sluice-ticket');
-    if (ticket === null) return response;
+    const { headers: said } = response;
+    ticket = said.get('sluice-ticket');
+    const seconds = Number(said.get('retry-after'));
+    // A call that was sent, and that the API then refused for longer than the call may wait, has a time but no ticket.
+    const isRefusedThere = response.status === 429 && !said.has('sluice-error') && seconds > 0;
+    if (ticket === null && !isRefusedThere) return response;
     await response.body?.cancel();
-    await sleep(Number(response.headers.get('retry-after-ms')), undefined, { signal: init.signal });
+    const waitMs = Number(said.get('retry-after-ms') ?? seconds * 1_000);
+    await sleep(waitMs, undefined, { signal: init.signal });
   }
 }
 

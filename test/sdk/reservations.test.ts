@@ -53,6 +53,14 @@ test('a batch waits for longer than its calls do, without connections, and the u
   expect(world.model.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
 }, 120_000);
 
+test('a batch comes back when the upstream itself refuses a call for longer than it waits, which gives no ticket', async () => {
+  world = await startWorld();
+  const body = { error: { code: 'rate_limit_exceeded' } };
+  world.model.fault({ kind: 'answer', status: 429, headers: { 'retry-after': '7' }, body });
+  expect(await linesOf('reserve-openai.mjs', ['prompt'])).toHaveLength(1);
+  expect(world.model.log.map(({ status }) => status)).toEqual([429, 200]);
+}, 60_000);
+
 test('an SDK that repeats its call when it is told to needs no ticket: it goes before whoever came after it', async () => {
   await usedUp();
   const tickets: (string | null)[] = [];
