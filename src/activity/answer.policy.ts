@@ -286,7 +286,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
         text: `No: ${short}`,
         why,
         heldBy: `The provider refuses every call since ${clock(condition.since)} (${code}).${advice}`,
-        wrongNow: `${lastHour.answeredInstead === 0 ? '' : `${refusedText(lastHour.answeredInstead, 'in the last hour')} `}Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
+        wrongNow: `${lastHour.answeredInstead === 0 ? '' : `${refusedText(lastHour.answeredInstead, 'for it in the last hour')} `}Sluice asks again with one call in ${duration(condition.retryInMs)}.`,
         next: [{ text: 'Mended? Ask now', command: `sluice open --upstream ${upstream}` }],
       };
     }

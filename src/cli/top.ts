@@ -42,7 +42,8 @@ const activity = z.object({
           recent: z.object({
             calls: z.number(),
             absorbed: z.number(),
-            outcomes: z.object({ shed: z.number(), throttled: z.number() }),
+            outcomes: z.object({ throttled: z.number() }),
+            shed: z.record(z.string(), z.number()),
             waitMs: z.object({ p95: z.number() }).nullish(),
           }),
         }),
@@ -95,7 +96,11 @@ const columns: readonly (readonly [head: string, cell: (row: Row) => string | nu
   ['calls', ({ recent }) => recent.calls],
   ['p95 wait', ({ recent }) => seconds(recent.waitMs?.p95 ?? 0)],
   ['absorbed', ({ recent }) => recent.absorbed],
-  ['refused', ({ recent: { outcomes } }) => outcomes.shed + outcomes.throttled],
+  // As on the page, a refusal that keeps the call's position does not count.
+  [
+    'refused',
+    ({ recent: { outcomes, shed } }) => Object.values(shed).reduce((sum, n) => sum + n, outcomes.throttled),
+  ],
 ];
 /** Columns that a narrow terminal does without, the first first. */
 const spared = ['absorbed', 'in flight', 'p95 wait', 'next slot', 'left', 'calls'];

@@ -28,10 +28,10 @@ afterAll(async () => {
   upstream.close();
 });
 
-const send = async (path: string): Promise<number> =>
+const send = async (path: string, prefer = 'wait=0'): Promise<number> =>
   (
     await fetch(`${gateway.url}${path}`, {
-      headers: { authorization: `Bearer ${gateway.keys['acme']}`, prefer: 'wait=0' },
+      headers: { authorization: `Bearer ${gateway.keys['acme']}`, prefer },
     })
   ).status;
 
@@ -93,13 +93,14 @@ test('a line of tail says what held the call, and for how long', () => {
   expect(lineOf(call)).toBe(`${line} (waited 900 ms)`);
 });
 
-test('top shows who is busy and what is left of each ceiling', async () => {
+test('top shows who is busy, what is left of each ceiling and, as the page does, who was refused without a position', async () => {
+  expect([await send('/via/api/x'), await send('/via/api/x', 'reserve, wait=0')]).toEqual([429, 429]);
   const { out, ended } = begun(['top', '--admin', gateway.adminUrl]);
   expect(await ended).toBe(0);
   const lines = out.join('\n').split('\n');
   const row = lines.find((line) => line.startsWith('w_')) ?? '';
   expect(lines[2]).toMatch(/^Can we raise traffic\? No for api: calls are refused/);
-  expect(row).toMatch(/^w_[0-9a-f]{16} +api +0 +0 +0 of 3 /);
+  expect(row).toMatch(/^w_[0-9a-f]{16} +api +0 +0 +0 of 3 .* 2$/);
   expect(out.join()).not.toContain('acme');
 });
 
@@ -124,7 +125,13 @@ const wide = (n: number): Parameters<typeof table>[0] => ({
         ceilings: { perMinute: { limit: 1_000, remaining: 1_000 } },
         waiting: at,
         inFlight: 0,
-        recent: { calls: 1_000, absorbed: 0, outcomes: { shed: 2, throttled: 3 }, waitMs: { p95: 10_000 } },
+        recent: {
+          calls: 1_000,
+          absorbed: 0,
+          outcomes: { throttled: 3 },
+          shed: { wait_too_long: 2 },
+          waitMs: { p95: 10_000 },
+        },
       },
     ],
   })),

@@ -103,7 +103,7 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
   },
   'out of credit': {
     says: /^No for openai: it is out of credit\. Yes for the other 2\./,
-    wrongNow: /207.calls were refused in the last hour\. Sluice asks again with one call in 52.s\./,
+    wrongNow: /207.calls were refused for it in the last hour\. Sluice asks again with one call in 52.s\./,
     heldBy: /^The provider refuses every call since 17:20.UTC \(insufficient_quota\)\./,
     tone: 'red',
     make(page, move) {
