@@ -137,7 +137,7 @@ given); an ORIGIN is like https://api.example.com. FILE is sluice.yaml unless gi
       if (fault !== null) return firstUpstream(word) === null ? fault : `${fault} Say --upstream ${word}.`;
       const upstream = firstUpstream(written);
       return upstream === null
-        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. An http:// origin is written into the file, with allowPrivateAddresses.${didYouMean(written, firstUpstreams)}`
+        ? `--upstream is one of ${firstUpstreams.join(', ')}, or an origin such as https://api.example.com. For http:// say https://, then write http:// and allowPrivateAddresses: true into the file.${didYouMean(written, firstUpstreams)}`
         : { config, upstream };
     },
     run: async (read, io) => (await import('./init.ts')).runInit(read, io),

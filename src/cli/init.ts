@@ -21,7 +21,7 @@ const workspace = 'me';
 export async function runInit({ config, upstream }: InitCommand, io: CliIo): Promise<number> {
   const envFile = envFileOf(config);
   if (existsSync(config)) {
-    io.err(`${config} exists already and is left as it is: name another file with --config.`);
+    io.err(`${config} exists already and is left as it is: name a file in another folder with --config.`);
     return 1;
   }
   const { key, id, hash } = createKey();

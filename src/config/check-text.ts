@@ -351,10 +351,17 @@ function kindOf(value: unknown): string {
   return typeof value === 'string' ? 'a text' : 'a section';
 }
 
-/** Of the forms a value may take, explains the one the writer seems to have meant: the form that got furthest. */
+/** Of the forms a value may take, explains the one the writer seems to have meant: the form that got furthest, else the first, and names words that would do. */
 function explainUnion(issue: Issue & { code: 'invalid_union' }, tree: unknown, path: Path): Finding[] {
   const rejectsWhole = (issues: readonly Issue[]): boolean =>
     issues.some((inner) => inner.path.length === 0 && /^invalid_(type|value)$/.test(inner.code));
-  const meant = issue.errors.find((issues) => !rejectsWhole(issues)) ?? issue.errors[0] ?? [];
-  return meant.flatMap((inner) => explain(inner, tree, path));
+  const meant = issue.errors.find((issues) => !rejectsWhole(issues));
+  if (meant !== undefined) return meant.flatMap((inner) => explain(inner, tree, path));
+  const [first = [], ...others] = issue.errors;
+  const words = others.flat().flatMap((inner) => (inner.code === 'invalid_value' ? inner.values : []));
+  return first
+    .flatMap((inner) => explain(inner, tree, path))
+    .map((found) =>
+      words.length === 0 ? found : { ...found, fix: `${found.fix}, or ${words.join(' or ')}` },
+    );
 }

@@ -104,7 +104,7 @@ describe('the command line', () => {
       ['init', 'https://api.example.com'],
       'Unexpected "https://api.example.com". Say --upstream https://api.',
     ],
-    [['init', '--upstream', 'http://api.example.com'], '--upstream is one of openai'],
+    [['init', '--upstream', 'http://api.example.com'], 'For http:// say https://, then write http://'],
     [['init', '--upstream', 'https://api.example.com/v1'], '--upstream is one of openai'],
     [['resume', '-u', 'a', '--seconds', '9'], "Unknown option '--seconds'"],
     [['open', '-u', 'a', '--admin', 'b:1'], '--admin is a URL'],

@@ -88,7 +88,7 @@ test('a second time nothing is written, and it says what to do', async () => {
   const before = [read('sluice.yaml'), read('.env')];
   const again = await run('init', '--config', file('sluice.yaml'));
   const beside = await run('init', '--config', file('other.yaml'));
-  expect([again.code, again.err]).toEqual([1, expect.stringContaining('name another file with --config')]);
+  expect([again.code, again.err]).toEqual([1, expect.stringContaining('name a file in another folder')]);
   expect([beside.code, beside.err]).toEqual([1, expect.stringContaining('has a SLUICE_KEY already')]);
   expect([read('sluice.yaml'), read('.env')]).toEqual(before);
 });

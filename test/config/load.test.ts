@@ -253,6 +253,11 @@ describe('the messages about a configuration file', () => {
     expect(fixOf('weather')).toBe('use one of: chat, api');
   });
 
+  test('name the word that may stand in place of a number', () => {
+    const text = base.replace("com'] ", "com'], limits: { requestsPerMinute: unlimited } ");
+    expect(problemsOf(text)[0]?.fix).toBe('write a plain number such as 30, without quotes or unit, or none');
+  });
+
   test('never show a value that may be secret', () => {
     const canary = 'canary-5c1f';
     const wrong = [
