@@ -192,6 +192,7 @@ function welcome(demo: {
   return `Sluice serves the demonstration configuration: two simulated upstreams, embedded limiter.
 
   data port   ${base}
+  base URL    ${base}/via/openai/v1 for an OpenAI SDK
   live page   ${admin}/
   metrics     ${admin}/metrics
   API key     ${key}

@@ -28,7 +28,7 @@ export const refusals = {
   target_forbidden: kind(403, 'rejected', 'The target is not allowed'),
   not_found: kind(404, 'rejected', 'No such route'),
   method_not_allowed: kind(405, 'rejected', 'Method not allowed'),
-  idempotency_conflict: kind(409, 'rejected', 'The same idempotency key is in use'),
+  idempotency_conflict: kind(409, 'rejected', 'The response for the idempotency key is not available'),
   body_too_large: kind(413, 'rejected', 'The request body is too large'),
   target_too_long: kind(414, 'rejected', 'The target is too long'),
   idempotency_mismatch: kind(422, 'rejected', 'The idempotency key was used with another request'),

@@ -66,11 +66,13 @@ const cause: Readonly<Record<HeldBy, string>> = {
   credential: 'The credential for this upstream has ended, and the next one is awaited.',
 };
 
-/** States the wait that the call would need and, where such a wait is allowed, the `Prefer` field that asks for it. */
+/** States the wait that the call would need, and the `Prefer` field that asks for it or, where such a wait is not allowed, what forbids it. */
 function advice(waitMs: number, maxWaitIfAskedMs: number): string {
   const seconds = Math.ceil(waitMs / 1_000);
   const known = `The call could leave in ${seconds} s, which is longer than it may wait.`;
-  return seconds * 1_000 <= maxWaitIfAskedMs ? `${known} Prefer: wait=${seconds} lets it wait.` : known;
+  return seconds * 1_000 <= maxWaitIfAskedMs
+    ? `${known} Prefer: wait=${seconds} lets it wait.`
+    : `${known} Its client's timeout, or the operator's \`maxWaitCeilingSeconds\`, allows ${Math.round(maxWaitIfAskedMs / 1_000)} s at most.`;
 }
 
 /** The call's wait is over; `waitMs` is what it would have had to wait yet, as far as known. */

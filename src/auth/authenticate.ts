@@ -70,7 +70,8 @@ export function authenticate(
 /** The refusal of a key that is missing, unknown or expired: the words do not show which. */
 export const unauthenticated = (): Refusal =>
   new Refusal('unauthenticated', {
-    detail: 'Send a valid API key of Sluice as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.',
+    detail:
+      "The API key is missing, unknown here, expired or removed. Send a valid one of Sluice, not the upstream's, as `Authorization: Bearer slc_…`, or in the field `Sluice-Key`.",
   });
 
 /** Values of the fields that may say who calls. @throws Refusal when one of them is repeated */

@@ -419,7 +419,7 @@ function breakerRefusal({
   return new Refusal('upstream_refused', {
     status,
     retryInMs,
-    detail: `The upstream refuses such calls with ${status}${word === null ? '' : ` (${word})`}, which waiting does not cure. One call asks it again at the time named here.`,
+    detail: `The upstream refuses such calls with ${status}${word === null ? '' : ` (${word})`}, which waiting does not cure. One call asks it again in ${Math.ceil(retryInMs / 1_000)} s; once it is cured, the operator can let all go at once (\`sluice open\`).`,
     ...(said === null ? {} : { said }),
     ...(status === 429 ? { heldBy: 'closed' as const } : {}),
   });

@@ -53,7 +53,8 @@ export function guardAdmin({ adminNames, adminToken }: AdminAccess): RequestHand
     }
     if (request.method !== 'POST') return next();
     if (request.get('sluice-admin') !== 'yes') {
-      const detail = 'Send the field `Sluice-Admin: yes`.';
+      const detail =
+        'This is the admin port, and callers use the data port. A command needs the field `Sluice-Admin: yes`.';
       return adminProblem(response, { status: 403, code: 'admin_field_missing', detail });
     }
     if (adminToken !== null && !carries(request, adminToken)) {

@@ -120,7 +120,10 @@ function buildApp(options: AdminServerOptions): Express {
   app.get('/', options.page ?? defaultPage);
   for (const add of options.routes ?? []) add(app);
   app.use((_request, response) => {
-    response.status(404).type('text').send('not found\n');
+    response
+      .status(404)
+      .type('text')
+      .send('not found: this is the admin port, and callers use the data port\n');
   });
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
     if (error instanceof URIError) return void response.status(400).type('text').send('invalid path\n');

@@ -60,7 +60,9 @@ function judgeLine(head: RequestHead): GuardFinding | null {
   if (head.method === 'TRACE' || head.method === 'CONNECT')
     return { code: 'method_not_allowed', status: 405, detail: 'This method is not served.' };
   if (!originForm.test(head.url))
-    return invalid('The request target must be a path with an optional query, without a fragment.');
+    return invalid(
+      'The request target must be a path with an optional query, without a fragment. Sluice is no HTTP_PROXY: call /proxy?target=… or /via/{upstream}/….',
+    );
   return null;
 }
 

@@ -40,6 +40,11 @@ export const newRequestId = (random: Random): string => random.hex(requestIdByte
 const nothing: CallFacts = {};
 const noBody: CallBody = { bytes: Buffer.alloc(0), replayable: true, completeAt: null };
 
+const bodyTooLarge = ({ maxBodyBytes }: Pick<ServerSettings, 'maxBodyBytes'>): Refusal =>
+  new Refusal('body_too_large', {
+    detail: `The request body is above ${maxBodyBytes} bytes, which the operator can raise (\`server.maxBodyBytes\`).`,
+  });
+
 /** A call, and what the ingress stage keeps of it until it ends: one object. */
 export class ReadCall extends OpenCall implements Call {
   readonly receivedAt: number;
@@ -90,7 +95,7 @@ export class ReadCall extends OpenCall implements Call {
     if (!heldBytes.assign(this.#headBytes, owner)) throw this.#overloaded();
     this.#owner = owner;
     const announced = Number(request.headers['content-length'] ?? 0);
-    if (announced > settings.maxBodyBytes) throw new Refusal('body_too_large');
+    if (announced > settings.maxBodyBytes) throw bodyTooLarge(settings);
     if (!heldBytes.fits(announced, owner)) throw this.#overloaded();
     if (!announcesBody(request)) return noBody;
     this.connection.askForBody(this);
@@ -128,7 +133,7 @@ export class ReadCall extends OpenCall implements Call {
   /** Counts a chunk before it is kept; returns why it cannot be. */
   #keep(bytes: number, owner: string): Refusal | null {
     const { heldBytes, settings } = this.#parts;
-    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return new Refusal('body_too_large');
+    if (this.#bodyBytes + bytes > settings.maxBodyBytes) return bodyTooLarge(settings);
     if (this.#holders === 0 || !heldBytes.take(bytes, owner)) return this.#overloaded();
     this.#bodyBytes += bytes;
     return null;

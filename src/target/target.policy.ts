@@ -131,8 +131,8 @@ function decideVia(rawUrl: string, index: OriginIndex, allowed: Allowed): Target
 function notAllowed(name: string, { byName }: OriginIndex, allowed: Allowed): TargetRefusal {
   const own = [...byName].flatMap(([own, upstream]) => (allowed(upstream) ? [own] : []));
   const meant = nearest(name, own.slice(0, maxCompared));
-  if (meant === null) return forbidden;
-  return refuse('target_forbidden', `No upstream of this workspace has this name: did you mean ${meant}?`);
+  const rest = meant === null ? 'the operator can add it to `upstreams`.' : `did you mean ${meant}?`;
+  return refuse('target_forbidden', `No upstream of this workspace has this name: ${rest}`);
 }
 
 /** The host segment carries no scheme and may leave out the port: the upstream's own entries supply both. */

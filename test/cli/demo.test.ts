@@ -36,6 +36,10 @@ describe('sluice demo --serve', () => {
         expect({ name, line, status: stdout }).toEqual({ name, line, status: '200' });
       }
     }
+    const models = await fetch(`${found(/base URL +(\S+)/, text)}/models`, {
+      headers: { authorization: `Bearer ${key}` },
+    });
+    expect(models.status).toBe(200);
     const pages = [found(/live page +(\S+)/, text), found(/metrics +(\S+)/, text)];
     for (const page of pages) expect((await fetch(page)).status).toBe(200);
     signal('SIGTERM');

@@ -137,6 +137,7 @@ test.each([
     expect(reply.by).toBe('upstream_refused');
     expect(JSON.parse(reply.text)).toMatchObject({
       code: 'upstream_refused',
+      detail: expect.stringMatching(/ One call asks it again in (?:59|60) s; /),
       error: { type, code, param: null },
     });
     expect(reply.text).not.toContain(secret);
