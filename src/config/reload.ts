@@ -82,6 +82,8 @@ export class SettingsWatch {
     try {
       return readFiles(this.#options);
     } catch (error) {
+      // What could not be read is refused: even the text in use is taken again when it is back, and the refusal is over.
+      this.#lastDigest = null;
       this.#complain(error);
       return null;
     }

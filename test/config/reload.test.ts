@@ -321,6 +321,16 @@ describe('an invalid configuration file', () => {
     expect(seen.errors).toHaveLength(2);
     expect(seen.settings).toHaveLength(1);
   });
+
+  test('that was missing for a while and returns unchanged is taken over again, so that it counts as accepted', async () => {
+    const { path, seen, advance } = polled(textWith('one'));
+    rmSync(path);
+    await advance();
+    expect([seen.errors, seen.settings].map(({ length }) => length)).toEqual([1, 0]);
+    writeFileSync(path, textWith('one'));
+    await advance();
+    expect([seen.errors, seen.settings].map(({ length }) => length)).toEqual([1, 1]);
+  });
 });
 
 test('that is half-written is not used while it still grows', async () => {
