@@ -9,6 +9,7 @@
 import { z } from 'zod';
 import type { Clock, Random } from '../clock.ts';
 import type { RedisSettings } from '../config/settings.ts';
+import { digest } from '../identity.ts';
 import { connectRedis, type RedisConnection } from '../redis/connection.ts';
 import { kindOf } from '../redis/health.ts';
 import type { RedisCommand, RedisErrorKind } from '../telemetry/events.ts';
@@ -26,6 +27,7 @@ const maxReads = 1_000;
 
 export interface RedisActivityParts {
   readonly settings: RedisSettings;
+  readonly labelKey: string;
   readonly clock: Clock;
   readonly random: Random;
   /** Opaque name of this replica, new with every start of the process. */
@@ -37,6 +39,7 @@ export interface RedisActivityParts {
 export class RedisActivity implements SharedActivity {
   readonly #parts: RedisActivityParts;
   readonly #connection: RedisConnection;
+  readonly #replicasKey: string;
   readonly #cells: Remembered<readonly Cell[]>;
   readonly #announced: Remembered<Announced>;
   readonly #others: Remembered<readonly string[]>;
@@ -47,6 +50,7 @@ export class RedisActivity implements SharedActivity {
   constructor(parts: RedisActivityParts) {
     const { settings, clock, random, onError } = parts;
     this.#parts = parts;
+    this.#replicasKey = replicasKeyOf(parts.labelKey);
     this.#connection = connectRedis(settings, { clock, random }, () => onError('connection'));
     this.#cells = new Remembered(clock, cacheMs, maxReads);
     this.#announced = new Remembered(clock, cacheMs, 1);
@@ -66,7 +70,9 @@ export class RedisActivity implements SharedActivity {
     try {
       for (let from = 0; from < commands.length; from += cellsPerRequest)
         await this.#send(commands.slice(from, from + cellsPerRequest).flat());
-      await this.#send(announceCommands(replica, this.#minute(), announcementText(calls, busiest)));
+      await this.#send(
+        announceCommands(this.#replicasKey, replica, this.#minute(), announcementText(calls, busiest)),
+      );
       // Redis replies again: a reader of activity need not wait for the end of the pause.
       this.#pausedUntil = null;
       onCommand('publish', clock.monotonic() - startedAt);
@@ -149,7 +155,9 @@ export class RedisActivity implements SharedActivity {
   /** Replicas that published within the hour, without this one. */
   #otherReplicas(): Promise<readonly string[]> {
     return this.#others.of('', async () =>
-      texts((await this.#send([replicasCommand()]))[0]).filter((name) => name !== this.#parts.replica),
+      texts((await this.#send([replicasCommand(this.#replicasKey)]))[0]).filter(
+        (name) => name !== this.#parts.replica,
+      ),
     );
   }
 
@@ -216,14 +224,21 @@ const maxLanes = 1_000;
  * layout version.
  */
 const prefix = 'sluice:{activity}:3:';
-const replicasKey = `${prefix}replicas`;
+/** One list for each label key: replicas with different ones share no limit, so they do not count each other. */
+const replicasKeyOf = (labelKey: string): string =>
+  `${prefix}replicas:${digest(labelKey, 'activity', 'replicas').slice(0, 16)}`;
 const announcedKey = (replica: string): string => `${prefix}announced:${replica}`;
 const lanesKey = (replica: string): string => `${prefix}lanes:${replica}`;
 const cellsKey = (lane: ActivityKey, block: number): string => `${prefix}cells:${lane}:${block}`;
 const blockOf = (minute: number): number => Math.floor(minute / blockMinutes);
 
 /** Announces that a replica is running, with its live calls and its busiest workspaces. */
-const announceCommands = (replica: string, minute: number, announcement: string): RedisCommandWords[] => [
+const announceCommands = (
+  replicasKey: string,
+  replica: string,
+  minute: number,
+  announcement: string,
+): RedisCommandWords[] => [
   ['set', announcedKey(replica), announcement, 'px', aliveMs],
   ['zadd', replicasKey, minute, replica],
   ['zremrangebyscore', replicasKey, '-inf', `(${minute - hourMinutes}`],
@@ -247,7 +262,7 @@ const listCommands = (replica: string, { lane, cell }: LaneCell): RedisCommandWo
 ];
 
 /** Replicas that published within the hour. */
-const replicasCommand = (): RedisCommandWords => ['zrange', replicasKey, 0, -1];
+const replicasCommand = (replicasKey: string): RedisCommandWords => ['zrange', replicasKey, 0, -1];
 /** Lanes of a replica with anything recorded since `fromMinute`. */
 const lanesCommand = (replica: string, fromMinute: number): RedisCommandWords => [
   'zrangebyscore',

@@ -192,6 +192,7 @@ export async function startObservation(parts: ObservedService): Promise<Observat
       ? embeddedActivity
       : new RedisActivity({
           settings: redis,
+          labelKey: settings.privacy.labelKey,
           clock,
           random,
           replica,

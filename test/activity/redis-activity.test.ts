@@ -54,7 +54,7 @@ afterEach(async () => {
 function replica(
   name: string,
   live: readonly (ActivityLaneId & LaneCalls)[] = [],
-  maxLanes = 1_000,
+  { maxLanes = 1_000, labelKey = 'one label key for all' } = {},
 ): Replica {
   const yaml = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }\n${gatewayYaml({ upstreams: '  up: { origins: ["https://api.example"], credential: "Bearer one" }' }, { acme: hash.replace(/0/g, 'b') })}`;
   const { redis: settings } = parseSettings(yaml, { path: 'test.yaml', env: {} });
@@ -62,6 +62,7 @@ function replica(
   const errors: string[] = [];
   const shared = new RedisActivity({
     settings,
+    labelKey,
     clock,
     random: systemRandom,
     replica: name,
@@ -120,6 +121,15 @@ describe('activity in Redis', () => {
     expect([...one.errors, ...two.errors]).toEqual([]);
   });
 
+  test('does not count a replica with another label key, because it shares no limit', async () => {
+    const [one, two] = [replica('one'), replica('two')];
+    const stranger = replica('stranger', [], { labelKey: 'another label key' });
+    for (const each of [one, two, stranger]) await published(each);
+    later();
+    for (const { shared } of [one, two]) expect(await shared.replicas()).toBe(2);
+    expect(await stranger.shared.replicas()).toBe(1);
+  });
+
   test('counts the waiting calls of other replicas, until they end or the replica is gone', async () => {
     const [workspaceId, upstream] = lane;
     const busy = { workspaceId, upstream, waiting: 4, inFlight: 1 };
@@ -146,10 +156,11 @@ describe('activity in Redis', () => {
     const one = replica('one');
     await published(one);
     const reader = new Redis(redis.port, '127.0.0.1');
+    const [list = ''] = await reader.keys('sluice:{activity}:3:replicas:*');
     const said = ['{', '[]', 'null', '{"calls":[["x",1,1]],"busiest":[]}'];
     for (const [at, text] of said.entries()) {
       await reader.set(`sluice:{activity}:3:announced:stranger-${at}`, text);
-      await reader.zadd('sluice:{activity}:3:replicas', Math.floor(clock.now() / 60_000), `stranger-${at}`);
+      await reader.zadd(list, Math.floor(clock.now() / 60_000), `stranger-${at}`);
     }
     reader.disconnect();
     later();
@@ -187,7 +198,8 @@ describe('activity in Redis', () => {
   });
 
   test('covers all calls and the busiest of 2,000 workspaces on three replicas with room for 50 each', async () => {
-    const all = [replica('one', [], 50), replica('two', [], 50), replica('three', [], 50)];
+    const room = { maxLanes: 50 };
+    const all = [replica('one', [], room), replica('two', [], room), replica('three', [], room)];
     for (let i = 0; i < 2_000; i++) {
       all[i % 3]?.recorder.ended(`ws-${i}`, 'lm', ok);
       all[(i + 1) % 3]?.recorder.ended(`busy-${i % 10}`, 'lm', ok);
