@@ -8,6 +8,7 @@ import type { Clock } from '../clock.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { heldByReasons } from '../errors.ts';
 import type { Settings } from '../config/settings.ts';
+import type { WhenDown } from '../limiter/when-down.ts';
 import type { Labels } from '../telemetry/labels.ts';
 import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
 import {
@@ -57,6 +58,8 @@ export interface ActivityParts {
     limiterHealth(): LimiterHealth;
     configuration(): ConfigurationState;
   };
+  /** The setting that this process has started with; `null` = no Redis is configured. */
+  readonly whenDown: WhenDown | null;
   /** The label of a workspace, whether it is shown under it now or not. */
   readonly labelOf: (workspaceId: string) => string;
 }
@@ -236,13 +239,14 @@ export class Activity {
   }
 
   async #sluice(): Promise<SluiceState> {
-    const { clock, telemetry, gateway, shared } = this.#parts;
+    const { clock, telemetry, gateway, shared, whenDown } = this.#parts;
     const { mode, modeSince } = telemetry.limiterHealth();
     const { inForceSince, refused } = telemetry.configuration();
     return {
       now: clock.now(),
       mode: mode ?? 'memory',
       modeSince,
+      whenDown,
       replicas: await shared.replicas(),
       sheddingShare: gateway().process().sheddingShare,
       refusedReload: refused === null ? null : { ...refused, inForceSince },
@@ -376,6 +380,13 @@ function closing({ buckets, lanes }: InForce): Condition {
 
 const arrivalsOf = (cell: Cell): number => cell.seconds.reduce((sum, n) => sum + n, 0);
 
+const heldByOf = (cell: Cell): UpstreamState['recent']['heldBy'] =>
+  Object.fromEntries(
+    heldByReasons
+      .map((reason) => [reason, countOf(cell, `held_by_${reason}`)] as const)
+      .filter(([, n]) => n > 0),
+  );
+
 function lastMinuteOf(byMinute: readonly Cell[], now: number): UpstreamState['recent'] {
   const [before, running] = byMinute.slice(-2);
   const second = Math.floor((now % minuteMs) / 1_000);
@@ -385,7 +396,10 @@ function lastMinuteOf(byMinute: readonly Cell[], now: number): UpstreamState['re
   return {
     calls: earlier + (running === undefined ? 0 : arrivalsOf(running)),
     refused: refusedIn(latest),
+    heldBy: heldByOf(latest),
     failed: countOf(latest, 'failed'),
+    succeeded: countOf(latest, 'ok'),
+    errors: countOf(latest, 'upstream_error'),
     since: (before?.minute ?? 0) * minuteMs,
   };
 }
@@ -393,7 +407,6 @@ function lastMinuteOf(byMinute: readonly Cell[], now: number): UpstreamState['re
 function hourOf(byMinute: readonly Cell[]): UpstreamState['lastHour'] {
   const cell = emptyCell(0);
   for (const each of byMinute) addInto(cell, each);
-  const heldBy = heldByReasons.map((reason) => [reason, countOf(cell, `held_by_${reason}`)] as const);
   const lastWith = (count: (cell: Cell) => number): number | null => {
     const last = byMinute.findLast((each) => count(each) > 0);
     return last === undefined ? null : last.minute * minuteMs;
@@ -403,7 +416,7 @@ function hourOf(byMinute: readonly Cell[]): UpstreamState['lastHour'] {
     refused: refusedIn(cell),
     answeredInstead: countOf(cell, 'upstreamRefused'),
     longestWaitMs: Math.round(countOf(cell, 'waitMaxMs')),
-    heldBy: Object.fromEntries(heldBy.filter(([, n]) => n > 0)),
+    heldBy: heldByOf(cell),
     refusedAt: lastWith(refusedIn),
     throttledAt: lastWith((each) => countOf(each, 'throttledRate')),
   };

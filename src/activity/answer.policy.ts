@@ -6,6 +6,7 @@
  * where there is no room or calls wait long, green where there is room, blue where an API is only watched, grey where nothing is known.
  */
 import type { HeldBy } from '../errors.ts';
+import type { WhenDown } from '../limiter/when-down.ts';
 
 export type Tone = 'red' | 'amber' | 'green' | 'blue' | 'grey';
 
@@ -55,6 +56,9 @@ export interface LimitState {
   readonly used: number;
 }
 
+/** Refused calls by what held them. */
+type Refusals = Readonly<Partial<Record<HeldBy, number>>>;
+
 /** What the words about one API are made of. */
 export interface UpstreamState {
   readonly upstream: string;
@@ -67,9 +71,14 @@ export interface UpstreamState {
   readonly recent: {
     /** Calls that came in the last 60 seconds. */
     readonly calls: number;
-    /** Calls refused, and calls that failed on the upstream's side, in the running minute and the one before. */
+    /** All below: in the running minute and the one before. Calls refused, and by what held them. */
     readonly refused: number;
+    readonly heldBy: Refusals;
+    /** Calls that failed on the upstream's side. */
     readonly failed: number;
+    /** Calls that the upstream answered with a success, and with an error. */
+    readonly succeeded: number;
+    readonly errors: number;
     /** When these minutes began, Unix milliseconds. */
     readonly since: number;
   };
@@ -79,8 +88,7 @@ export interface UpstreamState {
     /** Calls that Sluice answered in the stead of an upstream that refuses for good. */
     readonly answeredInstead: number;
     readonly longestWaitMs: number;
-    /** Refusals by what held the calls. */
-    readonly heldBy: Readonly<Partial<Record<HeldBy, number>>>;
+    readonly heldBy: Refusals;
     /** When calls were last refused, Unix milliseconds, to the minute; `null` = never in the hour. */
     readonly refusedAt: number | null;
     /** When the upstream last throttled a call, likewise. */
@@ -95,6 +103,8 @@ export interface SluiceState {
   readonly mode: 'redis' | 'local' | 'memory' | 'deny';
   /** When the mode began, Unix milliseconds. */
   readonly modeSince: number;
+  /** The setting; a replica that has never reached Redis and does not know its share refuses calls with `local`, too. */
+  readonly whenDown: WhenDown | null;
   readonly replicas: number;
   /** Share of new calls that this replica refuses for load, 0 to 1. */
   readonly sheddingShare: number;
@@ -197,10 +207,30 @@ function whose(limit: LimitState | null, upstream: string): string {
 }
 
 /** At least half of the refused calls met a ceiling, not the upstream's own quota. */
-function isHeldByCeilings({ lastHour: { heldBy } }: UpstreamState): boolean {
+function isHeldByCeilings(heldBy: Refusals): boolean {
   const ceilings = (heldBy.ceiling_minute ?? 0) + (heldBy.ceiling_day ?? 0);
   const all = Object.values(heldBy).reduce((sum, n) => sum + n, 0);
   return ceilings > 0 && ceilings * 2 >= all;
+}
+
+/** The limit that most of the refused calls met, and whose it is. */
+function whoseRefused({ upstream, limits }: UpstreamState, heldBy: Refusals): string {
+  if (!isHeldByCeilings(heldBy)) {
+    const own = limits.filter((each) => !isCeiling(each));
+    return whose(fullest(own) ?? fullest(limits), upstream);
+  }
+  const windowMs = (heldBy.ceiling_day ?? 0) > (heldBy.ceiling_minute ?? 0) ? 86_400_000 : 60_000;
+  const met = fullest(limits.filter((each) => isCeiling(each) && each.windowMs === windowMs));
+  return met === null
+    ? `Your ceilings of requests ${windowNames.get(windowMs)} to ${upstream}`
+    : whose(met, upstream);
+}
+
+/** The time of the upstream's latest throttle, and how long it stays closed. */
+function throttleText({ upstream, condition, lastHour: { throttledAt } }: UpstreamState): string {
+  const at = throttledAt === null ? '' : ` of ${clock(throttledAt)}`;
+  const left = condition.kind === 'closed' ? `; ${duration(condition.ms)} are left` : '';
+  return `${upstream}’s own “too many requests”${at}${left}.`;
 }
 
 interface Cause {
@@ -209,11 +239,9 @@ interface Cause {
 }
 
 /** Why calls were refused where no limit did it; `null` = a limit did, or nobody knows. */
-function causeBesideLimits({
-  upstream,
-  recent,
-  lastHour: { heldBy, throttledAt },
-}: UpstreamState): Cause | null {
+function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Cause | null {
+  const { recent, lastHour } = api;
+  const { throttledAt } = lastHour;
   const { paused = 0, closed = 0, credential = 0, ...ofLimits } = heldBy;
   if (Object.keys(ofLimits).length > 0) return null;
   const throttlesNow = throttledAt !== null && throttledAt >= recent.since;
@@ -229,7 +257,7 @@ function causeBesideLimits({
     };
   if (throttledAt === null) return null;
   const why = 'it says “too many requests”, and no known limit was used up';
-  return { why, heldBy: `${upstream}’s own “too many requests” of ${clock(throttledAt)}.` };
+  return { why, heldBy: throttleText(api) };
 }
 
 /** What is found of one API, the worst first by `rank`. */
@@ -255,8 +283,9 @@ function whyRefusing(status: number, said: string | null): { readonly why: strin
   return { why, short: why.replace('it ', '').replace('does not accept', 'refuses') };
 }
 
-/** From this share of calls on, failures are no chance. */
+/** From this share of calls on, failures are no chance; and errors, from so many on without one success. */
 const failingShare = 0.1;
+const errorsOnly = 5;
 
 /** How calls wait now. */
 function waits({ waiting, oldestMs, maxWaitMs }: UpstreamState): string {
@@ -272,9 +301,10 @@ function findingOf(api: UpstreamState, now: number): Finding {
   const refusedNow = refusedText(recent.refused, `since ${clock(recent.since)}`);
   const place = { text: 'Its limits and traffic', place: `#${upstream}` };
   const limit = fullest(api.limits);
-  const byCeilings = isHeldByCeilings(api);
-  const refusedBy = fullest(api.limits.filter((each) => isCeiling(each) === byCeilings)) ?? limit;
-  const cause = causeBesideLimits(api);
+  // What refuses calls now is told by the refusals of now, not by the more of them an hour ago.
+  const heldBy = recent.refused > 0 ? recent.heldBy : lastHour.heldBy;
+  const byCeilings = isHeldByCeilings(heldBy);
+  const cause = causeBesideLimits(api, heldBy);
   switch (condition.kind) {
     case 'refusing': {
       const { why, short } = whyRefusing(condition.status, condition.said);
@@ -326,11 +356,21 @@ function findingOf(api: UpstreamState, now: number): Finding {
       wrongNow: `${calls(recent.failed)} failed since ${clock(recent.since)}. ${refusedNow} ${waits(api)}`,
       next: [{ text: 'Can it be reached?', command: 'sluice check --connect' }, place],
     };
+  if (recent.errors >= errorsOnly && recent.succeeded === 0)
+    return {
+      rank: 5.7,
+      tone: 'red',
+      text: 'No: only errors',
+      why: 'it answers every call with an error',
+      heldBy: 'No limit. The log has the status of each call.',
+      wrongNow: `${calls(recent.errors)} ended so since ${clock(recent.since)}. ${refusedNow} ${waits(api)}`,
+      next: [{ text: 'Does it take the credential?', command: 'sluice check --connect' }, place],
+    };
   if (recent.refused > 0) {
     const asked = `${count.format(recent.calls)} were asked for in the last minute`;
     const ofLimits = {
       why: byCeilings ? 'calls are refused at your ceilings' : 'it is full, and calls are refused',
-      heldBy: `${whose(refusedBy, upstream)}; ${asked}.`,
+      heldBy: `${whoseRefused(api, heldBy)}; ${asked}.`,
     };
     return {
       rank: byCeilings ? 7 : 6,
@@ -347,7 +387,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
       tone: 'amber',
       text: `Not for ${duration(Math.max(1_000, condition.ms))}`,
       why: `it asked us to stop until ${clock(now + condition.ms, true)}`,
-      heldBy: `${upstream}’s own “too many requests”${lastHour.throttledAt === null ? '' : ` of ${clock(lastHour.throttledAt)}`}; ${duration(condition.ms)} are left.`,
+      heldBy: throttleText(api),
       wrongNow: `${waits(api)} None are refused.`,
       next: [place],
     };
@@ -358,7 +398,7 @@ function findingOf(api: UpstreamState, now: number): Finding {
       tone: 'amber',
       text: cause === null && !byCeilings ? 'No: was full' : 'No: calls were refused',
       why: `${byCeilings ? 'a workspace was at your ceiling' : 'it was full'}${lastHour.refusedAt === null ? '' : ` at ${clock(lastHour.refusedAt)}`}`,
-      heldBy: `${whose(refusedBy, upstream)}.`,
+      heldBy: `${whoseRefused(api, heldBy)}.`,
       ...cause,
       wrongNow: `Nothing now. ${refusedText(lastHour.refused, 'in the last hour')}`,
       next: [{ text: 'Who sent most?', place: '#workspaces' }, place],
@@ -428,27 +468,39 @@ export function workspaceAnswer(
 
 /** What is found of Sluice itself, and how bad it is. */
 function ofSluice(state: SluiceState): { readonly rank: number; readonly answer: Answer } | null {
-  const { mode, modeSince, sheddingShare, replicas } = state;
+  const { mode, modeSince, whenDown, sheddingShare, replicas } = state;
   const since = clock(modeSince);
-  const as = (rank: number, tone: Tone, sentence: string, heldBy: string, wrongNow: string) => ({
-    rank,
-    answer: { tone, sentence, rest: '', heldBy, wrongNow, next: [] },
-  });
+  const as = (
+    rank: number,
+    tone: Tone,
+    sentence: string,
+    [heldBy, wrongNow]: readonly [heldBy: string, wrongNow: string],
+    next: readonly Next[],
+  ) => ({ rank, answer: { tone, sentence, rest: '', heldBy, wrongNow, next } });
+  const seeWhy = [{ text: 'See why', command: 'sluice check --connect' }];
   if (mode === 'deny')
     return as(
       1,
       'red',
       'No: Redis is away and Sluice refuses all calls.',
-      'Your redis.whenDown: deny.',
-      `Calls are refused since ${since}.`,
+      [
+        whenDown === 'deny'
+          ? 'Your redis.whenDown: deny.'
+          : 'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.',
+        `Calls are refused since ${since}.`,
+      ],
+      seeWhy,
     );
   if (sheddingShare > 0)
     return as(
       5,
       'red',
       'No: Sluice has too much to do.',
-      `This replica refuses ${percent(sheddingShare)} of new calls.`,
-      'Give it more processor or memory, or run more replicas.',
+      [
+        `This replica refuses ${percent(sheddingShare)} of new calls.`,
+        'Give it more processor or memory, or run more replicas.',
+      ],
+      [],
     );
   if (mode !== 'local') return null;
   const share = replicas > 1 ? 'its own share' : 'a share';
@@ -456,8 +508,11 @@ function ofSluice(state: SluiceState): { readonly rank: number; readonly answer:
     9,
     'amber',
     'Not now: Redis is away.',
-    `Since ${since} each replica keeps to ${share} of every limit.`,
-    'Calls pass. Busy replicas make calls wait sooner.',
+    [
+      `Since ${since} each replica keeps to ${share} of every limit.`,
+      'Calls pass. Busy replicas make calls wait sooner.',
+    ],
+    seeWhy,
   );
 }
 

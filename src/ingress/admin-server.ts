@@ -79,7 +79,10 @@ function redisLines({ trouble, contact }: Readiness): readonly string[] {
   if (trouble !== null) lines.push(`Redis is away (${trouble.reason}): ${trouble.advice}`);
   if (contact.kind === 'never') {
     const { replicas } = contact;
-    const until = replicas === null ? 'calls are refused' : `this replica takes 1/${replicas} of every limit`;
+    const until =
+      replicas === null
+        ? 'calls are refused, because redis.whenDown is deny or redis.replicas is not set'
+        : `this replica takes 1/${replicas} of every limit`;
     lines.push(`Redis has never been reached: until it is, ${until}.`);
   }
   return lines;

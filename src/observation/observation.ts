@@ -80,7 +80,8 @@ export class Observation {
     });
     this.telemetry = telemetry;
     this.recordings = new CallRecorder({ ...common, buckets: () => this.#gateway.buckets() });
-    this.activity = new Activity({ ...common, recorder, telemetry, limits: this.#limits() });
+    const whenDown = settings.redis?.whenDown ?? null;
+    this.activity = new Activity({ ...common, recorder, telemetry, whenDown, limits: this.#limits() });
     this.page = new Page({
       ...common,
       activity: this.activity,

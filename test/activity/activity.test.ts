@@ -96,6 +96,7 @@ function activityOf(
       limiterHealth: () => ({ mode: 'memory', modeSince: 0, redisErrors: 0, leasesLost: 0, redisMs: null }),
       configuration: () => ({ inForceSince: 0, refused: null }),
     },
+    whenDown: null,
     labelOf,
   });
 }

@@ -104,7 +104,7 @@ test('refusals of the upstream itself are told as such while no limit is used up
   expect(await calls(3)).toContain(429);
   const { answer: all } = await said();
   expect(all.sentence).toBe('No for api: it says “too many requests”, and no known limit was used up.');
-  expect(all.heldBy).toMatch(/^api’s own “too many requests” of \d\d:\d\d.UTC\.$/);
+  expect(all.heldBy).toMatch(/^api’s own “too many requests” of \d\d:\d\d.UTC(; .+ are left)?\.$/);
 });
 
 test('what an upstream refuses after a pause is told as its own, not as the pause', async () => {
@@ -136,6 +136,23 @@ test('an upstream that breaks calls off is told as such, before ceilings that ar
     recent: { failed: 3, refused: 2 },
     answer: { tone: 'red', text: 'No: calls fail' },
   });
+});
+
+test('an upstream that refuses the credential is told as such, and not that every API can take more', async () => {
+  await start('    limits: { requestsPerMinute: 60 }');
+  answer = [401, '{"error":"who are you?"}'];
+  expect(await calls(5)).toEqual([401, 401, 401, 401, 401]);
+  const { answer: all, upstreams } = await said();
+  expect(all.sentence).toBe('No for api: it answers every call with an error.');
+  expect(all.wrongNow).toMatch(/^5.calls ended so since \d\d:\d\d.UTC\. None are refused\./);
+  expect(all.next).toContainEqual({
+    text: 'Does it take the credential?',
+    command: 'sluice check --connect',
+  });
+  expect(upstreams[0]).toMatchObject({ answer: { tone: 'red', text: 'No: only errors' } });
+  answer = [200, '{}'];
+  await calls(1);
+  expect((await said()).answer.sentence).toBe('Yes: every API can take more.');
 });
 
 test('out of credit is told by its name', async () => {

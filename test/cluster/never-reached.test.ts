@@ -1,5 +1,7 @@
 /** A replica that has never reached its Redis does not know how many others there are: what it lets through, and when it is ready. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import type { Answer } from '../../src/activity/answer.policy.ts';
+import type { AllActivity } from '../../src/activity/shape.ts';
 import type { Service } from '../../src/service.ts';
 import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { serviceOf } from '../support/gateway.ts';
@@ -35,6 +37,8 @@ interface Replica {
   /** A call that waits for a second at most. */
   call(): Promise<CallResponse>;
   readyz(): Promise<{ readonly status: number; readonly text: string }>;
+  /** The answer of the page. */
+  answer(): Promise<Answer>;
 }
 
 let nonces = 0;
@@ -61,6 +65,10 @@ async function replica(more: string): Promise<Replica> {
     async readyz() {
       const response = await fetch(`http://127.0.0.1:${service.adminAddress.port}/readyz`);
       return { status: response.status, text: await response.text() };
+    },
+    async answer() {
+      const response = await fetch(`http://127.0.0.1:${service.adminAddress.port}/activity`);
+      return ((await response.json()) as AllActivity).answer;
     },
   };
 }
@@ -92,6 +100,11 @@ describe('a replica that has never reached its Redis', () => {
   test('refuses calls where nobody states the replicas, with whenDown: deny', async () => {
     const one = await replica('whenDown: deny');
     expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
+    expect(await one.answer()).toMatchObject({
+      sentence: 'No: Redis is away and Sluice refuses all calls.',
+      heldBy: 'Your redis.whenDown: deny.',
+      next: [{ text: 'See why', command: 'sluice check --connect' }],
+    });
     expect(logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
     redis = await startRedis({ port });
     await until(async () => (await one.call()).status === 200);
@@ -100,6 +113,9 @@ describe('a replica that has never reached its Redis', () => {
   test('with whenDown: local does so, too, and goes on with its share when Redis is away after it has been reached once', async () => {
     const one = await replica('whenDown: local');
     expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
+    expect((await one.answer()).heldBy).toBe(
+      'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.',
+    );
     expect(logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
     redis = await startRedis({ port });
     await until(() => isReady(one));
@@ -118,7 +134,7 @@ describe('a replica that has never reached its Redis', () => {
     const { status, text } = await one.readyz();
     expect(status).toBe(200);
     expect(text).toMatch(
-      /^ok\nRedis is away \(refused\): .*\nRedis has never been reached: .* calls are refused\.\n$/,
+      /^ok\nRedis is away \(refused\): .*\nRedis has never been reached: .* calls are refused, because redis\.whenDown is deny or redis\.replicas is not set\.\n$/,
     );
   });
 });

@@ -199,7 +199,13 @@ export const bucketOf = (
 export const laneOf = (
   workspaceId: string,
   upstream: string,
-  { perMinute = null as number | null, used = 0, calls = 100 } = {},
+  {
+    perMinute = null as number | null,
+    perDay = null as number | null,
+    used = 0,
+    usedOfDay = 0,
+    calls = 100,
+  } = {},
 ): LaneInForce => ({
   workspaceId,
   bucket: bucketKey(upstream),
@@ -207,6 +213,6 @@ export const laneOf = (
   weight: 1,
   maxInFlight: null,
   perMinute,
-  perDay: null,
-  used: { minute: used, day: 0 },
+  perDay,
+  used: { minute: used, day: usedOfDay },
 });

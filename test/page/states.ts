@@ -289,6 +289,38 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
       traffic(page, move, calm);
     },
   },
+  'closed, at a ceiling earlier': {
+    says: /^No for shop: it says “too many requests”, and no known limit was used up\./,
+    wrongNow: /^2.calls were refused since/,
+    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
+    tone: 'red',
+    make(page, move) {
+      limits(page);
+      page.state.lanes.set('shop', [laneOf('canary-2', 'shop', { perMinute: 300 })]);
+      page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.1, closedMs: 120_000 })]);
+      for (let n = 0; n < 44; n++)
+        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy: 'ceiling_minute' });
+      traffic(page, move, calm);
+      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
+      for (let n = 0; n < 2; n++)
+        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy: 'closed' });
+    },
+  },
+  'at a ceiling of a minute, with a day more used': {
+    says: /^No for openai: calls are refused at your ceilings\./,
+    wrongNow: /^3.calls were refused since/,
+    heldBy: /^Your ceiling of 400 requests a minute to openai for w_/,
+    tone: 'red',
+    make(page, move) {
+      limits(page);
+      page.state.lanes.set('openai', [
+        laneOf('canary-1', 'openai', { perMinute: 400, perDay: 10_000, used: 0.2, usedOfDay: 0.9 }),
+      ]);
+      traffic(page, move, calm);
+      for (let n = 0; n < 3; n++)
+        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'ceiling_minute' });
+    },
+  },
   'observing, would be full': {
     observed: ['openai'],
     says: /^No for openai: with its limits enforced it would be full\. Yes for the other 2\./,
