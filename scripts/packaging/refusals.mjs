@@ -61,6 +61,12 @@ export const refusals = [
     /scaleDownWindowSeconds \(119\)/,
   ],
   ['two replicas without Redis', 'replicaCount=2', /needs Redis/, /replicaCount: 1/],
+  ['the Secret of Redis taken out', 'redis.existingSecret=null,replicaCount=2', /needs Redis/],
+  [
+    'the Secret of the label key taken out',
+    'redis.url=redis://r,privacy.labelKey.existingSecret=null',
+    /privacy\.labelKey\.existingSecret\.name/,
+  ],
   ['an autoscaler without Redis', 'autoscaling.hpa=true', /needs Redis/],
   ['two sources of Redis', `${redis},redis.url=redis://a`, /Only one of redis/],
   [

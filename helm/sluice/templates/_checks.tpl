@@ -21,14 +21,14 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- end -}}
 
 {{- $sources := 0 -}}
-{{- range list $v.redis.url $v.redis.existingSecret.name $v.redis.development.enabled -}}{{- if . -}}{{- $sources = add1 $sources -}}{{- end -}}{{- end -}}
+{{- range list $v.redis.url ($v.redis.existingSecret).name $v.redis.development.enabled -}}{{- if . -}}{{- $sources = add1 $sources -}}{{- end -}}{{- end -}}
 {{- if gt (int $sources) 1 -}}
 {{- fail "Only one of redis.url, redis.existingSecret.name and redis.development.enabled may be set." -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*:[^/@$]+@" (printf "%s %s" $v.redis.url (default "" (default dict $v.config.redis).url)) -}}
 {{- fail "The Redis URL holds a password, which would end up readable in the release. Put the whole URL into a Secret and name it in redis.existingSecret.name." -}}
 {{- end -}}
-{{- if and $facts.redis (not $v.privacy.labelKey.existingSecret.name) (not (default dict $v.config.privacy).labelKey) (not $v.existingConfigMap) -}}
+{{- if and $facts.redis (not ($v.privacy.labelKey.existingSecret).name) (not (default dict $v.config.privacy).labelKey) (not $v.existingConfigMap) -}}
 {{- fail "Redis needs a label key that all replicas share. Create a Secret with 32 random bytes and name it in privacy.labelKey.existingSecret.name." -}}
 {{- end -}}
 
@@ -81,7 +81,7 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- fail (printf "%s is in env and in secretEnv. Keep one." (join ", " $overlap)) -}}
 {{- end -}}
 {{- range list "REDIS_URL" "SLUICE_LABEL_KEY" -}}
-{{- $set := ternary (or $v.redis.url $v.redis.existingSecret.name $v.redis.development.enabled) $v.privacy.labelKey.existingSecret.name (eq . "REDIS_URL") -}}
+{{- $set := ternary (or $v.redis.url ($v.redis.existingSecret).name $v.redis.development.enabled) ($v.privacy.labelKey.existingSecret).name (eq . "REDIS_URL") -}}
 {{- if and $set (or (hasKey $v.env .) (hasKey $v.secretEnv .)) -}}
 {{- fail (printf "%s is set by the chart (redis, privacy) and in env or secretEnv. Keep one." .) -}}
 {{- end -}}
@@ -91,7 +91,7 @@ One line per rule in scripts/packaging/refusals.mjs proves that it fires.
 {{- $missing := list -}}
 {{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (include "sluice.config" . | replace "$${" "") -1 -}}
 {{- $name := trimPrefix "${" . -}}
-{{- $given := or (hasKey $v.env $name) (hasKey $v.secretEnv $name) (and (eq $name "REDIS_URL") (or $v.redis.url $v.redis.existingSecret.name $v.redis.development.enabled)) (and (eq $name "SLUICE_LABEL_KEY") $v.privacy.labelKey.existingSecret.name) -}}
+{{- $given := or (hasKey $v.env $name) (hasKey $v.secretEnv $name) (and (eq $name "REDIS_URL") (or $v.redis.url ($v.redis.existingSecret).name $v.redis.development.enabled)) (and (eq $name "SLUICE_LABEL_KEY") ($v.privacy.labelKey.existingSecret).name) -}}
 {{- if not $given -}}{{- $missing = append $missing $name -}}{{- end -}}
 {{- end -}}
 {{- if $missing -}}

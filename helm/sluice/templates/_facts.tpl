@@ -8,7 +8,7 @@ Times are whole seconds.
 {{- $config := .Values.config -}}
 {{- $server := default dict $config.server -}}
 {{- $configRedis := default dict $config.redis -}}
-{{- $redis := or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.development.enabled $configRedis.url | not | not -}}
+{{- $redis := or .Values.redis.url (.Values.redis.existingSecret).name .Values.redis.development.enabled $configRedis.url | not | not -}}
 {{- $redisPorts := list -}}
 {{- range .Values.networkPolicy.redisPorts -}}{{- $redisPorts = append $redisPorts (int .) -}}{{- end -}}
 {{- /* Of `rediss://user:password@host:6380,host:6381/0` the ports of the hosts. */ -}}
@@ -81,7 +81,7 @@ is configured, an origin that cannot exist stands in. Without a workspace every 
 {{- $redis := dict "url" "${REDIS_URL}" "whenDown" .Values.redis.whenDown "replicas" (int $most) -}}
 {{- $_ := set $config "redis" (merge (default dict $config.redis) $redis) -}}
 {{- end -}}
-{{- if .Values.privacy.labelKey.existingSecret.name -}}
+{{- if (.Values.privacy.labelKey.existingSecret).name -}}
 {{- $_ := set $config "privacy" (merge (default dict $config.privacy) (dict "labelKey" "${SLUICE_LABEL_KEY}")) -}}
 {{- end -}}
 {{- toYaml $config -}}
