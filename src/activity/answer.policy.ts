@@ -213,17 +213,23 @@ function isHeldByCeilings(heldBy: Refusals): boolean {
   return ceilings > 0 && ceilings * 2 >= all;
 }
 
-/** The limit that most of the refused calls met, and whose it is. */
+/** Whose limit most of the refused calls met: that of the kind, window and unit that held them, because another may be fuller now. */
 function whoseRefused({ upstream, limits }: UpstreamState, heldBy: Refusals): string {
-  if (!isHeldByCeilings(heldBy)) {
-    const own = limits.filter((each) => !isCeiling(each));
-    return whose(fullest(own) ?? fullest(limits), upstream);
-  }
-  const windowMs = (heldBy.ceiling_day ?? 0) > (heldBy.ceiling_minute ?? 0) ? 86_400_000 : 60_000;
-  const met = fullest(limits.filter((each) => isCeiling(each) && each.windowMs === windowMs));
-  return met === null
-    ? `Your ceilings of requests ${windowNames.get(windowMs)} to ${upstream}`
-    : whose(met, upstream);
+  const byCeilings = isHeldByCeilings(heldBy);
+  const ofKind = limits.filter((each) => isCeiling(each) === byCeilings);
+  const [most] = Object.entries(heldBy)
+    .filter(([cause]) => cause.startsWith('ceiling_') === byCeilings)
+    .toSorted(([, a], [, b]) => b - a);
+  const cause = most?.[0] ?? '';
+  const isOfDay = cause.endsWith('_day');
+  const met = ofKind.filter(
+    ({ windowMs, unit }) =>
+      windowMs >= 86_400_000 === isOfDay && (byCeilings || isOfDay || unit.includes(cause)),
+  );
+  const limit = fullest(met);
+  if (limit === null && byCeilings)
+    return `Your ceilings of requests a ${isOfDay ? 'day' : 'minute'} to ${upstream}`;
+  return whose(limit ?? fullest(ofKind) ?? fullest(limits), upstream);
 }
 
 /** The time of the upstream's latest throttle, and how long it stays closed. */
@@ -238,12 +244,13 @@ interface Cause {
   readonly heldBy: string;
 }
 
-/** Why calls were refused where no limit did it; `null` = a limit did, or nobody knows. */
+/** Why calls were refused where no limit held most of them; `null` = one did, or nobody knows. */
 function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Cause | null {
   const { recent, lastHour } = api;
   const { throttledAt } = lastHour;
-  const { paused = 0, closed = 0, credential = 0, ...ofLimits } = heldBy;
-  if (Object.keys(ofLimits).length > 0) return null;
+  const { paused = 0, closed = 0, credential = 0, ...others } = heldBy;
+  const ofLimits = Object.values(others).reduce((sum, n) => sum + n, 0);
+  if (ofLimits > 0 && ofLimits >= Math.max(paused, closed, credential)) return null;
   const throttlesNow = throttledAt !== null && throttledAt >= recent.since;
   if (paused > closed && !throttlesNow)
     return {
@@ -256,7 +263,7 @@ function causeBesideLimits(api: UpstreamState, heldBy: Refusals): Cause | null {
       heldBy: 'A credential that could not be fetched.',
     };
   if (throttledAt === null) return null;
-  const why = 'it says “too many requests”, and no known limit was used up';
+  const why = `it says “too many requests”${ofLimits === 0 ? ', and no known limit was used up' : ''}`;
   return { why, heldBy: throttleText(api) };
 }
 

@@ -306,6 +306,41 @@ export const pageStates: Readonly<Record<string, PageStateCase>> = {
         page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy: 'closed' });
     },
   },
+  'closed, at a ceiling a moment ago': {
+    says: /^No for shop: it says “too many requests”\./,
+    wrongNow: /^15.calls were refused since/,
+    heldBy: /^shop’s own “too many requests” of \d\d:\d\d.UTC; 2.min are left\.$/,
+    tone: 'red',
+    make(page, move) {
+      limits(page);
+      page.state.lanes.set('shop', [laneOf('canary-2', 'shop', { perMinute: 300 })]);
+      page.state.buckets.set('shop', [bucketOf('shop', { limit: 120, used: 0.1, closedMs: 120_000 })]);
+      traffic(page, move, calm);
+      page.play({ workspace: 'canary-2', upstream: 'shop', end: 'throttled' });
+      for (let n = 0; n < 15; n++) {
+        const heldBy = n < 6 ? 'ceiling_minute' : 'closed';
+        page.play({ workspace: 'canary-2', upstream: 'shop', end: 'shed', heldBy });
+      }
+    },
+  },
+  'full earlier, with a day more used': {
+    says: /^No for openai: it was full at \d\d:\d\d.UTC\./,
+    wrongNow: /^Nothing now\. 9.calls were refused in the last hour\./,
+    heldBy: /^The provider’s limit of 30,000 tokens a minute\./,
+    tone: 'amber',
+    make(page, move) {
+      limits(page, { used: 0.1 });
+      const [bucket] = page.state.buckets.get('openai') ?? [];
+      if (bucket === undefined) throw new Error('no bucket');
+      const meters = bucket.meters.map((meter) =>
+        meter.meter === 'requests_day' ? { ...meter, level: 9_000 } : { ...meter, level: 0 },
+      );
+      page.state.buckets.set('openai', [{ ...bucket, meters }]);
+      for (let n = 0; n < 9; n++)
+        page.play({ workspace: 'canary-1', upstream: 'openai', end: 'shed', heldBy: 'tokens' });
+      traffic(page, move, calm);
+    },
+  },
   'at a ceiling of a minute, with a day more used': {
     says: /^No for openai: calls are refused at your ceilings\./,
     wrongNow: /^3.calls were refused since/,
