@@ -38,12 +38,7 @@ export function checkText<Schema extends z.ZodType>(
   { path, env }: ConfigSource,
 ): z.output<Schema> {
   const document = readDocument(text, env);
-  if (document.faults.length > 0) {
-    throw new ConfigError(
-      path,
-      document.faults.map((fault) => ({ path: '', ...fault })),
-    );
-  }
+  if (document.faults.length > 0) throw new ConfigError(path, document.faults);
   const { result, findings } = check(schema, document);
   if (!result.success || findings.length > 0) throw configError(path, document, findings);
   return result.data;
@@ -106,12 +101,14 @@ function configError(path: string, document: ConfigDocument, findings: readonly 
 /** Environment as the configuration sees it. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
+type SyntaxFault = Problem & { readonly line: number };
+
 /** A parsed file. */
 interface ConfigDocument {
   /** Plain values: records, lists, texts, numbers, truth values, `null`. */
   readonly tree: unknown;
   /** Syntax faults, with their lines; the tree is not usable when there are any. */
-  readonly faults: readonly Pick<Problem, 'line' | 'reason' | 'fix'>[];
+  readonly faults: readonly SyntaxFault[];
   /** References to variables that are not set. */
   readonly missing: readonly Finding[];
   /** Values that were one whole reference: a variable can only hold text, but may stand for a number. */
@@ -143,7 +140,8 @@ export function readDocument(text: string, env: Env): ConfigDocument {
     prettyErrors: false,
     uniqueKeys: false,
   });
-  const faults = [...document.errors, ...document.warnings].map((error) => ({
+  const faults: SyntaxFault[] = [...document.errors, ...document.warnings].map((error) => ({
+    path: '',
     line: lines.linePos(error.pos[0]).line,
     // The parser's own words up to the colon or semicolon: what follows may be a piece of the file, or advice to programmers.
     reason: error.message.split(/[:;\n]/)[0] ?? '',
@@ -154,12 +152,13 @@ export function readDocument(text: string, env: Env): ConfigDocument {
   const missing: Finding[] = [];
   const referenced: Path[] = [];
   visit(document, {
-    Map(_, map) {
-      for (const offset of repeatedKeys(map)) {
+    Map(key, map, ancestors) {
+      for (const { name, offset } of repeatedKeys(map)) {
         const { line } = lines.linePos(offset);
         faults.push({
+          path: pathText([...pathOf(key, ancestors), name]),
           line,
-          reason: 'Map keys must be unique',
+          reason: 'is written twice in one section',
           fix: 'remove one of the two, or join what stands below them',
         });
       }
@@ -181,18 +180,23 @@ export function readDocument(text: string, env: Env): ConfigDocument {
     if (faults.length === 0) tree = document.toJS();
   } catch {
     const reason = 'An alias (*name) has no anchor before it, or aliases multiply too far';
-    first.push({ line: 1, reason, fix: 'put the anchor (&name) at the first use, or write the value out' });
+    first.push({
+      path: '',
+      line: 1,
+      reason,
+      fix: 'put the anchor (&name) at the first use, or write the value out',
+    });
   }
   const lineOf = (path: Path): number => lines.linePos(offsetOf(document, path)).line;
   return { tree, faults: first, missing, referenced, lineOf };
 }
 
-/** Offsets of keys that stand in the map a second time: YAML leaves open which of two values would count. */
-function repeatedKeys({ items }: YAMLMap): number[] {
+/** Keys that stand in the map a second time: YAML leaves open which of two values would count. */
+function repeatedKeys({ items }: YAMLMap): { readonly name: string; readonly offset: number }[] {
   const seen = new Set<unknown>();
   return items.flatMap(({ key }) => {
     if (!isScalar(key)) return [];
-    if (seen.has(key.value)) return [key.range?.[0] ?? 0];
+    if (seen.has(key.value)) return [{ name: keyText(key), offset: key.range?.[0] ?? 0 }];
     seen.add(key.value);
     return [];
   });

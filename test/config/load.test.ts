@@ -35,8 +35,9 @@ describe('a key that stands twice in the configuration', () => {
   ])('is reported where the parser would report it: %s', (_, text) => {
     const lines = new LineCounter();
     const { errors } = parseDocument(text, { lineCounter: lines, merge: true, prettyErrors: false });
-    expect(readDocument(text, {}).faults.map(({ line, reason }) => ({ line, reason }))).toEqual(
-      errors.map(({ pos, message }) => ({ line: lines.linePos(pos[0]).line, reason: message })),
+    expect(errors.every(({ code }) => code === 'DUPLICATE_KEY')).toBe(true);
+    expect(readDocument(text, {}).faults.map(({ line }) => line)).toEqual(
+      errors.map(({ pos }) => lines.linePos(pos[0]).line),
     );
   });
 });
