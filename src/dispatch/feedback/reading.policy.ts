@@ -83,6 +83,7 @@ const clockShare = 1 / 30;
  * A bucket whose units are all free after `reset` drains `used` in that time, so window = reset × limit / used. `used` lies within
  * one unit below `limit − remaining` and `reset` within its rounding above the value, which gives an interval; the one
  * known window inside is the response. Recorded: 200/199 and `7m12s` is a day, 30000/554 and `58.891s` a minute.
+ * A reset within a minute may as well be the end of a minute's window, so of longer windows only a day that fits exactly is believed.
  */
 export function windowOf(reading: Reading): number | null {
   if (reading.statedWindowMs !== null) return reading.statedWindowMs;
@@ -98,7 +99,10 @@ export function windowOf(reading: Reading): number | null {
   const atMostMs = grain > 1 ? Infinity : shortest * 2;
   const longest = used > below ? ((resetInMs + reading.resetGrainMs) * limit) / (used - below) : atMostMs;
   const fitting = knownWindowsMs.filter((windowMs) => windowMs > shortest * 0.999_99 && windowMs <= longest);
-  return fitting.length === 1 ? (fitting[0] ?? null) : null;
+  const [only = null] = fitting.length === 1 ? fitting : [];
+  if (only === null || only <= minuteMs || resetInMs > minuteMs) return only;
+  const isExactDay = only === dayMs && only <= ((resetInMs + reading.resetGrainMs) * limit) / used;
+  return isExactDay ? only : null;
 }
 
 /** A window of this length may be the one of which the response states what is left: none is shorter than that. */

@@ -81,6 +81,26 @@ describe('the limit fields of a language model', () => {
     expect(learn(200, quota('tokens', 18_000, 17_997, '7.66s')).meters).toMatchObject([{ windowMs: null }]);
   });
 
+  test.each([
+    [60, 59, '60'],
+    [60, 59, '1m0s'],
+    [500, 492, '57'],
+    [1_000, 999, '59'],
+    [5_000, 4_996, '58s'],
+  ])(
+    'give no longer window than a minute, where %i and %i left may fall to nothing in %s',
+    (limit, remaining, reset) => {
+      const { meters } = learn(200, quota('requests', limit, remaining, reset));
+      expect(meters).toMatchObject([{ meter: 'requests', windowMs: null }]);
+    },
+  );
+
+  test('give a day where a reset within a minute is exactly that of its first call', () => {
+    expect(learn(200, quota('requests', 14_400, 14_399, '6s')).meters).toMatchObject([
+      { meter: 'requests_day', windowMs: 86_400_000 },
+    ]);
+  });
+
   test('take the stated renewal period rather than the window that the reset suggests', () => {
     const fields = { ...quota('requests', 10, 9, '1'), 'x-ratelimit-renewalperiod-requests': '10' };
     expect(learn(200, fields).meters).toMatchObject([{ meter: 'requests', windowMs: 10_000 }]);
