@@ -185,7 +185,7 @@ const maxSaid = 20_000;
 
 /**
  * Milliseconds until the time that the parsed body of a refusal names, 1 ms to a day; `null`: it names none. What is named after a retry
- * goes before other members, and those before sentences; of several the longest counts.
+ * goes before other members, and those before sentences, which give the fraction of a second; of several the longest counts.
  */
 export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
   const open: (readonly [string, unknown])[] = [['', body]];
@@ -215,7 +215,20 @@ export function parsedWaitMs(body: unknown, at: ResponseTime): number | null {
       else otherMs = longer(otherMs, waitMs);
     }
   }
-  return retryMs ?? otherMs ?? saidMs;
+  const namedMs = retryMs ?? otherMs;
+  return namedMs === null ? saidMs : completedMs(namedMs, saidMs);
+}
+
+const secondMs = 1_000;
+
+/**
+ * A wait of whole seconds with the fraction that another statement of the same wait gives: Google cuts `retryDelay` off ("Please retry
+ * in 58.934310785s" beside `58s`), and a call that leaves at the cut off time is refused again.
+ */
+export function completedMs(waitMs: number, otherMs: number | null): number {
+  const isSame =
+    otherMs !== null && waitMs % secondMs === 0 && Math.floor(otherMs / secondMs) * secondMs === waitMs;
+  return isSame ? otherMs : waitMs;
 }
 
 const longer = (one: number | null, other: number | null): number | null =>

@@ -3,7 +3,13 @@
  * is believed. No stream, no socket, no configuration.
  */
 import type { Feedback, MeterReport } from '../../call.ts';
-import { maxRetryAfterMs, parsedWaitMs, retryAfterMs, sentenceWaitMs } from '../retry-after.policy.ts';
+import {
+  completedMs,
+  maxRetryAfterMs,
+  parsedWaitMs,
+  retryAfterMs,
+  sentenceWaitMs,
+} from '../retry-after.policy.ts';
 import type { ResponseTime } from '../stated-time.policy.ts';
 import { parseJson } from './json.policy.ts';
 
@@ -45,9 +51,10 @@ export class ResponseReader {
     return this.#parsed.value;
   }
 
-  /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. */
+  /** The wait that `Retry-After` or a field like it states, milliseconds; `null`: none does. The body may complete it. */
   get statedMs(): number | null {
-    return retryAfterMs(this.fields, this.at.now);
+    const waitMs = retryAfterMs(this.fields, this.at.now);
+    return waitMs === null ? null : completedMs(waitMs, this.bodyMs);
   }
 
   /** The wait that the body states, 1 ms to a day; `null`: it names none, or nobody has read it. */

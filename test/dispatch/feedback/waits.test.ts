@@ -30,6 +30,16 @@ const limits = (prefix: string, limit: string, remaining: string, reset: string)
   [`${prefix}-reset`]: reset,
 });
 
+test.each([
+  ['language-model', 'Please try again in 1.9s.', 1_900],
+  ['generic', 'Please try again in 1.9s.', 1_900],
+  ['generic', 'Please try again in 2.4s.', 1_000],
+  ['generic', 'Please try again in 900ms.', 1_000],
+] as const)('a `Retry-After: 1` of a %s upstream that says "%s" means %i ms', (kind, message, waitMs) => {
+  const body = { error: { code: 'rate_limit_exceeded', message } };
+  expect(waitOf({ kind, fields: { 'retry-after': '1' }, body })).toBe(waitMs);
+});
+
 describe('the wait in the fields of a refusal', () => {
   const rows: readonly (readonly [string, Record<string, string>, number | null])[] = [
     ['Okta, X', limits('x-rate-limit', '600', '0', epoch(12)), 12_000],
@@ -189,6 +199,17 @@ describe('the wait in the body of a refusal', () => {
         },
       },
       31_500,
+    ],
+    [
+      'Google, whose delay is cut off',
+      {
+        error: {
+          code: 429,
+          message: 'You exceeded your current quota.\nPlease retry in 58.934310785s.',
+          details: [{ '@type': 'type.googleapis.com/google.rpc.RetryInfo', retryDelay: '58s' }],
+        },
+      },
+      58_935,
     ],
     ['Stack Exchange', { error_id: 502, error_name: 'throttle_violation', backoff: 10 }, 10_000],
     ['Django REST framework', { detail: 'Request was throttled. Expected available in 45 seconds.' }, 45_000],
