@@ -133,7 +133,7 @@ function prefixIn(fields: ReadonlyMap<string, string>): string | undefined {
  * Readings of the un-dimensioned triple, requests by convention; none when absent. Up to draft 06 the limit is followed by its policies, one or several: `10, 10;w=1, 50;w=60`. What remains is stated for the one
  * that is the limit.
  */
-export function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
+function plainReadings(fields: ReadonlyMap<string, string>, at: ResponseTime): readonly Reading[] {
   const prefix = prefixIn(fields);
   if (prefix === undefined) return none;
   const stated = fields.get(`${prefix}limit`);

@@ -1,13 +1,13 @@
 /**
  * What a language-model response teaches, in the dialects of OpenAI, Azure, Groq, Anthropic, Gemini, Mistral, Cerebras
- * and OpenRouter.
+ * and OpenRouter, and in the fields that no provider owns.
  *
  * Owns: joining fields, error body and message into one `Feedback`. Does not own: reading each of the three, and
  * whether anything is sent again. Invariant: "remaining is 0" is never read as a throttle (`remaining` is not 0 on a
  * real 429), and the wait is never earlier than the most exact thing that the response states.
  */
 import type { Feedback, MeterName, MeterReport, QuotaScope, Throttle } from '../../call.ts';
-import { plainReadings } from './ietf.policy.ts';
+import { unownedReadings } from './ietf.policy.ts';
 import {
   errorIn,
   isErrorText,
@@ -45,7 +45,7 @@ export function learnFromModel(response: ResponseReader): Feedback {
   const status = errorStatus ?? response.status;
   const refused = status >= 400 ? refusedIn(response.json, status, body ?? '') : null;
   const own = modelReadings(fields, at);
-  const readings = own.length > 0 ? own : plainReadings(refused?.error?.fields ?? fields, at);
+  const readings = own.length > 0 ? own : unownedReadings(refused?.error?.fields ?? fields, at);
   const fieldReports = reportsOf(readings);
   if (refused === null) {
     return { meters: fieldReports, throttle: null, ...usageIn(body, fields), ...scope(fields, {}) };

@@ -101,6 +101,16 @@ describe('the limit fields of a language model', () => {
     ]);
   });
 
+  test.each([
+    { ratelimit: '"api";r=4;t=20', 'ratelimit-policy': '"api";q=10;w=60' },
+    { 'ratelimit-limit': '10, 10;w=60', 'ratelimit-remaining': '4', 'ratelimit-reset': '20' },
+    { 'x-ratelimit-limit-minute': '10', 'x-ratelimit-remaining-minute': '4' },
+  ])('of no provider are read as of any API: %j', (fields) => {
+    expect(learn(200, fields).meters).toMatchObject([
+      { meter: 'requests', limit: 10, windowMs: 60_000, level: { highest: 6 } },
+    ]);
+  });
+
   test('take the stated renewal period rather than the window that the reset suggests', () => {
     const fields = { ...quota('requests', 10, 9, '1'), 'x-ratelimit-renewalperiod-requests': '10' };
     expect(learn(200, fields).meters).toMatchObject([{ meter: 'requests', windowMs: 10_000 }]);

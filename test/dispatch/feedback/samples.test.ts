@@ -6,7 +6,7 @@ import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
 import type { Feedback, MeterName, UpstreamKind } from '../../../src/call.ts';
 import { callLimitOf } from '../../../src/dispatch/feedback/commerce.policy.ts';
-import { plainReadings, quotasOf } from '../../../src/dispatch/feedback/ietf.policy.ts';
+import { quotasOf, unownedReadings } from '../../../src/dispatch/feedback/ietf.policy.ts';
 import { refusedIn } from '../../../src/dispatch/feedback/language-model.policy.ts';
 import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
 import { modelReadings } from '../../../src/dispatch/feedback/providers.policy.ts';
@@ -39,7 +39,7 @@ function seen(sample: Sample) {
   const refused = refusedIn(sample.body, sample.status === '200-sse' ? 200 : sample.status);
   const at = { date: fields.get('date'), now };
   const own = modelReadings(fields, at);
-  const readings = own.length > 0 ? own : plainReadings(refused.error?.fields ?? fields, at);
+  const readings = own.length > 0 ? own : unownedReadings(refused.error?.fields ?? fields, at);
   const body = sample.body === null ? null : JSON.stringify(sample.body);
   const feedback =
     sample.status === '200-sse'
