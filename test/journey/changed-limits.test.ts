@@ -1,6 +1,5 @@
 /** A ceiling that is changed by reload holds for calls that wait and for those that come, and refusals name what holds them. */
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { pause } from '../support/redis-fleet.ts';
 import { startWorld, tally, type Reply, type World } from './world.ts';
 
 let world: World;
@@ -87,8 +86,8 @@ describe('a ceiling of the minute', () => {
     await world.settled(1);
     const hasty = world.chat('hasty', waits(100));
     await world.settled(2);
-    // Longer than a call passes through admission: from then on it has waited.
-    await pause(150);
+    // Longer than a call passes through admission, by the clock of the gateway: from then on it has waited.
+    await new Promise<void>((resolve) => void world.clock.after(300, resolve));
     await edit(perMinute(3), perMinute(1));
     // A minute each for the three of before, and for the one that waits already.
     const { status, json } = await hasty;
