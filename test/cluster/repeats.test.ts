@@ -40,6 +40,11 @@ const listed = async (): Promise<Buffer> =>
   (await probe.getBuffer((await lists())[0] ?? '')) ?? Buffer.alloc(0);
 /** Keys of claims and kept responses. */
 const claims = () => probe.keys('sluice:{repeat.*');
+/** Every response is kept: it is written once it has ended, and is longer than a claim of a call under way. */
+const areKept = async (): Promise<boolean> => {
+  const sizes = await Promise.all((await claims()).map((key) => probe.strlen(key)));
+  return sizes.length > 0 && sizes.every((size) => size > 180);
+};
 type Handler = (response: ServerResponse, count: number) => void;
 
 /** Two replicas before one upstream. `maxInFlight: 1` lets calls wait behind each other. */
@@ -118,7 +123,7 @@ test('two calls with one key at two replicas are one upstream call, and both get
 test('a later repeat at another replica gets the kept response, and another request with the key is refused', async () => {
   const { send, bodies } = await fleet((response) => response.end(canary.response));
   expect(await textOf(send(0, 'a', keyed))).toBe(canary.response);
-  await sleep(100);
+  await until(areKept);
   const again = await send(1, 'a', keyed);
   expect([await again.text(), again.headers.get('sluice-replayed')]).toEqual([canary.response, 'true']);
   const other = await send(1, 'b', keyed);
@@ -137,7 +142,8 @@ test('a client that left a call at one replica gets its response at another by a
     [sdk(0), sdk(1), 2],
   ] as const) {
     await leave(0, 'a', first, () => bodies.length === count);
-    await sleep(100);
+    // A claim was there before the call was made; what has no key is offered to its repeat now.
+    await until(async () => first === keyed || (await lists()).length === 1);
     const joined = textOf(send(1, 'a', again));
     await sleep(100);
     responses.splice(0).forEach((respond) => respond());
@@ -290,10 +296,8 @@ test('repeats of a kept response that cannot be decrypted get 409, make no upstr
     await textOf(send(0, name, { 'idempotency-key': name }));
   }
   await until(async () => (await claims()).length === 2);
-  // What is kept is written once the response has ended, and a claim under way would be renewed.
-  const sizes = async () => Promise.all((await claims()).map((key) => probe.strlen(key)));
-  const isKept = async () => (await sizes()).every((size) => size > 180);
-  await until(isKept);
+  // A claim under way would be renewed.
+  await until(areKept);
   for (const key of await claims()) await probe.set(key, 'of somebody else', 'KEEPTTL');
   for (const name of ['one', 'two', 'one']) {
     const again = await send(1, name, { 'idempotency-key': name });
