@@ -111,7 +111,7 @@ async function run(stack: Stack, cases: number, path: string, refused: ReadonlyS
   // Sent again is only what the upstream had refused to run.
   const repeated = posts.filter((line, at) => posts.indexOf(line) < at);
   expect(repeated.filter((line) => !refused.has(line))).toEqual([]);
-  expect(await leftBehind(stack, 20_000)).toEqual({});
+  expect(await leftBehind(stack, 1_000)).toEqual({});
   expect(faults(stack)).toEqual([]);
 }
 

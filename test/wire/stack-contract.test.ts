@@ -1,5 +1,6 @@
 /** What callers are promised of responses made by Sluice and of fields it adds, asked of the running gateway. */
 import { afterEach, expect, test } from '@jest/globals';
+import { fastClock } from '../support/fast-clock.ts';
 import { connectRaw } from '../support/raw-client.ts';
 import type { RawResponse } from '../support/raw-client.ts';
 import { answering } from '../support/raw-upstream.ts';
@@ -92,7 +93,10 @@ test('a call without an API key gets 401 with a challenge, also for the activity
 });
 
 test('a full ceiling refuses at once, with the true time and a hint not to retry', async () => {
-  const stack = await opened(undefined, { more: '    limits: { requestsPerMinute: 1 }' });
+  const stack = await opened(undefined, {
+    more: '    limits: { requestsPerMinute: 1 }',
+    clock: fastClock(1),
+  });
   const used = () => stack.metric('sluice_ceiling_used_ratio');
   expect(await used()).toBe(0);
   expect((await get(stack))?.status).toBe(200);
@@ -110,7 +114,7 @@ test('a full ceiling refuses at once, with the true time and a hint not to retry
 test('a default ceiling that has yielded to what the upstream states is not told with a refusal either', async () => {
   const throttling =
     'HTTP/1.1 429 Slow\r\nX-RateLimit-Limit-Requests: 900\r\nRetry-After: 80\r\nContent-Length: 0\r\n\r\n';
-  const stack = await opened(answering(throttling), { kind: 'language-model' });
+  const stack = await opened(answering(throttling), { kind: 'language-model', clock: fastClock(1) });
   expect((await get(stack))?.field('ratelimit')).toMatch(/^"workspace";r=499;/);
   const refused = await get(stack);
   expect(['sluice-error', 'ratelimit', 'ratelimit-policy'].map((name) => refused?.field(name))).toEqual([
@@ -121,7 +125,8 @@ test('a default ceiling that has yielded to what the upstream states is not told
 });
 
 test('a closed bucket refuses attempts, and they do not reach the upstream', async () => {
-  const stack = await opened(answering('HTTP/1.1 429 Slow\r\nRetry-After: 80\r\nContent-Length: 0\r\n\r\n'));
+  const throttling = 'HTTP/1.1 429 Slow\r\nRetry-After: 80\r\nContent-Length: 0\r\n\r\n';
+  const stack = await opened(answering(throttling), { clock: fastClock(1) });
   const first = await get(stack);
   expect([first?.status, first?.field('sluice-error'), first?.field('retry-after')]).toEqual([
     429,

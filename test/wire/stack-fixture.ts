@@ -2,6 +2,7 @@
  * The whole gateway between a client and an upstream that both speak bytes, and the oracle that every hostile case is
  * held to: no fault of ours in the log, and nothing left behind in admission or memory.
  */
+import type { Clock } from '../../src/clock.ts';
 import { startGateway } from '../support/gateway.ts';
 import type { GatewayOptions, TestGateway } from '../support/gateway.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
@@ -43,6 +44,8 @@ export interface StackOptions {
   readonly timeouts?: string;
   readonly server?: string;
   readonly workspaces?: GatewayOptions['workspaces'];
+  /** Default: the system's. */
+  readonly clock?: Clock;
   /** Field and value injected; default `authorization: Bearer injected-credential`. `null` = the client brings its own. */
   readonly credential?: string | null;
 }
@@ -68,6 +71,7 @@ export async function startStack(script: Script, options: StackOptions = {}): Pr
     ].join('\n'),
     ...(options.server === undefined ? {} : { server: options.server }),
     ...(options.workspaces === undefined ? {} : { workspaces: options.workspaces }),
+    ...(options.clock === undefined ? {} : { clock: options.clock }),
   });
   const port = gateway.service.dataAddress.port;
   const key = gateway.keys['acme'] ?? '';
@@ -143,14 +147,13 @@ async function held({ gateway }: Stack): Promise<Record<string, number>> {
 }
 
 /**
- * Resolves with what is still held once nothing is, or with what is left after `withinMs` (a test then compares it to
- * `{}` and shows the leak).
+ * Resolves with what is still held once nothing is, or with what is left after so many looks (a test then compares it to
+ * `{}` and shows the leak). Looks are counted, not time: a process that stands still ends nothing meanwhile.
  */
-export async function leftBehind(stack: Stack, withinMs = 5_000): Promise<Record<string, number>> {
-  const end = performance.now() + withinMs;
-  for (;;) {
+export async function leftBehind(stack: Stack, looks = 250): Promise<Record<string, number>> {
+  for (let look = 1; ; look += 1) {
     const left = await held(stack);
-    if (Object.keys(left).length === 0 || performance.now() > end) return left;
+    if (Object.keys(left).length === 0 || look >= looks) return left;
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
