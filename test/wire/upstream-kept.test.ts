@@ -8,6 +8,7 @@ import { afterEach, expect, test } from '@jest/globals';
 import { systemClock } from '../../src/clock.ts';
 import { createAgents, IdleClosings } from '../../src/dispatch/agents.ts';
 import { Transport } from '../../src/dispatch/transport.ts';
+import { manualClock } from '../support/manual-clock.ts';
 import { patient, text } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
@@ -68,10 +69,10 @@ test('a request is not written into a connection that was unused for too long wh
 });
 
 test('a connection is not used for as long as its origin was seen to keep unused ones', async () => {
+  const clock = manualClock();
   let connections = 0;
   const upstream = createServer();
-  upstream.keepAliveTimeout = 400;
-  upstream.keepAliveTimeoutBuffer = 0;
+  upstream.keepAliveTimeout = 0;
   upstream.on('connection', () => (connections += 1));
   upstream.on('request', (request, response) => {
     // It does not say for how long.
@@ -80,10 +81,7 @@ test('a connection is not used for as long as its origin was seen to keep unused
   });
   await once(upstream.listen(0, '127.0.0.1'), 'listening');
   const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  const agents = createAgents(
-    { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
-    { clock: systemClock },
-  );
+  const agents = createAgents({ allowPrivateAddresses: true, maxSockets: 64, caFile: null }, { clock });
   const transport = new Transport(systemClock);
   cleanups.push(
     () => agents.close(),
@@ -102,12 +100,17 @@ test('a connection is not used for as long as its origin was seen to keep unused
   };
   for (let closings = 0; closings < 2; closings += 1) {
     await send();
+    clock.advance(400);
+    upstream.closeIdleConnections();
     await until(() => free() === 0);
   }
   await send();
   const before = connections;
-  // Shorter than the origin waits, and longer than three quarters of that.
-  await new Promise((resolve) => setTimeout(resolve, 350));
+  // Up to three quarters of the time that the origin waits, and not beyond.
+  clock.advance(299);
+  await send();
+  expect(connections).toBe(before);
+  clock.advance(301);
   await send();
   expect(connections).toBe(before + 1);
 });
