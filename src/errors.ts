@@ -34,7 +34,7 @@ export const refusals = {
   idempotency_mismatch: kind(422, 'rejected', 'The idempotency key was used with another request'),
   queue_full: kind(429, 'shed', 'Too many calls are waiting'),
   wait_too_long: kind(429, 'shed', 'The call cannot leave within its wait'),
-  wait_expired: kind(429, 'shed', 'The wait ran out'),
+  wait_expired: kind(429, 'shed', 'The call waited, and cannot leave in time'),
   day_quota_exhausted: kind(429, 'shed', 'The daily quota is used up'),
   headers_too_large: kind(431, 'rejected', 'The request header is too large'),
   /** Answered with the status of the upstream's own refusal (`RefusalDetails.status`). */
