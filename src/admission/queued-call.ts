@@ -37,8 +37,8 @@ export type CallState =
 export type Waiting = Extract<CallState, { kind: 'waiting' }>;
 
 /**
- * Added to the deadline of every call, milliseconds, for the replies of the stores: a call that may not wait at all still has to
- * pass through admission. The call's own wait (`maxWaitMs`), without this addition, decides whether it is refused as too late.
+ * The deadline of a call is at least so far away when it comes, milliseconds: one that may not wait at all still has to pass through
+ * admission, which takes replies of the stores. Whether it is refused as too late is decided by its own wait (`maxWaitMs`).
  */
 export const passageMs = 100;
 /** The ceiling's reply may take this many times as long as the limiter's, because the ceiling may have to be asked twice. */
@@ -84,7 +84,7 @@ export class QueuedCall implements Ticket {
   deadline: number;
   /** The bucket granted it when it came. */
   isGrantedAtOnce = false;
-  /** Until then the stores may still be replying for the first time: a refusal counts as one at once. Monotonic milliseconds. */
+  /** Until then the first replies of the stores may be on their way: whoever is refused has not waited. Monotonic milliseconds. */
   passageEndsAt: number;
   ahead = 0;
   /** A grant of the call has asked the ceiling for a slot: the call is not part of forecasts for those that have yet to ask. */

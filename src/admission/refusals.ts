@@ -32,7 +32,7 @@ export const waitTooLong = (
     detail: `${cause[heldBy]} ${advice(waitMs, maxWaitIfAskedMs)}`,
   });
 
-/** The same for a call that has waited: a longer wait is nothing that its client can still ask for. */
+/** As `waitTooLong`, for a call that has waited: a longer wait is nothing that its client can still ask for. */
 export const tooLate = ({ waitMs, heldBy }: Hold): Refusal =>
   new Refusal(isOfDay(heldBy) ? 'day_quota_exhausted' : 'wait_expired', {
     retryInMs: waitMs,

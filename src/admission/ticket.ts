@@ -63,8 +63,7 @@ export interface Ticket {
    */
   whenGranted(): Promise<Lease>;
   /**
-   * What is left of the call's own wait, milliseconds. The deadline adds time for replies of the stores (`passageMs`), which is
-   * not included.
+   * What is left of the call's own wait, milliseconds. Its deadline may be later, for replies of the stores (`passageMs`).
    */
   remainingMs(): number;
   /**

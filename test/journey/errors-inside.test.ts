@@ -17,9 +17,9 @@ const chat = {
 const content = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'hi' } }] })}\n\n`;
 
 type Answer = (response: ServerResponse) => void;
-/** What the upstream answers to the first call of each model; later calls get content. */
 /** What a limiter says. */
 const later = 'limited, try again in 10ms';
+/** What the upstream answers to the first call of each model; later calls get content. */
 const firstAnswers = new Map<string, Answer>();
 const sent = new Map<string, number>();
 const upstream = createServer((request, response) => {

@@ -73,7 +73,7 @@ export interface World {
   graphql(query: string, sending?: Sending & { readonly variables?: unknown }): Promise<Reply>;
   /** Occupies the shop's lane of `acme` with a read that is never answered; the returned function lets it go. */
   occupy(): Promise<() => Promise<void>>;
-  /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. @throws Error after 5 s. */
+  /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. @throws Error after 30 s. */
   settled(waiting: number, inFlight?: number): Promise<void>;
   close(): Promise<void>;
 }

@@ -35,8 +35,8 @@ export interface Judged {
   readonly origin: string;
 }
 
-/** A process takes almost a second to load the product: fewer histories than these are not shared out. */
-const fewest = 200;
+/** So many histories are lived in one process: a second one takes almost a second to load the product. */
+const maxUnshared = 200;
 /** After so many wrong histories a process stops. */
 const maxWrong = 3;
 const nothing: Tally = { histories: 0, reloaded: 0, reached: [], verdicts: {}, wrong: [] };
@@ -68,7 +68,7 @@ export async function inProcesses(
   form: 'one-process' | 'replicas',
   { first, count }: { readonly first: number; readonly count: number },
 ): Promise<Tally> {
-  const processes = count > fewest ? 2 : 1;
+  const processes = count > maxUnshared ? 2 : 1;
   const share = Math.ceil(count / processes);
   const shares = Array.from({ length: processes }, async (_, at) => {
     const from = first + at * share;

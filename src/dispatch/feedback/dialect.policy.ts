@@ -134,9 +134,7 @@ function valueOf({ name, member }: CountField, fields: ReadonlyMap<string, strin
   return undefined;
 }
 
-/**
- * Reports for the windows that the dialect describes; of two for one window the tighter limit. A report that fits none of them is left out.
- */
+/** Reports for the windows that the dialect describes, and for a day; of two for one window that of the lower limit. */
 function windowReports({ windows }: Dialect, readings: readonly Reading[], at: ResponseTime): MeterReport[] {
   const reports: MeterReport[] = [];
   for (const reading of readings)
