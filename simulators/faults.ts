@@ -5,7 +5,7 @@
  */
 
 /** Language-model faults first, then those of the commerce API; both know the shared ones. */
-export const faultKinds = [
+const faultKinds = [
   // shared
   'answer',
   '500',

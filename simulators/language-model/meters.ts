@@ -164,7 +164,7 @@ export class Meters {
   }
 }
 
-export function isRequests(meter: Meter): boolean {
+function isRequests(meter: Meter): boolean {
   return meter.dimension === 'rpm' || meter.dimension === 'rpd';
 }
 

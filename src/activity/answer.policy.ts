@@ -158,7 +158,7 @@ function listed(names: readonly string[]): string {
 }
 
 /** How much more fits, rounded down; `null`: nothing. */
-export function roomText(growth: number): string | null {
+function roomText(growth: number): string | null {
   const tenths = Math.floor(growth * 10 + 1e-9);
   if (tenths < 11) return null;
   if (tenths < 20) return `${(tenths - 10) * 10}${nbsp}% more`;
@@ -182,7 +182,7 @@ const windowNames = new Map([
 ]);
 
 /** "60 requests a minute". */
-export function limitText({ unit, limit, windowMs }: LimitState): string {
+function limitText({ unit, limit, windowMs }: LimitState): string {
   const name = windowNames.get(windowMs) ?? `in ${duration(windowMs)}`;
   return `${count.format(limit)} ${unitNames[unit.replace(/_(?:day|hour|burst)$/, '')] ?? unit} ${name}`;
 }

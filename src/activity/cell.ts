@@ -142,7 +142,7 @@ export const isEmpty = ({ counts, seconds }: Cell): boolean =>
  * The wait that a `share` (0 to 1) of the calls did not exceed, milliseconds: the upper bound of its histogram bucket, at
  * most the cell's longest wait, and at most what each of the others can have waited if they share the sum of all waits.
  */
-export function waitQuantile(cell: Cell, share: number): number {
+function waitQuantile(cell: Cell, share: number): number {
   const counts = cell.counts.subarray(firstBound);
   const total = counts.reduce((sum, n) => sum + n, 0);
   if (total === 0) return 0;

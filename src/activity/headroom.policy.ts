@@ -53,7 +53,7 @@ export interface Met {
   readonly refused: number;
 }
 
-export const maxGrowth = 10;
+const maxGrowth = 10;
 
 /** Calls are no fluid, and a second is no instant: what the replay says is reached but for this part. */
 const safety = 0.96;

@@ -277,7 +277,7 @@ interface CeilingQueue {
   readonly lanes: Set<LaneView>;
 }
 
-export class CeilingQueues {
+class CeilingQueues {
   readonly #queues = new Map<CeilingKey, CeilingQueue>();
 
   waitingUnder(key: CeilingKey): number {

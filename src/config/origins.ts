@@ -87,7 +87,7 @@ function literalAddress(host: string): string | null {
 }
 
 /** True when the host can only be this machine. */
-export function isLoopback(host: string): boolean {
+function isLoopback(host: string): boolean {
   const address = literalAddress(host);
   if (address === null) return host === 'localhost' || host.endsWith('.localhost');
   return ipaddr.process(address).range() === 'loopback';

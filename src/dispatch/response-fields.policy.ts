@@ -201,7 +201,7 @@ export function cookieScope(
 }
 
 /** One `Set-Cookie` value as the client gets it; `null` = not at all. */
-export function returnedCookie(value: string, scope: CookieScope): string | null {
+function returnedCookie(value: string, scope: CookieScope): string | null {
   if (scope.kind === 'withheld') return null;
   return scope.kind === 'unchanged' ? value : cookieUnder(value, scope);
 }

@@ -9,7 +9,7 @@
 /** Time between two samples of the process, milliseconds. */
 export const checkEveryMs = 100;
 /** Samples that all have to be over a bound: half a second, so that one collection of garbage or one stall is no overload. */
-export const sustainedSamples = 5;
+const sustainedSamples = 5;
 /** Share of new calls by which refusing grows with each sample at the bound; twice as fast at twice the bound. */
 const rise = 0.05;
 /** Growth for one sample at most. */

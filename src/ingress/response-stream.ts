@@ -129,7 +129,7 @@ export interface StreamComments {
 }
 
 /** Writes a comment whenever the stream was silent for `everyMs` milliseconds, unless it stopped within an event. */
-export function startComments(
+function startComments(
   everyMs: number,
   write: (text: string) => void,
   clock: Pick<Clock, 'after'>,

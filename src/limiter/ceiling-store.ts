@@ -213,7 +213,7 @@ interface Send {
   readonly at: number;
 }
 
-export class RecentSends {
+class RecentSends {
   readonly #clock: Clock;
   /** By id, in the order of time. */
   readonly #sends = new Map<string, Send>();

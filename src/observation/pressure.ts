@@ -136,7 +136,7 @@ function readSeldom<T>(clock: Pick<Clock, 'monotonic'>, read: () => T): () => T 
 type LaneUse = Pick<LaneView, 'bucket' | 'ceiling' | 'usedAt'>;
 
 /** The lanes whose latest calls were under a ceiling. */
-export function groupedByCeiling<Lane extends LaneUse>(
+function groupedByCeiling<Lane extends LaneUse>(
   clock: Pick<Clock, 'monotonic'>,
   lanes: () => Iterable<Lane>,
 ): (ceiling: CeilingKey) => readonly Lane[] {
@@ -148,7 +148,7 @@ export function groupedByCeiling<Lane extends LaneUse>(
  * Finds the state of the bucket used last under a ceiling; `null` = there is none. A workspace that uses several (models, shops) is
  * answered for the last one.
  */
-export function findLastBucket(
+function findLastBucket(
   clock: Pick<Clock, 'monotonic'>,
   snapshot: () => readonly BucketSnapshot[],
   underCeiling: (ceiling: CeilingKey) => readonly LaneUse[],

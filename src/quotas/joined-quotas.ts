@@ -141,7 +141,7 @@ function standsFor(bucket: BucketKey, into: ReadonlyMap<BucketKey, BucketKey>): 
 }
 
 /** Which bucket is joined into which, by the buckets of each quota; in whatever order the quotas became known. */
-export function joinedBy(shared: ReadonlyMap<string, readonly BucketKey[]>): Map<BucketKey, BucketKey> {
+function joinedBy(shared: ReadonlyMap<string, readonly BucketKey[]>): Map<BucketKey, BucketKey> {
   const into = new Map<BucketKey, BucketKey>();
   for (const quota of [...shared.keys()].toSorted()) {
     const [first, ...others] = shared.get(quota) ?? [];

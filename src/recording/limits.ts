@@ -5,7 +5,7 @@ import type { Settings, UpstreamSettings, WorkspaceSettings } from '../config/se
 import type { UpstreamLimits, WorkspaceLimits } from './format.ts';
 
 /** What is written down for an upstream; no bucket of it is known. */
-export function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
+function upstreamLimitsOf(upstream: UpstreamSettings): UpstreamLimits {
   const { limits } = upstream;
   const { meters, probe } = bucketSetting(upstream);
   return {

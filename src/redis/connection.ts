@@ -200,7 +200,7 @@ function clusterOptions(
 /** So many commands are written together at most: later ones of a long turn do not keep the first ones here. */
 const maxTogether = 16;
 
-export class GatheringRedis extends Redis {
+class GatheringRedis extends Redis {
   #corked: Redis['stream'] | null = null;
   #gathered = 0;
 

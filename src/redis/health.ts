@@ -243,5 +243,5 @@ const isErrorReply = (failure: unknown): failure is Error =>
   failure instanceof Error && failure.name === 'ReplyError';
 
 /** True when the command would fail in the same way if it were sent again. */
-export const isPermanent = (failure: unknown): boolean =>
+const isPermanent = (failure: unknown): boolean =>
   failure instanceof MalformedReply || (isErrorReply(failure) && !transient.test(failure.message));

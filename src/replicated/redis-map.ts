@@ -138,7 +138,7 @@ export interface SealKey {
   readonly name: string;
 }
 
-export function seal(key: SealKey, plain: Buffer): Buffer {
+function seal(key: SealKey, plain: Buffer): Buffer {
   const iv = randomBytes(ivBytes);
   const cipher = createCipheriv('aes-256-gcm', cipherKey(key), iv, tagged);
   cipher.setAAD(Buffer.from(key.name, 'utf8'));

@@ -12,7 +12,7 @@ import type { Clock } from '../clock.ts';
 import { workspaceLabel } from '../identity.ts';
 
 /** Label of every workspace beyond the cap. */
-export const otherLabel = 'other';
+const otherLabel = 'other';
 /** Label of calls whose workspace is not known (not authenticated); also the upstream of calls without a route. */
 export const noneLabel = 'none';
 

@@ -111,7 +111,7 @@ const maxText = 2_000;
 const reasons = ['x-rate-limit-problem', 'stripe-rate-limited-reason'];
 
 /** Adds that a refusal for want of quota says so. No meter is at fault then. */
-export function withConcurrency(feedback: Feedback, { fields, body }: ResponseReader): Feedback {
+function withConcurrency(feedback: Feedback, { fields, body }: ResponseReader): Feedback {
   const { throttle } = feedback;
   if (throttle?.kind !== 'rate') return feedback;
   const named = reasons.some((field) => words.test(fields.get(field) ?? ''));

@@ -113,7 +113,7 @@ export const mayHaveLeft = ({ resetMeans, resetInMs, resetGrainMs }: Reading, wi
  * The window of a response that states none and shows that it is a long one: more than an hour left means a day. Shorter windows
  * are learned from the times that successive responses state (`meter-quota.policy.ts`).
  */
-export function longWindowOf(reading: Reading): number | null {
+function longWindowOf(reading: Reading): number | null {
   const { resetMeans, resetInMs } = reading;
   if (resetMeans !== 'window' || resetInMs === null || resetInMs <= hourMs) return null;
   return [hourMs, dayMs].find((windowMs) => mayHaveLeft(reading, windowMs)) ?? null;

@@ -177,7 +177,7 @@ export function rankOf(replica: ReplicaId, replicas: SortedNames<ReplicaId>, now
   return replicas.between(now - heardWithinMs, Infinity).filter((other) => other < replica).length;
 }
 
-export class DueTick {
+class DueTick {
   readonly #clock: Clock;
   readonly #tick: () => void;
   #cancel: CancelTimer | null = null;

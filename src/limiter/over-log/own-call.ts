@@ -82,7 +82,7 @@ export function usedBy(costs: Costs, settlement: Settlement): Costs {
  * A settlement that is said again: what is left of the delays that it named.
  * @param now monotonic milliseconds
  */
-export function saidAgain({ settlement, at }: EndedCall, now: number): Settlement {
+function saidAgain({ settlement, at }: EndedCall, now: number): Settlement {
   const left = (ms: number): number => Math.max(0, ms - (now - at));
   switch (settlement.kind) {
     case 'throttled':

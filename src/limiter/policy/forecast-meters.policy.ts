@@ -87,7 +87,7 @@ export interface NeededWindow {
 }
 
 /** The wait for all of these windows together, shortest first, if so many units fewer go before. Milliseconds. */
-export function nestedWaitMs(windows: readonly NeededWindow[], fewer: number, now: number): number {
+function nestedWaitMs(windows: readonly NeededWindow[], fewer: number, now: number): number {
   const longest = windows.at(-1);
   if (longest === undefined) return 0;
   const shorter = windows.slice(0, -1);

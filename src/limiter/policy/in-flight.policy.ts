@@ -34,9 +34,9 @@ export function learnFromRefusal(bucket: Bucket, now: number): void {
 // stated anything yet (docs/adr/0003), and a pilot where a crowd waits after a silence.
 
 /** Until the first response the number of probes doubles at this interval, so that a slow response delays no call for long. */
-export const probeDoublingMs = 250;
+const probeDoublingMs = 250;
 /** After so many doublings a million calls may go: more than wait anywhere. */
-export const maxDoublings = 20;
+const maxDoublings = 20;
 /** After so long without a grant the upstream may have closed the bucket unnoticed. Milliseconds. */
 export const silenceMs = 10_000;
 /**

@@ -238,8 +238,8 @@ export function giveLeaseUnitsBack(bucket: Bucket, lease: Lease, now: number): v
 }
 
 /** By this share of the difference one call changes the mean time in flight of its lane and bucket: when it was shorter, when it was longer. */
-export const shorterServiceShare = 0.5;
-export const longerServiceShare = 0.2;
+const shorterServiceShare = 0.5;
+const longerServiceShare = 0.2;
 
 /**
  * Updates the mean service time of a lane or a bucket. A longer time changes the mean slowly, also when it is the first: forecasts, and so

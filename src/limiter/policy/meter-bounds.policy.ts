@@ -22,8 +22,8 @@ export const burstToleranceCalls = 2;
  * How much of the fastest response's time the upstream is taken to spend after the call has arrived: this share of it, or all but
  * `calmJitterMs` milliseconds, whichever is less.
  */
-export const answeringShare = 0.8;
-export const calmJitterMs = 50;
+const answeringShare = 0.8;
+const calmJitterMs = 50;
 
 type Level = NonNullable<MeterReport['level']>;
 

@@ -17,10 +17,10 @@ import { applyReport, isHeldSlower, unusedUnits } from './meter-quota.policy.ts'
 import { logReported, logStatedEnd } from './window-log.policy.ts';
 
 /** A slower response raises the time of the fastest response by this factor, and at least by `minRiseMs`. */
-export const fastestRise = 1.01;
-export const minRiseMs = 0.05;
+const fastestRise = 1.01;
+const minRiseMs = 0.05;
 /** Upstreams state waits in whole seconds, rounded up. */
-export const waitGrainMs = 1_000;
+const waitGrainMs = 1_000;
 
 /** What a response states of one meter, and how it was obtained. */
 export interface Reported {

@@ -11,30 +11,30 @@
 import { drainRate, type Meter } from './meter-state.policy.ts';
 
 /** Time constants of the estimate, milliseconds: where responses state the level, and where only refusals show others. */
-export const reportedMemoryMs = 10_000;
-export const unreportedMemoryMs = 3_000;
+const reportedMemoryMs = 10_000;
+const unreportedMemoryMs = 3_000;
 /** A sudden rise counts at most as what drains in this time, milliseconds: shown by levels, and by refusals alone. */
-export const maxReportedRiseMs = 1_000;
-export const maxUnreportedRiseMs = 10_000;
+const maxReportedRiseMs = 1_000;
+const maxUnreportedRiseMs = 10_000;
 /** The meter stops being contested after a while without bursts if others take less than this share of what drains. */
-export const negligibleShare = 0.05;
-export const contestMemoryMs = 60_000;
+const negligibleShare = 0.05;
+const contestMemoryMs = 60_000;
 /** A contested meter keeps at least the units free that drain in this time, milliseconds. */
-export const keptDrainMs = 50;
+const keptDrainMs = 50;
 /** Factor on the largest burst so far, because the next one may be larger. */
-export const burstMargin = 1.25;
+const burstMargin = 1.25;
 /** Factor on the units kept free after another refusal, which shows that they were too few. */
-export const refusalMargin = 1.5;
+const refusalMargin = 1.5;
 /** Others are expected to take at most this share of what drains, so that the meter always lets some calls through. */
-export const maxOthersShare = 0.75;
+const maxOthersShare = 0.75;
 /**
  * A contested meter keeps at least `keptWaitingShare` of the waiting units free for others, and at most its allowance or
  * `maxKeptWaitingShare` of the waiting units. So the line uses up what is kept free as it ends, which costs almost no time.
  */
-export const keptWaitingShare = 0.02;
-export const maxKeptWaitingShare = 0.05;
+const keptWaitingShare = 0.02;
+const maxKeptWaitingShare = 0.05;
 /** At most this share of the limit is kept free for others. */
-export const maxKeptShare = 0.15;
+const maxKeptShare = 0.15;
 
 /** Units by which the level falls per millisecond while others take what they are expected to; 0 while no limit is known. */
 export function netRate(meter: Meter): number {

@@ -24,7 +24,7 @@ export {
  * Jitter between our sending and the upstream's counting, milliseconds: the time in which this part of a unit
  * drains, within these bounds. A slow meter can afford more of it, and a refusal there costs more.
  */
-export const jitterUnitShare = 0.2;
+const jitterUnitShare = 0.2;
 export const minJitterMs = 25;
 export const maxJitterMs = 100;
 /**
@@ -33,17 +33,17 @@ export const maxJitterMs = 100;
  * call arrives, not when we send it, and a process that starts a burst is busy just then. Responses end the rest.
  */
 export const maxLatenessMs = 1_000;
-export const windowsOfLateness = 60;
+const windowsOfLateness = 60;
 /** A call sent this long after the one before it cannot have been overtaken on the way, milliseconds. */
 export const quietGapMs = 20;
 /** A call among calls that leave at the pace of the meter reaches the upstream within this time of its grant, milliseconds. */
 export const calmLatenessMs = 250;
 /** In about this time the estimate of what others take falls to 0 if no response shows them, milliseconds. */
-export const othersMemoryMs = 360_000;
+const othersMemoryMs = 360_000;
 /** How full a meter may get, in windows of draining, when calls turn out more expensive than was reserved. */
-export const debtWindows = 2;
+const debtWindows = 2;
 /** The allowance of a contested meter: units that may be kept free for each unit granted since it is contested. */
-export const allowanceShare = 0.02;
+const allowanceShare = 0.02;
 
 /** Units that drain during the jitter. */
 export function jitterUnits(meter: Meter): number {

@@ -10,7 +10,7 @@
 import type { CountedWindow, Meter, SendSlot, WindowLog } from './meter-state.policy.ts';
 
 /** Sends of a rolling window that are this part of it apart are forgotten together: a fortieth of the pace at most. */
-export const slotsPerWindow = 40;
+const slotsPerWindow = 40;
 /**
  * By so much a call may be counted later there than it was granted here, milliseconds: a sixtieth of the window, within these
  * bounds.
@@ -36,11 +36,11 @@ export const responsesPerWindow = 20;
 /** The first calls may be on their way for this part of a window: connections are new, and nobody knows the usual time. */
 export const firstsPerWindow = 4;
 /** What is known of a call's way is exact but for this, milliseconds. */
-export const wayGrainMs = 5;
+const wayGrainMs = 5;
 /** A slower response raises the usual time by this part of the difference. */
-export const slowerShare = 0.02;
+const slowerShare = 0.02;
 /** An end of a window is stated this part of the window too late at most. */
-export const endsPerWindow = 30;
+const endsPerWindow = 30;
 /** Sums and quotients of units may be wrong by so much: a level that a window began with is seldom a whole number. Units. */
 export const unitRounding = 1e-9;
 

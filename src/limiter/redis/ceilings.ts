@@ -152,7 +152,7 @@ class SlotResult extends RateLimiterRes {
   }
 }
 
-export class RedisSlidingLog extends RateLimiterRedis {
+class RedisSlidingLog extends RateLimiterRedis {
   readonly #redis: RedisHealth;
   /** Calls that ask for slots under the same limits at the same time take them with one command. */
   readonly #taking = new Gathered<Taking, SlotResult>((_limits, asked) => this.#takeAll(asked), maxTogether);
@@ -219,7 +219,7 @@ interface Waiting<In, Out> {
  * Group commit of one kind of command: at most one command per key is under way. Requests that arrive meanwhile go together in the
  * next command, in order; a request that finds no command under way is sent at once.
  */
-export class Gathered<In, Out> {
+class Gathered<In, Out> {
   readonly #send: (key: string, asked: readonly In[]) => Promise<readonly Out[]>;
   readonly #max: number;
   readonly #waiting = new Map<string, Waiting<In, Out>[]>();
