@@ -25,7 +25,7 @@ import { CeilingSlots, SlotsAhead } from './ceiling-slots.ts';
 import { LaneRotation, SlotsBack } from './lane-rotation.ts';
 import { Lanes, type LaneView } from './lanes.ts';
 import { type QueuedCall, refused } from './queued-call.ts';
-import { Reconfiguring } from './reconfigure.ts';
+import { present, Reconfiguring } from './reconfigure.ts';
 import { reserved } from './refusals.ts';
 import type { AdmissionParts, AdmissionRequest, Ticket } from './ticket.ts';
 import { WaitCauses } from './wait-causes.ts';
@@ -101,7 +101,6 @@ export class AdmissionQueue {
     const lateRefusals = this.#lateRefusals;
     this.#slotsAhead = slotsAhead;
     const slotsBack = new SlotsBack(parts, { registry, rotation });
-    const present = (request: AdmissionRequest): AdmissionRequest => this.#reconfiguring.present(request);
     const onAnswer = (bucket: BucketKey): void =>
       this.#reconfiguring.onAnswer(bucket, { calls: registry.all(), lanes: this.#lanes.all() });
     const neighbours = {
@@ -111,7 +110,6 @@ export class AdmissionQueue {
       slotsAhead,
       slotsBack,
       lateRefusals,
-      present,
       onAnswer,
       causes,
     };
@@ -124,7 +122,7 @@ export class AdmissionQueue {
    * only observed is never refused, and may be sent at once.
    */
   enter(asked: AdmissionRequest, clientGone: CallSignal): Promise<Ticket> {
-    const request = this.#reconfiguring.present(asked);
+    const request = present(asked, this.#parts.limiter);
     if (request.mode === 'enforce') return this.#enterLane(this.#registry.enter(request, clientGone));
     return Promise.resolve(
       this.#registry.enterObserved(request, clientGone, (call) => this.#enterLane(call)),
@@ -133,7 +131,7 @@ export class AdmissionQueue {
 
   /** The ceiling that holds for such a call now: none where a default one has yielded to what its bucket states. */
   ceilingOf(asked: AdmissionRequest): CeilingRef {
-    return this.#reconfiguring.present(asked).ceiling;
+    return present(asked, this.#parts.limiter).ceiling;
   }
 
   /** @throws Refusal where the call cannot leave within its wait */
@@ -175,7 +173,7 @@ export class AdmissionQueue {
   async reserve(asked: AdmissionRequest, failure: unknown): Promise<unknown> {
     const { reserving } = asked;
     if (reserving === undefined || !(failure instanceof Refusal) || !isForWait(failure)) return failure;
-    const request = this.#reconfiguring.present(asked);
+    const request = present(asked, this.#parts.limiter);
     const { ceiling } = request;
     const { limiter, ceilings } = this.#parts;
     const { ticketOf, ...terms } = reserving;

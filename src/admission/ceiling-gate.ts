@@ -22,7 +22,8 @@ import {
 import type { LateRefusals } from './late-refusals.ts';
 import type { Ending, QueuedCall } from './queued-call.ts';
 import type { LaneRotation, SlotsBack } from './lane-rotation.ts';
-import type { AdmissionParts, AdmissionRequest, Lease } from './ticket.ts';
+import { present } from './reconfigure.ts';
+import type { AdmissionParts, Lease } from './ticket.ts';
 import type { WaitCauses } from './wait-causes.ts';
 import type { WaitRegistry } from './wait-registry.ts';
 
@@ -45,8 +46,6 @@ export interface GateNeighbours {
   readonly registry: WaitRegistry;
   readonly rotation: LaneRotation;
   readonly lateRefusals: LateRefusals;
-  /** The request as default ceilings let it go now (`reconfigure.ts`). */
-  readonly present: (request: AdmissionRequest) => AdmissionRequest;
   readonly onAnswer: LeaseParts['onAnswer'];
   readonly causes: WaitCauses;
 }
@@ -88,7 +87,7 @@ export class CeilingGate {
       return this.#drop(grant);
     }
     const { gate } = call.lane;
-    call.request = this.#neighbours.present(call.request);
+    call.request = present(call.request, this.#parts.limiter);
     call.mayTakeAll = grant.isDue === true;
     const passed = this.#takeSlot({ call, grant }, this.#askForSlot(call, askedAhead), gate.tail);
     // A store failed. No slot stays taken: a step that does not send gives its slot back before it calls the limiter, and a `take`

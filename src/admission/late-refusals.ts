@@ -15,7 +15,9 @@ import { type CeilingKey, isBackground } from '../ids.ts';
 import type { CeilingHold, CeilingRef } from '../limiter/policy/ceiling.policy.ts';
 import { type AdmissionReply, type BucketKey, type LaneKey, returnGraceMs } from '../limiter/limiter.ts';
 import type { LaneRotation } from './lane-rotation.ts';
+import type { LaneView } from './lanes.ts';
 import { type QueuedCall, refused } from './queued-call.ts';
+import { present } from './reconfigure.ts';
 import { draining, type Hold, refusedBy, tooLate, waitTooLong } from './refusals.ts';
 import type { AdmissionParts } from './ticket.ts';
 import type { WaitRegistry } from './wait-registry.ts';
@@ -215,29 +217,43 @@ export class LateRefusals {
 
   /** Forecasts slots for the calls under the ceiling in their order, and refuses the late ones. */
   async #sweepCeiling(key: CeilingKey, { upTo, entered }: DueCeiling): Promise<void> {
-    const ceiling = this.#ceilingOf(key, entered);
-    if (ceiling === undefined) return;
     const most = this.#registry.waitingUnder(key) + entered.size;
     const positions = Array.from({ length: Math.min(upTo ?? most, most) }, (_, index) => index + 1);
-    const holds = await this.#parts.ceilings.forecast(ceiling, positions);
-    // Mostly it holds nobody, and there are very many calls to look at.
-    if (holds.every(({ waitMs }) => waitMs === 0)) return;
-    this.#refuseLate(inTurn([...this.#judged(key, entered)]), holds);
+    for (const ceiling of this.#ceilingsOf(key, entered)) {
+      const holds = await this.#parts.ceilings.forecast(ceiling, positions);
+      // Mostly it holds nobody, and there are very many calls to look at.
+      if (holds.every(({ waitMs }) => waitMs === 0)) continue;
+      this.#refuseLate(inTurn([...this.#judged(ceiling, entered)]), holds);
+    }
   }
 
-  /** As it holds for the calls that are judged under it: a reload may have changed its limits since the sweep was planned. */
-  #ceilingOf(key: CeilingKey, entered: ReadonlySet<QueuedCall>): CeilingRef | undefined {
-    for (const { key: lane, latest } of this.#registry.lanesUnder(key))
-      if (!isBackground(lane) && latest.ceiling.key === key) return latest.ceiling;
-    const [one] = this.#judged(key, entered);
-    return one?.request.ceiling;
+  /**
+   * The ceiling with the limits under which it holds waiting calls: a reload may have changed them since the sweep was planned. They differ
+   * between buckets where a default one has yielded to what a bucket states.
+   */
+  #ceilingsOf(key: CeilingKey, entered: ReadonlySet<QueuedCall>): Iterable<CeilingRef> {
+    const ceilings = new Map<string, CeilingRef>();
+    const note = ({ key: lane, latest }: LaneView): void => {
+      if (isBackground(lane) || latest.ceiling.key !== key) return;
+      const { ceiling } = present(latest, this.#parts.limiter);
+      if (ceiling.perMinute !== null || ceiling.perDay !== null)
+        ceilings.set(`${ceiling.perMinute}.${ceiling.perDay}`, ceiling);
+    };
+    for (const lane of this.#registry.lanesUnder(key)) note(lane);
+    for (const { lane } of entered) note(lane);
+    return ceilings.values();
   }
 
   /** Others may go before a background call as long as it waits, and it is not refused for that. */
-  *#judged(key: CeilingKey, entered: ReadonlySet<QueuedCall>): Generator<QueuedCall, void> {
+  *#judged(
+    { key, perMinute, perDay }: CeilingRef,
+    entered: ReadonlySet<QueuedCall>,
+  ): Generator<QueuedCall, void> {
     for (const call of this.#registry.all()) {
       if (call.request.ceiling.key !== key || call.asksForSlot || isBackground(call.lane.key)) continue;
-      if (call.isWaiting || (entered.has(call) && !call.isGone)) yield call;
+      if (!call.isWaiting && (!entered.has(call) || call.isGone)) continue;
+      const { ceiling } = present(call.request, this.#parts.limiter);
+      if (ceiling.perMinute === perMinute && ceiling.perDay === perDay) yield call;
     }
   }
 

@@ -7,6 +7,7 @@
  */
 import type { CancelTimer } from '../clock.ts';
 import type { BucketKey, BucketSetting, LaneKey, LaneSetting } from '../limiter/limiter.ts';
+import type { Limiter } from '../limiter/over-log/limiter.ts';
 import { ceilingUnder } from '../limiter/policy/ceiling.policy.ts';
 import type { CallSettings } from './buckets.policy.ts';
 import type { LaneView } from './lanes.ts';
@@ -66,21 +67,14 @@ export class Reconfiguring {
     return changed;
   }
 
-  /** The request as default ceilings let it go: without them where a response of its bucket has stated a limit. */
-  present(request: AdmissionRequest): AdmissionRequest {
-    const { yielded, admission } = request;
-    return yielded !== null && this.#parts.limiter.statesRequests(admission.bucket)
-      ? withSettings(request, yielded)
-      : request;
-  }
-
   /** A response may have stated a limit of the bucket: default ceilings hold none of these calls any more then. */
   onAnswer(bucket: BucketKey, { calls, lanes }: Known): void {
-    if (!this.#parts.limiter.statesRequests(bucket)) return;
+    const { limiter } = this.#parts;
+    if (!limiter.statesRequests(bucket)) return;
     let isNew = false;
     for (const lane of lanes) {
       if (lane.bucket !== bucket || lane.latest.yielded === null) continue;
-      lane.latest = this.present(lane.latest);
+      lane.latest = present(lane.latest, limiter);
       isNew = true;
     }
     if (isNew)
@@ -132,6 +126,19 @@ export class Reconfiguring {
     for (const [bucket, { setting, lanes }] of changes)
       detached(limiter.reconfigure({ bucket, setting, lanes: [...lanes.values()] }));
   }
+}
+
+/**
+ * The request as default ceilings let it go: without them where a response of its bucket has stated a limit, here or at another replica.
+ */
+export function present(
+  request: AdmissionRequest,
+  limiter: Pick<Limiter, 'statesRequests'>,
+): AdmissionRequest {
+  const { yielded, admission } = request;
+  return yielded !== null && limiter.statesRequests(admission.bucket)
+    ? withSettings(request, yielded)
+    : request;
 }
 
 function note(changes: BucketChanges, { admission }: AdmissionRequest): void {

@@ -507,6 +507,31 @@ describe('a default ceiling', () => {
     });
   });
 
+  test.each([
+    { isFirst: true, count: 6 },
+    { isFirst: false, count: 8 },
+  ])(
+    'that holds calls of one bucket refuses none of another for which it has yielded (first: $isFirst)',
+    async (of) => {
+      const { enter, pass, leases, story } = world();
+      const options = { perMinute: 4, isDefault: true, maxInFlight: 1, maxWaitMs: 70_000 };
+      const enterHeld = (): void => {
+        for (const id of ['in flight', 'held']) enter(id, { ...options, bucket: 'other' });
+      };
+      if (of.isFirst) enterHeld();
+      for (const id of names(of.count)) enter(id, options);
+      await pass(1_000);
+      leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating('requests'));
+      // They come while the response is learned from.
+      for (const id of names(16).slice(of.count)) enter(id, options);
+      if (!of.isFirst) enterHeld();
+      await pass(11_000);
+      enter('urgent', { ...options, bucket: 'other', urgency: 0 });
+      await pass(1_000);
+      expect(story.toSorted()).toEqual(['c0', 'c1', 'in flight']);
+    },
+  );
+
   test('holds while responses state something else, and one that was written holds whatever they state', async () => {
     for (const [meter, isDefault] of [
       ['tokens', true],
