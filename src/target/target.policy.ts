@@ -49,6 +49,11 @@ const forbidden = refuse(
   'The origin is not configured, or not allowed to this workspace: the operator can add it to `upstreams`.',
 );
 
+const hostForbidden = refuse(
+  'target_forbidden',
+  'What follows /via/{upstream} is no host of its origins. Name one, /via/{upstream}/{host}/{path}, or ask the operator to add it.',
+);
+
 /** Names of upstreams that are compared with one that is not known, at most. */
 const maxCompared = 200;
 
@@ -142,14 +147,12 @@ function judgeEachPort(
   path: string,
   find: (origin: URL) => OriginMatch,
 ): Target | TargetRefusal {
-  let refusal: TargetRefusal = forbidden;
   for (const origin of upstream.origins) {
     const authority = /:\d*$/.test(segment) ? segment : `${segment}:${origin.port}`;
     const decision = judge(`${origin.scheme}://${authority}${path}`, find);
     if (decision.kind === 'target' || decision.code !== 'target_forbidden') return decision;
-    refusal = decision;
   }
-  return refusal;
+  return hostForbidden;
 }
 
 /** All checks on a whole URL, in the order: what it is made of, what it means, whether it is configured. */

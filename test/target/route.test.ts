@@ -15,6 +15,7 @@ const finder = createRouteFinder(
   byName(
     upstreamSettings('api', ['https://api.example:8443'], { credential: shared }),
     upstreamSettings('open', ['https://open.example']),
+    upstreamSettings('shops', ['https://*.shop.example']),
   ),
 );
 const call = (rawUrl: string, rawFields: readonly string[] = []) =>
@@ -68,7 +69,7 @@ describe('the route of a call', () => {
       expect(codeOf(() => finder.find(call(url), { workspace }))).toBe('target_forbidden');
     },
   );
-  test('names the upstream that was probably meant, of those that the workspace may use', () => {
+  test('says what is wrong with the name: the upstream that was probably meant, of those that the workspace may use, or a host', () => {
     const detailOf = (url: string, ...allowed: readonly string[]): string => {
       try {
         finder.find(call(url), { workspace: workspaceSettings('acme', allowed) });
@@ -79,6 +80,9 @@ describe('the route of a call', () => {
     };
     expect(detailOf('/via/opne/v1', 'open')).toContain('did you mean open?');
     expect(detailOf('/via/opne/v1', 'api')).not.toContain('open');
+    expect(detailOf('/via/shops/admin/api/products.json', 'shops')).toContain(
+      '/via/{upstream}/{host}/{path}',
+    );
     expect(detailOf('/via/quite-different/v1', 'open', 'api')).not.toContain('did you mean');
   });
   test('is refused when the call has already passed through this gateway', () => {
