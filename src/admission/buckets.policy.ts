@@ -123,7 +123,7 @@ export function ceilingLimits(
 export interface CallSettings extends LaneSetting {
   /** Whether limits hold and refuse the call, or are only reckoned. */
   readonly mode: UpstreamSettings['mode'];
-  /** What holds instead once a response of the bucket has stated a request limit: default ceilings yield. `null` = the same. */
+  /** What holds instead once a response of the bucket has stated its limit: default ceilings yield. `null` = the same. */
   readonly yielded: CallSettings | null;
   readonly setting: BucketSetting;
   /** Sends per day that its ceiling allows; `null` = it has none. */

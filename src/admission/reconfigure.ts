@@ -70,7 +70,7 @@ export class Reconfiguring {
   /** A response may have stated a limit of the bucket: default ceilings hold none of these calls any more then. */
   onAnswer(bucket: BucketKey, { calls, lanes }: Known): void {
     const { limiter } = this.#parts;
-    if (!limiter.statesRequests(bucket)) return;
+    if (!limiter.statesLimit(bucket)) return;
     let isNew = false;
     for (const lane of lanes) {
       if (lane.bucket !== bucket || lane.latest.yielded === null) continue;
@@ -83,7 +83,7 @@ export class Reconfiguring {
 
   #present(settings: CallSettings, { admission }: AdmissionRequest): CallSettings {
     const { yielded } = settings;
-    return yielded !== null && this.#parts.limiter.statesRequests(admission.bucket) ? yielded : settings;
+    return yielded !== null && this.#parts.limiter.statesLimit(admission.bucket) ? yielded : settings;
   }
 
   #change(calls: Iterable<QueuedCall>, settingsOf: SettingsOf): readonly QueuedCall[] {
@@ -131,14 +131,9 @@ export class Reconfiguring {
 /**
  * The request as default ceilings let it go: without them where a response of its bucket has stated a limit, here or at another replica.
  */
-export function present(
-  request: AdmissionRequest,
-  limiter: Pick<Limiter, 'statesRequests'>,
-): AdmissionRequest {
+export function present(request: AdmissionRequest, limiter: Pick<Limiter, 'statesLimit'>): AdmissionRequest {
   const { yielded, admission } = request;
-  return yielded !== null && limiter.statesRequests(admission.bucket)
-    ? withSettings(request, yielded)
-    : request;
+  return yielded !== null && limiter.statesLimit(admission.bucket) ? withSettings(request, yielded) : request;
 }
 
 function note(changes: BucketChanges, { admission }: AdmissionRequest): void {

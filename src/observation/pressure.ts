@@ -27,7 +27,7 @@ export const noCeilings: CeilingsNow = {
 
 export function createPressure(parts: {
   readonly clock: Clock;
-  readonly limiter: Pick<Limiter, 'callers' | 'reserved' | 'snapshot' | 'statesRequests'>;
+  readonly limiter: Pick<Limiter, 'callers' | 'reserved' | 'snapshot' | 'statesLimit'>;
   readonly ceilings: Ceilings;
   readonly admission: Pick<AdmissionQueue, 'lanes' | 'waitingUnder'>;
 }) {
@@ -75,7 +75,7 @@ export function createPressure(parts: {
     /** Whether every bucket that calls under this ceiling used here has stated limits, to which a default ceiling yields. */
     hasYielded(key: CeilingKey): boolean {
       const lanes = [...admission.lanes()].filter(({ ceiling }) => ceiling === key);
-      return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesRequests(bucket));
+      return lanes.length > 0 && lanes.every(({ bucket }) => limiter.statesLimit(bucket));
     },
     /** Buckets that calls to this upstream named. */
     bucketsOf: (upstream: string) =>
@@ -95,7 +95,7 @@ export function createPressure(parts: {
         lanes: own.map((lane) => {
           const { latest, bucket } = lane;
           const { yielded, ceiling } = latest;
-          const holds = yielded !== null && limiter.statesRequests(bucket) ? yielded : ceiling;
+          const holds = yielded !== null && limiter.statesLimit(bucket) ? yielded : ceiling;
           return {
             workspaceId: latest.workspaceId,
             bucket,

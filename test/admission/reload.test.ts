@@ -480,7 +480,7 @@ test('a reload of very many lanes without calls reports a few buckets at a time,
 });
 
 describe('a default ceiling', () => {
-  const stating = (meter: 'requests' | 'tokens') => ({
+  const stating = (meter: 'requests' | 'cost' | 'tokens') => ({
     feedback: {
       meters: [{ meter, limit: 1_000, windowMs: 60_000, level: { lowest: 1, highest: 1 } }],
       throttle: null,
@@ -490,22 +490,25 @@ describe('a default ceiling', () => {
   });
   const ids = names(4);
 
-  test('yields as soon as a response of the bucket states how many requests are allowed, for waiting and for new calls', async () => {
-    const { enter, pass, leases, story, ceilings } = world();
-    for (const id of ids) enter(id, { perMinute: 2, perDay: 100, isDefault: true });
-    enter('elsewhere', { perMinute: 2, perDay: 100, isDefault: true, bucket: 'other' });
-    await pass(1_000);
-    expect(story).toEqual(['c0', 'c1']);
-    leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating('requests'));
-    await pass(0);
-    enter('new', { perMinute: 2, perDay: 100, isDefault: true });
-    await pass(100);
-    expect(story).toEqual([...ids, 'new']);
-    expect(leases.get('new')?.ceiling).toBeNull();
-    expect(await ceilings.state({ key: ceilingKey('w'), perMinute: 2, perDay: null })).toMatchObject({
-      remaining: 0,
-    });
-  });
+  test.each(['requests', 'cost'] as const)(
+    'yields as soon as a response of the bucket states the limit of its %s, for waiting and for new calls',
+    async (meter) => {
+      const { enter, pass, leases, story, ceilings } = world();
+      for (const id of ids) enter(id, { perMinute: 2, perDay: 100, isDefault: true });
+      enter('elsewhere', { perMinute: 2, perDay: 100, isDefault: true, bucket: 'other' });
+      await pass(1_000);
+      expect(story).toEqual(['c0', 'c1']);
+      leases.get('c0')?.settle({ kind: 'succeeded', spent: null }, stating(meter));
+      await pass(0);
+      enter('new', { perMinute: 2, perDay: 100, isDefault: true });
+      await pass(100);
+      expect(story).toEqual([...ids, 'new']);
+      expect(leases.get('new')?.ceiling).toBeNull();
+      expect(await ceilings.state({ key: ceilingKey('w'), perMinute: 2, perDay: null })).toMatchObject({
+        remaining: 0,
+      });
+    },
+  );
 
   test.each([
     { isFirst: true, count: 6 },

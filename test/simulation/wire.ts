@@ -129,7 +129,7 @@ export function wiredLimiter(
       }),
     forecast: (bucket, ticket) => wire.ask(() => limiter().forecast(bucket, ticket)),
     laneCeiling: (...asked) => limiter().laneCeiling(...asked),
-    statesRequests: (bucket) => limiter().statesRequests(bucket),
+    statesLimit: (bucket) => limiter().statesLimit(bucket),
     // Asked of what the process knows.
     forecastFirst: (bucket, lane) => limiter().forecastFirst(bucket, lane),
     snapshot: () => limiter().snapshot(),

@@ -157,9 +157,9 @@ export class SharedLimiter {
     return this.#known(bucket)?.forecast(bucket, ticket, serviceMs) ?? null;
   }
 
-  /** Whether a response of the bucket has stated how many requests its upstream allows. */
-  statesRequests(bucket: BucketKey): boolean {
-    return this.#known(bucket)?.statesRequests(bucket) ?? false;
+  /** Whether a response of the bucket has stated how many requests its upstream allows, or how many cost points. */
+  statesLimit(bucket: BucketKey): boolean {
+    return this.#known(bucket)?.statesLimit(bucket) ?? false;
   }
 
   /**

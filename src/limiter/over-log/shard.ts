@@ -314,9 +314,9 @@ export class Shard {
     return known === undefined ? null : forecast(known, ticket, log.now(), serviceMs);
   }
 
-  statesRequests(bucket: BucketKey): boolean {
+  statesLimit(bucket: BucketKey): boolean {
     for (const [meter, { reported }] of this.#copy.state.buckets.get(bucket)?.meters ?? [])
-      if (reported !== null && meter.startsWith('requests')) return true;
+      if (reported !== null && (meter.startsWith('requests') || meter === 'cost')) return true;
     return false;
   }
 
