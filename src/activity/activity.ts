@@ -8,7 +8,7 @@ import type { Clock } from '../clock.ts';
 import { secondsInQuery } from '../duration.policy.ts';
 import { heldByReasons } from '../errors.ts';
 import type { Settings } from '../config/settings.ts';
-import type { WhenDown } from '../limiter/when-down.ts';
+import type { WhenDown } from '../limiter/when-down.policy.ts';
 import type { Labels } from '../telemetry/labels.ts';
 import type { ConfigurationState, LimiterHealth, LivePressure } from '../telemetry/events.ts';
 import {

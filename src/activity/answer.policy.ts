@@ -6,7 +6,7 @@
  * where there is no room or calls wait long, green where there is room, blue where an API is only watched, grey where nothing is known.
  */
 import type { HeldBy } from '../errors.ts';
-import type { WhenDown } from '../limiter/when-down.ts';
+import type { WhenDown } from '../limiter/when-down.policy.ts';
 
 export type Tone = 'red' | 'amber' | 'green' | 'blue' | 'grey';
 

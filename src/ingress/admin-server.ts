@@ -9,7 +9,7 @@
 import express, { type Express, type NextFunction, type Request, type Response } from 'express';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import type { RedisContact } from '../limiter/when-down.ts';
+import type { RedisContact } from '../limiter/when-down.policy.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { guardAdmin, type AdminAccess } from './admin-guard.ts';
 import { end, listen, openapiOf } from './ports.ts';

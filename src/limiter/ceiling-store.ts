@@ -21,7 +21,7 @@ import {
   holdsIn,
   minuteState,
 } from './policy/ceiling.policy.ts';
-import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.ts';
+import { quotaShare, retryUnavailableMs, type WhenDown } from './when-down.policy.ts';
 import { LocalCeilings, type LocalSlot, type Take } from './local-ceilings.ts';
 import type { RedisCeilings } from './redis/ceilings.ts';
 

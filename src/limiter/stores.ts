@@ -22,7 +22,7 @@ import { type LogEvent, readEvent } from './over-log/state.ts';
 import { RedisCeilings } from './redis/ceilings.ts';
 import { Presence } from './redis/presence.ts';
 import { watchServer } from './redis/trial.ts';
-import type { RedisContact, WhenDown } from './when-down.ts';
+import type { RedisContact, WhenDown } from './when-down.policy.ts';
 
 export { tryRedis } from './redis/trial.ts';
 

@@ -10,7 +10,7 @@ import type { MeterName } from '../../call.ts';
 import type { Clock } from '../../clock.ts';
 import type { BucketKey, ReplicaId } from '../../ids.ts';
 import { MemoryLog } from '../../log/memory-log.ts';
-import { quotaShare } from '../when-down.ts';
+import { quotaShare } from '../when-down.policy.ts';
 import type { BucketSetting, MeterSetting } from '../limiter.ts';
 import { maxInFlightOf } from '../policy/in-flight.policy.ts';
 import { levelAt } from '../policy/meter.policy.ts';

@@ -13,7 +13,7 @@ import type { CancelTimer, Clock } from '../../clock.ts';
 import type { LeaseLostReason } from '../../telemetry/events.ts';
 import type { BucketKey, CeilingKey, LaneKey, LeaseToken, ReplicaId, TicketId } from '../../ids.ts';
 import type { Entry, Joined, Log, Urgency } from '../../log/log.ts';
-import { retryUnavailableMs, type WhenDown } from '../when-down.ts';
+import { retryUnavailableMs, type WhenDown } from '../when-down.policy.ts';
 import {
   queuedWithoutForecast,
   type Admission,

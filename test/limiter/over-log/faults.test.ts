@@ -1,7 +1,7 @@
 /** The limiter over a log that loses entries, that is away, and whose replicas stop: no call is lost, and none is sent twice. */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, laneKey, ticketId } from '../../../src/ids.ts';
-import type { WhenDown } from '../../../src/limiter/when-down.ts';
+import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { admission } from '../../support/admission.ts';

@@ -2,7 +2,7 @@
 import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
-import type { WhenDown } from '../../../src/limiter/when-down.ts';
+import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
 import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/limiter/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/over-log/limiter.ts';
