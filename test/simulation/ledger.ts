@@ -372,7 +372,8 @@ export class Ledger extends Story implements DriverLedger {
     const bucket = this.bucket(call.plan.lane.bucket);
     if (this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
     if (!lane.line.has(call)) this.broken(now, '8', `${id} granted while it does not wait`);
-    if (now < bucket.closedUntil) this.broken(now, '2', `${id} granted while ${bucket.key} is closed`);
+    if (now + roundingMs < bucket.closedUntil)
+      this.broken(now, '2', `${id} granted while ${bucket.key} is closed`);
     const cap = highest(this.regimes(now), capOf(lane.plan.key));
     if (call.state === 'entering') this.reach('grant before its caller waited');
     if (call.state === 'ended' || now >= call.plan.leavesAt) this.reach('client left with a grant under way');
@@ -605,7 +606,7 @@ export class Ledger extends Story implements DriverLedger {
     const lane = this.lane(plan.lane.key);
     for (const { at, until } of bucket.closings) {
       const known = this.plan.wireMs > 0 ? lease.issuedAt : now;
-      if (at < known && known < until) this.broken(now, '2', `${id} sent into a closed bucket`);
+      if (at < known && known + roundingMs < until) this.broken(now, '2', `${id} sent into a closed bucket`);
     }
     for (const other of this.calls.values()) {
       if (other.state !== 'waiting' && other.state !== 'entering') continue;
@@ -660,6 +661,8 @@ const effectWays = 12;
 
 /** Calls that come to two processes within this time have no order. Milliseconds. */
 const sameMomentMs = 1;
+/** Times of day that were added up are not exact. */
+const roundingMs = 1e-3;
 
 const callerOf = ({ plan: { caller = '' } }: CallRecord): string => caller;
 

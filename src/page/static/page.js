@@ -167,7 +167,7 @@ function traffic(upstream) {
       ? [`${busiest}; no limit is known`]
       : [
           `${busiest}, ${whole.format(fits)} fit`,
-          ...(fullest ? [make('br'), `${limitName(fullest)}, ${owners[fullest.owner]}`] : []),
+          ...(fullest ? [make('br'), `fullest now: ${limitName(fullest)}, ${owners[fullest.owner]}`] : []),
         ];
   return [columns(upstream, 'bars'), small(...caption)];
 }
