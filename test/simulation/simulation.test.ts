@@ -29,9 +29,10 @@ const reachesAll = count >= 1_000;
  * was written: the next call is a pilot, too (8809). The first response raised a limit that a reload had lowered, and what had been
  * counted under the limit of before was forgotten (30791, 31964). A lane of weight 3 in which one call waits was counted with three calls
  * a round, as long as others waited (27627, 50778). A call without room for its cost stood before another workspace's until a background
- * call took its workspace's only place in flight: the other one could go then, and nobody looked (30001445).
+ * call took its workspace's only place in flight: the other one could go then, and nobody looked (30001445). A grant that went back gave
+ * nothing back, because a refusal of long before left open how much the upstream has counted (30010723).
  */
-const once = [8_809, 9_587, 24_708, 27_627, 30_791, 31_964, 50_778, 30_001_445];
+const once = [8_809, 9_587, 24_708, 27_627, 30_791, 31_964, 50_778, 30_001_445, 30_010_723];
 
 /**
  * Followed up to their last refusal. A call that names no caller was refused for the slot of a caller whose turn comes after its own

@@ -205,7 +205,7 @@ const heldThroughout = ({ level, granted, heardAt }: Meter, mark: MeterMark): nu
 /**
  * Gives back the units of a call that the upstream never counted and that counts as on its way. Those that have drained since
  * `grantedAt` do not come back where the meter might have been empty without the reservation: then nothing would have drained. Nor do
- * those that a lowered limit has cut off the level: without them as much would be left of it.
+ * those that a limit, lowered since then, has cut off the level: without them as much would be left of it.
  */
 export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: number): void {
   const { cost } = mark;
@@ -214,7 +214,8 @@ export function giveUnitsBack(meter: Meter, { mark, grantedAt }: Reserved, now: 
   const hasRested = meter.at === mark.drainsAt && meter.at > now;
   drain(meter, now);
   const left = Math.max(cost - (now - grantedAt) * drainRate(meter), heldThroughout(meter, mark));
-  const leftWithout = meter.reported === null ? Math.min(meter.level, levelThere(meter, 0, now) - cost) : 0;
+  const isCut = meter.reported === null && meter.peak !== null && meter.peak.at >= grantedAt;
+  const leftWithout = isCut ? Math.min(meter.level, levelThere(meter, 0, now) - cost) : 0;
   refund(meter, hasRested ? cost : Math.max(0, Math.min(cost, left)), now);
   meter.level = Math.max(meter.level, leftWithout);
   // No other call is on its way that might arrive late.
