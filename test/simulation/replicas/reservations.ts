@@ -22,6 +22,8 @@ export class Reservations {
   readonly #cameFor = new Map<string, string>();
   /** The call that ran for a reservation, by its id. */
   readonly #usedBy = new Map<string, string>();
+  /** Reservations that have begun. One whose call was granted and came back is kept again, whatever has begun meanwhile. */
+  readonly #begun = new Set<string>();
   /** Calls that came back and waited already when the entry before was folded, by bucket. */
   readonly #back = new Map<string, ReadonlySet<string>>();
 
@@ -72,6 +74,7 @@ export class Reservations {
     this.#cameFor.clear();
     this.#usedBy.clear();
     this.#back.clear();
+    this.#begun.clear();
   }
 
   #isBounded({ key, bucket }: StoredBucket, clock: number): void {
@@ -81,7 +84,9 @@ export class Reservations {
       const count = (counts.get(ceiling) ?? 0) + 1;
       counts.set(ceiling, count);
       const { reserves } = this.#watch.planOf(id);
-      if (reserves !== undefined && count > reserves.maxReserved)
+      const isNew = !this.#begun.has(id);
+      this.#begun.add(id);
+      if (isNew && reserves !== undefined && count > reserves.maxReserved)
         this.#watch.broken('10', `${count} reservations of ${ceiling} in ${key}`);
     }
   }
