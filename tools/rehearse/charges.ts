@@ -21,6 +21,7 @@ export function asCounted(header: RecordingHeader, calls: readonly RecordedCall[
       const units = of === 'costs' ? call.costs[meter] : charged[meter];
       return units === undefined || (charged[meter] ?? 0) === 0 ? [] : [[meter, units * share] as const];
     });
+    if (counted.length === 0 && charged === call.charged) return call;
     return { ...call, charged: { ...charged, ...Object.fromEntries(counted) } };
   });
 }
