@@ -11,6 +11,7 @@ export function presetsPage(): string {
 
 Write a preset's name into \`speaks\` of an upstream: \`speaks: github\`. Limits that depend on a plan are the smallest that the provider
 documents; raise them with \`speaks: { preset: hubspot, windows: [...] }\` ([its parts](../operate/any-api.md#the-parts)).
+Shopify needs no preset but \`kind: commerce\`, OpenAI, Anthropic, Gemini and their like \`kind: language-model\`.
 
 | preset | API | counts | not covered |
 |---|---|---|---|
