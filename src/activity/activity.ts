@@ -300,7 +300,14 @@ export class Activity {
     const own = new Map<string, LimitState>();
     for (const { meter, limit, level, windowMs, isReported } of buckets.flatMap(({ meters }) => meters)) {
       const owner = isReported === true ? 'provider' : 'setting';
-      const state: LimitState = { owner, workspace: null, unit: meter, windowMs, limit, used: level };
+      const state: LimitState = {
+        owner,
+        workspace: null,
+        unit: meter,
+        windowMs,
+        limit,
+        used: hundredths(level),
+      };
       const known = own.get(`${meter} ${windowMs}`);
       if (known === undefined || shareOf(state) > shareOf(known)) own.set(`${meter} ${windowMs}`, state);
     }
@@ -315,7 +322,7 @@ export class Activity {
       const name = `${workspaceId} ${windowMs}`;
       if (limit === null || share === 0 || shown.has(name) || shown.size >= shownCeilings) continue;
       const workspace = this.#parts.telemetry.labels.peek(workspaceId);
-      const used = share * limit;
+      const used = hundredths(share * limit);
       shown.set(name, { owner: 'ceiling', workspace, unit: 'requests', windowMs, limit, used });
     }
     return [...own.values(), ...shown.values()];
@@ -364,6 +371,9 @@ function restOf(
 /** Rounds up, so that a client that returns then finds the slot free. */
 const inWholeMs = (state: CeilingState | null): CeilingState | null =>
   state === null ? null : { ...state, resetMs: Math.ceil(state.resetMs) };
+
+/** Levels are sums of fractions of units. */
+const hundredths = (units: number): number => Math.round(units * 100) / 100;
 
 const shareOf = ({ used, limit }: LimitState): number => (limit > 0 ? used / limit : 0);
 
