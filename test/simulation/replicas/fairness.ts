@@ -78,7 +78,9 @@ export class Fairness {
     const [regime, ...older] = this.#regimes(now);
     const weight = regime === undefined ? 1 : keyed(regime.lanes, lane).weight;
     const before = this.#lastServiceMs.get(lane) ?? 0;
-    this.#lastServiceMs.set(lane, serviceMs / weight);
+    // Where the weight has just changed its turn was as long as one of them says.
+    const least = Math.min(weight, ...older.map(({ lanes }) => keyed(lanes, lane).weight));
+    this.#lastServiceMs.set(lane, serviceMs / least);
     if (older.length > 0) this.forgetAll();
     const since = this.#waitingSince.get(lane);
     if (since === undefined || !this.#comparable.has(lane)) return null;
