@@ -1,14 +1,15 @@
 /** The other thread of `apart.ts`. */
 import { parentPort, workerData } from 'node:worker_threads';
-import type { MetApart } from './apart.ts';
+import type { Apart, MetApart } from './apart.ts';
 import { reportOf } from './figures.ts';
 import { rehearse } from './rehearse.ts';
-import type { Traffic } from './traffic.ts';
 import { recordedLimits, recordedWorld, usedBefore } from './world.ts';
 
-const { header, calls } = workerData as Traffic;
+const { traffic, wantsFates } = workerData as Apart;
+const { header, calls } = traffic;
 const world = recordedWorld(recordedLimits(header, calls));
 const begins = { startsAt: Date.parse(header.startedAt), used: usedBefore(header) };
 const done = await rehearse(calls, { world, ...begins });
-const met: MetApart = { fates: done.map(({ fate }) => fate), report: reportOf(done, world) };
+const fates = wantsFates ? done.map(({ fate }) => fate) : [];
+const met: MetApart = { report: reportOf(done, world), fates };
 parentPort?.postMessage(met);

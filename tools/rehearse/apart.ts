@@ -5,14 +5,20 @@ import type { Report } from './figures.ts';
 import type { Fate } from './rehearse.ts';
 import type { Traffic } from './traffic.ts';
 
-export interface MetApart {
-  /** Of each call that can be placed, in order of arrival. */
-  readonly fates: readonly Fate[];
-  readonly report: Report;
+export interface Apart {
+  readonly traffic: Traffic;
+  /** To hand over what each of very many calls met takes time. */
+  readonly wantsFates: boolean;
 }
 
-export const rehearseApart = (traffic: Traffic): Promise<MetApart> =>
+export interface MetApart {
+  readonly report: Report;
+  /** Of each call that can be placed, in order of arrival; empty: they are not wanted. */
+  readonly fates: readonly Fate[];
+}
+
+export const rehearseApart = (apart: Apart): Promise<MetApart> =>
   new Promise((resolve, reject) => {
     const thread = new URL(`./apart-thread${extname(import.meta.url)}`, import.meta.url);
-    new Worker(thread, { workerData: traffic }).once('message', resolve).once('error', reject);
+    new Worker(thread, { workerData: apart }).once('message', resolve).once('error', reject);
   });

@@ -47,6 +47,7 @@ interface Plan {
 }
 
 interface Run {
+  /** For a picture. */
   readonly calls: readonly RehearsedCall[];
   readonly report: Report;
 }
@@ -68,7 +69,10 @@ export async function runRehearse(command: RehearseCommand, io: CliIo): Promise<
   const [before, after] =
     traffic.calls.length < manyCalls
       ? [await rehearsed(traffic, under.before, io), await rehearsed(traffic, under.after, io)]
-      : await Promise.all([rehearsedApart(traffic), rehearsed(traffic, under.after, io)]);
+      : await Promise.all([
+          rehearsedApart(traffic, command.svg !== null),
+          rehearsed(traffic, under.after, io),
+        ]);
   if (command.isJson) io.out(JSON.stringify({ before: before.report, after: after.report }));
   else io.out(tableOf(before.report, after.report));
   if (command.svg !== null && !isWritten(command.svg, pictureOf(before.calls, after.calls), io)) return 2;
@@ -124,8 +128,9 @@ async function rehearsed({ header, calls }: Traffic, plan: Plan, io: CliIo): Pro
 }
 
 /** Under the limits of the recording. */
-async function rehearsedApart(traffic: Traffic): Promise<Run> {
-  const { fates, report } = await rehearseApart(traffic);
+async function rehearsedApart(traffic: Traffic, isDrawn: boolean): Promise<Run> {
+  const { fates, report } = await rehearseApart({ traffic, wantsFates: isDrawn });
+  if (!isDrawn) return { calls: [], report };
   const calls = placedCalls(traffic.calls).flatMap((call, at) => {
     const fate = fates[at];
     return fate === undefined ? [] : [{ call, fate }];
