@@ -1,10 +1,23 @@
-/** Builders for tests that drive the scheduler's transitions directly. */
-import { replicaId, type LeaseToken, type ReplicaId } from '../../../src/ids.ts';
-import { createBucket, type Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
-import * as policy from '../../../src/limiter/policy/admit.policy.ts';
-import { upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
+/** One bucket, as tests of the scheduler drive it: calls by their names, times in milliseconds since the origin. */
+import type { Feedback, MeterName } from '../../../src/call.ts';
+import {
+  laneKey,
+  leaseToken,
+  replicaId,
+  ticketId,
+  type LeaseToken,
+  type ReplicaId,
+} from '../../../src/ids.ts';
+import { createBucket, type Bucket, type Lane } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import type { AdmitReply, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
+import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
+import { pump, type Effects } from '../../../src/limiter/policy/pump.policy.ts';
+import type { Meter } from '../../../src/limiter/policy/meter.policy.ts';
+import { admit } from '../../../src/limiter/policy/admit.policy.ts';
+import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
+import type { TimedLesson } from '../../../src/limiter/policy/lessons.policy.ts';
+import { cancel, learn, reconfigure, upkeep } from '../../../src/limiter/policy/scheduler.policy.ts';
+import { settle, slotTaken } from '../../../src/limiter/policy/settle.policy.ts';
 import { admission, arrivalStepMs, type AdmissionOptions } from '../../support/admission.ts';
 import type { Instant } from '../../support/at-origins.ts';
 
@@ -14,41 +27,173 @@ export const replica = replicaId('r');
 export const call = (ticket: string, options: AdmissionOptions = {}): StoredAdmission =>
   admission(ticket, { lane: 'l', limit: 10, maxQueued: 1_000_000, maxWaitMs: Infinity, ...options });
 
-/** Calls arrive this long before they are entered, so that many of one instant have arrivals of their own. Milliseconds. */
+export const done = { kind: 'succeeded', spent: null } as const;
+export const dropped = { kind: 'dropped' } as const;
+export const unknown = { kind: 'unknown' } as const;
+type Returned = Extract<Settlement, { kind: 'returned' }>;
+export const returned = (because: Returned['because'], sleepMs = 50_000): Returned => ({
+  kind: 'returned',
+  sleepMs,
+  because,
+});
+/** A refusal that closes the bucket for so long; with `requeue` the call waits again, at its position. */
+export const throttled = (closeMs: number, { requeue = false, sleepMs = 0 } = {}): Settlement => ({
+  kind: 'throttled',
+  closeMs,
+  requeue,
+  sleepMs,
+});
+
+/** So many names, `t0` first. */
+export const names = (count: number, prefix = 't'): string[] =>
+  Array.from({ length: count }, (_, at) => `${prefix}${at}`);
+
+/** Calls arrive this long before they are entered, so that many of one moment have arrivals of their own. Milliseconds. */
 const enteringMs = 500;
-const lastArrivals = new WeakMap<Bucket, number>();
 
-/** As the policy's `admit`, for calls that arrive in the order in which they are entered. */
-export function admit(
-  bucket: Bucket,
-  asked: StoredAdmission,
-  by: ReplicaId,
-  now: number,
-): ReturnType<typeof policy.admit> {
-  const last = lastArrivals.get(bucket) ?? -Infinity;
-  const at = Math.max(now - enteringMs, last + arrivalStepMs);
-  lastArrivals.set(bucket, at);
-  const arriving = { ...asked, position: { kind: 'arrival', at } } as const;
-  return policy.admit(bucket, { admission: arriving, replica: by }, now);
+export class TestBucket {
+  readonly bucket: Bucket;
+  /** Milliseconds since the origin. */
+  ms = 1_000;
+  /** What `tick`, `pump` and the like asked for last: when to run again. */
+  nextAt: number | null = null;
+  readonly #instant: Instant;
+  readonly #options: AdmissionOptions;
+  readonly #leases = new Map<string, LeaseToken>();
+  #lastArrival = -Infinity;
+
+  /** @param options of all calls. */
+  constructor(instant: Instant, options: AdmissionOptions = {}) {
+    this.#instant = instant;
+    this.#options = options;
+    this.bucket = createBucket(options.probe ?? 0, instant(0));
+  }
+
+  get now(): number {
+    return this.#instant(this.ms);
+  }
+
+  /** It is this late, and the replica has just been heard of. */
+  at(ms: number): this {
+    this.ms = ms;
+    this.bucket.replicas.set(replica, this.now);
+    return this;
+  }
+
+  later(ms: number): this {
+    return this.at(this.ms + ms);
+  }
+
+  /** Calls arrive in the order in which they are entered. */
+  admit(ticket: string, options: AdmissionOptions = {}, by = replica): AdmitReply & { effects: Effects } {
+    const at = Math.max(this.now - enteringMs, this.#lastArrival + arrivalStepMs);
+    this.#lastArrival = at;
+    const asked = call(ticket, { ...this.#options, ...options });
+    return this.admitAs({ ...asked, position: { kind: 'arrival', at } }, by);
+  }
+
+  /** With the position that the call claims. */
+  admitAs(asked: StoredAdmission, by = replica): AdmitReply & { effects: Effects } {
+    const reply = admit(this.bucket, { admission: asked, replica: by }, this.now);
+    this.#take(reply.effects);
+    return reply;
+  }
+
+  /** As `admit`, for one call after the other; returns the calls that left. */
+  enter(tickets: readonly string[], options: AdmissionOptions = {}, by = replica): string[] {
+    return tickets.flatMap((ticket) => granted(this.admit(ticket, options, by).effects));
+  }
+
+  settle(ticket: string, settlement: Settlement = done, lesson: TimedLesson | null = null): string[] {
+    const said = { lease: this.leaseOf(ticket), settlement, lesson };
+    return this.#take(settle(this.bucket, said, this.now));
+  }
+
+  /** A response that is not over teaches this. */
+  learn(ticket: string, lesson: TimedLesson): string[] {
+    return this.#take(learn(this.bucket, { lease: this.leaseOf(ticket), lesson }, this.now));
+  }
+
+  lesson(feedback: Partial<Feedback>, sentMs = this.ms): TimedLesson {
+    const taught = { meters: [], throttle: null, ...feedback };
+    return { feedback: taught, sentAt: this.#instant(sentMs), headAt: this.now };
+  }
+
+  slotTaken(ticket: string, edge: CeilingEdge | null): string[] {
+    return this.#take(slotTaken(this.bucket, { lease: this.leaseOf(ticket), edge }, this.now));
+  }
+
+  /** Lanes by their names; what is not said of a lane is as a call of the bucket has it. */
+  reconfigure(lanes: Readonly<Record<string, Partial<LaneSetting>>>, setting?: BucketSetting): string[] {
+    const any = call('any', this.#options);
+    const { weight, maxInFlight, perMinute, ceilingTag } = any;
+    const changed = Object.entries(lanes).map(([lane, of]) => {
+      return { lane: laneKey(lane), weight, maxInFlight, perMinute, ceilingTag, ...of };
+    });
+    return this.#take(
+      reconfigure(this.bucket, { setting: setting ?? any.setting, lanes: changed }, this.now),
+    );
+  }
+
+  cancel(ticket: string): string[] {
+    return this.#take(cancel(this.bucket, ticketId(ticket), this.now));
+  }
+
+  pump(): string[] {
+    return this.#take(pump(this.bucket, this.now));
+  }
+
+  /** The replica is heard of, its leases go on, and the bucket has its upkeep. */
+  tick(): string[] {
+    const leases = [...this.bucket.leases.keys()];
+    return this.#take(tick(this.bucket, { replica, leases }, this.now));
+  }
+
+  /** Ticks every second, and when one is due; when each call left, in milliseconds since the origin. */
+  run(untilMs: number): Map<string, number> {
+    const left = new Map<string, number>();
+    while (this.ms <= untilMs) {
+      for (const ticket of this.tick()) left.set(ticket, this.ms);
+      const due = this.nextAt === null ? Infinity : this.nextAt - this.#instant(0);
+      this.ms = Math.min(this.ms + 1_000, Math.max(this.ms + 0.5, due));
+    }
+    return left;
+  }
+
+  forecast(ticket: string): ReturnType<typeof forecast> {
+    return forecast(this.bucket, ticketId(ticket), this.now);
+  }
+
+  waitMs(ticket: string): number {
+    return this.forecast(ticket)?.waitMs ?? NaN;
+  }
+
+  leaseOf(ticket: string): LeaseToken {
+    return this.#leases.get(ticket) ?? leaseToken('none');
+  }
+
+  lane(name = 'l'): Lane {
+    const lane = this.bucket.lanes.get(laneKey(name));
+    if (lane === undefined) throw new Error(`no lane ${name}`);
+    return lane;
+  }
+
+  meter(name: MeterName = 'requests'): Meter {
+    const meter = this.bucket.meters.get(name);
+    if (meter === undefined) throw new Error(`no meter ${name}`);
+    return meter;
+  }
+
+  #take(effects: Effects): string[] {
+    for (const { ticket, lease } of effects.grants) this.#leases.set(ticket, lease);
+    this.nextAt = effects.nextAt;
+    return granted(effects);
+  }
 }
 
-/** A bucket that has just been created, and starts open. */
-export const newBucket = (instant: Instant, probe = 0): Bucket => createBucket(probe, instant(0));
+const granted = ({ grants }: Effects): string[] => grants.map(({ ticket }) => ticket);
 
-/** A bucket into which so many calls came a second after the origin. */
-export function bucketWith(
-  instant: Instant,
-  calls: number,
-  options: AdmissionOptions = {},
-): { bucket: Bucket; grants: Granted[] } {
-  const bucket = newBucket(instant, options.probe);
-  const grants: Granted[] = [];
-  for (let at = 0; at < calls; at += 1)
-    grants.push(...admit(bucket, call(`t${at}`, options), replica, instant(1_000)).effects.grants);
-  return { bucket, grants };
-}
-
-/** The replica is heard of, its leases go on, and the bucket has its upkeep. */
+/** The replica is heard of, these leases of it go on, and the bucket has its upkeep. */
 export function tick(
   bucket: Bucket,
   { replica: of, leases }: { readonly replica: ReplicaId; readonly leases: readonly LeaseToken[] },
@@ -62,25 +207,4 @@ export function tick(
     bucket.expiries.set(token, lease.expiresAt);
   }
   return upkeep(bucket, now);
-}
-
-/** Lets time pass, a tick at a time and whenever the pump asks for it; tells when each ticket was granted. */
-export function runOn(
-  bucket: Bucket,
-  from: number,
-  until: number,
-  leases: readonly LeaseToken[],
-): Map<string, number> {
-  const granted = new Map<string, number>();
-  const held = [...leases];
-  let now = from;
-  while (now <= until) {
-    const effects = tick(bucket, { replica, leases: held }, now);
-    for (const each of effects.grants) {
-      granted.set(each.ticket, now);
-      held.push(each.lease);
-    }
-    now = Math.min(now + 1_000, Math.max(now + 0.5, effects.nextAt ?? Infinity));
-  }
-  return granted;
 }
