@@ -90,7 +90,7 @@ const unitTests =
  * of calls without it, and those of the replicas of a log.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(lost-data|presence|stalled-replica)|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|dead-replicas|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
+  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(lost-data|presence|stalled-replica)|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

@@ -1,94 +1,87 @@
+/** Background calls: they leave when no other call can, and once a minute beside calls that never stop. */
 import { expect, test } from '@jest/globals';
-import {
-  backgroundLane,
-  callerKey,
-  laneKey,
-  leaseToken,
-  ticketId,
-  type LeaseToken,
-} from '../../../src/ids.ts';
-import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
-import type { StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
-import { cancel } from '../../../src/limiter/policy/scheduler.policy.ts';
-import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
-import { settle } from '../../../src/limiter/policy/settle.policy.ts';
-import type { Effects, Granted } from '../../../src/limiter/policy/pump.policy.ts';
+import { backgroundLane, callerKey, laneKey, type LaneKey } from '../../../src/ids.ts';
+import type { BucketSetting, Settlement } from '../../../src/limiter/limiter.ts';
+import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { jainOf } from '../../support/jain.ts';
-import { admit, call, newBucket, replica, tick } from './scheduling.ts';
+import { names, returned, TestBucket, throttled } from './scheduling.ts';
 
 /** A place comes free every hundred milliseconds. */
 const paced = { limit: 10, windowMs: 1_000 } as const;
 const serviceMs = 100;
 
+const metersOf = (...meters: BucketSetting['meters']): AdmissionOptions => ({
+  setting: { meters, learn: true, probe: 0 },
+});
 /** Points come back slowly, requests fast. */
-const twoMeters = {
-  meters: [
-    { meter: 'cost', limit: 100, windowMs: 100_000 },
-    { meter: 'requests', limit: 10, windowMs: 1_000 },
-  ],
-  learn: true,
-  probe: 0,
-} as const;
+const twoMeters = (windowMs: number): AdmissionOptions =>
+  metersOf({ meter: 'cost', limit: 100, windowMs }, { meter: 'requests', limit: 10, windowMs: 1_000 });
+const tokensOnly = {
+  ...metersOf({ meter: 'tokens', limit: 1_000, windowMs: 10_000 }),
+  costs: { tokens: 100 },
+};
+const points = (cost: number, requests?: number): AdmissionOptions => ({
+  callClass: 'points',
+  costs: { cost, ...(requests === undefined ? {} : { requests }) },
+});
 
-const done = { kind: 'succeeded', spent: null } as const;
-
-const background = (workspace: string): string => backgroundLane(laneKey(workspace));
-const isOf = (lane: string) => (granted: { readonly lane: string }) => granted.lane === lane;
+const background = (workspace: string): LaneKey => backgroundLane(laneKey(workspace));
+const [bgA, bgB, bgC] = ['a', 'b', 'c'].map(background) as [LaneKey, LaneKey, LaneKey];
 
 /** A bucket whose calls are answered as soon as they are sent, and what left it. */
-class Scene {
-  readonly bucket: Bucket;
-  readonly left: (Granted & { readonly at: number })[] = [];
-  readonly held: LeaseToken[] = [];
-  now: number;
+class Scene extends TestBucket {
+  readonly left: (Granted & { readonly ms: number })[] = [];
+  /** Those in flight; `null` where all are answered at once. */
+  readonly held: string[] | null;
+  /** The ticket of the call that came last. */
+  last = '';
   #calls = 0;
-  readonly #options: AdmissionOptions;
-  /** False: calls stay in flight. */
-  readonly #answers: boolean;
 
-  constructor(instant: Instant, options: AdmissionOptions = paced, answers = true) {
-    this.bucket = newBucket(instant);
-    this.now = instant(1_000);
-    this.#options = options;
-    this.#answers = answers;
+  constructor(instant: Instant, options: AdmissionOptions = paced, answers: 'at once' | 'later' = 'at once') {
+    super(instant, options);
+    this.held = answers === 'later' ? [] : null;
   }
 
-  /** The ticket of the call that entered last. */
-  get last(): string {
-    return `t${this.#calls}`;
-  }
-
-  enter(lane: string, options: AdmissionOptions = {}): ReturnType<typeof admit> {
-    const asked: StoredAdmission = call(`t${(this.#calls += 1)}`, { lane, ...this.#options, ...options });
-    const reply = admit(this.bucket, asked, replica, this.now);
-    this.#take(reply.effects);
-    return reply;
+  /** One call, or so many. */
+  ask(lane: string, options: AdmissionOptions = {}, calls = 1): ReturnType<TestBucket['admit']> {
+    this.last = `t${(this.#calls += 1)}`;
+    const reply = this.admit(this.last, { lane, ...options });
+    this.#serve();
+    return calls > 1 ? this.ask(lane, options, calls - 1) : reply;
   }
 
   /** Until then `lane` has so many calls waiting, each as soon as one has left. */
-  run(ms: number, keep: Readonly<Record<string, number>> = {}): void {
-    for (const until = this.now + ms; this.now < until; this.now += 25) {
+  pass(ms: number, keep: Readonly<Record<string, number>> = {}): void {
+    for (const until = this.ms + ms; this.ms < until; this.ms += 25) {
       for (const [lane, count] of Object.entries(keep))
-        while ((this.bucket.lanes.get(laneKey(lane))?.line.size ?? 0) < count) this.enter(lane);
-      this.#take(tick(this.bucket, { replica, leases: this.held }, this.now));
+        while ((this.bucket.lanes.get(laneKey(lane))?.line.size ?? 0) < count) this.ask(lane);
+      this.tick();
+      this.#serve();
     }
   }
 
-  /** The call that has been in flight for longest ends. */
-  answer(): void {
-    const lease = this.held.shift();
-    if (lease === undefined) throw new Error('nothing is in flight');
-    this.#take(settle(this.bucket, { lease, settlement: done, lesson: null }, this.now));
+  /** The call ends, or the one that has been in flight for longest. */
+  end(settlement?: Settlement, ticket = this.held?.shift() ?? ''): void {
+    this.settle(ticket, settlement);
+    this.#serve();
   }
 
-  #take({ grants }: Effects): void {
-    for (const granted of grants) {
-      this.left.push({ ...granted, at: this.now });
-      const { lease } = granted;
-      if (!this.#answers) this.held.push(lease);
-      else this.#take(settle(this.bucket, { lease, settlement: done, lesson: null }, this.now));
+  lanes(): string[] {
+    return this.left.map(({ lane }) => lane);
+  }
+
+  /** When calls of these lanes left. */
+  timesOf(...lanes: string[]): number[] {
+    return this.left.filter(({ lane }) => lanes.includes(lane)).map(({ ms }) => ms);
+  }
+
+  #serve(): void {
+    for (const granted of this.granted) {
+      this.left.push({ ...granted, ms: this.ms });
+      if (this.held === null) this.end(undefined, granted.ticket);
+      else this.held.push(granted.ticket);
     }
   }
 }
@@ -96,39 +89,32 @@ class Scene {
 /** With nothing left in its meter. */
 function full(instant: Instant): Scene {
   const scene = new Scene(instant);
-  for (let at = 0; at < 10; at += 1) scene.enter('before');
-  scene.run(1_500, { before: 1 });
-  cancelAll(scene);
+  scene.ask('before', {}, 10);
+  scene.pass(1_500, { before: 1 });
+  for (const { id, lease } of scene.bucket.tickets.values()) if (lease === null) scene.cancel(id);
   scene.left.length = 0;
   return scene;
-}
-
-function cancelAll({ bucket, now }: Scene): void {
-  for (const { id, lease } of bucket.tickets.values()) if (lease === null) cancel(bucket, id, now);
 }
 
 atOrigins('background calls', (instant) => {
   test('leave when no other call of the bucket can, of whatever workspace', () => {
     const scene = full(instant);
-    for (let at = 0; at < 4; at += 1) scene.enter(background('a'));
-    for (let at = 0; at < 4; at += 1) scene.enter('b');
-    scene.run(5_000);
-    expect(scene.left.map(({ lane }) => lane)).toEqual([
-      ...Array.from({ length: 4 }, () => 'b'),
-      ...Array.from({ length: 4 }, () => background('a')),
-    ]);
+    scene.ask(bgA, {}, 4);
+    scene.ask('b', {}, 4);
+    scene.pass(5_000);
+    expect(scene.lanes()).toEqual([...names(4).map(() => 'b'), ...names(4).map(() => bgA)]);
   });
 
   test('take all that nobody else asks for', () => {
     const scene = full(instant);
-    scene.run(60_000, { [background('a')]: 5 });
+    scene.pass(60_000, { [bgA]: 5 });
     expect(scene.left.length).toBeGreaterThanOrEqual(0.98 * 600);
   });
 
   test('leave once a minute beside calls that never stop, and no more often', () => {
     const scene = full(instant);
-    scene.run(600_000, { b: 5, [background('a')]: 20, [background('c')]: 20 });
-    const times = scene.left.filter(({ lane }) => lane !== 'b').map(({ at }) => at);
+    scene.pass(600_000, { b: 5, [bgA]: 20, [bgC]: 20 });
+    const times = scene.timesOf(bgA, bgC);
     expect(times.length).toBe(9);
     for (const [at, time] of times.slice(1).entries())
       expect(time - (times[at] ?? 0)).toBeLessThanOrEqual(60_000 + 2 * serviceMs);
@@ -138,226 +124,186 @@ atOrigins('background calls', (instant) => {
   test('delay another call by one service time at most', () => {
     const scene = full(instant);
     for (let turn = 0; turn < 40; turn += 1) {
-      scene.run(700, { [background('a')]: 10 });
-      scene.enter('b');
-      const at = scene.now;
-      scene.run(1_000, { [background('a')]: 10 });
-      const left = scene.left.findLast(isOf('b'));
-      expect((left?.at ?? Infinity) - at).toBeLessThanOrEqual(serviceMs + 25);
+      scene.pass(700, { [bgA]: 10 });
+      scene.ask('b');
+      const asked = scene.ms;
+      scene.pass(1_000, { [bgA]: 10 });
+      expect((scene.timesOf('b').at(-1) ?? Infinity) - asked).toBeLessThanOrEqual(serviceMs + 25);
     }
   });
 
   test('take nothing for which another call waits, however much there is for them', () => {
-    const tokens = { meter: 'tokens', limit: 1_000, windowMs: 10_000 } as const;
-    const setting = { meters: [tokens], learn: true, probe: 0 };
-    const scene = new Scene(instant, { setting, costs: { tokens: 100 } });
-    for (let at = 0; at < 10; at += 1) scene.enter('before');
+    const scene = new Scene(instant, tokensOnly);
+    scene.ask('before', {}, 10);
     // Room for 100 tokens comes every second, and the large call needs it for nine.
-    scene.enter('b', { costs: { tokens: 900 } });
-    const asked = scene.now;
-    for (let at = 0; at < 5; at += 1) scene.enter(background('a'));
-    scene.run(30_000);
-    const [large, ...small] = scene.left.slice(10);
-    expect(large?.lane).toBe('b');
-    expect((large?.at ?? Infinity) - asked).toBeLessThanOrEqual(9_000 + 1_100);
-    expect(small).toHaveLength(5);
+    scene.ask('b', { costs: { tokens: 900 } });
+    scene.ask(bgA, {}, 5);
+    const asked = scene.ms;
+    scene.pass(30_000);
+    expect(scene.lanes().slice(10)).toEqual(['b', ...names(5).map(() => bgA)]);
+    expect((scene.timesOf('b')[0] ?? Infinity) - asked).toBeLessThanOrEqual(9_000 + 1_100);
   });
 
   test.each([
-    ['calls of another workspace', 'b', { cost: 100 }],
-    ['calls of their own workspace', 'a', { cost: 100 }],
-    ['background calls that take from their meter, too,', background('b'), { cost: 100, requests: 1 }],
-  ])('leave beside %s that wait for another meter', (_whose, lane, costs) => {
-    const scene = new Scene(instant, { setting: twoMeters });
-    scene.enter('d', { callClass: 'points', costs: { cost: 100 } });
-    scene.enter(lane, { callClass: 'points', costs });
-    for (let at = 0; at < 3; at += 1) scene.enter(background('a'));
-    scene.run(2_000);
-    expect(scene.left.filter(isOf(background('a')))).toHaveLength(3);
+    ['calls of another workspace', 'b', points(100)],
+    ['calls of their own workspace', 'a', points(100)],
+    ['background calls that take from their meter, too,', bgB, points(100, 1)],
+  ])('leave beside %s that wait for another meter', (_whose, lane, asking) => {
+    const scene = new Scene(instant, twoMeters(100_000));
+    scene.ask('d', points(100));
+    scene.ask(lane, asking);
+    scene.ask(bgA, {}, 3);
+    scene.pass(2_000);
+    expect(scene.timesOf(bgA)).toHaveLength(3);
   });
 
   test('change nothing for others that leave beside calls that wait for another meter', () => {
-    const scene = new Scene(instant, { setting: twoMeters });
-    const both = { callClass: 'points', costs: { cost: 100, requests: 1 } };
-    for (const lane of ['d', 'b', background('c')]) scene.enter(lane, both);
-    for (let at = 0; at < 3; at += 1) scene.enter('a');
-    expect(scene.left.map(({ lane }) => lane)).toEqual(['d', 'a', 'a', 'a']);
+    const scene = new Scene(instant, twoMeters(100_000));
+    for (const lane of ['d', 'b', bgC]) scene.ask(lane, points(100, 1));
+    scene.ask('a', {}, 3);
+    expect(scene.lanes()).toEqual(['d', 'a', 'a', 'a']);
   });
 
   test('get the room that they need once they are due, however little the calls of others need', () => {
-    const tokens = { meter: 'tokens', limit: 1_000, windowMs: 10_000 } as const;
-    const setting = { meters: [tokens], learn: true, probe: 0 };
-    const scene = new Scene(instant, { setting, costs: { tokens: 100 } });
-    scene.enter(background('a'), { costs: { tokens: 1_000 } });
-    scene.enter(background('a'), { costs: { tokens: 900 } });
-    scene.left.length = 0;
-    const asked = scene.now;
-    scene.run(75_000, { b: 5 });
-    const left = scene.left.find(isOf(background('a')));
-    expect((left?.at ?? Infinity) - asked).toBeLessThanOrEqual(60_000 + 9_000 + 1_100);
+    const scene = new Scene(instant, tokensOnly);
+    scene.ask(bgA, { costs: { tokens: 1_000 } });
+    scene.ask(bgA, { costs: { tokens: 900 } });
+    const asked = scene.ms;
+    scene.pass(75_000, { b: 5 });
+    expect((scene.timesOf(bgA)[1] ?? Infinity) - asked).toBeLessThanOrEqual(60_000 + 9_000 + 1_100);
   });
 
   test('let others go that need another meter, while the one that is due has no room', () => {
-    const meters = [
-      { meter: 'cost', limit: 100, windowMs: 1_000_000 },
-      { meter: 'requests', limit: 10, windowMs: 1_000 },
-    ] as const;
-    const scene = new Scene(instant, { setting: { meters, learn: true, probe: 0 } });
-    for (let at = 0; at < 2; at += 1)
-      scene.enter(background('a'), { callClass: 'points', costs: { cost: 100 } });
-    scene.run(61_000);
-    scene.enter('b');
-    expect(scene.left.filter(isOf('b'))).toHaveLength(1);
+    const scene = new Scene(instant, twoMeters(1_000_000));
+    scene.ask(bgA, points(100), 2);
+    scene.pass(61_000);
+    scene.ask('b');
+    expect(scene.timesOf('b')).toHaveLength(1);
   });
 
   test.each([
-    ['before they came', false],
-    ['while they waited', true],
-  ])('do not leave during a pause of their workspace that began %s', (_when, isWaiting) => {
-    const scene = new Scene(instant, paced, false);
-    for (let at = 0; at < (isWaiting ? paced.limit : 1); at += 1) scene.enter('a');
-    if (isWaiting) scene.enter(background('a'));
-    const [lease] = scene.held;
-    const paused = { kind: 'throttled', closeMs: 0, requeue: false, sleepMs: 5_000 } as const;
-    settle(scene.bucket, { lease: lease ?? leaseToken(''), settlement: paused, lesson: null }, scene.now);
-    const from = scene.now;
-    if (!isWaiting) scene.enter(background('a'));
-    scene.run(6_000);
-    const first = scene.left.find(isOf(background('a')));
-    expect((first?.at ?? 0) - from).toBeGreaterThanOrEqual(5_000);
+    ['before they came', 1],
+    ['while they waited', paced.limit],
+  ])('do not leave during a pause of their workspace that began %s', (_when, calls) => {
+    const scene = new Scene(instant, paced, 'later');
+    scene.ask('a', {}, calls);
+    if (calls > 1) scene.ask(bgA);
+    scene.end(throttled(0, { sleepMs: 5_000 }));
+    if (calls === 1) scene.ask(bgA);
+    scene.pass(6_000);
+    expect(scene.timesOf(bgA)[0]).toBeGreaterThanOrEqual(6_000);
   });
 
   test('of several workspaces share fairly, and so do their callers', () => {
     const scene = full(instant);
-    const lanes = [background('a'), background('b')];
-    for (let at = 0; at < 100; at += 1) scene.enter(background('a'), { caller: callerKey('loop') });
-    scene.enter(background('a'), { caller: callerKey('ann') });
+    scene.ask(bgA, { caller: callerKey('loop') }, 100);
+    scene.ask(bgA, { caller: callerKey('ann') });
     const ann = scene.last;
-    scene.run(10_000, { [background('b')]: 5 });
-    const shares = lanes.map((lane) => scene.left.filter(isOf(lane)).length);
-    expect(jainOf(shares)).toBeGreaterThan(0.99);
+    scene.pass(10_000, { [bgB]: 5 });
+    expect(jainOf([scene.timesOf(bgA).length, scene.timesOf(bgB).length])).toBeGreaterThan(0.99);
     expect(scene.left.findIndex(({ ticket }) => ticket === ann)).toBeLessThan(5);
   });
 
   test('cost their workspace none of its turns', () => {
     const scene = full(instant);
-    scene.run(20_000, { [background('a')]: 10 });
-    for (let at = 0; at < 5; at += 1) {
-      scene.enter('a');
-      scene.enter('b');
-    }
-    scene.left.length = 0;
-    scene.run(1_100);
-    expect(scene.left.filter(isOf('a')).length).toBeGreaterThanOrEqual(4);
-    expect(scene.left.filter(isOf('b')).length).toBeGreaterThanOrEqual(4);
+    scene.pass(20_000, { [bgA]: 10 });
+    for (const _turn of names(5)) for (const lane of ['a', 'b']) scene.ask(lane);
+    const asked = scene.ms;
+    scene.pass(1_100);
+    for (const lane of ['a', 'b'])
+      expect(scene.timesOf(lane).filter((ms) => ms >= asked).length).toBeGreaterThanOrEqual(4);
   });
 
   test('share the places in flight of their workspace', () => {
-    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, false);
-    for (let at = 0; at < 2; at += 1) scene.enter(background('a'));
-    scene.enter('a');
-    scene.run(1_000);
-    expect(scene.left.map(({ lane }) => lane)).toEqual([background('a')]);
-    for (const want of ['a', background('a')]) {
-      scene.answer();
-      scene.run(1_000);
-      expect(scene.left.at(-1)?.lane).toBe(want);
+    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, 'later');
+    scene.ask(bgA, {}, 2);
+    scene.ask('a');
+    scene.pass(1_000);
+    expect(scene.lanes()).toEqual([bgA]);
+    for (const want of ['a', bgA]) {
+      scene.end();
+      scene.pass(1_000);
+      expect(scene.lanes().at(-1)).toBe(want);
     }
   });
 
   test('are due again at once when the one that was due could not be sent', () => {
-    const held = new Scene(instant, { limit: 10, windowMs: 10_000 }, false);
-    for (let at = 0; at < 10; at += 1) held.enter('b');
-    held.enter(background('a'));
-    for (let at = 0; at < 70; at += 1) held.enter('b');
-    held.run(61_500);
-    const granted = held.left.find(isOf(background('a')));
-    expect(granted?.isDue).toBe(true);
-    const returned = { kind: 'returned', sleepMs: 500, because: 'ceiling_minute' } as const;
-    const lease = granted?.lease ?? ('none' as LeaseToken);
-    settle(held.bucket, { lease, settlement: returned, lesson: null }, held.now);
-    held.run(1_500);
-    expect(held.left.filter(isOf(background('a')))).toHaveLength(2);
+    const scene = new Scene(instant, { limit: 10, windowMs: 10_000 }, 'later');
+    scene.ask('b', {}, 10);
+    scene.ask(bgA);
+    const own = scene.last;
+    scene.ask('b', {}, 70);
+    scene.pass(61_500);
+    expect(scene.left.find(({ ticket }) => ticket === own)?.isDue).toBe(true);
+    scene.end(returned('ceiling_minute', 500), own);
+    scene.pass(1_500);
+    expect(scene.timesOf(bgA)).toHaveLength(2);
   });
 
   test('leave in time although their ceiling has none of their places for longer', () => {
-    const held = new Scene(instant, paced, false);
-    held.enter(background('a'));
-    const first = held.held.shift();
-    const returned = { kind: 'returned', sleepMs: 3_600_000, because: 'ceiling_minute' } as const;
-    if (first === undefined) throw new Error('nothing was granted');
-    settle(held.bucket, { lease: first, settlement: returned, lesson: null }, held.now);
-    held.run(61_000);
-    expect(held.left.filter(isOf(background('a')))).toHaveLength(2);
-    expect(held.left.at(-1)?.isDue).toBe(true);
+    const scene = new Scene(instant, paced, 'later');
+    scene.ask(bgA);
+    scene.end(returned('ceiling_minute', 3_600_000));
+    scene.pass(61_000);
+    expect(scene.lanes()).toEqual([bgA, bgA]);
+    expect(scene.left.at(-1)?.isDue).toBe(true);
   });
 
   test('leave the next place under their ceiling to the others of their workspace', () => {
-    const held = new Scene(instant, paced, false);
-    held.enter('a');
-    const first = held.held.shift();
-    const returned = { kind: 'returned', sleepMs: 10_000, because: 'ceiling_minute' } as const;
-    if (first === undefined) throw new Error('nothing was granted');
-    settle(held.bucket, { lease: first, settlement: returned, lesson: null }, held.now);
-    held.enter(background('a'));
-    held.enter(background('b'));
-    held.run(9_000);
-    expect(held.left.map(({ lane }) => lane)).toEqual(['a', background('b')]);
-    held.run(2_000);
-    expect(held.left.slice(2).map(({ lane }) => lane)).toEqual(['a', background('a')]);
+    const scene = new Scene(instant, paced, 'later');
+    scene.ask('a');
+    scene.end(returned('ceiling_minute', 10_000));
+    for (const lane of [bgA, bgB]) scene.ask(lane);
+    scene.pass(9_000);
+    expect(scene.lanes()).toEqual(['a', bgB]);
+    scene.pass(2_000);
+    expect(scene.lanes().slice(2)).toEqual(['a', bgA]);
   });
 
   test('wait where one of them is due within their wait, however many others wait, and are refused otherwise', () => {
     const scene = new Scene(instant, { limit: 1, windowMs: 5_000 });
-    for (let at = 0; at < 41; at += 1) scene.enter('b');
+    scene.ask('b', {}, 41);
     // They are due after one minute, after two, and after two, as the second one is refused.
-    const waits = [75_000, 75_000, 130_000];
-    const [first, second, third] = waits.map((maxWaitMs) => scene.enter(background('a'), { maxWaitMs }));
-    expect(scene.enter(background('c'), { maxWaitMs: 30_000 }).kind).toBe('refused');
+    const [first, second, third] = [75_000, 75_000, 130_000].map((maxWaitMs) =>
+      scene.ask(bgA, { maxWaitMs }),
+    );
+    expect(scene.ask(bgC, { maxWaitMs: 30_000 }).kind).toBe('refused');
     expect([first?.kind, second?.kind, third?.kind]).toEqual(['queued', 'refused', 'queued']);
     expect(second?.kind === 'refused' ? second.retryInMs : 0).toBeGreaterThan(190_000);
-    const asked = scene.now;
-    scene.run(131_000, { b: 40 });
-    const [early = Infinity, late = Infinity] = scene.left
-      .filter(isOf(background('a')))
-      .map(({ at }) => at - asked);
+    const asked = scene.ms;
+    scene.pass(131_000, { b: 40 });
+    const [early = Infinity, late = Infinity] = scene.timesOf(bgA).map((ms) => ms - asked);
     expect(early).toBeLessThanOrEqual(75_000);
     expect(late).toBeLessThanOrEqual(130_000);
   });
 
+  const toldMs = (reply: ReturnType<Scene['ask']>): number =>
+    reply.kind === 'queued' ? reply.forecastMs : NaN;
+
   test('are told how long others of their workspace take the places in flight before them', () => {
-    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, false);
+    const scene = new Scene(instant, { ...paced, maxInFlight: 1 }, 'later');
     const serve = (calls: number): void => {
       for (let at = 0; at < calls; at += 1) {
-        scene.run(1_000);
-        scene.answer();
+        scene.pass(1_000);
+        scene.end();
       }
     };
-    for (let at = 0; at < 24; at += 1) scene.enter('a');
+    scene.ask('a', {}, 24);
     // It is known by now that each takes a second.
     serve(20);
-    const own = scene.enter(background('a'));
-    const asked = scene.now;
+    const leavesAt = scene.ms + toldMs(scene.ask(bgA));
     serve(4);
-    const left = scene.left.find(isOf(background('a')));
-    const told = own.kind === 'queued' ? own.forecastMs : 0;
-    expect(Math.abs((left?.at ?? Infinity) - asked - told)).toBeLessThanOrEqual(600);
+    expect(Math.abs((scene.timesOf(bgA)[0] ?? Infinity) - leavesAt)).toBeLessThanOrEqual(600);
   });
 
   test('are told a time as if nobody else came, and that of others does not count them', () => {
     const scene = full(instant);
-    for (let at = 0; at < 10; at += 1) scene.enter('b');
-    for (let at = 0; at < 10; at += 1) scene.enter(background('a'));
-    const own = scene.enter(background('a'));
-    const other = scene.enter('c');
-    const asked = scene.now;
-    expect(own.kind === 'queued' && other.kind === 'queued').toBe(true);
-    const told = own.kind === 'queued' ? own.forecastMs : 0;
-    scene.run(10_000);
-    const left = scene.left.filter(isOf(background('a'))).at(-1);
+    scene.ask('b', {}, 10);
+    const leavesAt = scene.ms + toldMs(scene.ask(bgA, {}, 11));
+    expect(toldMs(scene.ask('c'))).toBeLessThanOrEqual(3 * serviceMs);
+    scene.pass(10_000);
     // The call of `c` came later.
-    expect(Math.abs((left?.at ?? 0) - asked - told)).toBeLessThanOrEqual(2 * serviceMs);
-    expect(other.kind === 'queued' ? other.forecastMs : Infinity).toBeLessThanOrEqual(3 * serviceMs);
-    expect(forecast(scene.bucket, ticketId('none'), scene.now)).toBeNull();
+    expect(Math.abs((scene.timesOf(bgA).at(-1) ?? 0) - leavesAt)).toBeLessThanOrEqual(2 * serviceMs);
+    expect(scene.forecast('none')).toBeNull();
   });
 });

@@ -1,3 +1,4 @@
+/** One meter: its room, what comes back into it, what its limit is, and that its model is never below the upstream. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import {
@@ -5,13 +6,11 @@ import {
   maxJitterMs,
   maxLatenessMs,
   restMs,
-  createMeter,
   drain,
-  giveUnitsBack,
-  take,
   type MeterMark,
 } from '../../../src/limiter/policy/meter.policy.ts';
 import { refused } from '../../../src/limiter/policy/meter-learning.policy.ts';
+import { learnedWindowMs } from '../../../src/limiter/policy/meter-quota.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 
 describe.each(origins)('a meter on a clock that begins at %d', (from) => {
@@ -42,9 +41,8 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
   test('has room within a window when a call asked for everything before the limit was known', () => {
     const timed = TimedMeter.unknown('requests', from);
     timed.take(1e12, 0);
-    const mark = timed.take(10, 0);
     const stated = { ...report(30_000, 10, 60_000), level: { lowest: 9, highest: 10 } };
-    timed.respond(stated, mark, { sentMs: 0, headMs: 20 });
+    timed.respond(stated, timed.take(10, 0), { sentMs: 0, headMs: 20 });
     expect(timed.roomIn(10, 20)).toBeLessThan(62_000);
   });
 
@@ -84,8 +82,7 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
 
   test('goes on draining when a response shows that the first call has arrived', () => {
     const timed = stated(600, 60_000);
-    const mark = timed.take(1, 0);
-    timed.respond(report(600, 1), mark, { sentMs: 0, headMs: 40 });
+    timed.respond(report(600, 1), timed.take(1, 0), { sentMs: 0, headMs: 40 });
     expect(restMs(timed.meter, from + 40)).toBeLessThanOrEqual(minJitterMs);
   });
 
@@ -93,41 +90,36 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     const timed = stated(2, 20_000);
     const mark = timed.take(1, 0);
     timed.take(1, 5_000);
-    giveUnitsBack(timed.meter, { mark, grantedAt: from }, from + 5_000);
+    timed.giveBack(mark, 0, 5_000);
     expect(timed.meter.level).toBeGreaterThanOrEqual(1);
   });
 
   test('gets back a whole reservation while its drain is paused', () => {
     const timed = stated(1, 60_000);
-    giveUnitsBack(timed.meter, { mark: timed.take(1, 0), grantedAt: from }, from + 400);
+    timed.giveBack(timed.take(1, 0), 0, 400);
     expect(timed.roomIn(1, 400)).toBe(0);
   });
 
   test('gets back a whole reservation that was held for long, where it was never empty meanwhile', () => {
     const timed = stated(10, 60_000);
-    for (let sent = 0; sent < 7; sent += 1) timed.take(1, 0);
+    timed.fill(7, 0);
     const mark = timed.take(1, 2_000);
     timed.take(1, 8_000);
-    giveUnitsBack(timed.meter, { mark, grantedAt: from + 2_000 }, from + 14_000);
+    timed.giveBack(mark, 2_000, 14_000);
     // Eight were sent, of which two and more have drained.
     expect(timed.meter.level).toBeCloseTo(8 - 13_000 / 6_000, 2);
   });
 
-  test('does not get back, out of what a lowered limit has left, the units that it has cut off', () => {
-    const timed = stated(5, 4_000);
-    const [first] = Array.from({ length: 5 }, () => timed.take(1, 0));
-    timed.state({ limit: 1, windowMs: 4_000 }, 200);
-    if (first !== undefined) giveUnitsBack(timed.meter, { mark: first, grantedAt: from }, from + 1_000);
+  test.each([
     // Four that were sent are left, of which no more than the lowered limit counted at 200 ms.
-    expect(timed.meter.level).toBeCloseTo(1 - 800 / 4_000, 2);
-  });
-
-  test('gets back, after its limit was lowered, all that its only call took', () => {
+    ['not the units that a lowered limit has cut off', 5, 1, 1 - 800 / 4_000],
+    ['after its limit was lowered, all that its only call took', 1, 2, 0],
+  ])('gets back %s', (_what, calls, units, level) => {
     const timed = stated(5, 4_000);
-    const mark = timed.take(2, 0);
+    const [first] = Array.from({ length: calls }, () => timed.take(units, 0));
     timed.state({ limit: 1, windowMs: 4_000 }, 200);
-    giveUnitsBack(timed.meter, { mark, grantedAt: from }, from + 1_000);
-    expect(timed.meter.level).toBe(0);
+    if (first !== undefined) timed.giveBack(first, 0, 1_000);
+    expect(timed.meter.level).toBeCloseTo(level, 2);
   });
 
   test('never has less, after a call was given back, than if the call had not come', () => {
@@ -144,21 +136,12 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
           else without.take(1, at);
         }
         at += heldMs;
-        if (mark !== null) giveUnitsBack(timed.meter, { mark, grantedAt: from + grantedMs }, from + at);
-        drain(timed.meter, from + at);
-        drain(without.meter, from + at);
+        if (mark !== null) timed.giveBack(mark, grantedMs, at);
+        for (const { meter } of [timed, without]) drain(meter, from + at);
         // A meter that leaves empty rests: a sixtieth of its window.
         expect(timed.meter.level).toBeGreaterThanOrEqual(without.meter.level - 6 / 60 - 1e-6);
       }),
     );
-  });
-
-  test('lowers a pinned limit to the reported one and never raises it', () => {
-    const timed = stated(10, 1_000);
-    timed.respond(report(20, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
-    expect(timed.meter.limit).toBe(10);
-    timed.respond(report(4, 1), timed.take(1, 3), { sentMs: 3, headMs: 4, learn: false });
-    expect(timed.meter.limit).toBe(4);
   });
 
   test('takes no limit from a response whose call was sent before that of an earlier response', () => {
@@ -175,34 +158,88 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
       ms: fc.double({ min: 0, max: 20_000, noNaN: true }),
       share: fc.double({ min: 0, max: 1, noNaN: true }),
     });
+    const limits = fc.constantFrom(1, 2, 5, 40, 1_000);
+    const costShares = fc.double({ min: 0.01, max: 1.5, noNaN: true });
+    fc.assert(
+      fc.property(limits, fc.array(step, { maxLength: 60 }), costShares, (limit, steps, costShare) => {
+        const timed = stated(limit, 60_000);
+        const { meter } = timed;
+        const out: { mark: MeterMark; sentMs: number }[] = [];
+        let nowMs = 0;
+        for (const { kind, ms, share } of steps) {
+          nowMs += ms / 10;
+          if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
+          if (kind === 'refuse') refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
+          const last = kind === 'answer' ? out.pop() : undefined;
+          if (last === undefined) continue;
+          const spacing = share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded';
+          timed.respond(report(limit, limit * share), last.mark, {
+            sentMs: last.sentMs,
+            headMs: nowMs,
+            spacing,
+          });
+        }
+        const cost = Math.max(1, limit * costShare);
+        const whenEmpty = restMs(meter, from + nowMs) + (meter.level / limit) * 60_000;
+        expect(timed.roomIn(cost, nowMs)).toBeLessThanOrEqual(whenEmpty + 1e-3);
+        expect(timed.roomIn(cost, nowMs + whenEmpty + 1e-3)).toBeLessThanOrEqual(1e-3);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  /** The upstream of this test does what it states and has no other users. */
+  test('is never below the level of an upstream without other users, in any order of responses', () => {
+    const call = fc.record({
+      gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
+      wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
+      backMs: fc.constantFrom(0, 5, 60, 900),
+    });
+    const windowMs = 10_000;
     fc.assert(
       fc.property(
-        fc.constantFrom(1, 2, 5, 40, 1_000),
-        fc.array(step, { maxLength: 60 }),
-        fc.double({ min: 0.01, max: 1.5, noNaN: true }),
-        (limit, steps, costShare) => {
-          const timed = stated(limit, 60_000);
-          const { meter } = timed;
-          const out: { mark: MeterMark; sentMs: number }[] = [];
-          let nowMs = 0;
-          for (const { kind, ms, share } of steps) {
-            nowMs += ms / 10;
-            if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
-            const last = out.at(-1);
-            if (kind === 'refuse')
-              refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
-            if (kind !== 'answer' || last === undefined) continue;
-            out.pop();
-            timed.respond(report(limit, limit * share), last.mark, {
-              sentMs: last.sentMs,
-              headMs: nowMs,
-              spacing: share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded',
+        fc.constantFrom(2, 5, 20),
+        fc.array(call, { minLength: 1, maxLength: 40 }),
+        (limit, calls) => {
+          const timed = stated(limit, windowMs);
+          const sent: { at: number; mark: MeterMark; sentMs: number; headMs: number; isQuiet: boolean }[] =
+            [];
+          let [now, last] = [0, -Infinity];
+          for (const { gapMs, wayMs, backMs } of calls) {
+            now += gapMs;
+            if (timed.roomIn(1, now) > 0) continue;
+            const at = now + wayMs;
+            sent.push({
+              at,
+              mark: timed.take(1, now),
+              sentMs: now,
+              headMs: at + backMs,
+              isQuiet: now - last >= 20,
             });
+            last = now;
           }
-          const cost = Math.max(1, limit * costShare);
-          const whenEmpty = restMs(meter, from + nowMs) + (meter.level / limit) * 60_000;
-          expect(timed.roomIn(cost, nowMs)).toBeLessThanOrEqual(whenEmpty + 1e-3);
-          expect(timed.roomIn(cost, nowMs + whenEmpty + 1e-3)).toBeLessThanOrEqual(1e-3);
+          let [used, then] = [0, 0];
+          const drained = (ms: number): number => ((ms - then) * limit) / windowMs;
+          const responses = sent
+            .toSorted((one, other) => one.at - other.at)
+            .map((call) => {
+              used = Math.max(0, used - drained(call.at)) + 1;
+              then = call.at;
+              expect(used).toBeLessThanOrEqual(limit + 1e-6);
+              return { ...call, used };
+            });
+          const end = Math.max(now, ...responses.map(({ headMs }) => headMs));
+          for (const { mark, sentMs, headMs, isQuiet, used } of responses.toSorted(
+            (a, b) => a.headMs - b.headMs,
+          ))
+            if (headMs >= now)
+              timed.respond(report(limit, used), mark, {
+                sentMs,
+                headMs,
+                spacing: isQuiet ? 'calm' : 'crowded',
+              });
+          drain(timed.meter, from + end);
+          expect(timed.meter.level).toBeGreaterThanOrEqual(used - drained(end) - 1e-5);
         },
       ),
       { numRuns: 500 },
@@ -211,40 +248,36 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
 });
 
 describe.each(origins)('a meter that learns its limit, on a clock that begins at %d', (from) => {
-  const asked = (): { timed: TimedMeter; mark: MeterMark } => {
-    const timed = TimedMeter.unknown('tokens', from);
-    return { timed, mark: timed.take(1e12, 0) };
-  };
-
   test('is at most full when a response states the limit and no level', () => {
-    const { timed, mark } = asked();
+    const timed = TimedMeter.unknown('tokens', from);
     const stated = { meter: 'tokens', limit: 30_000, windowMs: null, level: null } as const;
-    timed.respond(stated, mark, { sentMs: 0, headMs: 40 });
+    timed.respond(stated, timed.take(1e12, 0), { sentMs: 0, headMs: 40 });
     expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
   });
 
   test('is at most full when the operator states the limit', () => {
-    const { timed } = asked();
+    const timed = TimedMeter.unknown('tokens', from);
+    timed.take(1e12, 0);
     timed.state({ limit: 30_000, windowMs: 60_000 }, 40);
     expect(timed.roomIn(10, 40)).toBeLessThanOrEqual(1_100);
   });
 
   test('does not delay calls of today for calls sent on the days before', () => {
     const timed = TimedMeter.unknown('requests_day', from);
-    const dayMs = 86_400_000;
     for (let hour = 0; hour < 240; hour += 1) timed.take(50, hour * 3_600_000);
-    timed.state({ limit: 10_000, windowMs: dayMs }, 10 * dayMs);
+    timed.state({ limit: 10_000, windowMs: 86_400_000 }, 240 * 3_600_000);
     expect(timed.meter.level).toBeGreaterThan(600);
     expect(timed.meter.level).toBeLessThan(2_400);
   });
 });
 
 describe.each(origins)('the limit of a meter, on a clock that begins at %d', (from) => {
-  const learned = (limit: number, learn: boolean, stated: number | null): TimedMeter => {
-    const quota = stated === null ? null : { limit: stated, windowMs: 60_000 };
-    const timed = new TimedMeter(createMeter('requests', from), from);
-    timed.state(quota, 0, learn);
-    timed.respond(report(limit, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn });
+  const minute = (limit: number) => ({ limit, windowMs: 60_000 });
+  /** A response has reported 100. */
+  const learned = (learn: boolean, stated: number | null): TimedMeter => {
+    const timed = TimedMeter.unknown('requests', from);
+    timed.state(stated === null ? null : minute(stated), 0, learn);
+    timed.respond(report(100, 1), timed.take(1, 1), { sentMs: 1, headMs: 2, learn });
     return timed;
   };
 
@@ -256,42 +289,32 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
     ['is the stated one below the reported one, pinned', 50, false, 50],
     ['is the reported one below the stated one, pinned', 200, false, 100],
   ])('%s', (_what, stated, learn, expected) => {
-    expect(learned(100, learn, stated).meter.limit).toBe(expected);
+    expect(learned(learn, stated).meter.limit).toBe(expected);
   });
 
   test.each([
-    ['raised', 70, 70],
-    ['raised above what is reported', 200, 100],
-    ['lowered', 20, 20],
-  ])('follows a pinned limit that is %s, whatever was learned', (_what, limit, expected) => {
-    const timed = learned(100, false, 50);
-    timed.state({ limit, windowMs: 60_000 }, 10, false);
+    ['is raised', minute(70), false, 70],
+    ['is raised above what is reported', minute(200), false, 100],
+    ['is lowered', minute(20), false, 20],
+    ['is removed', null, false, 100],
+    ['is pinned no more', minute(50), true, 100],
+  ])('pinned to 50 and reported as 100 follows where it %s', (_what, quota, learn, expected) => {
+    const timed = learned(false, 50);
+    timed.state(quota, 10, learn);
     expect(timed.meter.limit).toBe(expected);
-  });
-
-  test('is the reported one when the stated one is removed', () => {
-    const timed = learned(100, false, 50);
-    timed.state(null, 10, false);
-    expect(timed.meter.limit).toBe(100);
+    timed.state(minute(50), 20, false);
+    expect(timed.meter.limit).toBe(50);
   });
 
   test('is unknown when the only stated one is removed, so that no call is delayed', () => {
-    const timed = TimedMeter.stated({ limit: 2, windowMs: 86_400_000 }, from);
-    timed.take(1, 0);
-    timed.take(1, 0);
+    const quota = { limit: 2, windowMs: 86_400_000 };
+    const timed = TimedMeter.stated(quota, from);
+    timed.fill(2, 0);
     expect(timed.roomIn(1, 10)).toBeGreaterThan(3_600_000);
     timed.state(null, 10);
     expect(timed.roomIn(1, 10)).toBe(0);
-    timed.state({ limit: 2, windowMs: 86_400_000 }, 20);
+    timed.state(quota, 20);
     expect(timed.roomIn(1, 20)).toBeGreaterThan(3_600_000);
-  });
-
-  test('is the stated one again when the pin is removed and set again', () => {
-    const timed = learned(100, false, 50);
-    timed.state({ limit: 50, windowMs: 60_000 }, 10, true);
-    expect(timed.meter.limit).toBe(100);
-    timed.state({ limit: 50, windowMs: 60_000 }, 20, false);
-    expect(timed.meter.limit).toBe(50);
   });
 
   test('changes its window when only the stated window changes', () => {
@@ -301,9 +324,9 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
   });
 
   test('lowers the level to at most full when it is lowered', () => {
-    const timed = TimedMeter.stated({ limit: 600, windowMs: 60_000 }, from);
+    const timed = TimedMeter.stated(minute(600), from);
     timed.take(500, 0);
-    timed.state({ limit: 60, windowMs: 60_000 }, 10);
+    timed.state(minute(60), 10);
     expect(timed.roomIn(1, 10)).toBeLessThanOrEqual(2_100);
   });
 
@@ -317,67 +340,37 @@ describe.each(origins)('the limit of a meter, on a clock that begins at %d', (fr
       const timed = TimedMeter.stated(quota, from, false);
       const [limit, windowMs] = reported;
       timed.respond(report(limit, 1, windowMs), timed.take(1, 1), { sentMs: 1, headMs: 2, learn: false });
-      const { meter } = timed;
-      expect(meter.limit).toBe(Math.min(limit, quota.limit));
+      expect(timed.meter.limit).toBe(Math.min(limit, quota.limit));
       const rate = Math.min(limit / windowMs, quota.limit / quota.windowMs);
-      expect((meter.limit ?? 0) / meter.windowMs).toBeCloseTo(rate, 12);
+      expect((timed.meter.limit ?? 0) / timed.meter.windowMs).toBeCloseTo(rate, 12);
     },
   );
 });
 
-/** The upstream of this test does what it states and has no other users. */
-describe.each(origins)('the model of a meter, on a clock that begins at %d', (from) => {
-  test('is never below the level of an upstream without other users, in any order of responses', () => {
-    const call = fc.record({
-      gapMs: fc.constantFrom(0, 0, 1, 7, 30, 400),
-      wayMs: fc.double({ min: 0, max: 24, noNaN: true }),
-      backMs: fc.constantFrom(0, 5, 60, 900),
-    });
+describe('a window of unstated length', () => {
+  /** From what successive responses say is left of it. */
+  const learn = (left: readonly (number | null)[]): number | null =>
+    left.reduce((known: number | null, leftMs) => learnedWindowMs(known, leftMs), null);
+
+  test.each([
+    ['as a second', [1_000, 1_000, 1_000], 1_000],
+    ['as ten seconds, from the middle of a window on', [4_000, 2_000, 10_000, 9_000], 10_000],
+    ['as a minute', [13_000, 60_000, 59_000], 60_000],
+    ['as a minute that is stated as 61 s', [61_000], 60_000],
+    ['as an hour', [12_000, 3_600_000, 3_599_000], 3_600_000],
+    ['as unknown when no response says what is left', [null, null], null],
+  ])('is learned %s', (_what, left, expected) => {
+    expect(learn(left)).toBe(expected);
+  });
+
+  test('is learned, from 1 s on, as no shorter than it is and at most twice as long', () => {
+    const shares = fc.array(fc.double({ min: 0.001, max: 1, noNaN: true }), { maxLength: 20 });
     fc.assert(
-      fc.property(
-        fc.constantFrom(2, 5, 20),
-        fc.array(call, { minLength: 1, maxLength: 40 }),
-        (limit, calls) => {
-          const timed = TimedMeter.stated({ limit, windowMs: 10_000 }, from);
-          const rate = limit / 10_000;
-          const arrivals: { at: number; mark: MeterMark; sentAt: number; backAt: number; quiet: boolean }[] =
-            [];
-          let now = 0;
-          let last = -Infinity;
-          for (const { gapMs, wayMs, backMs } of calls) {
-            now += gapMs;
-            if (timed.roomIn(1, now) > 0) continue;
-            const mark = take(timed.meter, { units: 1, inTransit: [] }, from + now);
-            const at = now + wayMs;
-            arrivals.push({ at, mark, sentAt: now, backAt: at + backMs, quiet: now - last >= 20 });
-            last = now;
-          }
-          let used = 0;
-          let then = 0;
-          const reported = arrivals
-            .toSorted((one, other) => one.at - other.at)
-            .map((arrival) => {
-              used = Math.max(0, used - (arrival.at - then) * rate) + 1;
-              then = arrival.at;
-              expect(used).toBeLessThanOrEqual(limit + 1e-6);
-              return { ...arrival, used };
-            });
-          const end = Math.max(now, ...reported.map(({ backAt }) => backAt));
-          for (const { mark, sentAt, backAt, quiet, used: level } of reported.toSorted(
-            (one, other) => one.backAt - other.backAt,
-          )) {
-            if (backAt < now) continue;
-            timed.respond(report(limit, level), mark, {
-              sentMs: sentAt,
-              headMs: backAt,
-              spacing: quiet ? 'calm' : 'crowded',
-            });
-          }
-          drain(timed.meter, from + end);
-          expect(timed.meter.level).toBeGreaterThanOrEqual(used - (end - then) * rate - 1e-5);
-        },
-      ),
-      { numRuns: 500 },
+      fc.property(fc.integer({ min: 1, max: 3_600 }), shares, (seconds, before) => {
+        const learned = learn([...before, 1].map((share) => Math.ceil(share * seconds) * 1_000)) ?? 0;
+        expect(learned).toBeGreaterThanOrEqual(seconds > 10 ? seconds * 1_000 - 1_000 : seconds * 1_000);
+        expect(learned).toBeLessThanOrEqual(seconds * 2_000);
+      }),
     );
   });
 });

@@ -3,6 +3,7 @@ import type { MeterName, MeterReport } from '../../../src/call.ts';
 import { learnMeter } from '../../../src/limiter/policy/meter-learning.policy.ts';
 import {
   createMeter,
+  giveUnitsBack,
   markAnswered,
   roomInMs,
   take,
@@ -47,6 +48,16 @@ export class TimedMeter {
 
   take(units: number, atMs: number): MeterMark {
     return take(this.meter, { units, inTransit: [] }, this.#from + atMs);
+  }
+
+  /** So many calls of one unit. */
+  fill(calls: number, atMs: number): MeterMark[] {
+    return Array.from({ length: calls }, () => this.take(1, atMs));
+  }
+
+  /** The call was not sent. */
+  giveBack(mark: MeterMark, grantedMs: number, atMs: number): void {
+    giveUnitsBack(this.meter, { mark, grantedAt: this.#from + grantedMs }, this.#from + atMs);
   }
 
   roomIn(units: number, atMs: number): number {

@@ -11,7 +11,7 @@ import {
 import { createBucket, type Bucket, type Lane } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { AdmitReply, StoredAdmission } from '../../../src/limiter/policy/bucket-events.ts';
 import type { BucketSetting, CeilingEdge, LaneSetting, Settlement } from '../../../src/limiter/limiter.ts';
-import { pump, type Effects } from '../../../src/limiter/policy/pump.policy.ts';
+import { pump, type Effects, type Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import type { Meter } from '../../../src/limiter/policy/meter.policy.ts';
 import { admit } from '../../../src/limiter/policy/admit.policy.ts';
 import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
@@ -57,6 +57,8 @@ export class TestBucket {
   ms = 1_000;
   /** What `tick`, `pump` and the like asked for last: when to run again. */
   nextAt: number | null = null;
+  /** Those that left last, with what the bucket says of them. */
+  granted: readonly Granted[] = [];
   readonly #instant: Instant;
   readonly #options: AdmissionOptions;
   readonly #leases = new Map<string, LeaseToken>();
@@ -101,7 +103,10 @@ export class TestBucket {
 
   /** As `admit`, for one call after the other; returns the calls that left. */
   enter(tickets: readonly string[], options: AdmissionOptions = {}, by = replica): string[] {
-    return tickets.flatMap((ticket) => granted(this.admit(ticket, options, by).effects));
+    return tickets.flatMap((each) => {
+      const { effects } = this.admit(each, options, by);
+      return effects.grants.map(({ ticket }) => ticket);
+    });
   }
 
   settle(ticket: string, settlement: Settlement = done, lesson: TimedLesson | null = null): string[] {
@@ -145,19 +150,25 @@ export class TestBucket {
 
   /** The replica is heard of, its leases go on, and the bucket has its upkeep. */
   tick(): string[] {
-    const leases = [...this.bucket.leases.keys()];
-    return this.#take(tick(this.bucket, { replica, leases }, this.now));
+    // Thousands of them are renewed when they would end soon.
+    const ending = [...this.bucket.leases.values()].filter(({ expiresAt }) => expiresAt < this.now + 2_000);
+    return this.#take(tick(this.bucket, { replica, leases: ending.map(({ token }) => token) }, this.now));
   }
 
   /** Ticks every second, and when one is due; when each call left, in milliseconds since the origin. */
-  run(untilMs: number): Map<string, number> {
+  run(untilMs: number, awaited = ''): Map<string, number> {
     const left = new Map<string, number>();
-    while (this.ms <= untilMs) {
+    while (this.ms <= untilMs && !left.has(awaited)) {
       for (const ticket of this.tick()) left.set(ticket, this.ms);
       const due = this.nextAt === null ? Infinity : this.nextAt - this.#instant(0);
       this.ms = Math.min(this.ms + 1_000, Math.max(this.ms + 0.5, due));
     }
     return left;
+  }
+
+  /** Runs until the call leaves. */
+  leavesAt(ticket: string, untilMs = this.ms + 700_000): number {
+    return this.run(untilMs, ticket).get(ticket) ?? Infinity;
   }
 
   forecast(ticket: string): ReturnType<typeof forecast> {
@@ -185,13 +196,12 @@ export class TestBucket {
   }
 
   #take(effects: Effects): string[] {
-    for (const { ticket, lease } of effects.grants) this.#leases.set(ticket, lease);
+    this.granted = effects.grants;
     this.nextAt = effects.nextAt;
-    return granted(effects);
+    for (const { ticket, lease } of effects.grants) this.#leases.set(ticket, lease);
+    return effects.grants.map(({ ticket }) => ticket);
   }
 }
-
-const granted = ({ grants }: Effects): string[] => grants.map(({ ticket }) => ticket);
 
 /** The replica is heard of, these leases of it go on, and the bucket has its upkeep. */
 export function tick(

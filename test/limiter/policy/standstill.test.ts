@@ -1,64 +1,60 @@
-/** A line whose bucket or lane stands still begins to leave only afterwards: its forecasts say so. */
+/** Forecasts where a line does not simply drain: behind a standstill, and under several described windows at once. */
 import { expect, test } from '@jest/globals';
-import { leaseToken, ticketId } from '../../../src/ids.ts';
-import type { Settlement } from '../../../src/limiter/limiter.ts';
-import { forecast } from '../../../src/limiter/policy/forecast.policy.ts';
-import { settle } from '../../../src/limiter/policy/settle.policy.ts';
-import type { AdmissionOptions } from '../../support/admission.ts';
+import type { MeterName } from '../../../src/call.ts';
 import { atOrigins } from '../../support/at-origins.ts';
-import { admit, call, newBucket, replica, runOn } from './scheduling.ts';
-
-/** Three at once, and then one a second. */
-const pace: AdmissionOptions = { limit: 3, windowMs: 3_000, leaseMs: 40_000 };
-const stillMs = 40_000;
-const calls = 10;
-const afterwardsMs = (calls - 3) * 1_000;
-
-interface Case {
-  readonly why: string;
-  readonly ending: Settlement;
-  readonly maxInFlight: number | null;
-  readonly heldBy: string;
-}
-
-const cases: readonly Case[] = [
-  {
-    why: 'a closed bucket',
-    ending: { kind: 'throttled', closeMs: stillMs, requeue: false, sleepMs: 0 },
-    maxInFlight: null,
-    heldBy: 'closed',
-  },
-  {
-    why: 'a lane that backs off',
-    ending: { kind: 'returned', sleepMs: stillMs, because: 'backoff' },
-    maxInFlight: null,
-    heldBy: 'closed',
-  },
-  {
-    why: 'a lane whose only slot a call of unknown fate keeps',
-    ending: { kind: 'unknown' },
-    maxInFlight: 1,
-    heldBy: 'serialized',
-  },
-];
+import { names, returned, TestBucket, throttled, unknown } from './scheduling.ts';
 
 atOrigins('a line behind a standstill', (instant) => {
-  test.each(cases)('leaves at the pace of its meter afterwards: $why', ({ ending, maxInFlight, heldBy }) => {
-    const options = { ...pace, maxInFlight };
-    const bucket = newBucket(instant);
-    const [first] = admit(bucket, call('first', options), replica, instant(1_000)).effects.grants;
-    const lease = leaseToken(first?.lease ?? '');
-    settle(bucket, { lease, settlement: ending, lesson: null }, instant(1_000));
-    const line = Array.from({ length: calls }, (_, at) => `t${at}`);
-    for (const ticket of line) admit(bucket, call(ticket, options), replica, instant(1_000));
+  const stillMs = 40_000;
+  // Three calls leave at once, and then one a second; one in back-off stands before the ten others.
+  test.each([
+    ['a closed bucket', throttled(stillMs), null, 'closed', 0],
+    ['a lane that backs off', returned('backoff', stillMs), null, 'closed', 1_000],
+    ['a lane whose only place a call of unknown fate keeps', unknown, 1, 'serialized', 0],
+  ] as const)(
+    'leaves at the pace of its meter afterwards: %s',
+    (_why, ending, maxInFlight, heldBy, behindMs) => {
+      const line = new TestBucket(instant, { limit: 3, windowMs: 3_000, leaseMs: stillMs, maxInFlight });
+      line.enter(['first']);
+      line.settle('first', ending);
+      line.enter(names(10));
+      const last = line.forecast('t9') ?? { waitMs: 0, heldBy: '' };
+      expect(last.heldBy).toBe(heldBy);
+      expect(last.waitMs).toBeGreaterThan(stillMs + 6_000 + behindMs);
+      expect(last.waitMs).toBeLessThan(stillMs + 8_500 + behindMs);
+      if (maxInFlight !== null) return;
+      expect(Math.abs(line.leavesAt('t9') - 1_000 - last.waitMs)).toBeLessThan(2_000);
+    },
+  );
+});
 
-    const behind = ending.kind === 'returned' ? 1_000 : 0;
-    const last = forecast(bucket, ticketId(`t${calls - 1}`), instant(1_000));
-    expect(last?.heldBy).toBe(heldBy);
-    expect(last?.waitMs).toBeGreaterThan(stillMs + afterwardsMs + behind - 1_000);
-    expect(last?.waitMs).toBeLessThan(stillMs + afterwardsMs + behind + 1_500);
-    if (maxInFlight !== null) return;
-    const leftAt = runOn(bucket, instant(1_000), instant(90_000), []).get(`t${calls - 1}`) ?? instant(0);
-    expect(Math.abs(leftAt - instant(1_000) - (last?.waitMs ?? 0))).toBeLessThan(2_000);
+atOrigins('the forecast under two windows', (instant) => {
+  test.each([
+    ['rolling', [1, 1], [40, 60], 60],
+    ['fixed', [1, 1], [40, 60], 60],
+    ['rolling', [5, 2], [40, 60], 130],
+    ['fixed', [5, 2], [40, 60], 130],
+    ['rolling', [3, 20], [6, 60], 20],
+  ] as const)('is when the call leaves: %s, %j and %j calls and seconds', (counts, short, long, calls) => {
+    const meter = (name: MeterName, [limit, seconds]: readonly [number, number]) => {
+      return { meter: name, limit, windowMs: seconds * 1_000, counts };
+    };
+    const meters = [meter('requests_burst', short), meter('requests', long)];
+    const costs = { requests: 1, requests_burst: 1 };
+    const line = new TestBucket(instant, { setting: { meters, learn: true, probe: 0 }, costs });
+    const told = new Map<string, number>();
+    for (const ticket of names(calls)) {
+      const reply = line.admit(ticket);
+      told.set(ticket, reply.kind === 'queued' ? 1_000 + reply.forecastMs : 1_000);
+    }
+    const left = line.run(600_000);
+    for (const [ticket, at] of left) {
+      const wrongMs = (told.get(ticket) ?? 0) - at;
+      // By no more than the shorter window.
+      expect({ ticket, wrongMs, isRight: Math.abs(wrongMs) <= short[1] * 1_100 }).toMatchObject({
+        isRight: true,
+      });
+    }
+    expect(left.size).toBeGreaterThan(calls / 2);
   });
 });
