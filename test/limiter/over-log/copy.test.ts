@@ -1,16 +1,15 @@
-/** What a replica makes of the log's time, and whose turn it is to tick. */
+/** What a replica makes of the log's time and of its events, and whose turn it is to tick. */
 import { expect, test } from '@jest/globals';
 import { replicaId } from '../../../src/ids.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
 import { Copy, rankOf } from '../../../src/limiter/over-log/copy.ts';
-import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
-import type { Log } from '../../../src/log/log.ts';
+import { readEvent } from '../../../src/limiter/over-log/state.ts';
 import { manualClock } from '../../support/manual-clock.ts';
 
 test('arrivals keep their order when the replica learns that the log’s time is earlier', () => {
   const clock = manualClock(1_000);
   let aheadMs = 50;
-  const log: Log<LogEvent> = {
+  const log = {
     mayLose: true,
     follow() {},
     append() {},
@@ -34,4 +33,30 @@ test('a replica that has been silent is not waited for when a grant is due', () 
   replicas.set(silent, 0);
   replicas.set(self, 3_000);
   expect([rankOf(self, replicas, 1_000), rankOf(self, replicas, 3_000)]).toEqual([1, 0]);
+});
+
+test.each([
+  { kind: 'tick' },
+  { kind: 'leave' },
+  { kind: 'here', term: 2 },
+  { kind: 'in', bucket: 'b', event: { kind: 'wake', lane: 'l' } },
+  { kind: 'admit', bucket: 'b', admission: {} },
+  { kind: 'report', sent: [], used: [] },
+])('an event is read as it is: $kind', (event) => {
+  expect(readEvent(event)).toBe(event);
+});
+
+test.each([
+  null,
+  'tick',
+  [],
+  {},
+  { kind: 'tock' },
+  { kind: 'here', term: '2' },
+  { kind: 'in', bucket: 'b' },
+  { kind: 'in', event: {} },
+  { kind: 'admit', bucket: 'b', admission: [] },
+  { kind: 'report', sent: [] },
+])('what nobody appends is refused: %j', (value) => {
+  expect(() => readEvent(value)).toThrow(TypeError);
 });

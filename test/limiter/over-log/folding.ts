@@ -1,14 +1,14 @@
-/** Builders for tests that fold entries of a log. */
+/** A state that entries of a log are folded into, one after the other, and builders of their events. */
 import { bucketKey, leaseToken, replicaId } from '../../../src/ids.ts';
 import type { Settlement } from '../../../src/limiter/limiter.ts';
 import type { Entry } from '../../../src/log/log.ts';
-import { fold } from '../../../src/limiter/over-log/fold.ts';
+import type { Bucket } from '../../../src/limiter/policy/bucket-state.policy.ts';
+import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import type { EntryEffects, LogEvent, SharedState } from '../../../src/limiter/over-log/state.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
+import type { Instant } from '../../support/at-origins.ts';
 
 export const leaseMs = 15_000;
-export const replica = replicaId;
-export const bucketOf = bucketKey;
 
 /** An entry of a log; what tests seldom care for is filled in. */
 export function entryOf(at: number, author: string, events: readonly LogEvent[], term = 1): Entry<LogEvent> {
@@ -16,6 +16,12 @@ export function entryOf(at: number, author: string, events: readonly LogEvent[],
 }
 
 export const tick: LogEvent = { kind: 'tick' };
+
+export const inBucket = (event: Extract<LogEvent, { kind: 'in' }>['event'], bucket = 'bucket'): LogEvent => ({
+  kind: 'in',
+  bucket: bucketKey(bucket),
+  event,
+});
 
 /** A call that came at this time, with ten minutes to wait. */
 export function admit(ticket: string, at: number, options: AdmissionOptions = {}): LogEvent {
@@ -29,14 +35,53 @@ export const settle = (
   lease: string,
   settlement: Settlement = { kind: 'succeeded', spent: null },
   bucket = 'bucket',
-): LogEvent => ({
-  kind: 'in',
-  bucket: bucketKey(bucket),
-  event: { kind: 'settle', lease: leaseToken(lease), settlement, lesson: null },
-});
+): LogEvent => inBucket({ kind: 'settle', lease: leaseToken(lease), settlement, lesson: null }, bucket);
 
 /** Folds an entry as the replica that appended it. */
 export const foldOwn = (state: SharedState, entry: Entry<LogEvent>): EntryEffects =>
   fold(state, entry, entry.replica);
 
 export const granted = ({ grants }: EntryEffects): string[] => grants.map(({ ticket }) => ticket);
+
+/** A state, folded by its author each time; times are milliseconds since the origin. */
+export class Folded {
+  readonly state: SharedState = createState(leaseMs);
+  readonly #instant: Instant;
+  readonly #leases = new Map<string, string>();
+  term = 1;
+
+  constructor(instant: Instant) {
+    this.#instant = instant;
+  }
+
+  /** One entry, and what it does. */
+  say(ms: number, author: string, ...events: readonly LogEvent[]): EntryEffects {
+    const effects = foldOwn(this.state, entryOf(this.#instant(ms), author, events, this.term));
+    for (const { ticket, lease } of effects.grants) this.#leases.set(ticket, lease);
+    return effects;
+  }
+
+  /** As `say`; the calls that it grants. */
+  grants(ms: number, author: string, ...events: readonly LogEvent[]): string[] {
+    return granted(this.say(ms, author, ...events));
+  }
+
+  call(ticket: string, ms: number, options?: AdmissionOptions): LogEvent {
+    return admit(ticket, this.#instant(ms), options);
+  }
+
+  /** The call that was granted under this name ends. */
+  end(ticket: string, settlement?: Settlement, bucket?: string): LogEvent {
+    return settle(this.#leases.get(ticket) ?? '', settlement, bucket);
+  }
+
+  bucket(name = 'bucket'): Bucket {
+    const bucket = this.state.buckets.get(bucketKey(name));
+    if (bucket === undefined) throw new Error(`no bucket ${name}`);
+    return bucket;
+  }
+
+  names(): string[] {
+    return [...this.state.buckets.keys()];
+  }
+}

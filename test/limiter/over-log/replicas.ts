@@ -3,7 +3,13 @@ import { expect } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { bucketKey, logKey, logOf, replicaId, type BucketKey, type LogKey } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
-import type { Admission, AdmissionReply, Grant, Settlement } from '../../../src/limiter/limiter.ts';
+import type {
+  Admission,
+  AdmissionReply,
+  BucketSetting,
+  Grant,
+  Settlement,
+} from '../../../src/limiter/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
 import { SharedLimiter } from '../../../src/limiter/over-log/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
@@ -28,11 +34,24 @@ export interface Replica {
   /** Why leases of capped lanes were lost while their calls were under way. */
   readonly leasesLost: LeaseLostReason[];
   admit(ticket: string, options?: AdmissionOptions): Promise<AdmissionReply>;
+  /** As `admit`, for one call after the other; the kinds of their replies. */
+  ask(tickets: readonly string[], options?: AdmissionOptions): Promise<AdmissionReply['kind'][]>;
+  /** A reload; lanes keep their settings. */
+  reload(setting: Partial<BucketSetting>): Promise<void>;
   /** Tickets granted so far. */
   granted(): string[];
   grantOf(ticket: string): Grant;
+  /** The call ends, and all that follows from it happens. */
   settle(ticket: string, settlement?: Settlement): Promise<void>;
 }
+
+/** A refusal that closes the bucket for so long; with `requeue` the call waits again, at its position. */
+export const throttled = (closeMs: number, requeue = true): Settlement => ({
+  kind: 'throttled',
+  closeMs,
+  requeue,
+  sleepMs: 0,
+});
 
 interface ReplicaOptions {
   readonly whenDown?: WhenDown | (() => WhenDown);
@@ -68,6 +87,7 @@ export class World {
     }: ReplicaOptions = {},
   ): Replica {
     const { clock } = this;
+    const pass = (ms: number) => this.pass(ms);
     const grants: Grant[] = [];
     const closed: Replica['closed'] = [];
     const failures: unknown[] = [];
@@ -118,10 +138,21 @@ export class World {
         if (reply.kind === 'granted') grants.push(reply.grant);
         return reply;
       },
+      async ask(tickets, options) {
+        const kinds: AdmissionReply['kind'][] = [];
+        for (const ticket of tickets) kinds.push((await replica.admit(ticket, options)).kind);
+        return kinds;
+      },
+      reload: async (changed) => {
+        const setting = { meters: [], learn: true, probe: 0, ...changed };
+        await limiter.reconfigure({ bucket: bucketKey('bucket'), setting, lanes: [] });
+      },
       granted: () => grants.map(({ ticket }) => ticket),
       grantOf,
-      settle: (ticket, settlement = { kind: 'succeeded', spent: null }) =>
-        limiter.settle(grantOf(ticket), settlement, null),
+      async settle(ticket, settlement = { kind: 'succeeded', spent: null }) {
+        await limiter.settle(grantOf(ticket), settlement, null);
+        await pass(50);
+      },
     };
     this.#replicas.push(replica);
     return replica;
@@ -145,6 +176,12 @@ export class World {
       this.clock.advance(Math.min(stepMs, ms - passed));
       await turn();
     }
+  }
+
+  /** The log loses its entries behind the first ones; for so long a new term may hold grants back. */
+  async lose(kept = this.log.entries.length, thenMs = 3_000): Promise<void> {
+    this.log.keepOnly(kept);
+    await this.pass(thenMs);
   }
 
   async close(): Promise<void> {

@@ -15,7 +15,7 @@ import {
 import type { SharedState } from '../../../src/limiter/over-log/state.ts';
 import { originOf } from '../../support/origins.ts';
 import { Draw, randomFrom } from '../bucket-history.ts';
-import { admit, entryOf, foldOwn } from './folding.ts';
+import { entryOf, Folded, foldOwn, inBucket, settle } from './folding.ts';
 import { entriesOf, leaseMs } from './history.ts';
 
 const histories = Number(process.env['SLUICE_LOG_HISTORIES'] ?? 20);
@@ -54,18 +54,25 @@ test(`a snapshot that is read later is that of its own entry, over ${2 * histori
   }
 });
 
+/** A state with so many calls that wait. */
+function crowd(calls: number): Folded {
+  const log = new Folded((afterMs) => afterMs);
+  log.say(
+    1_000,
+    'r1',
+    ...Array.from({ length: calls }, (_, n) => log.call(`call-${n}`, n, { lane: `lane-${n % 7}` })),
+  );
+  return log;
+}
+
 test('a snapshot of a crowd is the same when its calls leave while it is read', () => {
-  const state = crowd(1_000);
-  const then = digest(state);
+  const log = crowd(1_000);
+  const then = digest(log.state);
   const parts: string[] = [];
-  for (const part of snapshot(state)) {
+  for (const part of snapshot(log.state)) {
     parts.push(part);
-    for (const [key, { tickets }] of state.buckets)
-      for (const ticket of [...tickets.keys()].slice(0, 100))
-        foldOwn(
-          state,
-          entryOf(1_001, 'r1', [{ kind: 'in', bucket: key, event: { kind: 'cancel', ticket } }]),
-        );
+    for (const ticket of [...log.bucket().tickets.keys()].slice(0, 100))
+      log.say(1_001, 'r1', inBucket({ kind: 'cancel', ticket }));
   }
   expect(parts.length).toBeGreaterThan(1);
   expect(digest(restore(parts))).toBe(then);
@@ -73,7 +80,7 @@ test('a snapshot of a crowd is the same when its calls leave while it is read', 
 
 test('a part is made when it is read', () => {
   const stringify = jest.spyOn(JSON, 'stringify');
-  const parts = snapshot(crowd(5_000))[Symbol.iterator]();
+  const parts = snapshot(crowd(5_000).state)[Symbol.iterator]();
   parts.next();
   const first = stringify.mock.calls.length;
   while (parts.next().done !== true);
@@ -82,53 +89,39 @@ test('a part is made when it is read', () => {
   expect(first).toBeLessThan(all / 2);
 });
 
-/** A state with so many calls that wait. */
-function crowd(calls: number): SharedState {
-  const state = createState(leaseMs);
-  const events = Array.from({ length: calls }, (_, n) => admit(`call-${n}`, n, { lane: `lane-${n % 7}` }));
-  foldOwn(state, entryOf(1_000, 'r1', events));
-  return state;
-}
-
 test('a snapshot comes in ASCII parts of a bounded size, wherever its lines end', () => {
-  const state = crowd(1_000);
-  foldOwn(state, entryOf(2_000, 'r2', [admit('größer 🙂', 2_000, { lane: 'straße' })]));
-  const parts = [...snapshot(state)];
+  const log = crowd(1_000);
+  log.say(2_000, 'r2', log.call('größer 🙂', 2_000, { lane: 'straße' }));
+  const parts = [...snapshot(log.state)];
   expect(parts.length).toBeGreaterThan(2);
-  for (const part of parts) expect(part).toMatch(/^[\n -~]+$/);
-  for (const part of parts) expect(Buffer.byteLength(part)).toBeLessThanOrEqual(maxPartBytes);
-  expect(digest(restore(parts))).toBe(digest(state));
+  for (const part of parts) {
+    expect(part).toMatch(/^[\n -~]+$/);
+    expect(part.length).toBeLessThanOrEqual(maxPartBytes);
+  }
+  expect(digest(restore(parts))).toBe(digest(log.state));
 });
 
 test('numbers that JSON has no form for come back as they were', () => {
-  const state = crowd(1);
-  const bucket = [...state.buckets.values()][0];
-  if (bucket === undefined) throw new Error('no bucket');
-  Object.assign(bucket, { virtual: -0, closedAt: NaN, probe: Infinity, lastGrantAt: -Infinity });
-  const [copy] = restore([...snapshot(state)]).buckets.values();
-  expect([copy?.virtual, copy?.closedAt, copy?.probe, copy?.lastGrantAt]).toEqual([
-    -0,
-    NaN,
-    Infinity,
-    -Infinity,
-  ]);
+  const log = crowd(1);
+  const numbers = { virtual: -0, closedAt: NaN, probe: Infinity, lastGrantAt: -Infinity };
+  Object.assign(log.bucket(), numbers);
+  const [copy] = restore([...snapshot(log.state)]).buckets.values();
+  for (const [name, value] of Object.entries(numbers)) expect(Reflect.get(copy ?? {}, name)).toBe(value);
 });
 
 test('a call in flight of a restored state goes back to its place in the line', () => {
-  const state = restore([...snapshot(crowd(11))]);
-  const [lease] = [...state.buckets.values()][0]?.leases.values() ?? [];
+  const state = restore([...snapshot(crowd(11).state)]);
+  const [bucket] = state.buckets.values();
+  const [lease] = bucket?.leases.values() ?? [];
   if (lease === undefined) throw new Error('nothing is in flight');
-  const settlement = { kind: 'returned', because: 'backoff', sleepMs: 500 } as const;
-  const event = { kind: 'settle', lease: lease.token, settlement, lesson: null } as const;
-  const [bucket] = state.buckets.keys();
-  if (bucket === undefined) throw new Error('no bucket');
-  foldOwn(state, entryOf(1_001, 'r1', [{ kind: 'in', bucket, event }]));
-  const ticket = state.buckets.get(bucket)?.tickets.get(lease.ticket.id);
-  expect([ticket?.lease, ticket === lease.ticket]).toEqual([null, true]);
+  const returned = { kind: 'returned', because: 'backoff', sleepMs: 500 } as const;
+  foldOwn(state, entryOf(1_001, 'r1', [settle(lease.token, returned)]));
+  expect(bucket?.tickets.get(lease.ticket.id)).toBe(lease.ticket);
+  expect(lease.ticket.lease).toBeNull();
 });
 
 describe('what is no whole snapshot is refused:', () => {
-  const parts = [...snapshot(crowd(1_000))];
+  const parts = [...snapshot(crowd(1_000).state)];
   const [first = '', second = '', ...rest] = parts;
   test.each([
     ['nothing', []],
