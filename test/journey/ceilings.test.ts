@@ -1,10 +1,25 @@
-import { afterEach, expect, test } from '@jest/globals';
+/** A ceiling holds in every window, is stated in every response, and holds for calls that wait when a reload changes it. */
+import { afterEach, describe, expect, test } from '@jest/globals';
 import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
-import { startWorld, tally, type World } from './world.ts';
+import { closeAll, many, refuseOnce, startWorld, tally, type Reply, type World } from './world.ts';
 
 let world: World;
-afterEach(() => world.close());
+const perMinute = (calls: number): string => `    requestsPerMinute: { openai: ${calls} }\n`;
+const perDay = (calls: number): string => `${perMinute(1_000)}    requestsPerDay: { openai: ${calls} }\n`;
+const start = async (acme: string, modelLimits = ''): Promise<World> =>
+  (world = await startWorld({ workspaces: { acme }, modelLimits }));
+afterEach(closeAll);
+
+const waits = (seconds: number) => ({ headers: { prefer: `wait=${seconds}` } });
+async function oneByOne(calls: number): Promise<number[]> {
+  const statuses: number[] = [];
+  for (let at = 0; at < calls; at += 1) statuses.push((await world.chat(at)).status);
+  return statuses;
+}
+/** Edits the workspace's part of the configuration. */
+const edit = ({ gateway }: World, to: string): Promise<void> =>
+  gateway.reload(gateway.yaml.replace(/    requestsPer[^]*$/, to));
 
 const speed = 10;
 /**
@@ -15,69 +30,118 @@ const slackMs = 300 * speed;
 
 /** Most calls that arrived in any window of a minute, however one lays it. */
 function busiestMinute(log: readonly LogEntry[]): number {
-  const times = log.map(({ arrivedT }) => arrivedT).toSorted((one, other) => one - other);
-  let most = 0;
-  for (const [at, start] of times.entries()) {
-    const end = times.findIndex((time) => time >= start + 60_000 - slackMs);
-    most = Math.max(most, (end === -1 ? times.length : end) - at);
-  }
-  return most;
+  const times = log.map(({ arrivedT }) => arrivedT);
+  const within = (start: number) => times.filter((at) => at >= start && at < start + 60_000 - slackMs);
+  return Math.max(...times.map((start) => within(start).length));
 }
 
-const patient = { prefer: 'wait=600' };
-
 test('a ceiling holds in every window of 60 s, for each workspace and upstream separately', async () => {
-  world = await startWorld({
+  const patient = { headers: { prefer: 'wait=600' } };
+  const { chat, orders, call, model, shop, modelUrl } = await startWorld({
     clock: fastClock(speed),
     workspaces: {
       acme: '    requestsPerMinute: { openai: 12, shop: 9 }\n',
       beta: '    requestsPerMinute: { openai: 7, shop: 9 }\n',
     },
   });
-  const { chat, orders, call, model, shop, modelUrl } = world;
+  const target = encodeURIComponent(`${modelUrl}/v1/chat/completions`);
+  const json = { model: 'gpt-4o', messages: [{ role: 'user', content: 'x' }], user: 'acme' };
   // Spread at first, so that the windows do not begin together.
-  const calls = Array.from({ length: 24 }, async (_, at) => {
+  const calls = many(24, async (at) => {
     await new Promise((resolve) => setTimeout(resolve, at < 12 ? at * 100 : 1200));
-    const target = encodeURIComponent(`${modelUrl}/v1/chat/completions`);
-    const json = { model: 'gpt-4o', messages: [{ role: 'user', content: 'x' }], user: 'acme' };
     return Promise.all([
-      at % 2 === 0
-        ? chat('acme', { headers: patient })
-        : call(`/proxy?target=${target}`, { json, headers: patient }),
-      ...(at < 14 ? [chat('beta', { workspace: 'beta', headers: patient })] : []),
-      ...(at < 18 ? [orders('shop', { headers: patient })] : []),
+      at % 2 === 0 ? chat('acme', patient) : call(`/proxy?target=${target}`, { json, ...patient }),
+      ...(at < 14 ? [chat('beta', { workspace: 'beta', ...patient })] : []),
+      ...(at < 18 ? [orders('shop', patient)] : []),
     ]);
   });
   expect(tally((await Promise.all(calls)).flat())).toEqual({ 200: 24 + 14 + 18 });
-  const of = (nonce: string): readonly LogEntry[] => model.log.filter((entry) => entry.nonce === nonce);
-  expect(busiestMinute(of('acme'))).toBe(12);
-  expect(busiestMinute(of('beta'))).toBe(7);
-  expect(busiestMinute(shop.log)).toBe(9);
+  const of = (name: string): readonly LogEntry[] => model.log.filter(({ nonce }) => nonce === name);
+  expect([of('acme'), of('beta'), shop.log].map(busiestMinute)).toEqual([12, 7, 9]);
 });
 
 test('a ceiling is stated in every response, and is not changed by what the upstream reports', async () => {
-  world = await startWorld({
-    model: { models: { 'gpt-4o': { rpm: 60 } } },
-    workspaces: { acme: '    requestsPerMinute: { openai: 5 }\n' },
-  });
-  const replies = [await world.chat(1), await world.chat(2), await world.chat(3)];
+  const { chat } = await start(perMinute(5));
+  const replies = [await chat(1), await chat(2), await chat(3)];
   expect(replies.map(({ headers }) => headers.get('ratelimit-policy'))).toEqual(
-    Array.from({ length: 3 }, () => '"workspace";q=5;w=60'),
+    Array(3).fill('"workspace";q=5;w=60'),
   );
-  expect(replies.map(({ headers }) => /r=(\d+)/.exec(headers.get('ratelimit') ?? '')?.[1])).toEqual([
-    '4',
-    '3',
-    '2',
-  ]);
+  const left = replies.map(({ headers }) => /r=(\d+)/.exec(headers.get('ratelimit') ?? '')?.[1]);
+  expect(left).toEqual(['4', '3', '2']);
 });
 
 test('a ceiling counts a throttled attempt, too, because the attempt reached the upstream', async () => {
-  world = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 3 }\n' } });
-  const { chat, model } = world;
-  const body = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };
-  model.fault({ kind: 'answer', status: 429, headers: { 'retry-after-ms': '20' }, body });
-  expect((await chat(1)).status).toBe(200);
-  expect((await chat(2)).status).toBe(200);
-  expect((await chat(3, { headers: { prefer: 'wait=45' } })).json).toMatchObject({ code: 'wait_too_long' });
+  const { chat, model } = await start(perMinute(3));
+  refuseOnce(model, { 'retry-after-ms': '20' });
+  expect(await oneByOne(2)).toEqual([200, 200]);
+  expect((await chat(3, waits(45))).error).toBe('wait_too_long');
   expect(model.log).toHaveLength(3);
+});
+
+test('a used-up ceiling of the day is named by every refusal, and has room when it is raised or removed, as much as was added', async () => {
+  await start(perDay(2));
+  expect(await oneByOne(2)).toEqual([200, 200]);
+  for (const { error, json, headers } of [await world.chat(3), await world.chat(4)]) {
+    const detail = expect.not.stringContaining('Prefer');
+    expect([error, json]).toMatchObject(['day_quota_exhausted', { heldBy: 'ceiling_day', detail }]);
+    expect(Number(headers.get('retry-after'))).toBeGreaterThan(80_000);
+  }
+  const lines = world.gateway.logs.map((line) => JSON.parse(line) as Record<string, unknown>);
+  const shed = lines.filter(({ outcome }) => outcome === 'shed').map(({ code, heldBy }) => [code, heldBy]);
+  expect(shed).toEqual(Array(2).fill(['day_quota_exhausted', 'ceiling_day']));
+  await edit(world, perDay(5));
+  expect(await oneByOne(5)).toEqual([200, 200, 200, 429, 429]);
+  await edit(world, perMinute(1_000));
+  expect(await oneByOne(3)).toEqual([200, 200, 200]);
+});
+
+test('a ceiling of the day counts from a reload that adds it', async () => {
+  await start(perMinute(1_000), 'requestsPerDay: none');
+  await oneByOne(3);
+  await edit(world, perDay(2));
+  expect(await oneByOne(3)).toEqual([200, 200, 429]);
+});
+
+describe('a ceiling of the minute', () => {
+  test('lets waiting and new calls go at once when it is raised', async () => {
+    const { chat, settled } = await start(perMinute(1));
+    await chat('first');
+    const waiting = [chat('a', waits(300)), chat('b', waits(300))];
+    await settled(2);
+    await edit(world, perMinute(10));
+    expect(tally([...(await Promise.all(waiting)), await chat('new')])).toEqual({ 200: 3 });
+  });
+
+  test('holds waiting calls when it is lowered, and refuses those that are too late now', async () => {
+    const { chat, settled, clock, model } = await start(perMinute(3));
+    await oneByOne(3);
+    const leaving = new AbortController();
+    const patient = chat('patient', { ...waits(300), signal: leaving.signal }).catch(() => 'left');
+    await settled(1);
+    const hasty = chat('hasty', waits(100));
+    await settled(2);
+    // Longer than a call passes through admission, by the clock of the gateway: from then on it has waited.
+    await new Promise<void>((resolve) => void clock.after(300, resolve));
+    await edit(world, perMinute(1));
+    // A minute each for the three of before, and for the one that waits already.
+    expect(await hasty).toMatchObject({ error: 'wait_expired', json: { heldBy: 'ceiling_minute' } });
+    await settled(1);
+    expect(model.log).toHaveLength(3);
+    leaving.abort();
+    expect(await patient).toBe('left');
+  });
+
+  test.each([
+    ['where the call may ask for that', '', expect.stringMatching(/Prefer: wait=(60|61) lets it wait/)],
+    [
+      'but not beyond what a call may ask for',
+      'maxWaitCeilingSeconds: 30',
+      expect.not.stringContaining('Prefer'),
+    ],
+  ])('states how long a call would have to wait, %s', async (_words, limits, detail) => {
+    const { chat } = await start(perMinute(1), limits);
+    await chat('first');
+    const second: Reply = await chat('second', waits(1));
+    expect(second).toMatchObject({ error: 'wait_too_long', json: { heldBy: 'ceiling_minute', detail } });
+  });
 });

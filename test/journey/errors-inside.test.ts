@@ -1,49 +1,38 @@
-/** An error inside a 200 of a language model judges like its status: sent again, passed on, counted and answered by a breaker alike. */
-import { createServer, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+/** An error inside a 200 judges like its status: sent again, passed on, counted and answered by a breaker alike. */
 import { brotliCompressSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
-import type { Clock } from '../../src/clock.ts';
+import { systemClock, type Clock } from '../../src/clock.ts';
 import { fastClock } from '../support/fast-clock.ts';
-import { startGateway, type TestGateway } from '../support/gateway.ts';
-import { until } from '../support/until.ts';
+import { scripted, type Arrival, type Scripted } from './scripted.ts';
+import { closeAll, logged } from './world.ts';
 
-const chat = {
-  id: 'c',
-  object: 'chat.completion',
-  choices: [{ index: 0, message: { role: 'assistant', content: 'hi' }, finish_reason: 'stop' }],
-  usage: { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 },
-};
-const content = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'hi' } }] })}\n\n`;
-
-type Answer = (response: ServerResponse) => void;
+const usage = { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 };
+const chat = { id: 'c', choices: [{ message: { role: 'assistant', content: 'hi' } }], usage };
+const event = (body: unknown, name?: string): string =>
+  `${name === undefined ? '' : `event: ${name}\n`}data: ${JSON.stringify(body)}\n\n`;
+const content = event({ choices: [{ index: 0, delta: { content: 'hi' } }] });
+const role = event({ choices: [{ index: 0, delta: { role: 'assistant', content: '' } }] });
 /** What a limiter says. */
 const later = 'limited, try again in 10ms';
-/** What the upstream answers to the first call of each model; later calls get content. */
-const firstAnswers = new Map<string, Answer>();
-const sent = new Map<string, number>();
-const upstream = createServer((request, response) => {
-  const parts: Buffer[] = [];
-  request.on('data', (part: Buffer) => parts.push(part));
-  request.on('end', () => {
-    const { model, stream } = JSON.parse(Buffer.concat(parts).toString());
-    const n = (sent.get(model) ?? 0) + 1;
-    sent.set(model, n);
-    const first = firstAnswers.get(model);
-    if (n === 1 && first !== undefined) first(response);
-    else if (stream === true) events(content)(response);
-    else document(chat)(response);
-  });
-});
+const tokens =
+  'Rate limit reached for m on tokens per min (TPM): Limit 30000, Used 22999, Requested 7002. Please try again in 20ms.';
+
 const packs: Readonly<Record<string, (bytes: Buffer) => Buffer>> = {
   gzip: (bytes) => gzipSync(bytes),
   deflate: (bytes) => deflateSync(bytes),
   br: (bytes) => brotliCompressSync(bytes),
   zstd: (bytes) => zstdCompressSync(bytes),
 };
-
-function written(type: string, text: string, { coding = '', pieces = 1, length = false } = {}): Answer {
-  return (response) => {
+type Write = (arrival: Pick<Arrival, 'response'>) => void;
+interface How {
+  readonly coding?: string;
+  readonly pieces?: number;
+  /** Whether the length is stated. */
+  readonly length?: boolean;
+}
+const written =
+  (type: string, text: string, { coding = '', pieces = 1, length = false }: How = {}): Write =>
+  ({ response }) => {
     const bytes = packs[coding]?.(Buffer.from(text)) ?? Buffer.from(text);
     response.writeHead(200, {
       'content-type': type,
@@ -54,12 +43,27 @@ function written(type: string, text: string, { coding = '', pieces = 1, length =
     for (let from = 0; from < bytes.length; from += size) response.write(bytes.subarray(from, from + size));
     response.end();
   };
-}
-const events = (text: string, how = {}): Answer => written('text/event-stream', text, how);
-const document = (body: unknown, how = {}): Answer =>
+const events = (text: string, how?: How): Write => written('text/event-stream', text, how);
+const document = (body: unknown, how?: How): Write =>
   written('application/json; charset=utf-8', JSON.stringify(body), how);
-const event = (body: unknown, name?: string): string =>
-  `${name === undefined ? '' : `event: ${name}\n`}data: ${JSON.stringify(body)}\n\n`;
+
+/** What the upstream answers to the first call of each model; later calls get content. */
+const firstAnswers = new Map<string, Write>();
+const start = (clock: Clock): Promise<Scripted> =>
+  scripted(
+    (arrival) => {
+      const { model, stream } = JSON.parse(arrival.body) as { model: string; stream: boolean };
+      const write = firstAnswers.get(model) ?? (stream ? events(content) : document(chat));
+      firstAnswers.delete(model);
+      write(arrival);
+    },
+    {
+      clock,
+      upstreams: {
+        model: 'kind: language-model, limits: { requestsPerMinute: 100000, requestsPerDay: none }',
+      },
+    },
+  );
 
 /**
  * How long a response may be held back to be looked into (`read-response.ts`, `stream-start.ts`). A busy machine keeps its pieces, and the
@@ -71,129 +75,99 @@ const patient: Clock = {
   ...fast,
   after: (ms, run) => fast.after(holds.includes(ms) ? 20_000 : ms, run),
 };
-
-let gateway: TestGateway;
+let front: Scripted;
+/** Holds responses no longer than it does in earnest. */
+let hasty: Scripted;
 beforeAll(async () => {
-  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
-  const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  gateway = await startGateway({
-    clock: patient,
-    upstreams: `  model: { kind: language-model, origins: ["${origin}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 100000, requestsPerDay: none } }`,
-  });
+  front = await start(patient);
+  hasty = await start(systemClock);
 });
-afterAll(async () => {
-  await gateway.close();
-  upstream.closeAllConnections();
-  await new Promise((resolve) => upstream.close(resolve));
-});
+afterAll(closeAll);
 
-let calls = 0;
-async function ask(first: Answer | null, { stream = false, credential = `own ${(calls += 1)}` } = {}) {
-  const model = `m${(calls += 1)}`;
+let models = 0;
+const bodyOf = (first: Write | null, stream: boolean) => {
+  const model = `m${(models += 1)}`;
   if (first !== null) firstAnswers.set(model, first);
-  const response = await fetch(`${gateway.url}/via/model/v1/chat/completions`, {
-    method: 'POST',
-    headers: {
-      'sluice-key': gateway.keys['acme'] ?? '',
-      authorization: `Bearer ${credential}`,
-      'content-type': 'application/json',
-      prefer: 'wait=600',
-    },
-    body: JSON.stringify({ model, stream, messages: [{ role: 'user', content: model }] }),
-  });
-  const text = await response.text();
-  const id = response.headers.get('sluice-request-id') ?? '';
-  const lineOf = (): string | undefined => gateway.logs.find((line) => line.includes(id));
-  await until(() => lineOf() !== undefined);
-  const { outcome }: { outcome: string } = JSON.parse(lineOf() ?? '');
-  return { status: response.status, text, sent: sent.get(model) ?? 0, outcome };
-}
+  return { model, stream, messages: [{ role: 'user', content: model }] };
+};
+const path = '/via/model/v1/chat/completions';
 
-const retried = [
-  ['OpenRouter, a number', { error: { message: 'Rate limit exceeded', code: 429 }, user_id: 'u' }],
-  ['LiteLLM, a numeric text', { error: { message: later, type: 'None', param: 'None', code: '429' } }],
-  ['a text that begins with the status', { error: { message: later, code: '429 Too Many Requests' } }],
-  ['a status beside the code', { error: { message: later, code: 'oops', status: 429 } }],
-  ['a numeric text as status', { error: { message: later, status: '429' } }],
-  ['another spelling of status', { error: { message: later, statusCode: 429 } }],
-  ['beside an error that is a text', { error: later, code: 429 }],
-  ['beside an error that is true', { error: true, status: 429, message: later }],
-  ['a code of HTTP', { error: { message: later, http_code: 429 } }],
-  ['an error within an error', { error: { error: { message: later, code: 429 } } }],
-  ['MiniMax, too many calls', { base_resp: { status_code: 1002, status_msg: 'rate limit' } }],
-  [
-    'MiniMax, too many tokens',
-    { id: 'x', choices: null, base_resp: { status_msg: 'no', status_code: 1039 } },
-  ],
-  ['Google', { error: { code: 429, message: later, status: 'RESOURCE_EXHAUSTED' } }],
-  ['Google, as a list', [{ error: { code: 429, message: later, status: 'RESOURCE_EXHAUSTED' } }]],
-  [
-    'OpenAI, a name',
-    { error: { type: 'tokens', code: 'rate_limit_exceeded', message: 'try again in 20ms' } },
-  ],
-  ['Anthropic, a type', { type: 'error', error: { type: 'rate_limit_error', message: later } }],
-  ['Mistral, no envelope', { object: 'error', type: 'rate_limited', code: '1300', message: later }],
-  ['no provider', { error: { message: 'No available model provider', code: 503 } }],
-  ['an overloaded one', { error: { message: 'Overloaded', code: '529' } }],
-  [
-    'a choice that was not made',
-    { id: 'g', choices: [{ error: { code: 429, message: later }, message: { content: '' } }] },
-  ],
-  [
-    'an error beside no choices',
-    { id: 'g', object: 'chat.completion', error: { code: 429, message: later }, choices: [] },
-  ],
-  [
-    'a failed response',
-    {
-      object: 'response',
-      status: 'failed',
-      output: [],
-      error: { code: 'rate_limit_exceeded', message: later },
-    },
-  ],
-] as const;
+async function ask(
+  first: Write | null,
+  { stream = false, credential = `own ${models}`, by = front } = {},
+): Promise<{ status: number; text: string; sent: number; outcome: unknown }> {
+  const before = by.arrivals.length;
+  const headers = { authorization: `Bearer ${credential}`, prefer: 'wait=600' };
+  const reply = await by.ask(path, { json: bodyOf(first, stream), headers });
+  const { outcome } = await logged(by.gateway, reply);
+  return { status: reply.status, text: reply.text, sent: by.arrivals.length - before, outcome };
+}
+const served = (text: string) => ({ status: 200, text, sent: 1, outcome: 'ok' });
+const absorbed = { status: 200, sent: 2, outcome: 'ok' };
+
+const error = (members: object, beside: object = {}) => ({
+  error: { message: later, ...members },
+  ...beside,
+});
+const limited = error({ code: 429 });
 
 describe('an error inside a 200 that says "later" is absorbed:', () => {
-  test.each(retried)('a document of %s', async (_name, body) => {
-    const reply = await ask(document(body));
-    expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
+  test.each<[string, unknown]>([
+    ['OpenRouter, a number', { error: { message: 'Rate limit exceeded', code: 429 }, user_id: 'u' }],
+    ['LiteLLM, a numeric text', error({ type: 'None', param: 'None', code: '429' })],
+    ['a text that begins with the status', error({ code: '429 Too Many Requests' })],
+    ['a status beside the code', error({ code: 'oops', status: 429 })],
+    ['a numeric text as status', error({ status: '429' })],
+    ['another spelling of status', error({ statusCode: 429 })],
+    ['beside an error that is a text', { error: later, code: 429 }],
+    ['beside an error that is true', { error: true, status: 429, message: later }],
+    ['a code of HTTP', error({ http_code: 429 })],
+    ['an error within an error', { error: limited }],
+    ['MiniMax, too many calls', { base_resp: { status_code: 1002, status_msg: 'rate limit' } }],
+    ['MiniMax, too many tokens', { choices: null, base_resp: { status_msg: 'no', status_code: 1039 } }],
+    ['Google', error({ code: 429, status: 'RESOURCE_EXHAUSTED' })],
+    ['Google, as a list', [error({ code: 429, status: 'RESOURCE_EXHAUSTED' })]],
+    ['OpenAI, a name', error({ type: 'tokens', code: 'rate_limit_exceeded' })],
+    ['Anthropic, a type', error({ type: 'rate_limit_error' }, { type: 'error' })],
+    ['Mistral, no envelope', { object: 'error', type: 'rate_limited', code: '1300', message: later }],
+    ['no provider', { error: { message: 'No available model provider', code: 503 } }],
+    ['an overloaded one', { error: { message: 'Overloaded', code: '529' } }],
+    ['a choice that was not made', { choices: [{ ...limited, message: { content: '' } }] }],
+    ['an error beside no choices', { ...limited, object: 'chat.completion', choices: [] }],
+    [
+      'a failed response',
+      error({ code: 'rate_limit_exceeded' }, { object: 'response', status: 'failed', output: [] }),
+    ],
+  ])('%s, as a document and as the first event', async (_name, body) => {
+    expect(await ask(document(body))).toEqual({ ...absorbed, text: JSON.stringify(chat) });
+    const first = events(`: OPENROUTER PROCESSING\n\n${event(body)}data: [DONE]\n\n`);
+    expect(await ask(first, { stream: true })).toEqual({ ...absorbed, text: content });
   });
 
   test.each(['', 'text/plain', 'text/plain; charset=utf-8', 'application/x-ndjson', 'application/jsonl'])(
     'a document of the type "%s", in one piece and in several',
     async (type) => {
-      const error = `${JSON.stringify({ error: { message: later, code: 429 } })}\n`;
       for (const how of [{}, { pieces: 2 }, { length: true }]) {
-        const reply = await ask(written(type, error, how));
-        expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
+        const first = written(type, `${JSON.stringify(limited)}\n`, how);
+        expect(await ask(first)).toEqual({ ...absorbed, text: JSON.stringify(chat) });
       }
     },
   );
 
   test('a document that begins with a byte order mark', async () => {
-    const error = JSON.stringify({ error: { message: later, code: 429 } });
-    const reply = await ask(written('application/json', `\uFEFF${error}`));
-    expect(reply).toEqual({ status: 200, text: JSON.stringify(chat), sent: 2, outcome: 'ok' });
+    const first = written('application/json', `\uFEFF${JSON.stringify(limited)}`);
+    expect(await ask(first)).toEqual({ ...absorbed, text: JSON.stringify(chat) });
   });
 
-  test.each(retried)('the first event of %s', async (_name, body) => {
-    const reply = await ask(events(`: OPENROUTER PROCESSING\n\n${event(body)}data: [DONE]\n\n`), {
-      stream: true,
-    });
-    expect(reply).toEqual({ status: 200, text: content, sent: 2, outcome: 'ok' });
-  });
-
-  const limited = { error: { message: later, code: 429 } };
-  test.each([
-    ['in one packet of stated length', { length: true }],
-    ['in many pieces', { pieces: 20 }],
-    ...[...Object.keys(packs), 'utf-8'].flatMap((coding): [string, object][] => [
-      [`in ${coding}`, { coding }],
-      [`in ${coding} of stated length`, { coding, length: true }],
-      [`in pieces of ${coding}`, { coding, pieces: 5 }],
+  test.each<How>([
+    { length: true },
+    { pieces: 20 },
+    ...[...Object.keys(packs), 'utf-8'].flatMap((coding) => [
+      { coding },
+      { coding, length: true },
+      { coding, pieces: 5 },
     ]),
-  ])('%s, as a document and as an event', async (_name, how) => {
+  ])('a document and an event written so: %j', async (how) => {
     expect(await ask(document(limited, how))).toMatchObject({ text: JSON.stringify(chat), sent: 2 });
     expect(await ask(events(event(limited), how), { stream: true })).toMatchObject({
       text: content,
@@ -201,43 +175,58 @@ describe('an error inside a 200 that says "later" is absorbed:', () => {
     });
   });
 
+  const created = event({ type: 'response.created', response: { error: null } }, 'response.created');
+  const started = event({ type: 'message_start', message: { usage: { input_tokens: 3 } } }, 'message_start');
+  const failed = error({ code: 'rate_limit_exceeded', message: tokens });
+  const choices = [{ delta: { content: '' }, finish_reason: 'error' }];
   test.each([
     ['whose event alone is named so', event({ message: later, code: 429 }, 'error')],
-    [
-      'in a chunk that ends its choice',
-      event({ error: limited.error, choices: [{ delta: { content: '' }, finish_reason: 'error' }] }),
-    ],
+    ['in a chunk that ends its choice', event({ ...limited, choices })],
     ['behind a sign of life', event({ type: 'keepalive' }) + event(limited)],
-    [
-      'behind the beginning of a response',
-      event({ type: 'response.created', response: { error: null } }) +
-        event({ type: 'response.failed', response: { error: limited.error } }),
-    ],
+    ['behind the empty role of a chat', role + event(failed)],
+    ['behind the beginning of a message', started + event({ error: { type: 'overloaded_error' } }, 'error')],
+    ['behind the beginning of a response', created + event({ type: 'response.failed', response: failed })],
+    ['as a bare event of the Responses API', created + event({ type: 'error', ...failed.error }, 'error')],
     ['in events of several lines', `event: error\r\ndata: {"error":\r\ndata: {"code": 429}}\r\n\r\n`],
     ['without the empty line behind it', event(limited).trimEnd()],
     ['that ends with its line', event(limited).replace(/\n$/, '')],
     ['without data:', JSON.stringify(limited)],
     ['without data:, over several lines', JSON.stringify([limited], null, 2)],
   ])('an event %s', async (_name, text) => {
-    for (const pieces of [1, 9, text.length]) {
+    for (const pieces of [1, 9, text.length])
       expect(await ask(events(text, { pieces }), { stream: true })).toMatchObject({ text: content, sent: 2 });
-    }
   });
 
   test.each(['Text/Event-Stream', 'TEXT/EVENT-STREAM; charset=UTF-8', 'text/event-stream;charset=utf-8'])(
     'an event of %s',
-    async (type) => {
-      const reply = await ask(written(type, event(limited)), { stream: true });
-      expect(reply).toMatchObject({ text: content, sent: 2 });
-    },
+    async (type) =>
+      expect(await ask(written(type, event(limited)), { stream: true })).toEqual({
+        ...absorbed,
+        text: content,
+      }),
   );
 
   test('a stream that is silent for a moment behind its head', async () => {
-    const late: Answer = (response) => {
+    const late: Write = ({ response }) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' }).flushHeaders();
       setTimeout(() => response.end(event(limited)), 400);
     };
-    expect(await ask(late, { stream: true })).toMatchObject({ text: content, sent: 2 });
+    expect(await ask(late, { stream: true })).toEqual({ ...absorbed, text: content });
+  });
+
+  test('a GraphQL response of GitHub that says RATE_LIMITED', async () => {
+    const data = '{"data":{"viewer":{"login":"octocat"}}}';
+    const github = await scripted(({ n }) => ({
+      headers: {
+        'content-type': 'application/json',
+        'x-github-request-id': `AAAA:${n}`,
+        ...(n === 1 ? { 'x-ratelimit-remaining': '0', 'retry-after': '1' } : {}),
+      },
+      body: n === 1 ? { errors: [{ type: 'RATE_LIMITED', message: 'exceeded' }] } : data,
+    }));
+    const reply = await github.ask('/via/api/graphql', { json: { query: '{ viewer { login } }' } });
+    expect([reply.text, github.arrivals.length]).toEqual([data, 2]);
+    expect(reply.admission).toMatch(/attempts=2, absorbed=1/);
   });
 });
 
@@ -254,36 +243,30 @@ describe('an error inside a 200 that is final is passed on unchanged and is no s
     [{ error: { message: 'too long', code: 'context_length_exceeded' } }, 'upstream_error'],
     [{ error: { message: 'You exceeded your current quota', code: 'insufficient_quota' } }, 'throttled'],
   ])('%j', async (body, outcome) => {
-    expect(await ask(document(body))).toEqual({ status: 200, text: JSON.stringify(body), sent: 1, outcome });
-    const text = event(body);
-    expect(await ask(events(text), { stream: true })).toEqual({ status: 200, text, sent: 1, outcome });
+    expect(await ask(document(body))).toEqual({ ...served(JSON.stringify(body)), outcome });
+    expect(await ask(events(event(body)), { stream: true })).toEqual({ ...served(event(body)), outcome });
+    expect(await ask(events(role + event(body)), { stream: true })).toMatchObject({ sent: 1, outcome });
   });
 
-  test('behind content it is passed on, and counts all the same', async () => {
-    const text = content + event({ error: { message: 'Provider returned error', code: 502 } });
-    expect(await ask(events(text), { stream: true })).toEqual({
-      status: 200,
-      text,
-      sent: 1,
-      outcome: 'upstream_error',
-    });
+  test.each([
+    ['one that counts', { error: { message: 'Provider returned error', code: 502 } }],
+    ['one that says "later"', error({ type: 'tokens', code: 'rate_limit_exceeded' })],
+  ])('behind content, %s', async (_name, body) => {
+    const text = content + event(body);
+    expect(await ask(events(text), { stream: true })).toMatchObject({ status: 200, text, sent: 1 });
   });
 });
 
 test('a spent balance inside a 200 opens the breaker of its credential, as a 402 does', async () => {
-  const credential = 'spent';
   const body = { error: { message: 'Insufficient credits', code: 402 } };
-  expect(await ask(document(body), { credential })).toMatchObject({
-    status: 200,
-    text: JSON.stringify(body),
-  });
-  const next = await ask(null, { credential });
-  expect(next).toMatchObject({ status: 402, sent: 0 });
-  expect(JSON.parse(next.text)).toMatchObject({ code: 'upstream_refused' });
+  const by = { credential: 'spent' };
+  expect(await ask(document(body), by)).toMatchObject({ status: 200, text: JSON.stringify(body) });
+  const next = await ask(null, by);
+  expect(next).toMatchObject({ status: 402, sent: 0, text: expect.stringContaining('"upstream_refused"') });
 });
 
 describe('a success is passed on as such:', () => {
-  test.each([
+  test.each<[string, unknown, How?]>([
     ['a base response of 0', { ...chat, base_resp: { status_code: 0, status_msg: '' } }],
     ['a base response beside content', { ...chat, base_resp: { status_code: 1002, status_msg: 'a part' } }],
     ['an error that is null', { ...chat, error: null }],
@@ -291,60 +274,94 @@ describe('a success is passed on as such:', () => {
     ['an error of nulls', { error: { code: null, message: null, param: null }, status: 'queued' }],
     ['an error beside content', { ...chat, error: { code: 429, message: 'a part of it' } }],
     ['the words in its content', { choices: [{ message: { content: '{"error":{"code":429}}' } }] }],
-  ])('%s', async (_name, body) => {
+    ['a long document', { ...chat, more: 'x'.repeat(200_000) }, { pieces: 30 }],
+  ])('%s', async (_name, body, how = {}) => {
     const text = JSON.stringify(body);
-    expect(await ask(document(body))).toEqual({ status: 200, text, sent: 1, outcome: 'ok' });
-    expect(await ask(document(body, { length: true }))).toEqual({
-      status: 200,
-      text,
-      sent: 1,
-      outcome: 'ok',
-    });
+    expect(await ask(document(body, how))).toEqual(served(text));
+    expect(await ask(document(body, { length: true }))).toEqual(served(text));
   });
 
   test.each(Object.keys(packs))('events in %s', async (coding) => {
-    const text = event({ choices: [{ delta: { role: 'assistant', content: '' } }] }) + content.repeat(2_000);
-    expect(await ask(events(text, { coding, pieces: 7 }), { stream: true })).toEqual({
-      status: 200,
-      text,
-      sent: 1,
-      outcome: 'ok',
-    });
+    const text = role + content.repeat(2_000);
+    expect(await ask(events(text, { coding, pieces: 7 }), { stream: true })).toEqual(served(text));
   });
 
-  test('a long document', async () => {
-    const long = { ...chat, more: 'x'.repeat(200_000) };
-    expect(await ask(document(long, { pieces: 30 }))).toMatchObject({
-      text: JSON.stringify(long),
-      outcome: 'ok',
-    });
+  test('a stream that ends without content', async () => {
+    expect(await ask(events(role), { stream: true })).toEqual(served(role));
   });
 
   test.each([[{}], [{ pieces: 2 }], [{ length: true }]])('text that shows an error, %j', async (how) => {
-    const text = `An error is written so:\n${JSON.stringify({ error: { message: later, code: 429 } })}\n`;
-    for (const type of ['', 'text/plain'])
-      expect(await ask(written(type, text, how))).toEqual({ status: 200, text, sent: 1, outcome: 'ok' });
+    const text = `An error is written so:\n${JSON.stringify(limited)}\n`;
+    for (const type of ['', 'text/plain']) expect(await ask(written(type, text, how))).toEqual(served(text));
   });
 
   test.each([
-    ['application/json', '[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}', ']'],
-    ['application/x-ndjson', '{"model":"m","message":{"content":"a"},"done":false}\n', '{"done":true}\n'],
-    ['text/plain', '{ as text begins', '}'],
-  ])('%s whose parts come one by one reaches its client as they come', async (type, start, rest) => {
+    ['application/json', '[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}', () => front],
+    ['application/x-ndjson', '{"model":"m","message":{"content":"a"},"done":false}\n', () => front],
+    ['text/plain', '{ as text begins', () => front],
+    ['text/event-stream', role, () => hasty],
+  ])('%s whose parts come one by one reaches its client as they come', async (type, first, by) => {
     const done = Promise.withResolvers<void>();
-    const model = `parts of ${type}`;
-    firstAnswers.set(model, (response) => {
-      response.writeHead(200, { 'content-type': type });
-      response.write(start);
-      void done.promise.then(() => response.end(rest));
-    });
-    const response = await fetch(`${gateway.url}/via/model/v1/chat/completions`, {
+    const json = bodyOf(({ response }) => {
+      response.writeHead(200, { 'content-type': type }).write(first);
+      void done.promise.then(() => response.end('the rest'));
+    }, type === 'text/event-stream');
+    const { url, keys } = by().gateway;
+    const response = await fetch(url + path, {
       method: 'POST',
-      headers: { 'sluice-key': gateway.keys['acme'] ?? '', 'content-type': 'application/json' },
-      body: JSON.stringify({ model }),
+      headers: { 'sluice-key': keys['acme'] ?? '', 'content-type': 'application/json' },
+      body: JSON.stringify(json),
     });
-    const first = await response.body?.getReader().read();
-    expect(Buffer.from(first?.value ?? []).toString()).toBe(start);
+    const reader = response.body?.getReader();
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe(first);
     done.resolve();
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe('the rest');
+  });
+});
+
+test('a stream that breaks before its first content breaks for its client, too', async () => {
+  const broken: Write = ({ response }) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(role);
+    setTimeout(() => response.destroy(), 20);
+  };
+  await expect(hasty.ask(path, { json: bodyOf(broken, true) })).rejects.toThrow();
+});
+
+describe('a 200 event stream that ends in a throttling error behind content', () => {
+  const responses = '/via/model/v1/responses';
+  const json = { model: 'gpt-5.1', input: 'hello', stream: true };
+  const failedWith = (said: string): string =>
+    content +
+    event({ type: 'response.failed', response: error({ code: 'rate_limit_exceeded', message: said }) });
+  const headers = { 'content-type': 'text/event-stream' };
+
+  test.each(['', 'limits: { maxInFlight: 1 }'])(
+    'reaches its client whole, and delays the next call until the time that it states: %s',
+    async (limits) => {
+      const body = failedWith(tokens.replace('20ms', '700ms'));
+      const { ask: call, arrivals } = await scripted(({ n }) => (n === 1 ? { headers, body } : {}), {
+        upstreams: { model: `kind: language-model, ${limits}` },
+      });
+      expect((await call(responses, { json })).text).toBe(body);
+      expect((await call(responses, { json })).status).toBe(200);
+      expect((arrivals[1]?.at ?? 0) - (arrivals[0]?.at ?? 0)).toBeGreaterThanOrEqual(700);
+    },
+  );
+
+  test('makes similar calls reserve as many tokens as the error says that this call requested', async () => {
+    const said =
+      'Rate limit reached for m on tokens per min (TPM): Limit 20000, Used 7473, Requested 12528. Please try again in 3ms.';
+    const model = await scripted(({ n }) => (n === 1 ? { headers, body: failedWith(said) } : undefined), {
+      upstreams: { model: 'kind: language-model, limits: { tokensPerMinute: 20000 }' },
+    });
+    const call = (seconds: number) => model.ask(responses, { json, headers: { prefer: `wait=${seconds}` } });
+    expect((await call(60)).text).toContain('response.failed');
+    const second = call(60);
+    await model.arrived(2);
+    // By its bytes it costs 5 tokens; two such calls as the upstream counts them fit into more than a minute's limit only.
+    expect(await call(1)).toMatchObject({ status: 429, error: 'wait_too_long' });
+    expect(model.arrivals).toHaveLength(2);
+    model.arrivals[1]?.response.writeHead(200, headers).end();
+    expect((await second).status).toBe(200);
   });
 });

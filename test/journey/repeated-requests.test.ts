@@ -1,69 +1,35 @@
-/** Which requests count as the same, what of an answer is given to whom, and how keys go upstream. */
-import { createServer, request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+/** Which requests count as the same, what of a response is given to whom, and how keys go upstream. */
+import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { scripted, type Arrival, type Script, type ScriptedOptions } from './scripted.ts';
+import { closeAll } from './world.ts';
 
-const open: (() => Promise<unknown>)[] = [];
-afterEach(async () => {
-  for (const close of open.splice(0).toReversed()) await close();
-});
+afterEach(closeAll);
 
 interface Answer {
   readonly status: number;
   readonly fields: IncomingMessage['headers'];
   readonly text: string;
 }
-
 /** Field lines as they go out: a name may come twice. */
 type Lines = readonly (readonly [name: string, value: string])[];
 
-async function upstream(
-  {
-    credential = '',
-    workspaces = { team: '' },
-    more = '',
-  }: {
-    readonly credential?: string;
-    readonly workspaces?: Readonly<Record<string, string>>;
-    readonly more?: string;
-  } = {},
-  respond = (_request: IncomingMessage, response: ServerResponse, count: number): void =>
-    void response.end(`response ${count}`),
+interface More extends Pick<ScriptedOptions, 'workspaces'> {
+  readonly api?: string;
+}
+async function start(
+  { api = '', workspaces = { team: '' } }: More = {},
+  script: Script = ({ n }) => ({ body: `response ${n}` }),
 ) {
-  const seen: IncomingMessage[] = [];
-  const http = createServer((request, response) => {
-    seen.push(request);
-    request.resume().on('end', () => respond(request, response, seen.length));
-  });
-  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
-  open.push(
-    () =>
-      new Promise((resolve) => {
-        http.close(resolve);
-        http.closeAllConnections();
-      }),
-  );
-  const origin = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
-  const gateway: TestGateway = await startGateway({
-    upstreams: `  api:\n    origins: ["${origin}"]\n    allowPrivateAddresses: true\n${credential}${more}`,
-    workspaces,
-  });
-  open.push(() => gateway.close());
+  const { gateway, arrivals, origin } = await scripted(script, { upstreams: { api }, workspaces });
   const { port } = gateway.service.dataAddress;
   const send = (
     lines: Lines,
-    options: { path?: string; body?: string; workspace?: string } = {},
+    { path = '/via/api/orders?a=1', body = 'body', workspace = 'team', host = `127.0.0.1:${port}` } = {},
   ): Promise<Answer> =>
     new Promise((resolve, reject) => {
-      const {
-        path = '/via/api/orders?a=1',
-        body = 'body',
-        workspace = Object.keys(workspaces)[0] ?? '',
-      } = options;
-      const headers = [...lines, ['sluice-key', gateway.keys[workspace] ?? '']].flat();
-      if (!lines.some(([name]) => name.toLowerCase() === 'host')) headers.push('host', `127.0.0.1:${port}`);
-      headers.push('content-length', String(body.length));
+      const own = { host, 'sluice-key': gateway.keys[workspace] ?? '', 'content-length': `${body.length}` };
+      const headers = [...Object.entries(own), ...lines].flat();
       const sent = httpRequest({ port, host: '127.0.0.1', method: 'POST', path, headers }, (response) => {
         let text = '';
         response.on('data', (chunk: Buffer) => (text += chunk.toString()));
@@ -73,12 +39,13 @@ async function upstream(
       });
       sent.on('error', reject).end(body);
     });
-  return { send, seen, origin };
+  return { send, arrivals, origin };
 }
 
-const injected = '    credential: { header: x-operator, value: secret }\n';
+const injected = 'credential: { header: x-operator, value: secret }';
 const key = ['idempotency-key', 'k'] as const;
 const codeOf = ({ fields }: Answer): unknown => fields['sluice-error'];
+const mismatch = [422, 'idempotency_mismatch', 1];
 
 describe('a request with a known key that differs from the first in', () => {
   test.each<[string, Lines, Lines]>([
@@ -88,188 +55,143 @@ describe('a request with a known key that differs from the first in', () => {
     ['Accept-Encoding', [['accept-encoding', 'gzip']], []],
     ['Content-Type', [['content-type', 'a/b']], [['content-type', 'c/d']]],
     ['Stripe-Account', [['stripe-account', 'acct_1']], [['stripe-account', 'acct_2']]],
-    ['OpenAI-Organization', [['openai-organization', 'org_1']], [['openai-organization', 'org_2']]],
     ['a version', [['x-api-version', '1']], [['x-api-version', '2']]],
     ['If-None-Match', [], [['if-none-match', '"a"']]],
-    [
-      'Prefer, as far as it concerns the upstream',
-      [['prefer', 'wait=5, return=minimal']],
-      [['prefer', 'wait=5']],
-    ],
+    ['Prefer, as far as it goes upstream', [['prefer', 'wait=5, return=minimal']], [['prefer', 'wait=5']]],
     ['User-Agent', [['user-agent', 'one/1']], [['user-agent', 'two/1']]],
-    [
-      'a second line of a field',
-      [
-        ['x-tag', 'a'],
-        ['x-tag', 'b'],
-      ],
-      [['x-tag', 'a']],
-    ],
-    ['a field nobody knows', [['x-whatever', 'a']], [['x-whatever', 'b']]],
-    ['PRIVATE-TOKEN', [['private-token', 'alice']], [['private-token', 'bob']]],
-    ['x-goog-api-key', [['x-goog-api-key', 'alice']], [['x-goog-api-key', 'bob']]],
-    ['x-auth-token', [['x-auth-token', 'alice']], [['x-auth-token', 'bob']]],
-    ['a credential that is not there', [['private-token', 'alice']], []],
-    ['Authorization', [['authorization', 'Bearer alice']], [['authorization', 'Bearer bob']]],
-    [
-      'Sluice-Upstream-Authorization',
-      [['sluice-upstream-authorization', 'a']],
-      [['sluice-upstream-authorization', 'b']],
-    ],
+    ['a second line of a field', ['a', 'b'].map((tag) => ['x-tag', tag] as const), [['x-tag', 'a']]],
     ['a cookie', [['cookie', 'session=alice']], [['cookie', 'session=bob']]],
     [
       'a second cookie line',
-      [
-        ['cookie', 'a=1'],
-        ['cookie', 's=alice'],
-      ],
-      [
-        ['cookie', 'a=1'],
-        ['cookie', 's=bob'],
-      ],
+      ['a=1', 's=alice'].map((text) => ['cookie', text] as const),
+      [['cookie', 'a=1']],
     ],
+    ['a field nobody knows', [['x-whatever', 'a']], [['x-whatever', 'b']]],
   ])('%s never gets its response', async (_words, first, second) => {
-    const { send, seen } = await upstream();
+    const { send, arrivals } = await start();
     expect((await send([key, ...first])).text).toBe('response 1');
     const other = await send([key, ...second]);
-    expect(other.fields['sluice-replayed']).toBeUndefined();
-    // With another credential of its own it is a call of its own; all else is another request under the same key.
-    if (other.status === 200) expect([other.text, seen.length]).toEqual(['response 2', 2]);
-    else expect([other.status, codeOf(other), seen.length]).toEqual([422, 'idempotency_mismatch', 1]);
+    expect([other.status, codeOf(other), arrivals.length]).toEqual(mismatch);
+  });
+
+  test.each<[string, Lines, Lines]>([
+    ['PRIVATE-TOKEN', [['private-token', 'alice']], [['private-token', 'bob']]],
+    ['x-goog-api-key', [['x-goog-api-key', 'alice']], [['x-goog-api-key', 'bob']]],
+    ['x-auth-token', [['x-auth-token', 'alice']], [['x-auth-token', 'bob']]],
+    ['one that is not there', [['private-token', 'alice']], []],
+    ['Authorization', [['authorization', 'Bearer alice']], [['authorization', 'Bearer bob']]],
+    ['its own', [['sluice-upstream-authorization', 'a']], [['sluice-upstream-authorization', 'b']]],
+  ])('its credential is a call of its own: %s', async (_words, first, second) => {
+    const { send, arrivals } = await start();
+    expect((await send([key, ...first])).text).toBe('response 1');
+    const other = await send([key, ...second]);
+    expect([other.text, other.fields['sluice-replayed'], arrivals.length]).toEqual([
+      'response 2',
+      undefined,
+      2,
+    ]);
   });
 
   test.each([
     ['the target', { path: '/via/api/orders?a=2' }],
     ['the body', { body: 'bodx' }],
   ])('%s is refused with 422', async (_words, options) => {
-    const { send, seen } = await upstream();
+    const { send, arrivals } = await start();
     await send([key]);
     const other = await send([key], options);
-    expect([other.status, codeOf(other), seen.length]).toEqual([422, 'idempotency_mismatch', 1]);
+    expect([other.status, codeOf(other), arrivals.length]).toEqual(mismatch);
   });
 });
 
 test('a repeat differs from its call in what each attempt writes anew, and gets its response all the same', async () => {
-  const { send, seen } = await upstream();
-  const attempt = (n: number): Lines =>
-    [
-      'x-stainless-retry-count',
-      'x-stainless-read-timeout',
-      'traceparent',
-      'tracestate',
-      'baggage',
-      'date',
-      'x-request-id',
-      'x-client-request-id',
-      'x-amzn-trace-id',
-      'b3',
-      'sentry-trace',
-      'uber-trace-id',
-      'newrelic',
-      'x-cloud-trace-context',
-      'x-b3-spanid',
-      'x-datadog-parent-id',
-      'amz-sdk-request',
-      'x-forwarded-for',
-    ]
-      .map((name): readonly [string, string] => [name, `${n}`])
-      .concat([
-        ['prefer', `wait=${n + 10}`],
-        ['priority', `u=${n}`],
-      ]);
+  const { send, arrivals } = await start();
+  const anew =
+    'x-stainless-retry-count x-stainless-read-timeout traceparent tracestate baggage date x-request-id x-client-request-id x-amzn-trace-id b3 sentry-trace uber-trace-id newrelic x-cloud-trace-context x-b3-spanid x-datadog-parent-id amz-sdk-request x-forwarded-for';
+  const attempt = (n: number): Lines => [
+    ...anew.split(' ').map((name) => [name, `${n}`] as const),
+    ['prefer', `wait=${n + 10}`],
+    ['priority', `u=${n}`],
+  ];
   await send([key, ...attempt(1)]);
   const again = await send([['Idempotency-Key', '"k"'], ...attempt(2)]);
-  expect([again.text, again.fields['sluice-replayed'], seen.length]).toEqual(['response 1', 'true', 1]);
+  expect([again.text, again.fields['sluice-replayed'], arrivals.length]).toEqual(['response 1', 'true', 1]);
 });
 
 test.each(['idempotency-key', 'x-webhook-id'])(
   'a repeated %s is refused with 400 and sent nowhere',
   async (field) => {
-    const { send, seen } = await upstream({ more: '    idempotencyFields: [x-webhook-id]\n' });
+    const { send, arrivals } = await start({ api: 'idempotencyFields: [x-webhook-id]' });
     for (const second of ['a', 'b']) {
-      const refused = await send([
-        [field, 'a'],
-        [field, second],
-      ]);
-      expect([refused.status, codeOf(refused)]).toEqual([400, 'request_invalid']);
+      const refused = await send(['a', second].map((value) => [field, value] as const));
+      expect([refused.status, codeOf(refused), arrivals.length]).toEqual([400, 'request_invalid', 0]);
     }
-    expect(seen).toHaveLength(0);
   },
 );
 
 test('a link in a kept response leads each client back the way it came, not the way of the first', async () => {
-  const { send, seen, origin } = await upstream({}, (request, response) => {
-    response.writeHead(201, { location: `http://${request.headers.host ?? ''}/orders/7` });
-    response.end('created');
-  });
-  const at = async (host: string, path: string): Promise<unknown> => {
-    const { fields, status } = await send([key, ['host', host]], { path });
+  const { send, arrivals, origin } = await start({}, ({ headers: { host } }) => ({
+    status: 201,
+    headers: { location: `http://${host ?? ''}/orders/7` },
+  }));
+  const at = async (host: string, path: string): Promise<string> => {
+    const { fields, status } = await send([key], { path, host });
     expect(status).toBe(201);
-    return fields.location;
+    return String(fields.location);
   };
   const proxy = `/proxy?target=${encodeURIComponent(`${origin}/orders?a=1`)}`;
   expect(await at('evil.example', '/via/api/orders?a=1')).toBe('http://evil.example/via/api/orders/7');
   expect(await at('gateway.example', '/via/api/orders?a=1')).toBe('http://gateway.example/via/api/orders/7');
-  expect(String(await at('gateway.example', proxy))).not.toContain('evil.example');
-  expect(seen).toHaveLength(1);
+  expect(await at('gateway.example', proxy)).not.toContain('evil.example');
+  expect(arrivals).toHaveLength(1);
 });
 
 describe('an Idempotency-Key', () => {
-  const keysOf = (seen: readonly IncomingMessage[], field = 'idempotency-key') =>
-    seen.map(({ headers }) => headers[field]);
+  const keysOf = (arrivals: readonly Arrival[], field = 'idempotency-key') =>
+    arrivals.map(({ headers }) => headers[field]);
   const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
+  const two = { team: '', other: '' };
+  const ofItsOwn = '    credentials: { api: of-its-own }\n';
 
-  test("goes upstream as it came where its credential serves one workspace, or is the client's own", async () => {
-    for (const options of [
-      { credential: injected },
-      { workspaces: { team: '', other: '' } },
-      { credential: injected, workspaces: { team: '', other: '    credentials: { api: of-its-own }\n' } },
-    ]) {
-      const { send, seen } = await upstream(options);
-      await send([['idempotency-key', '"order-7"']]);
-      expect(keysOf(seen)).toEqual(['"order-7"']);
-    }
+  test.each<[string, More]>([
+    ['its credential serves one workspace', { api: injected }],
+    ["its credential is the client's own", { workspaces: two }],
+    ['the other workspace has another', { api: injected, workspaces: { team: '', other: ofItsOwn } }],
+  ])('goes upstream as it came where %s', async (_words, options) => {
+    const { send, arrivals } = await start(options);
+    await send([['idempotency-key', '"order-7"']]);
+    expect(keysOf(arrivals)).toEqual(['"order-7"']);
   });
 
   test.each([
-    ['of the upstream', { credential: injected, workspaces: { team: '', other: '' } }],
-    [
-      'that two workspaces have each',
-      {
-        credential: injected,
-        workspaces: { team: '    credentials: { api: one }\n', other: '    credentials: { api: one }\n' },
-      },
-    ],
+    ['of the upstream', two],
+    ['that two workspaces have each', { team: ofItsOwn, other: ofItsOwn }],
   ])(
-    'goes upstream as a digest of workspace and key where several workspaces share a credential %s',
-    async (_words, options) => {
-      const { send, seen } = await upstream({
-        ...options,
-        more: '    idempotencyFields: [paypal-request-id]\n',
+    'goes upstream as a digest of workspace and key where several share a credential %s',
+    async (_words, workspaces) => {
+      const { send, arrivals } = await start({
+        api: `${injected}, idempotencyFields: [paypal-request-id]`,
+        workspaces,
       });
-      const lines: Lines = [
-        ['idempotency-key', 'order-7'],
-        ['paypal-request-id', 'order-7'],
-      ];
+      const lines = ['idempotency-key', 'paypal-request-id'].map((field) => [field, 'order-7'] as const);
       await send(lines);
       await send(lines, { workspace: 'other' });
       await send([['idempotency-key', 'order-8']]);
-      const [one, two, three] = keysOf(seen);
-      expect(new Set([one, two, three]).size).toBe(3);
-      for (const each of [one, two, three]) expect(each).toMatch(uuid);
-      expect(new Set(keysOf(seen, 'paypal-request-id').slice(0, 2)).size).toBe(2);
-      expect(keysOf(seen, 'paypal-request-id')[0]).not.toBe('order-7');
+      const digests = keysOf(arrivals);
+      expect(new Set(digests).size).toBe(3);
+      for (const each of digests) expect(each).toMatch(uuid);
+      const others = keysOf(arrivals, 'paypal-request-id').slice(0, 2);
+      expect([new Set(others).size, others.includes('order-7')]).toEqual([2, false]);
     },
   );
 
   test('of a shared credential is the same digest after a restart, quoted where it was', async () => {
-    const keys: unknown[] = [];
+    const digests: unknown[] = [];
     for (const _ of [1, 2]) {
-      const { send, seen } = await upstream({ credential: injected, workspaces: { team: '', other: '' } });
+      const { send, arrivals } = await start({ api: injected, workspaces: two });
       await send([['idempotency-key', '"order-7"']]);
-      keys.push(...keysOf(seen));
+      digests.push(...keysOf(arrivals));
     }
-    expect(keys[0]).toBe(keys[1]);
-    expect(keys[0]).toMatch(new RegExp(`^"${uuid.source.slice(1, -1)}"$`));
+    expect(digests[0]).toBe(digests[1]);
+    expect(digests[0]).toMatch(new RegExp(`^"${uuid.source.slice(1, -1)}"$`));
   });
 });

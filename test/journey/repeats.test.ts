@@ -1,286 +1,438 @@
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+/** A repeated request is one upstream call: while the first is under way, and from what was kept of it afterwards. */
+import { request as httpRequest } from 'node:http';
 import { afterEach, describe, expect, test } from '@jest/globals';
-import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { createKey } from '../../src/cli/keys.ts';
 import { until } from '../support/until.ts';
-import { startWorld, type World } from './world.ts';
+import { scripted, type Script, type Scripted, type ScriptedOptions } from './scripted.ts';
+import { bucketsOf, closeAll, metric, nonces, startWorld, type Reply, type Sending } from './world.ts';
 
-const open: (() => Promise<unknown>)[] = [];
-afterEach(async () => {
-  for (const close of open.splice(0).toReversed()) await close();
-});
+afterEach(closeAll);
 
-type Handler = (request: IncomingMessage, response: ServerResponse, count: number) => void;
-
-interface Upstream {
-  readonly gateway: TestGateway;
-  /** Requests that arrived. */
-  readonly count: () => number;
-  /** How many of them were broken off by us. */
-  readonly aborted: () => number;
-  readonly send: (body: string, headers?: Record<string, string>, more?: RequestInit) => Promise<Response>;
-}
-
-async function upstream(handler: Handler, more = '', server = ''): Promise<Upstream> {
-  let [count, aborted] = [0, 0];
-  const http = createServer((request, response) => {
-    count += 1;
-    response.on('close', () => (aborted += response.writableFinished ? 0 : 1));
-    request.resume().on('end', () => handler(request, response, count));
-  });
-  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
-  open.push(
-    () =>
-      new Promise((resolve) => {
-        http.close(resolve);
-        http.closeAllConnections();
-      }),
-  );
-  const { port } = http.address() as AddressInfo;
-  const gateway = await startGateway({
-    upstreams: `  api:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: Bearer x\n${more}`,
-    workspaces: { team: '' },
-    server,
-  });
-  open.push(() => gateway.close());
-  const send: Upstream['send'] = (body, headers = {}, init = {}) =>
-    fetch(`${gateway.url}/via/api/orders`, {
-      method: 'POST',
-      body,
-      headers: { authorization: `Bearer ${gateway.keys['team'] ?? ''}`, ...headers },
-      ...init,
-    });
-  return { gateway, count: () => count, aborted: () => aborted, send };
-}
-
+const orders = '/via/api/orders';
 const keyed = (key: string): Record<string, string> => ({ 'idempotency-key': key });
-const codeOf = (response: Response): string | null => response.headers.get('sluice-error');
+/** The n-th attempt of an SDK. */
+const attempt = (n: number) => ({ 'x-stainless-retry-count': String(n) });
+const heldBack: Script = () => undefined;
+
+interface Api extends Scripted {
+  post(headers: Record<string, string>, more?: Sending): Promise<Reply>;
+  /** Resolves when so many requests have joined the call of another one. */
+  joined(count: number): Promise<void>;
+  /** Ends the response to the n-th call. */
+  respond(n?: number): void;
+  /** Posts, and hangs up when the upstream has it. */
+  leave(headers: Record<string, string>): Promise<void>;
+}
+
+async function start(script: Script, more = '', options: ScriptedOptions = {}): Promise<Api> {
+  const front = await scripted(script, {
+    upstreams: { api: `credential: "Bearer x", ${more}` },
+    ...options,
+  });
+  const post: Api['post'] = (headers, sending = {}) => front.ask(orders, { body: 'a', headers, ...sending });
+  return {
+    ...front,
+    post,
+    joined: (count) =>
+      until(async () => (await metric(front.gateway, 'sluice_repeats_joined_total')) === count),
+    respond: (n = 1) => void front.arrivals[n - 1]?.response.end(`response ${n}`),
+    async leave(headers) {
+      const leaving = new AbortController();
+      const left = post(headers, { signal: leaving.signal }).catch(() => 'left');
+      await front.arrived(front.arrivals.length + 1);
+      leaving.abort();
+      expect(await left).toBe('left');
+    },
+  };
+}
+
+/** Posts, and hangs up with the first bytes of the response. */
+async function leaveAmidResponse({ gateway }: Scripted, headers: Record<string, string>, body = 'a') {
+  const leaving = new AbortController();
+  const response = await fetch(gateway.url + orders, {
+    method: 'POST',
+    body,
+    headers: { 'sluice-key': gateway.keys['acme'] ?? '', ...headers },
+    signal: leaving.signal,
+  });
+  await response.body?.getReader().read();
+  leaving.abort();
+}
 
 describe('a response that was kept', () => {
   test('is given to the same request with its status, fields and bytes, and counted', async () => {
-    const { send, count, gateway } = await upstream((_request, response) => {
+    const { post, arrivals, gateway } = await start(({ response }) => {
       response.writeHead(201, { 'x-order': '7', 'content-type': 'application/json' });
-      response.end(Buffer.from([0, 1, 254, 255]));
+      response.end(Buffer.from([0xc3, 0xa9, 0, 1]));
     });
-    await (await send('a', keyed('one'))).arrayBuffer();
-    const again = await send('a', keyed('one'));
-    expect([again.status, again.headers.get('x-order'), again.headers.get('sluice-replayed')]).toEqual([
-      201,
-      '7',
-      'true',
-    ]);
-    expect([...new Uint8Array(await again.arrayBuffer())]).toEqual([0, 1, 254, 255]);
-    expect(count()).toBe(1);
-    const metrics = await (await fetch(`${gateway.adminUrl}/metrics`)).text();
-    expect(metrics).toContain('sluice_idempotent_replays_total{upstream="api"} 1');
-  });
-
-  test('is refused to another request with 422', async () => {
-    const { send, count } = await upstream((_request, response) => response.end('fine'));
-    await (await send('a', keyed('one'))).text();
-    const other = await send('b', keyed('one'));
-    expect([other.status, codeOf(other)]).toEqual([422, 'idempotency_mismatch']);
-    expect(count()).toBe(1);
+    await post(keyed('one'));
+    const { status, headers, text } = await post(keyed('one'));
+    expect([status, headers.get('x-order'), headers.get('sluice-replayed')]).toEqual([201, '7', 'true']);
+    expect([text, arrivals.length]).toEqual(['é\0\u0001', 1]);
+    expect(await metric(gateway, 'sluice_idempotent_replays_total{upstream="api"}')).toBe(1);
   });
 
   test.each([300, 304, 400, 401, 403, 404, 408, 409, 410, 412, 422, 423, 425, 500, 501, 503])(
     'was none with the status %d: the upstream is asked again',
     async (status) => {
-      const { send, count } = await upstream((_request, response, at) => {
-        if (at === 1) response.writeHead(status);
-        response.end(status === 304 && at === 1 ? '' : 'body');
-      });
-      await (await send('a', keyed('one'))).text();
-      const asked = count();
-      const again = await send('a', keyed('one'));
-      expect([again.headers.get('sluice-replayed'), again.status]).toEqual([null, 200]);
-      expect(count()).toBe(asked + 1);
+      const { post, arrivals } = await start(({ n }) => (n === 1 ? { status, body: '' } : {}));
+      await post(keyed('one'));
+      const asked = arrivals.length;
+      const again = await post(keyed('one'));
+      expect([again.headers.get('sluice-replayed'), again.status, arrivals.length]).toEqual([
+        null,
+        200,
+        asked + 1,
+      ]);
     },
   );
 
   test('was none that is throttled for longer than the wait', async () => {
-    const { send, count } = await upstream((_request, response, at) => {
-      if (at === 1) response.writeHead(429, { 'retry-after': '3600' });
-      response.end('body');
-    }, '    limits: { maxWaitSeconds: 1 }\n');
-    expect((await send('a', keyed('one'))).status).toBe(429);
-    const again = await send('a', keyed('one'));
-    expect(again.headers.get('sluice-replayed')).toBeNull();
-    expect(count()).toBe(1);
+    const { post } = await start(
+      () => ({ status: 429, headers: { 'retry-after': '3600' } }),
+      'limits: { maxWaitSeconds: 1 }',
+    );
+    expect((await post(keyed('one'))).status).toBe(429);
+    expect((await post(keyed('one'))).headers.get('sluice-replayed')).toBeNull();
   });
 
   test('was none that broke off', async () => {
-    const { send, count } = await upstream((_request, response, at) => {
-      if (at > 1) return void response.end('whole');
-      response.writeHead(200, { 'content-length': '10' });
-      response.write('half');
-      setTimeout(() => response.destroy(), 50);
+    const { post, arrivals } = await start(({ n, response }) => {
+      if (n > 1) return { body: 'whole' };
+      response.writeHead(200, { 'content-length': '10' }).write('half');
+      return void setTimeout(() => response.destroy(), 50);
     });
-    await expect(send('a', keyed('one')).then((response) => response.text())).rejects.toThrow();
-    expect(await (await send('a', keyed('one'))).text()).toBe('whole');
-    expect(count()).toBe(2);
-  });
-
-  test('is not larger than idempotency.maxBytes: a repeat of a larger one is a conflict and runs nothing', async () => {
-    const { send, count } = await upstream((_request, response) => response.end('x'.repeat(2 * 1024 * 1024)));
-    expect((await (await send('a', keyed('one'))).text()).length).toBe(2 * 1024 * 1024);
-    const again = await send('a', keyed('one'));
-    expect([again.status, codeOf(again), again.headers.get('x-should-retry')]).toEqual([
-      409,
-      'idempotency_conflict',
-      'false',
-    ]);
-    expect(count()).toBe(1);
+    await expect(post(keyed('one'))).rejects.toThrow();
+    expect([(await post(keyed('one'))).text, arrivals.length]).toEqual(['whole', 2]);
   });
 
   test.each([
-    ['that comes whole', 'x'.repeat(5_000)],
-    ['that comes in pieces', null],
-  ])('is not larger than a lower idempotency.maxBytes, also one %s', async (_name, whole) => {
-    const api = await upstream((_request, response) => {
-      if (whole !== null) return void response.end(whole);
-      response.write('x'.repeat(2_500));
-      setTimeout(() => response.end('x'.repeat(2_500)), 50);
-    });
-    await api.gateway.reload(`${api.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
-    expect((await (await api.send('a', keyed('one'))).text()).length).toBe(5_000);
-    const again = await api.send('a', keyed('one'));
-    expect([again.status, codeOf(again)]).toEqual([409, 'idempotency_conflict']);
-    expect(api.count()).toBe(1);
-  });
+    ['the default', '', 2 * 1024 * 1024, 0],
+    ['a lower one', 'idempotency: { maxBytes: 4000 }', 5_000, 0],
+    ['a lower one, in pieces', 'idempotency: { maxBytes: 4000 }', 5_000, 2_500],
+  ])(
+    'is not larger than idempotency.maxBytes, %s: a repeat of a larger one is a conflict and runs nothing',
+    async (_words, sections, size, first) => {
+      const { post, arrivals } = await start(
+        ({ response }) => {
+          if (first > 0) response.write('x'.repeat(first));
+          setTimeout(() => response.end('x'.repeat(size - first)), first > 0 ? 50 : 0);
+        },
+        '',
+        { sections },
+      );
+      expect((await post(keyed('one'))).text).toHaveLength(size);
+      expect(await post(keyed('one'))).toMatchObject({
+        status: 409,
+        error: 'idempotency_conflict',
+        shouldRetry: 'false',
+      });
+      expect(arrivals).toHaveLength(1);
+    },
+  );
 
   test('is found by a field that the upstream names, such as the id of a webhook', async () => {
-    const more = '    idempotencyFields: [X-Shopify-Webhook-Id]\n';
-    const { send, count } = await upstream((_request, response, at) => response.end(`response ${at}`), more);
-    const webhook = { 'x-shopify-webhook-id': 'b54557e4' };
-    const responses = [];
-    for (let at = 0; at < 5; at += 1) responses.push(await (await send('order', webhook)).text());
-    expect(new Set(responses)).toEqual(new Set(['response 1']));
-    expect(await (await send('order', { 'x-shopify-webhook-id': 'c0ffee' })).text()).toBe('response 2');
-    expect(count()).toBe(2);
+    const { post } = await start(({ n }) => ({ body: `response ${n}` }), 'idempotencyFields: [X-Webhook-Id]');
+    const texts: string[] = [];
+    for (const id of ['a', 'a', 'a', 'b']) texts.push((await post({ 'x-webhook-id': id })).text);
+    expect(texts).toEqual(['response 1', 'response 1', 'response 1', 'response 2']);
+  });
+});
+
+describe('requests with the same Idempotency-Key', () => {
+  test('become one upstream call, and all of them get its response', async () => {
+    const { post, joined, respond, arrivals } = await start(heldBack);
+    const posts = ['k', '"k"', 'k'].map((key) => post(keyed(key)));
+    await joined(2);
+    respond();
+    const replies = await Promise.all(posts);
+    expect(replies.map(({ text }) => text)).toEqual(Array(3).fill('response 1'));
+    expect(new Set(replies.map(({ headers }) => headers.get('sluice-request-id'))).size).toBe(3);
+    expect(arrivals).toHaveLength(1);
+  });
+
+  test('and different bodies are refused with 422 while the first is under way', async () => {
+    const { post, arrived, respond } = await start(heldBack);
+    const first = post(keyed('k'));
+    await arrived(1);
+    const other = await post(keyed('k'), { body: 'b' });
+    expect(other).toMatchObject({ status: 422, error: 'idempotency_mismatch' });
+    respond();
+    expect((await first).status).toBe(200);
+  });
+
+  test('share a stream also when the second comes amid the response to the first: both get all of it', async () => {
+    const { post, joined, arrivals, arrived } = await start(({ response }) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write('data: first\n\n');
+    });
+    const first = post(keyed('k'));
+    await arrived(1);
+    const late = post(keyed('k'));
+    await joined(1);
+    arrivals[0]?.response.end('data: last\n\n');
+    const texts = (await Promise.all([first, late])).map(({ text }) => text);
+    expect(texts).toEqual(Array(2).fill('data: first\n\ndata: last\n\n'));
+    expect(arrivals).toHaveLength(1);
+  });
+
+  test('are independent when they belong to different workspaces', async () => {
+    const { post, arrivals } = await start(() => ({}), '', { workspaces: { acme: '', beta: '' } });
+    await Promise.all(['acme', 'beta'].map((workspace) => post(keyed('k'), { workspace })));
+    expect(arrivals).toHaveLength(2);
+  });
+
+  test('go on when the first client leaves: another one that waits gets the response', async () => {
+    const { post, arrived, joined, respond, arrivals } = await start(heldBack);
+    const leaving = new AbortController();
+    const gone = post(keyed('k'), { signal: leaving.signal }).catch(() => 'gone');
+    await arrived(1);
+    const stays = post(keyed('k'));
+    await joined(1);
+    leaving.abort();
+    expect(await gone).toBe('gone');
+    respond();
+    expect((await stays).text).toBe('response 1');
+    expect(arrivals.map(({ isCut }) => isCut)).toEqual([false]);
+  });
+});
+
+test.each([
+  [keyed('k'), keyed('k')],
+  [attempt(0), attempt(1)],
+])('a call is joined only by calls with the same credential of their own: %j', async (first, second) => {
+  const { ask, arrived, arrivals } = await scripted(heldBack);
+  const alice = ask('/via/api/me', { headers: { authorization: 'alice', ...first } });
+  await arrived(1);
+  const bob = ask('/via/api/me', { headers: { authorization: 'bob', ...second } });
+  await arrived(2);
+  for (const { response, headers } of arrivals) response.end(headers.authorization);
+  expect((await Promise.all([alice, bob])).map(({ text }) => text)).toEqual(['alice', 'bob']);
+});
+
+describe('a resend by an SDK', () => {
+  test('is a call of its own while the client of an identical call is still there', async () => {
+    const { post, arrived, respond } = await start(heldBack);
+    const posts = [post(attempt(0))];
+    await arrived(1);
+    posts.push(post(attempt(1)));
+    await arrived(2);
+    for (const n of [1, 2]) respond(n);
+    expect((await Promise.all(posts)).map(({ text }) => text)).toEqual(['response 1', 'response 2']);
+  });
+
+  test('joins the identical call whose client leaves a moment after it came', async () => {
+    const { post, arrived, joined, respond } = await start(heldBack);
+    const leaving = new AbortController();
+    const first = post(attempt(0), { signal: leaving.signal }).catch(() => 'left');
+    await arrived(1);
+    const again = post(attempt(1));
+    leaving.abort();
+    expect(await first).toBe('left');
+    await joined(1);
+    respond();
+    expect((await again).text).toBe('response 1');
+  });
+
+  test('is a new call when no call waits, and so are two first attempts', async () => {
+    const { post, arrivals } = await start(() => ({}));
+    await post(attempt(1));
+    await Promise.all([post(attempt(0), { body: 'b' }), post(attempt(0), { body: 'b' })]);
+    expect(arrivals).toHaveLength(3);
   });
 });
 
 describe('a client that leaves a call that has been sent', () => {
-  /** Sends, waits until the upstream has it, and hangs up. */
-  async function leave({ send, count }: Upstream, headers: Record<string, string>): Promise<void> {
-    const leaving = new AbortController();
-    const before = count();
-    const left = send('a', headers, { signal: leaving.signal }).catch(() => 'left');
-    await until(() => count() > before);
-    leaving.abort();
-    expect(await left).toBe('left');
-  }
-
-  /** An upstream that answers when the test says so. */
-  async function slow() {
-    const responses: (() => void)[] = [];
-    const given = await upstream((_request, response, at) => {
-      responses.push(() => response.end(`response ${at}`));
-    });
-    return { ...given, respond: () => responses.splice(0).forEach((each) => each()) };
-  }
-
   test('and that carries a key does not end it: its repeat joins, a later one gets what was kept', async () => {
-    const given = await slow();
-    await leave(given, keyed('one'));
-    const joined = given.send('a', keyed('one'));
-    await new Promise((resolve) => setTimeout(resolve, 30));
-    given.respond();
-    expect(await (await joined).text()).toBe('response 1');
-    const later = await given.send('a', keyed('one'));
-    expect([await later.text(), later.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
-    expect([given.count(), given.aborted()]).toEqual([1, 0]);
+    const { leave, post, joined, respond, arrivals } = await start(heldBack);
+    await leave(keyed('one'));
+    const repeat = post(keyed('one'));
+    await joined(1);
+    respond();
+    expect((await repeat).text).toBe('response 1');
+    const later = await post(keyed('one'));
+    expect([later.text, later.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
+    expect(arrivals.map(({ isCut }) => isCut)).toEqual([false]);
   });
 
   test('and is an SDK gets its response with the repeat, also when it has come meanwhile', async () => {
-    const given = await slow();
-    const attempt = (count: number) => ({ 'x-stainless-retry-count': String(count) });
-    await leave(given, attempt(0));
-    given.respond();
-    await until(() => given.gateway.service.gateway.parts.repeats.memory().keptBytes > 0);
-    expect(await (await given.send('a', attempt(1))).text()).toBe('response 1');
+    const { leave, post, respond, arrived, arrivals, gateway } = await start(heldBack);
+    await leave(attempt(0));
+    respond();
+    await until(() => gateway.service.gateway.parts.repeats.memory().keptBytes > 0);
+    expect((await post(attempt(1))).text).toBe('response 1');
     // It was one repeat; the next equal call is a call of its own, also one that says that it is a repeat.
-    for (const count of [2, 3]) {
-      const next = given.send('a', attempt(1));
-      await until(() => given.count() === count);
-      given.respond();
-      expect(await (await next).text()).toBe(`response ${count}`);
+    for (const n of [2, 3]) {
+      const next = post(attempt(1));
+      await arrived(n);
+      respond(n);
+      expect((await next).text).toBe(`response ${n}`);
     }
-    expect(given.aborted()).toBe(0);
+    expect(arrivals.some(({ isCut }) => isCut)).toBe(false);
   });
 
   test('amid its response, and is an SDK, gets all of it with the repeat, from the first byte', async () => {
-    const responses: ServerResponse[] = [];
-    const given = await upstream((_request, response) => {
-      responses.push(response);
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write('data: first\n\n');
+    const api = await start(({ response }) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write('data: first\n\n');
     });
-    const leaving = new AbortController();
-    const first = await given.send('a', { 'x-stainless-retry-count': '0' }, { signal: leaving.signal });
-    await first.body?.getReader().read();
-    leaving.abort();
-    const repeat = await given.send('a', { 'x-stainless-retry-count': '1' });
-    responses[0]?.end('data: last\n\n');
-    expect(await repeat.text()).toBe('data: first\n\ndata: last\n\n');
-    expect([given.count(), given.aborted()]).toEqual([1, 0]);
+    await leaveAmidResponse(api, attempt(0));
+    const repeat = api.post(attempt(1));
+    await api.joined(1);
+    api.arrivals[0]?.response.end('data: last\n\n');
+    expect((await repeat).text).toBe('data: first\n\ndata: last\n\n');
+    expect(api.arrivals.map(({ isCut }) => isCut)).toEqual([false]);
   });
 
   test('amid its response, and whose repeat could not have its beginning any more, ends it', async () => {
-    const given = await upstream((_request, response) => response.write('x'.repeat(5_000)));
-    await given.gateway.reload(`${given.gateway.yaml}\nidempotency: { maxBytes: 4000 }`);
-    const leaving = new AbortController();
-    const first = await given.send('a', { 'x-stainless-retry-count': '0' }, { signal: leaving.signal });
-    await first.body?.getReader().read();
-    leaving.abort();
-    await until(() => given.aborted() === 1);
+    const sections = 'idempotency: { maxBytes: 4000 }';
+    const api = await start(({ response }) => void response.write('x'.repeat(5_000)), '', { sections });
+    await leaveAmidResponse(api, attempt(0));
+    await until(() => api.arrivals[0]?.isCut === true);
   });
 
   test('and whose repeat nobody expects ends it', async () => {
-    const given = await slow();
-    await leave(given, {});
-    await until(() => given.aborted() === 1);
+    const { leave, arrivals } = await start(heldBack);
+    await leave({});
+    await until(() => arrivals[0]?.isCut === true);
+  });
+
+  test('while it waits gets its position back with the repeat', async () => {
+    const { orders: read, shop, settled, occupy } = await startWorld();
+    await read(0);
+    const release = await occupy();
+    const leaving = new AbortController();
+    const left = read(1, { headers: keyed('first'), signal: leaving.signal }).catch(() => 'left');
+    await settled(1);
+    const second = read(2);
+    await settled(2);
+    leaving.abort();
+    expect(await left).toBe('left');
+    await settled(1);
+    const repeat = read(1, { headers: keyed('first') });
+    await settled(2);
+    await release();
+    expect([(await second).status, (await repeat).status]).toEqual([200, 200]);
+    expect(nonces(shop.log)).toEqual(['0', 'occupied', '1', '2']);
+  });
+
+  test('has it finished by a process that ends', async () => {
+    const server = '  drainSeconds: 5\n  drainDelaySeconds: 0\n';
+    const { leave, gateway, arrivals } = await start(() => ({ tookMs: 300 }), '', { server });
+    await leave(keyed('one'));
+    await gateway.service.drain();
+    expect(arrivals.map(({ isCut, response }) => [isCut, response.writableFinished])).toEqual([
+      [false, true],
+    ]);
+  });
+
+  test.each([
+    ['with a key', (at: number) => keyed(`k${at}`)],
+    ['of an SDK', (at: number) => ({ ...attempt(0), 'x-call': `${at}` })],
+  ])('%s is held in memory within bounds, and counted in sluice_queue_bytes', async (_words, headersOf) => {
+    const [bound, body] = [400 * 1_024, 'b'.repeat(10 * 1_024)];
+    const api = await start(
+      ({ response }) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' }).write('x'.repeat(100 * 1_024));
+      },
+      'limits: { requestsPerMinute: 1000 }',
+      { sections: `idempotency: { maxWorkspaceBytes: ${bound} }` },
+    );
+    const gauge = (name: string): Promise<number> => metric(api.gateway, `${name} `);
+    const responseBytes = (): number => {
+      const { keptBytes, underWayBytes } = api.gateway.service.gateway.parts.repeats.memory();
+      return keptBytes + underWayBytes;
+    };
+    for (let at = 0; at < 12; at += 1) await leaveAmidResponse(api, headersOf(at), body);
+    // The calls that go on count as open, and the bodies of their requests as held.
+    await until(async () => (await gauge('sluice_queue_bytes')) > 200 * 1_024);
+    const openCalls = await gauge('sluice_open_calls');
+    expect(openCalls).toBeGreaterThan(0);
+    expect(responseBytes()).toBeLessThanOrEqual(bound);
+    expect(await gauge('sluice_queue_bytes')).toBeGreaterThanOrEqual(openCalls * body.length);
+    for (const { response } of api.arrivals) response.end();
+    await until(async () => (await gauge('sluice_open_calls')) === 0);
+    expect(responseBytes()).toBeLessThanOrEqual(bound);
   });
 });
 
-test('the repeat of a call that was left while it waited gets its position back', async () => {
-  const world: World = await startWorld();
-  open.push(() => world.close());
-  const { orders, shop, settled, occupy } = world;
-  await orders(0);
-  const release = await occupy();
-  const leaving = new AbortController();
-  const left = orders(1, { headers: keyed('first'), signal: leaving.signal }).catch(() => 'left');
-  await settled(1);
-  const second = orders(2);
-  await settled(2);
-  leaving.abort();
-  expect(await left).toBe('left');
-  await settled(1);
-  const repeat = orders(1, { headers: keyed('first') });
-  await settled(2);
-  await release();
-  expect([(await second).status, (await repeat).status]).toEqual([200, 200]);
-  expect(shop.log.map(({ nonce }) => nonce)).toEqual(['0', 'occupied', '1', '2']);
-});
+describe('clients that share a call, each with an API key of its own, of which one is revoked:', () => {
+  /** Two keys of one workspace. One call is in flight at a time. */
+  async function startWithKeys() {
+    const api = await start(heldBack, 'limits: { maxInFlight: 1 }');
+    const second = createKey();
+    const first = {
+      key: api.gateway.keys['acme'] ?? '',
+      hash: /sha256:[0-9a-f]{64}/.exec(api.gateway.yaml)?.[0] ?? '',
+    };
+    const withKeys = (...keys: readonly { hash: string }[]): Promise<void> =>
+      api.reload(/keys: \[.*\]/, `keys: [${keys.map(({ hash }) => `"${hash}"`).join(', ')}]`);
+    await withKeys(first, second);
+    const send = ({ key }: { key: string }, idempotencyKey: string) =>
+      api.post(keyed(idempotencyKey), { key });
+    return { ...api, first, second, withKeys, send };
+  }
 
-test('a process that ends finishes a call whose client has left', async () => {
-  let answered = false;
-  const given = await upstream(
-    (_request, response) =>
-      void setTimeout(() => {
-        response.end('done');
-        answered = response.writableFinished || response.writableEnded;
-      }, 300),
-    '',
-    '  drainSeconds: 5\n  drainDelaySeconds: 0\n',
-  );
-  const leaving = new AbortController();
-  const left = given.send('a', keyed('one'), { signal: leaving.signal }).catch(() => 'left');
-  await until(() => given.count() === 1);
-  leaving.abort();
-  await left;
-  await given.gateway.service.drain();
-  expect([answered, given.aborted()]).toEqual([true, 0]);
+  test('that of the first one while their call waits', async () => {
+    const { first, second, withKeys, send, respond, arrived, waiting, joined } = await startWithKeys();
+    const busy = send(second, 'busy');
+    await arrived(1);
+    const revoked = send(first, 'shared');
+    await waiting(1);
+    const other = send(second, 'shared');
+    await joined(1);
+    await withKeys(second);
+    expect((await revoked).status).toBe(401);
+    respond(1);
+    expect((await busy).text).toBe('response 1');
+    await arrived(2);
+    respond(2);
+    expect((await other).text).toBe('response 2');
+  });
+
+  test('that of one which waits for the call of another', async () => {
+    const { first, second, withKeys, send, respond, arrived, joined } = await startWithKeys();
+    const stays = send(first, 'shared');
+    await arrived(1);
+    const revoked = send(second, 'shared');
+    await joined(1);
+    await withKeys(first);
+    expect((await revoked).status).toBe(401);
+    respond();
+    expect((await stays).text).toBe('response 1');
+  });
+
+  test('that of a call which has been sent, which is answered', async () => {
+    const { first, second, withKeys, send, respond, arrived } = await startWithKeys();
+    const sent = send(first, 'sent');
+    await arrived(1);
+    await withKeys(second);
+    respond();
+    expect((await sent).text).toBe('response 1');
+    const replayed = await send(second, 'sent');
+    expect([replayed.text, replayed.headers.get('sluice-replayed')]).toEqual(['response 1', 'true']);
+  });
+
+  test('that of one whose body still arrives, which gets no kept response', async () => {
+    const { gateway, first, second, withKeys, send, respond, arrived, arrivals } = await startWithKeys();
+    const kept = send(second, 'kept');
+    await arrived(1);
+    respond();
+    await kept;
+    const headers = {
+      'sluice-key': first.key,
+      'content-type': 'text/plain;charset=UTF-8',
+      'content-length': 1,
+    };
+    const request = httpRequest(gateway.url + orders, {
+      method: 'POST',
+      headers: { ...headers, ...keyed('kept') },
+    });
+    const status = new Promise((resolve, reject) => {
+      request.on('error', reject).on('response', (response) => resolve(response.resume().statusCode));
+    });
+    request.flushHeaders();
+    await until(() => bucketsOf(gateway).length > 0);
+    await withKeys(second);
+    request.end('a');
+    expect([await status, arrivals.length]).toEqual([401, 1]);
+  });
 });

@@ -1,5 +1,6 @@
 /**
- * Both simulated upstreams and a gateway in front of them, in this process, and a plain HTTP client.
+ * Both simulated upstreams and a gateway in front of them, in this process, and a plain HTTP client. `scripted.ts` has upstreams that
+ * answer as a test says.
  *
  * Owns: what every journey test needs to begin, and what must hold at the end of each: no fault inside a simulator, no
  * error in the gateway's log, no API key at an upstream.
@@ -19,6 +20,7 @@ import {
 import type { LogEntry } from '../../simulators/log.ts';
 import { fastClock } from '../support/fast-clock.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
 
 export interface WorldOptions {
   /** Of the gateway and both upstreams. Default: as fast as ours, but it waits for this process where that is slow. */
@@ -39,10 +41,12 @@ export interface WorldOptions {
 }
 
 export interface Sending {
+  /** Default: `acme`, or the first one that there is. */
   readonly workspace?: string;
   readonly key?: string;
   readonly method?: string;
   readonly json?: unknown;
+  readonly body?: string;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
 }
@@ -52,8 +56,14 @@ export interface Reply {
   readonly headers: Headers;
   readonly text: string;
   readonly json: unknown;
-  /** By the world's clock. */
+  /** By the clock of the gateway. */
   readonly tookMs: number;
+  /** `Sluice-Error`: the code, where Sluice made the response. */
+  readonly error: string | null;
+  /** `x-should-retry`. */
+  readonly shouldRetry: string | null;
+  /** `Sluice-Admission`. */
+  readonly admission: string;
 }
 
 export interface World {
@@ -63,7 +73,7 @@ export interface World {
   readonly shop: CommerceSimulator;
   readonly modelUrl: string;
   readonly shopUrl: string;
-  /** Sends a call of a workspace (default `acme`) and reads the whole response. */
+  /** Sends a call of a workspace and reads the whole response. */
   call(path: string, sending?: Sending): Promise<Reply>;
   /** One chat; `at` comes back as `nonce` in the simulator's log. */
   chat(at: number | string, sending?: Sending & { readonly model?: string }): Promise<Reply>;
@@ -73,7 +83,13 @@ export interface World {
   graphql(query: string, sending?: Sending & { readonly variables?: unknown }): Promise<Reply>;
   /** Occupies the shop's lane of `acme` with a read that is never answered; the returned function lets it go. */
   occupy(): Promise<() => Promise<void>>;
-  /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. @throws Error after 30 s. */
+  /** Sends these calls behind an occupied shop, each when the one before it waits, and lets them go. */
+  behindOccupied(
+    names: readonly (number | string)[],
+    send?: (name: string) => Promise<Reply>,
+    meanwhile?: () => Promise<void>,
+  ): Promise<{ readonly replies: readonly Reply[]; readonly log: readonly LogEntry[] }>;
+  /** Resolves when `count` calls wait or are in flight in the lanes of all buckets. */
   settled(waiting: number, inFlight?: number): Promise<void>;
   close(): Promise<void>;
 }
@@ -82,71 +98,74 @@ export interface World {
 export const highCeilings =
   '    requestsPerMinute: { openai: 100000, shop: 100000 }\n    requestsPerDay: { openai: 1000000 }\n';
 
+/** What is open, the latest last. */
+export const opened: (() => Promise<unknown>)[] = [];
+/** Closes all that the tests of a file have started. */
+export async function closeAll(): Promise<void> {
+  for (const close of opened.splice(0).toReversed()) await close();
+}
+
 export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const { clock = fastClock(1) } = options;
+  const recorded = { clock, recordHeaders: true };
   const quick = { baseMs: 0, perTokenMs: 0, jitter: 0 };
-  const model = createLanguageModelSimulator({
-    clock,
-    latency: quick,
-    recordHeaders: true,
-    ...options.model,
-  });
-  const shop = createCommerceSimulator({
-    clock,
-    latency: { minMs: 0, maxMs: 0 },
-    recordHeaders: true,
-    ...options.shop,
-  });
+  const model = createLanguageModelSimulator({ ...recorded, latency: quick, ...options.model });
+  const shop = createCommerceSimulator({ ...recorded, latency: { minMs: 0, maxMs: 0 }, ...options.shop });
   const { url: modelUrl } = await model.listen();
   const { url: shopUrl } = await shop.listen();
-  const upstream = (name: string, kind: string, url: string, credential: string, more = ''): string =>
-    `  ${name}:\n    kind: ${kind}\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n${credential}${more}`;
-  const limits = (text = ''): string => (text === '' ? '' : `    limits: { ${text} }\n`);
+  const upstream = (name: string, kind: string, url: string, credential: string, limits = '', more = '') =>
+    `  ${name}:\n    kind: ${kind}\n    origins: ["${url}"]\n    allowPrivateAddresses: true\n    credential: { ${credential} }\n${limits === '' ? '' : `    limits: { ${limits} }\n`}${more}`;
+  const bearer = 'header: authorization, value: "Bearer sk-sim"';
+  const token = 'header: x-shopify-access-token, value: shpat_sim';
+  const { modelLimits, modelMore, shopLimits, shopMore } = options;
   const gateway = await startGateway({
     clock,
     upstreams:
-      upstream(
-        'openai',
-        'language-model',
-        modelUrl,
-        '    credential: { header: authorization, value: "Bearer sk-sim" }\n',
-        limits(options.modelLimits) + (options.modelMore ?? ''),
-      ) +
-      upstream(
-        'shop',
-        'commerce',
-        shopUrl,
-        '    credential: { header: x-shopify-access-token, value: shpat_sim }\n',
-        limits(options.shopLimits) + (options.shopMore ?? ''),
-      ) +
+      upstream('openai', 'language-model', modelUrl, bearer, modelLimits, modelMore) +
+      upstream('shop', 'commerce', shopUrl, token, shopLimits, shopMore) +
       (options.upstreams ?? ''),
     workspaces: options.workspaces ?? { acme: highCeilings },
     ...(options.server === undefined ? {} : { server: options.server }),
   });
 
-  const call = async (path: string, sending: Sending = {}): Promise<Reply> => {
-    const { workspace = 'acme', json, headers, signal } = sending;
-    const startedAt = clock.monotonic();
-    const response = await fetch(gateway.url + path, {
-      method: sending.method ?? (json === undefined ? 'GET' : 'POST'),
-      headers: {
-        authorization: `Bearer ${sending.key ?? gateway.keys[workspace] ?? ''}`,
-        ...(json === undefined ? {} : { 'content-type': 'application/json' }),
-        ...headers,
-      },
-      ...(json === undefined ? {} : { body: JSON.stringify(json) }),
-      ...(signal === undefined ? {} : { signal }),
-    });
-    const text = await response.text();
-    const tookMs = clock.monotonic() - startedAt;
-    return { status: response.status, headers: response.headers, text, json: parsed(text), tookMs };
-  };
-
-  const orders: World['orders'] = (at, sending = {}) =>
-    call('/via/shop/admin/api/2026-10/orders.json?limit=1', {
+  const call: World['call'] = (path, sending = {}) =>
+    sendTo(gateway, clock, path, {
+      workspace: 'acme',
       ...sending,
-      headers: { 'x-nonce': String(at), ...sending.headers },
+      headers: { authorization: `Bearer ${keyOf(gateway, sending)}`, ...sending.headers },
     });
+  const nonced = (at: number | string, { headers }: Sending) => ({ 'x-nonce': String(at), ...headers });
+  const orders: World['orders'] = (at, sending = {}) =>
+    call('/via/shop/admin/api/2026-10/orders.json?limit=1', { ...sending, headers: nonced(at, sending) });
+  const occupy: World['occupy'] = async () => {
+    const before = shop.log.length;
+    shop.fault({ kind: 'hang' });
+    const leaving = new AbortController();
+    const occupied = orders('occupied', { signal: leaving.signal }).catch(() => {});
+    await until(() => shop.log.length > before);
+    return async () => {
+      leaving.abort();
+      await occupied;
+    };
+  };
+  const settled: World['settled'] = (waiting, inFlight) =>
+    until(() => {
+      const all = bucketsOf(gateway);
+      const isSo = sum(all.map((each) => each.waiting)) === waiting;
+      return isSo && (inFlight === undefined || sum(all.map((each) => each.inFlight)) === inFlight);
+    });
+  let closing: Promise<void> | null = null;
+  const end = async (): Promise<void> => {
+    await gateway.close();
+    await model.close();
+    await shop.close();
+    expect([...model.state().failures, ...shop.state().failures]).toEqual([]);
+    expect(gateway.logs.filter((line) => line.includes('"level":"error"'))).toEqual([]);
+    const seen = JSON.stringify([...model.log, ...shop.log]);
+    expect(Object.values(gateway.keys).filter((key) => seen.includes(key))).toEqual([]);
+  };
+  const close = (): Promise<void> => (closing ??= end());
+  opened.push(close);
 
   return {
     clock,
@@ -160,50 +179,114 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
       call('/via/openai/v1/chat/completions', {
         json: { model: name, messages: [{ role: 'user', content: `call ${at}` }] },
         ...sending,
-        headers: { 'x-nonce': String(at), ...sending.headers },
+        headers: nonced(at, sending),
       }),
     orders,
-    async occupy() {
-      const before = shop.log.length;
-      shop.fault({ kind: 'hang' });
-      const leaving = new AbortController();
-      const occupied = orders('occupied', { signal: leaving.signal }).catch(() => {});
-      while (shop.log.length === before) await new Promise((resolve) => setTimeout(resolve, 2));
-      return async () => {
-        leaving.abort();
-        await occupied;
-      };
-    },
     graphql: (query, { variables, ...sending } = {}) =>
       call('/via/shop/admin/api/2026-10/graphql.json', { json: { query, variables }, ...sending }),
-    async settled(waiting, inFlight) {
-      const stopAt = performance.now() + 30_000;
-      for (;;) {
-        const all = gateway.service.gateway.parts.pressure.buckets().map(({ snapshot }) => snapshot);
-        const now = {
-          waiting: sum(all.map((each) => each.waiting)),
-          inFlight: sum(all.map((each) => each.inFlight)),
-        };
-        if (now.waiting === waiting && (inFlight === undefined || now.inFlight === inFlight)) return;
-        if (performance.now() > stopAt) throw new Error(`still ${JSON.stringify(now)}`);
-        await new Promise((resolve) => setTimeout(resolve, 5));
+    occupy,
+    async behindOccupied(names, send = orders, meanwhile = async () => {}) {
+      const release = await occupy();
+      const from = shop.log.length;
+      const calls: Promise<Reply>[] = [];
+      for (const [at, name] of names.entries()) {
+        calls.push(send(String(name)));
+        await settled(at + 1, 1);
       }
+      await meanwhile();
+      await release();
+      return { replies: await Promise.all(calls), log: shop.log.slice(from) };
     },
-    async close() {
-      await gateway.close();
-      await model.close();
-      await shop.close();
-      expect([...model.state().failures, ...shop.state().failures]).toEqual([]);
-      expect(gateway.logs.filter((line) => line.includes('"level":"error"'))).toEqual([]);
-      const keys = Object.values(gateway.keys);
-      const leaked = [...model.log, ...shop.log].filter((entry) => {
-        const seen = JSON.stringify(entry);
-        return keys.some((key) => seen.includes(key));
-      });
-      expect(leaked).toEqual([]);
-    },
+    settled,
+    close,
   };
 }
+
+export const keyOf = ({ keys }: TestGateway, { key, workspace }: Sending): string =>
+  key ?? keys[workspace ?? 'acme'] ?? Object.values(keys)[0] ?? '';
+
+/** Sends a call and reads the whole response. */
+export async function sendTo(
+  { url }: Pick<TestGateway, 'url'>,
+  clock: Pick<Clock, 'monotonic'>,
+  path: string,
+  {
+    method,
+    json,
+    body = json === undefined ? null : JSON.stringify(json),
+    headers,
+    signal = null,
+  }: Omit<Sending, 'signal' | 'body'> & { body?: string | null; signal?: AbortSignal | null },
+): Promise<Reply> {
+  const startedAt = clock.monotonic();
+  const response = await fetch(url + path, {
+    method: method ?? (body === null ? 'GET' : 'POST'),
+    headers: { ...(json === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
+    body,
+    signal,
+  });
+  const text = await response.text();
+  const field = (name: string): string | null => response.headers.get(name);
+  return {
+    status: response.status,
+    headers: response.headers,
+    text,
+    json: parsed(text),
+    tookMs: clock.monotonic() - startedAt,
+    error: field('sluice-error'),
+    shouldRetry: field('x-should-retry'),
+    admission: field('sluice-admission') ?? '',
+  };
+}
+
+/** What the buckets of an upstream, or of all, show. */
+export const bucketsOf = ({ service }: Pick<TestGateway, 'service'>, name?: string) =>
+  service.gateway.parts.pressure
+    .buckets()
+    .filter(({ upstream }) => name === undefined || upstream === name)
+    .map(({ snapshot }) => snapshot);
+
+/** What an address of the admin port shows. */
+export const adminText = async ({ adminUrl }: Pick<TestGateway, 'adminUrl'>, path: string): Promise<string> =>
+  (await fetch(adminUrl + path)).text();
+
+/** Asks the admin port to do something. */
+export const adminPost = ({ adminUrl }: Pick<TestGateway, 'adminUrl'>, path: string): Promise<Response> =>
+  fetch(adminUrl + path, { method: 'POST', headers: { 'Sluice-Admin': 'yes' } });
+
+/** The log line of a call, once it is written. */
+export async function logged(
+  { logs }: Pick<TestGateway, 'logs'>,
+  { headers }: Pick<Reply, 'headers'>,
+): Promise<Record<string, unknown>> {
+  const id = headers.get('sluice-request-id') ?? '';
+  const line = (): string | undefined => logs.find((each) => each.includes(id));
+  await until(() => line() !== undefined);
+  return JSON.parse(line() ?? '') as Record<string, unknown>;
+}
+
+/** Tells a simulator to answer the next call with a 429. */
+export function refuseOnce(
+  upstream: Pick<LanguageModelSimulator, 'fault'>,
+  headers: Readonly<Record<string, string>>,
+  more: {
+    readonly times?: number;
+    readonly match?: { readonly model: string };
+    readonly body?: unknown;
+  } = {},
+): void {
+  const error = { message: 'Rate limit reached', type: 'requests', code: 'rate_limit_exceeded' };
+  upstream.fault({ kind: 'answer', status: 429, headers, body: { error }, ...more });
+}
+
+export const many = <Result>(count: number, make: (at: number) => Result): Result[] =>
+  Array.from({ length: count }, (_, at) => make(at));
+
+export const nonces = (log: readonly LogEntry[]): readonly string[] => log.map(({ nonce }) => nonce);
+
+/** Calls that an upstream had at once, at most. */
+export const maxInFlight = (log: readonly LogEntry[]): number =>
+  Math.max(...log.map(({ inFlight }) => inFlight.scope));
 
 /** Calls that reached the upstream behind one with a higher number. */
 export function inversions(log: readonly LogEntry[]): number {
@@ -235,4 +318,10 @@ function parsed(text: string): unknown {
   } catch {
     return undefined;
   }
+}
+
+/** The sum of the series of `/metrics` that begin so. */
+export async function metric(gateway: Pick<TestGateway, 'adminUrl'>, series: string): Promise<number> {
+  const lines = (await adminText(gateway, '/metrics')).split('\n').filter((line) => line.startsWith(series));
+  return sum(lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1))));
 }

@@ -1,0 +1,187 @@
+/** Who goes first: calls of a lane in order, one in flight on a commerce bucket, urgency, callers, workspaces, background. */
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { fastClock } from '../support/fast-clock.ts';
+import { until } from '../support/until.ts';
+import { adminText, bucketsOf, closeAll, highCeilings, inversions, many, maxInFlight } from './world.ts';
+import { nonces, startWorld, tally, type Sending, type World } from './world.ts';
+
+afterEach(closeAll);
+
+const patient = { prefer: 'wait=600' };
+
+describe('calls of a workspace on a commerce bucket', () => {
+  test('are never two in flight, REST and GraphQL together', async () => {
+    const { orders, graphql, shop } = await startWorld({ shop: { latency: { minMs: 1, maxMs: 12 } } });
+    const query = 'query($nonce: String) { shop { name } }';
+    const calls = many(40, (at) =>
+      at % 2 === 0 ? orders(at) : graphql(query, { variables: { nonce: String(at) } }),
+    );
+    expect(tally(await Promise.all(calls))).toEqual({ 200: 40 });
+    expect(maxInFlight(shop.log)).toBe(1);
+    expect(shop.log.filter(({ decision }) => decision !== 'admitted')).toEqual([]);
+  });
+
+  test('leave in order, each when the last byte of the response before it has arrived', async () => {
+    const { behindOccupied } = await startWorld({ shop: { latency: { minMs: 1, maxMs: 3 } } });
+    const { log } = await behindOccupied(many(25, (at) => at));
+    expect([log.length, inversions(log)]).toEqual([25, 0]);
+    for (const [at, entry] of log.slice(1).entries())
+      expect(entry.arrivedT).toBeGreaterThanOrEqual(log[at]?.t ?? NaN);
+    expect(maxInFlight(log.slice(1))).toBe(1);
+  });
+
+  test('go by urgency, and in their order where it is the same', async () => {
+    const { behindOccupied, orders } = await startWorld();
+    const { log } = await behindOccupied(['3a', '3b', '0a', '7a', '6a', '0b', '3c', '7b'], (name) =>
+      orders(name, { headers: name.startsWith('3') ? {} : { priority: `u=${name[0] ?? ''}` } }),
+    );
+    expect(nonces(log)).toEqual(['0a', '0b', '3a', '3b', '3c', '6a', '7a', '7b']);
+  });
+});
+
+test('shops that share a credential share its bucket unless the configuration separates them', async () => {
+  const joined = `  joined:\n    kind: commerce\n    origins: ["http://*.localhost:1"]\n    allowPrivateAddresses: true\n    credential: shpat_sim\n`;
+  const { gateway, call, shopUrl } = await startWorld({ upstreams: joined });
+  const { port } = new URL(shopUrl);
+  const bucketsWith = async (more: string): Promise<number> => {
+    const written = joined.replace('localhost:1', `localhost:${port}`) + more;
+    await gateway.reload(gateway.yaml.replace(joined, written));
+    const seen = new Set<string>();
+    for (const store of ['one', 'two']) {
+      await call(`/via/joined/${store}.localhost:${port}/admin/api/2026-10/shop.json`);
+      // Where such a host has no address nothing is sent, and its bucket is soon forgotten.
+      for (const { bucket } of bucketsOf(gateway, 'joined')) seen.add(bucket);
+    }
+    return seen.size;
+  };
+  expect(await bucketsWith('')).toBe(1);
+  expect(await bucketsWith('    bucketBy: [credential, host]\n')).toBe(3);
+});
+
+describe('callers of a workspace', () => {
+  /** The order in which the shop sees these calls, which have waited. */
+  async function orderOf(
+    workspace: string,
+    of: (caller: string) => Sending,
+    meanwhile?: (world: World) => Promise<void>,
+  ): Promise<readonly string[]> {
+    const world = await startWorld({ workspaces: { acme: highCeilings + workspace } });
+    const line = ['loop1', 'loop2', 'loop3', 'loop4', 'loop5', 'ann1', 'ann2', 'bob1'];
+    const { log } = await world.behindOccupied(
+      line,
+      (name) => world.orders(name, of(name.slice(0, -1))),
+      () => meanwhile?.(world) ?? Promise.resolve(),
+    );
+    const { logs } = world.gateway;
+    expect(logs.some((text) => text.includes('"caller"'))).toBe(workspace !== '');
+    return nonces(log);
+  }
+  /** Each caller's calls in their order, and nobody's second call before everybody's first. */
+  function expectTurns(order: readonly string[]): void {
+    expect(order.filter((name) => name.startsWith('loop'))).toEqual(many(5, (at) => `loop${at + 1}`));
+    expect(order.slice(0, 3).toSorted()).toEqual(['ann1', 'bob1', 'loop1']);
+    expect(order.slice(3, 5).toSorted()).toEqual(['ann2', 'loop2']);
+  }
+  const byField = (caller: string): Sending => ({ headers: { 'x-agent': caller } });
+
+  test('take turns, as a field of their calls names them, and are shown as digests', async () => {
+    const order = await orderOf('    callers: { by: "header:x-agent" }\n', byField, async ({ gateway }) => {
+      const { workspaces } = JSON.parse(await adminText(gateway, '/activity')) as {
+        workspaces: { upstreams: { upstream: string; callers: { caller: string; waiting: number }[] }[] }[];
+      };
+      const shown = workspaces[0]?.upstreams.find(({ upstream }) => upstream === 'shop')?.callers ?? [];
+      expect(shown.map(({ waiting }) => waiting)).toEqual([5, 2, 1]);
+      for (const { caller } of shown) {
+        expect(caller).toMatch(/^c_[0-9a-f]{16}$/);
+        expect(await adminText(gateway, '/metrics')).not.toContain(caller);
+      }
+    });
+    expectTurns(order);
+  });
+
+  test('take turns, as a member of their bodies names them', async () => {
+    const by = '    callers: { by: "body:/user/id" }\n';
+    expectTurns(await orderOf(by, (caller) => ({ json: { user: { id: caller } } })));
+  });
+
+  test('have their calls in the order of arrival where none are configured', async () => {
+    const order = await orderOf('', byField);
+    expect(order).toEqual(['loop1', 'loop2', 'loop3', 'loop4', 'loop5', 'ann1', 'ann2', 'bob1']);
+  });
+});
+
+describe('beside a workspace for which a hundred calls wait', () => {
+  /** Sends calls of another workspace too, and tells the order of all. A place comes free every second, on a clock ten times as fast. */
+  async function orderBeside(workspace: string, names: readonly string[], more: Sending = {}) {
+    const workspaces = { busy: highCeilings, other: highCeilings + workspace };
+    const { chat, model, settled } = await startWorld({
+      clock: fastClock(10),
+      model: { models: { 'gpt-4o': { rpm: 60 } } },
+      modelLimits: 'requestsPerMinute: 60',
+      workspaces,
+    });
+    const leaving = new AbortController();
+    const busy = { workspace: 'busy', headers: patient, signal: leaving.signal };
+    const line = Promise.allSettled(many(100, () => chat('busy', busy)));
+    await until(() => model.log.length >= 60);
+    const from = model.log.length;
+    const headers = { ...patient, ...more.headers };
+    const calls = names.map((name) => chat(name, { workspace: name === 'busy' ? name : 'other', headers }));
+    expect(tally(await Promise.all(calls))).toEqual({ 200: names.length });
+    leaving.abort();
+    await line;
+    await settled(0, 0);
+    return nonces(model.log.slice(from));
+  }
+
+  test('five calls of another one do not wait for them all', async () => {
+    const order = await orderBeside('', Array(5).fill('small'));
+    // The workspaces alternate: ten calls, and those that were sent while the five arrived. Some forty waited when they came.
+    expect(order.lastIndexOf('small')).toBeLessThan(30);
+  });
+
+  test('the share of another one follows its weight', async () => {
+    const order = await orderBeside('    weight: 9\n', Array(18).fill('heavy'));
+    const shared = order.slice(order.indexOf('heavy'), order.lastIndexOf('heavy') + 1);
+    const others = shared.filter((nonce) => nonce === 'busy').length;
+    // The other workspace sends two calls beside eighteen; with equal shares it would send eighteen.
+    expect(others).toBeGreaterThanOrEqual(1);
+    expect(others).toBeLessThanOrEqual(9);
+  });
+});
+
+describe('background calls', () => {
+  test('of a background workspace let those of others go first, whatever their urgency', async () => {
+    const { chat, model, gateway } = await startWorld({
+      clock: fastClock(10),
+      model: { models: { 'gpt-4o': { rpm: 60 } } },
+      modelLimits: 'requestsPerMinute: 60',
+      workspaces: { acme: highCeilings, nightly: `${highCeilings}    class: background\n` },
+    });
+    const first = many(80, () => chat('first', { headers: patient }));
+    await until(() => model.log.length >= 60 && bucketsOf(gateway).some(({ waiting }) => waiting > 9));
+    const line = ['n1', 'n2', 'a1', 'a2', 'n3', 'a3'].map((name) => {
+      const workspace = name.startsWith('n') ? 'nightly' : 'acme';
+      return chat(name, {
+        workspace,
+        headers: { ...patient, priority: name.startsWith('n') ? 'u=0' : 'u=3' },
+      });
+    });
+    await Promise.all([...first, ...line]);
+    const order = nonces(model.log).filter((nonce) => nonce !== 'first');
+    expect(order).toEqual(['a1', 'a2', 'a3', 'n1', 'n2', 'n3']);
+  });
+
+  test('leave a tenth of the places under a ceiling, and their clients are told of all', async () => {
+    const { chat } = await startWorld({ workspaces: { acme: '    requestsPerMinute: { openai: 20 }\n' } });
+    const [background, usual] = [{ prefer: 'wait=1', priority: 'u=7' }, { prefer: 'wait=1' }];
+    await chat('warm', { headers: background });
+    const replies = await Promise.all(many(30, (at) => chat(at, { headers: background })));
+    expect(tally(replies)).toEqual({ 200: 17, 429: 13 });
+    const sent = replies.filter(({ status }) => status === 200);
+    for (const { headers } of sent) expect(headers.get('ratelimit-policy')).toContain('q=20');
+    const rest = await Promise.all(many(2, (at) => chat(at, { headers: usual })));
+    expect(tally(rest)).toEqual({ 200: 2 });
+    expect((await chat('more', { headers: usual })).status).toBe(429);
+  });
+});

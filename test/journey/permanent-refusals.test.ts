@@ -1,0 +1,349 @@
+/**
+ * The upstream is asked once for a permanent refusal, which is passed on; later calls that it concerns are refused by Sluice, in the
+ * words of the provider's own error, until one of them finds that the refusal is over.
+ */
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import type { QuotaState } from '../../simulators/language-model/options.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { skippingClock, type SkippingClock } from '../support/skipping-clock.ts';
+import { until } from '../support/until.ts';
+import { scripted, type Answer } from './scripted.ts';
+import { adminPost, closeAll, highCeilings, many, nonces, startWorld } from './world.ts';
+import type { Reply, World, WorldOptions } from './world.ts';
+
+afterEach(closeAll);
+
+async function begin(options: WorldOptions = {}): Promise<World & { readonly clock: SkippingClock }> {
+  const clock = skippingClock();
+  return { ...(await startWorld({ clock, ...options })), clock };
+}
+
+const quotaIs = (quota: QuotaState) => ({ quotaState: { 'org-sim': quota, proj_sim: quota } });
+/** What shows that a response is the upstream's own, and final. */
+const passed = (status: number) => ({
+  status,
+  error: null,
+  shouldRetry: 'false',
+  admission: expect.stringMatching(/attempts=1,/),
+});
+const refusedHere = (status: number, code: unknown = 'insufficient_quota') => ({
+  status,
+  error: 'upstream_refused',
+  shouldRetry: 'false',
+  json: { error: { code } },
+});
+const retryMs = ({ headers }: Reply): number => Number(headers.get('retry-after-ms'));
+
+describe('a refusal that waiting does not cure is asked for once and passed on:', () => {
+  test.each<QuotaState>([
+    'insufficient_quota',
+    'credit_balance_exhausted',
+    'organization_spend_limit_exceeded',
+    'project_spend_limit_exceeded',
+    'organization_usage_limit_exceeded',
+  ])('%s', async (quota) => {
+    const { chat, model } = await begin();
+    model.configure(quotaIs(quota));
+    const reply = await chat(1);
+    expect(reply).toMatchObject(passed(reply.status));
+    expect([402, 403, 429]).toContain(reply.status);
+    expect(reply.json).toHaveProperty('error.code');
+    expect(model.log).toHaveLength(1);
+  });
+
+  test('a call larger than the whole limit', async () => {
+    const { call, model } = await begin({ model: { models: { 'gpt-4o': { rpm: 500, tpm: 1000 } } } });
+    const json = { model: 'gpt-4o', max_tokens: 5000, messages: [{ role: 'user', content: 'x' }] };
+    const reply = await call('/via/openai/v1/chat/completions', { json });
+    expect(reply).toMatchObject(passed(429));
+    expect(reply.text).toContain('Request too large');
+    expect(model.log).toHaveLength(1);
+  });
+
+  test('a day that is used up, unchanged', async () => {
+    const { chat, model } = await begin();
+    const message =
+      'Rate limit reached for gpt-4o on requests per day (RPD): Limit 200, Used 200, Requested 1. Please try again in 7m12s.';
+    const body = JSON.stringify({ error: { message, type: 'requests', code: 'rate_limit_exceeded' } });
+    const headers = { 'retry-after': '432', 'x-ratelimit-limit-requests': '200', 'x-request-id': 'req_1' };
+    model.fault({ kind: 'answer', status: 429, headers, body });
+    const reply = await chat(1);
+    expect(reply).toMatchObject({ ...passed(429), text: body });
+    expect([reply.headers.get('retry-after'), reply.headers.get('x-request-id')]).toEqual(['432', 'req_1']);
+    expect(model.log).toHaveLength(1);
+  });
+
+  test('a query over the largest cost, which is a 200 with an error in it', async () => {
+    const { graphql, shop } = await begin();
+    const reply = await graphql(
+      '{ products(first: 100) { nodes { variants(first: 100) { nodes { id } } } } }',
+    );
+    const json = { errors: [{ extensions: { code: 'MAX_COST_EXCEEDED' } }] };
+    expect(reply).toMatchObject({ ...passed(200), json });
+    expect(shop.log).toHaveLength(1);
+  });
+
+  test('errors of the call itself, which say nothing about retries', async () => {
+    const { chat, model } = await begin();
+    const reply = await chat(1, { model: 'no-such-model' });
+    expect(reply).toMatchObject({
+      ...passed(404),
+      shouldRetry: null,
+      json: { error: { code: 'model_not_found' } },
+    });
+    expect(model.log).toHaveLength(1);
+  });
+});
+
+describe('an exhausted quota', () => {
+  test('is asked for once: later calls are refused by Sluice, with the time of the next probe', async () => {
+    const { chat, model, call } = await begin();
+    model.configure(quotaIs('insufficient_quota'));
+    expect(await chat(1)).toMatchObject({ ...passed(429), json: { error: { code: 'insufficient_quota' } } });
+    for (let n = 2; n < 6; n += 1) {
+      const reply = await chat(n);
+      expect(reply).toMatchObject(refusedHere(429));
+      expect(reply.json).toMatchObject({ heldBy: 'closed' });
+      expect(retryMs(reply)).toBeGreaterThan(55_000);
+      expect(retryMs(reply)).toBeLessThanOrEqual(60_000);
+      expect(reply.headers.get('retry-after')).toBe(String(Math.ceil(retryMs(reply) / 1_000)));
+    }
+    // Another model and another endpoint use the same funds.
+    expect(await call('/via/openai/v1/models')).toMatchObject(refusedHere(429));
+    expect(model.log).toHaveLength(1);
+  });
+
+  test('is asked for again by one of many calls when the pause is over, and then after twice the pause', async () => {
+    const { chat, model, clock } = await begin();
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    clock.skip(60_000);
+    const replies = await Promise.all(many(6, (n) => chat(n)));
+    expect(model.log).toHaveLength(2);
+    expect(replies.filter(({ error }) => error === null)).toHaveLength(1);
+    expect(retryMs(await chat(8))).toBeGreaterThan(115_000);
+    clock.skip(115_000);
+    expect(await chat(9)).toMatchObject(refusedHere(429));
+    expect(model.log).toHaveLength(2);
+  });
+
+  test('counts as refilled for all calls with the first probe that succeeds', async () => {
+    const { chat, model, clock } = await begin();
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    model.configure(quotaIs('ok'));
+    expect(await chat(2)).toMatchObject(refusedHere(429));
+    clock.skip(60_000);
+    const statuses = [await chat(3), ...(await Promise.all(many(3, (n) => chat(n))))];
+    expect(statuses.map(({ status }) => status)).toEqual([200, 200, 200, 200]);
+  });
+
+  test('ends the wait of calls that are queued for it', async () => {
+    const workspaces = { acme: highCeilings, other: highCeilings };
+    const { orders, occupy, settled, shop } = await begin({ workspaces });
+    const letGo = await occupy();
+    const waiting = [1, 2, 3, 4].map((n) => orders(n));
+    await settled(4, 1);
+    shop.configure({ stores: { '127.0.0.1': { state: 'locked', apps: { 'app-sim': ['shpat_sim'] } } } });
+    expect(await orders(5, { workspace: 'other' })).toMatchObject({ status: 423, error: null });
+    for (const reply of await Promise.all(waiting))
+      expect(reply).toMatchObject(refusedHere(423, 'upstream_refused'));
+    expect(nonces(shop.log)).toEqual(['occupied', '5']);
+    await letGo();
+  });
+
+  test('concerns all calls with the same credential, and no others', async () => {
+    const orgs = {
+      'org-sim': { projects: { proj_sim: { keys: ['sk-sim'] } } },
+      'org-2': { projects: { proj_2: { keys: ['sk-other'] } } },
+    };
+    const other = `${highCeilings}    credentials: { openai: "Bearer sk-other" }\n`;
+    const workspaces = { acme: highCeilings, same: highCeilings, other };
+    const { chat, model } = await begin({ model: { orgs }, workspaces });
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    expect(await chat(2, { workspace: 'same' })).toMatchObject(refusedHere(429));
+    expect((await chat(3, { workspace: 'other' })).status).toBe(200);
+  });
+
+  test('is still known after a probe that fails for a mistake of its own', async () => {
+    const { chat, model, clock } = await begin();
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    model.configure(quotaIs('ok'));
+    clock.skip(60_000);
+    expect((await chat(2, { model: 'no-such-model' })).status).toBe(404);
+    expect(retryMs(await chat(3))).toBeLessThanOrEqual(10_000);
+    clock.skip(10_000);
+    expect((await chat(4)).status).toBe(200);
+  });
+
+  test('is asked for by one call over its resends: a 503 in between does not turn its own breaker against it', async () => {
+    const { chat, model, clock } = await begin();
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    model.configure(quotaIs('ok'));
+    clock.skip(60_000);
+    const body = '{"error":{"code":"server_is_overloaded","message":"Overloaded"}}';
+    model.fault({ kind: 'answer', status: 503, headers: { 'retry-after': '1' }, body });
+    const admission = expect.stringContaining('attempts=2');
+    expect(await chat(2)).toMatchObject({ status: 200, admission });
+    expect((await chat(3)).status).toBe(200);
+  });
+
+  test('is forgotten when an operator opens the upstream', async () => {
+    const { chat, model, gateway } = await begin();
+    const { breakers } = gateway.service.gateway.parts;
+    model.configure(quotaIs('insufficient_quota'));
+    await chat(1);
+    model.configure(quotaIs('ok'));
+    expect([(await chat(2)).error, breakers.observed('openai').length]).toEqual(['upstream_refused', 1]);
+    expect((await adminPost(gateway, '/upstreams/openai/open')).status).toBe(200);
+    expect([(await chat(3)).status, breakers.observed('openai').length]).toEqual([200, 0]);
+  });
+});
+
+describe('a shop', () => {
+  test.each([
+    ['frozen', 402],
+    ['locked', 423],
+    ['security', 430],
+  ] as const)('that is %s is asked once', async (state, status) => {
+    const { call, orders, graphql, shop, clock } = await begin();
+    const apps = { 'app-sim': ['shpat_sim'] };
+    shop.configure({ stores: { '127.0.0.1': { state, apps } } });
+    expect(await orders(1)).toMatchObject(passed(status));
+    const second = await orders(2);
+    expect(Number(second.headers.get('retry-after'))).toBeGreaterThan(50);
+    const others = [
+      await graphql('{ shop { name } }'),
+      await call('/via/shop/admin/api/2026-10/products.json'),
+    ];
+    for (const reply of [second, ...others])
+      expect(reply).toMatchObject(refusedHere(status, 'upstream_refused'));
+    expect(shop.log).toHaveLength(1);
+    shop.configure({ stores: { '127.0.0.1': { state: 'ok', apps } } });
+    clock.skip(60_000);
+    expect((await orders(3)).status).toBe(200);
+  });
+
+  test('that refuses orders for a reason other than its bucket is asked once for orders, and as before for the rest', async () => {
+    const { call, orders, shop } = await begin();
+    const json = { order: { line_items: [] } };
+    const post = (): Promise<Reply> => call('/via/shop/admin/api/2026-10/orders.json', { json });
+    const headers = { 'x-shopify-shop-api-call-limit': '1/40' };
+    shop.fault({ kind: 'answer', status: 429, headers, body: '{"errors":"Exceeded order API rate limit"}' });
+    expect(await post()).toMatchObject(passed(429));
+    for (let n = 0; n < 4; n += 1) expect(await post()).toMatchObject(refusedHere(429, 'upstream_refused'));
+    expect((await orders(1)).status).toBe(200);
+    expect(shop.log).toHaveLength(2);
+  });
+});
+
+describe('a refusal of a model API that may lie in one call', () => {
+  const said = (message: string, status = 402): Answer => ({
+    status,
+    body: { error: { message, code: status } },
+  });
+
+  /** Two workspaces on one credential, and an upstream that answers so. */
+  async function start(refuse: (model: string, n: number) => Answer | null) {
+    const { ask, arrivals } = await scripted(
+      ({ body, n }) => refuse((JSON.parse(body) as { model: string }).model, n) ?? {},
+      { upstreams: { model: 'kind: language-model, credential: "Bearer sk"' }, workspaces: { a: '', b: '' } },
+    );
+    const call = async (workspace: string, model: string): Promise<string> => {
+      const json = { model, messages: [{ role: 'user', content: `${workspace} ${arrivals.length}` }] };
+      const { status, error } = await ask('/via/model/v1/chat/completions', { workspace, json });
+      return `${status} ${error ?? 'upstream'}`;
+    };
+    return { call, arrivals };
+  }
+
+  test.each([
+    ['a 402 for the price of the call', said('This request requires more credits, or fewer max_tokens')],
+    ['a 402 in unknown words, while other calls pass', said('E-4711')],
+    ['a 413 for its length', { status: 413, body: { error: { code: 'context_length_exceeded' } } }],
+    ['a 400 for its length', { status: 400, body: { error: { code: 'context_length_exceeded' } } }],
+  ])('stops nobody else, however often it comes: %s', async (_words, refusal) => {
+    const { call, arrivals } = await start((model) => (model === 'dear' ? refusal : null));
+    for (let n = 0; n < 3; n += 1) {
+      const answers = [await call('a', 'dear'), await call('b', 'cheap')];
+      expect(answers).toEqual([`${refusal.status} upstream`, '200 upstream']);
+    }
+    expect(arrivals).toHaveLength(6);
+  });
+
+  test.each([
+    ['a 402 of a spent account, with the first call', said('Insufficient credits'), 1],
+    ['a 402 in unknown words, once a second call has met it and none has passed', said('E-4711'), 2],
+  ])('stops everybody: %s', async (_words, refusal, sent) => {
+    const { call, arrivals } = await start(() => refusal);
+    const answers = [await call('a', 'm'), await call('b', 'm'), await call('a', 'm')];
+    const refused = ['402 upstream_refused', '402 upstream_refused'];
+    expect(answers).toEqual(['402 upstream', '402 upstream', ...refused].slice(2 - sent).slice(0, 3));
+    expect(arrivals).toHaveLength(sent);
+  });
+
+  test('is absorbed where it states a time', async () => {
+    const busy = { ...said('In-flight spending budget reached'), headers: { 'retry-after': '1' } };
+    const { call, arrivals } = await start((_model, n) => (n === 1 ? busy : null));
+    expect([await call('a', 'm'), await call('b', 'm')]).toEqual(['200 upstream', '200 upstream']);
+    expect(arrivals).toHaveLength(3);
+  });
+});
+
+describe('a breaker answers with the type and the code of the provider’s own error, on every replica, and with nothing else of it:', () => {
+  let redis: RedisServer;
+  beforeAll(async () => (redis = await startRedis()));
+  afterAll(() => redis.stop());
+
+  const secret = 'insufficient credits, free text of the upstream';
+  const said = (type: string | null, code: unknown, more = {}) => ({
+    error: { message: secret, type, code, ...more },
+  });
+  const day = {
+    status: 'RESOURCE_EXHAUSTED',
+    details: [{ violations: [{ quotaId: 'RequestsPerDayPerProject' }] }],
+  };
+  const [quota, inactive, limit] = ['insufficient_quota', 'billing_not_active', 'billing_hard_limit_reached'];
+  const unknown = ['invalid_request_error', 'upstream_refused'] as const;
+  test.each<[string, number, object, string, unknown]>([
+    ['OpenAI', 429, said(quota, quota), quota, quota],
+    ['OpenAI, a hard limit', 429, said(quota, limit), quota, limit],
+    ['OpenAI, an inactive account', 429, said(inactive, inactive), inactive, inactive],
+    [
+      'Anthropic',
+      402,
+      { type: 'error', error: { type: 'billing_error', message: secret } },
+      'billing_error',
+      null,
+    ],
+    ['DeepSeek', 402, said('unknown_error', unknown[0]), 'unknown_error', unknown[0]],
+    ['OpenRouter', 402, { error: { message: secret, code: 402 } }, unknown[0], 402],
+    ['Google, a spent day', 429, { error: { code: 429, message: secret, ...day } }, day.status, 429],
+    ['inside a 200', 200, said(quota, quota), quota, quota],
+    ['unknown words', 402, said(`${secret} as type`, `${secret} as code`), ...unknown],
+    ['words of objects', 402, said('constructor', '__proto__'), ...unknown],
+  ])('%s', async (name, status, body, type, code) => {
+    const sections = `redis: { url: "${redis.url}", commandTimeoutMs: 2000 }`;
+    const upstreams = { model: 'kind: language-model' };
+    const headers = { 'content-type': 'application/json' };
+    const one = await scripted(() => ({ status, headers, body }), { upstreams, sections });
+    const other = await one.replica();
+    const call = ({ ask }: Pick<typeof one, 'ask'>) =>
+      ask('/via/model/v1/chat/completions', {
+        json: { model: 'm' },
+        headers: { authorization: `Bearer ${name}` },
+      });
+    expect(await call(one)).toMatchObject({ ...passed(status), text: JSON.stringify(body) });
+    await until(async () => (await call(other)).error === 'upstream_refused');
+    for (const replica of [one, other]) {
+      const { text, ...reply } = await call(replica);
+      const detail = expect.stringMatching(/ One call asks it again in (?:59|60) s; /);
+      const json = { code: 'upstream_refused', detail, error: { type, code, param: null } };
+      expect(reply).toMatchObject({ status: status === 200 ? 429 : status, error: 'upstream_refused', json });
+      expect(text).not.toContain(secret);
+    }
+  });
+});

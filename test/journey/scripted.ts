@@ -1,0 +1,142 @@
+/** A gateway in front of an upstream that answers as the test says. `closeAll` of `world.ts` ends both. */
+import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { systemClock, type Clock } from '../../src/clock.ts';
+import type { Service } from '../../src/service.ts';
+import { serviceOf, startGateway, type GatewayOptions, type TestGateway } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
+import { bucketsOf, keyOf, opened, sendTo, type Reply, type Sending } from './world.ts';
+
+/** One call as the upstream has it. */
+export interface Arrival {
+  /** From 1. */
+  readonly n: number;
+  readonly method: string;
+  readonly path: string;
+  readonly headers: IncomingHttpHeaders;
+  readonly body: string;
+  /** By the clock of the gateway. */
+  readonly at: number;
+  readonly response: ServerResponse;
+  /** The status of the script's answer. */
+  status: number;
+  /** Ended before its whole response was written. */
+  isCut: boolean;
+}
+
+export interface Answer {
+  /** Default: 200. */
+  readonly status?: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** A text, or what is written as JSON. Default: `{}`. */
+  readonly body?: unknown;
+  /** How long the call takes. Milliseconds of the clock. */
+  readonly tookMs?: number;
+}
+
+/** Says what a call is answered; with nothing, the test answers by `response`. */
+export type Script = (arrival: Arrival) => Answer | void;
+
+export interface ScriptedOptions extends Pick<GatewayOptions, 'workspaces' | 'server'> {
+  readonly clock?: Clock;
+  /** Further settings of each upstream, YAML flow style without the braces. All are this one. Default: `api`. */
+  readonly upstreams?: Readonly<Record<string, string>>;
+  /** Further sections of the configuration. */
+  readonly sections?: string;
+}
+
+export interface Scripted {
+  readonly gateway: TestGateway;
+  readonly clock: Clock;
+  readonly origin: string;
+  readonly arrivals: Arrival[];
+  /** Sends a call with the API key in `Sluice-Key`, and reads the whole response. */
+  ask(path: string, sending?: Sending): Promise<Reply>;
+  /** Resolves when so many calls have arrived. */
+  arrived(count: number): Promise<void>;
+  /** Resolves when a bucket is closed. */
+  closed(): Promise<void>;
+  /** Resolves when so many calls wait. */
+  waiting(count: number): Promise<void>;
+  /** Replaces a part of the configuration while calls go on. @throws Error when that part is not there. */
+  reload(from: string | RegExp, to: string): Promise<void>;
+  /** Another replica, which has the same configuration and keys. */
+  replica(): Promise<Pick<Scripted, 'ask'> & { readonly service: Service; readonly url: string }>;
+}
+
+export async function scripted(
+  script: Script = () => ({}),
+  options: ScriptedOptions = {},
+): Promise<Scripted> {
+  const { clock = systemClock, upstreams = { api: '' }, sections = '', ...more } = options;
+  const arrivals: Arrival[] = [];
+  const http = createServer((request, response) => {
+    const { method = '', url: path = '', headers } = request;
+    const parts: Buffer[] = [];
+    request.on('data', (part: Buffer) => parts.push(part));
+    request.on('end', () => {
+      const body = Buffer.concat(parts).toString();
+      const at = clock.monotonic();
+      const arrival = {
+        n: arrivals.length + 1,
+        method,
+        path,
+        headers,
+        body,
+        at,
+        response,
+        status: 0,
+        isCut: false,
+      };
+      arrivals.push(arrival);
+      response.on('close', () => (arrival.isCut = !response.writableFinished));
+      const answer = script(arrival);
+      if (answer === undefined) return;
+      const { status = 200, headers: fields = {}, body: said = {}, tookMs = 0 } = answer;
+      arrival.status = status;
+      const reply = (): void =>
+        void response.writeHead(status, fields).end(typeof said === 'string' ? said : JSON.stringify(said));
+      if (tookMs === 0) reply();
+      else clock.after(tookMs, reply);
+    });
+  });
+  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
+  opened.push(() => new Promise((resolve) => http.close(resolve).closeAllConnections()));
+  const origin = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
+  const written = Object.entries(upstreams).map(
+    ([name, flow]) => `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: true, ${flow} }`,
+  );
+  const gateway = await startGateway({ ...more, clock, upstreams: `${written.join('\n')}\n${sections}` });
+  opened.push(() => gateway.close());
+  let { yaml } = gateway;
+  const asking =
+    (url: string): Scripted['ask'] =>
+    (path, sending = {}) =>
+      sendTo({ url }, clock, path, {
+        ...sending,
+        headers: { 'sluice-key': keyOf(gateway, sending), ...sending.headers },
+      });
+  return {
+    gateway,
+    clock,
+    origin,
+    arrivals,
+    ask: asking(gateway.url),
+    arrived: (count) => until(() => arrivals.length >= count),
+    closed: () => until(() => bucketsOf(gateway).some(({ closedMs }) => closedMs > 0)),
+    waiting: (count) =>
+      until(() => bucketsOf(gateway).reduce((sum, { waiting }) => sum + waiting, 0) === count),
+    async reload(from, to) {
+      const changed = yaml.replace(from, () => to);
+      if (changed === yaml) throw new Error(`nothing to replace: ${String(from)}`);
+      yaml = changed;
+      await gateway.reload(yaml);
+    },
+    async replica() {
+      const service = await serviceOf(yaml, [], { clock });
+      opened.push(() => service.close());
+      const url = `http://127.0.0.1:${service.dataAddress.port}`;
+      return { service, url, ask: asking(url) };
+    },
+  };
+}
