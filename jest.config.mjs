@@ -46,8 +46,7 @@ const long = [
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
   'test/simulation/replicas/log.test.ts',
-  'test/wire/fuzz-client.test.ts',
-  'test/wire/fuzz-upstream.test.ts',
+  'test/wire/fuzz.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
 /** Those that `verify:long` runs with more histories than `npm test`. */

@@ -11,7 +11,7 @@ const get = (n: number | string, ...more: string[]): string => head(`GET /proxy?
 const numberOf = (call: Call): string => call.rawUrl.slice('/proxy?'.length);
 const echoNumber = (call: Call): Outcome => outcomeOf({ body: Buffer.from(numberOf(call)) });
 const bodies = (responses: Awaited<ReturnType<typeof allOf>>): string[] =>
-  responses.map(({ status, body }) => `${status} ${body}`);
+  responses.map(({ status, body }) => `${status} ${body.toString()}`);
 const garbage = 'NOT HTTP AT ALL\r\n\r\n';
 
 /** A server whose calls end when the test says so, by number. */

@@ -1,24 +1,27 @@
 /** Responses on their way to the client: at once, at the client's pace, whole or visibly broken. */
 import { describe, expect, test } from '@jest/globals';
 import { PassThrough, Readable } from 'node:stream';
-import type { ResponseEnd } from '../../src/call.ts';
-import { later, outcomeOf, settled, startDataServer } from '../ingress/data-server-fixture.ts';
+import type { Outcome, ResponseEnd } from '../../src/call.ts';
+import { outcomeOf, settled } from '../ingress/data-server-fixture.ts';
 import { readResponses } from '../support/raw-client.ts';
+import { allOf, get, served } from './served.ts';
 
-const get = 'GET /proxy?target=x HTTP/1.1\r\nHost: a\r\n\r\n';
-function streaming(body: Readable, fields: readonly string[] = []) {
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** A server that responds with this body to a client that has asked for it, and how its responses ended. */
+async function streaming(body: Readable | Buffer, more: Partial<Outcome> = {}, request = get()) {
   const ends: ResponseEnd[] = [];
-  const start = () =>
-    startDataServer(() => Promise.resolve(outcomeOf({ body, fields, onEnd: (how) => ends.push(how) })));
-  return { ends, start };
+  const onEnd = (how: ResponseEnd): unknown => ends.push(how);
+  const server = await served(() => Promise.resolve(outcomeOf({ body, onEnd, ...more })));
+  // With a limit for what is not read: a client that does not read.
+  if (more.maxUnreadMs !== undefined) server.raw.socket.pause();
+  await server.raw.send(request);
+  return { ...server, ends };
 }
 
 test('the head of a response is sent before the first byte of its body', async () => {
   const body = new PassThrough();
-  const { ends, start } = streaming(body);
-  const { client } = await start();
-  const raw = await client();
-  await raw.send(get);
+  const { raw, ends } = await streaming(body);
   expect(await raw.until((text) => text.endsWith('\r\n\r\n'))).toMatch(/^HTTP\/1\.1 200 /);
   for (const part of ['one', 'two', 'three']) {
     body.write(part);
@@ -35,40 +38,34 @@ test.each([0, 1, 256, 8_191, 8_192, 8_193, 70_000])(
   'a whole response of %d bytes of every value arrives unchanged',
   async (length) => {
     const body = Buffer.from(Array.from({ length }, (_, at) => 255 - (at % 256)));
-    const { client } = await startDataServer(() => Promise.resolve(outcomeOf({ body })));
-    const raw = await client();
     // Twice on one connection: the first one's framing must be right for the second to be found.
-    await raw.send(get + get);
+    const { raw } = await streaming(body, {}, get() + get());
     const responses = await raw.responses(2);
     expect(responses.map((response) => response.body.equals(body))).toEqual([true, true]);
   },
 );
 
 test('a small response that is complete is sent in one piece', async () => {
-  const { client } = await startDataServer();
-  const raw = await client();
+  const { raw } = await served();
   const pieces: number[] = [];
   raw.socket.on('data', (piece) => pieces.push(piece.length));
-  await raw.send(get);
+  await raw.send(get());
   await raw.responses(1);
   expect(pieces).toHaveLength(1);
 });
 
 test('a slow client slows the upstream down and gets every byte', async () => {
   const piece = Buffer.alloc(64 * 1_024, 'x');
-  const pieces = 400;
+  const bytes = 400 * piece.length;
   let produced = 0;
   const body = new Readable({
     read() {
-      produced += 1;
-      this.push(produced > pieces ? null : piece);
+      this.push(produced < bytes ? piece : null);
+      produced += piece.length;
     },
   });
-  const { ends, start } = streaming(body, ['Content-Length', String(pieces * piece.length)]);
-  const { client } = await start();
-  const raw = await client();
-  raw.socket.pause();
-  await raw.send(get.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n'));
+  const more = { fields: ['Content-Length', String(bytes)], maxUnreadMs: 600_000 };
+  const { raw, ends } = await streaming(body, more, get('Connection: close'));
   // Production stops by itself: the figure stays the same over many ticks of the event loop.
   let stalledAt = 0;
   let checks = 0;
@@ -77,60 +74,42 @@ test('a slow client slows the upstream down and gets every byte', async () => {
     stalledAt = produced;
     return checks > 500;
   });
-  expect(produced).toBeLessThan(pieces);
+  expect(produced).toBeLessThan(bytes);
   expect(ends).toEqual([]);
   raw.socket.resume();
-  const { bytes } = await raw.closed;
-  expect(readResponses(bytes).responses[0]?.body).toHaveLength(pieces * piece.length);
+  expect((await allOf(raw))[0]?.body).toHaveLength(bytes);
   await settled(() => ends.length === 1);
   expect(ends).toEqual(['complete']);
 });
 
 describe('a client that does not read its response', () => {
-  const endless = () =>
+  const flood = (): Readable =>
     new Readable({
       read() {
         this.push(Buffer.alloc(64 * 1_024));
       },
     });
-  const reading = async (maxUnreadMs: number, body: Readable | Buffer) => {
-    const ends: ResponseEnd[] = [];
-    const { client } = await startDataServer(() =>
-      Promise.resolve(outcomeOf({ body, maxUnreadMs, onEnd: (how) => ends.push(how) })),
-    );
-    const raw = await client();
-    raw.socket.pause();
-    await raw.send(get);
-    return { raw, ends };
-  };
-
-  test('is cut off after the time limit while bytes wait for it: the body ends and the connection is reset', async () => {
-    const body = endless();
-    const { raw, ends } = await reading(50, body);
-    await settled(() => ends.length > 0);
-    expect(ends).toEqual(['client_gone']);
-    expect(body.destroyed).toBe(true);
-    raw.socket.resume();
-    expect((await raw.closed).reset).toBe(true);
-  });
-
   // The system's buffers take some megabytes of it.
   const large = Buffer.alloc(32 * 1_048_576);
 
-  test('is cut off as well when nothing of the response is left to be read of the upstream', async () => {
-    const { raw, ends } = await reading(50, large);
+  test.each([
+    ['of an upstream that goes on sending', flood()],
+    ['that is there as a whole', large],
+  ])('%s is cut off after the time limit: the body ends and the connection is reset', async (_what, body) => {
+    const { raw, ends } = await streaming(body, { maxUnreadMs: 50 });
     await settled(() => ends.length > 0);
     expect(ends).toEqual(['client_gone']);
+    if (body instanceof Readable) expect(body.destroyed).toBe(true);
     raw.socket.resume();
     expect((await raw.closed).reset).toBe(true);
   });
 
   test('is only slow while it takes a little of it within each limit, also of a response that was handed over as a whole', async () => {
     // Long enough for a machine that stands still for a moment.
-    const { raw, ends } = await reading(5_000, large);
+    const { raw, ends } = await streaming(large, { maxUnreadMs: 5_000 });
     // In all longer than the limit. The system hands its buffers on by the megabyte.
     for (let taken = 0; taken < large.length; taken = raw.socket.bytesRead) {
-      await new Promise((resolve) => setTimeout(resolve, 250));
+      await pause(250);
       raw.socket.resume();
       await settled(() => raw.socket.bytesRead >= Math.min(taken + 1_048_576, large.length));
       raw.socket.pause();
@@ -141,10 +120,10 @@ describe('a client that does not read its response', () => {
   });
 
   test('is reset, too, when its response breaks while it is held back for long', async () => {
-    const body = endless();
-    const { raw, ends } = await reading(60_000, body);
+    const body = flood();
+    const { raw, ends } = await streaming(body, { maxUnreadMs: 60_000 });
     await settled(() => body.isPaused());
-    await new Promise((resolve) => setTimeout(resolve, 1_050));
+    await pause(1_050);
     body.destroy(new Error('the limit of the exchange'));
     await settled(() => ends.length > 0);
     expect(ends).toEqual(['upstream_cut']);
@@ -153,26 +132,25 @@ describe('a client that does not read its response', () => {
   });
 
   test('is not cut off for a whole response that waits behind another one on its connection', async () => {
-    const first = later<void>();
+    const first = Promise.withResolvers<void>();
     const second = Buffer.alloc(200_000);
-    const { client, calls } = await startDataServer(async () => {
+    const { raw, calls } = await served(async () => {
       if (calls.length > 1) return outcomeOf({ body: second, maxUnreadMs: 50 });
       await first.promise;
       return outcomeOf();
     });
-    const raw = await client();
-    await raw.send(get + get);
+    await raw.send(get() + get());
     await settled(() => calls.length === 2);
-    await new Promise((resolve) => setTimeout(resolve, 200));
+    await pause(200);
     first.resolve();
     expect((await raw.responses(2))[1]?.body).toHaveLength(second.length);
   });
 
   test('is not cut off while no bytes wait for it', async () => {
     const body = new PassThrough();
-    const { raw, ends } = await reading(20, body);
+    const { raw, ends } = await streaming(body, { maxUnreadMs: 20 });
     body.write('first');
-    await new Promise((resolve) => setTimeout(resolve, 80));
+    await pause(80);
     expect(ends).toEqual([]);
     body.end('last');
     raw.socket.resume();
@@ -184,45 +162,36 @@ describe('a client that does not read its response', () => {
 
 describe('a response whose upstream body breaks', () => {
   const parts = 'abcdefgh';
-  const cuts = Array.from({ length: parts.length }, (_, at) => at);
+  const breaks = {
+    'with an error': (body: PassThrough) => body.destroy(new Error('reset')),
+    'by an early end': (body: PassThrough) => body.end(),
+    'without a word': (body: PassThrough) => body.destroy(),
+  };
+  const cuts = Array.from(parts, (_, at) => at);
 
-  test.each(cuts)('after %d bytes never ends cleanly when it is chunked', async (at) => {
-    const body = new PassThrough();
-    const { ends, start } = streaming(body);
-    const { client, bugs } = await start();
-    const raw = await client();
-    await raw.send(get);
-    for (const byte of parts.slice(0, at)) body.write(byte);
-    await raw.until((text) => text.includes('\r\n\r\n'));
-    body.destroy(new Error('reset'));
-    const { bytes } = await raw.closed;
-    expect(readResponses(bytes, [], true).responses).toHaveLength(0);
-    expect(ends).toEqual(['upstream_cut']);
-    expect(bugs).toEqual([]);
-  });
-
-  test.each(cuts)('after %d bytes never ends cleanly when it has a length', async (at) => {
-    const body = new PassThrough();
-    const { ends, start } = streaming(body, ['Content-Length', String(parts.length)]);
-    const { client } = await start();
-    const raw = await client();
-    await raw.send(get);
-    if (at > 0) body.write(parts.slice(0, at));
-    await raw.until((text) => text.includes('\r\n\r\n'));
-    // An end that comes too early is a cut as well.
-    if (at % 2 === 0) body.end();
-    else body.destroy();
-    const { bytes } = await raw.closed;
-    expect(readResponses(bytes, [], true).responses).toHaveLength(0);
-    expect(ends).toEqual(['upstream_cut']);
-  });
+  test.each([
+    ['chunked', 'with an error', []],
+    ['counted', 'by an early end', ['Content-Length', String(parts.length)]],
+    ['counted', 'without a word', ['Content-Length', String(parts.length)]],
+  ] as const)(
+    'after any number of bytes of a %s body, %s, never ends cleanly',
+    async (_kind, how, fields) => {
+      for (const at of cuts) {
+        const body = new PassThrough();
+        const { raw, ends, bugs } = await streaming(body, { fields });
+        for (const byte of parts.slice(0, at)) body.write(byte);
+        await raw.until((text) => text.includes('\r\n\r\n'));
+        breaks[how](body);
+        const { bytes } = await raw.closed;
+        expect([at, readResponses(bytes, [], true).responses.length]).toEqual([at, 0]);
+        expect([ends, bugs]).toEqual([['upstream_cut'], []]);
+      }
+    },
+  );
 
   test('is reset for a client of HTTP/1.0, for which the end of the connection is the end of the body', async () => {
     const body = new PassThrough();
-    const { ends, start } = streaming(body);
-    const { client } = await start();
-    const raw = await client();
-    await raw.send('GET /proxy?target=x HTTP/1.0\r\n\r\n');
+    const { raw, ends } = await streaming(body, {}, 'GET /proxy?target=x HTTP/1.0\r\n\r\n');
     body.write('one');
     await raw.until((text) => text.includes('one'));
     body.destroy();
@@ -231,24 +200,17 @@ describe('a response whose upstream body breaks', () => {
   });
 
   test('is cut also when it has more bytes than it announced', async () => {
-    const { ends, start } = streaming(Readable.from([Buffer.from('onetwo')]), ['Content-Length', '3']);
-    const { client } = await start();
-    const raw = await client();
-    await raw.send(get + get);
-    const { bytes } = await raw.closed;
+    const body = Readable.from([Buffer.from('onetwo')]);
+    const { raw, ends } = await streaming(body, { fields: ['Content-Length', '3'] }, get() + get());
     // No hex digits: any three of them may stand in the id of the request.
-    expect(bytes.toString()).not.toContain('two');
+    expect((await raw.closed).bytes.toString()).not.toContain('two');
     expect(ends[0]).toBe('upstream_cut');
   });
 
   test('is noticed although the body broke before it was read', async () => {
-    const body = new PassThrough();
-    body.on('error', () => {});
+    const body = new PassThrough().on('error', () => {});
     body.destroy(new Error('reset'));
-    const { ends, start } = streaming(body);
-    const { client } = await start();
-    const raw = await client();
-    await raw.send(get);
+    const { raw, ends } = await streaming(body);
     await raw.closed;
     expect(ends).toEqual(['upstream_cut']);
   });

@@ -1,160 +1,120 @@
 /** Connections of clients that have shown no valid key cannot keep out those of clients that have one. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { connectRaw, type RawClient } from '../support/raw-client.ts';
-import { answering } from '../support/raw-upstream.ts';
-import { faults, metricsPage, startStack, sumOf } from './stack-fixture.ts';
-import type { Stack } from './stack-fixture.ts';
+import { bytes } from '../support/scripts.ts';
+import { until } from '../support/until.ts';
+import { stacks, type Stack } from './stack-fixture.ts';
 
 const bound = 20;
-const wrongKey = `slc_x_${'a'.repeat(43)}`;
-const unfinished = `GET /via/up/x HTTP/1.1\r\nHost: h\r\n${`X-Pad: ${'a'.repeat(1_000)}\r\n`.repeat(14)}`;
+const wrong = `Authorization: Bearer slc_x_${'a'.repeat(43)}`;
+const unfinished = bytes(`GET /via/up/x HTTP/1.1|Host: h|${`X-Pad: ${'a'.repeat(1_000)}|`.repeat(14)}`);
 
-let stack: Stack | null = null;
 const clients: RawClient[] = [];
-
-afterEach(async () => {
+const leave = (): void => {
   for (const { socket } of clients.splice(0)) socket.destroy();
-  const ended = stack;
-  stack = null;
-  await ended?.close();
-});
+};
+afterEach(leave);
+const opened = stacks();
+const started = (server = `  maxConnections: ${bound}\n`): Promise<Stack> => opened(undefined, { server });
 
-async function started(server: string): Promise<Stack> {
-  stack = await startStack(answering('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'), { server });
-  return stack;
-}
-
-async function opened(port: number): Promise<RawClient> {
+async function enter({ port }: Stack, sent = ''): Promise<RawClient> {
   const client = await connectRaw(port);
   // What becomes of a connection of a stranger is asked for where it matters.
   client.socket.on('error', () => {});
   client.closed.catch(() => {});
   clients.push(client);
+  if (sent !== '') await client.send(sent);
   return client;
 }
-
-async function until(what: () => Promise<boolean> | boolean): Promise<void> {
-  while (!(await what())) await new Promise((resolve) => setTimeout(resolve, 10));
+async function crowd(stack: Stack, count: number, sent = ''): Promise<void> {
+  for (let at = 0; at < count; at += 1) await enter(stack, sent);
 }
-
-const statusOf = async (client: RawClient, count = 1): Promise<number | undefined> =>
-  (await client.responses(count)).at(-1)?.status;
-
-const strangers: readonly (readonly [string, string, boolean])[] = [
-  ['say nothing', '', false],
-  ['do not finish their head', unfinished, false],
-  ['send an empty line', '\r\n', false],
-  [
-    'had a call with a wrong key',
-    `GET /via/up/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer ${wrongKey}\r\n\r\n`,
-    true,
-  ],
-  ['had a call without a key', 'GET /activity HTTP/1.1\r\nHost: h\r\n\r\n', true],
-  [
-    'had a call without a key, and do not end its body',
-    'POST /via/up/x HTTP/1.1\r\nHost: h\r\nContent-Length: 9999\r\n\r\na',
-    true,
-  ],
-  [
-    'had a call with a wrong key, and ask whether to send its body',
-    `POST /via/up/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer ${wrongKey}\r\nExpect: 100-continue\r\nContent-Length: 9999\r\n\r\n`,
-    true,
-  ],
-  ['asked for what does not exist', 'GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n', true],
-];
+/** Makes one more call with the key on a connection, which has had so many; its status. */
+async function call(stack: Stack, client: RawClient, earlier = 0): Promise<number | undefined> {
+  await client.send(stack.head('GET', '/via/up/x'));
+  return (await client.responses(earlier + 1)).at(-1)?.status;
+}
+const newcomer = async (stack: Stack) => call(stack, await enter(stack));
 
 describe('with all connections taken by clients that', () => {
-  test.each(strangers)('%s, a client with a key is served', async (_what, bytes, isAnswered) => {
-    const { port, gateway, head, key } = await started(`  maxConnections: ${bound}\n`);
-    const own = await opened(port);
-    await own.send(head('GET', '/via/up/x'));
-    expect(await statusOf(own)).toBe(200);
-
+  const post = 'POST /via/up/x HTTP/1.1|Host: h|Content-Length: 9999|';
+  test.each([
+    ['say nothing', '', false],
+    ['do not finish their head', unfinished, false],
+    ['send an empty line', '|', false],
+    ['had a call with a wrong key', `GET /via/up/x HTTP/1.1|Host: h|${wrong}||`, true],
+    ['had a call without a key', 'GET /activity HTTP/1.1|Host: h||', true],
+    ['had a call without a key, and do not end its body', `${post}|a`, true],
+    [
+      'ask whether to send the body of a call with a wrong key',
+      `${post}${wrong}|Expect: 100-continue||`,
+      true,
+    ],
+    ['asked for what does not exist', 'GET /nowhere HTTP/1.1|Host: h||', true],
+  ])('%s, a client with a key is served', async (_what, sent, isAnswered) => {
+    const stack = await started();
+    const own = await enter(stack);
+    expect(await call(stack, own)).toBe(200);
     for (let at = 0; at < 3 * bound; at += 1) {
-      const stranger = await opened(port);
-      await stranger.send(bytes);
+      const stranger = await enter(stack, bytes(sent));
       if (isAnswered) await stranger.responses(1).catch(() => null);
     }
-    for (let at = 0; at < 3; at += 1) {
-      const fresh = await opened(port);
-      await fresh.send(head('GET', '/via/up/x'));
-      expect(await statusOf(fresh)).toBe(200);
-    }
+    for (const _fresh of [1, 2, 3]) expect(await newcomer(stack)).toBe(200);
     // The connection that had a valid call is still there, though it has been idle for longer than all others.
-    await own.send(`GET /activity HTTP/1.1\r\nHost: h\r\nSluice-Key: ${key}\r\n\r\n`);
-    expect(await statusOf(own, 2)).toBe(200);
-    const open = sumOf(await metricsPage(gateway.adminUrl), 'sluice_connections');
-    expect(open).toBeLessThanOrEqual(bound);
+    expect(await call(stack, own, 1)).toBe(200);
+    expect(await stack.metric('sluice_connections')).toBeLessThanOrEqual(bound);
   });
 });
 
 test('a connection counts as known after any call with a valid key, also one that is refused', async () => {
-  const { port, head } = await started(`  maxConnections: ${bound}\n`);
-  const refused = await opened(port);
-  await refused.send(head('GET', '/via/nobody/x'));
-  expect(await statusOf(refused)).toBe(403);
-  for (let at = 0; at < 2 * bound; at += 1) await opened(port);
-  await refused.send(head('GET', '/via/up/x'));
-  expect(await statusOf(refused, 2)).toBe(200);
+  const stack = await started();
+  const refused = await enter(stack, stack.head('GET', '/via/nobody/x'));
+  expect((await refused.responses(1))[0]?.status).toBe(403);
+  await crowd(stack, 2 * bound);
+  expect(await call(stack, refused, 1)).toBe(200);
 });
 
 test('of idle strangers the one that has been idle longest goes first', async () => {
-  const { port, head } = await started('  maxConnections: 3\n');
-  const [first, second, third] = [await opened(port), await opened(port), await opened(port)];
+  const stack = await started('  maxConnections: 3\n');
+  const strangers = [await enter(stack), await enter(stack), await enter(stack)] as const;
   // Its idle time begins anew with the end of its call.
-  await first.send('GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n');
-  expect(await statusOf(first)).toBe(404);
-  const gone: string[] = [];
-  void second.closed.then(() => gone.push('second'));
-  void third.closed.then(() => gone.push('third'));
-  void first.closed.then(() => gone.push('first'));
-  for (const expected of [['second'], ['second', 'third'], ['second', 'third', 'first']]) {
-    const known = await opened(port);
-    await known.send(head('GET', '/via/up/x'));
-    expect(await statusOf(known)).toBe(200);
+  await strangers[0].send(bytes('GET /nowhere HTTP/1.1|Host: h||'));
+  expect((await strangers[0].responses(1))[0]?.status).toBe(404);
+  const gone: number[] = [];
+  for (const [at, { closed }] of strangers.entries()) void closed.then(() => gone.push(at));
+  for (const expected of [[1], [1, 2], [1, 2, 0]]) {
+    expect(await newcomer(stack)).toBe(200);
     await until(() => gone.length === expected.length);
     expect(gone).toEqual(expected);
   }
-  const late = await opened(port);
-  await late.send(head('GET', '/via/up/x'));
-  expect(await statusOf(late)).toBe(503);
+  expect(await newcomer(stack)).toBe(503);
 });
 
 describe('heads that are not complete', () => {
+  const held = (stack: Stack): Promise<number> => stack.metric('sluice_head_bytes');
+
   test('are counted as what they hold, and no more once they are gone', async () => {
-    const { port, gateway } = await started('');
-    const headBytes = async (): Promise<number> =>
-      sumOf(await metricsPage(gateway.adminUrl), 'sluice_head_bytes');
-    for (let at = 0; at < 10; at += 1) await (await opened(port)).send(unfinished);
-    await until(async () => (await headBytes()) === 10 * unfinished.length);
-    for (const { socket } of clients.splice(0)) socket.destroy();
-    await until(async () => (await headBytes()) === 0);
+    const stack = await started('');
+    await crowd(stack, 10, unfinished);
+    await until(async () => (await held(stack)) === 10 * unfinished.length);
+    leave();
+    await until(async () => (await held(stack)) === 0);
   });
 
   test('of a kept connection count from the end of its last call', async () => {
-    const { port, gateway, head } = await started('');
-    const client = await opened(port);
-    await client.send(head('GET', '/via/up/x'));
-    expect(await statusOf(client)).toBe(200);
+    const stack = await started('');
+    const client = await enter(stack);
+    expect(await call(stack, client)).toBe(200);
     const beginning = 'GET /via/up/y HTTP/1.1\r\n';
     await client.send(beginning);
-    await until(
-      async () => sumOf(await metricsPage(gateway.adminUrl), 'sluice_head_bytes') === beginning.length,
-    );
+    await until(async () => (await held(stack)) === beginning.length);
   });
 
   test('give way to calls where together they would hold more than may be held', async () => {
-    const limit = 200_000;
-    const held = await started(`  maxHeldBytes: ${limit}\n  maxBodyBytes: 1000\n`);
-    const { port, gateway, head } = held;
-    for (let at = 0; at < 40; at += 1) await (await opened(port)).send(unfinished);
-    const headBytes = async (): Promise<number> =>
-      sumOf(await metricsPage(gateway.adminUrl), 'sluice_head_bytes');
-    await until(async () => (await headBytes()) === 40 * unfinished.length);
-    const known = await opened(port);
-    await known.send(head('GET', '/via/up/x'));
-    expect(await statusOf(known)).toBe(200);
-    await until(async () => (await headBytes()) <= limit);
-    expect(faults(held)).toEqual([]);
+    const stack = await started('  maxHeldBytes: 200000\n  maxBodyBytes: 1000\n');
+    await crowd(stack, 40, unfinished);
+    await until(async () => (await held(stack)) === 40 * unfinished.length);
+    expect(await newcomer(stack)).toBe(200);
+    await until(async () => (await held(stack)) <= 200_000);
   });
 });

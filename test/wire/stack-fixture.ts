@@ -2,13 +2,15 @@
  * The whole gateway between a client and an upstream that both speak bytes, and the oracle that every hostile case is
  * held to: no fault of ours in the log, and nothing left behind in admission or memory.
  */
+import { afterEach, expect } from '@jest/globals';
 import type { Clock } from '../../src/clock.ts';
 import { startGateway } from '../support/gateway.ts';
 import type { GatewayOptions, TestGateway } from '../support/gateway.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
 import type { RawResponse } from '../support/raw-client.ts';
-import { rawUpstream } from '../support/raw-upstream.ts';
+import { answering, rawUpstream } from '../support/raw-upstream.ts';
 import type { RawUpstream, Script } from '../support/raw-upstream.ts';
+import { ok } from '../support/scripts.ts';
 
 export interface Stack {
   readonly gateway: TestGateway;
@@ -91,6 +93,32 @@ export async function startStack(script: Script, options: StackOptions = {}): Pr
       await upstream.close();
     },
   };
+}
+
+/** Opens stacks whose upstream responds with `ok`; after each test all that it opened must be clean, and are closed. */
+export function stacks(usual: StackOptions = {}) {
+  const opened: Stack[] = [];
+  afterEach(async () => {
+    const all = opened.splice(0);
+    try {
+      for (const stack of all) await expectClean(stack);
+    } finally {
+      for (const stack of all) await stack.close();
+    }
+  });
+  return async (script: Script = answering(ok), options: StackOptions = {}): Promise<Stack> => {
+    const stack = await startStack(script, { ...usual, ...options });
+    opened.push(stack);
+    return stack;
+  };
+}
+
+/** It holds nothing, logged no fault, showed no key, and began no call for somebody who had gone. */
+export async function expectClean(stack: Stack): Promise<void> {
+  expect(await leftBehind(stack)).toEqual({});
+  expect(faults(stack)).toEqual([]);
+  expect(receivedBy(stack)).not.toContain(stack.key.slice(-43));
+  expect(await stack.metric('sluice_dispatched_after_client_gone_total')).toBe(0);
 }
 
 async function exchangeOn(port: number, parts: readonly (string | Buffer)[], method: string): Promise<Ended> {

@@ -1,16 +1,17 @@
 /** Which kept connection a request is written into. */
 import { once } from 'node:events';
-import { createServer } from 'node:http';
-import { createServer as createTcpServer } from 'node:net';
-import type { AddressInfo } from 'node:net';
 import { Worker } from 'node:worker_threads';
-import { afterEach, expect, test } from '@jest/globals';
-import { systemClock } from '../../src/clock.ts';
-import { createAgents, IdleClosings } from '../../src/dispatch/agents.ts';
-import { Transport } from '../../src/dispatch/transport.ts';
+import { expect, test } from '@jest/globals';
+import { IdleClosings } from '../../src/dispatch/agents.ts';
 import { manualClock } from '../support/manual-clock.ts';
-import { patient, text } from '../support/sending.ts';
+import { answering } from '../support/raw-upstream.ts';
+import { bytes, ok } from '../support/scripts.ts';
+import { sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 import { until } from '../support/until.ts';
+
+const world = sendingWorlds();
+const free = ({ agents, upstream }: SendingWorld, origin = upstream.origin): number =>
+  Object.values(agents.forOrigin(origin).freeSockets).flat().length;
 
 /** A server in a thread of its own. It closes a connection 2 s after a response, and counts the closed ones where both threads see it. */
 const server = `
@@ -24,142 +25,74 @@ server.on('connection', (socket) => socket.on('close', () => { Atomics.add(close
 server.listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port));
 `;
 
-const cleanups: (() => unknown)[] = [];
-
-afterEach(async () => {
-  for (const cleanup of cleanups.splice(0)) await cleanup();
-});
-
 test('a request is not written into a connection that was unused for too long while this process was kept from running', async () => {
+  const opened = await world(() => {});
   const shared = new SharedArrayBuffer(4);
   const worker = new Worker(server, { eval: true, workerData: shared });
-  const [port] = (await once(worker, 'message')) as [number];
-  const agents = createAgents(
-    { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
-    { clock: systemClock },
-  );
-  const transport = new Transport(systemClock);
-  cleanups.push(
-    () => agents.close(),
-    () => transport.close(),
-    () => worker.terminate(),
-  );
-  const origin = `http://127.0.0.1:${port}`;
-  const agent = agents.forOrigin(origin);
-  const send = async (method: string): Promise<string> => {
-    const { signal } = new AbortController();
-    const fields = { host: 'upstream.test' };
-    const request = {
-      origin,
-      method,
-      pathAndQuery: '/',
-      fields,
-      body: null,
-      agent,
-      timeouts: patient,
-      signal,
-    };
-    return text((await transport.send(request)).body);
-  };
-  expect(await send('GET')).toBe('GET');
-  await until(() => Object.keys(agent.freeSockets).length === 1);
-  // This thread stands still until the server has closed the connection, and sends before it reads that.
-  Atomics.wait(new Int32Array(shared), 0, 0);
-  expect(await send('POST')).toBe('POST');
+  try {
+    const [port] = (await once(worker, 'message')) as [number];
+    const origin = `http://127.0.0.1:${port}`;
+    const agent = opened.agents.forOrigin(origin);
+    const send = async (method: string) => text((await opened.send({ origin, agent, method })).body);
+    expect(await send('GET')).toBe('GET');
+    await until(() => free(opened, origin) === 1);
+    // This thread stands still until the server has closed the connection, and sends before it reads that.
+    Atomics.wait(new Int32Array(shared), 0, 0);
+    expect(await send('POST')).toBe('POST');
+  } finally {
+    opened.agents.close();
+    await worker.terminate();
+  }
 });
 
 test('a connection is not used for as long as its origin was seen to keep unused ones', async () => {
   const clock = manualClock();
-  let connections = 0;
-  const upstream = createServer();
-  upstream.keepAliveTimeout = 0;
-  upstream.on('connection', () => (connections += 1));
-  upstream.on('request', (request, response) => {
-    // It does not say for how long.
-    response.writeHead(200, ['content-length', '2', 'connection', 'keep-alive']);
-    request.resume().on('end', () => response.end('ok'));
-  });
-  await once(upstream.listen(0, '127.0.0.1'), 'listening');
-  const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  const agents = createAgents({ allowPrivateAddresses: true, maxSockets: 64, caFile: null }, { clock });
-  const transport = new Transport(systemClock);
-  cleanups.push(
-    () => agents.close(),
-    () => transport.close(),
-    () => upstream.close(),
-  );
-  const agent = agents.forOrigin(origin);
-  const free = (): number => Object.values(agent.freeSockets).flat().length;
+  // It does not say for how long it keeps them.
+  const opened = await world(answering(ok), clock);
+  const { connections } = opened.upstream;
   const send = async (): Promise<void> => {
-    const { signal } = new AbortController();
-    const request = { origin, method: 'POST', pathAndQuery: '/', fields: { host: 'x' }, body: null };
-    expect(await text((await transport.send({ ...request, agent, timeouts: patient, signal })).body)).toBe(
-      'ok',
-    );
-    await until(() => free() === 1);
+    expect(await text((await opened.send({ method: 'POST' })).body)).toBe('ok');
+    await until(() => free(opened) === 1);
   };
   for (let closings = 0; closings < 2; closings += 1) {
     await send();
     clock.advance(400);
-    upstream.closeIdleConnections();
-    await until(() => free() === 0);
+    connections.at(-1)?.socket.end();
+    await until(() => free(opened) === 0);
   }
   await send();
-  const before = connections;
+  const before = connections.length;
   // Up to three quarters of the time that the origin waits, and not beyond.
   clock.advance(299);
   await send();
-  expect(connections).toBe(before);
+  expect(connections).toHaveLength(before);
   clock.advance(301);
   await send();
-  expect(connections).toBe(before + 1);
+  expect(connections).toHaveLength(before + 1);
 });
 
 test('a 408 with which an upstream gives up a kept connection is no response to the request that crossed it', async () => {
   // What comes second over a connection, or first, with the path of the request.
-  const upstream = createTcpServer((socket) => {
-    let requests = 0;
-    socket
-      .on('error', () => {})
-      .on('data', (bytes) => {
-        requests += 1;
-        const isOk = requests === 1 && !bytes.includes('/refused');
-        const close = bytes.includes('/kept') ? '' : 'connection: close\r\n';
-        socket.write(
-          isOk
-            ? 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'
-            : `HTTP/1.1 408 Request Timeout\r\n${close}content-length: 0\r\n\r\n`,
-        );
-      });
+  const opened = await world(async ({ requests, send }) => {
+    for (let count = 1; ; count += 1) {
+      const received = await requests(count);
+      const close = received.includes('/kept') ? '' : 'connection: close|';
+      const isOk = count === 1 && !received.includes('/refused');
+      send(isOk ? ok : bytes(`HTTP/1.1 408 Request Timeout|${close}content-length: 0||`));
+    }
   });
-  await once(upstream.listen(0, '127.0.0.1'), 'listening');
-  const origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  const agents = createAgents(
-    { allowPrivateAddresses: true, maxSockets: 64, caFile: null },
-    { clock: systemClock },
-  );
-  const transport = new Transport(systemClock);
-  cleanups.push(
-    () => agents.close(),
-    () => transport.close(),
-    () => upstream.close(),
-  );
-  const agent = agents.forOrigin(origin);
   const send = async (pathAndQuery: string): Promise<number> => {
-    const { signal } = new AbortController();
-    const request = { origin, method: 'POST', pathAndQuery, fields: { host: 'x' }, body: null };
-    const { head, body } = await transport.send({ ...request, agent, timeouts: patient, signal });
+    const { head, body } = await opened.send({ method: 'POST', pathAndQuery });
     await text(body);
     return head.status;
   };
-  const free = (): number => Object.values(agent.freeSockets).flat().length;
   expect(await send('/')).toBe(200);
-  await until(() => free() === 1);
+  await until(() => free(opened) === 1);
   await expect(send('/')).rejects.toMatchObject({ neverSent: true });
   // On a connection of its own, and without the end of the connection, it is a response.
   expect(await send('/refused')).toBe(408);
   expect(await send('/')).toBe(200);
-  await until(() => free() === 1);
+  await until(() => free(opened) === 1);
   expect(await send('/kept')).toBe(408);
 });
 

@@ -1,18 +1,33 @@
 import { describe, expect, test } from '@jest/globals';
-import fc from 'fast-check';
 import { usualCarriers } from '../../src/credential-carriers.policy.ts';
 import { outgoingFields } from '../../src/dispatch/request-fields.policy.ts';
 import { answering } from '../support/raw-upstream.ts';
-import { failure, sendingWorlds, text } from '../support/sending.ts';
-import type { SendingWorld } from '../support/sending.ts';
+import { bytes, ok } from '../support/scripts.ts';
+import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 
-const ok = 'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok';
 const worldOf = sendingWorlds();
 const world = (): Promise<SendingWorld> => worldOf(answering(ok));
 
 /** All bytes that the upstream received, on all connections. */
 const wire = ({ upstream }: SendingWorld): string =>
   upstream.connections.map((connection) => connection.received()).join('');
+
+/** What the gateway makes of a client's fields. */
+const fieldsOf = (rawFields: readonly string[], more: Partial<Parameters<typeof outgoingFields>[0]> = {}) =>
+  outgoingFields({
+    rawFields,
+    route: {
+      host: 'upstream.test',
+      credential: { field: 'x-api-key', value: 'theirs' },
+      upstream: { propagateTrace: false, carriers: usualCarriers },
+    },
+    passesCookies: false,
+    dropFields: ['authorization'],
+    method: 'GET',
+    bodyBytes: 0,
+    traceparent: null,
+    ...more,
+  });
 
 describe('a request to the upstream', () => {
   test('has exactly the requested bytes', async () => {
@@ -24,50 +39,22 @@ describe('a request to the upstream', () => {
       body: Buffer.from('hello'),
     });
     expect(await text(response.body)).toBe('ok');
-    expect(wire(opened)).toBe(
-      'POST /a?b HTTP/1.1\r\nhost: upstream.test\r\nx-a: 1\r\nx-a: 2\r\ncontent-length: 5\r\nConnection: keep-alive\r\n\r\nhello',
-    );
+    const fields = 'host: upstream.test|x-a: 1|x-a: 2|content-length: 5|Connection: keep-alive';
+    expect(wire(opened)).toBe(bytes(`POST /a?b HTTP/1.1|${fields}||hello`));
   });
-
-  test('carries path and query byte for byte', async () => {
-    const opened = await world();
-    const paths: string[] = ["/a;b?a=$&b=$'", '//evil.example/x', '/?', '/?a?b&&=', '/%2e%2e/%2F', '/x?q={"a":[1]}|^`\\', '/.//..', '/a#b'];
-    fc.assert(fc.property(fc.string({ unit: 'grapheme-ascii', maxLength: 40 }), (tail) => void paths.push(`/${tail.replaceAll(' ', '+')}`)), { numRuns: 50 });
-    for (const pathAndQuery of paths) {
-      const { body } = await opened.send({ pathAndQuery });
-      await text(body);
-      const seen = wire(opened).split('\r\n\r\n').at(-2) ?? '';
-      expect(seen.startsWith(`GET ${pathAndQuery} HTTP/1.1\r\n`) || seen).toBe(true);
-    }
-    expect(opened.upstream.connections).toHaveLength(1);
-  }); // prettier-ignore
 
   test.each(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'PUT', 'PATCH', 'QUERY'])(
     'is framed when a %s has a body, whatever the client’s Connection says',
     async (method) => {
       const opened = await world();
-      const smuggled = 'GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n';
-      const rawFields = ['Connection', 'content-length, transfer-encoding', 'Transfer-Encoding', 'chunked'];
-      const body = Buffer.from(smuggled);
-      const fields = outgoingFields({
-        rawFields,
-        route: {
-          host: 'upstream.test',
-          credential: null,
-          upstream: { propagateTrace: false, carriers: usualCarriers },
-        },
-        passesCookies: false,
-        dropFields: [],
-        method,
-        bodyBytes: body.length,
-        traceparent: null,
-      });
-      const response = await opened.send({ method, fields, body });
-      response.body.destroy();
+      const body = Buffer.from(bytes('GET /smuggled HTTP/1.1|host: x||'));
+      const named = ['Connection', 'content-length, transfer-encoding', 'Transfer-Encoding', 'chunked'];
+      const fields = fieldsOf(named, { method, bodyBytes: body.length });
+      (await opened.send({ method, fields, body })).body.destroy();
       const [head = '', ...rest] = wire(opened).split('\r\n\r\n');
       expect(head.match(/content-length: \d+/gi)).toEqual([`content-length: ${body.length}`]);
       expect(head).not.toMatch(/transfer-encoding/i);
-      expect(rest.join('\r\n\r\n')).toBe(smuggled);
+      expect(rest.join('\r\n\r\n')).toBe(body.toString());
     },
   );
 
@@ -78,32 +65,23 @@ describe('a request to the upstream', () => {
     });
     const body = Buffer.concat([Buffer.alloc(300_000, 7), Buffer.from('END')]);
     const fields = { host: 'x', 'content-length': String(body.length) };
-    const response = await opened.send({ method: 'POST', fields, body });
-    expect(await text(response.body)).toBe('ok');
+    expect(await text((await opened.send({ method: 'POST', fields, body })).body)).toBe('ok');
     expect(wire(opened).split('\r\n\r\n')[1]?.length).toBe(body.length);
   });
 
   test('never carries the API key, Expect or hop-by-hop fields of the client', async () => {
     const opened = await world();
     const key = `slc_a_${'c'.repeat(43)}`;
-    const rawFields = ['Authorization', `Bearer ${key}`, 'Expect', '100-continue', 'Trailer', 'X-T', 'TE', 'trailers', 'Upgrade', 'h2c', 'HTTP2-Settings', 'x', 'Sluice-Key', key, 'X-Again', key, '__proto__', 'p', 'constructor', 'c'];
-    for (const method of ['GET', 'POST']) {
-      const fields = outgoingFields({
-        rawFields,
-        route: { host: 'upstream.test', credential: { field: 'x-api-key', value: 'theirs' }, upstream: { propagateTrace: false, carriers: usualCarriers } },
-        passesCookies: false,
-        dropFields: ['authorization'],
-        method,
-        bodyBytes: 0,
-        traceparent: null,
-      });
-      await text((await opened.send({ method, fields })).body);
-    }
+    const hop = 'Expect: 100-continue|Trailer: X-T|TE: trailers|Upgrade: h2c|HTTP2-Settings: x';
+    const lines = `Authorization: Bearer ${key}|${hop}|Sluice-Key: ${key}|X-Again: ${key}|__proto__: p`;
+    const rawFields = lines.split('|').flatMap((line) => line.split(': '));
+    for (const method of ['GET', 'POST'])
+      await text((await opened.send({ method, fields: fieldsOf(rawFields, { method }) })).body);
     expect(wire(opened)).not.toContain(key);
     expect(wire(opened)).not.toMatch(/expect|trailer|te:|upgrade|settings|sluice-key/i);
     expect(wire(opened).match(/x-api-key: theirs/g)).toHaveLength(2);
     expect(wire(opened)).toContain('__proto__: p');
-  }); // prettier-ignore
+  });
 
   test.each([
     ['a line break in a value', { fields: { host: 'x', 'x-a': 'a\r\nb: c' } }],
@@ -115,34 +93,114 @@ describe('a request to the upstream', () => {
     ['a method that is no token', { method: 'GE T' }],
   ])('is not written with %s', async (_, changes) => {
     const opened = await world();
-    const error = await failure(opened.send(changes));
-    expect(error).toMatchObject({ kind: 'invalid', neverSent: true, phase: 'connect' });
+    const expected = { kind: 'invalid', neverSent: true, phase: 'connect' };
+    expect(await failure(opened.send(changes))).toMatchObject(expected);
     expect(wire(opened)).toBe('');
   });
 
-  test('reports when its bytes are written, on a new and on a kept connection', async () => {
+  test('is reported as sent when its bytes are written: on a new and a kept connection, and not while it waits for a socket', async () => {
     const opened = await world();
+    opened.agents.forOrigin(opened.upstream.origin).maxSockets = 1;
     let sent = 0;
-    for (const expected of [1, 2]) {
-      const response = await opened.send({ onSent: () => sent++ });
-      expect(sent).toBe(expected);
-      await text(response.body);
-    }
+    const onSent = (): unknown => (sent += 1);
+    await text((await opened.send({ onSent })).body);
+    const kept = await opened.send({ onSent });
+    expect(sent).toBe(2);
+    const waiting = opened.send({ onSent });
+    await new Promise(setImmediate);
+    expect(sent).toBe(2);
+    await text(kept.body);
+    await text((await waiting).body);
+    expect(sent).toBe(3);
     expect(opened.upstream.connections).toHaveLength(1);
   });
+});
 
-  test('is not reported as sent while it waits for a socket', async () => {
+/** A hold and its release. */
+const gate = () => {
+  const { promise: hold, resolve: release } = Promise.withResolvers<void>();
+  return { hold, release };
+};
+const pulse = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 20));
+
+describe('a request that waits for its place in the writing order', () => {
+  /** A connection that is kept. */
+  const kept = async (): Promise<SendingWorld> => {
     const opened = await world();
-    const agent = opened.agents.forOrigin(opened.upstream.origin);
-    agent.maxSockets = 1;
-    const first = await opened.send({});
+    await text((await opened.send()).body);
+    return opened;
+  };
+
+  test.each([
+    ['a new', world],
+    ['a kept', kept],
+  ])('is connected but not yet written on %s connection', async (_kind, open) => {
+    const opened = await open();
+    const { hold, release } = gate();
     let sent = 0;
-    const second = opened.send({ onSent: () => sent++ });
-    await new Promise(setImmediate);
-    expect(sent).toBe(0);
-    await text(first.body);
-    await text((await second).body);
-    expect(sent).toBe(1);
+    const sending = opened.send({ hold, pathAndQuery: '/held', onSent: () => sent++ });
+    while (opened.upstream.connections.length === 0) await pulse();
     expect(opened.upstream.connections).toHaveLength(1);
+    expect([sent, wire(opened).includes('/held')]).toEqual([0, false]);
+    release();
+    expect(await text((await sending).body)).toBe('ok');
+    expect(sent).toBe(1);
+  });
+
+  test('is never written when it is aborted', async () => {
+    const opened = await world();
+    const { hold, release } = gate();
+    const aborter = new AbortController();
+    const sending = opened.send({ hold, signal: aborter.signal });
+    await pulse();
+    aborter.abort();
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true });
+    release();
+    await opened.upstream.allClosed();
+    expect(wire(opened)).toBe('');
+  });
+
+  test.each([
+    ['is never sent when its kept connection closes meanwhile', ''],
+    [
+      'takes no response that was sent on its connection before',
+      bytes('HTTP/1.1 200 OK|content-length: 6||poison'),
+    ],
+  ])('%s', async (_what, unasked) => {
+    const opened = await kept();
+    const { hold, release } = gate();
+    const sending = opened.send({ hold });
+    await pulse();
+    if (unasked === '') opened.upstream.connections[0]?.socket.end();
+    else opened.upstream.connections[0]?.send(unasked);
+    const expected = { kind: 'unreachable', neverSent: true, reusedSocket: true };
+    expect(await failure(sending)).toMatchObject(expected);
+    release();
+    await opened.upstream.allClosed();
+    expect(wire(opened).match(/GET/g)).toHaveLength(1);
+  });
+});
+
+describe('requests that become ready in one turn of the event loop', () => {
+  test('are written one right after the other at its end, in order', async () => {
+    const opened = await world();
+    await Promise.all([1, 2, 3].map(async () => text((await opened.send()).body)));
+    const events: string[] = [];
+    const note = (what: string) => (): unknown => events.push(what);
+    const responses = ['a', 'b', 'c'].map((name) =>
+      opened.send({ onReady: note(`${name} ready`), onSent: note(`${name} sent`) }),
+    );
+    for (const response of responses) expect(await text((await response).body)).toBe('ok');
+    expect(events).toEqual(['a ready', 'b ready', 'c ready', 'a sent', 'b sent', 'c sent']);
+  });
+
+  test('are never written when their client leaves before its end', async () => {
+    const opened = await world();
+    await text((await opened.send()).body);
+    const aborter = new AbortController();
+    const sending = opened.send({ signal: aborter.signal, onReady: () => aborter.abort() });
+    expect(await failure(sending)).toMatchObject({ kind: 'aborted', neverSent: true, reusedSocket: true });
+    await opened.upstream.allClosed();
+    expect(wire(opened).match(/GET/g)).toHaveLength(1);
   });
 });

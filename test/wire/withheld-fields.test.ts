@@ -1,108 +1,130 @@
 /**
  * Fields of an upstream's response that command the hop in front of Sluice, or a browser's state for its origin, do not leave
- * Sluice: in no part of a response, and in no way in which a response reaches a client.
+ * Sluice: in no part of a response, and in no way in which a response reaches a client. Cookies stay with their upstream.
  */
-import { afterEach, describe, expect, test } from '@jest/globals';
+import { describe, expect, test } from '@jest/globals';
 import { answering } from '../support/raw-upstream.ts';
-import { faults, startStack } from './stack-fixture.ts';
-import type { Stack } from './stack-fixture.ts';
+import { bytes } from '../support/scripts.ts';
+import type { RawResponse } from '../support/raw-client.ts';
+import { receivedBy, stacks, type Stack } from './stack-fixture.ts';
 
-const commands = [
-  'X-Accel-Redirect: /via/other/canary',
-  'x-accel-expires: 3600',
-  'X-SENDFILE: /etc/canary',
-  'X-Lighttpd-Send-File: /etc/canary',
-  'X-Reproxy-URL: http://canary.example/',
-  'X-Envoy-Immediate-Health-Check-Fail: canary',
-  'Surrogate-Control: max-age=3600, content="canary"',
-  'CDN-Cache-Control: public, max-age=3600',
-  'Alt-Svc: h3="canary.example:443"',
-  'Strict-Transport-Security: max-age=63072000; includeSubDomains',
-  'Clear-Site-Data: "*"',
-  'NEL: {"report_to":"canary","max_age":2592000}',
-  'Report-To: {"group":"canary"}',
-  'Reporting-Endpoints: canary="https://canary.example"',
-  'Service-Worker-Allowed: /',
-];
-const lines = commands.join('\r\n');
-const names = commands.map((line) => line.slice(0, line.indexOf(':')).toLowerCase());
+const opened = stacks();
 
-let stack: Stack | null = null;
-
-afterEach(async () => {
-  const ended = stack;
-  stack = null;
-  await ended?.close();
-});
-
-function expectWithheld(text: string): void {
-  const sent = text.toLowerCase();
-  expect(names.filter((name) => sent.includes(`\r\n${name}:`))).toEqual([]);
-  expect(sent).not.toContain('canary');
+/** The response to a call of this path; `more` are further fields. */
+const get = async (stack: Stack, path: string, more = ''): Promise<RawResponse | undefined> =>
+  (await stack.exchange(stack.head('GET', path, more))).responses.at(-1);
+/** The responses to a call of `/via/up/a` that is sent twice, with the same key. */
+async function twice(stack: Stack): Promise<readonly RawResponse[]> {
+  const repeat = stack.head('POST', '/via/up/a', 'Idempotency-Key: one\r\nContent-Length: 0\r\n');
+  const [first, second] = [await stack.exchange(repeat, 'POST'), await stack.exchange(repeat, 'POST')];
+  expect(second.responses[0]?.field('sluice-replayed')).toBe('true');
+  return [...first.responses, ...second.responses];
 }
 
-describe('a response that commands the hop in front of Sluice', () => {
+describe('a command to the hop in front of Sluice', () => {
+  const lines = [
+    'X-Accel-Redirect: /via/other/canary',
+    'x-accel-expires: 3600',
+    'X-SENDFILE: /etc/canary',
+    'Surrogate-Control: max-age=3600, content="canary"',
+    'Alt-Svc: h3="canary.example:443"',
+    'Strict-Transport-Security: max-age=63072000; includeSubDomains',
+    'Clear-Site-Data: "*"',
+    'Service-Worker-Allowed: /',
+  ];
+  const commands = lines.join('|');
+  const names = lines.map((line) => line.slice(0, line.indexOf(':')).toLowerCase());
+
+  function expectWithheld(response: RawResponse | undefined): void {
+    const { fields = [], body = '' } = response ?? {};
+    expect(fields.filter(([name]) => names.includes(name))).toEqual([]);
+    const sent = `${JSON.stringify(fields)}${body.toString('latin1')}`.toLowerCase();
+    expect(sent).not.toMatch(/canary|x-accel/);
+  }
+
+  const ok = 'Content-Length: 2||ok';
+  const hints = 'HTTP/1.1 103 Early Hints|Link: </canary>; rel=preload|';
+  const chunks = 'Trailer: X-Accel-Redirect|Transfer-Encoding: chunked||2|ok|0|';
   test.each([
-    ['in its head', `HTTP/1.1 200 OK\r\n${lines}\r\nContent-Length: 2\r\n\r\nok`],
-    ['in the head of an error', `HTTP/1.1 404 Not Found\r\n${lines}\r\nContent-Length: 2\r\n\r\nok`],
-    ['in a head without a body', `HTTP/1.1 204 No Content\r\n${lines}\r\n\r\n`],
-    [
-      'in an interim response',
-      `HTTP/1.1 103 Early Hints\r\nLink: </canary>; rel=preload\r\n${lines}\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`,
-    ],
-    [
-      'in its trailers',
-      `HTTP/1.1 200 OK\r\nTrailer: X-Accel-Redirect\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n${lines}\r\n\r\n`,
-    ],
-  ])('%s is passed on without the command', async (_where, response) => {
-    stack = await startStack(answering(response));
+    ['the head', `HTTP/1.1 200 OK|${commands}|${ok}`],
+    ['the head of an error', `HTTP/1.1 404 Not Found|${commands}|${ok}`],
+    ['a head without a body', `HTTP/1.1 204 No Content|${commands}||`],
+    ['an interim response', `${hints}${commands}||HTTP/1.1 200 OK|${ok}`],
+    ['the trailers', `HTTP/1.1 200 OK|${chunks}${commands}||`],
+  ])('is not passed on in %s', async (_where, response) => {
+    const stack = await opened(answering(bytes(response)));
     for (const path of ['/via/up/a', stack.proxy('/a')]) {
       const { responses } = await stack.exchange(stack.head('GET', path));
-      expect(responses).toHaveLength(1);
-      const [only] = responses;
-      expect(only?.field('sluice-error')).toBeUndefined();
-      const head = only?.fields.map(([name, value]) => `\r\n${name}: ${value}`).join('') ?? '';
-      expectWithheld(head + (only?.body.toString('latin1') ?? ''));
-    }
-    expect(faults(stack)).toEqual([]);
-  });
-
-  test('is replayed for the same idempotency key without the command, and kept from shared caches', async () => {
-    const response = `HTTP/1.1 200 OK\r\n${lines}\r\nCache-Control: public, max-age=3600\r\nContent-Length: 2\r\n\r\nok`;
-    stack = await startStack(answering(response));
-    const request = stack.head('POST', '/via/up/a', 'Idempotency-Key: one\r\nContent-Length: 0\r\n');
-    const first = await stack.exchange(request, 'POST');
-    const second = await stack.exchange(request, 'POST');
-    expect(second.responses[0]?.field('sluice-replayed')).toBe('true');
-    for (const { responses } of [first, second]) {
-      expectWithheld(responses[0]?.fields.map(([name, value]) => `\r\n${name}: ${value}`).join('') ?? '');
-      expect(responses[0]?.field('cache-control')).toBe('private, max-age=3600');
-      expect(responses[0]?.field('vary')).toBe('authorization, sluice-key');
+      expect(responses.map(({ field }) => field('sluice-error'))).toEqual([undefined]);
+      expectWithheld(responses[0]);
     }
   });
 
-  test('and refuses for good is answered from the breaker without the command', async () => {
+  test('is not replayed for the same idempotency key, and the response is kept from shared caches', async () => {
+    const caching = 'Cache-Control: public, max-age=3600';
+    const stack = await opened(answering(bytes(`HTTP/1.1 200 OK|${commands}|${caching}|${ok}`)));
+    for (const response of await twice(stack)) {
+      expectWithheld(response);
+      expect(response.field('cache-control')).toBe('private, max-age=3600');
+      expect(response.field('vary')).toBe('authorization, sluice-key');
+    }
+  });
+
+  test('is not in what the breaker responds for an upstream that refuses for good', async () => {
     const refusal =
       '{"error":{"message":"no credit","type":"insufficient_quota","code":"insufficient_quota"}}';
-    const head = `HTTP/1.1 429 Too Many Requests\r\n${lines}\r\nContent-Type: application/json\r\n`;
-    stack = await startStack(answering(`${head}Content-Length: ${refusal.length}\r\n\r\n${refusal}`), {
-      kind: 'language-model',
-    });
-    const request = stack.head('POST', '/via/up/v1/chat/completions', 'Content-Length: 0\r\n');
-    const codes: (string | undefined)[] = [];
-    for (let sent = 0; sent < 2; sent += 1) {
-      const { responses } = await stack.exchange(request, 'POST');
-      codes.push(responses[0]?.field('sluice-error'));
-      expectWithheld(responses[0]?.fields.map(([name, value]) => `\r\n${name}: ${value}`).join('') ?? '');
+    const head = `HTTP/1.1 429 No|${commands}|Content-Type: application/json|Content-Length: ${refusal.length}||`;
+    const stack = await opened(answering(bytes(head) + refusal), { kind: 'language-model' });
+    for (const code of [undefined, 'upstream_refused']) {
+      const request = stack.head('POST', '/via/up/v1/chat/completions', 'Content-Length: 0\r\n');
+      const [response] = (await stack.exchange(request, 'POST')).responses;
+      expect(response?.field('sluice-error')).toBe(code);
+      expectWithheld(response);
     }
-    expect(codes).toEqual([undefined, 'upstream_refused']);
   });
 });
 
 test('a response shows in Vary every field in which a key may come', async () => {
-  stack = await startStack(answering('HTTP/1.1 200 OK\r\nVary: Accept\r\nContent-Length: 2\r\n\r\nok'), {
+  const stack = await opened(answering(bytes('HTTP/1.1 200 OK|Vary: Accept|Content-Length: 2||ok')), {
     credential: '{ header: x-api-key, value: injected-credential }',
   });
-  const { responses } = await stack.exchange(stack.head('GET', '/via/up/a'));
-  expect(responses[0]?.field('vary')).toBe('Accept, authorization, sluice-key, x-api-key');
+  const response = await get(stack, '/via/up/a');
+  expect(response?.field('vary')).toBe('Accept, authorization, sluice-key, x-api-key');
+});
+
+describe('cookies, of clients with one jar for Sluice and the upstreams behind it,', () => {
+  const setting = [
+    'Set-Cookie: sid=1; Path=/; HttpOnly',
+    'set-cookie: wide=2; Domain=127.0.0.1; Path=/app',
+    'Set-Cookie2: old=3',
+  ];
+  const jar = answering(bytes(`HTTP/1.1 200 OK|${setting.join('|')}|Content-Length: 2||ok`));
+  const set = (response?: RawResponse): readonly string[] =>
+    response?.fields.flatMap(([name, value]) => (name.startsWith('set-cookie') ? [value] : [])) ?? [];
+  const theirs = ['sid=1; HttpOnly; Path=/via/up/', 'wide=2; Path=/via/up/app'];
+
+  test('belong to their upstream’s own path and to no domain on /via, and go there', async () => {
+    const stack = await opened(jar);
+    expect(set(await get(stack, '/via/up/app/login?x=/', 'Cookie: sid=1; wide=2\r\n'))).toEqual(theirs);
+    expect(receivedBy(stack)).toMatch(/\r\ncookie: sid=1; wide=2\r\n/i);
+  });
+
+  test('pass /proxy in neither direction', async () => {
+    const stack = await opened(jar);
+    const response = await get(stack, stack.proxy('/app/a'), 'Cookie: sid=1\r\nCOOKIE: b=2\r\n');
+    expect(set(response)).toEqual([]);
+    expect(receivedBy(stack).toLowerCase()).not.toContain('cookie');
+  });
+
+  test('pass /proxy unchanged where the upstream’s configuration says so, and /via as ever', async () => {
+    const stack = await opened(jar, { more: '    cookies: pass' });
+    const unchanged = ['sid=1; Path=/; HttpOnly', 'wide=2; Domain=127.0.0.1; Path=/app'];
+    expect(set(await get(stack, stack.proxy('/app/a'), 'Cookie: sid=1\r\n'))).toEqual(unchanged);
+    expect(receivedBy(stack)).toMatch(/\r\ncookie: sid=1\r\n/i);
+    expect(set(await get(stack, '/via/up/a'))).toEqual(theirs);
+  });
+
+  test('of a replayed response are as those of the first one', async () => {
+    for (const response of await twice(await opened(jar))) expect(set(response)).toEqual(theirs);
+  });
 });
