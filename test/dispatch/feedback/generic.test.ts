@@ -1,144 +1,177 @@
+/** What the fields of an API that nobody has described teach: refusals, windows by the drafts of the IETF and by usual names. */
 import { describe, expect, test } from '@jest/globals';
-import type { Feedback } from '../../../src/call.ts';
 import { quotasOf } from '../../../src/dispatch/feedback/ietf.policy.ts';
-import { learnFrom } from '../../../src/dispatch/feedback/learn-from.policy.ts';
-
-const now = Date.UTC(2026, 0, 1);
-const learn = (status: number, fields: Record<string, string>): Feedback =>
-  learnFrom('generic', {
-    status,
-    fields: new Map(Object.entries(fields)),
-    body: null,
-    callClass: 'default',
-    nowMs: now,
-  });
+import { learnFromStreamEvent } from '../../../src/dispatch/feedback/stream-event.policy.ts';
+import {
+  dayMs,
+  error,
+  limits,
+  metersOf,
+  nowMs,
+  throttleOf,
+  waitOf,
+  type Fields,
+  type Who,
+} from './learning.ts';
 
 describe('a refusal of a generic upstream', () => {
-  test('waits, for 429, as stated, and states no wait without Retry-After', () => {
-    expect(learn(429, { 'retry-after': '3' }).throttle).toEqual({
-      kind: 'rate',
-      waitMs: 3000,
-      meter: 'requests',
-    });
-    expect(learn(429, {}).throttle).toEqual({ kind: 'rate', waitMs: null, meter: 'requests' });
-  });
-
-  test('is overload for 503', () => {
-    expect(learn(503, { 'retry-after': '3' }).throttle).toEqual({ kind: 'overload', waitMs: 3000 });
-  });
-
-  test.each([200, 403, 500])('is not seen in status %d', (status) => {
-    expect(learn(status, { 'retry-after': '3' }).throttle).toBeNull();
-  });
-
-  test('waits, for 429, until an exhausted window ends unless Retry-After says otherwise', () => {
-    const fields = { 'ratelimit-policy': '"a";q=10;w=60', ratelimit: '"a";r=0;t=12' };
-    expect(learn(429, fields).throttle?.waitMs).toBe(12_000);
-    expect(learn(429, { ...fields, 'retry-after': '20' }).throttle?.waitMs).toBe(20_000);
-    expect(learn(429, { ...fields, ratelimit: '"a";r=5;t=12' }).throttle?.waitMs).toBeNull();
+  const window = { 'ratelimit-policy': '"a";q=10;w=60', ratelimit: '"a";r=0;t=12' };
+  const later = { 'retry-after': '3' };
+  test.each<[string, number, Fields, object | null]>([
+    ['waits as stated', 429, later, { kind: 'rate', waitMs: 3_000, meter: 'requests' }],
+    ['states no wait without a field', 429, {}, { kind: 'rate', waitMs: null, meter: 'requests' }],
+    ['waits until a window without room ends', 429, window, { waitMs: 12_000 }],
+    ['waits as stated before that', 429, { ...window, ...later }, { waitMs: 3_000 }],
+    ['does not wait for a window with room', 429, { ...window, ratelimit: '"a";r=5;t=12' }, { waitMs: null }],
+    ['is overload', 503, later, { kind: 'overload', waitMs: 3_000 }],
+    ['is not seen in a success', 200, later, null],
+    ['is not seen in a forbidden call', 403, later, null],
+    ['is not seen in an error', 500, later, null],
+  ])('%s: %d %j', (_, status, fields, expected) => {
+    const throttle = throttleOf('generic', { status, fields });
+    if (expected === null) expect(throttle).toBeNull();
+    else expect(throttle).toMatchObject(expected);
   });
 });
 
-describe('rate limit fields', () => {
-  test('make one meter of each policy by its window', () => {
-    const fields = {
-      'ratelimit-policy': '"burst";q=10;w=10, "daily";q=5000;w=86400',
-      ratelimit: '"burst";r=8;t=1, "daily";r=4998;t=69076',
-    };
-    expect(learn(200, fields).meters).toEqual([
-      { meter: 'requests', limit: 10, windowMs: 10_000, level: { lowest: 1, highest: 2 } },
-      { meter: 'requests_day', limit: 5000, windowMs: 86_400_000, level: { lowest: 1, highest: 2 } },
-    ]);
+describe('a wait of years is a day', () => {
+  const body = error('Rate limit reached. Please try again in 99999999h.', { code: 'rate_limit_exceeded' });
+  test.each<[Who, Fields, unknown]>([
+    ['generic', { ratelimit: '"a";r=0;t=999999999999999' }, null],
+    ['generic', limits('x-ratelimit', 10, 0, '9999999999'), null],
+    ['language-model', {}, body],
+  ])('of a %s upstream: %j %j', (who, fields, said) => {
+    expect(waitOf(who, { fields, body: said })).toBe(dayMs);
   });
 
-  test('are no request limit when they count another unit', () => {
-    const fields = { 'ratelimit-policy': '"a";q=10;w=10;qu="content-bytes"', ratelimit: '"a";r=8' };
-    expect(learn(200, fields).meters).toEqual([]);
+  test('in an event of a stream', () => {
+    expect(learnFromStreamEvent(JSON.stringify(body), nowMs).throttle?.waitMs).toBe(dayMs);
   });
+});
 
-  test.each(['"a;q=1', ';;;', '"a";q=x;w=-1', ',,,', '"a"="b"', 'a'.repeat(5000)])(
-    'are ignored when they say %.20p',
-    (value) => {
-      expect(learn(200, { 'ratelimit-policy': value, ratelimit: value }).meters).toEqual([]);
-    },
-  );
+const structured = (policy: string, ratelimit: string): Fields => ({ 'ratelimit-policy': policy, ratelimit });
+const level = (lowest: number, highest: number) => ({ lowest, highest });
 
-  test('may have separators inside quoted names', () => {
-    expect(quotasOf(new Map([['ratelimit', '"a;b, c\\"d";r=4']]))).toMatchObject([{ r: 4 }]);
-  });
-
-  test('are read, in the older form of three fields, with the window that the policy states', () => {
-    const fields = {
-      'ratelimit-limit': '100, 100;w=60',
-      'ratelimit-remaining': '90',
-      'ratelimit-reset': '30',
-    };
-    expect(learn(200, fields).meters).toEqual([
-      { meter: 'requests', limit: 100, windowMs: 60_000, level: { lowest: 9, highest: 10 } },
-    ]);
-  });
-
-  test('may have their window behind each number', () => {
-    const fields = { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' };
-    expect(learn(200, fields).meters).toMatchObject([
-      { meter: 'requests', limit: 100, windowMs: 21_600_000, level: { lowest: 23, highest: 24 } },
-    ]);
-  });
-
-  test('are no limit of a minute when their hour has not ended', () => {
-    const fields = {
-      'x-ratelimit-limit': '5000',
-      'x-ratelimit-remaining': '4999',
-      'x-ratelimit-reset': String(now / 1000 + 3000),
-    };
-    expect(learn(200, fields).meters).toMatchObject([
-      { meter: 'requests', limit: 5000, windowMs: null, resetMs: 3_000_000 },
-    ]);
-  });
-
-  test('make several meters when they state several windows', () => {
-    const two = {
-      'ratelimit-policy': '"second";q=10;w=1, "minute";q=100;w=60',
-      ratelimit: '"second";r=9;t=1',
-    };
-    expect(learn(200, two).meters).toMatchObject([
-      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: { lowest: 0, highest: 1 } },
+test.each<[string, Fields, readonly object[]]>([
+  [
+    'one meter of each policy by its window',
+    structured('"burst";q=10;w=10, "daily";q=5000;w=86400', '"burst";r=8;t=1, "daily";r=4998;t=69076'),
+    [
+      { meter: 'requests', limit: 10, windowMs: 10_000, level: level(1, 2) },
+      { meter: 'requests_day', limit: 5_000, windowMs: dayMs, level: level(1, 2) },
+    ],
+  ],
+  [
+    'a burst beside a minute',
+    structured('"second";q=10;w=1, "minute";q=100;w=60', '"second";r=9;t=1'),
+    [
+      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: level(0, 1) },
       { meter: 'requests', limit: 100, windowMs: 60_000, level: null },
-    ]);
-    const three = { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-ratelimit-remaining': '4' };
-    expect(learn(200, three).meters).toMatchObject([
-      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: { lowest: 5, highest: 6 } },
+    ],
+  ],
+  [
+    'three windows in one field',
+    { 'x-ratelimit-limit': '10, 10;w=1, 50;w=60, 1000;w=3600', 'x-ratelimit-remaining': '4' },
+    [
+      { meter: 'requests_burst', limit: 10, windowMs: 1_000, level: level(5, 6) },
       { meter: 'requests', limit: 50, windowMs: 60_000, level: null },
       { meter: 'requests_hour', limit: 1_000, windowMs: 3_600_000, level: null },
-    ]);
-  });
-
-  test('make the window that comes alone the meter of requests, whatever its length', () => {
-    const fields = (w: number) => ({ 'ratelimit-policy': `"a";q=10;w=${w}`, ratelimit: '"a";r=9;t=1' });
-    expect(learn(200, fields(1)).meters).toMatchObject([{ meter: 'requests', windowMs: 1_000 }]);
-    expect(learn(200, fields(3600)).meters).toMatchObject([{ meter: 'requests', windowMs: 3_600_000 }]);
-    expect(learn(200, fields(86_400)).meters).toMatchObject([{ meter: 'requests_day' }]);
-  });
-
-  test('state the length of their window when they are named after it', () => {
-    const fields = {
+    ],
+  ],
+  [
+    'windows that are named after their length',
+    {
       'x-ratelimit-limit-second': '5',
       'x-ratelimit-remaining-second': '4',
       'x-ratelimit-limit-hour': '1000',
       'x-ratelimit-remaining-hour': '990',
       'x-ratelimit-limit-day': '9000',
-    };
-    expect(learn(200, fields).meters).toMatchObject([
-      { meter: 'requests', limit: 5, windowMs: 1_000, level: { lowest: 0, highest: 1 } },
-      { meter: 'requests_hour', limit: 1_000, windowMs: 3_600_000, level: { lowest: 9, highest: 10 } },
-      { meter: 'requests_day', limit: 9_000, windowMs: 86_400_000 },
-    ]);
-  });
+    },
+    [
+      { meter: 'requests', limit: 5, windowMs: 1_000, level: level(0, 1) },
+      { meter: 'requests_hour', limit: 1_000, windowMs: 3_600_000, level: level(9, 10) },
+      { meter: 'requests_day', limit: 9_000, windowMs: dayMs },
+    ],
+  ],
+  [
+    'the window of the policy in the older three fields',
+    limits('ratelimit', '100, 100;w=60', 90, '30'),
+    [{ meter: 'requests', limit: 100, windowMs: 60_000, level: level(9, 10) }],
+  ],
+  [
+    'a window behind each number',
+    { 'ratelimit-limit': '100;w=21600', 'ratelimit-remaining': '76;w=21600' },
+    [{ meter: 'requests', limit: 100, windowMs: 21_600_000, level: level(23, 24) }],
+  ],
+  [
+    'a second alone as the requests',
+    structured('"a";q=10;w=1', '"a";r=9'),
+    [{ meter: 'requests', windowMs: 1_000 }],
+  ],
+  [
+    'an hour alone as the requests',
+    structured('"a";q=1;w=3600', '"a";r=1'),
+    [{ meter: 'requests', windowMs: 3_600_000 }],
+  ],
+  ['a day alone as the day', structured('"a";q=10;w=86400', '"a";r=9'), [{ meter: 'requests_day' }]],
+  [
+    'no window longer than a day',
+    structured('"a";q=1;w=999999999999999', '"a";r=0;t=1'),
+    [{ windowMs: dayMs }],
+  ],
+  ['no requests that count another unit', structured('"a";q=10;w=10;qu="content-bytes"', '"a";r=8'), []],
+  [
+    'no minute, where an hour has not ended',
+    limits('x-ratelimit', 5_000, 4_999, String(nowMs / 1_000 + 3_000)),
+    [{ meter: 'requests', limit: 5_000, windowMs: null, resetMs: 3_000_000 }],
+  ],
+  [
+    'what is left of a window of unknown length',
+    limits('x-ratelimit', 10, 3, '1'),
+    [{ meter: 'requests', limit: 10, windowMs: null, resetMs: 1_000, level: level(6, 7) }],
+  ],
+  [
+    'a day by what is left of it',
+    limits('x-ratelimit', 1_000, 999, '80000'),
+    [{ meter: 'requests_day', windowMs: dayMs }],
+  ],
+  [
+    'an hour by a clock that is a second ahead',
+    limits('x-ratelimit', 1_000, 999, '3601'),
+    [{ meter: 'requests', windowMs: 3_600_000 }],
+  ],
+  [
+    'a day where the structured field states no window',
+    structured('"p";q=1000', '"p";r=900;t=80000'),
+    [{ meter: 'requests_day', limit: 1_000, windowMs: dayMs }],
+  ],
+])('the fields of a success state %s: %j', (_, fields, expected) => {
+  expect(metersOf('generic', fields)).toMatchObject(expected);
+});
 
-  test('state what is left also of a window of unknown length', () => {
-    const fields = { 'x-ratelimit-limit': '10', 'x-ratelimit-remaining': '3', 'x-ratelimit-reset': '1' };
-    expect(learn(200, fields).meters).toEqual([
-      { meter: 'requests', limit: 10, windowMs: null, resetMs: 1_000, level: { lowest: 6, highest: 7 } },
-    ]);
-  });
+test.each(['"a;q=1', ';;;', '"a";q=x;w=-1', ',,,', '"a"="b"', 'a'.repeat(5_000)])(
+  'structured fields are ignored when they say %.20p',
+  (value) => {
+    expect(metersOf('generic', structured(value, value))).toEqual([]);
+  },
+);
+
+test('structured fields may have separators inside quoted names', () => {
+  expect(quotasOf(new Map([['ratelimit', '"a;b, c\\"d";r=4']]))).toMatchObject([{ r: 4 }]);
+});
+
+test.each<Fields>([
+  { 'x-ratelimit-limit-tokens': '0.0000001' },
+  { 'x-ratelimit-limit-tokens': '9'.repeat(60) },
+])('numbers that cannot be a quota are ignored: %j', (fields) => {
+  expect(metersOf('language-model', fields)).toEqual([]);
+});
+
+test('a period of renewal is a day at most', () => {
+  const fields = {
+    'x-ratelimit-limit-requests': '1',
+    'x-ratelimit-remaining-requests': '0',
+    'x-ratelimit-renewalperiod-requests': `1${'0'.repeat(30)}`,
+  };
+  expect(metersOf('language-model', fields)).toMatchObject([{ windowMs: dayMs }]);
 });

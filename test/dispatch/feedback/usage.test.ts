@@ -1,224 +1,121 @@
+/** The tokens that a response says were used, in the words of each provider. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import {
-  bedrockPart,
-  noUsage,
-  tokenUsage,
-  usageInFields,
-  withUsageIn,
-} from '../../../src/dispatch/feedback/usage.policy.ts';
+import * as reader from '../../../src/dispatch/feedback/usage.policy.ts';
 
-const usageOf = (...texts: readonly unknown[]) =>
-  tokenUsage(
-    texts.reduce<ReturnType<typeof withUsageIn>>(
-      (known, text) => withUsageIn(known, typeof text === 'string' ? text : JSON.stringify(text)),
-      noUsage,
-    ),
-  );
+const usageOf = (...texts: readonly unknown[]) => {
+  let known: ReturnType<typeof reader.withUsageIn> = reader.noUsage;
+  for (const text of texts)
+    known = reader.withUsageIn(known, typeof text === 'string' ? text : JSON.stringify(text));
+  return reader.tokenUsage(known);
+};
+
+type Count = number | null;
+/** Tokens of the prompt, of it those that a cache kept, and what counts. */
+const used = (prompt: Count, kept: number, input: Count, output: Count, total: number) => ({
+  prompt,
+  kept,
+  input,
+  output,
+  total,
+});
+/** The words of OpenAI and of all that speak like it. */
+const openAi = (prompt: number, completion: number, more = {}) => ({
+  usage: { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion, ...more },
+});
+const ofInput = (input: number, output: number, more = {}) => ({
+  usage: { input_tokens: input, output_tokens: output, ...more },
+});
+const cached = (tokens: number) => ({ prompt_tokens_details: { cached_tokens: tokens } });
+const gemini = (prompt: number, candidates: number, more = {}) => ({
+  usageMetadata: { promptTokenCount: prompt, candidatesTokenCount: candidates, ...more },
+});
+const embedding = (tokens: number) => ({
+  embeddings: { statistics: { token_count: tokens }, values: [0.1] },
+});
+const metadata = (input: number, output: number) => ({
+  tokenMetadata: { inputTokenCount: { totalTokens: input }, outputTokenCount: { totalTokens: output } },
+});
+const kept = (read: number, written: number) => ({
+  cacheReadInputTokens: read,
+  cacheWriteInputTokens: written,
+});
+const filtered = { prompt_filter_results: [{ prompt_index: 0 }] };
 
 describe('the usage reported by a response', () => {
-  test.each([
+  test.each<[string, unknown, ReturnType<typeof used>]>([
     [
-      'OpenAI chat: cached tokens count',
-      {
-        choices: [],
-        usage: {
-          prompt_tokens: 100,
-          completion_tokens: 20,
-          total_tokens: 120,
-          prompt_tokens_details: { cached_tokens: 64 },
-          completion_tokens_details: { reasoning_tokens: 8 },
-        },
-      },
-      { prompt: 100, kept: 0, input: 100, output: 20, total: 120 },
+      'OpenAI: cached tokens count',
+      { choices: [], ...openAi(100, 20, cached(64)) },
+      used(100, 0, 100, 20, 120),
     ],
-    [
-      'Cohere',
-      { text: 'x', meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } },
-      { prompt: 40, kept: 0, input: 40, output: 60, total: 100 },
-    ],
+    ['Cohere', { meta: { billed_units: { input_tokens: 40, output_tokens: 60 } } }, used(40, 0, 40, 60, 100)],
     [
       'Ollama',
-      '{"done":false}\n{"model":"m","done":true,"prompt_eval_count":40,"eval_count":60}\n',
-      { prompt: 40, kept: 0, input: 40, output: 60, total: 100 },
+      '{"done":false}\n{"done":true,"prompt_eval_count":40,"eval_count":60}\n',
+      used(40, 0, 40, 60, 100),
     ],
     [
       'Responses: cached tokens count',
-      {
-        usage: {
-          input_tokens: 90,
-          input_tokens_details: { cached_tokens: 30 },
-          output_tokens: 10,
-          total_tokens: 100,
-        },
-      },
-      { prompt: 90, kept: 0, input: 90, output: 10, total: 100 },
+      ofInput(90, 10, { input_tokens_details: { cached_tokens: 30 }, total_tokens: 100 }),
+      used(90, 0, 90, 10, 100),
     ],
-    [
-      'embeddings, Mistral: a prompt alone',
-      { data: [], usage: { prompt_tokens: 8, total_tokens: 8 } },
-      { prompt: 8, kept: 0, input: 8, output: null, total: 8 },
-    ],
-    [
-      'Mistral chat',
-      { object: 'chat.completion', usage: { prompt_tokens: 16, completion_tokens: 34, total_tokens: 50 } },
-      { prompt: 16, kept: 0, input: 16, output: 34, total: 50 },
-    ],
-    [
-      'Azure: content filters between the members',
-      {
-        prompt_filter_results: [{ prompt_index: 0 }],
-        usage: { completion_tokens: 3, prompt_tokens: 5, total_tokens: 8 },
-      },
-      { prompt: 5, kept: 0, input: 5, output: 3, total: 8 },
-    ],
+    ['embeddings: a prompt alone', { usage: { prompt_tokens: 8, total_tokens: 8 } }, used(8, 0, 8, null, 8)],
+    ['Mistral', { object: 'chat.completion', ...openAi(16, 34) }, used(16, 0, 16, 34, 50)],
+    ['Azure', { ...filtered, ...openAi(5, 3) }, used(5, 0, 5, 3, 8)],
     [
       'Groq: cached tokens are free',
-      {
-        usage: {
-          prompt_tokens: 4641,
-          prompt_tokens_details: { cached_tokens: 4608 },
-          completion_tokens: 1817,
-          total_tokens: 6458,
-        },
-        x_groq: { id: 'req_1' },
-      },
-      { prompt: 4641, kept: 4608, input: 33, output: 1817, total: 1850 },
+      { ...openAi(4_641, 1_817, cached(4_608)), x_groq: { id: 'req_1' } },
+      used(4_641, 4_608, 33, 1_817, 1_850),
     ],
     [
       'Anthropic: cache writes count, cache reads do not',
-      {
-        usage: {
-          input_tokens: 50,
-          cache_creation_input_tokens: 1_000,
-          cache_read_input_tokens: 148_000,
-          output_tokens: 300,
-        },
-      },
-      { prompt: 149_050, kept: 149_000, input: 1_050, output: 300, total: 1_350 },
+      ofInput(50, 300, { cache_creation_input_tokens: 1_000, cache_read_input_tokens: 148_000 }),
+      used(149_050, 149_000, 1_050, 300, 1_350),
     ],
-    [
-      'Anthropic without a cache',
-      { usage: { input_tokens: 5, output_tokens: 6 } },
-      { prompt: 5, kept: 0, input: 5, output: 6, total: 11 },
-    ],
+    ['Anthropic without a cache', ofInput(5, 6), used(5, 0, 5, 6, 11)],
     [
       'Gemini: input alone counts, thoughts are output',
-      {
-        candidates: [],
-        usageMetadata: {
-          promptTokenCount: 40,
-          cachedContentTokenCount: 30,
-          candidatesTokenCount: 7,
-          thoughtsTokenCount: 5,
-          toolUsePromptTokenCount: 2,
-          totalTokenCount: 54,
-        },
-      },
-      { prompt: 42, kept: 0, input: 42, output: 12, total: 42 },
+      gemini(40, 7, { cachedContentTokenCount: 30, thoughtsTokenCount: 5, toolUsePromptTokenCount: 2 }),
+      used(42, 0, 42, 12, 42),
     ],
     [
-      'Gemini on Vertex AI, with details by modality',
-      {
-        usageMetadata: {
-          promptTokenCount: 40,
-          candidatesTokenCount: 7,
-          totalTokenCount: 47,
-          trafficType: 'ON_DEMAND',
-          promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }],
-          candidatesTokensDetails: [{ modality: 'TEXT', tokenCount: 7 }],
-        },
-      },
-      { prompt: 40, kept: 0, input: 40, output: 7, total: 40 },
+      'Gemini on Vertex AI, by modality',
+      gemini(40, 7, { totalTokenCount: 47, promptTokensDetails: [{ modality: 'TEXT', tokenCount: 40 }] }),
+      used(40, 0, 40, 7, 40),
     ],
-    [
-      'embeddings of Vertex AI: each text has its own count',
-      {
-        predictions: [
-          { embeddings: { statistics: { truncated: false, token_count: 6 }, values: [0.1] } },
-          { embeddings: { statistics: { truncated: false, token_count: 9 }, values: [0.2] } },
-        ],
-        metadata: { billableCharacterCount: 41 },
-      },
-      { prompt: 15, kept: 0, input: 15, output: null, total: 15 },
-    ],
-    [
-      'predictions of Vertex AI',
-      {
-        predictions: [{ content: 'It flows.' }],
-        metadata: {
-          tokenMetadata: {
-            inputTokenCount: { totalTokens: 12, totalBillableCharacters: 40 },
-            outputTokenCount: { totalTokens: 3, totalBillableCharacters: 8 },
-          },
-        },
-      },
-      { prompt: 12, kept: 0, input: 12, output: 3, total: 15 },
-    ],
-    [
-      'Gemini that tells a sum only',
-      { usageMetadata: { totalTokenCount: 9 } },
-      { prompt: null, kept: 0, input: null, output: null, total: 9 },
-    ],
+    ['embeddings of Vertex AI', { predictions: [embedding(6), embedding(9)] }, used(15, 0, 15, null, 15)],
+    ['predictions of Vertex AI', { metadata: metadata(12, 3) }, used(12, 0, 12, 3, 15)],
+    ['Gemini that tells a sum', { usageMetadata: { totalTokenCount: 9 } }, used(null, 0, null, null, 9)],
     [
       'Bedrock',
-      {
-        usage: {
-          inputTokens: 10,
-          outputTokens: 4,
-          totalTokens: 14,
-          cacheReadInputTokens: 90,
-          cacheWriteInputTokens: 6,
-        },
-      },
-      { prompt: 106, kept: 96, input: 16, output: 4, total: 20 },
+      { usage: { inputTokens: 10, outputTokens: 4, totalTokens: 14, ...kept(90, 6) } },
+      used(106, 96, 16, 4, 20),
     ],
-    [
-      'images',
-      { data: [], usage: { input_tokens: 12, output_tokens: 4_160, total_tokens: 4_172 } },
-      { prompt: 12, kept: 0, input: 12, output: 4_160, total: 4_172 },
-    ],
-  ])('is read for %s', (_name, body, expected) => {
+    ['images', ofInput(12, 4_160, { total_tokens: 4_172 }), used(12, 0, 12, 4_160, 4_172)],
+  ])('is read for %s: %j', (_, body, expected) => {
     expect(usageOf(body)).toEqual(expected);
   });
 
   test('is collected from the parts of an Anthropic stream, and the last output replaces the one before', () => {
-    const start = {
-      type: 'message_start',
-      message: {
-        usage: {
-          input_tokens: 3,
-          cache_creation_input_tokens: 0,
-          cache_read_input_tokens: 70,
-          output_tokens: 1,
-        },
-      },
-    };
-    const delta = (output: number) => ({
-      type: 'message_delta',
-      delta: {},
-      usage: { input_tokens: null, output_tokens: output },
-    });
-    expect(usageOf(start, delta(9), delta(15))).toEqual({
-      prompt: 73,
-      kept: 70,
-      input: 3,
-      output: 15,
-      total: 18,
-    });
+    const counts = ofInput(3, 1, { cache_creation_input_tokens: 0, cache_read_input_tokens: 70 });
+    const start = { type: 'message_start', message: counts };
+    const delta = (output: number) => ({ usage: { input_tokens: null, output_tokens: output } });
+    expect(usageOf(start, delta(9), delta(15))).toEqual(used(73, 70, 3, 15, 18));
     expect(usageOf(start)).toMatchObject({ input: 3, output: 1 });
   });
 
   test('is read from the fields of Bedrock, whatever the model, where they state the output', () => {
-    const fields = (output: string) =>
-      new Map([
-        ['x-amzn-bedrock-input-token-count', '14'],
-        ['x-amzn-bedrock-output-token-count', output],
-        ['x-amzn-bedrock-cache-read-input-token-count', '90'],
-      ]);
-    expect(usageInFields(fields('36'))).toEqual({ prompt: 104, kept: 90, input: 14, output: 36, total: 50 });
-    expect(usageInFields(fields('many'))).toBeNull();
-    expect(usageInFields(new Map())).toBeNull();
+    const inFields = (output: string) =>
+      reader.usageInFields(
+        new Map([
+          ['x-amzn-bedrock-input-token-count', '14'],
+          ['x-amzn-bedrock-output-token-count', output],
+          ['x-amzn-bedrock-cache-read-input-token-count', '90'],
+        ]),
+      );
+    expect([inFields('36'), inFields('many')]).toEqual([used(104, 90, 14, 36, 50), null]);
+    expect(reader.usageInFields(new Map())).toBeNull();
   });
 
   test('is read from the last part of a stream of Bedrock', () => {
@@ -226,15 +123,15 @@ describe('the usage reported by a response', () => {
       `{"bytes":"${Buffer.from(JSON.stringify(document)).toString('base64')}","p":"abc"}`;
     const metrics = { inputTokenCount: 14, outputTokenCount: 36, invocationLatency: 9 };
     const text = `${part({ outputText: 'x' })}\u0000${part({ 'amazon-bedrock-invocationMetrics': metrics })}`;
-    expect(usageOf(bedrockPart(text))).toEqual({ prompt: 14, kept: 0, input: 14, output: 36, total: 50 });
-    expect(bedrockPart('{"bytes":5}')).toBe('');
+    expect(usageOf(reader.bedrockPart(text))).toEqual(used(14, 0, 14, 36, 50));
+    expect(reader.bedrockPart('{"bytes":5}')).toBe('');
   });
 
   test('is found at the end of a body that was cut, and anywhere in a body that is whole', () => {
-    const body = JSON.stringify({ data: 'x'.repeat(20_000), usage: { prompt_tokens: 8, total_tokens: 8 } });
-    expect(usageOf(body.slice(-8_000))?.total).toBe(8);
-    const before = JSON.stringify({ usage: { prompt_tokens: 8, total_tokens: 9 }, data: 'x'.repeat(20_000) });
-    expect(usageOf(before)?.total).toBe(9);
+    const usage = { prompt_tokens: 8, total_tokens: 8 };
+    const data = 'x'.repeat(20_000);
+    expect(usageOf(JSON.stringify({ data, usage }).slice(-8_000))?.total).toBe(8);
+    expect(usageOf({ usage, data })?.total).toBe(8);
   });
 
   test.each([
@@ -244,34 +141,21 @@ describe('the usage reported by a response', () => {
     ['negative counts', { usage: { prompt_tokens: -4, completion_tokens: 3, total_tokens: -1 } }],
     ['text for counts', { usage: { prompt_tokens: '4', total_tokens: '8' } }],
     ['a count that nobody can have used', { usage: { prompt_tokens: 1, total_tokens: 1e300 } }],
-  ])('is not read from %s', (_name, body) => {
+  ])('is not read from %s', (_, body) => {
     expect(usageOf(body)?.total ?? null).toBeNull();
   });
 
   test('never throws and is a possible count, whatever the body says', () => {
+    const names =
+      'prompt_tokens completion_tokens total_tokens input_tokens output_tokens cache_read_input_tokens cache_creation_input_tokens prompt_tokens_details promptTokenCount inputTokens';
     const value = fc.oneof(fc.double(), fc.integer(), fc.string(), fc.constant(null), fc.constant({}));
-    const members = fc.dictionary(
-      fc.constantFrom(
-        'prompt_tokens',
-        'completion_tokens',
-        'total_tokens',
-        'input_tokens',
-        'output_tokens',
-        'cache_read_input_tokens',
-        'cache_creation_input_tokens',
-        'prompt_tokens_details',
-        'promptTokenCount',
-        'inputTokens',
-      ),
-      value,
-    );
+    const members = fc.dictionary(fc.constantFrom(...names.split(' ')), value);
     fc.assert(
       fc.property(members, fc.nat(200), fc.boolean(), (usage, cut, isGroq) => {
         const text = JSON.stringify({ usage, ...(isGroq ? { x_groq: {} } : {}) });
         for (const reported of [usageOf(text), usageOf(text.slice(cut)), usageOf(text.slice(0, cut))]) {
-          for (const tokens of Object.values(reported ?? {})) {
+          for (const tokens of Object.values(reported ?? {}))
             expect(tokens === null || (Number.isFinite(tokens) && Number(tokens) >= 0)).toBe(true);
-          }
         }
       }),
     );
