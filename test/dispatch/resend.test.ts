@@ -1,4 +1,4 @@
-/** Every cell of the table in src/dispatch/resend.policy.ts. */
+/** Every cell of the table in src/dispatch/resend.policy.ts: which call is sent again after which outcome, when, and how often. */
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import type { Throttle, UpstreamKind } from '../../src/call.ts';
@@ -8,47 +8,45 @@ import {
   type ResendCall,
   type ResendDecision,
   type ResendHistory,
+  type ResendInput,
 } from '../../src/dispatch/resend.policy.ts';
 
-interface Caller {
-  readonly kind: UpstreamKind;
-  readonly call: ResendCall;
-}
-
-const caller = (kind: UpstreamKind, traits: Partial<ResendCall> = {}): Caller => ({
-  kind,
-  call: {
-    idempotent: false,
-    replayable: true,
-    callClass: kind === 'commerce' ? 'rest' : 'default',
-    hasOwnIdempotency: false,
-    makesImages: false,
-    onlyCosts: false,
-    ...traits,
-  },
-});
-
-const safe = { idempotent: true };
-const callers = {
-  'model GET': caller('language-model', safe),
-  'commerce GET': caller('commerce', safe),
-  'generic PUT': caller('generic', { idempotent: true }),
-  'model POST': caller('language-model', { onlyCosts: true }),
-  'image POST': caller('language-model', { makesImages: true, onlyCosts: true }),
-  'creating model POST': caller('language-model'),
-  'commerce POST': caller('commerce'),
-  'commerce mutation': caller('commerce', { callClass: 'graphql' }),
-  'commerce query': caller('commerce', { ...safe, callClass: 'graphql' }),
-  'keyed commerce POST': caller('commerce', { hasOwnIdempotency: true }),
-  'keyed mutation': caller('commerce', { callClass: 'graphql', hasOwnIdempotency: true }),
-  'generic POST': caller('generic'),
-} as const;
-type Name = keyof typeof callers;
-const names = Object.keys(callers) as Name[];
 const hour = 3_600_000;
-const isSlow = (name: Name): boolean =>
-  name === 'commerce GET' || name === 'commerce POST' || name === 'keyed commerce POST';
-const isModelPost = (name: Name): boolean => name === 'model POST' || name === 'image POST';
+const plain: ResendCall = {
+  idempotent: false,
+  replayable: true,
+  callClass: 'default',
+  hasOwnIdempotency: false,
+  makesImages: false,
+  onlyCosts: false,
+};
+const repeatable = { idempotent: true };
+const keyed = { hasOwnIdempotency: true };
+const rest = { callClass: 'rest' };
+const graphql = { callClass: 'graphql' };
+const model = { onlyCosts: true };
+const images = { onlyCosts: true, makesImages: true };
+const [once, twice, never] = [[1_000], [1_000, 2_000], []] as const;
+
+/** Each caller: what it is, its waits after overload, and whether it is sent again after an unknown fate. */
+const table = {
+  'model GET': ['language-model', repeatable, twice, true],
+  'model POST': ['language-model', model, twice, false],
+  'image POST': ['language-model', images, once, false],
+  'creating model POST': ['language-model', {}, twice, false],
+  'commerce GET': ['commerce', { ...rest, ...repeatable }, twice, true],
+  'commerce POST': ['commerce', rest, never, false],
+  'keyed commerce POST': ['commerce', { ...rest, ...keyed }, twice, true],
+  'commerce query': ['commerce', { ...graphql, ...repeatable }, twice, true],
+  'commerce mutation': ['commerce', graphql, never, false],
+  'keyed mutation': ['commerce', { ...graphql, ...keyed }, twice, true],
+  'generic PUT': ['generic', repeatable, twice, true],
+  'generic POST': ['generic', {}, never, false],
+} as const satisfies Record<string, [UpstreamKind, Partial<ResendCall>, readonly number[], boolean]>;
+type Name = keyof typeof table;
+const names = Object.keys(table) as Name[];
+const caller = (name: Name) => ({ kind: table[name][0], call: { ...plain, ...table[name][1] } });
+const withoutBody = (name: Name) => ({ call: { ...caller(name).call, replayable: false } });
 
 const answered = (status: number, throttle: Throttle | null = null): AttemptOutcome => ({
   kind: 'answered',
@@ -59,277 +57,178 @@ const answered = (status: number, throttle: Throttle | null = null): AttemptOutc
 const rate = (waitMs: number | null): AttemptOutcome => answered(429, { kind: 'rate', waitMs, meter: null });
 const overload = (status = 503, waitMs: number | null = null): AttemptOutcome =>
   answered(status, { kind: 'overload', waitMs });
-const permanent = (reason: Extract<Throttle, { kind: 'permanent' }>['reason']): AttemptOutcome =>
-  answered(429, { kind: 'permanent', reason, waitMs: null });
 const neverSent: AttemptOutcome = { kind: 'never_sent' };
 const stale: AttemptOutcome = { kind: 'stale' };
 const lost: AttemptOutcome = { kind: 'fate_unknown' };
+const renewed: AttemptOutcome = { kind: 'answered', status: 401, throttle: null, isCredentialRenewed: true };
 
-function decide(name: Name, outcome: AttemptOutcome, remainingMs = hour, traits: Partial<ResendCall> = {}) {
-  const { kind, call } = callers[name];
-  return resend({ kind, call: { ...call, ...traits }, outcome, history: {}, remainingMs });
-}
-
-/** A call that was sent again `n` times for each cause. */
-const historyOf = (n: number): ResendHistory => ({
-  credential: n,
-  rate: n,
-  hintless: n,
-  overload: n,
-  never_sent: n,
-  stale: n,
-  unknown: n,
-});
+const decide = (name: Name, outcome: AttemptOutcome, more: Partial<ResendInput> = {}): ResendDecision =>
+  resend({ ...caller(name), outcome, history: {}, remainingMs: hour, ...more });
 
 /** The same outcome again and again: the waits between the attempts, and the decision that ends it. */
 function chain(name: Name, outcome: AttemptOutcome, most = 50) {
   const waits: number[] = [];
   let history: ResendHistory = {};
-  let decision: ResendDecision = decide(name, outcome);
-  for (let attempts = 1; attempts <= most; attempts++) {
-    decision = resend({ ...callers[name], outcome, history, remainingMs: hour });
+  while (waits.length < most) {
+    const decision = decide(name, outcome, { history });
     if (decision.kind === 'pass') return { waits, last: decision };
     waits.push(decision.notBeforeMs);
-    history = decision.history;
+    ({ history } = decision);
   }
   return { waits, last: null };
 }
 
-describe.each(names)('the decision to resend a %s', (name) => {
-  test('sends it again after the wait of a refusal, and closes the bucket until then', () => {
-    expect(decide(name, rate(1234))).toMatchObject({ kind: 'resend', notBeforeMs: 1234, closes: 'bucket' });
-  });
+const passed = (shouldRetry: false | null) => ({ kind: 'pass', shouldRetry, closes: 'none', closeMs: 0 });
+const closing = (closeMs: number) => ({ closes: 'bucket', closeMs });
 
-  test('passes a refusal whose wait is longer than the call has, and closes the bucket all the same', () => {
-    expect(decide(name, rate(5000), 4999)).toEqual({
-      kind: 'pass',
-      shouldRetry: null,
-      closes: 'bucket',
-      closeMs: 5000,
+describe.each(names)('a %s', (name) => {
+  const { kind, call } = caller(name);
+  const isSlow = kind === 'commerce' && call.callClass === 'rest';
+  const [, , overloaded, isRepeated] = table[name];
+  /** Repeating a model's call costs money, but changes nothing: its client decides. */
+  const ofUnknownFate = isRepeated || call.onlyCosts ? null : false;
+
+  test('is sent again after the wait of a refusal, which closes the bucket until then', () => {
+    expect(decide(name, rate(1_234))).toMatchObject({
+      kind: 'resend',
+      notBeforeMs: 1_234,
+      ...closing(1_234),
     });
-    expect(decide(name, rate(5000), 5000)).toMatchObject({ kind: 'resend' });
-    expect(decide(name, rate(60_000), 59_999)).toMatchObject({
-      kind: 'pass',
-      shouldRetry: false,
-      closeMs: 60_000,
-    });
-    expect(decide(name, rate(59_999), 1)).toMatchObject({ kind: 'pass', shouldRetry: null });
   });
 
-  test('spaces out a series of refusals without a hint over the wait of the call', () => {
-    const { waits, last } = chain(name, rate(null), 8);
-    expect(waits).toEqual(
-      isSlow(name) ? [60_000, 60_000] : [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000],
-    );
-    if (isSlow(name)) expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
-    expect(chain(name, answered(429), 8).waits).toEqual(waits);
-    expect(chain(name, rate(0), 8).waits).toEqual(waits);
+  test('is passed on where it has not that long, and the bucket is closed all the same', () => {
+    expect(decide(name, rate(5_000), { remainingMs: 4_999 })).toEqual({ ...passed(null), ...closing(5_000) });
+    expect(decide(name, rate(5_000), { remainingMs: 5_000 })).toMatchObject({ kind: 'resend' });
+    expect(decide(name, rate(59_999), { remainingMs: 1 })).toMatchObject({ kind: 'pass', shouldRetry: null });
+    const long = decide(name, rate(60_000), { remainingMs: 59_999 });
+    expect(long).toEqual({ ...passed(false), ...closing(60_000) });
   });
 
-  test('closes the bucket for others no longer than the first refusal without a hint shows', () => {
-    const { kind, call } = callers[name];
-    const asked = (n: number, remainingMs: number): ResendDecision =>
-      resend({ kind, call, outcome: rate(null), history: { hintless: n }, remainingMs });
-    const closeMs = isSlow(name) ? 60_000 : 1000;
-    expect(asked(0, hour)).toMatchObject({ kind: 'resend', closes: 'bucket', closeMs });
-    expect(asked(4, 1)).toMatchObject({ kind: 'pass', closes: 'bucket', closeMs });
-    if (!isSlow(name)) expect(asked(4, hour)).toMatchObject({ notBeforeMs: 16_000, closeMs: 1000 });
-  });
-
-  test('waits after each refusal without a hint as long as the dialect says', () => {
-    const { kind, call } = callers[name];
-    const asked = (n: number): ResendDecision =>
-      resend({
-        kind,
-        call,
-        outcome: rate(null),
-
-        history: { hintless: n },
-        remainingMs: hour,
-        hintlessMs: 5000,
-      });
-    for (const n of isSlow(name) ? [0, 1] : [0, 1, 7])
-      expect(asked(n)).toMatchObject({ notBeforeMs: 5000, closeMs: 5000 });
-  });
-
-  test('leaves the bucket open for the others where a refusal without a hint meets this call alone', () => {
-    const { kind, call } = callers[name];
+  test('backs off from refusals without a hint, which close the bucket no longer than the first one shows', () => {
+    const waits = isSlow ? [60_000, 60_000] : [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000];
     for (const outcome of [rate(null), rate(0), answered(429)]) {
-      const asked = (n: number, othersPass: boolean): ResendDecision =>
-        resend({
-          kind,
-          call,
-          outcome,
+      const { waits: made, last } = chain(name, outcome, 8);
+      expect(made).toEqual(waits);
+      if (isSlow) expect(last).toMatchObject({ kind: 'pass', closes: 'bucket' });
+    }
+    const asked = (hintless: number, remainingMs: number) =>
+      decide(name, rate(null), { history: { hintless }, remainingMs });
+    const closed = closing(isSlow ? 60_000 : 1_000);
+    expect(asked(0, hour)).toMatchObject({ kind: 'resend', ...closed });
+    expect(asked(4, 1)).toMatchObject({ kind: 'pass', ...closed });
+    if (!isSlow) expect(asked(4, hour)).toMatchObject({ notBeforeMs: 16_000, ...closed });
+  });
 
-          history: { hintless: n },
-          othersPass,
-          remainingMs: hour,
-        });
+  test('waits after refusals without a hint as long as the dialect says', () => {
+    for (const hintless of isSlow ? [0, 1] : [0, 1, 7]) {
+      const decision = decide(name, rate(null), { history: { hintless }, hintlessMs: 5_000 });
+      expect(decision).toMatchObject({ notBeforeMs: 5_000, closeMs: 5_000 });
+    }
+  });
+
+  test('leaves the bucket open for others where a refusal without a hint meets this call alone', () => {
+    for (const outcome of [rate(null), rate(0), answered(429)]) {
+      const asked = (hintless: number, othersPass: boolean) =>
+        decide(name, outcome, { history: { hintless }, othersPass });
       expect(asked(0, true)).toMatchObject({ closes: 'bucket' });
       expect(asked(1, false)).toMatchObject({ closes: 'bucket' });
       expect(asked(1, true)).toMatchObject({ closes: 'call' });
       expect(asked(99, true)).toMatchObject({ kind: 'pass', closes: 'call' });
     }
-    const stated = { kind, call, outcome: rate(500), history: { rate: 1 }, remainingMs: hour };
-    expect(resend({ ...stated, othersPass: true })).toMatchObject({ closes: 'bucket' });
+    const stated = decide(name, rate(500), { history: { rate: 1 }, othersPass: true });
+    expect(stated).toMatchObject({ closes: 'bucket' });
   });
 
-  test('passes on a limit that is not the bucket’s own, and neither lane nor bucket waits for it', () => {
-    expect(decide(name, answered(429, { kind: 'secondary', waitMs: 5000 }))).toEqual({
-      kind: 'pass',
-      shouldRetry: false,
-      closes: 'none',
-      closeMs: 0,
-    });
-  });
-
-  test.each(['quota', 'daily', 'store_state', 'too_large', 'max_cost'] as const)(
-    'never sends it again after the refusal %s',
-    (reason) => {
-      expect(decide(name, permanent(reason))).toEqual({
-        kind: 'pass',
-        shouldRetry: false,
-        closes: 'none',
-        closeMs: 0,
-      });
-    },
+  const permanent = (['quota', 'daily', 'store_state', 'too_large', 'max_cost'] as const).map((reason) =>
+    answered(429, { kind: 'permanent', reason, waitMs: null }),
   );
-
-  test('sends it again twice when it was never sent, whatever the method', () => {
-    const { waits, last } = chain(name, neverSent);
-    expect(waits).toEqual([100, 200]);
-    expect(last).toMatchObject({ shouldRetry: null, closes: 'none' });
+  test('is never sent again after a permanent refusal, or one of another limit, which close nothing', () => {
+    for (const outcome of [...permanent, answered(429, { kind: 'secondary', waitMs: 5_000 })])
+      expect(decide(name, outcome)).toEqual(passed(false));
   });
 
-  test.each([200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501, 525])(
-    'passes a response with status %d',
-    (status) => {
-      expect(decide(name, answered(status))).toEqual({
-        kind: 'pass',
-        shouldRetry: null,
-        closes: 'none',
-        closeMs: 0,
-      });
-    },
-  );
-
-  test('never sends it again when its body is no longer there', () => {
-    for (const outcome of [rate(1), rate(null), overload(), lost, answered(500)]) {
-      const costsMoneyOnly =
-        isModelPost(name) && (outcome === lost || (outcome.kind === 'answered' && outcome.status === 500));
-      expect(decide(name, outcome, hour, { replayable: false })).toMatchObject({
-        kind: 'pass',
-        shouldRetry: costsMoneyOnly ? null : false,
-      });
-    }
-    expect(decide(name, neverSent, hour, { replayable: false })).toMatchObject({
-      kind: 'pass',
-      shouldRetry: null,
+  test('is sent again twice when nothing of it was sent, or its credential is renewed', () => {
+    expect(chain(name, neverSent)).toMatchObject({
+      waits: [100, 200],
+      last: { shouldRetry: null, closes: 'none' },
     });
-    expect(decide(name, rate(1500), hour, { replayable: false })).toMatchObject({
-      closes: 'bucket',
-      closeMs: 1500,
-    });
+    expect(chain(name, renewed)).toMatchObject({ waits: [0, 0], last: { kind: 'pass', closes: 'none' } });
   });
-});
 
-describe('the decision to resend after overload', () => {
-  const expected: Record<Name, readonly number[]> = {
-    'model GET': [1000, 2000],
-    'commerce GET': [1000, 2000],
-    'generic PUT': [1000, 2000],
-    'model POST': [1000, 2000],
-    'creating model POST': [1000, 2000],
-    'image POST': [1000],
-    'commerce POST': [],
-    'commerce mutation': [],
-    'commerce query': [1000, 2000],
-    'keyed commerce POST': [1000, 2000],
-    'keyed mutation': [1000, 2000],
-    'generic POST': [],
-  };
+  test('is passed on with any other status', () => {
+    for (const status of [200, 201, 303, 304, 400, 401, 404, 408, 409, 422, 501, 525])
+      expect(decide(name, answered(status))).toEqual(passed(null));
+  });
 
-  test.each(names)('depends on the kind of the call: %s', (name) => {
+  test('is sent again to an overloaded upstream where that may be', () => {
     for (const outcome of [overload(503), overload(529), answered(503), answered(529), overload(429)]) {
       const { waits, last } = chain(name, outcome);
-      expect(waits).toEqual(expected[name]);
-      expect(last?.shouldRetry).toBe(expected[name].length === 0 ? false : null);
+      expect(waits).toEqual(overloaded);
+      expect(last?.shouldRetry).toBe(overloaded.length === 0 ? false : null);
     }
   });
 
-  test('keeps a stated wait and closes the bucket, or backs off and closes only the call', () => {
-    expect(decide('model POST', overload(503, 7000))).toMatchObject({ notBeforeMs: 7000, closes: 'bucket' });
-    expect(decide('model POST', overload(503, 10))).toMatchObject({ notBeforeMs: 1000 });
-    expect(decide('model POST', overload())).toMatchObject({ closes: 'call' });
-    expect(decide('commerce POST', overload(503, 7000))).toMatchObject({
-      kind: 'pass',
-      closes: 'bucket',
-      closeMs: 7000,
-    });
-  });
-});
-
-describe('the decision to resend a call of unknown fate', () => {
-  const repeats: Record<Name, boolean> = {
-    'model GET': true,
-    'commerce GET': true,
-    'generic PUT': true,
-    'model POST': false,
-    'image POST': false,
-    'creating model POST': false,
-    'commerce POST': false,
-    'commerce mutation': false,
-    'commerce query': true,
-    'keyed commerce POST': true,
-    'keyed mutation': true,
-    'generic POST': false,
-  };
-
-  /** Repeating a model's call costs money, but changes nothing: its client decides. */
-  const advice = (name: Name): false | null => (repeats[name] || isModelPost(name) ? null : false);
-
-  test.each(names)('depends on the kind of the call: %s', (name) => {
+  test('is sent again once after an unknown fate where that may be', () => {
     const statuses = [500, 502, 504, 520, 521, 522, 523, 524].map((status) => answered(status));
     for (const outcome of [lost, ...statuses]) {
       const { waits, last } = chain(name, outcome);
-      expect(waits).toEqual(repeats[name] ? [500] : []);
-      expect(last).toMatchObject({ shouldRetry: advice(name), closes: 'none' });
+      expect(waits).toEqual(isRepeated ? [500] : []);
+      expect(last).toMatchObject({ shouldRetry: ofUnknownFate, closes: 'none' });
     }
   });
 
-  test.each(names)(
-    'allows two more attempts after a stale connection, the first at once, only for a repeatable call: %s',
-    (name) => {
-      expect(chain(name, stale).waits).toEqual(repeats[name] ? [0, 500] : []);
-      expect(chain(name, stale).last).toMatchObject({ shouldRetry: advice(name) });
-    },
-  );
+  test('is sent again at once, and then once more, after a stale connection where that may be', () => {
+    const { waits, last } = chain(name, stale);
+    expect([waits, last?.shouldRetry]).toEqual([isRepeated ? [0, 500] : [], ofUnknownFate]);
+  });
 
-  test('needs, after a stale connection, no time but a body', () => {
-    const { kind, call } = callers['generic PUT'];
-    const asked = { kind, call, outcome: stale, history: {}, remainingMs: -5 };
-    expect(resend(asked)).toMatchObject({ kind: 'resend', notBeforeMs: 0, cause: 'stale' });
-    expect(resend({ ...asked, call: { ...call, replayable: false } })).toMatchObject({ kind: 'pass' });
+  test('is never sent again when its body is no longer there', () => {
+    for (const outcome of [rate(1), rate(null), overload(), lost, answered(500)]) {
+      const isFateUnknown = outcome === lost || (outcome.kind === 'answered' && outcome.status === 500);
+      const shouldRetry = isFateUnknown && call.onlyCosts ? null : false;
+      expect(decide(name, outcome, withoutBody(name))).toMatchObject({ kind: 'pass', shouldRetry });
+    }
+    expect(decide(name, neverSent, withoutBody(name))).toMatchObject({ kind: 'pass', shouldRetry: null });
+    expect(decide(name, renewed, withoutBody(name)).kind).toBe('pass');
+    expect(decide(name, stale, withoutBody(name)).kind).toBe('pass');
+    expect(decide(name, rate(1_500), withoutBody(name))).toMatchObject(closing(1_500));
   });
 });
 
-describe('the number of attempts', () => {
-  test('has a bound of its own for each cause', () => {
-    const first = decide('model POST', rate(100));
-    const history = first.kind === 'resend' ? first.history : {};
-    const { kind, call } = callers['model POST'];
-    const after = resend({ kind, call, outcome: overload(), history, remainingMs: hour });
-    expect(after).toMatchObject({ kind: 'resend', notBeforeMs: 1000, history: { rate: 1, overload: 1 } });
-  });
-
-  test('is spaced out when refusals state tiny waits', () => {
-    const { waits, last } = chain('model POST', rate(1), 10);
-    expect(waits).toEqual([1, 1, 250, 500, 1000, 2000, 4000, 8000, 8000, 8000]);
-    expect(last).toBeNull();
-  });
+test.each<[Name, AttemptOutcome, object]>([
+  ['model POST', overload(503, 7_000), { notBeforeMs: 7_000, closes: 'bucket' }],
+  ['model POST', overload(503, 10), { notBeforeMs: 1_000 }],
+  ['model POST', overload(), { closes: 'call' }],
+  ['commerce POST', overload(503, 7_000), { kind: 'pass', ...closing(7_000) }],
+])('an overload closes the bucket as long as it states: %s %j %j', (name, outcome, expected) => {
+  expect(decide(name, outcome)).toMatchObject(expected);
 });
 
-test('the decision to resend undercuts no stated wait, exceeds no remaining wait and repeats nothing that may have run', () => {
+test('a stale connection needs no time', () => {
+  const again = decide('generic PUT', stale, { remainingMs: -5 });
+  expect(again).toMatchObject({ kind: 'resend', notBeforeMs: 0, cause: 'stale' });
+});
+
+test('the number of attempts has a bound of its own for each cause', () => {
+  const after = decide('model POST', overload(), { history: { rate: 1 } });
+  expect(after).toMatchObject({ notBeforeMs: 1_000, history: { rate: 1, overload: 1 } });
+  expect(decide('model POST', rate(100))).toMatchObject({ history: { rate: 1 } });
+});
+
+test('attempts are spaced out when refusals state tiny waits', () => {
+  const { waits, last } = chain('model POST', rate(1), 10);
+  expect(waits).toEqual([1, 1, 250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
+  expect(last).toBeNull();
+});
+
+test('a throttle of an upstream that is only observed is passed on untouched, and closes nothing', () => {
+  const spent = answered(429, { kind: 'permanent', reason: 'quota', waitMs: null });
+  for (const outcome of [rate(2_000), rate(null), overload(429, 2_000), spent, answered(429)])
+    expect(decide('creating model POST', outcome, { passesThrottles: true })).toEqual(passed(null));
+  expect(decide('creating model POST', neverSent, { passesThrottles: true }).kind).toBe('resend');
+});
+
+test('the decision undercuts no stated wait, exceeds no remaining wait and repeats nothing that may have run', () => {
   const waits = fc.option(fc.nat({ max: 200_000 }));
   const throttles: fc.Arbitrary<Throttle | null> = fc.oneof(
     fc.constant(null),
@@ -338,75 +237,29 @@ test('the decision to resend undercuts no stated wait, exceeds no remaining wait
     waits.map((waitMs): Throttle => ({ kind: 'overload', waitMs })),
     waits.map((waitMs): Throttle => ({ kind: 'permanent', reason: 'quota', waitMs })),
   );
+  const statuses = fc.integer({ min: 200, max: 599 });
   const outcomes = fc.oneof(
     fc.constantFrom(neverSent, lost, stale),
-    fc
-      .tuple(fc.integer({ min: 200, max: 599 }), throttles)
-      .map(([status, throttle]) => answered(status, throttle)),
+    fc.tuple(statuses, throttles).map(([status, throttle]) => answered(status, throttle)),
   );
+  const asked = fc.tuple(fc.constantFrom(...names), outcomes, fc.nat({ max: 100_000 }), fc.nat({ max: 9 }));
   fc.assert(
-    fc.property(
-      fc.constantFrom(...names),
-      outcomes,
-      fc.nat({ max: 100_000 }),
-      fc.nat({ max: 9 }),
-      (name, outcome, remainingMs, n) => {
-        const decision = resend({ ...callers[name], outcome, history: historyOf(n), remainingMs });
-        const statedMs = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
-        if (decision.kind === 'pass') {
-          if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(statedMs);
-          return;
-        }
-        expect(decision.notBeforeMs).toBeGreaterThanOrEqual(statedMs);
-        expect(decision.notBeforeMs).toBeLessThanOrEqual(remainingMs);
-        const refused = outcome.kind === 'answered' && (outcome.status === 429 || outcome.throttle !== null);
-        const { call, kind } = callers[name];
-        const overloaded = outcome.kind === 'answered' && outcome.status >= 503 && kind === 'language-model';
-        const mayResend = call.idempotent || call.hasOwnIdempotency || refused || overloaded;
-        expect(mayResend || outcome.kind === 'never_sent').toBe(true);
-      },
-    ),
-    { numRuns: 2000 },
+    fc.property(asked, ([name, outcome, remainingMs, n]) => {
+      const all = { credential: n, rate: n, hintless: n, overload: n, never_sent: n, stale: n, unknown: n };
+      const decision = decide(name, outcome, { history: all, remainingMs });
+      const statedMs = outcome.kind === 'answered' ? (outcome.throttle?.waitMs ?? 0) : 0;
+      if (decision.kind === 'pass') {
+        if (decision.closes === 'bucket') expect(decision.closeMs).toBeGreaterThanOrEqual(statedMs);
+        return;
+      }
+      expect(decision.notBeforeMs).toBeGreaterThanOrEqual(statedMs);
+      expect(decision.notBeforeMs).toBeLessThanOrEqual(remainingMs);
+      const { call, kind } = caller(name);
+      const refused = outcome.kind === 'answered' && (outcome.status === 429 || outcome.throttle !== null);
+      const overloaded = outcome.kind === 'answered' && outcome.status >= 503 && kind === 'language-model';
+      const mayResend = call.idempotent || call.hasOwnIdempotency || refused || overloaded;
+      expect(mayResend || outcome.kind === 'never_sent').toBe(true);
+    }),
+    { numRuns: 2_000 },
   );
-});
-
-describe('a call whose credential was refused and is renewed', () => {
-  const refused: AttemptOutcome = {
-    kind: 'answered',
-    status: 401,
-    throttle: null,
-    isCredentialRenewed: true,
-  };
-
-  test.each(names)('is sent again at once, whatever it does: %s', (name) => {
-    expect(decide(name, refused)).toMatchObject({ kind: 'resend', notBeforeMs: 0, closes: 'none' });
-  });
-
-  test('is passed on the third time, and when its body is gone', () => {
-    const { kind, call } = callers['generic POST'];
-    const input = { kind, outcome: refused, remainingMs: hour };
-    expect(resend({ ...input, call, history: { credential: 2 } }).kind).toBe('pass');
-    expect(resend({ ...input, call: { ...call, replayable: false }, history: {} }).kind).toBe('pass');
-  });
-});
-
-test('a throttle of an upstream that is only observed is passed on untouched, and closes nothing', () => {
-  const outcome = (status: number, throttle: Throttle | null): AttemptOutcome => ({
-    kind: 'answered',
-    status,
-    throttle,
-    isCredentialRenewed: false,
-  });
-  const observed = { ...caller('language-model'), history: {}, passesThrottles: true, remainingMs: 60_000 };
-  const untouched = { kind: 'pass', shouldRetry: null, closes: 'none', closeMs: 0 };
-  const throttles: (Throttle | null)[] = [
-    { kind: 'rate', waitMs: 2_000, meter: null },
-    { kind: 'rate', waitMs: null, meter: null },
-    { kind: 'overload', waitMs: 2_000 },
-    { kind: 'permanent', reason: 'quota', waitMs: null },
-    null,
-  ];
-  for (const throttle of throttles)
-    expect(resend({ ...observed, outcome: outcome(429, throttle) })).toEqual(untouched);
-  expect(resend({ ...observed, outcome: { kind: 'never_sent' } }).kind).toBe('resend');
 });

@@ -23,10 +23,15 @@ async function listening(listener: RequestListener): Promise<number> {
   });
   return (server.address() as AddressInfo).port;
 }
-const request = (url: string) => ({ url, fields: { 'content-type': 'text/plain' }, body: 'grant' });
-const inside = { allowPrivateAddresses: true, caFile: null };
-const outside = { allowPrivateAddresses: false, caFile: null };
-const never = new AbortController().signal;
+const endpoint = createEndpoint({ clock: systemClock, resolve: homeward });
+const post = (url: string, { ask = endpoint, allowPrivateAddresses = true } = {}) =>
+  ask(
+    { url, fields: { 'content-type': 'text/plain' }, body: 'grant' },
+    { allowPrivateAddresses, caFile: null },
+    new AbortController().signal,
+  );
+const home = (port: number, path = '/'): string => `http://127.0.0.1:${port}${path}`;
+const failed = (fault: string) => ({ kind: 'failed', fault });
 
 describe('a token endpoint', () => {
   test.each(['https://id.example', 'http://127.0.0.1', 'https://[::1]', 'http://169.254.169.254'])(
@@ -37,10 +42,8 @@ describe('a token endpoint', () => {
         asked += 1;
         response.end('{}');
       });
-      const ask = createEndpoint({ clock: systemClock, resolve: homeward });
-      const result = await ask(request(`${origin}:${port}/token`), outside, never);
-      expect(result).toEqual({ kind: 'failed', fault: 'address_denied' });
-      expect(asked).toBe(0);
+      const result = await post(`${origin}:${port}/token`, { allowPrivateAddresses: false });
+      expect([result, asked]).toEqual([failed('address_denied'), 0]);
     },
   );
 
@@ -50,8 +53,7 @@ describe('a token endpoint', () => {
       seen.push(`${incoming.method} ${incoming.url}`);
       response.writeHead(307, { location: '/elsewhere', 'Retry-After': '3' }).end('moved');
     });
-    const ask = createEndpoint({ clock: systemClock });
-    const result = await ask(request(`http://127.0.0.1:${port}/token?a=b`), inside, never);
+    const result = await post(home(port, '/token?a=b'));
     expect(result).toMatchObject({ kind: 'answered', reply: { status: 307, body: 'moved' } });
     expect(result.kind === 'answered' && result.reply.fields.get('retry-after')).toBe('3');
     expect(seen).toEqual(['POST /token?a=b']);
@@ -59,20 +61,16 @@ describe('a token endpoint', () => {
 
   // A kept connection may have been closed by the endpoint, and a POST written into it is neither answered nor may it be repeated.
   test('is asked over a connection of its own each time, which does not stay open', async () => {
-    const ports: (number | undefined)[] = [];
+    const ports = new Set<number | undefined>();
     let open = 0;
     const port = await listening((incoming, response) => {
-      ports.push(incoming.socket.remotePort);
+      ports.add(incoming.socket.remotePort);
       open += 1;
       incoming.socket.once('close', () => (open -= 1));
       response.end('{}');
     });
-    const ask = createEndpoint({ clock: systemClock });
-    for (let n = 0; n < 3; n += 1)
-      expect(await ask(request(`http://127.0.0.1:${port}/token`), inside, never)).toMatchObject({
-        kind: 'answered',
-      });
-    expect(new Set(ports).size).toBe(3);
+    for (let n = 0; n < 3; n += 1) expect(await post(home(port))).toMatchObject({ kind: 'answered' });
+    expect(ports.size).toBe(3);
     await until(() => open === 0);
   });
 
@@ -81,11 +79,7 @@ describe('a token endpoint', () => {
       const more = (): void => void (response.destroyed || response.write('x'.repeat(16_384), more));
       more();
     });
-    const ask = createEndpoint({ clock: systemClock });
-    expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
-      kind: 'failed',
-      fault: 'invalid',
-    });
+    expect(await post(home(port))).toEqual(failed('invalid'));
   });
 
   test.each(['before its head', 'inside its body'])(
@@ -95,18 +89,15 @@ describe('a token endpoint', () => {
         if (where === 'inside its body') response.writeHead(200).write('{');
       });
       const ask = createEndpoint({ clock: fastClock(endpointLimitMs / 200) });
-      expect(await ask(request(`http://127.0.0.1:${port}/`), inside, never)).toEqual({
-        kind: 'failed',
-        fault: 'timeout',
-      });
+      expect(await post(home(port), { ask })).toEqual(failed('timeout'));
     },
   );
 
   test('that does not listen or breaks off is unreachable', async () => {
     const port = await listening((_, response) => response.destroy());
-    const ask = createEndpoint({ clock: systemClock });
-    for (const url of [`http://127.0.0.1:${port}/`, 'http://127.0.0.1:1/']) {
-      expect(await ask(request(url), inside, never)).toEqual({ kind: 'failed', fault: 'unreachable' });
-    }
+    expect([await post(home(port)), await post(home(1))]).toEqual([
+      failed('unreachable'),
+      failed('unreachable'),
+    ]);
   });
 });
