@@ -18,7 +18,6 @@ const long = [
   'test/journey/outside-traffic.test.ts',
   'test/learn/used.test.ts',
   'test/learn/windows.test.ts',
-  'test/limiter/policy/fair-shares.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/epochs.test.ts',
   'test/redis/replies.test.ts',

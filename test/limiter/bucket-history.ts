@@ -1,11 +1,9 @@
 /**
- * Random histories of one bucket as plain data. A step names tickets and leases by number, so that a step can be left
- * out and the rest still means something: that is how a failing history is shrunk.
+ * Random histories of one bucket as plain data. A step names tickets and leases by number.
  */
 import type { Costs, Feedback, MeterName, MeterReport, Throttle } from '../../src/call.ts';
-import { contestedStep } from './contested-history.ts';
-import { silentStep } from './silent-history.ts';
 import { metersOf } from '../simulation/described.ts';
+import type { StoredAdmission } from '../../src/limiter/policy/bucket-events.ts';
 import type {
   BucketSetting,
   CeilingEdge,
@@ -22,24 +20,13 @@ export interface AdmitStep {
   readonly spread: boolean;
   readonly lane: number;
   readonly background: boolean;
-  readonly weight: number;
-  readonly maxInFlight: number | null;
-  readonly perMinute: number | null;
-  readonly ceilingTag: string;
-  readonly maxQueued: number;
-  readonly urgency: number;
-  readonly callClass: string;
   /** The n-th caller of the workspace; `null` = none is named. */
   readonly caller: number | null;
-  readonly costs: Costs;
-  readonly document: string | null;
   /** Milliseconds since its replica received it; `null` = the replica cannot tell. */
   readonly arrivedAgoMs: number | null;
-  readonly maxWaitMs: number;
-  readonly leaseMs: number;
   /** Enters with the order it had before (or a made-up one), as after a loss. */
   readonly again: boolean;
-  readonly setting: BucketSetting;
+  readonly asked: Omit<StoredAdmission, 'ticket' | 'lane' | 'position' | 'caller' | 'reservation'>;
 }
 
 /** `lease` and `ticket` of a step that ends something pick among the live ones first, then among all that ever were. */
@@ -50,35 +37,29 @@ export type Step = {
   readonly twice: boolean;
   /** It happens at the time of the step before, and goes in one batch with it. */
   readonly joins: boolean;
-} & (
-  | AdmitStep
-  | {
-      readonly kind: 'settle';
-      readonly lease: number;
-      readonly settlement: Settlement;
-      readonly lesson: Learned | null;
-    }
-  | { readonly kind: 'learn'; readonly lease: number; readonly lesson: Learned }
-  | {
-      readonly kind: 'slot_taken';
-      readonly lease: number;
-      readonly edge: CeilingEdge | null;
-    }
+} & (AdmitStep | LeaseStep | TicketStep | BucketStep);
+
+type LeaseStep = { readonly lease: number } & (
+  | { readonly kind: 'settle'; readonly settlement: Settlement; readonly lesson: Learned | null }
+  | { readonly kind: 'learn'; readonly lesson: Learned }
+  | { readonly kind: 'slot_taken'; readonly edge: CeilingEdge | null }
+);
+interface TicketStep {
+  readonly kind: 'cancel' | 'forecast';
+  readonly ticket: number;
+}
+type BucketStep =
   | {
       readonly kind: 'reconfigure';
       readonly setting: BucketSetting;
       readonly lanes: readonly (LaneSetting & { readonly lane: number })[];
     }
   | { readonly kind: 'wake'; readonly lane: number }
-  /** Opens what was closed until so long ago; `null` = until now. */
+  /** Opens what was closed until so long ago. */
   | { readonly kind: 'open'; readonly agoMs: number }
-  | { readonly kind: 'cancel'; readonly ticket: number }
-  | { readonly kind: 'forecast'; readonly ticket: number }
-  /** Renews every `renew`-th of the leases of the replica; 0 = none. */
-  | { readonly kind: 'tick'; readonly renew: number }
+  | { readonly kind: 'tick' }
   /** Redis loses everything. */
-  | { readonly kind: 'loss' }
-);
+  | { readonly kind: 'loss' };
 
 export interface Learned {
   readonly feedback: Feedback;
@@ -181,34 +162,30 @@ function step(draw: Draw, nature: Nature, index: number): Step {
   };
   const lease = draw.chance(0.8) ? draw.whole(0, 1) : draw.whole(0, 30);
   const ticket = draw.chance(0.75) ? draw.whole(0, 2) : draw.whole(0, index + 2);
-  switch (index < 2 ? 'admit' : draw.one('admit', ...kinds)) {
+  const kind = index < 2 ? 'admit' : draw.one('admit', ...kinds);
+  switch (kind) {
     case 'settle':
-      return { ...common, kind: 'settle', lease, ...ending(draw) };
+      return { ...common, kind, lease, ...ending(draw) };
     case 'learn':
-      return { ...common, kind: 'learn', lease, lesson: learned(draw, null) };
+      return { ...common, kind, lease, lesson: learned(draw, null) };
     case 'slot_taken':
-      return {
-        ...common,
-        kind: 'slot_taken',
-        lease,
-        edge: draw.chance(0.15) ? null : edgeOf(draw),
-      };
+      return { ...common, kind, lease, edge: draw.chance(0.15) ? null : edgeOf(draw) };
     case 'reconfigure':
-      return { ...common, kind: 'reconfigure', ...changed(draw, nature) };
+      return { ...common, kind, ...changed(draw, nature) };
     case 'wake':
-      return { ...common, kind: 'wake', lane: draw.one(0, 1, 2, 3) };
+      return { ...common, kind, lane: draw.one(0, 1, 2, 3) };
     case 'open':
-      return { ...common, kind: 'open', agoMs: draw.one(0, 0, 300, 5_000) };
+      return { ...common, kind, agoMs: draw.one(0, 0, 300, 5_000) };
     case 'cancel':
-      return { ...common, kind: 'cancel', ticket };
     case 'forecast':
-      return { ...common, kind: 'forecast', ticket };
+      return { ...common, kind, ticket };
     case 'tick':
-      return { ...common, kind: 'tick', renew: draw.one(0, 1, 1, 2) };
+      draw.one(0, 1, 1, 2);
+      return { ...common, kind };
     case 'loss':
-      return draw.chance(0.3) ? { ...common, kind: 'loss' } : { ...common, kind: 'tick', renew: 1 };
+      return { ...common, kind: draw.chance(0.3) ? kind : 'tick' };
     case 'admit':
-      return { ...common, kind: 'admit', ...admission(draw, nature, index) };
+      return { ...common, kind, ...admission(draw, nature, index) };
   }
 }
 
@@ -226,11 +203,18 @@ const calm = (draw: Draw): number => draw.one(20, 20, 35, 60, draw.fraction(20, 
 
 const slow = (draw: Draw): number => draw.one(-40, 2_000, 6_000, 15_000, 40_000, draw.fraction(0, 90_000));
 
+/** A call may wait this long where a history says any time: an event has no `Infinity`. Milliseconds. */
+const anyTimeMs = 1e9;
+
 /** Now and then more than any limit. */
 const asked = (tokens: number): number => (tokens > 54 ? tokens * 40 : tokens);
 
 function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, 'kind'> {
-  const { callClass, costs, document } = draw.one<Asked>(
+  const {
+    callClass,
+    costs,
+    document = null,
+  } = draw.one<Asked>(
     { callClass: 'plain', costs: { requests: 1 } },
     { callClass: 'plain', costs: { requests: 1 } },
     { callClass: 'worded', costs: { requests: 1, tokens: asked(draw.whole(1, 60)) } },
@@ -241,27 +225,30 @@ function admission(draw: Draw, nature: Nature, index: number): Omit<AdmitStep, '
     { callClass: 'free', costs: {} },
   );
   const crowd = nature.crowd && draw.chance(0.3);
-  return {
+  const entering = {
     ticket: 100 * (draw.chance(0.75) ? index : draw.whole(0, Math.min(index, 3))),
     count: crowd ? draw.whole(20, 90) : nature.calm ? 1 : draw.one(1, 1, 1, 2, 4),
     spread: draw.chance(crowd ? 0.5 : 0.2),
     lane: draw.whole(1, nature.lanes),
     background: draw.chance(0.2),
+  };
+  const limits = {
     weight: draw.one(1, 1, 1, 2, 0.5, 3),
     maxInFlight: draw.chance(0.9) ? nature.caps : draw.one(null, 1, 3),
     ...ceilingOf(draw),
     maxQueued: draw.one(1_000, 1_000, 1_000, 3, 1, 0),
-    urgency: draw.one(3, 3, 3, 0, 7, 1),
-    callClass,
-    caller: draw.one(null, null, null, 1, 2, 3),
-    costs,
-    document: document ?? null,
-    arrivedAgoMs: draw.one(0, 0, null, draw.fraction(0, 600), 700_000, -5, -2_000),
-    maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, Infinity),
-    leaseMs: draw.one(30_000, 5_000, 700.5),
-    again: draw.chance(0.15),
-    setting: settingOf(draw, nature),
   };
+  const urgency = draw.one(3, 3, 3, 0, 7, 1);
+  const caller = draw.one(null, null, null, 1, 2, 3);
+  const arrivedAgoMs = draw.one(0, 0, null, draw.fraction(0, 600), 700_000, -5, -2_000);
+  const waits = {
+    maxWaitMs: draw.one(1e6, 1e6, 45_000, 1_000, 0, anyTimeMs),
+    leaseMs: draw.one(30_000, 5_000, 700.5),
+  };
+  const again = draw.chance(0.15);
+  const setting = settingOf(draw, nature);
+  const asks = { ...limits, urgency, callClass, costs, document, ...waits, setting };
+  return { ...entering, caller, arrivedAgoMs, again, asked: asks };
 }
 
 interface Asked {
@@ -414,4 +401,116 @@ function report(draw: Draw): MeterReport {
     ...draw.one({}, { resetMs: draw.one(0, 1_000, 700.5, 12_400, 61_000, 9_999_999) }),
     level: draw.chance(0.8) ? { lowest, highest: lowest + draw.one(0, 1, draw.fraction(0, 5)) } : null,
   };
+}
+
+/** The call of histories that are about something else than what a call asks for. */
+const plainCall = (setting: BucketSetting): Omit<AdmitStep, 'kind' | 'ticket' | 'count'> => ({
+  lane: 1,
+  spread: false,
+  background: false,
+  caller: null,
+  arrivedAgoMs: 0,
+  again: false,
+  asked: {
+    weight: 1,
+    maxInFlight: null,
+    perMinute: null,
+    ceilingTag: 'none.none',
+    maxQueued: 1_000,
+    urgency: 3,
+    callClass: 'plain',
+    costs: { requests: 1 },
+    document: null,
+    maxWaitMs: 1e6,
+    leaseMs: 30_000,
+    setting,
+  },
+});
+const requestsOf = (limit: number, windowMs: number): BucketSetting => ({
+  learn: true,
+  probe: 0,
+  meters: [{ meter: 'requests', limit, windowMs }],
+});
+const succeeded = { kind: 'succeeded', spent: null } as const;
+const again = (closeMs: number, requeue: boolean): Settlement => ({
+  kind: 'throttled',
+  closeMs,
+  requeue,
+  sleepMs: 0,
+});
+
+const contestedLimit = 40;
+
+/**
+ * Somebody else drinks from a nearly full meter: calls that had room are refused for a moment, while others wait. Without these a
+ * history hardly ever reaches what is kept free for others.
+ */
+function contestedStep(draw: Draw, index: number): Step {
+  const common = {
+    afterMs: draw.one(0, 20, 35, draw.fraction(0, 150)),
+    replica: `r${draw.whole(1, 2)}`,
+    twice: draw.chance(0.05),
+    joins: false,
+  };
+  if (index < 2 || draw.chance(0.4)) {
+    const plain = plainCall(requestsOf(contestedLimit, 4_000));
+    return { ...common, kind: 'admit', ...plain, ticket: 100 * index, count: draw.one(1, 2, 12, 30) };
+  }
+  const lease = draw.whole(0, 1);
+  if (draw.chance(0.4))
+    return { ...common, kind: 'settle', lease, settlement: succeeded, lesson: contestedLesson(draw, null) };
+  if (draw.chance(0.4)) {
+    const closeMs = draw.one(1, 20, 100.5);
+    const settlement = again(closeMs, draw.chance(0.8));
+    return { ...common, kind: 'settle', lease, settlement, lesson: contestedLesson(draw, closeMs) };
+  }
+  return { ...common, kind: 'tick' };
+}
+
+/** @param closeMs of a refusal; now and then a guess of ours, as the upstream does not say. `null` = it was none. */
+function contestedLesson(draw: Draw, closeMs: number | null): Learned {
+  const limit = contestedLimit;
+  const lowest = closeMs === null ? draw.fraction(limit * 0.7, limit) : limit;
+  const meters = [{ meter: 'requests', limit, windowMs: 4_000, level: { lowest, highest: lowest } }] as const;
+  const throttle: Throttle | null =
+    closeMs === null ? null : { kind: 'rate', waitMs: draw.chance(0.8) ? closeMs : null, meter: 'requests' };
+  return { feedback: { meters, throttle }, headAgoMs: 0, sentAgoMs: draw.fraction(0, 30) };
+}
+
+/**
+ * A crowd waits while a bucket is closed for longer than a silence, and one call goes ahead of the others then; without these a history
+ * hardly ever has both. Round by round: some calls go, the bucket closes, more come, it opens, and something becomes of the first of them.
+ */
+function silentStep(draw: Draw, index: number): Step {
+  const common = { afterMs: 5, replica: 'r1', twice: draw.chance(0.05), joins: false };
+  const lease = draw.whole(0, 1);
+  const plain = { ...plainCall(requestsOf(200, 60_000)), ticket: 100 * index };
+  switch (index % 6) {
+    case 0:
+      return { ...common, kind: 'admit', ...plain, count: draw.whole(1, 3) };
+    case 1:
+      return { ...common, kind: 'settle', lease, settlement: again(12_000, true), lesson: null };
+    case 2:
+      return { ...common, kind: 'admit', ...plain, count: draw.one(4, 7, 8, 9, 20) };
+    case 3:
+      return { ...common, afterMs: draw.one(9_000, 12_000, 13_000), kind: 'tick' };
+    case 4:
+      return { ...common, afterMs: draw.one(0, 20, 60, 100), ...silentEnding(draw) };
+    default:
+      return { ...common, afterMs: draw.one(0, 20, 40, 100), kind: 'tick' };
+  }
+}
+
+/** What becomes of a lease. */
+function silentEnding(draw: Draw): LeaseStep | Extract<BucketStep, { kind: 'tick' }> {
+  const lease = draw.whole(0, 3);
+  const ends = { kind: 'settle', lease, lesson: null } as const;
+  const silence = { feedback: { meters: [], throttle: null }, sentAgoMs: 10, headAgoMs: 0 } as const;
+  return draw.one<LeaseStep | Extract<BucketStep, { kind: 'tick' }>>(
+    { ...ends, settlement: succeeded },
+    { ...ends, settlement: { kind: 'returned', sleepMs: 30, because: 'ceiling_minute' } },
+    { ...ends, settlement: { kind: 'dropped' } },
+    { kind: 'learn', lease, lesson: silence },
+    { kind: 'tick' },
+  );
 }

@@ -1,7 +1,7 @@
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+/** The stores of limiter state keep one contract; over Redis two replicas have one state. */
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { ceilingKey } from '../../src/ids.ts';
-import type { Grant } from '../../src/limiter/limiter.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { admission } from '../support/admission.ts';
 import { startReplica, type TestReplica } from '../support/redis-replica.ts';
@@ -9,29 +9,23 @@ import { until } from '../support/until.ts';
 import { storeContract } from './contract.ts';
 
 let server: RedisServer;
-
-storeContract('embedded', { begin: async () => null, end: async () => {}, clear: async () => {} });
+storeContract('embedded', { begin: async () => null, end: async () => {} });
 storeContract('Redis', {
   async begin() {
     server = await startRedis();
-    return `url: "${server.url}", commandTimeoutMs: 2000`;
+    return `url: "${server.url}"`;
   },
   end: () => server.stop(),
-  clear: async () => {},
 });
-
-const serial = { maxInFlight: 1 } as const;
 
 describe('two replicas on one Redis', () => {
   let redis: RedisServer;
   let probe: Redis;
   let a: TestReplica;
   let b: TestReplica;
-
   beforeAll(async () => {
     redis = await startRedis();
-    const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
-    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
+    [a, b] = await Promise.all([startReplica(`url: "${redis.url}"`), startReplica(`url: "${redis.url}"`)]);
     probe = new Redis(redis.port);
   });
   afterAll(async () => {
@@ -40,78 +34,37 @@ describe('two replicas on one Redis', () => {
     await redis.stop();
   });
 
-  const succeed = (replica: TestReplica, grant: Grant) =>
-    replica.limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
-
-  test('share a capped lane: a call of one replica is granted by message when the lease of the other ends', async () => {
-    const more = { bucket: 'shared', ...serial };
-    const first = await a.limiter.admit(admission('a1', more));
-    expect((await b.limiter.admit(admission('b1', more))).kind).toBe('queued');
+  test.each([
+    ['a call of one is granted by message when the lease of the other ends', false],
+    ['they need no more than a tick for a grant whose message was lost', true],
+  ])('share a capped lane: %s', async (_how, isLost) => {
+    const more = { bucket: `shared-${isLost}`, maxInFlight: 1 };
+    const first = await a.limiter.admit(admission(`a-${isLost}`, more));
+    expect((await b.limiter.admit(admission(`b-${isLost}`, more))).kind).toBe('queued');
     if (first.kind !== 'granted') throw new Error('not granted');
-    await succeed(a, first.grant);
-    await succeed(b, await b.granted('b1'));
-  });
-
-  test('share a ceiling, whichever of them asks', async () => {
-    const ceiling = { key: ceilingKey('shared'), perMinute: 4, perDay: 100 };
-    const replies = [];
-    for (const one of [a, b, a, b, a, b]) replies.push((await one.ceilings.take(ceiling)).kind);
-    expect(replies).toEqual(['taken', 'taken', 'taken', 'taken', 'refused', 'refused']);
-    expect(await probe.zcard('sluice:sends:{shared}')).toBe(4);
-    expect(await probe.get('sluice:day:{shared}')).toBe('4');
-  });
-
-  test('write nothing when a ceiling refuses', async () => {
-    const ceiling = { key: ceilingKey('full'), perMinute: 1, perDay: 100 };
-    await a.ceilings.take(ceiling);
-    const before = [
-      await probe.zrange('sluice:sends:{full}', '0', '-1'),
-      await probe.get('sluice:day:{full}'),
-    ];
-    expect((await b.ceilings.take(ceiling)).kind).toBe('refused');
-    const after = [
-      await probe.zrange('sluice:sends:{full}', '0', '-1'),
-      await probe.get('sluice:day:{full}'),
-    ];
-    expect(after).toEqual(before);
-  });
-
-  test('need no more than a tick for a grant whose message was lost', async () => {
-    const more = { bucket: 'no-message', ...serial };
-    const first = await a.limiter.admit(admission('a2', more));
-    await b.limiter.admit(admission('b2', more));
-    if (first.kind !== 'granted') throw new Error('not granted');
-    const subscribers = String(await probe.call('CLIENT', 'LIST', 'TYPE', 'pubsub'));
+    const subscribers = isLost ? String(await probe.call('CLIENT', 'LIST', 'TYPE', 'pubsub')) : '';
     for (const [, id = ''] of subscribers.matchAll(/^id=(\d+)/gm))
       await probe.call('CLIENT', 'KILL', 'ID', id);
-    await succeed(a, first.grant);
-    await succeed(b, await b.granted('b2'));
+    await a.limiter.settle(first.grant, { kind: 'succeeded', spent: null }, null);
+    expect(await b.granted(`b-${isLost}`)).toMatchObject({ bucket: more.bucket });
+  });
+
+  test('share a ceiling, whichever of them asks, and write nothing when it refuses', async () => {
+    const ceiling = { key: ceilingKey('shared'), perMinute: 4, perDay: 100 };
+    const replies: string[] = [];
+    for (const one of [a, b, a, b, a, b]) replies.push((await one.ceilings.take(ceiling)).kind);
+    expect(replies).toEqual(['taken', 'taken', 'taken', 'taken', 'refused', 'refused']);
+    expect([await probe.zcard('sluice:sends:{shared}'), await probe.get('sluice:day:{shared}')]).toEqual([
+      4,
+      '4',
+    ]);
   });
 
   test('leave no key without an expiry', async () => {
     for (const key of await probe.keys('*')) expect([key, (await probe.pttl(key)) > 0]).toEqual([key, true]);
   });
-});
 
-describe('after a loss of all data', () => {
-  let redis: RedisServer;
-  let probe: Redis;
-  let a: TestReplica;
-  let b: TestReplica;
-
-  beforeEach(async () => {
-    redis = await startRedis();
-    const section = `url: "${redis.url}", commandTimeoutMs: 2000`;
-    [a, b] = await Promise.all([startReplica(section), startReplica(section)]);
-    probe = new Redis(redis.port);
-  });
-  afterEach(async () => {
-    probe.disconnect();
-    await Promise.all([a.close(), b.close()]);
-    await redis.stop();
-  });
-
-  test('sends of the last minute are put back', async () => {
+  test('put sends of the last minute back after a loss of all data', async () => {
     const ceiling = { key: ceilingKey('kept'), perMinute: 3, perDay: null };
     for (const one of [a, b, a]) await one.ceilings.take(ceiling);
     await probe.flushall();

@@ -86,11 +86,11 @@ const unitTests =
   };
 
 /**
- * The unit tests of the policies, of admission, of presence, lost data and stalled replicas over Redis, of the order and the overlaps
- * of calls without it, and those of the replicas of a log.
+ * The unit tests of the policies, of admission, of presence, of what becomes of calls when Redis is away or loses its data, and those of
+ * the replicas of a log.
  */
 const unit = unitTests(
-  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/(failover|order|overlaps)|limiter/redis/(lost-data|presence|stalled-replica)|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
+  'test/(admission/(admission|ceiling-edge|reload|slot-back|slots-ahead|unsent)|limiter/failover/failover|limiter/redis/presence|limiter/over-log/(faults|limiter|replicas|terms)|limiter/policy/(ceiling|first-calls|forecast|meter|scheduler|sorted|standstill|stated-limits|window))',
   // Of the long files, which run only where their paths are given.
   'test/limiter/policy/forecast.test.ts',
 );

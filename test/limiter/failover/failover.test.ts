@@ -1,87 +1,89 @@
-/** What replicas do while Redis is unavailable and in the moment in which it is available again. */
+/**
+ * Replicas over a Redis that is away, that loses its data, or beside one that stands still: no limit and no lane is exceeded. What a
+ * replica does alone stands in `over-log/faults.test.ts`.
+ */
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
-import { bucketKey, ceilingKey } from '../../../src/ids.ts';
+import { ceilingKey } from '../../../src/ids.ts';
+import type { Grant } from '../../../src/limiter/limiter.ts';
+import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
-import { VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+import { startPair, type VirtualRedis, type VirtualReplica } from '../../support/virtual-redis.ts';
+
+const leaseMs = 15_000;
+/** In this time replicas notice a loss, and have said what they have under way. */
+const recoveredMs = 3_000;
+/** Each replica has a tick a second. */
+const tickMs = 1_000;
+const oneAtATime: AdmissionOptions = { lane: 'capped', maxInFlight: 1, maxWaitMs: 600_000 };
 
 let redis: VirtualRedis;
 let one: VirtualReplica;
+let two: VirtualReplica;
+let end: () => Promise<void>;
 beforeEach(async () => {
-  redis = new VirtualRedis();
-  one = await redis.replica('one');
+  ({ redis, one, two, close: end } = await startPair());
 });
-afterEach(async () => {
-  const closing = one.close();
+afterEach(() => end());
+
+/** A call that came now; what it may leave with is noted among the grants of its replica. */
+async function enter({ limiter, grants }: VirtualReplica, ticket: string, options = oneAtATime) {
+  const asked = limiter.admit(admission(ticket, { ...options, arrivedAt: redis.clock.monotonic() }));
+  await redis.pass(20);
+  const reply = await asked;
+  if (reply.kind === 'granted') grants.push(reply.grant);
+  return reply;
+}
+
+async function closed(replica: VirtualReplica): Promise<void> {
+  const closing = replica.close();
   await redis.pass(1_000);
   await closing;
-});
-
-/** `null`: the operator states no limit. */
-const stated = (limit: number | null): AdmissionOptions => ({
-  setting: {
-    meters: limit === null ? [] : [{ meter: 'requests', limit, windowMs: 60_000 }],
-    learn: true,
-    probe: 0,
-  },
-  maxWaitMs: 600_000,
-  maxQueued: 1_000,
-});
-const minuteCeiling = { key: ceilingKey('acme'), perMinute: 1_000, perDay: null };
-
-/** Calls that come now, each sent as soon as it is granted. */
-async function calls(count: number, name: string, options: AdmissionOptions): Promise<string[]> {
-  const asked = Array.from({ length: count }, (_, n) =>
-    one.limiter.admit(admission(`${name}${n}`, { ...options, arrivedAt: redis.clock.monotonic() + n / 64 })),
-  );
-  await redis.pass(50);
-  const kinds: string[] = [];
-  for (const reply of await Promise.all(asked)) {
-    if (reply.kind === 'granted') one.grants.push(reply.grant);
-    kinds.push(reply.kind);
-  }
-  return kinds;
 }
 
-const sentOf = (name: string): number =>
-  one.grants.filter(({ ticket }) => new RegExp(`^${name}\\d+$`).test(ticket)).length;
-
-async function loseRedis(): Promise<void> {
-  redis.isUnavailable = true;
-  // The heartbeat notices the absence.
-  await redis.pass(2_500);
-  expect(one.modes.at(-1)).toBe('local');
+async function settled({ limiter, grants }: VirtualReplica, ticket: string): Promise<void> {
+  const grant = grants.find((each) => each.ticket === ticket);
+  if (grant === undefined) throw new Error(`${ticket} was not granted`);
+  const settling = limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
+  await redis.pass(20);
+  await settling;
 }
+
+const left = (): string[] => [...one.grants, ...two.grants].map(({ ticket }) => ticket);
 
 describe('when Redis is available again', () => {
+  const sixty: AdmissionOptions = { limit: 60, windowMs: 60_000, maxWaitMs: 600_000, maxQueued: 1_000 };
+  const many = (replica: VirtualReplica, name: string, count: number): Promise<unknown> =>
+    Promise.all(Array.from({ length: count }, (_, n) => enter(replica, `${name}${n}`, sixty)));
+  /** All grants together: what the bucket held at first, and what has drained. */
+  const isWithinLimit = (): void =>
+    expect(one.grants.length + two.grants.length).toBeLessThanOrEqual(
+      1 + 60 + redis.clock.monotonic() / 1_000,
+    );
+
   test('no new call is sent before earlier sends are reported, however long it takes to put sends back', async () => {
-    const options = stated(60);
-    await calls(60, 'before', options);
-    const taking = one.ceilings.take(minuteCeiling);
-    await redis.pass(50);
-    expect((await taking).kind).toBe('taken');
+    await many(one, 'before', 60);
+    const taking = one.ceilings.take({ key: ceilingKey('acme'), perMinute: 1_000, perDay: null });
     await redis.pass(1_500);
-    await loseRedis();
-    // One unit drains per second; this replica is alone and uses every one of them.
-    await calls(40, 'meanwhile', options);
+    expect((await taking).kind).toBe('taken');
+    redis.isUnavailable = true;
+    await redis.pass(2_500);
+    // One unit drains per second, and this replica has half of them.
+    await many(one, 'meanwhile', 40);
     await redis.pass(20_000);
-    const meanwhile = sentOf('meanwhile');
-    expect(meanwhile).toBeGreaterThan(15);
+    expect(one.grants.length).toBeGreaterThan(60 + 8);
     redis.isUnavailable = false;
     redis.restoreMs = 400;
-    while (one.modes.at(-1) !== 'redis' && redis.clock.monotonic() < 60_000) {
-      const kinds = await calls(1, `arriving${redis.clock.monotonic()}x`, options);
-      expect(kinds).toEqual(['queued']);
-    }
+    while (one.modes.at(-1) !== 'redis')
+      expect((await enter(one, `arriving${redis.clock.monotonic()}`, sixty)).kind).toBe('queued');
     await redis.pass(1_000);
-    // All grants together: what the bucket held at first, and what has drained.
-    const drained = redis.clock.monotonic() / 1_000;
-    expect(one.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
+    isWithinLimit();
   });
 
   test('a replica that knows nothing of an emptied Redis does not begin before the others are back', async () => {
-    const two = await redis.replica('two', 'deny');
+    await closed(two);
+    two = await redis.replica('new', 'deny');
     await redis.pass(1_500);
-    await calls(60, 'before', stated(60));
+    await many(one, 'before', 60);
     redis.isUnavailable = true;
     await redis.pass(2_500);
     expect(two.modes.at(-1)).toBe('deny');
@@ -90,191 +92,98 @@ describe('when Redis is available again', () => {
     redis.isUnavailable = false;
     for (let tried = 0; tried < 60; tried += 1) {
       if (tried === 20) redis.cut.clear();
-      const asked = two.limiter.admit(
-        admission(`new${tried}`, { ...stated(60), arrivedAt: redis.clock.monotonic() }),
-      );
-      void asked.then((reply) => reply.kind === 'granted' && two.grants.push(reply.grant));
-      await redis.pass(30);
+      await enter(two, `new${tried}`, sixty);
+      await redis.pass(10);
     }
     await redis.pass(3_000);
     expect([one.modes.at(-1), two.modes.at(-1)]).toEqual(['redis', 'redis']);
-    const drained = redis.clock.monotonic() / 1_000;
-    expect(one.grants.length + two.grants.length).toBeLessThanOrEqual(1 + 60 + drained);
-    const closing = two.close();
-    await redis.pass(1_000);
-    await closing;
-  });
-
-  test('every replica reports what it sent, also after other replicas have reported and their calls wait again', async () => {
-    const two = await redis.replica('two');
-    const three = await redis.replica('three');
-    const all = [one, two, three];
-    await redis.pass(1_500);
-    const options = { ...stated(600), maxQueued: 10_000, bucket: 'shared' };
-    const enter = async (name: string, count: number): Promise<void> => {
-      for (const [at, { limiter, grants }] of all.entries()) {
-        for (let n = 0; n < count; n += 1) {
-          const arrivedAt = redis.clock.monotonic() + n / 64;
-          const asking = limiter.admit(admission(`${name}${at}.${n}`, { ...options, arrivedAt }));
-          asking.then(
-            (reply) => reply.kind === 'granted' && grants.push(reply.grant),
-            () => {},
-          );
-        }
-      }
-      await redis.pass(50);
-    };
-    // The bucket is full, and calls of every replica wait.
-    const filledAt = redis.clock.monotonic();
-    await enter('before', 500);
-    await redis.pass(1_500);
-    await loseRedis();
-    await redis.pass(30_000);
-    const sent = (): number => all.reduce((sum, { grants }) => sum + grants.length, 0);
-    redis.isUnavailable = false;
-    redis.cut.add('two').add('three');
-    await redis.pass(400);
-    redis.cut.delete('two');
-    await redis.pass(300);
-    redis.cut.clear();
-    await redis.pass(3_000);
-    expect(all.map(({ modes }) => modes.at(-1))).toEqual(['redis', 'redis', 'redis']);
-    expect(sent()).toBeLessThanOrEqual(600 + (redis.clock.monotonic() - filledAt) / 100);
-    for (const replica of [two, three]) {
-      const closing = replica.close();
-      await redis.pass(1_000);
-      await closing;
-    }
+    isWithinLimit();
   });
 });
 
-describe('while Redis is unavailable', () => {
-  const oneAtATime: AdmissionOptions = { ...stated(600), lane: 'capped', maxInFlight: 1 };
+describe('a call of a capped lane', () => {
+  /** `first` of `one` is under way, and one of each replica waits behind it. */
+  beforeEach(async () => {
+    const entering = [
+      [one, 'first'],
+      [two, 'second'],
+      [one, 'third'],
+    ] as const;
+    for (const [replica, ticket] of entering) await enter(replica, ticket);
+    expect(left()).toEqual(['first']);
+    await redis.pass(2_000);
+  });
 
-  test('a capped call that cannot wait until leases of Redis have ended is refused at once, with that time', async () => {
-    await loseRedis();
-    const asked = ['no', 'soon', 'later', 'behind'].map((name, n) =>
-      one.limiter.admit(admission(name, { ...oneAtATime, maxWaitMs: [0, 5_000, 60_000, 10_000][n] ?? 0 })),
-    );
-    await redis.pass(50);
-    const [no, soon, later, behind] = await Promise.all(asked);
-    for (const reply of [no, soon, behind])
-      expect(reply).toMatchObject({ kind: 'refused', reason: 'wait_too_long', heldBy: 'serialized' });
-    for (const reply of [no, soon, later]) {
-      const ms =
-        reply?.kind === 'refused' ? reply.retryInMs : reply?.kind === 'queued' ? reply.forecastMs : 0;
-      expect(ms).toBeGreaterThan(12_000);
-      expect(ms).toBeLessThanOrEqual(15_000);
+  /** The next call is granted when the one under way has ended, and not before; no lease counts as lost. */
+  async function goesOn(): Promise<void> {
+    expect(left()).toEqual(['first']);
+    await settled(one, 'first');
+    await redis.pass(1_000);
+    expect(left()).toEqual(['first', 'second']);
+    expect([...one.lost, ...two.lost]).toEqual([]);
+  }
+
+  test('keeps its lane until it ends, however often Redis loses its data, and a lane without a cap goes on', async () => {
+    for (let loss = 0; loss < 4; loss += 1) {
+      redis.server.flush();
+      await redis.pass(recoveredMs);
+      const uncapped = await enter(two, `uncapped${loss}`, { lane: 'uncapped' });
+      expect(uncapped.kind).toBe('granted');
+      two.grants.pop();
     }
-    expect(later).toMatchObject({ kind: 'queued', heldBy: 'serialized' });
-    await redis.pass(15_000);
-    expect(one.grants.map((grant) => grant.ticket)).toEqual(['later']);
+    await redis.pass(2 * leaseMs);
+    await goesOn();
   });
 
-  test('a bucket of which nothing is known is probed by one call before the others go', async () => {
-    await loseRedis();
-    const meters = [{ meter: 'requests', limit: 1_000, windowMs: 60_000 }] as const;
-    await calls(40, 'w', { ...stated(1_000), setting: { meters, learn: true, probe: 1 } });
-    expect(sentOf('w')).toBe(1);
-    const [first] = one.grants;
-    if (first !== undefined) await one.limiter.settle(first, { kind: 'succeeded', spent: null }, null);
-    await redis.pass(50);
-    expect(sentOf('w')).toBe(40);
-  });
-
-  const change = (limit: number | null) => {
-    const { setting, lane, weight, maxInFlight, perMinute, ceilingTag } = admission('x', stated(limit));
-    return {
-      bucket: bucketKey('bucket'),
-      setting,
-      lanes: [{ lane, weight, maxInFlight, perMinute, ceilingTag }],
-    };
-  };
-
-  test.each([
-    ['before Redis was asked about the bucket', false],
-    ['that Redis knew with the earlier limit', true],
-  ])('a reload that raises a limit takes effect at once, in a bucket %s', async (_what, isKnown) => {
-    if (isKnown) {
-      await calls(1, 'before', stated(10));
-      await redis.pass(1_500);
-    }
-    await loseRedis();
-    await calls(100, 'w', stated(10));
-    const before = sentOf('w');
-    expect(before).toBeLessThanOrEqual(10);
-    const changing = one.limiter.reconfigure(change(60));
-    await redis.pass(50);
-    await changing;
-    expect(sentOf('w')).toBeGreaterThanOrEqual(45);
-    expect(sentOf('w')).toBeLessThanOrEqual(61);
-  });
-
-  test('a reload that lowers a limit takes effect at once', async () => {
-    await calls(1, 'before', stated(60));
-    await redis.pass(1_500);
-    await loseRedis();
-    const changing = one.limiter.reconfigure(change(10));
-    await redis.pass(50);
-    await changing;
-    await calls(100, 'w', stated(10));
-    expect(sentOf('w')).toBeLessThanOrEqual(10);
-  });
-
-  test('a reload that lowers a limit holds for calls that were on their way to Redis', async () => {
-    await calls(1, 'before', stated(60));
-    await redis.pass(1_500);
+  test.each([4_000, leaseMs - 2_000])('keeps its lane over an absence of Redis of %d ms', async (ms) => {
     redis.isUnavailable = true;
-    const asked = calls(40, 'late', stated(60));
-    const changing = one.limiter.reconfigure(change(10));
-    await redis.pass(2_500);
-    await Promise.all([asked, changing]);
+    await redis.pass(ms);
     expect(one.modes.at(-1)).toBe('local');
-    expect(sentOf('late')).toBeLessThanOrEqual(10);
     redis.isUnavailable = false;
-    await redis.pass(10_000);
-    await calls(0, 'none', stated(10));
-    // A unit of the lowered limit drains in six seconds.
-    expect(sentOf('late')).toBeLessThanOrEqual(13);
+    await redis.pass(recoveredMs);
+    expect(one.modes.at(-1)).toBe('redis');
+    await goesOn();
   });
 
   test.each([
-    ['before Redis was asked about the bucket', false],
-    ['that Redis knew with the limit', true],
-  ])('a reload that removes a limit lets all calls go, in a bucket %s', async (_what, isKnown) => {
-    if (isKnown) {
-      await calls(1, 'before', stated(10));
-      await redis.pass(1_500);
-    }
-    await loseRedis();
-    await calls(100, 'w', stated(10));
-    const changing = one.limiter.reconfigure(change(null));
-    await redis.pass(50);
-    await changing;
-    await calls(10, 'new', stated(null));
-    expect([sentOf('w'), sentOf('new')]).toEqual([100, 10]);
+    ['starts on', true],
+    ['has started before it comes to', false],
+  ])('has none beside it of a replica that %s an emptied Redis', async (_how, isLater) => {
+    if (isLater) redis.server.flush();
+    const three = await redis.replica('three');
+    if (!isLater) redis.server.flush();
+    void enter(three, 'early');
+    await redis.pass(leaseMs);
+    expect(three.grants).toEqual([]);
+    await goesOn();
+    await closed(three);
   });
 
-  test('a reload that adds a limit holds calls', async () => {
-    await calls(1, 'before', stated(null));
-    await redis.pass(1_500);
-    await loseRedis();
-    await calls(5, 'w', stated(null));
-    const changing = one.limiter.reconfigure(change(10));
-    await redis.pass(50);
-    await changing;
-    await calls(100, 'new', stated(10));
-    expect(sentOf('new')).toBeLessThanOrEqual(10);
+  test('keeps its lane for one lease while its replica stands still, and then its lease counts as lost', async () => {
+    const [first] = one.grants as [Grant];
+    redis.still.add('one');
+    await redis.pass(leaseMs - tickMs - 500);
+    expect(left()).toEqual(['first']);
+    await redis.pass(2 * tickMs + 500);
+    expect(left()).toEqual(['first', 'second']);
+    // Its call must not go on: the lease counts as run out before the lane is given to another one.
+    expect(first.expiresAt).toBeLessThan(redis.clock.monotonic());
+    redis.still.clear();
+    await redis.pass(2 * tickMs);
+    await settled(one, 'first');
+    expect(one.lost).toEqual(['expired']);
   });
 
-  test('calls that were sent after the last reading of the meters are counted', async () => {
-    await calls(1, 'before', stated(60));
-    await redis.pass(1_500);
-    // Redis is gone before the next tick reads the meters.
-    await calls(50, 'burst', stated(60));
-    expect(sentOf('burst')).toBe(50);
-    await loseRedis();
-    await calls(60, 'w', stated(60));
-    expect(sentOf('w')).toBeLessThanOrEqual(15);
+  test('waits again at its position when its replica goes on after it was taken for dead', async () => {
+    redis.still.add('two');
+    await redis.pass(replicaLifeMs + 2 * tickMs);
+    // The ticket that waited before this one is forgotten.
+    expect(await enter(one, 'fourth')).toMatchObject({ kind: 'queued', ahead: 1 });
+    redis.still.clear();
+    await redis.pass(2 * tickMs);
+    await settled(one, 'first');
+    expect(left()).toEqual(['first', 'second']);
+    await settled(two, 'second');
+    expect(left().toSorted()).toEqual(['first', 'second', 'third']);
   });
 });

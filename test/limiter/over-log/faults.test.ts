@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
 import type { WhenDown } from '../../../src/limiter/when-down.policy.ts';
-import type { Settlement } from '../../../src/limiter/limiter.ts';
+import type { Lesson, Settlement } from '../../../src/limiter/limiter.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { admission } from '../../support/admission.ts';
 import { leaseMs, throttled, World, type Replica } from './replicas.ts';
@@ -117,7 +117,7 @@ describe('when the log has lost what came last', () => {
 
   test.each([
     ['its bucket', {}, 'bucket'],
-    ['all buckets of the log', { closesCredential: true }, 'bucket.third'],
+    ['all buckets of the log', { closesCredential: true } as const, 'bucket.third'],
   ])(
     'a call whose grant was lost, too, has closed %s for the rest of the time',
     async (_what, more, closed) => {
@@ -409,14 +409,6 @@ describe('while the log is away, with whenDown: local', () => {
     expect(c.leasesLost).toEqual(['unavailable', 'unavailable']);
   });
 
-  test('a lane with a cap of two waits one lease first, and what it sends then is counted as an overlap', async () => {
-    await c.admit('elsewhere', { lane: 'other' });
-    c.end().goAway();
-    await c.admit('first', { maxInFlight: 2 });
-    await isClosedFor(leaseMs, c.granted, ['elsewhere', 'first']);
-    expect(c.leasesLost).toEqual(['unavailable']);
-  });
-
   test.each([
     ['lowers its cap to one', 1, [], ['1'], ['1', '2']],
     ['raises its cap', 3, [], ['1', '2', '3'], ['1', '2', '3']],
@@ -440,6 +432,107 @@ describe('while the log is away, with whenDown: local', () => {
       expect(sent()).toEqual(then);
     },
   );
+
+  test('a call that cannot wait for one lease is refused at once, with that time', async () => {
+    await awayAfterOne();
+    const told: number[] = [];
+    for (const [ticket, maxWaitMs] of [
+      ['no', 0],
+      ['soon', 5_000],
+      ['later', 60_000],
+      ['behind', 10_000],
+    ] as const) {
+      const reply = await c.admit(ticket, { ...serial, maxWaitMs });
+      expect(reply).toMatchObject({ kind: ticket === 'later' ? 'queued' : 'refused', heldBy: 'serialized' });
+      told.push(reply.kind === 'refused' ? reply.retryInMs : reply.kind === 'queued' ? reply.forecastMs : 0);
+    }
+    expect(told.slice(0, 3)).toEqual([leaseMs, leaseMs, leaseMs]);
+    await isClosedFor(leaseMs, c.granted, ['before', 'later']);
+  });
+
+  test.each([
+    ['a lane without a cap sends', {}, 2, []],
+    ['the only replica sends in a lane with one', serial, 1, []],
+    ['one of two replicas sends in a lane with one', serial, 2, ['unavailable']],
+  ] as const)(
+    'what %s is counted as an overlap where it may be one',
+    async (_who, options, replicas, counted) => {
+      const d = world.replica('d', { whenDown: 'local', replicas });
+      await d.admit('before', elsewhere);
+      d.end().goAway();
+      await d.admit('first', options);
+      await world.pass(leaseMs + 100);
+      expect([d.granted(), d.leasesLost]).toEqual([['before', 'first'], counted]);
+    },
+  );
+
+  test('a bucket of which nothing is known is probed by one call before the others go', async () => {
+    const setting = {
+      meters: [{ meter: 'requests', limit: 1_000, windowMs: 60_000 }],
+      learn: true,
+      probe: 1,
+    } as const;
+    await awayAfterOne();
+    await c.ask(['1', '2', '3'], { setting });
+    expect(c.granted()).toEqual(['before', '1']);
+    await c.settle('1');
+    expect(c.granted()).toEqual(['before', '1', '2', '3']);
+  });
+
+  const tenMinutes = { windowMs: 600_000, maxWaitMs: 1e7 };
+  // Of each limit this replica has half; a call that was sent before counts.
+  test.each([
+    ['raises a limit', 'known to the log', 8, 12, 4, 6],
+    ['raises a limit', 'new', 8, 12, 4, 6],
+    ['lowers a limit', 'known to the log', 12, 4, 6, 6],
+    ['removes a limit', 'known to the log', 8, null, 4, 20],
+    ['adds a limit', 'known to the log', null, 8, 20, 20],
+  ] as const)(
+    'a reload that %s of a bucket that is %s takes effect at once',
+    async (_how, known, from, to, before, after) => {
+      const stated = (limit: number | null) => ({ ...tenMinutes, ...(limit === null ? {} : { limit }) });
+      const calls = (name: string) => Array.from({ length: 20 }, (_, n) => `${name}${n}`);
+      await c.ask(['first'], { ...stated(from), bucket: known === 'new' ? 'bucket.other' : 'bucket' });
+      c.end().goAway();
+      await c.ask(calls('t'), stated(from));
+      const sent = (): number => c.granted().filter((ticket) => ticket.startsWith('t')).length;
+      expect(sent()).toBe(from === null || known === 'new' ? before : before - 1);
+      const meters = to === null ? [] : [{ meter: 'requests', limit: to, windowMs: 600_000 } as const];
+      await c.reload({ meters });
+      await world.pass(50);
+      expect(sent()).toBe(to === null || from === null || known === 'new' ? after : after - 1);
+      const kind = to === null ? 'granted' : 'queued';
+      expect(await c.ask(['later'], stated(to))).toEqual([kind]);
+    },
+  );
+
+  test('a reload that lowers a limit holds for calls that were on their way to the log', async () => {
+    await awayAfterOne();
+    c.end().comeBack();
+    await world.pass(100);
+    const asked = c.ask(['1', '2', '3', '4'], { ...tenMinutes, limit: 8 });
+    const changing = c.reload({ meters: [{ meter: 'requests', limit: 4, windowMs: 600_000 }] });
+    c.end().goAway();
+    await world.pass(100);
+    await Promise.all([asked, changing]);
+    expect(c.granted()).toEqual(['before', '1', '2']);
+  });
+
+  test('a limit that a response has taught is shared, and what responses say of all replicas changes nothing', async () => {
+    const limit = { maxWaitMs: 1_000 };
+    const taught = (used: number): Lesson => {
+      const level = { lowest: used, highest: used };
+      const meters = [{ meter: 'requests', limit: 8, windowMs: 600_000, level } as const];
+      return { feedback: { meters, throttle: null }, sentAgoMs: 10, headAgoMs: 0 };
+    };
+    await c.admit('1', limit);
+    await c.limiter.settle(c.grantOf('1'), { kind: 'succeeded', spent: null }, taught(1));
+    c.end().goAway();
+    expect(await c.ask(['2'], limit)).toEqual(['granted']);
+    await c.limiter.settle(c.grantOf('2'), { kind: 'succeeded', spent: null }, taught(8));
+    // Of eight in the window this replica has four.
+    expect(await c.ask(['3', '4', '5'], limit)).toEqual(['granted', 'granted', 'refused']);
+  });
 
   test('a bucket with a cap waits one lease first, and gives this replica its share of the places', async () => {
     const setting = { meters: [], learn: true, probe: 0, maxInFlightTotal: 5 };

@@ -24,8 +24,6 @@ import { timed } from '../../../src/limiter/policy/lessons.policy.ts';
 import { Draw, historyOf, randomFrom, type AdmitStep, type Step } from '../bucket-history.ts';
 
 export const leaseMs = 15_000;
-/** A call may wait this long where a history says any time: an event has no `Infinity`. */
-const maxWaitMs = 1e9;
 
 /** The same seed and origin give the same entries, as long as the fold does the same. */
 export const entriesOf = (seed: number, originMs: number): readonly Entry<LogEvent>[] =>
@@ -87,14 +85,7 @@ class History {
     const batch = (this.#batches.get(replica) ?? 0) + 1;
     this.#batches.set(replica, batch);
     const sequence = this.#entries.length + 1;
-    const head = {
-      sequence,
-      term: this.#term,
-      at: this.#at,
-      replica: replicaId(replica),
-      batch,
-    };
-    const entry = { ...head, events };
+    const entry = { sequence, term: this.#term, at: this.#at, replica: replicaId(replica), batch, events };
     this.#entries.push(entry);
     const { grants, nextAt } = fold(this.#state, entry, entry.replica);
     this.#grants.unshift(...grants);
@@ -137,44 +128,39 @@ class History {
   }
 
   #eventsOf(step: Step, bucket: BucketKey): LogEvent[] {
-    const one = (event: Extract<LogEvent, { kind: 'in' }>['event']): LogEvent[] => [
-      { kind: 'in', bucket, event },
-    ];
+    if (step.kind === 'admit')
+      return Array.from({ length: step.count }, (_, n) => this.#admit(step, n, bucket));
+    if (step.kind === 'tick') return [{ kind: 'tick' }];
+    const event = this.#eventOf(step, bucket);
+    return event === null ? [] : [{ kind: 'in', bucket, event }];
+  }
+
+  #eventOf(step: Step, bucket: BucketKey): Exclude<BucketEvent, { kind: 'admit' }> | null {
+    const lease = 'lease' in step ? this.#lease(step.lease, bucket) : leaseToken('none');
     switch (step.kind) {
-      case 'admit':
-        return Array.from({ length: step.count }, (_, n) => this.#admit(step, n, bucket));
       case 'settle': {
         const lesson = step.lesson === null ? null : timed(step.lesson, this.#at);
-        return one({
-          kind: 'settle',
-          lease: this.#lease(step.lease, bucket),
-          settlement: step.settlement,
-          lesson,
-        });
+        return { kind: 'settle', lease, settlement: step.settlement, lesson };
       }
       case 'learn':
-        return one({
-          kind: 'learn',
-          lease: this.#lease(step.lease, bucket),
-          lesson: timed(step.lesson, this.#at),
-        });
+        return { kind: 'learn', lease, lesson: timed(step.lesson, this.#at) };
       case 'slot_taken':
-        return one({ kind: 'slot_taken', lease: this.#lease(step.lease, bucket), edge: step.edge });
+        return { kind: 'slot_taken', lease, edge: step.edge };
       case 'reconfigure': {
         const lanes = step.lanes.map((lane) => ({ ...lane, lane: laneKey(`l${lane.lane}`) }));
-        return one({ kind: 'reconfigure', setting: step.setting, lanes });
+        return { kind: 'reconfigure', setting: step.setting, lanes };
       }
       case 'wake':
-        return one({ kind: 'wake', lane: laneKey(`l${step.lane}`) });
+        return { kind: 'wake', lane: laneKey(`l${step.lane}`) };
       case 'open':
-        return one({ kind: 'open', agoMs: step.agoMs });
+        return { kind: 'open', agoMs: step.agoMs };
       case 'cancel':
-        return one({ kind: 'cancel', ticket: this.#waiting(step.ticket, bucket) });
+        return { kind: 'cancel', ticket: this.#waiting(step.ticket, bucket) };
+      case 'admit':
       case 'tick':
-        return [{ kind: 'tick' }];
       case 'forecast':
       case 'loss':
-        return [];
+        return null;
     }
   }
 
@@ -187,32 +173,15 @@ class History {
       step.again && order !== undefined
         ? ({ kind: 'kept', order } as const)
         : ({ kind: 'arrival', at: this.#at - (step.arrivedAgoMs ?? 0) } as const);
-    const {
-      weight,
-      maxInFlight,
-      perMinute,
-      ceilingTag,
-      maxQueued,
-      urgency,
-      callClass,
-      caller,
-      costs,
-      document,
-      setting,
-    } = step;
-    const limits = { weight, maxInFlight, perMinute, ceilingTag, maxQueued };
-    const asked = {
-      urgency,
-      callClass,
-      ...(caller === null ? {} : { caller: callerKey(`c_${caller}`) }),
-      costs,
-      document,
-      setting,
-      maxWaitMs: Math.min(step.maxWaitMs, maxWaitMs),
-    };
     const reservation = this.#reservation(lane, bucket);
-    const returning = reservation === null ? {} : { reservation };
-    const admission = { ticket, lane, leaseMs: step.leaseMs, position, ...limits, ...asked, ...returning };
+    const admission: StoredAdmission = {
+      ...step.asked,
+      ticket,
+      lane,
+      position,
+      ...(step.caller === null ? {} : { caller: callerKey(`c_${step.caller}`) }),
+      ...(reservation === null ? {} : { reservation }),
+    };
     if (this.#draw.chance(0.15)) return { kind: 'in', bucket, event: this.#reserve(admission) };
     this.#admissions.set(`${bucket} ${ticket}`, admission);
     return { kind: 'admit', bucket, admission };

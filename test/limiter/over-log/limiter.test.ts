@@ -1,10 +1,13 @@
 /** The limiter over a log: what a call goes through at one replica, and between two. */
-import { afterEach, beforeEach, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { bucketKey, ticketId } from '../../../src/ids.ts';
+import type { Settlement } from '../../../src/limiter/limiter.ts';
+import { createEmbeddedLimiter } from '../../../src/limiter/over-log/limiter.ts';
 import type { LaneGuard } from '../../../src/limiter/over-log/lane-guard.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import type { Entry } from '../../../src/log/log.ts';
 import { admission, type AdmissionOptions } from '../../support/admission.ts';
+import { FakeClock } from '../../support/fake-clock.ts';
 import { leaseMs, throttled, World, type Replica } from './replicas.ts';
 
 let world: World;
@@ -304,4 +307,39 @@ test('closing takes the waiting calls of the replica out of their lanes', async 
   await a.limiter.close();
   await world.pass(20);
   expect(await ahead()).toBe(0);
+});
+
+describe('the embedded limiter', () => {
+  const clock = new FakeClock();
+  const limiter = createEmbeddedLimiter(clock, { onGrant: () => {}, onClosed: () => {} });
+  const settings = { limit: 500, windowMs: 60_000, probe: 1 };
+  const ask = async (ticket: string, bucket: string, settlement: Settlement): Promise<void> => {
+    const reply = await limiter.admit(admission(ticket, { bucket, ...settings }));
+    if (reply.kind === 'granted') await limiter.settle(reply.grant, settlement, null);
+  };
+  const pass = async (ms: number): Promise<void> => {
+    clock.outside(clock.monotonic() + ms, () => {});
+    await clock.run(clock.monotonic() + ms);
+  };
+  const known = (): string[] => limiter.snapshot().map((shown) => shown.bucket);
+
+  test('forgets buckets and credentials that nobody uses, but not those in use or what it has learned', async () => {
+    const dropped = { kind: 'dropped' } as const;
+    await limiter.admit(admission('busy', { bucket: 'own.real', ...settings }));
+    await ask('learned', 'learned.bucket', throttled(600_000, false));
+    for (let at = 0; at < 50; at += 1) {
+      await ask(`a${at}`, `own.made-up-${at}`, dropped);
+      await ask(`b${at}`, `made-up-${at}.bucket`, dropped);
+    }
+    expect(known()).toHaveLength(102);
+    await pass(7_000);
+    expect(known().filter((bucket) => bucket.startsWith('own.'))).toEqual(['own.real']);
+    for (let minutes = 0; minutes < 3; minutes += 1) {
+      await pass(61_000);
+      await ask(`later${minutes}`, 'used.bucket', dropped);
+    }
+    expect(known()).toEqual(expect.arrayContaining(['learned.bucket', 'used.bucket']));
+    expect(known().filter((bucket) => bucket.startsWith('made-up'))).toEqual([]);
+    await limiter.close();
+  });
 });

@@ -62,6 +62,8 @@ interface ReplicaOptions {
   readonly version?: string;
   /** Its ends of logs are stopped at first: they join when the test lets them. */
   readonly joinsLater?: true;
+  /** How many it believes there are. */
+  readonly replicas?: number;
 }
 
 export class World {
@@ -84,6 +86,7 @@ export class World {
       idleMs = 60_000,
       version = '',
       joinsLater,
+      replicas = 2,
     }: ReplicaOptions = {},
   ): Replica {
     const { clock } = this;
@@ -110,7 +113,7 @@ export class World {
       whenDown: typeof whenDown === 'function' ? whenDown : () => whenDown,
       leaseMs,
       idleMs,
-      replicas: () => 2,
+      replicas: () => replicas,
       onFailure: (failure) => void failures.push(failure),
       onLeaseLost: (reason) => void leasesLost.push(reason),
       openLog: (key) => {

@@ -2,7 +2,6 @@
 import { expect, test } from '@jest/globals';
 import { callerKey, ticketId } from '../../../src/ids.ts';
 import { maxCallers } from '../../../src/limiter/policy/callers.policy.ts';
-import { jainOf } from '../../support/jain.ts';
 import type { AdmissionOptions } from '../../support/admission.ts';
 import { atOrigins, type Instant } from '../../support/at-origins.ts';
 import { randomFrom, Draw } from '../bucket-history.ts';
@@ -105,28 +104,6 @@ atOrigins('callers of a workspace', (instant) => {
     const lines = line.lane().callers?.lines;
     expect(lines?.size).toBeLessThanOrEqual(maxCallers);
     expect(lines?.has(callerKey('other'))).toBe(false);
-  });
-
-  test('nine people and a loop of fifty get equal shares', () => {
-    const line = new TestBucket(instant, { limit: 10, windowMs: 1_000 });
-    const left = new Map<string, number>();
-    let calls = 0;
-    const ask = (caller: string): void => serve(enter(line, [[`${caller}.${(calls += 1)}`, caller]]));
-    // Each call is answered at once, and its caller makes the next one.
-    const serve = (tickets: readonly string[]): void => {
-      for (const ticket of tickets) {
-        const [caller = ''] = ticket.split('.');
-        left.set(caller, (left.get(caller) ?? 0) + 1);
-        serve(line.settle(ticket));
-        ask(caller);
-      }
-    };
-    for (const _call of names(50)) ask('loop');
-    for (const person of names(9, 'p')) for (const _call of names(2)) ask(person);
-    left.clear();
-    for (; line.ms < 101_000; line.ms += 100) serve(line.tick());
-    expect(left.size).toBe(10);
-    expect(jainOf([...left.values()])).toBeGreaterThan(0.99);
   });
 
   test.each(Array.from({ length: 20 }, (_, at) => at + 1))('are told where they stand: seed %i', (seed) => {

@@ -1,10 +1,14 @@
+/** The sliding log of a ceiling, what it says of the slots to come, and its days. */
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { ceilingKey } from '../../../src/ids.ts';
 import {
   ceilingWindowMs,
+  dayState,
   expire,
   giveSlotBack,
+  holdsIn,
+  minuteState,
   slotInMs,
   takeSlot,
 } from '../../../src/limiter/policy/ceiling.policy.ts';
@@ -14,13 +18,13 @@ import { shiftedClock } from '../../support/shifted-clock.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 
 const dayMs = 86_400_000;
-
+const upTo = (max: number) => fc.integer({ min: 1, max });
 const gaps = fc.array(fc.constantFrom(0, 1, 500, 7_000, 20_000, 60_000), { minLength: 1, maxLength: 80 });
 
 atOrigins('the sliding log of a ceiling', (instant) => {
   test('never holds more sends in a window than the limit, and refuses only when it is full', () => {
     fc.assert(
-      fc.property(fc.integer({ min: 1, max: 6 }), gaps, (limit, steps) => {
+      fc.property(upTo(6), gaps, (limit, steps) => {
         const log: number[] = [];
         const sent: number[] = [];
         let now = instant(0);
@@ -51,16 +55,15 @@ atOrigins('the sliding log of a ceiling', (instant) => {
       lateMs: fc.integer({ min: 0, max: 2_000 }),
     });
     fc.assert(
-      fc.property(fc.integer({ min: 1, max: 4 }), fc.array(late, { maxLength: 60 }), (limit, steps) => {
+      fc.property(upTo(4), fc.array(late, { maxLength: 60 }), (limit, steps) => {
         const log: number[] = [];
-        const sent: { readonly earliest: number; readonly latest: number }[] = [];
+        const latest: number[] = [];
         let now = instant(0);
         for (const { gap, lateMs } of steps) {
           now += gap;
           if (takeSlot(log, { limit, lateMs }, now).kind === 'refused') continue;
-          sent.push({ earliest: now, latest: now + lateMs });
-          const between = sent.filter(({ latest }) => latest + ceilingWindowMs > now);
-          expect(between.length).toBeLessThanOrEqual(limit);
+          latest.push(now + lateMs);
+          expect(latest.filter((at) => at + ceilingWindowMs > now).length).toBeLessThanOrEqual(limit);
         }
       }),
     );
@@ -68,90 +71,110 @@ atOrigins('the sliding log of a ceiling', (instant) => {
 
   test('forecasts the slot of the k-th call exactly when no other call comes, also after the limit changed', () => {
     fc.assert(
-      fc.property(
-        fc.integer({ min: 1, max: 5 }),
-        fc.integer({ min: 1, max: 12 }),
-        gaps,
-        fc.integer({ min: 1, max: 17 }),
-        (limit, before, steps, k) => {
-          const log: number[] = [];
-          let now = instant(0);
-          for (const gap of steps) takeSlot(log, { limit: before }, (now += gap));
-          const forecast = slotInMs(log, { limit, k }, now);
-          let then = now;
-          for (let at = 1; at <= k; at += 1) {
-            let reply = takeSlot(log, { limit }, then);
-            if (reply.kind === 'refused') reply = takeSlot(log, { limit }, (then += reply.waitMs));
-            expect(reply.kind).toBe('taken');
-          }
-          expect(forecast).toBeCloseTo(then - now, 3);
-          expect(log.filter((at) => at > then - ceilingWindowMs).length).toBeLessThanOrEqual(limit);
-        },
-      ),
+      fc.property(upTo(5), upTo(12), gaps, upTo(17), (limit, before, steps, k) => {
+        const log: number[] = [];
+        let now = instant(0);
+        for (const gap of steps) takeSlot(log, { limit: before }, (now += gap));
+        const forecast = slotInMs(log, { limit, k }, now);
+        let then = now;
+        for (let at = 1; at <= k; at += 1) {
+          let reply = takeSlot(log, { limit }, then);
+          if (reply.kind === 'refused') reply = takeSlot(log, { limit }, (then += reply.waitMs));
+          expect(reply.kind).toBe('taken');
+        }
+        expect(forecast).toBeCloseTo(then - now, 3);
+        expect(log.filter((at) => at > then - ceilingWindowMs).length).toBeLessThanOrEqual(limit);
+      }),
     );
+  });
+
+  test('counts no call twice that was sent since the positions were determined', () => {
+    const history = fc.record({
+      limit: upTo(50),
+      gaps: fc.array(fc.constantFrom(0, 1, 40, 700, 9_000), { maxLength: 80 }),
+      sentSince: fc.integer({ min: 0, max: 10 }),
+      k: upTo(80),
+    });
+    fc.assert(
+      fc.property(history, ({ limit, gaps, sentSince, k }) => {
+        const log: number[] = [];
+        let now = instant(0);
+        for (const gap of gaps) takeSlot(log, { limit }, (now += gap));
+        const asOf = now;
+        for (let n = 0; n < sentSince; n += 1) takeSlot(log, { limit: Infinity }, (now += 1));
+        const view = { log, day: null };
+        const limits = { perMinute: limit, perDay: null };
+        const waitMs = slotInMs(log, { limit, k: Math.max(1, k - sentSince) }, now);
+        expect(holdsIn(view, limits, { positions: [k], asOf, now })).toEqual([
+          { waitMs, heldBy: 'ceiling_minute' },
+        ]);
+        const [first] = holdsIn(view, limits, { positions: [1], asOf: null, now });
+        const { remaining, nextSlotMs } = minuteState(view, limit, now);
+        expect(first?.waitMs === 0).toBe(remaining > 0);
+        if (log.length > 0) expect(nextSlotMs).toBeLessThanOrEqual(ceilingWindowMs);
+      }),
+    );
+  });
+
+  test('says what is left of a day, which ends by its own time', () => {
+    const now = instant(0);
+    const view = { log: [], day: { calls: 3, endsAt: now + 1_000 } };
+    const limits = { perMinute: null, perDay: 4 };
+    const asked = { positions: [1, 2], asOf: null, now };
+    expect(holdsIn(view, limits, asked)).toEqual([
+      { waitMs: 0, heldBy: 'ceiling_minute' },
+      { waitMs: 1_000, heldBy: 'ceiling_day' },
+    ]);
+    expect(dayState(view, 4, now + 400)).toEqual({ limit: 4, remaining: 1, nextSlotMs: 600 });
+    const none = { log: [], day: null };
+    expect(dayState(none, 4, now)).toEqual({ limit: 4, remaining: 4, nextSlotMs: 0 });
+    expect(holdsIn(none, { ...limits, perDay: 1 }, asked)[1]).toEqual({
+      waitMs: dayMs,
+      heldBy: 'ceiling_day',
+    });
   });
 
   test('frees a slot that is given back at once, and only that slot', () => {
     const log: number[] = [];
-    takeSlot(log, { limit: 2 }, instant(10));
-    takeSlot(log, { limit: 2 }, instant(20));
-    giveSlotBack(log, instant(20));
-    giveSlotBack(log, instant(20));
-    giveSlotBack(log, instant(5));
+    for (const ms of [10, 20]) takeSlot(log, { limit: 2 }, instant(ms));
+    for (const ms of [20, 20, 5]) giveSlotBack(log, instant(ms));
     expect(log).toEqual([instant(10)]);
     expire(log, instant(10 + ceilingWindowMs));
     expect(log).toEqual([]);
   });
 });
 
-atOrigins('the embedded ceilings', (instant) => {
-  test('take no slot of the minute when the day refuses', async () => {
-    const ceilings = new CeilingStore(shiftedClock(new FakeClock(), instant(0)));
-    const ceiling = { key: ceilingKey('w'), perMinute: 10, perDay: 2 };
-    const kinds: string[] = [];
-    for (let at = 0; at < 5; at += 1) kinds.push((await ceilings.take(ceiling)).kind);
-    expect(kinds).toEqual(['taken', 'taken', 'refused', 'refused', 'refused']);
-    expect(await ceilings.state(ceiling)).toMatchObject({ limit: 10, remaining: 8 });
-  });
-
-  test('free a slot of the minute and one of the day when it is given back', async () => {
-    const ceilings = new CeilingStore(shiftedClock(new FakeClock(), instant(0)));
-    const ceiling = { key: ceilingKey('w'), perMinute: 1, perDay: 1 };
-    const first = await ceilings.take(ceiling);
-    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
-    expect((await ceilings.take(ceiling)).kind).toBe('taken');
-    expect((await ceilings.take(ceiling)).kind).toBe('refused');
-  });
-
-  test('begin a day with its first call, and a new one 24 hours later by their own clock', async () => {
+atOrigins('the day of an embedded ceiling', (instant) => {
+  const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
+  const open = () => {
     const clock = new FakeClock();
-    const ceilings = new CeilingStore(shiftedClock(clock, instant(0)));
-    const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
+    const later = async (ms: number): Promise<void> => {
+      clock.outside(clock.monotonic() + ms, () => {});
+      await clock.run(clock.monotonic() + ms);
+    };
+    return { ceilings: new CeilingStore(shiftedClock(clock, instant(0))), later };
+  };
+
+  test('begins with its first call, and a new one 24 hours later by their own clock', async () => {
+    const { ceilings, later } = open();
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
-    await later(clock, dayMs - 1);
+    await later(dayMs - 1);
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', isDaily: true, waitMs: 1 });
     expect(await ceilings.dayState(ceiling)).toEqual({ limit: 1, remaining: 0, nextSlotMs: 1 });
-    await later(clock, 1);
+    await later(1);
     expect(await ceilings.dayState(ceiling)).toEqual({ limit: 1, remaining: 1, nextSlotMs: 0 });
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'taken' });
     expect(await ceilings.take(ceiling)).toMatchObject({ kind: 'refused', waitMs: dayMs });
   });
 
-  test('leave the day alone when a slot of the day before is given back', async () => {
-    const clock = new FakeClock();
-    const ceilings = new CeilingStore(shiftedClock(clock, instant(0)));
-    const ceiling = { key: ceilingKey('w'), perMinute: null, perDay: 1 };
+  test('is left alone when a slot of the day before is given back', async () => {
+    const { ceilings, later } = open();
     const first = await ceilings.take(ceiling);
-    await later(clock, dayMs);
-    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
-    expect((await ceilings.take(ceiling)).kind).toBe('taken');
-    if (first.kind === 'taken') await ceilings.giveSlotBack(ceiling, first.slot);
-    expect((await ceilings.take(ceiling)).kind).toBe('refused');
+    if (first.kind !== 'taken') throw new Error('no slot');
+    await later(dayMs);
+    for (const kind of ['taken', 'refused']) {
+      await ceilings.giveSlotBack(ceiling, first.slot);
+      expect((await ceilings.take(ceiling)).kind).toBe(kind);
+    }
   });
 });
-
-async function later(clock: FakeClock, ms: number): Promise<void> {
-  const at = clock.monotonic() + ms;
-  clock.outside(at, () => {});
-  await clock.run(at);
-}

@@ -228,19 +228,6 @@ atOrigins('calls whose cost only a response states', (instant) => {
     expect([waiting(shop), shop.bucket.estimated.size]).toEqual([0, 0]);
   });
 
-  test('have a true forecast', () => {
-    const shop = open();
-    shop.enter(['first', ...names(4, 'c')], { document, maxInFlight: 1 });
-    shop.ends('first', 500);
-    shop.ends('c0', 500);
-    const leavesAt = shop.ms + shop.waitMs('c3');
-    while (!shop.story.includes('c3')) {
-      shop.pass(50);
-      for (const id of shop.story) shop.ends(id, 500);
-    }
-    expect(Math.abs(leavesAt - shop.ms)).toBeLessThanOrEqual(200);
-  });
-
   test('have a sum of zero when all have left, although only a bounded number of them was corrected', () => {
     const shop = open();
     const tickets = names(maxCorrected + 100, 'c');

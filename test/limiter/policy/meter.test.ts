@@ -9,7 +9,6 @@ import {
   drain,
   type MeterMark,
 } from '../../../src/limiter/policy/meter.policy.ts';
-import { refused } from '../../../src/limiter/policy/meter-learning.policy.ts';
 import { learnedWindowMs } from '../../../src/limiter/policy/meter-quota.policy.ts';
 import { origins, report, TimedMeter } from './metering.ts';
 
@@ -150,42 +149,6 @@ describe.each(origins)('a meter on a clock that begins at %d', (from) => {
     timed.respond(report(40, 2), second, { sentMs: 50, headMs: 60 });
     timed.respond(report(10, 1), first, { sentMs: 1, headMs: 70 });
     expect(timed.meter.limit).toBe(40);
-  });
-
-  test('has room within the time that it takes to drain, whatever it has learned', () => {
-    const step = fc.record({
-      kind: fc.constantFrom('take', 'answer', 'refuse', 'pass'),
-      ms: fc.double({ min: 0, max: 20_000, noNaN: true }),
-      share: fc.double({ min: 0, max: 1, noNaN: true }),
-    });
-    const limits = fc.constantFrom(1, 2, 5, 40, 1_000);
-    const costShares = fc.double({ min: 0.01, max: 1.5, noNaN: true });
-    fc.assert(
-      fc.property(limits, fc.array(step, { maxLength: 60 }), costShares, (limit, steps, costShare) => {
-        const timed = stated(limit, 60_000);
-        const { meter } = timed;
-        const out: { mark: MeterMark; sentMs: number }[] = [];
-        let nowMs = 0;
-        for (const { kind, ms, share } of steps) {
-          nowMs += ms / 10;
-          if (kind === 'take') out.push({ mark: timed.take(1, nowMs), sentMs: nowMs });
-          if (kind === 'refuse') refused(meter, { asked: 1, waitMs: ms, hadRoom: share > 0.5 }, from + nowMs);
-          const last = kind === 'answer' ? out.pop() : undefined;
-          if (last === undefined) continue;
-          const spacing = share > 0.6 ? 'calm' : share > 0.3 ? 'quiet' : 'crowded';
-          timed.respond(report(limit, limit * share), last.mark, {
-            sentMs: last.sentMs,
-            headMs: nowMs,
-            spacing,
-          });
-        }
-        const cost = Math.max(1, limit * costShare);
-        const whenEmpty = restMs(meter, from + nowMs) + (meter.level / limit) * 60_000;
-        expect(timed.roomIn(cost, nowMs)).toBeLessThanOrEqual(whenEmpty + 1e-3);
-        expect(timed.roomIn(cost, nowMs + whenEmpty + 1e-3)).toBeLessThanOrEqual(1e-3);
-      }),
-      { numRuns: 500 },
-    );
   });
 
   /** The upstream of this test does what it states and has no other users. */

@@ -1,10 +1,12 @@
 /** The transitions of a bucket: who leaves when, what a refusal says, and that what is said twice happens once. */
 import { expect, test } from '@jest/globals';
 import fc from 'fast-check';
+import type { Costs } from '../../../src/call.ts';
 import { replicaId, ticketId } from '../../../src/ids.ts';
 import { drain } from '../../../src/limiter/policy/meter.policy.ts';
 import { maxPerPump, replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import { SortedNames } from '../../../src/limiter/policy/sorted.policy.ts';
+import { serviceCost } from '../../../src/limiter/policy/waiting-costs.policy.ts';
 import { maxArrivalAgoMs, maxArrivalAheadMs } from '../../../src/limiter/policy/admit.policy.ts';
 import { atOrigins } from '../../support/at-origins.ts';
 import { call, done, dropped, names, returned, TestBucket, throttled, unknown } from './scheduling.ts';
@@ -267,5 +269,38 @@ atOrigins('a bucket', (instant) => {
     } as const;
     line.at(9_050).settle('b', done, line.lesson({ meters: [meter] }, 9_000));
     expect(line.meter().level).toBeGreaterThan(48);
+  });
+});
+
+atOrigins('the service cost of a call', (instant) => {
+  const windowMs = 60_000;
+  const meters = [
+    { meter: 'requests', limit: 500, windowMs },
+    { meter: 'tokens', limit: 30_000, windowMs },
+  ] as const;
+  const open = (): TestBucket => new TestBucket(instant, { setting: { meters, learn: true, probe: 0 } });
+  const line = open();
+  line.enter(['a'], { costs: { requests: 1, tokens: 1, requests_day: 1 } });
+  Object.assign(line.meter('requests_day'), { limit: 10, windowMs: 86_400_000 });
+
+  test.each<[what: string, costs: Costs, ms: number]>([
+    ['a plain call', { requests: 1 }, 120],
+    ['a call with few tokens', { requests: 1, tokens: 10 }, 120],
+    ['a call with many tokens', { requests: 1, tokens: 15_000 }, 30_000],
+    ['a call of more than the limit', { requests: 1, tokens: 1e15 }, windowMs],
+    ['a call of a daily meter', { requests: 1, requests_day: 1 }, 120],
+    ['a call of a meter whose limit is unknown', { images: 7 }, 1],
+    ['a call that costs nothing', {}, 1],
+  ])('is the time for which its most used meter is busy: %s', (_what, costs, ms) => {
+    expect(serviceCost(line.bucket, costs)).toBe(ms);
+  });
+
+  test('is charged once to a lane, however many of its grants come back', () => {
+    const line = open();
+    const sent = line.enter(names(5, 'a'), { lane: 'a', costs: { requests: 1, tokens: 10_000 } });
+    line.enter(names(150, 'b'), { lane: 'b', costs: { requests: 1, tokens: 100 } });
+    const order = sent.flatMap((ticket) => line.settle(ticket, dropped));
+    // A large call counts as a hundred small ones; three large ones that come back do not go ahead of them three times.
+    expect(order.findIndex((ticket) => ticket.startsWith('a'))).toBe(100);
   });
 });

@@ -39,14 +39,8 @@ describe('a set ordered by score', () => {
 
   test('gives the rank that a name would have', () => {
     const sorted = new SortedNames();
-    for (const [known, score] of [
-      ['a', 1],
-      ['c', 2],
-      ['e', 2],
-    ] as const)
-      sorted.set(known, score);
-    expect(sorted.rank('d', 2)).toBe(2);
-    expect(sorted.rank('z', 0)).toBe(0);
-    expect(sorted.scoreOf('z')).toBeNull();
+    sorted.set('a', 1);
+    for (const name of ['c', 'e']) sorted.set(name, 2);
+    expect([sorted.rank('d', 2), sorted.rank('z', 0), sorted.scoreOf('z')]).toEqual([2, 0, null]);
   });
 });

@@ -88,23 +88,6 @@ describe('a window that the operator describes', () => {
     );
   });
 
-  test('several windows hold at once, from the first call on', () => {
-    const windows = [
-      { limit: 3, windowMs: 1_000, counts: 'rolling' },
-      { limit: 10, windowMs: 6_000, counts: 'rolling' },
-    ] as const;
-    const left = sendAll(
-      windows.map((window) => meterOf(window)),
-      20,
-      () => 0.01,
-    );
-    const upstream = new Quota({
-      windows: windows.map(({ limit, windowMs }) => ({ requests: limit, seconds: windowMs / 1000 })),
-    });
-    for (const at of left) expect(upstream.ask(at)).toEqual({ kind: 'admitted' });
-    expect((left.at(-1) ?? 0) - startAt).toBeLessThan((6_000 + 3_000) * 1.05);
-  });
-
   test('the forecast for a line behind a full window is the time when its last call leaves', () => {
     fc.assert(
       fc.property(stated, fc.integer({ min: 1, max: 200 }), (window, ahead) => {

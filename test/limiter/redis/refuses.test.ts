@@ -1,15 +1,14 @@
 /** Error replies that no command of Sluice expects: calls go on as without Redis, and none ends in an internal error. */
-import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals';
+import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { systemClock, systemRandom } from '../../../src/clock.ts';
-import type { Admission } from '../../../src/limiter/limiter.ts';
 import { connectRedis } from '../../../src/redis/connection.ts';
 import { RedisHealth } from '../../../src/redis/health.ts';
 import { RedisTroubles } from '../../../src/redis/troubles.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import { startRedis, type RedisServer } from '../../support/redis.ts';
 import { admission } from '../../support/admission.ts';
-import { redisSettings, startReplica, type TestReplica } from '../../support/redis-replica.ts';
+import { redisSettings, startReplica } from '../../support/redis-replica.ts';
 
 let server: RedisServer;
 let straight: Redis;
@@ -22,46 +21,26 @@ afterAll(async () => {
   await server.stop();
 });
 
-const open: TestReplica[] = [];
-afterEach(async () => {
-  for (const replica of open.splice(0)) await replica.close();
-});
-
-async function replicaWith(redis: string): Promise<TestReplica> {
-  const replica = await startReplica(redis);
-  open.push(replica);
-  return replica;
-}
-
-/** Every key of the bucket's log holds a text instead of what the log keeps there. */
-async function spoil(bucket: string): Promise<void> {
-  const keys = await straight.keys(`*${bucket}*`);
-  expect(keys.length).toBeGreaterThan(0);
-  for (const key of keys) await straight.set(key, 'not ours');
-}
-
-const setting = {
-  meters: [{ meter: 'requests' as const, limit: 1_000, windowMs: 60_000 }],
-  learn: true,
-  probe: 0,
-};
-
-/** Resolves when the call may go: at once, or on a slow machine with a later message. */
-async function enter(replica: TestReplica, wanted: Admission): Promise<void> {
-  const { kind } = await replica.limiter.admit(wanted);
-  if (kind === 'queued') await replica.granted(wanted.ticket);
-  else expect(kind).toBe('granted');
-}
-
 test.each(['local', 'deny'])(
   'with whenDown: %s, a call goes on over Redis when the keys of its log have the wrong type: the log begins again',
   async (whenDown) => {
-    const replica = await replicaWith(`url: "${server.url}", whenDown: ${whenDown}`);
-    const more = { bucket: `spoilt-${whenDown}`, setting };
-    await enter(replica, admission('before', more));
-    await spoil(more.bucket);
-    await enter(replica, admission('after', more));
+    const bucket = `spoilt-${whenDown}`;
+    const replica = await startReplica(`url: "${server.url}", whenDown: ${whenDown}`);
+    /** Resolves when the call may go: at once, or on a slow machine with a later message. */
+    const enter = async (ticket: string): Promise<void> => {
+      const { kind } = await replica.limiter.admit(
+        admission(ticket, { bucket, limit: 1_000, windowMs: 60_000 }),
+      );
+      if (kind === 'queued') await replica.granted(ticket);
+      else expect(kind).toBe('granted');
+    };
+    await enter('before');
+    const keys = await straight.keys(`*${bucket}*`);
+    expect(keys.length).toBeGreaterThan(0);
+    for (const key of keys) await straight.set(key, 'not ours');
+    await enter('after');
     expect(replica.noted).toEqual(['mode redis']);
+    await replica.close();
   },
 );
 
@@ -71,13 +50,11 @@ test('a command with an unexpected error reply is sent once, makes Redis unavail
   const connection = connectRedis(redis, { clock: systemClock, random: systemRandom }, () => {});
   await new Promise((resolve) => connection.client.once('ready', resolve));
   const bugs: string[] = [];
+  const log = { ...noTelemetry.log, bug: (_text: string, cause: unknown) => void bugs.push(String(cause)) };
   const health = new RedisHealth({
     connection,
     clock: systemClock,
-    telemetry: {
-      ...noTelemetry,
-      log: { ...noTelemetry.log, bug: (_text, cause) => void bugs.push(String(cause)) },
-    },
+    telemetry: { ...noTelemetry, log },
     troubles: new RedisTroubles(noTelemetry.log, { tls: false }),
     commandTimeoutMs: redis.commandTimeoutMs,
     tripsOnPermanentError: true,
@@ -90,19 +67,14 @@ test('a command with an unexpected error reply is sent once, makes Redis unavail
     return client.lpush('text', 'more');
   });
   expect(await refused).toEqual({ kind: 'unavailable' });
-  expect({ sent, isUp: health.isUp, bugs: bugs.map((bug) => bug.slice(0, 21)) }).toEqual({
-    sent: 1,
-    isUp: false,
-    bugs: ['ReplyError: WRONGTYPE'],
-  });
+  expect([sent, health.isUp]).toEqual([1, false]);
+  expect(bugs).toEqual([expect.stringMatching(/^ReplyError: WRONGTYPE/)]);
   // Redis is there and is tried again: one wrong key does not make it unavailable for good.
   await new Promise<void>((resolve) => {
     health.watch({ onUnavailable: () => {}, onAvailable: resolve });
   });
-  expect(await health.run('other', (client) => client.get('text'))).toMatchObject({
-    kind: 'reply',
-    value: 'not a list',
-  });
+  const read = await health.run('other', (client) => client.get('text'));
+  expect(read).toMatchObject({ kind: 'reply', value: 'not a list' });
   health.close();
   connection.close();
 });
