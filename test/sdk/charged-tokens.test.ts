@@ -1,16 +1,18 @@
 /** What a call of each real client is charged: the tokens that its provider counts, as `usage` states them, whole and streamed. */
-import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
-import { describe, expect, test } from '@jest/globals';
+import { expect, test } from '@jest/globals';
 import { generateText, streamText } from 'ai';
 import Groq from 'groq-sdk';
 import OpenAI from 'openai';
-import { expectCharged, type Charging, type Reach } from './charging.ts';
-import { responseText } from './provider-forms.ts';
+import { until } from '../support/until.ts';
+import { responseText, stating } from './provider-forms.ts';
+import { run, upstreams, type Behind } from './upstream.ts';
 
+const start = upstreams();
+/** Drains one token in 10 ms. */
+const limit = 6_000;
 const prompt = 'Where does water go?';
 /** Characters / 4, and 3 for a conversation. */
 const guessedPrompt = 8;
@@ -19,205 +21,155 @@ const messages = [{ role: 'user' as const, content: prompt }];
 interface Chunk {
   readonly choices: readonly { readonly delta: { readonly content?: string | null } }[];
 }
-
 /** The words of a streamed chat. */
 async function wordsOf<C extends Chunk>(
   stream: AsyncIterable<C>,
-  onChunk: (chunk: C) => void = () => {},
+  onChunk?: (chunk: C) => void,
 ): Promise<string> {
   const words: string[] = [];
   for await (const chunk of stream) {
-    onChunk(chunk);
+    onChunk?.(chunk);
     words.push(chunk.choices[0]?.delta.content ?? '');
   }
   return words.filter((word) => word !== '').join(' ');
 }
 
-/** Cached tokens count like all others. */
-const openaiChat: Charging = {
-  header: 'authorization',
-  usages: [
-    {
-      prompt_tokens: 2_000,
-      prompt_tokens_details: { cached_tokens: 1_920 },
-      completion_tokens: 400,
-      completion_tokens_details: { reasoning_tokens: 128 },
-      total_tokens: 2_400,
-    },
-  ],
+/** Usage in the provider's own names. Cached tokens count like all others at OpenAI, and nowhere else. */
+const chatUsage = {
+  prompt_tokens: 2_000,
+  prompt_tokens_details: { cached_tokens: 1_920 },
+  completion_tokens: 400,
+  completion_tokens_details: { reasoning_tokens: 128 },
+  total_tokens: 2_400,
 };
-const openaiResponse: Charging = {
-  header: 'authorization',
-  usages: [
-    {
-      input_tokens: 2_000,
-      input_tokens_details: { cached_tokens: 1_920 },
-      output_tokens: 500,
-      output_tokens_details: { reasoning_tokens: 128 },
-      total_tokens: 2_500,
-    },
-  ],
+const responseUsage = {
+  input_tokens: 2_000,
+  input_tokens_details: { cached_tokens: 1_920 },
+  output_tokens: 500,
+  output_tokens_details: { reasoning_tokens: 128 },
+  total_tokens: 2_500,
 };
+const groqUsage = {
+  queue_time: 0.04,
+  prompt_tokens: 4_641,
+  prompt_tokens_details: { cached_tokens: 4_608 },
+  completion_tokens: 1_817,
+  total_tokens: 6_458,
+};
+const written = {
+  input_tokens: 50,
+  cache_creation_input_tokens: 2_000,
+  cache_read_input_tokens: 0,
+  output_tokens: 300,
+};
+const read = { ...written, cache_creation_input_tokens: 0, cache_read_input_tokens: 2_000 };
+const geminiUsage = {
+  promptTokenCount: 900,
+  cachedContentTokenCount: 600,
+  toolUsePromptTokenCount: 40,
+  candidatesTokenCount: 250,
+  thoughtsTokenCount: 700,
+  totalTokenCount: 1_890,
+};
+const mistralUsage = { prompt_tokens: 1_600, completion_tokens: 340, total_tokens: 1_940 };
 
-describe('openai is charged', () => {
-  const client = ({ apiKey, url }: Reach): OpenAI => new OpenAI({ apiKey, baseURL: `${url}/v1` });
-  const chat = { model: 'gpt-4o', messages, max_completion_tokens: 700 };
-  const response = { model: 'gpt-4o', input: prompt, max_output_tokens: 5_000 };
+const chats = ({ apiKey, url }: Behind) => new OpenAI({ apiKey, baseURL: `${url}/v1` }).chat.completions;
+const responses = ({ apiKey, url }: Behind) => new OpenAI({ apiKey, baseURL: `${url}/v1` }).responses;
+const chat = { model: 'gpt-4o', messages, max_completion_tokens: 700 };
+const streamed = { ...chat, stream: true as const };
+const response = { model: 'gpt-4o', input: prompt, max_output_tokens: 5_000 };
+const groq = ({ apiKey, url }: Behind) => new Groq({ apiKey, baseURL: url }).chat.completions;
+const groqChat = { model: 'openai/gpt-oss-20b', messages, max_completion_tokens: 3_000 };
 
-  test('for a chat what its usage says', async () => {
-    await expectCharged(2_400, openaiChat, async (reach) => {
-      const completion = await client(reach).chat.completions.create(chat);
-      expect(completion.choices[0]?.message.content).toBe(responseText);
-    });
-  });
+async function vercel({ apiKey, url }: Behind, api: 'chat' | 'responses', total: number): Promise<string> {
+  const model = createOpenAI({ apiKey, baseURL: `${url}/v1` })[api]('gpt-4o');
+  const call = { model, prompt, maxOutputTokens: 1_000 };
+  expect((await streamText(call).usage).totalTokens).toBe(total);
+  return (await generateText(call)).text;
+}
 
-  test('for a streamed chat with include_usage what its last chunk says', async () => {
-    await expectCharged(2_400, openaiChat, async (reach) => {
-      const asking = { ...chat, stream: true as const, stream_options: { include_usage: true } };
-      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
-    });
-  });
+const system = {
+  type: 'text' as const,
+  text: 'x'.repeat(8_000),
+  cache_control: { type: 'ephemeral' as const },
+};
+const cached = { model: 'claude-sonnet-5', max_tokens: 1_000, system: [system], messages };
+/** Two calls, of which the first enters the prompt into the cache and the second reads it from there. */
+async function anthropic(
+  { apiKey, url: baseURL }: Behind,
+  create: (messages: Anthropic['messages']) => PromiseLike<Anthropic.Message>,
+): Promise<unknown> {
+  const client = new Anthropic({ apiKey, baseURL });
+  expect((await create(client.messages)).usage).toMatchObject(written);
+  const second = await create(client.messages);
+  expect(second.usage).toMatchObject(read);
+  return second.content[0]?.type === 'text' ? second.content[0].text : null;
+}
 
-  test('for a streamed chat without include_usage what was reserved, and nothing is added to the call', async () => {
-    const asking = { ...chat, stream: true as const };
-    const bodies = await expectCharged(guessedPrompt + 700, openaiChat, async (reach) => {
-      expect(await wordsOf(await client(reach).chat.completions.create(asking))).toBe(responseText);
-    });
-    expect(bodies).toEqual([asking]);
-  });
+/** A client in a process of its own: one needs what jest's global object lacks, the other takes seconds to load in it. */
+async function program(behind: Behind, name: string, total: number): Promise<unknown> {
+  const path = fileURLToPath(new URL(name, import.meta.url));
+  const printed = JSON.parse(
+    await run(behind, process.execPath, [path], { SLUICE_URL: behind.url }),
+  ) as unknown;
+  expect(printed).toEqual(Array(2).fill({ text: responseText, total }));
+  return responseText;
+}
 
-  test('for a response what its usage says', async () => {
-    await expectCharged(2_500, openaiResponse, async (reach) => {
-      expect((await client(reach).responses.create(response)).output_text).toBe(responseText);
-    });
-  });
+type Calls = (behind: Behind) => Promise<unknown>;
+const wholeChat: Calls = async (b) => (await chats(b).create(chat)).choices[0]?.message.content;
+const chatWithUsage: Calls = async (b) =>
+  wordsOf(await chats(b).create({ ...streamed, stream_options: { include_usage: true } }));
+const streamedChat: Calls = async (b) => {
+  const words = await wordsOf(await chats(b).create(streamed));
+  expect(b.log.map(({ body }) => JSON.parse(body.toString()) as unknown)).toEqual([streamed]);
+  return words;
+};
+const wholeResponse: Calls = async (b) => (await responses(b).create(response)).output_text;
+const streamedResponse: Calls = async (b) =>
+  (await responses(b).stream(response).finalResponse()).output_text;
+const wholeGroq: Calls = async (b) => (await groq(b).create(groqChat)).choices[0]?.message.content;
+const streamedGroq: Calls = async (b) => {
+  let total: number | undefined;
+  const stream = await groq(b).create({ ...groqChat, stream: true });
+  const words = await wordsOf(stream, ({ x_groq }) => (total = x_groq?.usage?.total_tokens ?? total));
+  expect(total).toBe(6_458);
+  return words;
+};
+const wholeClaude: Calls = (b) => anthropic(b, (all) => all.create(cached));
+const streamedClaude: Calls = (b) => anthropic(b, (all) => all.stream(cached).finalMessage());
+const gemini: Calls = (b) => program(b, 'gemini-client.mjs', 1_890);
+const mistral: Calls = (b) => program(b, 'mistral-client.mjs', 1_940);
+const unasked = 'what was reserved of a streamed chat without include_usage, to which nothing is added';
 
-  test('for a streamed response what its last event says', async () => {
-    await expectCharged(2_500, openaiResponse, async (reach) => {
-      const final = await client(reach).responses.stream(response).finalResponse();
-      expect([final.output_text, final.usage?.total_tokens]).toEqual([responseText, 2_500]);
-    });
-  });
-});
-
-describe('@anthropic-ai/sdk is charged for a prompt that enters the cache, and not for the next one that is read from it,', () => {
-  const written = {
-    input_tokens: 50,
-    cache_creation_input_tokens: 2_000,
-    cache_read_input_tokens: 0,
-    output_tokens: 300,
+test.each<[string, string, readonly object[], number, Calls]>([
+  ['openai', 'a chat', [chatUsage], 2_400, wholeChat],
+  ['openai', 'a streamed chat with include_usage', [chatUsage], 2_400, chatWithUsage],
+  ['openai', unasked, [chatUsage], guessedPrompt + 700, streamedChat],
+  ['openai', 'a response', [responseUsage], 2_500, wholeResponse],
+  ['openai', 'a streamed response', [responseUsage], 2_500, streamedResponse],
+  ['groq-sdk', 'a chat', [groqUsage], 1_850, wholeGroq],
+  ['groq-sdk', 'a streamed chat, whose last chunk states usage unasked', [groqUsage], 1_850, streamedGroq],
+  ['the Vercel AI SDK', 'two chats', [chatUsage], 4_800, (b) => vercel(b, 'chat', 2_400)],
+  ['the Vercel AI SDK', 'two responses', [responseUsage], 5_000, (b) => vercel(b, 'responses', 2_500)],
+  ['@anthropic-ai/sdk', 'a cached prompt, once', [written, read], 2_700, wholeClaude],
+  ['@anthropic-ai/sdk', 'a cached prompt, once, streamed', [written, read], 2_700, streamedClaude],
+  ['@google/genai', 'the input alone, twice', [geminiUsage], 1_880, gemini],
+  ['@mistralai/mistralai', 'all tokens, twice', [mistralUsage], 3_880, mistral],
+])('%s is charged for %s', async (name, _what, usages, units, calls) => {
+  const fields: Readonly<Record<string, string>> = {
+    '@anthropic-ai/sdk': 'x-api-key',
+    '@google/genai': 'x-goog-api-key',
   };
-  const read = { ...written, cache_creation_input_tokens: 0, cache_read_input_tokens: 2_000 };
-  const charging: Charging = { header: 'x-api-key', usages: [written, read] };
-  const system = {
-    type: 'text' as const,
-    text: 'x'.repeat(8_000),
-    cache_control: { type: 'ephemeral' as const },
-  };
-  const body = { model: 'claude-sonnet-5', max_tokens: 1_000, system: [system], messages };
-
-  test.each<[string, (client: Anthropic) => Promise<Anthropic.Message>]>([
-    ['in one piece', async (client) => await client.messages.create(body)],
-    ['in a stream', (client) => client.messages.stream(body).finalMessage()],
-  ])('%s', async (_name, create) => {
-    await expectCharged(50 + 2_000 + 300 + 50 + 300, charging, async ({ apiKey, url }) => {
-      const client = new Anthropic({ apiKey, baseURL: url });
-      expect((await create(client)).usage).toMatchObject(written);
-      const second = await create(client);
-      expect(second.usage).toMatchObject(read);
-      expect(second.content).toMatchObject([{ text: responseText }]);
-    });
-  });
-});
-
-describe('groq-sdk is charged for all but cached tokens of', () => {
-  const charging: Charging = {
-    header: 'authorization',
-    usages: [
-      {
-        queue_time: 0.04,
-        prompt_tokens: 4_641,
-        prompt_tokens_details: { cached_tokens: 4_608 },
-        completion_tokens: 1_817,
-        total_tokens: 6_458,
-      },
-    ],
-  };
-  const body = { model: 'openai/gpt-oss-20b', messages, max_completion_tokens: 3_000 };
-  const client = ({ apiKey, url }: Reach): Groq => new Groq({ apiKey, baseURL: url });
-
-  test('a chat', async () => {
-    await expectCharged(1_850, charging, async (reach) => {
-      const completion = await client(reach).chat.completions.create(body);
-      expect(completion.choices[0]?.message.content).toBe(responseText);
-    });
-  });
-
-  test('a streamed chat, whose last chunk states usage unasked', async () => {
-    await expectCharged(1_850, charging, async (reach) => {
-      let total: number | undefined;
-      const stream = await client(reach).chat.completions.create({ ...body, stream: true });
-      const words = await wordsOf(stream, (chunk) => {
-        total = chunk.x_groq?.usage?.total_tokens ?? total;
-      });
-      expect([words, total]).toEqual([responseText, 6_458]);
-    });
-  });
-});
-
-describe('the Vercel AI SDK is charged', () => {
-  const call = { prompt, maxOutputTokens: 1_000 };
-
-  test.each([
-    ['a chat', 'chat', openaiChat, 2_400],
-    ['a response', 'responses', openaiResponse, 2_500],
-  ] as const)('for %s what its usage says, whole and in a stream', async (_name, api, charging, units) => {
-    await expectCharged(2 * units, charging, async ({ apiKey, url }) => {
-      const model = createOpenAI({ apiKey, baseURL: `${url}/v1` })[api]('gpt-4o');
-      expect((await generateText({ model, ...call })).text).toBe(responseText);
-      expect((await streamText({ model, ...call }).usage).totalTokens).toBe(units);
-    });
-  });
-});
-
-/** Clients in processes of their own: one needs what jest's global object lacks, the other takes seconds to load in it. */
-describe.each<[string, string, number, number, Charging]>([
-  [
-    '@google/genai is charged for the input alone',
-    'gemini-client.mjs',
-    940,
-    1_890,
-    {
-      header: 'x-goog-api-key',
-      usages: [
-        {
-          promptTokenCount: 900,
-          cachedContentTokenCount: 600,
-          toolUsePromptTokenCount: 40,
-          candidatesTokenCount: 250,
-          thoughtsTokenCount: 700,
-          totalTokenCount: 1_890,
-        },
-      ],
-    },
-  ],
-  [
-    '@mistralai/mistralai is charged for all tokens',
-    'mistral-client.mjs',
-    1_940,
-    1_940,
-    {
-      header: 'authorization',
-      usages: [{ prompt_tokens: 1_600, completion_tokens: 340, total_tokens: 1_940 }],
-    },
-  ],
-])('%s', (_name, program, units, total, charging) => {
-  test('of a call in one piece and of a streamed one', async () => {
-    await expectCharged(2 * units, charging, async ({ apiKey, url }) => {
-      const path = fileURLToPath(new URL(program, import.meta.url));
-      const env = { ...process.env, SLUICE_KEY: apiKey, SLUICE_URL: url };
-      const { stdout } = await promisify(execFile)(process.execPath, [path], { env });
-      expect(JSON.parse(stdout)).toEqual(Array(2).fill({ text: responseText, total }));
-    });
-  });
+  const credential = `{ header: ${fields[name] ?? 'authorization'}, value: upstream-secret }`;
+  const settings = `kind: language-model, credential: ${credential}, limits: { tokensPerMinute: ${limit} }`;
+  const behind = await start(settings, stating(usages as readonly Record<string, unknown>[]));
+  const beganAt = performance.now();
+  expect(await calls(behind)).toBe(responseText);
+  const bucket = () => behind.gateway.service.gateway.parts.pressure.buckets()[0]?.snapshot;
+  await until(() => bucket()?.inFlight === 0);
+  const level = bucket()?.meters.find(({ meter }) => meter === 'tokens')?.level ?? NaN;
+  const drained = ((performance.now() - beganAt) * limit) / 60_000;
+  expect(level).toBeLessThanOrEqual(units);
+  expect(level).toBeGreaterThanOrEqual(units - drained - 1);
 });

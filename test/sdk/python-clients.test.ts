@@ -1,93 +1,52 @@
 /** Python clients that ask for more than most: PyGithub follows addresses that it finds in bodies, httpx offers zstd by itself. */
-import { execFile } from 'node:child_process';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { zstdCompressSync } from 'node:zlib';
-import { afterEach, expect } from '@jest/globals';
-import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { expect } from '@jest/globals';
 import { pythonWith } from '../support/clients.ts';
+import { run, upstreams, type Answer } from './upstream.ts';
 
 const python = pythonWith('PyGithub==2.10.0', 'httpx[zstd]==0.28.1');
-
-let upstream: Server;
-let gateway: TestGateway;
-afterEach(async () => {
-  await gateway.close();
-  upstream.closeAllConnections();
-  await new Promise((resolve) => upstream.close(resolve));
-});
-
-type Respond = (request: IncomingMessage, response: ServerResponse, origin: string) => void;
-
-/** An upstream of these settings behind a gateway; its origin. */
-async function start(respond: Respond, settings: string): Promise<string> {
-  let origin = '';
-  upstream = createServer((request, response) => {
-    request.resume().on('end', () => respond(request, response, origin));
-  });
-  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
-  origin = `http://127.0.0.1:${(upstream.address() as AddressInfo).port}`;
-  gateway = await startGateway({
-    upstreams: `  api: { origins: ["${origin}"], allowPrivateAddresses: true, ${settings} }`,
-  });
-  return origin;
-}
-
-const run = async (args: readonly string[], more: Readonly<Record<string, string>> = {}): Promise<string> => {
-  const own = { SLUICE_URL: gateway.url, SLUICE_KEY: gateway.keys['acme'] ?? '' };
-  const env = { ...process.env, ...own, ...more };
-  return (await promisify(execFile)(python.program, [...args], { env })).stdout;
-};
+const start = upstreams();
 
 python.test(`PyGithub lists pages and loads what they name, all through Sluice${python.why}`, async () => {
-  const seen: string[] = [];
+  const isIssues = (line: string): boolean => line.includes('/issues');
   let isRefused = false;
-  const origin = await start(({ url = '', headers }, response, origin) => {
-    seen.push(`${url} ${headers.authorization ?? ''}`);
-    const send = (body: unknown, status = 200, fields = {}): void =>
-      void response
-        .writeHead(status, { 'content-type': 'application/json', ...fields })
-        .end(JSON.stringify(body));
+  const behind = await start('speaks: github, credential: Bearer ghp_secret', ({ line, origin }): Answer => {
+    const user = { login: 'ann', url: `${origin}/users/ann` };
+    const shop = `${origin}/repos/acme/shop`;
     const issue = (number: number) => ({
       number,
       title: `issue ${number}`,
-      url: `${origin}/repos/acme/shop/issues/${number}`,
-      user: { login: 'ann', url: `${origin}/users/ann` },
+      url: `${shop}/issues/${number}`,
+      user,
     });
-    if (url.startsWith('/users/')) return send({ login: 'ann', name: 'Ann', url: `${origin}/users/ann` });
-    if (!url.includes('/issues')) return send({ name: 'shop', url: `${origin}/repos/acme/shop` });
+    if (line.includes('/users/')) return [200, { ...user, name: 'Ann' }];
+    if (!isIssues(line)) return [200, { name: 'shop', url: shop }];
     if (!isRefused) {
       isRefused = true;
-      return send({ message: 'You have exceeded a secondary rate limit.' }, 403, { 'retry-after': '1' });
+      return [403, { message: 'You have exceeded a secondary rate limit.' }, { 'retry-after': '1' }];
     }
-    const next = `<${origin}/repos/acme/shop/issues?page=2>; rel="next"`;
-    if (url.includes('page=2')) send([issue(2)]);
-    else send([issue(1)], 200, { link: next });
-  }, 'speaks: github, credential: Bearer ghp_secret');
+    if (line.includes('page=2')) return [200, [issue(2)]];
+    return [200, [issue(1)], { link: `<${shop}/issues?page=2>; rel="next"` }];
+  });
   const example = fileURLToPath(new URL('../../examples/python_github.py', import.meta.url));
-  expect(await run([example, 'acme/shop'], { GITHUB_API: origin })).toBe(
-    '1 issue 1 (Ann)\n2 issue 2 (Ann)\n',
+  const printed = await run(behind, python.program, [example, 'acme/shop'], { GITHUB_API: behind.origin });
+  expect(printed).toBe('1 issue 1 (Ann)\n2 issue 2 (Ann)\n');
+  expect(new Set(behind.log.map(({ fields }) => fields.authorization))).toEqual(
+    new Set(['Bearer ghp_secret']),
   );
-  expect(seen.every((one) => one.endsWith(' Bearer ghp_secret'))).toBe(true);
-  expect(seen.filter((one) => one.includes('/issues'))).toHaveLength(3);
+  expect(behind.log.filter(({ line }) => isIssues(line))).toHaveLength(3);
 });
 
 python.test(`httpx sees nothing of a refusal that came in zstd${python.why}`, async () => {
-  const status = { maximumAvailable: 2_000, currentlyAvailable: 1_990, restoreRate: 1_000 };
-  const cost = { requestedQueryCost: 12, actualQueryCost: null, throttleStatus: status };
-  const refusal = {
-    errors: [{ message: 'Throttled', extensions: { code: 'THROTTLED' } }],
-    extensions: { cost },
-  };
-  const offered: (string | undefined)[] = [];
-  await start((request, response) => {
-    offered.push(request.headers['accept-encoding']?.toString());
-    const body = JSON.stringify(offered.length === 1 ? refusal : { data: { shop: { name: 'acme' } } });
-    const fields = { 'content-type': 'application/json', 'content-encoding': 'zstd' };
-    response.writeHead(200, fields).end(zstdCompressSync(body));
-  }, 'kind: commerce, credential: { header: x-shopify-access-token, value: shpat_secret }');
+  const throttleStatus = { maximumAvailable: 2_000, currentlyAvailable: 1_990, restoreRate: 1_000 };
+  const cost = { requestedQueryCost: 12, actualQueryCost: null, throttleStatus };
+  const errors = [{ message: 'Throttled', extensions: { code: 'THROTTLED' } }];
+  const settings = 'kind: commerce, credential: { header: x-shopify-access-token, value: shpat_secret }';
+  const behind = await start(settings, (_received, n) => {
+    const body = n === 1 ? { errors, extensions: { cost } } : { data: { shop: { name: 'acme' } } };
+    return [200, zstdCompressSync(JSON.stringify(body)), { 'content-encoding': 'zstd' }];
+  });
   const program = `
 import httpx, os
 answer = httpx.post(
@@ -98,6 +57,7 @@ answer = httpx.post(
 )
 print(answer.json()["data"]["shop"]["name"], answer.headers["content-encoding"], answer.headers["sluice-admission"])
 `;
-  expect(await run(['-c', program])).toMatch(/^acme zstd .*\babsorbed=1\b/);
+  expect(await run(behind, python.program, ['-c', program])).toMatch(/^acme zstd .*\babsorbed=1\b/);
+  const offered = behind.log.map(({ fields }) => fields['accept-encoding']);
   expect(offered).toEqual([expect.stringContaining('zstd'), expect.stringContaining('zstd')]);
 });

@@ -20,13 +20,8 @@ beforeAll(async () => {
   const yaml = `
 server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }
 upstreams:
-  openai:
-    { kind: language-model, origins: ['${modelUrl}'], allowPrivateAddresses: true, credential: Bearer sk-sim }
-  shop:
-    kind: commerce
-    origins: ['http://*.myshopify.com:${shopPort}']
-    allowPrivateAddresses: true
-    credential: shpat_sim
+  openai: { kind: language-model, origins: ['${modelUrl}'], allowPrivateAddresses: true, credential: Bearer sk-sim }
+  shop: { kind: commerce, origins: ['http://*.myshopify.com:${shopPort}'], allowPrivateAddresses: true, credential: shpat_sim }
 workspaces: { acme: { keys: ['${hash}'] } }`;
   service = await serviceOf(yaml, [], { resolve: homeward });
 });
@@ -48,11 +43,11 @@ async function run(packageName: string, tried: string, replaced: Readonly<Record
     expect(code).toContain(from);
     code = code.replace(from, to);
   }
-  const { stdout } = await promisify(execFile)(
-    process.execPath,
-    ['--no-warnings', '--input-type=module', '--eval', `${code}\nconsole.log(JSON.stringify(${tried}));`],
-    { env: { ...process.env, SLUICE_KEY: key } },
-  );
+  const program = `${code}\nconsole.log(JSON.stringify(${tried}));`;
+  const args = ['--no-warnings', '--input-type=module', '--eval', program];
+  const { stdout } = await promisify(execFile)(process.execPath, args, {
+    env: { ...process.env, SLUICE_KEY: key },
+  });
   return JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as unknown;
 }
 

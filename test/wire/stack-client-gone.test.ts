@@ -89,20 +89,6 @@ test.each(Object.entries(leave))(
   },
 );
 
-test('a call whose client left is not queued again, and its lane does not sleep for it', async () => {
-  const stack = await opened(async (connection) => {
-    await connection.requests(1);
-    if (connection.received().includes('/next')) connection.send(ok);
-  });
-  const client = await calling(stack, '/slow');
-  await until(() => served(stack).length === 1);
-  client.abort();
-  await stack.upstream.allClosed();
-  const { responses } = await stack.exchange(stack.head('GET', stack.proxy('/next')));
-  const waited = /waited=(\d+)/.exec(responses[0]?.field('sluice-admission') ?? '')?.[1];
-  expect(Number(waited)).toBeLessThan(400);
-});
-
 test('a client that leaves while its throttled call sleeps takes the call out of its lane', async () => {
   const stack = await opened(answering(bytes('HTTP/1.1 429 Slow|Retry-After: 20|Content-Length: 0||')));
   const client = await calling(stack, '/slow');

@@ -4,19 +4,9 @@ import { fastClock } from '../support/fast-clock.ts';
 import { answering } from '../support/raw-upstream.ts';
 import { bytes } from '../support/scripts.ts';
 import { until } from '../support/until.ts';
-import { receivedBy, requestLines, stacks } from './stack-fixture.ts';
+import { stacks } from './stack-fixture.ts';
 
 const opened = stacks({ timeouts: '{ headSeconds: 20 }' });
-
-test('a call with any method is forwarded', async () => {
-  const stack = await opened();
-  const methods = ['PATCH', 'OPTIONS', 'PUT', 'DELETE', 'PROPFIND', 'QUERY'];
-  for (const method of methods) {
-    const { responses } = await stack.exchange(stack.head(method, stack.proxy('/m')));
-    expect(responses.at(-1)?.status).toBe(200);
-  }
-  expect(requestLines(receivedBy(stack))).toEqual(methods.map((method) => `${method} /m HTTP/1.1`));
-});
 
 test('a default ceiling that has yielded to what the upstream states is not told with a refusal either', async () => {
   const throttling = 'HTTP/1.1 429 Slow|X-RateLimit-Limit-Requests: 900|Retry-After: 80|Content-Length: 0||';

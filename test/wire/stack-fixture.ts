@@ -3,32 +3,15 @@
  * held to: no fault of ours in the log, and nothing left behind in admission or memory.
  */
 import { afterEach, expect } from '@jest/globals';
-import type { Clock } from '../../src/clock.ts';
 import { startGateway } from '../support/gateway.ts';
-import type { GatewayOptions, TestGateway } from '../support/gateway.ts';
+import type { GatewayOptions } from '../support/gateway.ts';
 import { connectRaw, readResponses } from '../support/raw-client.ts';
 import type { RawResponse } from '../support/raw-client.ts';
 import { answering, rawUpstream } from '../support/raw-upstream.ts';
-import type { RawUpstream, Script } from '../support/raw-upstream.ts';
+import type { Script } from '../support/raw-upstream.ts';
 import { ok } from '../support/scripts.ts';
 
-export interface Stack {
-  readonly gateway: TestGateway;
-  readonly upstream: RawUpstream;
-  /** Data port. */
-  readonly port: number;
-  /** API key of the workspace `acme`. */
-  readonly key: string;
-  /** `/proxy?target=` for a path of the upstream. */
-  proxy(path: string): string;
-  /** Head of a request with Host and key; `more` are further field lines, each with its CRLF. */
-  head(method: string, path: string, more?: string): string;
-  /** Sends one request on its own connection and waits until the connection is over or one response is whole. */
-  exchange(bytes: string | readonly (string | Buffer)[], method?: string): Promise<Ended>;
-  /** Field values of `/metrics`, by series. */
-  metric(name: string): Promise<number>;
-  close(): Promise<void>;
-}
+export type Stack = Awaited<ReturnType<typeof startStack>>;
 
 /** What came back on one connection. */
 export interface Ended {
@@ -39,15 +22,11 @@ export interface Ended {
   readonly closed: boolean;
 }
 
-export interface StackOptions {
+export interface StackOptions extends Pick<GatewayOptions, 'server' | 'workspaces' | 'clock'> {
   readonly kind?: 'generic' | 'commerce' | 'language-model';
   /** Further keys of the upstream, each line indented by four blanks. */
   readonly more?: string;
   readonly timeouts?: string;
-  readonly server?: string;
-  readonly workspaces?: GatewayOptions['workspaces'];
-  /** Default: the system's. */
-  readonly clock?: Clock;
   /** Field and value injected; default `authorization: Bearer injected-credential`. `null` = the client brings its own. */
   readonly credential?: string | null;
 }
@@ -58,36 +37,37 @@ const shortTimeouts = '{ connectSeconds: 2, headSeconds: 1, idleSeconds: 1, tota
 export const injected = 'Bearer injected-credential';
 
 /** Starts both sides. The upstream's name is `up`. */
-export async function startStack(script: Script, options: StackOptions = {}): Promise<Stack> {
+async function startStack(script: Script, options: StackOptions) {
   const upstream = await rawUpstream(script);
-  const { credential = `{ header: authorization, value: "${injected}" }` } = options;
+  const { kind = 'generic', timeouts = shortTimeouts, more = '', ...rest } = options;
+  const { credential = `{ header: authorization, value: "${injected}" }`, ...parts } = rest;
   const gateway = await startGateway({
     upstreams: [
-      '  up:',
-      `    kind: ${options.kind ?? 'generic'}`,
-      `    origins: ["${upstream.origin}"]`,
-      '    allowPrivateAddresses: true',
-      `    timeouts: ${options.timeouts ?? shortTimeouts}`,
+      `  up:\n    kind: ${kind}\n    origins: ["${upstream.origin}"]\n    allowPrivateAddresses: true`,
+      `    timeouts: ${timeouts}`,
       ...(credential === null ? [] : [`    credential: ${credential}`]),
-      options.more ?? '',
+      more,
     ].join('\n'),
-    ...(options.server === undefined ? {} : { server: options.server }),
-    ...(options.workspaces === undefined ? {} : { workspaces: options.workspaces }),
-    ...(options.clock === undefined ? {} : { clock: options.clock }),
+    ...parts,
   });
   const port = gateway.service.dataAddress.port;
   const key = gateway.keys['acme'] ?? '';
   return {
     gateway,
     upstream,
+    /** The data port. */
     port,
+    /** API key of the workspace `acme`. */
     key,
-    proxy: (path) => `/proxy?target=${encodeURIComponent(upstream.origin + path)}`,
-    head: (method, path, more = '') =>
+    /** `/proxy?target=` for a path of the upstream. */
+    proxy: (path: string) => `/proxy?target=${encodeURIComponent(upstream.origin + path)}`,
+    /** Head of a request with Host and key; `more` are further field lines, each with its CRLF. */
+    head: (method: string, path: string, more = '') =>
       `${method} ${path} HTTP/1.1\r\nHost: sluice.test\r\nAuthorization: Bearer ${key}\r\n${more}\r\n`,
-    exchange: (bytes, method = 'GET') =>
-      exchangeOn(port, typeof bytes === 'string' ? [bytes] : bytes, method),
-    metric: async (name) => sumOf(await metricsPage(gateway.adminUrl), name),
+    /** Sends one request on its own connection and waits until the connection is over or one response is whole. */
+    exchange: (bytes: string, method = 'GET') => exchangeOn(port, bytes, method),
+    /** Sum over all series of a metric. */
+    metric: async (name: string) => sumOf(await metricsPage(gateway.adminUrl), name),
     async close() {
       await gateway.close();
       await upstream.close();
@@ -121,12 +101,9 @@ export async function expectClean(stack: Stack): Promise<void> {
   expect(await stack.metric('sluice_dispatched_after_client_gone_total')).toBe(0);
 }
 
-async function exchangeOn(port: number, parts: readonly (string | Buffer)[], method: string): Promise<Ended> {
+async function exchangeOn(port: number, bytes: string, method: string): Promise<Ended> {
   const client = await connectRaw(port);
-  for (const part of parts) {
-    await client.send(typeof part === 'string' ? Buffer.from(part, 'latin1') : part);
-    if (parts.length > 1) await nextIteration();
-  }
+  await client.send(Buffer.from(bytes, 'latin1'));
   const whole = (): boolean =>
     readResponses(client.received(), [method]).responses.some(({ status }) => status >= 200);
   const over = await Promise.race([
@@ -162,14 +139,11 @@ export function sumOf(page: string, name: string): number {
 /** Everything that admission or memory still holds, by name; empty when nothing is left behind. */
 async function held({ gateway }: Stack): Promise<Record<string, number>> {
   const page = await metricsPage(gateway.adminUrl);
-  const counts: Record<string, number> = {};
-  for (const name of ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes', 'sluice_head_bytes'])
-    counts[name] = sumOf(page, name);
-  counts['bucket waiting'] = 0;
-  counts['leases'] = 0;
+  const names = ['sluice_queue_depth', 'sluice_in_flight', 'sluice_queue_bytes', 'sluice_head_bytes'];
+  const counts = Object.fromEntries(names.map((name) => [name, sumOf(page, name)]));
   for (const { snapshot } of gateway.service.gateway.parts.pressure.buckets()) {
-    counts['bucket waiting'] += snapshot.waiting;
-    counts['leases'] += snapshot.inFlight;
+    counts['bucket waiting'] = (counts['bucket waiting'] ?? 0) + snapshot.waiting;
+    counts['leases'] = (counts['leases'] ?? 0) + snapshot.inFlight;
   }
   return Object.fromEntries(Object.entries(counts).filter(([, count]) => count !== 0));
 }

@@ -3,7 +3,7 @@
  * and http-proxy-middleware, sent through the whole gateway. The oracle is the same for all of them: one well-framed
  * response or a closed connection, the next connection served, at most one framed request upstream with no secret of
  * ours in it, and nothing left behind. Others of that kind are tested where they act: statuses, reasons and too many fields
- * of responses in `upstream-response`, framing in `client-framing` and `upstream-request`, addresses over https in
+ * of responses in `upstream-response`, trailers and framing in `client-framing` and `upstream-request`, addresses over https in
  * `egress-addresses`, repeated commands of the Redis client with the limiter.
  */
 import { afterEach, expect, test } from '@jest/globals';
@@ -20,17 +20,6 @@ afterEach(async () => {
 });
 const open = stacks();
 const opened: typeof open = async (...parts) => (last = await open(...parts));
-
-test('a Trailer field is not forwarded', async () => {
-  const stack = await opened();
-  for (const field of ['Trailer: X|', 'Trailer: |', 'trailer: content-length|TE: trailers|'])
-    for (const method of ['GET', 'DELETE', 'POST']) {
-      const sent = stack.head(method, stack.proxy('/a'), bytes(field));
-      const { responses } = await stack.exchange(sent);
-      expect([field, ...responses.map(({ status }) => status)]).toEqual([field, 200]);
-    }
-  expect(receivedBy(stack).toLowerCase()).not.toMatch(/\r\n(?:trailer|te):/);
-});
 
 test.each(['GET', 'POST'])(
   'Expect: 100-continue on %s leaves the key here and the credential sent',

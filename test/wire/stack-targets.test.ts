@@ -13,7 +13,6 @@ import { bytes } from '../support/scripts.ts';
 import { receivedBy, requestLines, stacks } from './stack-fixture.ts';
 
 const resolved: string[] = [];
-let addresses: readonly string[] = [];
 const logs: string[] = [];
 const { key, hash } = createKey();
 let service: Service;
@@ -32,9 +31,7 @@ beforeAll(async () => {
   service = await serviceOf(yaml, logs, {
     resolve: (hostname) => {
       resolved.push(hostname);
-      return Promise.resolve(
-        addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 })),
-      );
+      return Promise.resolve([{ address: '127.0.0.1', family: 4 }]);
     },
   });
 });
@@ -49,9 +46,9 @@ afterEach(() => {
 });
 
 /** The code of the response to one request on its own connection; the status, as `200`, where Sluice did not refuse. */
-async function ask(requestLine: string, fields = ''): Promise<string> {
+async function ask(requestLine: string): Promise<string> {
   const client = await connectRaw(service.dataAddress.port);
-  const request = `${requestLine} HTTP/1.1|Host: gateway.example|Authorization: Bearer ${key}|${fields}|`;
+  const request = `${requestLine} HTTP/1.1|Host: gateway.example|Authorization: Bearer ${key}||`;
   await client.send(Buffer.from(bytes(request), 'latin1'));
   const [response] = await client.responses(1);
   client.socket.destroy();
@@ -87,28 +84,9 @@ test.each([
   ['/via/stores/a.stores.example.evil.example/', 'target_forbidden'],
   ['/via/stores/169.254.169.254/latest', 'target_forbidden'],
 ])('a call to %s is, at most before its connection, %s', async (path, expected) => {
-  addresses = ['127.0.0.1'];
   expect(await ask(`GET ${path}`)).toBe(expected);
   expect(resolved.length > 0).toBe(expected === allow);
   expect(resolved.filter((name) => !/^(api\.shop|a\.stores)\.example$/.test(name))).toEqual([]);
-});
-
-test.each([['10.0.0.7'], ['93.184.216.34', '127.0.0.1'], ['::ffff:169.254.169.254'], ['64:ff9b::a9fe:a9fe']])(
-  'a call is not connected to a name with a private address: %s %s',
-  async (...found) => {
-    addresses = found;
-    expect(await ask(`GET ${to(`${host}/x`)}`)).toBe(allow);
-  },
-);
-
-test('a call to a name without an address is refused as unreachable', async () => {
-  addresses = [];
-  expect(await ask(`POST ${to(`${host}/x`)}`, 'Content-Length: 0|')).toBe('upstream_unreachable');
-});
-
-test('a call that already came through this gateway is refused', async () => {
-  expect(await ask('GET /via/shop/x', 'Via: 1.0 fred, 1.1 SLUICE (comment)|')).toBe('loop_detected');
-  expect(resolved).toEqual([]);
 });
 
 describe('the exchange with the upstream', () => {
@@ -124,16 +102,6 @@ describe('the exchange with the upstream', () => {
       expect(responses.map(({ status, field }) => [status, field('location')])).toEqual([[302, location]]);
     }
     expect(requestLines(receivedBy(stack))).toHaveLength(2);
-  });
-
-  test('keeps a redirect within the upstream on the way of a /via/ client', async () => {
-    const stack = await opened(async ({ requests, send, socket }) => {
-      await requests(1);
-      const location = `http://127.0.0.1:${socket.localPort ?? 0}/b?c`;
-      send(bytes(`HTTP/1.1 302 Found|Location: ${location}|Content-Length: 0||`));
-    });
-    const { responses } = await stack.exchange(stack.head('GET', '/via/up/a'));
-    expect(responses[0]?.field('location')).toMatch(/\/via\/up\/b\?c$/);
   });
 
   test('carries path and query byte for byte', async () => {

@@ -121,15 +121,6 @@ describe('a refusal', () => {
   });
 });
 
-test('an interim response without end makes the call end at its deadline', async () => {
-  const stack = await opened(async ({ requests, send, socket }) => {
-    await requests(1);
-    const flood = setInterval(() => send(bytes('HTTP/1.1 102 Wait||')), 50);
-    socket.on('close', () => clearInterval(flood));
-  });
-  expect([502, 504]).toContain(last(await call(stack, 'POST', '/interim'))?.status);
-});
-
 /** Bytes that do not compress, the same every time. */
 function noise(length: number): Buffer {
   let state = 1;

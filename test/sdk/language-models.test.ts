@@ -1,0 +1,224 @@
+/** Official clients of language models: what they send and get through Sluice, and what they see of refusals. */
+import { createOpenAI } from '@ai-sdk/openai';
+import Anthropic from '@anthropic-ai/sdk';
+import { afterEach, describe, expect, test } from '@jest/globals';
+import { embed, generateText, streamText } from 'ai';
+import OpenAI, { AzureOpenAI, toFile } from 'openai';
+import {
+  highCeilings,
+  insideRetryAfter,
+  startWorld,
+  tally,
+  type World,
+  type WorldOptions,
+} from '../journey/world.ts';
+import { fastClock } from '../support/fast-clock.ts';
+import { throughProxy } from './through-proxy.ts';
+import { upstreams } from './upstream.ts';
+
+let world: World | null = null;
+afterEach(async () => {
+  const ended = world;
+  world = null;
+  if (ended === null) return;
+  expect(insideRetryAfter(ended.model.log)).toEqual([]);
+  await ended.close();
+});
+
+/** A world, and the two ways to bring a client to it: its key is the workspace's, its retries are its own defaults. */
+async function begin(options: WorldOptions = {}) {
+  const started = await startWorld(options);
+  world = started;
+  const { gateway, modelUrl } = started;
+  const apiKey = gateway.keys['acme'] ?? '';
+  const fetch = throughProxy(gateway.url);
+  return {
+    ...started,
+    via: (path = '/v1') => ({ apiKey, baseURL: `${gateway.url}/via/openai${path}` }),
+    proxy: (path = '/v1') => ({ apiKey, baseURL: `${modelUrl}${path}`, fetch }),
+  };
+}
+const header = (name: string): WorldOptions => ({
+  workspaces: { acme: `${highCeilings}    credentials: { openai: { header: ${name}, value: sk-sim } }\n` },
+});
+const anthropicWorld = (): WorldOptions => ({
+  ...header('x-api-key'),
+  model: { dialect: 'anthropic' },
+  modelMore: '',
+});
+
+const messages = [{ role: 'user' as const, content: 'Where does water go?' }];
+const chat = { model: 'gpt-4o', messages };
+const message = { model: 'claude-sonnet-5', max_tokens: 4, messages };
+const slowDown = { error: { message: 'slow down', type: 'requests', code: 'rate_limit_exceeded' } };
+const refusal = (headers: Record<string, string>, body: object = slowDown) =>
+  ({ kind: 'answer', status: 429, headers, body }) as const;
+const sentKeys = ({ model }: World) => new Set(model.log.map(({ key }) => key));
+
+describe.each(['via', 'proxy'] as const)('through /%s', (form) => {
+  test('openai chats, whole and streamed with its usage chunk, and sees no 429 that Sluice can absorb', async () => {
+    const { model, [form]: reach } = await begin();
+    const { completions } = new OpenAI(reach()).chat;
+    model.fault(refusal({ 'retry-after-ms': '120' }));
+    const { data, response } = await completions.create({ ...chat, max_tokens: 4 }).withResponse();
+    expect(data.choices[0]?.message.content).toBe('water finds its way');
+    expect(response.headers.get('sluice-admission')).toMatch(/attempts=2, absorbed=1/);
+    const stream = completions.stream({ ...chat, stream_options: { include_usage: true } });
+    expect((await stream.finalContent())?.split(' ')).toHaveLength(16);
+    expect((await stream.totalUsage()).total_tokens).toBe(5 + 3 + 16);
+    expect(model.log.map(({ headers }) => headers?.['x-stainless-retry-count'])).toEqual(['0', '0', '0']);
+    expect(sentKeys(world as World)).toEqual(new Set(['sk-sim']));
+  });
+
+  test('openai embeds, makes and edits pictures, lists models, streams responses', async () => {
+    const { model, [form]: reach } = await begin();
+    const client = new OpenAI(reach());
+    const vectors = await client.embeddings.create({ model: 'text-embedding-3-small', input: ['a', 'b'] });
+    expect(vectors.data[1]?.embedding.slice(0, 3)).toEqual([0, 0.125, 0.25]);
+    const picture = { model: 'gpt-image-1', prompt: 'a gate' };
+    expect((await client.images.generate({ ...picture, n: 2 })).data).toHaveLength(2);
+    const image = [await toFile(Buffer.from('png'), 'a.png', { type: 'image/png' })];
+    expect((await client.images.edit({ ...picture, image })).data).toHaveLength(1);
+    expect((await client.models.list()).data.map(({ id }) => id)).toContain('gpt-4o');
+    const response = await client.responses.stream({ model: 'gpt-4o', input: 'Where to?' }).finalResponse();
+    expect(response.usage?.output_tokens).toBe(16);
+    expect(model.log.filter(({ status }) => status >= 400)).toEqual([]);
+  });
+
+  test('@anthropic-ai/sdk sends messages, whole and streamed, with the API key in x-api-key', async () => {
+    const { [form]: reach } = await begin(anthropicWorld());
+    const client = new Anthropic(reach(''));
+    expect(await client.messages.create(message)).toMatchObject({
+      content: [{ text: 'water finds its way' }],
+    });
+    expect((await client.messages.stream(message).finalMessage()).usage.output_tokens).toBe(4);
+    expect(sentKeys(world as World)).toEqual(new Set(['sk-sim']));
+  });
+
+  test('the Vercel AI SDK generates, streams and embeds, and sees no 429 that Sluice can absorb', async () => {
+    const { model: simulator, [form]: reach } = await begin();
+    const openai = createOpenAI(reach());
+    simulator.fault(refusal({ 'retry-after-ms': '150' }));
+    for (const model of [openai.chat('gpt-4o'), openai.responses('gpt-4o')]) {
+      const { text } = await generateText({ model, prompt: 'Where to?' });
+      expect(text.split(' ')).toHaveLength(16);
+      expect(await streamText({ model, prompt: 'Where to?' }).text).toBe(text);
+    }
+    const model = openai.textEmbeddingModel('text-embedding-3-small');
+    expect((await embed({ model, value: 'water' })).embedding).toHaveLength(16);
+    expect(tally(simulator.log)).toEqual({ 429: 1, 200: 5 });
+  });
+});
+
+describe('openai with its default retries', () => {
+  test('throws once for what can never succeed: a call over the limit, or no credit', async () => {
+    const { model, via } = await begin();
+    const { completions } = new OpenAI(via()).chat;
+    const large = completions.create({ ...chat, max_tokens: 100_000 });
+    await expect(large).rejects.toMatchObject({ status: 429, code: 'rate_limit_exceeded' });
+    expect(model.log).toHaveLength(1);
+    model.configure({ quotaState: { 'org-sim': 'credit_balance_exhausted' } });
+    const code = expect.stringMatching(/quota|credit/);
+    await expect(completions.create(chat)).rejects.toMatchObject({ code });
+    expect(model.log).toHaveLength(2);
+  });
+
+  test('learns from Sluice’s refusals when to retry, and that they are Sluice’s', async () => {
+    const { model, via } = await begin({ workspaces: { acme: '    requestsPerMinute: { openai: 1 }\n' } });
+    const { completions } = new OpenAI(via()).chat;
+    await completions.create(chat);
+    const refused = completions.create(chat, { headers: { prefer: 'wait=45' } });
+    await expect(refused).rejects.toBeInstanceOf(OpenAI.RateLimitError);
+    const told = { status: 429, code: 'wait_too_long', type: 'rate_limit_error' };
+    await expect(refused).rejects.toMatchObject(told);
+    expect(model.log).toHaveLength(1);
+  });
+
+  test('gets an error inside a stream as an error', async () => {
+    const { model, via } = await begin();
+    model.fault({ kind: 'stream-error', afterChunks: 3 });
+    const stream = await new OpenAI(via()).chat.completions.create({ ...chat, stream: true });
+    const read = async (): Promise<void> => {
+      for await (const chunk of stream) expect(chunk.object).toBe('chat.completion.chunk');
+    };
+    await expect(read()).rejects.toThrow();
+    expect(model.log).toHaveLength(1);
+  });
+});
+
+const start = upstreams();
+test('openai with a time-out of 2 s and 5 retries makes one upstream call and gets its response', async () => {
+  const late = { object: 'chat.completion', choices: [{ message: { role: 'assistant', content: 'late' } }] };
+  const { url, apiKey, log } = await start('kind: language-model, credential: token', async () => {
+    // Longer than the client's time-out.
+    await new Promise((resolve) => setTimeout(resolve, 3_000));
+    return [200, late];
+  });
+  const client = new OpenAI({ apiKey, baseURL: `${url}/v1`, timeout: 2_000, maxRetries: 5 });
+  const response = await client.chat.completions.create(chat);
+  expect(response.choices[0]?.message.content).toBe('late');
+  expect(log).toHaveLength(1);
+});
+
+test('@anthropic-ai/sdk sees neither a 429 nor an overload that passes', async () => {
+  const { model, via } = await begin(anthropicWorld());
+  const client = new Anthropic(via(''));
+  const error = { type: 'rate_limit_error', message: 'slow down' };
+  model.fault(refusal({ 'retry-after': '1' }, { type: 'error', error }));
+  expect((await client.messages.create(message)).stop_reason).toBe('max_tokens');
+  model.configure({ overload: 'server_is_overloaded' });
+  const held = client.messages.create(message);
+  while (model.log.length < 3) await new Promise((resolve) => setTimeout(resolve, 5));
+  model.configure({ overload: null });
+  expect((await held).stop_reason).toBe('max_tokens');
+  const counts = model.log.map(({ headers }) => headers?.['x-stainless-retry-count']);
+  expect(counts).toEqual(Array(4).fill('0'));
+});
+
+test('the Azure client waits for the renewal of its tokens, where a refusal says to come back at once', async () => {
+  const { model, via } = await begin({
+    ...header('api-key'),
+    clock: fastClock(60),
+    model: { dialect: 'azure', models: { dep: { rpm: 60, tpm: 5_000 } } },
+  });
+  const fields = {
+    'retry-after': '1',
+    'retry-after-ms': '0',
+    'x-ratelimit-limit-tokens': '5000',
+    'x-ratelimit-remaining-tokens': '0',
+    'x-ratelimit-reset-tokens': '0',
+    'x-ratelimit-renewalperiod-tokens': '60',
+  };
+  const text = 'Requests have exceeded token rate limit of your tier.';
+  model.fault(refusal(fields, { error: { code: '429', message: text } }));
+  const reach = via('/openai/deployments/dep');
+  const client = new AzureOpenAI({ ...reach, apiVersion: '2024-10-21', maxRetries: 0 });
+  const { choices } = await client.chat.completions.create({ model: 'dep', max_tokens: 4, messages });
+  expect(choices).toHaveLength(1);
+  expect(tally(model.log)).toEqual({ 429: 1, 200: 1 });
+  const [refused, sent] = model.log;
+  expect((sent?.arrivedT ?? 0) - (refused?.t ?? 0)).toBeGreaterThanOrEqual(59_000);
+});
+
+describe('the Vercel AI SDK', () => {
+  test('is refused where it allows a shorter wait only, and its own attempts do not reach the upstream', async () => {
+    const { model: simulator, via } = await begin();
+    simulator.fault(refusal({ 'retry-after': '61' }));
+    const headers = { prefer: 'wait=5' };
+    const call = { model: createOpenAI(via()).chat('gpt-4o'), prompt: 'Where to?', headers, maxRetries: 1 };
+    await expect(generateText(call)).rejects.toMatchObject({ lastError: { statusCode: 429 } });
+    expect(tally(simulator.log)).toEqual({ 429: 1 });
+  });
+
+  test('gets an upstream’s permanent refusal unchanged', async () => {
+    const { model: simulator, via } = await begin();
+    simulator.configure({ quotaState: { 'org-sim': 'insufficient_quota' } });
+    // This client repeats even what can never succeed, whatever the response says; an option keeps it from that.
+    const call = { model: createOpenAI(via()).chat('gpt-4o'), prompt: 'a', maxRetries: 0 };
+    await expect(generateText(call)).rejects.toMatchObject({
+      statusCode: 429,
+      responseHeaders: { 'x-should-retry': 'false' },
+      responseBody: expect.stringContaining('insufficient_quota'),
+    });
+  });
+});
