@@ -29,28 +29,16 @@ function pool(maxSockets: number) {
 }
 
 describe('the sockets of an upstream', () => {
-  test('are given in the order of requests while some are free', () => {
-    const { enter, next } = pool(3);
-    enter('a', 2);
-    enter('b');
-    expect(next()).toEqual(['a0', 'a1', 'b0']);
-  });
-
-  test('are given first to the workspace that has the fewest', () => {
-    const { enter, end, next } = pool(4);
-    enter('busy', 100);
-    enter('small', 3);
-    expect(next()).toEqual(['busy0', 'busy1', 'busy2', 'busy3']);
-    end('busy0', 'busy1', 'busy2', 'small0');
-    expect(next()).toEqual(['small0', 'small1', 'busy4', 'small2']);
-  });
-
-  test('are given in rotation when there is only one', () => {
-    const { enter, end, next } = pool(1);
-    enter('a', 3);
-    enter('b', 3);
-    end('a0', 'b0', 'a1', 'b1', 'a2');
-    expect(next()).toEqual(['a0', 'b0', 'a1', 'b1', 'a2', 'b2']);
+  test.each([
+    ['in the order of requests while some are free', 3, { a: 2, b: 1 }, '', 'a0 a1 b0'],
+    ['first to who has the fewest', 4, { a: 100, b: 3 }, 'a0 a1 a2 b0', 'a0 a1 a2 a3 b0 b1 a4 b2'],
+    ['in rotation when there is only one', 1, { a: 3, b: 3 }, 'a0 b0 a1 b1 a2', 'a0 b0 a1 b1 a2 b2'],
+    ['once by calls that end twice, not to one that has left', 1, { a: 4 }, 'a1 a1 a0 a0 a2', 'a0 a2 a3'],
+  ])('are given %s', (_, maxSockets, entering, ends, expected) => {
+    const { enter, end, next } = pool(maxSockets);
+    for (const [workspace, count] of Object.entries(entering)) enter(workspace, count);
+    end(...ends.split(' '));
+    expect(next().join(' ')).toBe(expected);
   });
 
   test('are given by weight', () => {
@@ -68,15 +56,6 @@ describe('the sockets of an upstream', () => {
     expect(next()).toHaveLength(30);
     enter('small', 2);
     expect(next()).toEqual(['small0']);
-  });
-
-  test('are not given to a call that waits no longer, and are freed once by a call that ends twice', () => {
-    const { enter, end, next } = pool(1);
-    enter('a', 4);
-    end('a1', 'a1', 'a0', 'a0');
-    expect(next()).toEqual(['a0', 'a2']);
-    end('a2');
-    expect(next()).toEqual(['a3']);
   });
 
   test('are never more than allowed, and no waiting call is forgotten, whatever the order of ends', () => {
