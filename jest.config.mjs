@@ -8,7 +8,6 @@ import { availableParallelism } from 'node:os';
 const long = [
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
-  'test/admission/very-many.test.ts',
   'test/cli/mistakes-limits.test.ts',
   'test/cli/mistakes.test.ts',
   'test/cli/output.test.ts',

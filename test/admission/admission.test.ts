@@ -1,143 +1,63 @@
 /** Admission over the embedded stores on virtual time: single promises, one by one. The simulation mixes them all. */
-import { expect, test } from '@jest/globals';
-import { ceilingKey } from '../../src/ids.ts';
-import type { AdmissionQueue } from '../../src/admission/admission.ts';
-import type { Lease, Ticket } from '../../src/admission/ticket.ts';
-import { Refusal } from '../../src/errors.ts';
-import { type Ceilings, CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import type { Grant } from '../../src/limiter/limiter.ts';
+import { describe, expect, test } from '@jest/globals';
+import { ArrivalOrder } from '../../src/admission/admission.ts';
+import { edgeOf } from '../../src/admission/ceiling-slots.ts';
+import { Lanes } from '../../src/admission/lanes.ts';
+import type { AttemptResult } from '../../src/dispatch/dispatcher.ts';
+import { TransportError } from '../../src/dispatch/transport-error.ts';
+import { bucketKey, ceilingKey, ticketId } from '../../src/ids.ts';
+import { requeue, returnGrant } from '../../src/journey/lease-end.ts';
 import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
+import type { Grant } from '../../src/limiter/limiter.ts';
+import { sequencePerMs } from '../../src/limiter/policy/bucket-state.policy.ts';
 import { admission } from '../support/admission.ts';
-import { callOf, embeddedQueue, type CallOptions, type Entering } from '../support/admission-queue.ts';
+import { callOf, type CallOptions } from '../support/admission-queue.ts';
+import { atOrigins } from '../support/at-origins.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { shiftedClock } from '../support/shifted-clock.ts';
-import { atOrigins, type Instant } from '../support/at-origins.ts';
 import { withMethods } from '../support/with-methods.ts';
+import { dropped, names, succeeded, throttled, world as worldOf } from './world.ts';
 
-interface World {
-  readonly clock: FakeClock;
-  readonly queue: AdmissionQueue;
-  readonly limiter: Limiter;
-  readonly ceilings: Ceilings;
-  /** The outcome of each call, in the order of the decisions. */
-  readonly story: string[];
-  readonly leases: Map<string, Lease>;
-  /** When each call got its lease, on the clock of the process. */
-  readonly grantedAt: number[];
-  readonly gone: Map<string, AbortController>;
-  enter(id: string, options?: CallOptions): void;
-  /** Enters a call whose ticket the test itself holds. */
-  ticketOf(id: string, options: CallOptions): Promise<Ticket>;
-  /** Lets this many milliseconds pass. */
-  pass(ms: number): Promise<void>;
-}
-
-/**
- * @param slowMs how long each request for a slot takes, by its number from 0 on.
- * @param backMs how long each reply takes after the slot was counted.
- */
-function worldAt(
-  instant: Instant,
-  slowMs: readonly number[] = [],
-  backMs: (asked: number) => number = () => 0,
-): World {
-  const clock = new FakeClock();
-  const own = shiftedClock(clock, instant(0));
-  const ceilings = slowly(new CeilingStore(own), clock, slowMs, backMs);
-  const story: string[] = [];
-  const leases = new Map<string, Lease>();
-  const grantedAt: number[] = [];
-  const gone = new Map<string, AbortController>();
-  const { queue, limiter } = embeddedQueue({
-    clock: own,
-    ceilings,
-    onFailure: (failure) => story.push(`bug ${String(failure)}`),
-  });
-  const entryOf = (id: string, options: CallOptions): Entering => {
-    const leaves = new AbortController();
-    gone.set(id, leaves);
-    return callOf(own, id, { ...tenInTen, maxWaitMs: 100_000, ...options, clientGone: leaves.signal });
-  };
-  const follow = async (id: string, entering: Entering): Promise<void> => {
-    try {
-      const ticket = await queue.enter(...entering);
-      leases.set(id, await ticket.whenGranted());
-      grantedAt.push(own.monotonic());
-      story.push(id);
-    } catch (failure) {
-      const ms = failure instanceof Refusal ? (failure.details.retryInMs ?? 0) : -1;
-      story.push(`${id} ${failure instanceof Refusal ? failure.code : String(failure)} ${ms}`);
-    }
-  };
-  return {
-    clock,
-    queue,
-    limiter,
-    ceilings,
-    story,
-    leases,
-    grantedAt,
-    gone,
-    enter: (id, options = {}) => void follow(id, entryOf(id, options)),
-    ticketOf: (id, options) => queue.enter(...entryOf(id, options)),
-    async pass(ms) {
-      const until = clock.monotonic() + ms;
-      clock.outside(until, () => {});
-      await clock.run(until);
-    },
-  };
-}
-
-function slowly(
-  ceilings: Ceilings,
-  clock: FakeClock,
-  slowMs: readonly number[],
-  backMs: (asked: number) => number,
-): Ceilings {
-  let asked = 0;
-  const pass = async (ms: number): Promise<void> => {
-    if (ms > 0) await new Promise<void>((resolve) => void clock.after(ms, resolve));
-  };
-  return withMethods(ceilings, {
-    async take(ceiling, again, lateMs) {
-      const number = asked++;
-      await pass(slowMs[number] ?? 0);
-      const reply = await ceilings.take(ceiling, again, lateMs);
-      await pass(backMs(number));
-      return reply;
-    },
-  });
-}
-
-const tenInTen = { limit: 10, windowMs: 10_000, maxQueued: 1_000_000 };
 const plenty = { limit: 1_000, windowMs: 1_000 };
+const one = { ...plenty, maxInFlight: 1 };
+const oneAMinute = { limit: 1, windowMs: 60_000 };
+const short = { maxWaitMs: 5_000 };
+const minuteOf = (perMinute: number) => ({ key: ceilingKey('w'), perMinute, perDay: null });
+const nobody = { waiting: 0, inFlight: 0 };
 
 atOrigins('the admission queue', (instant) => {
-  const world = (slowMs?: readonly number[], backMs?: (asked: number) => number): World =>
-    worldAt(instant, slowMs, backMs);
+  type Options = Parameters<typeof worldOf>[0];
+  const world = (options: Options = {}) =>
+    worldOf({
+      originMs: instant(0),
+      defaults: { limit: 10, windowMs: 10_000, maxQueued: 1_000_000, maxWaitMs: 100_000 },
+      ...options,
+    });
 
   test('sends calls in their order, also when the ceiling delays some of them by a window', async () => {
     const { enter, pass, story } = world();
-    for (let at = 0; at < 8; at += 1) enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
-    await pass(1);
-    expect(story).toEqual(['c0', 'c1', 'c2']);
-    await pass(60_149);
-    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5']);
-    await pass(60_160);
-    expect(story).toEqual(['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7']);
+    for (const id of names(8)) enter(id, { ...plenty, perMinute: 3, maxWaitMs: 200_000 });
+    for (const [ms, count] of [
+      [1, 3],
+      [60_149, 6],
+      [60_160, 8],
+    ] as const) {
+      await pass(ms);
+      expect(story).toEqual(names(count));
+    }
   });
 
   test('sends calls that arrive at the same instant in the order in which they came, whatever their names', async () => {
     const { enter, pass, story } = world();
-    const names = Array.from({ length: 120 }, (_, at) => `c${(at * 77) % 1_000}`);
-    for (const id of names) enter(id, { limit: 1, windowMs: 10, maxInFlight: null });
+    const mixed = Array.from({ length: 120 }, (_, at) => `c${(at * 77) % 1_000}`);
+    for (const id of mixed) enter(id, { limit: 1, windowMs: 10, maxInFlight: null });
     await pass(6_000);
-    expect(story).toEqual(names);
+    expect(story).toEqual(mixed);
   });
 
   test('no longer counts slots one by one once many are free: all of them are used at once', async () => {
     const { enter, pass, story } = world();
-    for (let at = 0; at < 60; at += 1) enter(`c${at}`, { ...plenty, perMinute: 30 });
+    for (const id of names(60)) enter(id, { ...plenty, perMinute: 30 });
     await pass(1);
     expect(story).toHaveLength(30);
     // One call goes ahead of a crowd after a silence; nobody answers it here, so the others follow 100 ms later.
@@ -146,18 +66,19 @@ atOrigins('the admission queue', (instant) => {
   });
 
   test('refuses a call at once when its ceiling has no slot within its wait, and says when it has one', async () => {
-    const { enter, pass, story } = world();
+    const { enter, pass, story, refusals } = world();
     enter('a', { ...plenty, perMinute: 1 });
     await pass(10);
     enter('b', { ...plenty, perMinute: 1 });
     await pass(1);
-    enter('c', { ...plenty, perMinute: 1, maxWaitMs: 5_000 });
+    enter('c', { ...plenty, perMinute: 1, ...short });
     await pass(1);
-    expect(story).toEqual(['a', expect.stringMatching(/^c wait_too_long 1202\d\d/)]);
+    expect(story).toEqual(['a', 'c wait_too_long']);
+    expect(Math.floor((refusals.get('c')?.retryInMs ?? 0) / 100)).toBe(1_202);
   });
 
   test('refuses a waiting call as soon as a more urgent call takes the slot it could have waited for', async () => {
-    const { enter, pass, story } = world();
+    const { enter, pass, story, refusals } = world();
     const options = { ...plenty, perMinute: 2, maxWaitMs: 65_000 };
     enter('a', options);
     await pass(10_000);
@@ -168,79 +89,84 @@ atOrigins('the admission queue', (instant) => {
     expect(story).toEqual(['a', 'b']);
     enter('urgent', { ...options, urgency: 1 });
     await pass(1);
-    expect(story).toEqual(['a', 'b', 'late wait_too_long 50140']);
+    expect(story.slice(2)).toEqual(['late wait_too_long']);
+    expect(refusals.get('late')?.retryInMs).toBe(50_140);
   });
 
   test('shares the slots of a ceiling between its lanes in rotation, and refuses a call that is too late by that', async () => {
-    const { enter, pass, story } = world();
-    const one = { ...plenty, perMinute: 2, bucket: 'one', lane: 'one', maxWaitMs: 65_000 };
-    const two = { ...one, bucket: 'two', lane: 'two' };
-    enter('a', one);
+    const { enter, pass, story, refusals } = world();
+    const first = { ...plenty, perMinute: 2, bucket: 'one', lane: 'one', maxWaitMs: 65_000 };
+    const second = { ...first, bucket: 'two', lane: 'two' };
+    enter('a', first);
     await pass(10_000);
-    enter('b', two);
+    enter('b', second);
     await pass(10_000);
-    enter('b-later', { ...two, maxWaitMs: 45_000 });
+    enter('b-later', { ...second, maxWaitMs: 45_000 });
     await pass(2_000);
-    enter('a-too', one);
+    enter('a-too', first);
     await pass(1);
     // Lane `two` took the latest slot, so the next one belongs to lane `one`, although its call arrived later.
-    expect(story).toEqual(['a', 'b', 'b-later wait_expired 48150']);
+    expect(story).toEqual(['a', 'b', 'b-later wait_expired']);
+    expect(refusals.get('b-later')?.retryInMs).toBe(48_150);
     await pass(60_000);
     expect(story.at(-1)).toBe('a-too');
   });
 
   test('refuses waiting calls at once when their bucket closes for longer than they can wait', async () => {
-    const { enter, pass, story, leases } = world();
-    enter('a', { ...plenty, maxInFlight: 1 });
-    enter('b', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
-    enter('c', { ...plenty, maxInFlight: 1 });
+    const { enter, pass, story, settle, refusals } = world();
+    enter('a', one);
+    enter('b', { ...one, ...short });
+    enter('c', one);
     await pass(1);
-    leases.get('a')?.settle({ kind: 'throttled', closeMs: 9_000, requeue: false, sleepMs: 0 }, null);
+    settle('a', throttled({ closeMs: 9_000 }));
     await pass(1);
-    expect(story).toEqual(['a', 'b wait_too_long 9000']);
+    enter('d', { ...one, ...short });
+    await pass(0);
+    expect(story).toEqual(['a', 'b wait_too_long', 'd wait_too_long']);
+    expect(refusals.get('b')?.retryInMs).toBe(9_000);
     await pass(9_001);
-    expect(story).toEqual(['a', 'b wait_too_long 9000', 'c']);
+    expect(story.slice(3)).toEqual(['c']);
   });
 
   test('refuses waiting calls at once when a call of unknown fate blocks their lane for longer than they can wait', async () => {
-    const { enter, pass, story, leases } = world();
-    enter('a', { ...plenty, maxInFlight: 1 });
-    enter('b', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
-    enter('c', { ...plenty, maxInFlight: 1 });
-    enter('d', { ...plenty, maxInFlight: 1, lane: 'other', maxWaitMs: 5_000 });
+    const { enter, pass, story, settle, refusals } = world();
+    enter('a', one);
+    enter('b', { ...one, ...short });
+    enter('c', one);
+    enter('d', { ...one, lane: 'other', ...short });
     await pass(1);
-    enter('e', { ...plenty, maxInFlight: 1, lane: 'other', maxWaitMs: 5_000 });
-    leases.get('a')?.settle({ kind: 'unknown' }, null);
+    enter('e', { ...one, lane: 'other', ...short });
+    settle('a', { kind: 'unknown' });
     await pass(1);
-    enter('f', { ...plenty, maxInFlight: 1, maxWaitMs: 5_000 });
+    enter('f', { ...one, ...short });
     await pass(1);
-    expect(story).toEqual(['a', 'd', 'b wait_too_long 15000', 'f wait_too_long 14999']);
+    expect(story).toEqual(['a', 'd', 'b wait_too_long', 'f wait_too_long']);
+    expect(['b', 'f'].map((id) => refusals.get(id)?.retryInMs)).toEqual([15_000, 14_999]);
     await pass(16_000);
-    expect(story.slice(4)).toEqual(['e wait_expired 5001', 'c']);
+    expect(story.slice(4)).toEqual(['e wait_expired', 'c']);
   });
 
   test('gives units, slots and positions back when a client leaves, at whatever moment', async () => {
-    const { enter, pass, story, gone, limiter, ceilings, leases, clock } = world();
-    enter('a', { limit: 1, windowMs: 1_000_000, perMinute: 5 });
-    enter('b', { limit: 1, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
-    enter('x', { limit: 1, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 });
+    const { enter, pass, story, gone, limiter, ceilings, settle, clock } = world();
+    const options = { limit: 1, windowMs: 1_000_000, perMinute: 5, maxWaitMs: 2_000_000 };
+    enter('a', { ...options, maxWaitMs: 100_000 });
+    enter('b', options);
+    enter('x', options);
     gone.get('a')?.abort();
     await pass(1);
     gone.get('x')?.abort();
     await pass(1);
-    leases.get('b')?.settle({ kind: 'dropped' }, null);
+    settle('b', dropped);
     await pass(5_000);
     expect(story).toHaveLength(3);
-    expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+    expect(limiter.snapshot()).toMatchObject([nobody]);
     expect(limiter.snapshot()[0]?.meters[0]?.level).toBeLessThan(0.001);
-    expect(await ceilings.state({ key: ceilingKey('w'), perMinute: 5, perDay: null })).toMatchObject({
-      remaining: 5,
-    });
+    expect(await ceilings.state(minuteOf(5))).toMatchObject({ remaining: 5 });
     expect(clock.timers).toBe(0);
   });
 
   test('counts a slot from when its call leaves, not from when the slot was asked for', async () => {
-    const { enter, pass, story } = world([300]);
+    const { enter, pass, story } = world({ askMs: (n) => (n === 0 ? 300 : 0) });
     for (const id of ['a', 'b']) enter(id, { ...plenty, perMinute: 2 });
     await pass(301);
     expect(story).toEqual(['a', 'b']);
@@ -252,44 +178,44 @@ atOrigins('the admission queue', (instant) => {
   });
 
   test('serves calls although every reply about a slot takes longer than a slot may be old', async () => {
-    const { enter, pass, story } = world([], () => 400);
-    for (const id of ['a', 'b', 'c']) enter(id, { ...plenty, perMinute: 10, maxWaitMs: 4_000 });
+    const { enter, pass, story } = world({ replyMs: () => 400 });
+    const options = { ...plenty, perMinute: 10, maxWaitMs: 4_000 };
+    for (const id of ['a', 'b', 'c']) enter(id, options);
     await pass(1_250);
     expect(story).toEqual(['a', 'b', 'c']);
-    enter('d', { ...plenty, perMinute: 10, maxWaitMs: 4_000 });
+    enter('d', options);
     await pass(450);
     expect(story).toEqual(['a', 'b', 'c', 'd']);
   });
 
   test('sends no more calls than the ceiling in any 60 s, however slow the ceiling store is', async () => {
     // Replies get slower and faster again, so that a delayed call may meet a prompt one.
-    const { enter, pass, grantedAt } = world([], (asked) => [0, 120, 450, 1_300, 300, 90, 0][asked % 7] ?? 0);
-    for (let at = 0; at < 24; at += 1) {
-      enter(`c${at}`, { ...plenty, perMinute: 3, maxWaitMs: 900_000 });
+    const { enter, pass, sentAt } = world({ replyMs: (n) => [0, 120, 450, 1_300, 300, 90, 0][n % 7] ?? 0 });
+    for (const [at, id] of names(24).entries()) {
+      enter(id, { ...plenty, perMinute: 3, maxWaitMs: 900_000 });
       await pass(at % 4 === 0 ? 700 : 5);
     }
     await pass(600_000);
-    const left = grantedAt.toSorted((a, b) => a - b);
+    const left = [...sentAt.values()].toSorted((a, b) => a - b);
     expect(left).toHaveLength(24);
-    for (const [at, time] of left.entries()) {
+    for (const [at, time] of left.entries())
       expect(time - (left[at - 3] ?? -Infinity)).toBeGreaterThanOrEqual(60_000);
-    }
   });
 
   test('takes a requeued ticket out of its lane when its client has left', async () => {
-    const { clock, queue, gone, limiter, ticketOf } = world();
+    const { pass, queue, gone, limiter, ticketOf } = world();
     const ticket = await ticketOf('a', plenty);
     const lease = await ticket.whenGranted();
     gone.get('a')?.abort();
-    lease.settle({ kind: 'throttled', closeMs: 0, requeue: true, sleepMs: 5_000 }, null);
+    lease.settle(throttled({ requeue: true, sleepMs: 5_000 }), null);
     await expect(ticket.whenGranted()).rejects.toBe(gone.get('a')?.signal.reason);
-    await clock.run(1);
-    expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 0 }]);
+    await pass(1);
+    expect(limiter.snapshot()).toMatchObject([nobody]);
     expect(queue.waitingUnder(ceilingKey('w'))).toBe(0);
   });
 
   test('takes a call out of its lane when its client leaves while the ceiling refuses it', async () => {
-    const { enter, pass, gone, limiter } = world([0, 300]);
+    const { enter, pass, gone, limiter } = world({ askMs: (n) => (n === 1 ? 300 : 0) });
     for (const id of ['a', 'b']) enter(id, { ...plenty, perMinute: 1 });
     await pass(100);
     gone.get('b')?.abort();
@@ -300,27 +226,25 @@ atOrigins('the admission queue', (instant) => {
   test('refuses waiting calls whose API key was revoked', async () => {
     const { enter, pass, story, queue } = world();
     let valid = true;
-    enter('a', { limit: 1, windowMs: 60_000 });
-    enter('b', { limit: 1, windowMs: 60_000, stillValid: () => valid });
+    enter('a', oneAMinute);
+    enter('b', { ...oneAMinute, stillValid: () => valid });
     await pass(1);
     valid = false;
     queue.recheckKeys();
     await pass(1);
-    expect(story).toEqual(['a', 'b unauthenticated 0']);
+    expect(story).toEqual(['a', 'b unauthenticated']);
   });
 
   test('ignores a second settlement of a lease', async () => {
-    const { enter, pass, leases, limiter, ceilings } = world();
+    const { enter, pass, settle, limiter, ceilings } = world();
     enter('a', { ...plenty, perMinute: 5 });
     await pass(1);
-    leases.get('a')?.settle({ kind: 'succeeded', spent: null }, null);
-    leases.get('a')?.settle({ kind: 'dropped' }, null);
-    leases.get('a')?.settle({ kind: 'throttled', closeMs: 5_000, requeue: true, sleepMs: 0 }, null);
+    settle('a', succeeded);
+    settle('a', dropped);
+    settle('a', throttled({ closeMs: 5_000, requeue: true }));
     await pass(1);
-    expect(limiter.snapshot()).toMatchObject([{ closedMs: 0, waiting: 0, inFlight: 0 }]);
-    expect(await ceilings.state({ key: ceilingKey('w'), perMinute: 5, perDay: null })).toMatchObject({
-      remaining: 4,
-    });
+    expect(limiter.snapshot()).toMatchObject([{ closedMs: 0, ...nobody }]);
+    expect(await ceilings.state(minuteOf(5))).toMatchObject({ remaining: 4 });
   });
 
   test('refuses, when it drains, only the waiting calls that cannot leave before the drain ends', async () => {
@@ -329,7 +253,252 @@ atOrigins('the admission queue', (instant) => {
     await pass(1);
     queue.drain(15_000);
     await pass(30_000);
-    expect(story.toSorted()).toEqual(['a', 'b', 'c draining 1000', 'd draining 1000']);
+    expect(story.toSorted()).toEqual(['a', 'b', 'c draining', 'd draining']);
+  });
+
+  test('gives two thousand calls that were read after one gap positions in the order in which they came', () => {
+    const order = new ArrivalOrder();
+    const next = (ms: number): number => Math.floor(order.next(instant(ms)) * sequencePerMs);
+    const positions = [...Array.from({ length: 2_000 }, () => next(100)), next(100.5)];
+    expect(positions).toEqual([...new Set(positions)].toSorted((a, b) => a - b));
+  });
+
+  test('keeps the arrival of a call that came earlier, and the order of those that follow', () => {
+    const order = new ArrivalOrder();
+    const first = order.next(instant(100));
+    expect(order.next(instant(20))).toBe(instant(20));
+    expect(order.next(instant(100)) - first).toBeGreaterThanOrEqual(1 / sequencePerMs);
+    expect(order.next(instant(500))).toBe(instant(500));
+  });
+});
+
+describe('a call that cannot leave within its wait is refused at once, on a clock that stands still,', () => {
+  test.each<[string, CallOptions[], string[]]>([
+    ['when its bucket is full', [oneAMinute, oneAMinute], ['c0', 'c1 wait_too_long']],
+    ['when its ceiling is full', [{ perMinute: 1 }, { perMinute: 1 }], ['c0', 'c1 wait_too_long']],
+    ['when it will not wait', [{ perMinute: 1 }, { perMinute: 1, maxWaitMs: 0 }], ['c0', 'c1 wait_too_long']],
+    [
+      'when the last slot of its ceiling belongs to a waiting call',
+      Array.from({ length: 3 }, () => ({ perMinute: 2, maxInFlight: 1 })),
+      ['c0', 'c2 wait_too_long'],
+    ],
+    ['when its day is used up', [{ perDay: 1 }, { perDay: 1 }], ['c0', 'c1 day_quota_exhausted']],
+    [
+      'when its lane has as many waiting calls as it may',
+      Array.from({ length: 3 }, () => ({ maxInFlight: 1, maxQueued: 1 })),
+      ['c0', 'c2 queue_full'],
+    ],
+  ])('%s', async (_, calls, expected) => {
+    const { enter, pass, story } = worldOf();
+    for (const [at, options] of calls.entries()) {
+      enter(`c${at}`, options);
+      await pass(0);
+    }
+    expect(story).toEqual(expected);
+  });
+
+  test('when its ceiling has a slot within its wait, but no longer after a slow reply of the store', async () => {
+    const { enter, pass, story, clock } = worldOf({
+      around: (limiter) =>
+        withMethods<Limiter>(limiter, {
+          async admit(asked) {
+            await new Promise<void>((resolve) => void clock.after(500, resolve));
+            return limiter.admit(asked);
+          },
+        }),
+    });
+    enter('a', { perMinute: 1, maxInFlight: 1 });
+    await pass(1_000);
+    // The next slot frees 59,150 ms after the reply, when 58,800 ms of the wait are left.
+    enter('b', { perMinute: 1, maxInFlight: 1, maxWaitMs: 59_300 });
+    await pass(1_000);
+    expect(story).toEqual(['a', 'b wait_too_long']);
+  });
+
+  test('when it is sent again and finds its ceiling full', async () => {
+    const { ticketOf, pass } = worldOf();
+    const ticket = await ticketOf('a', { perMinute: 1 });
+    (await ticket.whenGranted()).settle(throttled({ requeue: true }), null);
+    const again = ticket.whenGranted().catch((failure: unknown) => failure);
+    await pass(0);
+    expect(await Promise.race([again, Promise.resolve('still waiting')])).toMatchObject({
+      code: 'wait_too_long',
+    });
+  });
+});
+
+describe('a call that had its lease and was not sent keeps its position, and gives back all that it had taken:', () => {
+  const limits = { perMinute: 40, perDay: 100 };
+  const stated = { ...limits, limit: 60, windowMs: 60_000_000 };
+  const why = { phase: 'connect', neverSent: true, reusedSocket: false, stale: false } as const;
+  const error = new TransportError({ kind: 'unreachable', code: 'ECONNREFUSED', ...why });
+  const neverSent: AttemptResult = { kind: 'failed', error };
+  const after100 = { kind: 'resend', notBeforeMs: 100, closes: 'none', closeMs: 0, history: {} } as const;
+  const notReached: typeof returnGrant = (lease) =>
+    requeue(lease, neverSent, { ...after100, cause: 'never_sent' });
+
+  test.each<[string, typeof returnGrant]>([
+    ['whose grant came back unused', returnGrant],
+    ['whose upstream was not reached', notReached],
+  ])('one %s takes one slot, not two', async (_, end) => {
+    const { ticketOf, pass, ceilings, limiter, story } = worldOf({ defaults: stated });
+    const ceiling = { key: ceilingKey('w'), ...limits };
+    /** Slots of the minute and of the day, units of the bucket. */
+    const taken = async () => [
+      40 - ((await ceilings.state(ceiling))?.remaining ?? 0),
+      100 - ((await ceilings.dayState(ceiling))?.remaining ?? 0),
+      Math.round(limiter.snapshot()[0]?.meters[0]?.level ?? 0),
+    ];
+    const ticket = await ticketOf('t');
+    for (let tries = 0; tries < 3; tries += 1) {
+      const granted = ticket.whenGranted();
+      await pass(1_000);
+      const lease = await granted;
+      expect(await taken()).toEqual([1, 1, 1]);
+      if (tries < 2) end(lease);
+      else lease.settle(succeeded, null);
+    }
+    ticket.leave();
+    await pass(1_000);
+    expect(await taken()).toEqual([1, 1, 1]);
+    expect(story).toEqual([]);
+  });
+
+  test.each<[string, CallOptions]>([
+    ['minute', { perMinute: 1 }],
+    ['day', { perDay: 1 }],
+  ])('the last slot of a %s is taken by it again, not waited for', async (_, ceiling) => {
+    const { ticketOf, enter, pass, sentAt } = worldOf({ defaults: { ...stated, ...ceiling } });
+    const first = await ticketOf('first');
+    const lease = await first.whenGranted();
+    enter('second');
+    await pass(1);
+    notReached(lease);
+    const again = first.whenGranted();
+    await pass(150);
+    (await again).settle(dropped, null);
+    enter('third');
+    await pass(1_000);
+    expect([...sentAt.keys()]).toEqual(['third']);
+  });
+
+  test('a lane is served at full width again once it has left again', async () => {
+    const { ticketOf, enter, pass, story } = worldOf({ defaults: stated });
+    const first = await ticketOf('first');
+    returnGrant(await first.whenGranted());
+    for (const id of ['a', 'b', 'c']) enter(id);
+    const again = first.whenGranted();
+    await pass(500);
+    await again;
+    expect(story).toEqual(['a', 'b', 'c']);
+  });
+});
+
+describe('a slot that another replica takes while a call waits for it', () => {
+  const options: CallOptions = { perMinute: 2, maxInFlight: 1 };
+
+  /** One call in flight, which takes the first of two slots, and one that waits behind it for the second. */
+  async function waiting() {
+    const all = worldOf({ defaults: options });
+    all.enter('first');
+    all.enter('second');
+    await all.pass(1);
+    expect(all.story).toEqual(['first']);
+    const takeElsewhere = () => all.ceilings.take(callOf(all.clock, 'other', options)[0].ceiling);
+    return { ...all, takeElsewhere };
+  }
+
+  test.each([
+    ['within two seconds, when it is taken at once', 0, 2_000],
+    ['before its wait has doubled, when it is taken later', 9_000, 11_000],
+  ])('refuses that call although no other arrives, %s', async (_, waitedMs, withinMs) => {
+    const { pass, takeElsewhere, story, refusals } = await waiting();
+    await pass(waitedMs);
+    await takeElsewhere();
+    await pass(withinMs);
+    expect(story.slice(1)).toEqual(['second wait_expired']);
+    expect(refusals.get('second')).toMatchObject({ heldBy: 'ceiling_minute' });
+  });
+
+  test('is judged by the limits of the latest reload', async () => {
+    const { pass, reload, takeElsewhere, story } = await waiting();
+    reload({ perMinute: 5 });
+    await pass(1);
+    await takeElsewhere();
+    await pass(10_000);
+    expect(story).toEqual(['first']);
+  });
+
+  test('is looked for ever more rarely when no call arrives, and no longer after the last waiting call', async () => {
+    const { pass, ceilings, settle, story, clock } = await waiting();
+    let forecasts = 0;
+    const { forecast } = ceilings;
+    Object.assign(ceilings, {
+      forecast: (...asked: Parameters<typeof forecast>) => {
+        forecasts += 1;
+        return forecast(...asked);
+      },
+    });
+    await pass(40_000);
+    expect(forecasts).toBeGreaterThanOrEqual(4);
+    expect(forecasts).toBeLessThanOrEqual(6);
+    settle('first', succeeded);
+    await pass(1);
+    settle('second', succeeded);
+    await pass(5_000);
+    expect([story, clock.timers]).toEqual([['first', 'second'], 0]);
+  });
+
+  test('is no reason to refuse a call whose ceiling has room, also when the scan of the ceiling comes first', async () => {
+    const { enter, pass, clock, story, refusals, settle } = worldOf({
+      defaults: { perMinute: 40, maxInFlight: 1 },
+    });
+    enter('first');
+    enter('second', { maxWaitMs: 1_500 });
+    // The scan is due after one second, the end of the wait after one and a half: both come late, one after the other.
+    clock.outside(900, () => clock.stall(1_000));
+    await pass(3_000);
+    expect(story).toEqual(['first', 'second wait_expired']);
+    expect(refusals.get('second')?.heldBy).toBe('serialized');
+    settle('first', succeeded);
+  });
+});
+
+describe('what a replica knows of a lane', () => {
+  const inB = (lane: string) => callOf(new FakeClock(), 'call', { bucket: 'b', lane })[0];
+
+  test('is forgotten when there are very many, and not of lanes with calls', async () => {
+    const clock = new FakeClock();
+    const lanes = new Lanes(clock);
+    const [busy, unused] = [lanes.of(inB('busy')), lanes.of(inB('unused'))];
+    Object.assign(busy, { calls: 1 });
+    for (let at = 0; at < 10_000; at += 1) lanes.of(inB(`l${at}`));
+    clock.outside(121_000, () => {});
+    await clock.run(121_000);
+    lanes.of(inB('new'));
+    expect(lanes.of(inB('unused'))).not.toBe(unused);
+    expect(lanes.of(inB('busy'))).toBe(busy);
+  });
+
+  test('no longer holds it to single calls, as another replica did at a full ceiling, once there is room', async () => {
+    const { limiter, enter, pass, story } = worldOf();
+    const admitted = { lane: 'l', perMinute: 2, ceilingTag: '2.none' };
+    const elsewhere = await limiter.admit(admission('elsewhere', { ...admitted, arrivedAt: 0 }));
+    if (elsewhere.kind !== 'granted') throw new Error('not granted');
+    await limiter.settle(elsewhere.grant, { kind: 'returned', sleepMs: 0, because: 'ceiling_minute' }, null);
+    await limiter.cancel(bucketKey('bucket'), ticketId('elsewhere'));
+    for (const id of names(5)) enter(id, { lane: 'l', perMinute: 100 });
+    await pass(1_000);
+    expect(story).toEqual(names(5));
+  });
+
+  test.each([
+    [1, 16],
+    [160, 16],
+    [500, 50],
+    [501, 51],
+  ])('with a ceiling of %d is that it is nearly used when no more than %d slots are free', (limit, edge) => {
+    expect(edgeOf(limit)).toBe(edge);
   });
 });
 
@@ -341,15 +510,14 @@ atOrigins('the embedded limiter', (instant) => {
     const granted = new Map<string, number>();
     const onGrant = (grant: Grant): void => {
       granted.set(grant.ticket, clock.monotonic());
-      clock.outside(clock.monotonic() + 100, () => {
-        void limiter.settle(grant, { kind: 'succeeded', spent: null }, null);
-      });
+      clock.outside(clock.monotonic() + 100, () => void limiter.settle(grant, succeeded, null));
     };
     const limiter = createEmbeddedLimiter(own, { onGrant, onClosed() {} });
     const store = { limit: 40, windowMs: 20_000, maxInFlight: 1, maxQueued: 1_000 };
     const enter = async (id: string, lane: string, maxWaitMs: number): Promise<string> => {
-      const asked = admission(id, { ...store, lane, maxWaitMs, arrivedAt: own.monotonic() });
-      const reply = await limiter.admit(asked);
+      const reply = await limiter.admit(
+        admission(id, { ...store, lane, maxWaitMs, arrivedAt: own.monotonic() }),
+      );
       if (reply.kind === 'granted') onGrant(reply.grant);
       return reply.kind;
     };
@@ -357,10 +525,9 @@ atOrigins('the embedded limiter', (instant) => {
     clock.outside(50_000, () => {});
     await clock.run(50_000);
     const kinds: string[] = [];
-    for (const lane of ['m1', 'm2', 'm3', 'm4', 'm5']) {
+    for (const lane of ['m1', 'm2', 'm3', 'm4', 'm5'])
       for (let at = 0; at < 5; at += 1) kinds.push(await enter(`${lane}.${at}`, lane, 40_000));
-    }
-    expect(kinds.filter((kind) => kind === 'refused')).toEqual([]);
+    expect(kinds).not.toContain('refused');
     await clock.run(95_000);
     const waits = [...granted].flatMap(([id, at]) => (id.startsWith('m') ? [at - 50_000] : []));
     expect(waits).toHaveLength(25);
@@ -374,21 +541,17 @@ atOrigins('the embedded limiter', (instant) => {
     const limiter: Limiter = createEmbeddedLimiter(shiftedClock(clock, instant(0)), {
       onGrant(grant) {
         granted.push(grant.ticket);
-        if (grant.ticket === 't1') void limiter.settle(grant, { kind: 'dropped' }, null);
+        if (grant.ticket === 't1') void limiter.settle(grant, dropped, null);
       },
       onClosed() {},
     });
-    const setting = { limit: 3, windowMs: 1_000, maxInFlight: 2 };
-    const first = [
-      await limiter.admit(admission('a', setting)),
-      await limiter.admit(admission('b', setting)),
-    ];
-    for (const id of ['t1', 't2', 't3']) await limiter.admit(admission(id, setting));
-    const [one, other] = first.flatMap((reply) => (reply.kind === 'granted' ? [reply.grant] : []));
-    if (one === undefined || other === undefined) throw new Error('nothing was granted');
-    const closed = { kind: 'throttled', closeMs: 2_000, requeue: false, sleepMs: 0 } as const;
-    await limiter.settle(one, closed, null);
-    await limiter.settle(other, closed, null);
+    const admit = (id: string) => limiter.admit(admission(id, { limit: 3, windowMs: 1_000, maxInFlight: 2 }));
+    const first = [await admit('a'), await admit('b')];
+    for (const id of ['t1', 't2', 't3']) await admit(id);
+    for (const reply of first) {
+      if (reply.kind !== 'granted') throw new Error('nothing was granted');
+      await limiter.settle(reply.grant, throttled({ closeMs: 2_000 }), null);
+    }
     clock.outside(5_000, () => {});
     await clock.run(5_000);
     expect(granted).toEqual(['t1', 't2', 't3']);

@@ -1,0 +1,195 @@
+/**
+ * Many waiting calls, on virtual time: their cost is counted in how often a waiting call is checked and a bucket is asked, because a
+ * measured time would depend on the machine; their memory is measured.
+ */
+import { setImmediate } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { describe, expect, test } from '@jest/globals';
+import { Refusal } from '../../src/errors.ts';
+import { ceilingKey } from '../../src/ids.ts';
+import type { Lease } from '../../src/admission/ticket.ts';
+import { callOf, embeddedQueue, type CallOptions } from '../support/admission-queue.ts';
+import { FakeClock } from '../support/fake-clock.ts';
+import { withMethods } from '../support/with-methods.ts';
+import { dropped, names, throttled, world } from './world.ts';
+
+test('a waiting call needs less than 8,000 bytes in admission, and none once it has left', async () => {
+  /** Collects everything that can be collected, then counts what is left. */
+  const usedBytes = (): number => {
+    setFlagsFromString('--expose-gc');
+    (runInNewContext('gc') as () => void)();
+    return process.memoryUsage().heapUsed;
+  };
+  const held = 5_000;
+  const clock = new FakeClock();
+  const { queue, limiter } = embeddedQueue({ clock });
+  const options = { maxInFlight: 1, maxQueued: 10_000, perMinute: 100_000, maxWaitMs: 600_000 };
+  const hold = async (at: number, clientGone: AbortSignal): Promise<unknown> =>
+    (await queue.enter(...callOf(clock, `t${at}`, { ...options, clientGone }))).whenGranted();
+  await hold(0, new AbortController().signal);
+  const empty = usedBytes();
+  const clients = Array.from({ length: held }, () => new AbortController());
+  const ends: unknown[] = [];
+  for (const [at, { signal }] of clients.entries())
+    void hold(at + 1, signal).catch((failure: unknown) => ends.push(failure));
+  await setImmediate();
+  expect(queue.waitingUnder(ceilingKey('w'))).toBe(held);
+  expect((usedBytes() - empty) / held).toBeLessThan(8_000);
+  for (const client of clients) client.abort();
+  await setImmediate();
+  expect([queue.waitingUnder(ceilingKey('w')), ends.length]).toEqual([0, held]);
+  expect(limiter.snapshot()).toMatchObject([{ waiting: 0, inFlight: 1 }]);
+  await limiter.close();
+});
+
+describe('a slot that is back', () => {
+  test.each<[string, CallOptions]>([
+    ['minute', { perMinute: 1, maxWaitMs: 200_000 }],
+    ['day', { perDay: 1, maxWaitMs: 200_000_000 }],
+  ])('of the %s lets one call in another bucket go at once', async (_, ceiling) => {
+    const { enter, pass, settle, story } = world({ defaults: ceiling });
+    for (const bucket of ['one', 'two', 'three']) enter(bucket, { bucket });
+    await pass(1_000);
+    expect(story).toEqual(['one']);
+    settle('one', dropped);
+    await pass(50);
+    expect(story).toHaveLength(2);
+  });
+
+  test('wakes only some of hundreds of buckets: those for the calls that it allows', async () => {
+    const woken: string[] = [];
+    const { enter, pass, settle, story } = world({
+      defaults: { perMinute: 16, maxWaitMs: 2_000_000 },
+      around: (embedded) =>
+        withMethods(embedded, {
+          wake: (bucket, lane) => {
+            woken.push(bucket);
+            return embedded.wake(bucket, lane);
+          },
+        }),
+    });
+    for (const id of names(16)) enter(id, { bucket: 'one' });
+    await pass(1);
+    for (let n = 0; n < 300; n += 1) enter(`waits ${n}`, { bucket: `bucket ${n}` });
+    await pass(1_000);
+    for (const id of names(16)) settle(id, dropped);
+    await pass(500);
+    expect(story).toHaveLength(32);
+    expect(woken.length).toBeLessThan(100);
+  });
+
+  test('reaches the only lane that can use it, behind dozens that have calls in flight', async () => {
+    const { enter, pass, settle, story } = world({ defaults: { perMinute: 102, maxWaitMs: 75_000 } });
+    enter('unsent', { bucket: 'one' });
+    for (const id of names(100)) enter(id, { bucket: id, maxInFlight: 1 });
+    await pass(1_000);
+    // Served last, it asks last.
+    enter('sent', { bucket: 'able' });
+    await pass(0);
+    for (const id of names(100)) enter(`held ${id}`, { bucket: id, maxInFlight: 1 });
+    enter('waits', { bucket: 'able' });
+    await pass(1_000);
+    expect(story).toHaveLength(102);
+    settle('unsent', dropped);
+    await pass(100);
+    expect(story.slice(102)).toEqual(['waits']);
+  });
+});
+
+describe('very many waiting calls', () => {
+  const calls = 2_000;
+  const few = 200;
+
+  function counted() {
+    const clock = new FakeClock();
+    let checks = 0;
+    const ends = new Map<string, string>();
+    const leases = new Map<string, Lease>();
+    const { queue } = embeddedQueue({ clock, onFailure: (failure) => ends.set('bug', String(failure)) });
+    const defaults = { maxQueued: 10_000, maxInFlight: 1, maxWaitMs: 30_000 };
+    const enter = (id: string, options: CallOptions = {}): void => {
+      const [made, gone] = callOf(clock, id, { ...defaults, ...options });
+      const { admission: asked } = made;
+      const request = Object.defineProperty({ ...made }, 'admission', {
+        get() {
+          checks += 1;
+          return asked;
+        },
+      });
+      const leased = queue.enter(request, gone).then((ticket) => ticket.whenGranted());
+      leased.then(
+        (lease) => {
+          leases.set(id, lease);
+          ends.set(id, 'sent');
+        },
+        (failure: unknown) => ends.set(id, failure instanceof Refusal ? failure.code : String(failure)),
+      );
+    };
+    /** How often calls are checked because of `doing`, until nothing more happens without time passing. */
+    const checksDuring = async (doing: () => void): Promise<number> => {
+      const before = checks;
+      doing();
+      await setImmediate();
+      await setImmediate();
+      return checks - before;
+    };
+    /** The rest after the sweep that follows arriving calls is over. */
+    const rest = async (ms: number): Promise<void> => {
+      clock.outside(ms, () => {});
+      await clock.run(ms);
+    };
+    const enterAll = (options: CallOptions = {}): void => names(calls).forEach((id) => enter(id, options));
+    return { clock, ends, leases, enter, enterAll, checksDuring, rest };
+  }
+
+  test('are not checked once for each of many attempts that end', async () => {
+    const { enter, enterAll, leases, checksDuring, rest } = counted();
+    for (let n = 0; n < few; n += 1) enter(`own${n}`, { lane: `own${n}` });
+    enterAll();
+    await rest(500);
+    const checks = await checksDuring(() => {
+      for (let n = 0; n < few; n += 1) leases.get(`own${n}`)?.settle(throttled({ sleepMs: 5_000 }), null);
+    });
+    // All calls except the one that was sent.
+    expect(checks).toBeGreaterThanOrEqual(calls - 1);
+    expect(checks).toBeLessThan(2 * calls + 20 * few);
+  });
+
+  test('are not checked once for each of many more urgent calls', async () => {
+    const { enter, enterAll, checksDuring, rest } = counted();
+    // The ceiling holds the last of them, in time.
+    const held = { perMinute: calls - few, maxWaitMs: 90_000 };
+    enterAll(held);
+    await rest(1_500);
+    let checks = 0;
+    for (let n = 0; n < few; n += 1)
+      checks += await checksDuring(() => enter(`urgent${n}`, { urgency: 0, ...held }));
+    expect(checks).toBeGreaterThan(calls);
+    expect(checks).toBeLessThan(20 * (calls + few));
+  });
+
+  test('in buckets of their own under one ceiling are refused at once where it has no slot in time, and checked a few times each', async () => {
+    const { clock, enter, ends, checksDuring } = counted();
+    const checks = await checksDuring(() => {
+      for (const id of names(calls)) enter(id, { bucket: id, perMinute: 60, maxWaitMs: 119_000 });
+    });
+    expect(checks).toBeLessThan(100 * calls);
+    await clock.run(1_000);
+    const how = Object.groupBy(ends.values(), (end) => end);
+    expect(how['sent']).toHaveLength(60);
+    expect(how['wait_too_long']).toHaveLength(calls - 120);
+  });
+
+  test('are refused in time although a sweep has just ended', async () => {
+    const { clock, enter, ends, leases } = counted();
+    for (const id of ['a', 'b']) enter(id, { lane: id });
+    for (const [n, id] of names(calls).entries())
+      enter(id, { lane: 'b', maxWaitMs: n < 10 ? 3_000 : 30_000 });
+    await setImmediate();
+    for (const id of ['a', 'b']) leases.get(id)?.settle(throttled({ sleepMs: 5_000 }), null);
+    await clock.run(100);
+    const refused = [...ends].filter(([, how]) => how === 'wait_too_long');
+    expect(refused.map(([id]) => id)).toEqual(names(10));
+  });
+});
