@@ -1,145 +1,172 @@
-/** Who may ask the admin port: no web page, by whatever name it reaches it, and for commands only who has the token. */
+/** The admin port: what it shows, and to whom. No web page may ask it, by whatever name; commands need the token. */
 import { afterEach, describe, expect, test } from '@jest/globals';
+import request from 'supertest';
+import {
+  createAdminServer,
+  type AdminServer,
+  type AdminServerOptions,
+} from '../../src/ingress/admin-server.ts';
 import { addControlRoutes, type GivenCommand } from '../../src/ingress/control-routes.ts';
-import { createAdminServer, type AdminServer } from '../../src/ingress/admin-server.ts';
 import { connectRaw } from '../support/raw-client.ts';
 
 let admin: AdminServer | null = null;
 let port = 0;
 const acted: string[] = [];
 const commands: GivenCommand[] = [];
-
+const bugs: unknown[] = [];
 afterEach(async () => {
   await admin?.close();
-  acted.length = 0;
-  commands.length = 0;
+  for (const seen of [acted, commands, bugs]) seen.length = 0;
 });
 
 const act = (verb: string) => (upstream: string) => {
   acted.push(`${verb} ${upstream}`);
   return Promise.resolve('done' as const);
 };
+const control = { upstreams: () => ['api'], open: act('open'), pause: act('pause'), resume: act('resume') };
+const ready = (isDraining: boolean) => ({ isDraining, trouble: null, contact: { kind: 'reached' } }) as const;
 
-async function start(adminNames: readonly string[] = [], adminToken: string | null = null): Promise<void> {
+async function start(more: Partial<AdminServerOptions> = {}) {
   admin = createAdminServer({
     host: '127.0.0.1',
     port: 0,
-    adminNames,
-    adminToken,
-    readiness: () => ({ isDraining: false, trouble: null, contact: { kind: 'reached' } }),
-    metrics: () => Promise.resolve({ contentType: 'text/plain', body: '' }),
-    activity: () => Promise.resolve({}),
-    routes: [
-      (app) =>
-        addControlRoutes(
-          app,
-          { upstreams: () => ['api'], open: act('open'), pause: act('pause'), resume: act('resume') },
-          (command) => void commands.push(command),
-        ),
-    ],
-    onBug: () => {},
+    adminNames: ['sluice-admin', 'sluice-admin.ns.svc.cluster.local'],
+    adminToken: null,
+    readiness: () => ready(false),
+    metrics: (format) =>
+      Promise.resolve({ contentType: `text/x-${format}; charset=utf-8`, body: `# ${format}\n` }),
+    activity: () => Promise.resolve({ workspaces: ['w_0'] }),
+    routes: [(app) => addControlRoutes(app, control, (command) => void commands.push(command))],
+    onBug: (error) => bugs.push(error),
+    ...more,
   });
   ({ port } = await admin.listen());
+  return request(admin.server);
 }
 
-/** Status, code of the problem, if it is one, and the fields. */
+/** Status, and the code of the problem, if it is one. */
 async function asked(line: string, fields: readonly string[]) {
   const client = await connectRaw(port);
   await client.send([line, ...fields, 'Connection: close', '', ''].join('\r\n'));
-  const { bytes } = await client.closed;
-  const text = bytes.toString('latin1');
-  const code = /"code":"([a-z_]+)"/.exec(text)?.[1] ?? null;
-  return { status: Number(text.slice(9, 12)), code, text };
+  const text = (await client.closed).bytes.toString('latin1');
+  const code = /"code":"([a-z_]+)"/.exec(text)?.[1];
+  return { said: `${text.slice(9, 12)}${code === undefined ? '' : ` ${code}`}`, text };
 }
-const get = async (path: string, fields: readonly string[], version = '1.1') => {
-  const { status, code } = await asked(`GET ${path} HTTP/${version}`, fields);
-  return { status, code };
-};
-const post = async (path: string, fields: readonly string[]) => {
-  const { status, code } = await asked(`POST ${path} HTTP/1.1`, ['Content-Length: 0', ...fields]);
-  return { status, code };
-};
+const get = async (path: string, fields: readonly string[], version = '1.1'): Promise<string> =>
+  (await asked(`GET ${path} HTTP/${version}`, fields)).said;
+const post = async (path: string, fields: readonly string[]): Promise<string> =>
+  (await asked(`POST ${path} HTTP/1.1`, ['Content-Length: 0', ...fields])).said;
 
-const fine = { status: 200, code: null };
-const foreignName = { status: 403, code: 'admin_host_forbidden' };
-const foreignPage = { status: 403, code: 'admin_origin_forbidden' };
+const foreignName = '403 admin_host_forbidden';
+const foreignPage = '403 admin_origin_forbidden';
+const noField = '403 admin_field_missing';
+const own = 'Host: 127.0.0.1:9090';
+const yes = 'Sluice-Admin: yes';
+const pause = '/upstreams/api/pause?seconds=9';
 
-describe('a request to the admin port', () => {
-  test.each([
-    'localhost',
-    'LocalHost:9090',
-    '127.0.0.1',
-    '127.0.0.1:9090',
-    '10.2.3.4:9090',
-    '192.168.0.1',
-    '[::1]',
-    '[::1]:9090',
-    'sluice-admin',
-    'SLUICE-ADMIN:9090',
-    'sluice-admin.ns.svc.cluster.local',
-    'sluice-admin.ns.svc.cluster.local.',
-  ])('names it by an address, localhost or a configured name: %s', async (host) => {
-    await start(['sluice-admin', 'sluice-admin.ns.svc.cluster.local']);
-    for (const path of ['/livez', '/readyz', '/metrics', '/activity', '/'])
-      expect(await get(path, [`Host: ${host}`])).toEqual(fine);
+describe('what the admin port shows', () => {
+  test('is whether the replica lives, and whether it is ready', async () => {
+    let isDraining = false;
+    const server = await start({ readiness: () => ready(isDraining) });
+    const statuses = async () => [(await server.get('/livez')).status, (await server.get('/readyz')).status];
+    expect(await statuses()).toEqual([200, 200]);
+    isDraining = true;
+    expect(await statuses()).toEqual([200, 503]);
   });
 
   test.each([
-    'rebind.evil.example',
-    'rebind.evil.example:9090',
-    'localhost.evil.example',
-    'evil-localhost',
-    'notlocalhost',
-    '127.0.0.1.nip.io',
-    '127.0.0.1.',
-    '127.1',
-    '2130706433',
-    '0x7f.0.0.1',
-    '127.0.0.1:9090@evil.example',
-    '::1',
-    '[::1',
-    '[evil]',
+    ['', 'prometheus'],
+    ['*/*', 'prometheus'],
+    ['text/plain', 'prometheus'],
+    ['image/png', 'prometheus'],
+    ['application/openmetrics-text', 'openmetrics'],
+    [
+      'application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2',
+      'openmetrics',
+    ],
+    ['application/openmetrics-text;version=1.0.0;q=0.1, text/plain;version=0.0.4;q=0.6', 'prometheus'],
+  ])('are metrics, for Accept: %p as %s', async (accept, format) => {
+    const server = await start();
+    const response = await server.get('/metrics').set(accept === '' ? {} : { Accept: accept });
+    expect([response.status, response.text]).toEqual([200, `# ${format}\n`]);
+    expect(response.headers['content-type']).toBe(`text/x-${format}; charset=utf-8`);
+  });
+
+  test('has no details of a failing renderer, which is reported once and breaks nothing else', async () => {
+    const server = await start({ metrics: () => Promise.reject(new Error('secret')) });
+    const response = await server.get('/metrics');
+    expect([response.status, response.text, bugs.length]).toEqual([500, 'internal error\n', 1]);
+    expect((await server.get('/livez')).status).toBe(200);
+  });
+
+  test('is activity as JSON, a short text, or the page and the routes that it is given', async () => {
+    const plain = await start();
+    expect((await plain.get('/activity')).body).toEqual({ workspaces: ['w_0'] });
+    expect((await plain.get('/')).text).toContain('/metrics');
+    await admin?.close();
+    const given = await start({
+      page: (_request, response) => void response.send('page'),
+      routes: [(app) => app.get('/more', (_request, response) => void response.send('more'))],
+    });
+    expect([(await given.get('/')).text, (await given.get('/more')).text]).toEqual(['page', 'more']);
+    expect((await given.get('/other')).status).toBe(404);
+  });
+});
+
+describe('a request to the admin port', () => {
+  const paths = ['/livez', '/readyz', '/metrics', '/activity', '/'];
+  const named =
+    'localhost LocalHost:9090 127.0.0.1 127.0.0.1:9090 10.2.3.4:9090 192.168.0.1 [::1] [::1]:9090';
+  const configured =
+    'sluice-admin SLUICE-ADMIN:9090 sluice-admin.ns.svc.cluster.local sluice-admin.ns.svc.cluster.local.';
+  test.each(`${named} ${configured}`.split(' '))(
+    'names it by an address, localhost or a configured name: %s',
+    async (host) => {
+      await start();
+      for (const path of paths) expect(await get(path, [`Host: ${host}`])).toBe('200');
+    },
+  );
+
+  test.each([
+    ...'rebind.evil.example rebind.evil.example:9090 localhost.evil.example evil-localhost notlocalhost'.split(
+      ' ',
+    ),
+    ...'127.0.0.1.nip.io 127.0.0.1. 127.1 2130706433 0x7f.0.0.1 127.0.0.1:9090@evil.example ::1 [::1 [evil]'.split(
+      ' ',
+    ),
     'sluice-admin.evil.example',
     'xsluice-admin',
     'h',
     '',
   ])('is refused by any other name, on every route: %j', async (host) => {
-    await start(['sluice-admin']);
-    for (const path of ['/livez', '/readyz', '/metrics', '/activity', '/', '/page/events', '/nowhere'])
-      expect(await get(path, [`Host: ${host}`])).toEqual(foreignName);
-    expect(await post('/upstreams/api/pause?seconds=9', [`Host: ${host}`, 'Sluice-Admin: yes'])).toEqual(
-      foreignName,
-    );
+    await start();
+    for (const path of [...paths, '/page/events', '/nowhere'])
+      expect(await get(path, [`Host: ${host}`])).toBe(foreignName);
+    expect(await post(pause, [`Host: ${host}`, yes])).toBe(foreignName);
     expect(acted).toEqual([]);
   });
 
-  test('is refused when it names two hosts, in either order', async () => {
+  test('is refused when it names two hosts, or a host in its target, whatever its Host says', async () => {
     await start();
+    const [local, evil] = ['Host: localhost', 'Host: evil.example'];
     for (const hosts of [
-      ['Host: localhost', 'Host: evil.example'],
-      ['Host: evil.example', 'Host: localhost'],
-      ['Host: localhost', 'Host: localhost'],
+      [local, evil],
+      [evil, local],
+      [local, local],
     ])
-      expect((await get('/activity', hosts)).status).not.toBe(200);
-  });
-
-  test('is refused when its target names a host of its own, whatever its Host says', async () => {
-    await start();
+      expect(await get('/activity', hosts)).not.toBe('200');
     for (const target of [
       'http://evil.example/activity',
       'HTTP://evil.example/livez',
       'http://localhost/activity',
     ])
-      for (const host of ['localhost', 'evil.example'])
-        expect(await get(target, [`Host: ${host}`])).toEqual(foreignName);
+      for (const host of [local, evil]) expect(await get(target, [host])).toBe(foreignName);
   });
 
   test('needs no name as an HTTP/1.0 probe, which no browser sends, and for nothing else', async () => {
     await start();
-    expect(await get('/livez', [], '1.0')).toEqual(fine);
-    expect(await get('/readyz', [], '1.0')).toEqual(fine);
-    for (const path of ['/metrics', '/activity', '/'])
-      expect(await get(path, [], '1.0')).toEqual(foreignName);
+    for (const path of paths)
+      expect(await get(path, [], '1.0')).toBe(path === '/livez' || path === '/readyz' ? '200' : foreignName);
   });
 
   test.each([
@@ -156,10 +183,9 @@ describe('a request to the admin port', () => {
     ['Origin: http://localhost:9090', 'Origin: https://evil.example'],
     ['Origin: file://localhost:9090'],
   ])('is refused from a page of another site: %s', async (...fields) => {
-    await start(['sluice-admin']);
-    const all = ['Host: localhost:9090', 'Sluice-Admin: yes', ...fields];
-    expect(await get('/activity', all)).toEqual(foreignPage);
-    expect(await post('/upstreams/api/pause?seconds=9', all)).toEqual(foreignPage);
+    await start();
+    const all = ['Host: localhost:9090', yes, ...fields];
+    expect([await get('/activity', all), await post(pause, all)]).toEqual([foreignPage, foreignPage]);
     expect(acted).toEqual([]);
   });
 
@@ -171,8 +197,8 @@ describe('a request to the admin port', () => {
     ['Sec-Fetch-Site: none'],
     ['Referer: https://evil.example/'],
   ])('passes from its own pages and from no page: %s', async (...fields) => {
-    await start(['sluice-admin']);
-    expect(await get('/activity', ['Host: localhost:9090', ...fields])).toEqual(fine);
+    await start();
+    expect(await get('/activity', ['Host: localhost:9090', ...fields])).toBe('200');
   });
 
   test('is told what to do, as a problem document', async () => {
@@ -185,17 +211,14 @@ describe('a request to the admin port', () => {
 });
 
 describe('a command at the admin port', () => {
-  const own = 'Host: 127.0.0.1:9090';
-  const yes = 'Sluice-Admin: yes';
-  const token = 'a-token-of-the-operator';
+  const adminToken = 'a-token-of-the-operator';
 
   test('carries a field that no form of a page can send', async () => {
     await start();
-    const missing = { status: 403, code: 'admin_field_missing' };
-    expect(await post('/upstreams/api/open', [own])).toEqual(missing);
-    expect(await post('/upstreams/api/open', [own, 'Sluice-Admin: no'])).toEqual(missing);
-    expect(await post('/anything', [own])).toEqual(missing);
-    expect(await post('/upstreams/api/open', [own, yes])).toEqual(fine);
+    expect(await post('/upstreams/api/open', [own])).toBe(noField);
+    expect(await post('/upstreams/api/open', [own, 'Sluice-Admin: no'])).toBe(noField);
+    expect(await post('/anything', [own])).toBe(noField);
+    expect(await post('/upstreams/api/open', [own, yes])).toBe('200');
     expect(acted).toEqual(['open api']);
   });
 
@@ -210,45 +233,35 @@ describe('a command at the admin port', () => {
     ['Authorization: Bearer x', 'Authorization: Bearer a-token-of-the-operator'],
     ['Sluice-Key: a-token-of-the-operator'],
   ])('carries the token where one is configured, and not %j', async (...fields) => {
-    await start([], token);
-    const { status, code, text } = await asked('POST /upstreams/api/pause?seconds=9 HTTP/1.1', [
-      own,
-      yes,
-      'Content-Length: 0',
-      ...fields,
-    ]);
-    expect([status, code]).toEqual([401, 'admin_token_missing']);
+    await start({ adminToken });
+    const { said, text } = await asked(`POST ${pause} HTTP/1.1`, [own, yes, 'Content-Length: 0', ...fields]);
+    expect(said).toBe('401 admin_token_missing');
     expect(text).toContain('WWW-Authenticate: Bearer');
-    expect(text).not.toContain(token);
+    expect(text).not.toContain(adminToken);
     expect(acted).toEqual([]);
   });
 
   test('is done with the token, and what only shows something needs none', async () => {
-    await start([], token);
-    expect(
-      await post('/upstreams/api/pause?seconds=9', [own, yes, `Authorization: Bearer ${token}`]),
-    ).toEqual(fine);
-    expect(await post('/upstreams/api/pause?seconds=9', [own, `Authorization: Bearer ${token}`])).toEqual({
-      status: 403,
-      code: 'admin_field_missing',
-    });
-    for (const path of ['/metrics', '/readyz', '/activity', '/'])
-      expect(await get(path, [own])).toEqual(fine);
+    await start({ adminToken });
+    const authorized = [own, `Authorization: Bearer ${adminToken}`];
+    expect([await post(pause, [...authorized, yes]), await post(pause, authorized)]).toEqual([
+      '200',
+      noField,
+    ]);
+    for (const path of ['/metrics', '/readyz', '/activity', '/']) expect(await get(path, [own])).toBe('200');
     expect(acted).toEqual(['pause api']);
-  });
-
-  test('with a path that means no text is the mistake of whoever sent it', async () => {
-    await start();
-    expect((await post('/upstreams/%ff/open', ['Host: localhost', 'Sluice-Admin: yes'])).status).toBe(400);
   });
 
   test('is reported with what came of it, by the names of the configuration only', async () => {
     await start();
-    await post('/upstreams/api/pause?seconds=9.5', [own, yes]);
-    await post('/upstreams/api/pause?seconds=5m', [own, yes]);
-    await post('/upstreams/api/pause?seconds=25h', [own, yes]);
-    await post('/upstreams/somebody-s-secret/pause', [own, yes]);
-    await post('/upstreams/somebody-s-secret/resume', [own, yes]);
+    for (const path of [
+      'api/pause?seconds=9.5',
+      'api/pause?seconds=5m',
+      'api/pause?seconds=25h',
+      'secret/pause',
+      'secret/resume',
+    ])
+      await post(`/upstreams/${path}`, [own, yes]);
     expect(commands).toEqual([
       { verb: 'pause', upstream: 'api', seconds: 9.5, result: 'done' },
       { verb: 'pause', upstream: 'api', seconds: 300, result: 'done' },
@@ -256,5 +269,7 @@ describe('a command at the admin port', () => {
       { verb: 'pause', upstream: null, seconds: null, result: 'invalid' },
       { verb: 'resume', upstream: null, seconds: null, result: 'unknown' },
     ]);
+    // A path that means no text is the mistake of whoever sent it.
+    expect(await post('/upstreams/%ff/open', [own, yes])).toMatch(/^400/);
   });
 });

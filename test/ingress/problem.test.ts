@@ -1,37 +1,34 @@
+/** What a refusal says, and the structured fields of Sluice in every response. */
 import { describe, expect, test } from '@jest/globals';
-import { refusals } from '../../src/errors.ts';
-import type { RefusalCode, RefusalDetails } from '../../src/errors.ts';
-import { bugResponse, refusalResponse } from '../../src/ingress/problem.ts';
-import type { ProblemResponse } from '../../src/ingress/problem.ts';
+import { parseDictionary, parseList, serializeDictionary, serializeList } from 'structured-headers';
+import { refusals, type RefusalCode, type RefusalDetails } from '../../src/errors.ts';
+import { bugResponse, refusalResponse, type ProblemResponse } from '../../src/ingress/problem.ts';
+import { admissionField, rateLimitField, rateLimitPolicyField } from '../../src/ingress/ratelimit-fields.ts';
+import { rateLimitOf } from '../../src/journey/response.ts';
 
 const requestId = '0123456789abcdef0123456789abcdef';
 const codes = Object.keys(refusals) as RefusalCode[];
-const responseTo = (code: RefusalCode, details: RefusalDetails = {}): ProblemResponse =>
-  refusalResponse({ code, details, requestId });
-function fieldsOf(response: ProblemResponse): Map<string, string> {
-  const fields = new Map<string, string>();
-  for (let at = 0; at < response.fields.length; at += 2) {
-    const name = response.fields[at] ?? '';
-    expect(fields.has(name)).toBe(false);
-    fields.set(name, response.fields[at + 1] ?? '');
-  }
-  return fields;
+const responseTo = (code: RefusalCode, details: RefusalDetails = {}, more = {}): ProblemResponse =>
+  refusalResponse({ code, details, requestId, ...more });
+const documentOf = ({ body }: ProblemResponse): unknown => JSON.parse(body.toString());
+function fieldsOf({ fields }: ProblemResponse): Record<string, string> {
+  const pairs = fields.flatMap((name, at) => (at % 2 === 0 ? [[name, fields[at + 1] ?? ''] as const] : []));
+  expect(new Set(pairs.map(([name]) => name)).size).toBe(pairs.length);
+  return Object.fromEntries(pairs);
 }
+const typeOf = (status: number): string => {
+  if (status >= 500) return 'server_error';
+  return { 401: 'authentication_error', 429: 'rate_limit_error' }[status] ?? 'invalid_request_error';
+};
 
-describe('the problem document', () => {
-  test.each(codes)('of %s has every member and nothing else', (code) => {
+describe.each(codes)('a refusal with the code %s', (code) => {
+  const { status, title, family } = refusals[code];
+
+  test('has every member of a problem and nothing else', () => {
     const response = responseTo(code, { detail: 'Do this.', param: 'target' });
-    const { status, title } = refusals[code];
-    const type =
-      status === 429
-        ? 'rate_limit_error'
-        : status === 401
-          ? 'authentication_error'
-          : status < 500
-            ? 'invalid_request_error'
-            : 'server_error';
+    const type = typeOf(status);
     expect(response.status).toBe(status);
-    expect(JSON.parse(response.body.toString())).toEqual({
+    expect(documentOf(response)).toEqual({
       type: `urn:sluice:error:${code}`,
       title,
       status,
@@ -42,39 +39,35 @@ describe('the problem document', () => {
     });
   });
 
-  test('falls back to the title as a sentence, and to no parameter', () => {
-    expect(JSON.parse(responseTo('not_found').body.toString())).toMatchObject({
-      detail: 'No such route.',
-      error: { message: 'No such route.', param: null },
+  test('names the code, the call and the length in its fields, and may not be cached', () => {
+    const response = responseTo(code);
+    const isLater = status === 429 || status === 503;
+    expect(fieldsOf(response)).toEqual({
+      'Content-Type': 'application/problem+json',
+      'Content-Length': String(response.body.length),
+      'Cache-Control': 'no-store',
+      'Sluice-Error': code,
+      'Sluice-Request-Id': requestId,
+      ...(status === 401 && { 'WWW-Authenticate': 'Bearer' }),
+      ...(status === 426 && { Upgrade: 'HTTP/1.1' }),
+      // Whoever must change something is told not to repeat.
+      ...(family === 'rejected' && { 'x-should-retry': 'false' }),
+      ...(isLater && { 'Retry-After': '1', 'retry-after-ms': '1000' }),
     });
-  });
-
-  test('of a bug says nothing about the bug', () => {
-    const response = bugResponse(requestId);
-    expect(response.status).toBe(500);
-    expect(JSON.parse(response.body.toString())).toMatchObject({
-      code: 'internal',
-      status: 500,
-      error: { type: 'server_error', code: 'internal' },
-    });
-    expect(fieldsOf(response).get('Sluice-Error')).toBe('internal');
   });
 });
 
-describe('the fields of a refusal', () => {
-  test.each(codes)('of %s name the code, the call and the length, and may not be cached', (code) => {
-    const response = responseTo(code);
-    const fields = fieldsOf(response);
-    expect(fields.get('Content-Type')).toBe('application/problem+json');
-    expect(fields.get('Content-Length')).toBe(String(response.body.length));
-    expect(fields.get('Cache-Control')).toBe('no-store');
-    expect(fields.get('Sluice-Error')).toBe(code);
-    expect(fields.get('Sluice-Request-Id')).toBe(requestId);
-    expect(fields.get('WWW-Authenticate')).toBe(response.status === 401 ? 'Bearer' : undefined);
-    // Whoever must change something is told not to repeat.
-    expect(fields.get('x-should-retry')).toBe(refusals[code].family === 'rejected' ? 'false' : undefined);
-    expect(fields.has('Retry-After')).toBe(response.status === 429 || response.status === 503);
-    expect(fields.has('retry-after-ms')).toBe(response.status === 429 || response.status === 503);
+describe('a refusal', () => {
+  test('falls back to its title as a sentence, and to no parameter', () => {
+    const error = { message: 'No such route.', param: null };
+    expect(documentOf(responseTo('not_found'))).toMatchObject({ detail: 'No such route.', error });
+  });
+
+  test('for a bug says nothing about the bug', () => {
+    const response = bugResponse(requestId);
+    const error = { type: 'server_error', code: 'internal' };
+    expect(documentOf(response)).toMatchObject({ code: 'internal', status: 500, error });
+    expect([response.status, fieldsOf(response)['Sluice-Error']]).toEqual([500, 'internal']);
   });
 
   test.each([
@@ -92,45 +85,87 @@ describe('the fields of a refusal', () => {
     [86_400_000, '86400', '86400000', 'false'],
     [2_147_483_647, '2147484', '2147483647', 'false'],
     [2_147_483_648, '2147484', undefined, 'false'],
-  ])('say when to retry after %p ms, never too early', (retryInMs, seconds, ms, shouldRetry) => {
+  ])('says when to retry after %p ms, never too early', (retryInMs, seconds, ms, shouldRetry) => {
     const fields = fieldsOf(responseTo('queue_full', retryInMs === undefined ? {} : { retryInMs }));
-    expect(fields.get('Retry-After')).toBe(seconds);
-    expect(fields.get('retry-after-ms')).toBe(ms);
-    expect(fields.get('x-should-retry')).toBe(shouldRetry);
+    const told = [fields['Retry-After'], fields['retry-after-ms'], fields['x-should-retry']];
+    expect(told).toEqual([seconds, ms, shouldRetry]);
   });
 
-  test('pass on that a retry is unsafe, and never that a call with a too long wait should be retried', () => {
-    expect(fieldsOf(responseTo('upstream_timeout', { shouldRetry: false })).get('x-should-retry')).toBe(
-      'false',
+  test('passes on that a retry is unsafe, and never that a call with a too long wait should be retried', () => {
+    const shouldRetry = (code: RefusalCode, details: RefusalDetails) =>
+      fieldsOf(responseTo(code, details))['x-should-retry'];
+    expect(shouldRetry('upstream_timeout', { shouldRetry: false })).toBe('false');
+    expect(shouldRetry('day_quota_exhausted', { shouldRetry: true, retryInMs: 3_600_000 })).toBe('false');
+  });
+
+  test('states the ceiling and the wait when they are known', () => {
+    const record = { waitedMs: 45_000.4, attempts: 2, absorbed: 2, held: [] };
+    const rateLimit = { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 };
+    const fields = fieldsOf(
+      responseTo('wait_expired', { retryInMs: 2_500 }, { known: { record, rateLimit } }),
     );
-    const long = responseTo('day_quota_exhausted', { shouldRetry: true, retryInMs: 3_600_000 });
-    expect(fieldsOf(long).get('x-should-retry')).toBe('false');
-  });
-
-  test('state the ceiling and the wait when they are known', () => {
-    const response = refusalResponse({
-      code: 'wait_expired',
-      details: { retryInMs: 2_500 },
-      requestId,
-      known: {
-        record: { waitedMs: 45_000.4, attempts: 2, absorbed: 2, held: [] },
-        rateLimit: { limit: 500, windowSeconds: 60, remaining: 412, resetSeconds: 0.2 },
-      },
+    expect(fields).toMatchObject({
+      'Sluice-Admission': 'waited=45000, attempts=2, absorbed=2',
+      'RateLimit-Policy': '"workspace";q=500;w=60',
+      RateLimit: '"workspace";r=412;t=1',
     });
-    const fields = fieldsOf(response);
-    expect(fields.get('Sluice-Admission')).toBe('waited=45000, attempts=2, absorbed=2');
-    expect(fields.get('RateLimit-Policy')).toBe('"workspace";q=500;w=60');
-    expect(fields.get('RateLimit')).toBe('"workspace";r=412;t=1');
   });
 
-  test('carry another status of the same code, and Allow', () => {
-    const late = refusalResponse({ code: 'request_invalid', status: 408, details: {}, requestId });
-    expect([late.status, JSON.parse(late.body.toString())]).toEqual([
-      408,
-      expect.objectContaining({ status: 408 }),
-    ]);
-    expect(fieldsOf(late).has('x-should-retry')).toBe(false);
-    const wrong = refusalResponse({ code: 'method_not_allowed', details: {}, requestId, allow: 'GET, HEAD' });
-    expect(fieldsOf(wrong).get('Allow')).toBe('GET, HEAD');
+  test('carries another status of the same code, and Allow', () => {
+    const late = responseTo('request_invalid', {}, { status: 408 });
+    expect([late.status, documentOf(late)]).toEqual([408, expect.objectContaining({ status: 408 })]);
+    expect(fieldsOf(late)).not.toHaveProperty('x-should-retry');
+    expect(fieldsOf(responseTo('method_not_allowed', {}, { allow: 'GET, HEAD' }))['Allow']).toBe('GET, HEAD');
   });
+});
+
+describe('the structured fields of Sluice', () => {
+  const all = (n: number) => ({ limit: n, windowSeconds: n, remaining: n, resetSeconds: n });
+  const admitted = (n: number) => ({ waitedMs: n, attempts: n, absorbed: n, held: [] });
+
+  test('name what held a call as an inner list, in whole milliseconds', () => {
+    const held = [
+      { cause: 'requests', ms: 1_200.4 },
+      { cause: 'ceiling_minute', ms: 299.6 },
+    ] as const;
+    const field = admissionField({ waitedMs: 1_500, attempts: 2, absorbed: 1, held, ahead: 3 });
+    const list = 'held=(requests;ms=1200 ceiling_minute;ms=300)';
+    expect(field).toBe(`waited=1500, attempts=2, absorbed=1, ${list}, ahead=3`);
+    expect(serializeDictionary(parseDictionary(field))).toBe(field);
+  });
+
+  test.each([-1, 0, 0.4, 1.6, 1e20, Number.NaN, Number.POSITIVE_INFINITY])(
+    'stay parsable integers for %p, and never state more than there is',
+    (value) => {
+      const numbers = [rateLimitPolicyField(all(value)), rateLimitField(all(value))].flatMap((field) => [
+        ...(parseList(field)[0]?.[1].values() ?? []),
+      ]);
+      expect(numbers.every(Number.isSafeInteger)).toBe(true);
+      if (value === 1.6) expect(rateLimitField(all(value))).toBe('"workspace";r=1;t=2');
+      expect(parseDictionary(admissionField(admitted(value))).size).toBe(3);
+    },
+  );
+
+  test.each([
+    [60_000, 60],
+    [60_001, 61],
+    [60_150, 61],
+  ])('never state a slot before it is free: in %d ms is t=%d', (nextSlotMs, seconds) => {
+    const state = rateLimitOf({ limit: 500, remaining: 0, nextSlotMs });
+    expect(state && rateLimitField(state)).toBe(`"workspace";r=0;t=${seconds}`);
+  });
+
+  test.each([0, 1, 59, 500, 10_000, 999_999_999_999_999])(
+    'are written as by a general serializer: %d',
+    (n) => {
+      const list = (...names: string[]) =>
+        serializeList([['workspace', new Map(names.map((name) => [name, n]))]]);
+      expect([rateLimitPolicyField(all(n)), rateLimitField(all(n))]).toEqual([
+        list('q', 'w'),
+        list('r', 't'),
+      ]);
+      const dictionary = serializeDictionary({ waited: n, attempts: n, absorbed: n });
+      expect(admissionField(admitted(n))).toBe(dictionary);
+    },
+  );
 });

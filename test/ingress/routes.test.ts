@@ -2,19 +2,26 @@
 import { describe, expect, test } from '@jest/globals';
 import { Readable } from 'node:stream';
 import request from 'supertest';
+import type { Call, Outcome } from '../../src/call.ts';
 import { Refusal } from '../../src/errors.ts';
 import { outcomeOf, startDataServer } from './data-server-fixture.ts';
 
+const answering = (outcome: Partial<Outcome>) => startDataServer(() => Promise.resolve(outcomeOf(outcome)));
+const failing = (failure: unknown) => startDataServer(() => Promise.reject(failure as Error));
+const get = ({ data }: Awaited<ReturnType<typeof startDataServer>>) =>
+  request(data.server).get('/proxy?target=x');
+
 describe('a route', () => {
-  test('passes the request target of a /proxy call unchanged', async () => {
+  test('passes the request target of a /proxy call unchanged, and adds no word about the software', async () => {
     const { data, calls } = await startDataServer();
     const target = '/proxy?target=https%3A%2F%2Fa.example%2Fx%3Fy%3D1%2B2&b=%24&';
-    const response = await request(data.server).get(target).set('Authorization', 'Bearer k');
-    expect(response.status).toBe(200);
-    expect(calls[0]).toMatchObject({ method: 'GET', form: 'proxy', rawUrl: target });
+    const { status, headers } = await request(data.server).get(target).set('Authorization', 'Bearer k');
+    expect(status).toBe(200);
+    expect(calls).toMatchObject([{ method: 'GET', form: 'proxy', rawUrl: target }]);
     expect(calls[0]?.id).toMatch(/^[0-9a-f]{32}$/);
-    expect(response.headers['sluice-request-id']).toBe(calls[0]?.id);
+    expect(headers['sluice-request-id']).toBe(calls[0]?.id);
     expect(calls[0]?.rawFields).toContain('Bearer k');
+    for (const name of ['x-powered-by', 'etag', 'server']) expect(headers).not.toHaveProperty(name);
   });
 
   test.each(['/via/openai/v1/chat/completions', '/via/shop/%zz/..%2f', '/via/openai'])(
@@ -22,7 +29,7 @@ describe('a route', () => {
     async (path) => {
       const { data, calls } = await startDataServer();
       expect((await request(data.server).post(path).send({ a: 1 })).status).toBe(200);
-      expect(calls[0]).toMatchObject({ method: 'POST', form: 'via', rawUrl: path });
+      expect(calls).toMatchObject([{ method: 'POST', form: 'via', rawUrl: path }]);
     },
   );
 
@@ -31,99 +38,61 @@ describe('a route', () => {
     async (method) => {
       const { data, calls, port } = await startDataServer();
       const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
-      expect(await response.text()).toBe('fine');
-      expect(calls[0]?.method).toBe(method);
-      expect(data.stats().openCalls).toBe(0);
+      expect([await response.text(), calls[0]?.method, data.stats().openCalls]).toEqual(['fine', method, 0]);
     },
   );
 
-  test.each([
-    '/',
-    '/PROXY?target=x',
-    '/proxy/',
-    '/proxyx',
-    '/via/',
-    '/via',
-    '//evil.example/x',
-    '/metrics',
-    '/livez',
-  ])('does not exist: %s', async (path) => {
-    const { port, calls, requestRefusals } = await startDataServer();
-    // supertest would resolve `//evil…` itself.
-    const response = await fetch(`http://127.0.0.1:${port}${path}`);
-    expect(response.status).toBe(404);
-    expect(await response.json()).toMatchObject({ code: 'not_found' });
-    expect(calls).toHaveLength(0);
-    expect(requestRefusals).toEqual(['not_found']);
-  });
-
-  test('adds no word about the software', async () => {
-    const { data } = await startDataServer();
-    const { headers } = await request(data.server).get('/proxy?target=x');
-    expect(headers).not.toHaveProperty('x-powered-by');
-    expect(headers).not.toHaveProperty('etag');
-    expect(headers).not.toHaveProperty('server');
-  });
+  test.each('/ /PROXY?target=x /proxy/ /proxyx /via/ /via //evil.example/x /metrics /livez'.split(' '))(
+    'does not exist: %s',
+    async (path) => {
+      const { port, calls, requestRefusals } = await startDataServer();
+      // supertest would resolve `//evil…` itself.
+      const response = await fetch(`http://127.0.0.1:${port}${path}`);
+      expect([response.status, await response.json()]).toEqual([
+        404,
+        expect.objectContaining({ code: 'not_found' }),
+      ]);
+      expect([calls, requestRefusals]).toEqual([[], ['not_found']]);
+    },
+  );
 });
 
 describe('the route of activity', () => {
-  test('responds with JSON to an authenticated workspace', async () => {
-    const { data } = await startDataServer(undefined, {
-      activity: (call) => Promise.resolve({ form: call.form, sent: call.rawFields.includes('k1') }),
-    });
+  const start = (activity: (call: Call) => Promise<unknown>) =>
+    startDataServer(undefined, { activity: activity as (call: Call) => Promise<object> });
+
+  test('responds with JSON to an authenticated workspace, to GET and HEAD only', async () => {
+    const { data } = await start(async ({ form, rawFields }) => ({ form, sent: rawFields.includes('k1') }));
     const response = await request(data.server).get('/activity').set('Sluice-Key', 'k1');
-    expect(response.status).toBe(200);
-    expect(response.type).toBe('application/json');
+    expect([response.status, response.type]).toEqual([200, 'application/json']);
     expect(response.body).toEqual({ form: 'activity', sent: true });
     expect((await request(data.server).head('/activity')).status).toBe(200);
+    const { status, headers } = await request(data.server).post('/activity').send({});
+    expect([status, headers['allow']]).toEqual([405, 'GET, HEAD']);
   });
 
   test('refuses others', async () => {
-    const { data } = await startDataServer(undefined, {
-      activity: () => Promise.reject(new Refusal('unauthenticated')),
-    });
-    const response = await request(data.server).get('/activity');
-    expect(response.status).toBe(401);
-    expect(response.headers['www-authenticate']).toBe('Bearer');
-  });
-
-  test('serves GET and HEAD only', async () => {
-    const { data } = await startDataServer();
-    const response = await request(data.server).post('/activity').send({});
-    expect(response.status).toBe(405);
-    expect(response.headers['allow']).toBe('GET, HEAD');
+    const { data } = await start(() => Promise.reject(new Refusal('unauthenticated')));
+    const { status, headers } = await request(data.server).get('/activity');
+    expect([status, headers['www-authenticate']]).toEqual([401, 'Bearer']);
   });
 });
 
 describe('the response to a call', () => {
   test('carries the upstream’s fields and those of Sluice', async () => {
     const ends: string[] = [];
-    const { data } = await startDataServer(() =>
-      Promise.resolve(
-        outcomeOf({
-          status: 418,
-          fields: [
-            'X-A',
-            '1',
-            'Set-Cookie',
-            'a',
-            'Set-Cookie',
-            'b',
-            'x-should-retry',
-            'true',
-            'Content-Length',
-            '4',
-          ],
-          record: { waitedMs: 1_234, attempts: 3, absorbed: 2, held: [] },
-          rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 1.5 },
-          shouldRetry: false,
-          onEnd: (how) => ends.push(how),
-        }),
-      ),
-    );
-    const response = await request(data.server).get('/proxy?target=x');
-    expect(response.status).toBe(418);
-    expect(response.headers).toMatchObject({
+    const own = ['x-should-retry', 'true', 'Content-Length', '4'];
+    const server = await answering({
+      status: 418,
+      fields: ['X-A', '1', 'Set-Cookie', 'a', 'Set-Cookie', 'b', ...own],
+      record: { waitedMs: 1_234, attempts: 3, absorbed: 2, held: [] },
+      rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 1.5 },
+      shouldRetry: false,
+      onEnd: (how) => ends.push(how),
+    });
+    const { status, headers } = await get(server);
+    expect([status, ends]).toEqual([418, ['complete']]);
+    expect(headers).toMatchObject({
       'x-a': '1',
       'set-cookie': ['a', 'b'],
       'x-should-retry': 'false',
@@ -132,8 +101,7 @@ describe('the response to a call', () => {
       'ratelimit-policy': '"workspace";q=40;w=60',
       ratelimit: '"workspace";r=0;t=2',
     });
-    expect(response.headers).not.toHaveProperty('sluice-error');
-    expect(ends).toEqual(['complete']);
+    expect(headers).not.toHaveProperty('sluice-error');
   });
 
   test.each([
@@ -144,54 +112,43 @@ describe('the response to a call', () => {
     ['GET', 200, null, '0'],
   ])('to %s with status %d is well framed', async (method, status, body, length) => {
     const ends: string[] = [];
-    const { port, bugs } = await startDataServer(() =>
-      Promise.resolve(
-        outcomeOf({ status, body, fields: ['Content-Length', '4'], onEnd: (how) => ends.push(how) }),
-      ),
-    );
+    const onEnd = (how: string): void => void ends.push(how);
+    const { port, bugs } = await answering({ status, body, fields: ['Content-Length', '4'], onEnd });
     const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`, { method });
-    expect(await response.text()).toBe('');
-    expect(response.headers.get('content-length') ?? undefined).toBe(length);
-    expect(ends).toEqual(['complete']);
-    expect(bugs).toEqual([]);
-    expect(body === null || body.destroyed).toBe(true);
+    expect([await response.text(), response.headers.get('content-length') ?? undefined]).toEqual([
+      '',
+      length,
+    ]);
+    expect([ends, bugs, body === null || body.destroyed]).toEqual([['complete'], [], true]);
   });
 
-  test.each([[0], [101], [600]])('with the upstream’s status %d becomes upstream_invalid', async (status) => {
+  test.each<[string, Partial<Outcome>]>([
+    ['the status 0', { status: 0 }],
+    ['the status 101', { status: 101 }],
+    ['the status 600', { status: 600 }],
+    ['a line break in a value', { fields: ['X-A', 'a\r\nb'] }],
+    ['a name that is no token', { fields: ['X A', 'a'] }],
+    ['a value beyond one byte', { fields: ['X-A', '\u2028'] }],
+  ])('with what cannot be sent becomes upstream_invalid: %s', async (_, outcome) => {
     const ends: string[] = [];
     const body = Readable.from(['x']);
-    const { data, bugs } = await startDataServer(() =>
-      Promise.resolve(outcomeOf({ status, body, onEnd: (how) => ends.push(how) })),
-    );
-    const response = await request(data.server).get('/proxy?target=x');
-    expect([response.status, response.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
-    expect(ends).toEqual(['upstream_cut']);
-    expect(body.destroyed).toBe(true);
-    expect(bugs).toEqual([]);
-  });
-
-  test.each([
-    ['a line break in a value', ['X-A', 'a\r\nb']],
-    ['a name that is no token', ['X A', 'a']],
-    ['a value beyond one byte', ['X-A', '\u2028']],
-  ])('with a field that cannot be sent becomes upstream_invalid: %s', async (_name, fields) => {
-    const { data, bugs } = await startDataServer(() => Promise.resolve(outcomeOf({ fields })));
-    const response = await request(data.server).get('/proxy?target=x');
-    expect([response.status, response.headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
-    expect(bugs).toEqual([]);
+    const server = await answering({ ...outcome, body, onEnd: (how) => ends.push(how) });
+    const { status, headers } = await get(server);
+    expect([status, headers['sluice-error']]).toEqual([502, 'upstream_invalid']);
+    expect([ends, body.destroyed, server.bugs]).toEqual([['upstream_cut'], true, []]);
   });
 
   test('states what is known so far when it is a refusal', async () => {
-    const { data, bugs } = await startDataServer((call) => {
+    const server = await startDataServer((call) => {
       call.report({
         rateLimit: { limit: 40, windowSeconds: 60, remaining: 0, resetSeconds: 30 },
         record: { waitedMs: 5, attempts: 0, absorbed: 0, held: [] },
       });
       throw new Refusal('wait_too_long', { retryInMs: 30_000, detail: 'Later.' });
     });
-    const response = await request(data.server).get('/proxy?target=x');
-    expect(response.status).toBe(429);
-    expect(response.headers).toMatchObject({
+    const { status, headers } = await get(server);
+    expect([status, server.bugs]).toEqual([429, []]);
+    expect(headers).toMatchObject({
       'content-type': 'application/problem+json',
       'sluice-error': 'wait_too_long',
       'retry-after': '30',
@@ -200,48 +157,40 @@ describe('the response to a call', () => {
       ratelimit: '"workspace";r=0;t=30',
       connection: 'close',
     });
-    expect(bugs).toEqual([]);
   });
 
   test.each(['target_too_long', 'upstream_timeout', 'loop_detected'] as const)(
     'keeps the connection of a whole request for the refusal %s',
     async (code) => {
-      const { port } = await startDataServer(() => Promise.reject(new Refusal(code)));
+      const { port } = await failing(new Refusal(code));
       const response = await fetch(`http://127.0.0.1:${port}/proxy?target=x`);
-      expect(response.headers.get('sluice-error')).toBe(code);
-      expect(response.headers.get('connection')).toBe('keep-alive');
-      expect(await response.json()).toMatchObject({
-        code,
-        requestId: response.headers.get('sluice-request-id'),
-      });
+      const { headers } = response;
+      expect([headers.get('sluice-error'), headers.get('connection')]).toEqual([code, 'keep-alive']);
+      expect(await response.json()).toMatchObject({ code, requestId: headers.get('sluice-request-id') });
     },
   );
 
   test('has no body for a refused HEAD', async () => {
-    const { data } = await startDataServer(() => Promise.reject(new Refusal('target_missing')));
-    const response = await request(data.server).head('/proxy');
-    expect([response.status, response.headers['sluice-error']]).toEqual([400, 'target_missing']);
-    expect(response.text).toBeUndefined();
+    const { data } = await failing(new Refusal('target_missing'));
+    const { status, headers, text } = await request(data.server).head('/proxy');
+    expect([status, headers['sluice-error'], text]).toEqual([400, 'target_missing', undefined]);
   });
 
-  test('to a call that throws a bug has no details, and the bug is reported once', async () => {
+  test('to a call that throws a bug has no details, the bug is reported once, and the next call is served', async () => {
     const bug = new Error('secret https://a.example/?key=1');
-    const { data, bugs } = await startDataServer(() => Promise.reject(bug));
-    const response = await request(data.server).get('/proxy?target=x');
-    expect([response.status, response.headers['sluice-error']]).toEqual([500, 'internal']);
-    expect(JSON.stringify([response.headers, response.body])).not.toContain('secret');
-    expect(bugs).toEqual([bug]);
-  });
-
-  test('is the same for a synchronous throw, and the next call is served', async () => {
-    let first = true;
-    const { data, bugs } = await startDataServer(() => {
-      if (!first) return Promise.resolve(outcomeOf());
-      first = false;
-      throw new TypeError('x');
-    });
-    expect((await request(data.server).get('/proxy?target=x')).status).toBe(500);
-    expect((await request(data.server).get('/proxy?target=x')).status).toBe(200);
-    expect(bugs).toHaveLength(1);
+    const throws = [
+      () => Promise.reject(bug),
+      (): never => {
+        throw bug;
+      },
+    ];
+    const server = await startDataServer(() => (throws.shift() ?? (() => Promise.resolve(outcomeOf())))());
+    for (const reported of [1, 2]) {
+      const response = await get(server);
+      expect([response.status, response.headers['sluice-error']]).toEqual([500, 'internal']);
+      expect(JSON.stringify([response.headers, response.body])).not.toContain('secret');
+      expect(server.bugs).toEqual(Array.from({ length: reported }, () => bug));
+    }
+    expect((await get(server)).status).toBe(200);
   });
 });
