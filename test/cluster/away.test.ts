@@ -1,0 +1,119 @@
+/** Replicas whose Redis is away: what they let through, and when they are ready. */
+import { expect, test } from '@jest/globals';
+import type { AllActivity } from '../../src/activity/shape.ts';
+import { freePort } from '../support/free-port.ts';
+import { startRedis } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+import { kinds, model, onRedis, plenty, type Reply } from './fleet.ts';
+
+const { open, fleet, languageModel } = onRedis();
+
+/** A replica that starts without its Redis, and that Redis. `redis`: further keys of the section. */
+async function neverReached(redis: object) {
+  const port = await freePort();
+  const { url } = await languageModel();
+  const all = await fleet({
+    upstreams: model(url, { ...plenty, requestsPerMinute: 8 }),
+    redis: { url: `redis://127.0.0.1:${port}`, ...redis },
+    replicas: 1,
+  });
+  const call = (): Promise<Reply> => all.chat(0, { prefer: 'wait=1' });
+  const readyz = (): Promise<Reply> => all.admin(0, '/readyz');
+  return {
+    logs: all.logs,
+    call,
+    readyz,
+    isReady: async () => (await readyz()).text === 'ok\n',
+    /** How many of so many calls succeed. */
+    async succeeded(calls: number): Promise<number> {
+      let done = 0;
+      for (let n = 0; n < calls; n += 1) if ((await call()).status === 200) done += 1;
+      return done;
+    },
+    /** What the page says. */
+    answer: async () => (JSON.parse((await all.admin(0, '/activity')).text) as AllActivity).answer,
+    async redisComes() {
+      const server = await startRedis({ port });
+      open.push(() => server.stop());
+      return server;
+    },
+  };
+}
+
+test('a replica that has never reached its Redis is not ready and takes its part of the replicas that are stated', async () => {
+  const one = await neverReached({ replicas: 4, startSeconds: 3600 });
+  const { status, text } = await one.readyz();
+  expect(status).toBe(503);
+  expect(text).toMatch(
+    /^starting\nRedis is away \(refused\): .*\nRedis has never been reached: until it is, this replica takes 1\/4 of every limit\.\n$/,
+  );
+  expect(await one.succeeded(4)).toBe(2);
+  await one.redisComes();
+  await until(one.isReady);
+  let done = 2;
+  await until(async () => (done += await one.succeeded(1)) === 8);
+  expect(await one.succeeded(8)).toBe(0);
+});
+
+test.each([
+  ['deny', 'No: Redis is away and Sluice refuses all calls.', 'Your redis.whenDown: deny.'],
+  [
+    'local',
+    expect.any(String),
+    'This replica has never reached Redis, and redis.replicas, which tells its share, is not set.',
+  ],
+])(
+  'it refuses calls where nobody states the replicas, with whenDown: %s',
+  async (whenDown, sentence, heldBy) => {
+    const one = await neverReached({ whenDown });
+    expect(await one.call()).toMatchObject({ status: 503, code: 'limiter_unavailable' });
+    const next = [{ text: 'See why', command: 'sluice check --connect' }];
+    expect(await one.answer()).toMatchObject({ sentence, heldBy, next });
+    expect(one.logs.join('')).toMatch(/"calls":"refused".*"message":"Redis has never been reached"/);
+    const server = await one.redisComes();
+    await until(one.isReady);
+    await until(async () => (await one.call()).status === 200);
+    await server.stop();
+    await until(async () => !(await one.isReady()));
+    // From now on it knows its share.
+    expect((await one.call()).status).toBe(whenDown === 'deny' ? 503 : 200);
+    const { status, text } = await one.readyz();
+    expect(status).toBe(200);
+    expect(text).not.toContain('never been reached');
+  },
+);
+
+test('it is ready from redis.startSeconds on, and goes on to say that Redis was never reached', async () => {
+  const { status, text } = await (await neverReached({ startSeconds: 0.1 })).readyz();
+  expect(status).toBe(200);
+  expect(text).toMatch(
+    /^ok\nRedis is away \(refused\): .*\nRedis has never been reached: .* calls are refused, because redis\.whenDown is deny or redis\.replicas is not set\.\n$/,
+  );
+});
+
+test.each([
+  // With each replica's share of the limits.
+  ['local', '200'],
+  // A call that was held until its wait was over would outlast the test.
+  ['deny', '503 limiter_unavailable'],
+])(
+  'while Redis does not respond, with whenDown: %s, calls get %s, and 200 when it responds again',
+  async (whenDown, fate) => {
+    const own = await startRedis();
+    open.push(() => own.stop());
+    const { url } = await languageModel();
+    const all = await fleet({
+      upstreams: model(url),
+      redis: { url: own.url, whenDown, commandTimeoutMs: undefined },
+    });
+    const chats = async (calls: number) =>
+      kinds(await Promise.all(Array.from({ length: calls }, (_, n) => all.chat(n, { prefer: 'wait=600' }))));
+    await chats(4);
+    process.kill(own.pid, 'SIGSTOP');
+    expect(await chats(20)).toEqual([fate]);
+    expect(await all.metric(`sluice_limiter_mode{mode="${whenDown}"}`)).toBeGreaterThanOrEqual(1);
+    process.kill(own.pid, 'SIGCONT');
+    await all.together();
+    expect(await chats(4)).toEqual(['200']);
+  },
+);

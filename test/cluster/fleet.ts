@@ -1,0 +1,219 @@
+/**
+ * Replicas in this process that share nothing but one real Redis, which is empty when a test begins. What a test opens is closed
+ * when it ends.
+ */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, afterEach, beforeAll, beforeEach } from '@jest/globals';
+import { Redis } from 'ioredis';
+import { createKey } from '../../src/cli/keys.ts';
+import type { Clock } from '../../src/clock.ts';
+import { parseSettings } from '../../src/config/load.ts';
+import type { Service } from '../../src/service.ts';
+import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
+import { serviceOf } from '../support/gateway.ts';
+import { chatBody, chatPath } from '../support/redis-fleet.ts';
+import { startRedis, type RedisServer } from '../support/redis.ts';
+import { until } from '../support/until.ts';
+
+/** Sections of the configuration, as its file has them. */
+export interface Sections {
+  readonly upstreams: Readonly<Record<string, object>>;
+  /** Beside their API keys. */
+  readonly workspaces?: Readonly<Record<string, object>>;
+  readonly redis?: object;
+  readonly idempotency?: object;
+}
+
+export interface FleetOptions extends Sections {
+  readonly replicas?: number;
+  readonly clock?: Clock;
+}
+
+export interface Sending {
+  readonly workspace?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** As JSON, unless it is a text. */
+  readonly body?: unknown;
+  readonly signal?: AbortSignal;
+}
+
+export interface Reply {
+  readonly status: number;
+  /** Of a refusal by Sluice. */
+  readonly code: string | null;
+  readonly headers: Headers;
+  readonly text: string;
+}
+
+export const read = async (response: Response): Promise<Reply> => ({
+  status: response.status,
+  code: response.headers.get('sluice-error'),
+  headers: response.headers,
+  text: await response.text(),
+});
+
+/** Different statuses and codes: `200`, `429 wait_too_long`. */
+export const kinds = (replies: readonly Reply[]): readonly string[] =>
+  [...new Set(replies.map(({ status, code }) => (code === null ? `${status}` : `${status} ${code}`)))].sort();
+
+export class Fleet {
+  readonly services: Service[] = [];
+  readonly logs: string[] = [];
+  readonly keys: Readonly<Record<string, string>>;
+  readonly #sections: Sections;
+  readonly #hashes: Readonly<Record<string, string>>;
+  readonly #clock: Clock | undefined;
+
+  constructor({ clock, ...sections }: FleetOptions) {
+    const made = Object.keys(sections.workspaces ?? { acme: {} }).map((name) => [name, createKey()] as const);
+    this.keys = Object.fromEntries(made.map(([name, { key }]) => [name, key]));
+    this.#hashes = Object.fromEntries(made.map(([name, { hash }]) => [name, hash]));
+    this.#sections = sections;
+    this.#clock = clock;
+  }
+
+  /** One more replica. */
+  async join(): Promise<void> {
+    const clock = this.#clock === undefined ? {} : { clock: this.#clock };
+    this.services.push(await serviceOf(this.text(), this.logs, clock));
+  }
+
+  async reload(changes: Partial<Sections>): Promise<void> {
+    const settings = parseSettings(this.text(changes), { path: 'test', env: {} });
+    await Promise.all(this.services.map((service) => service.reload(settings)));
+  }
+
+  /** A call through one replica. */
+  fetch(replica: number, path: string, sending: Sending = {}): Promise<Response> {
+    const { workspace = 'acme', headers, body, signal = null } = sending;
+    const isText = typeof body === 'string';
+    return fetch(`http://127.0.0.1:${this.of(replica).dataAddress.port}/via/${path}`, {
+      ...(body === undefined ? {} : { method: 'POST', body: isText ? body : JSON.stringify(body) }),
+      headers: {
+        'sluice-key': this.keys[workspace] ?? '',
+        ...(body === undefined || isText ? {} : { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      signal,
+    });
+  }
+
+  call = async (replica: number, path: string, sending?: Sending): Promise<Reply> =>
+    read(await this.fetch(replica, path, sending));
+
+  chat = (replica: number, headers: Readonly<Record<string, string>> = {}): Promise<Reply> =>
+    this.call(replica, chatPath.slice('/via/'.length), { body: chatBody, headers });
+
+  /** Of the admin port. */
+  async admin(replica: number, path: string): Promise<Reply> {
+    return read(await fetch(`http://127.0.0.1:${this.of(replica).adminAddress.port}${path}`));
+  }
+
+  /** Sum over all replicas of what stands in lines of `/metrics` that begin so. */
+  async metric(line: string): Promise<number> {
+    const pages = await Promise.all(this.services.map((_, n) => this.admin(n, '/metrics')));
+    const lines = pages.flatMap(({ text }) => text.split('\n')).filter((one) => one.startsWith(line));
+    return lines.reduce((sum, one) => sum + Number(one.slice(one.lastIndexOf(' ') + 1)), 0);
+  }
+
+  /** Resolves when every replica uses Redis. */
+  together = (): Promise<void> =>
+    until(async () => (await this.metric('sluice_limiter_mode{mode="redis"}')) === this.services.length);
+
+  buckets = (replica?: number) =>
+    (replica === undefined ? this.services : [this.of(replica)])
+      .flatMap(({ gateway }) => gateway.parts.pressure.buckets())
+      .map(({ snapshot }) => snapshot);
+
+  waiting = (): number => this.buckets().reduce((sum, { waiting }) => sum + waiting, 0);
+
+  of(replica: number): Service {
+    const service = this.services[replica % this.services.length];
+    if (service === undefined) throw new Error('no replica has started');
+    return service;
+  }
+
+  /** The configuration of one replica. */
+  text(changes: Partial<Sections> = {}): string {
+    const { upstreams, workspaces = { acme: {} }, ...more } = { ...this.#sections, ...changes };
+    const each = (list: Readonly<Record<string, object>>, more_: (name: string) => object): object =>
+      Object.fromEntries(Object.entries(list).map(([name, own]) => [name, { ...more_(name), ...own }]));
+    return JSON.stringify({
+      server: { host: '127.0.0.1', adminHost: '127.0.0.1', port: 0, adminPort: 0, drainDelaySeconds: 0 },
+      privacy: { labelKey: 'a label key for tests only' },
+      log: { sampleSuccesses: 0 },
+      ...more,
+      upstreams: each(upstreams, () => ({ allowPrivateAddresses: true, credential: 'Bearer sk-sim' })),
+      workspaces: each(workspaces, (name) => ({ keys: [this.#hashes[name]] })),
+    });
+  }
+}
+
+/** A language model that refuses nothing unless it is told to, and what the gateway is told of it. */
+export const plenty = { requestsPerMinute: 100_000, requestsPerDay: 1_000_000, tokensPerMinute: 10_000_000 };
+export const model = (url: string, limits: object = plenty) => ({
+  openai: { kind: 'language-model', origins: [url], limits },
+});
+
+export function onRedis() {
+  let server: RedisServer;
+  let probe: Redis;
+  const open: (() => unknown)[] = [];
+  beforeAll(async () => {
+    server = await startRedis();
+    probe = new Redis(server.url);
+  });
+  beforeEach(() => probe.flushall());
+  afterEach(async () => {
+    for (const close of open.splice(0).toReversed()) await close();
+  });
+  afterAll(async () => {
+    probe.disconnect();
+    await server.stop();
+  });
+
+  async function started<T extends { listen(): Promise<{ url: string }>; close(): Promise<void> }>(it: T) {
+    const { url } = await it.listen();
+    open.push(() => it.close());
+    return url;
+  }
+  return {
+    /** Closed at the end of the test, the last one first. */
+    open,
+    started,
+    redis: () => server,
+    /** A client of the Redis that all replicas share. */
+    probe: () => probe,
+
+    async fleet({ replicas = 2, redis = {}, ...options }: FleetOptions): Promise<Fleet> {
+      const fleet = new Fleet({ ...options, redis: { url: server.url, commandTimeoutMs: 2_000, ...redis } });
+      open.push(() => Promise.all(fleet.services.map((service) => service.close())));
+      for (let n = 0; n < replicas; n += 1) await fleet.join();
+      return fleet;
+    },
+
+    /** A simulated language model with this many requests a minute. */
+    async languageModel(rpm = 100_000, baseMs = 5) {
+      const simulator = createLanguageModelSimulator({
+        models: { 'gpt-4o': { rpm, tpm: 10_000_000 } },
+        latency: { baseMs, perTokenMs: 0, jitter: 0 },
+        orgs: { 'org-sim': { projects: { proj_sim: { keys: ['sk-sim', 'sk-two'] } } } },
+      });
+      return { simulator, url: await started(simulator) };
+    },
+
+    /** An upstream; `respond` is called with the whole body of each request. */
+    async upstream(respond: (response: ServerResponse, request: IncomingMessage, body: string) => void) {
+      const http = createServer((request, response) => {
+        let body = '';
+        request.on('data', (chunk: Buffer) => (body += chunk.toString()));
+        request.on('end', () => respond(response, request, body));
+      });
+      await new Promise<void>((resolve) => http.listen(0, resolve));
+      open.push(() => new Promise((resolve) => http.close(resolve).closeAllConnections()));
+      const { port } = http.address() as AddressInfo;
+      return { port, url: `http://127.0.0.1:${port}` };
+    },
+  };
+}

@@ -1,0 +1,303 @@
+/** Limits of calls that come to several replicas: one quota, one ceiling, one order, one call in flight. */
+import { expect, test } from '@jest/globals';
+import { replicaId } from '../../src/ids.ts';
+import { defaultLeaseMs } from '../../src/limiter/limiter.ts';
+import { createState, fold } from '../../src/limiter/over-log/fold.ts';
+import { readEvent } from '../../src/limiter/over-log/state.ts';
+import { readEntry } from '../../src/log/entry.ts';
+import { createCommerceSimulator } from '../../simulators/commerce.ts';
+import { admittedIn, grantedIn, monitorRedis } from '../support/redis-monitor.ts';
+import { spokenWorld } from '../support/spoken.ts';
+import { tooEarly } from '../support/too-early.ts';
+import { until } from '../support/until.ts';
+import { kinds, model, onRedis, plenty, type Reply } from './fleet.ts';
+
+const { open, started, redis, probe, fleet, upstream, languageModel } = onRedis();
+
+async function monitored(): Promise<readonly string[]> {
+  const { lines, stop } = await monitorRedis(redis().port);
+  open.push(stop);
+  return lines;
+}
+
+/** Sends calls to the replicas in turn, each when Redis has entered the one before, however long that takes. */
+async function inOrder(calls: number, lines: readonly string[], send: (n: number) => Promise<Reply>) {
+  const replies: Promise<Reply>[] = [];
+  for (let n = 0; n < calls; n += 1) {
+    replies.push(send(n));
+    await until(() => admittedIn(lines).length > n);
+  }
+  return Promise.all(replies);
+}
+
+/** How many tickets and leases the logs in Redis have left, by their entries. */
+async function leftBehind(): Promise<number> {
+  const keys = await probe().keys('*:log');
+  expect(keys).not.toEqual([]);
+  let left = 0;
+  for (const key of keys) {
+    const state = createState(defaultLeaseMs);
+    for (const text of await probe().lrange(key, '0', '-1'))
+      fold(state, readEntry(text, readEvent), replicaId('nobody'));
+    expect(state.buckets.size).toBeGreaterThan(0);
+    for (const { tickets, leases } of state.buckets.values()) left += tickets.size + leases.size;
+  }
+  return left;
+}
+
+/**
+ * Calls by which both replicas get to know Redis' clock: of many round trips one is short, also on a busy machine. Positions are
+ * wrong by half of the shortest.
+ */
+async function setClocks(send: (n: number) => Promise<Reply>): Promise<void> {
+  for (let n = 0; n < 20; n += 2) await Promise.all([send(n), send(n + 1)]);
+}
+
+test('a burst over two replicas is paced and granted in order, with at most one refusal by the upstream, and leaves nothing in Redis', async () => {
+  const { simulator, url } = await languageModel(1_200);
+  const all = await fleet({ upstreams: model(url) });
+  const chat = (n: number): Promise<Reply> => all.chat(n, { prefer: 'wait=60' });
+  await setClocks(chat);
+  // All but 20 requests of the upstream's minute are used already.
+  simulator.consume(1_160, { model: 'gpt-4o', dimension: 'rpm' });
+  const lines = await monitored();
+  expect(kinds(await inOrder(80, lines, chat))).toEqual(['200']);
+  expect(simulator.log.filter(({ decision }) => decision === 'throttled').length).toBeLessThanOrEqual(1);
+  // The order of grants. How long each takes to the upstream is the machine's: two replicas send side by side.
+  const arrived = admittedIn(lines);
+  expect(arrived).toHaveLength(80);
+  // The end of a call before the burst may reach Redis within it.
+  const granted = (): readonly string[] => grantedIn(lines).filter((ticket) => arrived.includes(ticket));
+  await until(() => granted().length === 80);
+  expect(granted()).toEqual(arrived);
+  // Ends that nobody waits for are told a little later.
+  await until(async () => (await leftBehind()) === 0);
+});
+
+test('two replicas together keep one commerce call of a workspace in flight, in the order of arrival', async () => {
+  const shop = createCommerceSimulator({
+    latency: { minMs: 20, maxMs: 40 },
+    stores: { '127.0.0.1': { apps: { 'app-sim': ['shpat_sim'] } } },
+  });
+  const credential = { header: 'x-shopify-access-token', value: 'shpat_sim' };
+  const settings = { kind: 'commerce', origins: [await started(shop)], credential };
+  const all = await fleet({ upstreams: { shop: { ...settings, limits: { requestsPerMinute: 1_000 } } } });
+  const order = (n: number): Promise<Reply> =>
+    all.call(n, 'shop/admin/api/2026-10/orders.json', { headers: { 'x-nonce': `${n}`, prefer: 'wait=60' } });
+  await setClocks(order);
+  const before = shop.log.length;
+  expect(kinds(await inOrder(30, await monitored(), order))).toEqual(['200']);
+  const entries = shop.log.slice(before);
+  expect(entries.map(({ decision, inFlight }) => `${decision} ${inFlight.scope}`)).toEqual(
+    Array(30).fill('admitted 1'),
+  );
+  expect(entries.map(({ nonce }) => Number(nonce))).toEqual([...Array(30).keys()]);
+});
+
+test('two replicas share a ceiling, and refuse calls at once for which it has no slot in time', async () => {
+  const { simulator, url } = await languageModel();
+  const all = await fleet({ upstreams: model(url, { ...plenty, requestsPerMinute: 20 }) });
+  const startedAt = performance.now();
+  const chats = Array.from({ length: 40 }, async (_, n) => {
+    const reply = await all.chat(n, { prefer: 'wait=20' });
+    return { ...reply, tookMs: performance.now() - startedAt };
+  });
+  const refused = (await Promise.all(chats)).filter(({ status }) => status === 429);
+  expect([refused.length, simulator.log.length]).toEqual([20, 20]);
+  // On a machine that stands still a call is refused late, and then its code is that of a call that has waited.
+  for (const { code } of refused) expect(['wait_too_long', 'wait_expired']).toContain(code);
+  expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(20_000);
+});
+
+test('three replicas keep two windows together, without a word of the responses', async () => {
+  const windows = [
+    { requests: 4, seconds: 1 },
+    { requests: 9, seconds: 3 },
+  ];
+  // The upstream refuses nothing: what is judged is when calls come.
+  const world = await spokenWorld({ speaks: {}, described: { windows }, replicas: 3, redis: redis().url });
+  const startedAt = Date.now();
+  expect(await world.burst(12)).toEqual(Array(12).fill(200));
+  expect(tooEarly(world.simulator.log, startedAt, windows)).toEqual([]);
+  await world.close();
+});
+
+test.each([
+  ['shorter', 4, 9],
+  ['longer', 9, 4],
+])('three replicas send 4 of 12 calls where the %s of two windows has room for 4', async (_, short, long) => {
+  const windows = [
+    { requests: short, seconds: 300 },
+    { requests: long, seconds: 600 },
+  ];
+  const world = await spokenWorld({ speaks: {}, described: { windows }, replicas: 3, redis: redis().url });
+  const calls = Array.from({ length: 12 }, () => world.call('/v1/things', { prefer: 'wait=10' }));
+  const sent = (await Promise.all(calls)).filter(({ status }) => status === 200);
+  expect(sent).toHaveLength(4);
+  expect(world.simulator.log).toHaveLength(4);
+  await world.close();
+});
+
+test('of an observed quota two replicas reckon one wait for the calls of both, which leave at once', async () => {
+  // The upstream allows plenty, and takes longer than Redis: what is stated in the configuration is pinned, and would hold calls.
+  const { url } = await languageModel(100_000, 1_000);
+  const { openai } = model(url, { requestsPerMinute: 1, learn: false, probe: 100, maxWaitSeconds: 270 });
+  const all = await fleet({
+    upstreams: { openai: { ...openai, mode: 'observe' } },
+    workspaces: { acme: { requestsPerMinute: { openai: 100_000 } } },
+  });
+  // One after the other: of calls that come at the same time no replica knows which was first.
+  const fates: string[] = [];
+  for (let n = 0; n < 7; n += 1) {
+    const { status, headers } = await all.chat(n);
+    expect(status).toBe(200);
+    const [, kind, ms] =
+      /^waited=0, attempts=1, absorbed=0, would=(\w+), would-wait=(\d+)/.exec(
+        headers.get('sluice-admission') ?? '',
+      ) ?? [];
+    fates.push(kind === 'refuse' ? kind : `${Math.round(Number(ms) / 60_000)}`);
+  }
+  // In minutes: the quota of one call a minute counts once, and not once for each replica.
+  expect(fates.toSorted()).toEqual('0 1 2 3 4 refuse refuse'.split(' '));
+  await until(async () => (await all.metric('sluice_would_wait_seconds_count')) >= 1);
+  expect(await all.metric('sluice_would_refuse_total{')).toBe(2);
+});
+
+test('over three replicas a loop and nine people take turns, and the background goes when nobody else waits', async () => {
+  const arrived: string[] = [];
+  /** The first call is answered when all others wait. */
+  const allWait = Promise.withResolvers<void>();
+  const { url } = await upstream((response, { headers }) => {
+    arrived.push(String(headers['x-agent']));
+    void allWait.promise.then(() => response.end('{}'));
+  });
+  const all = await fleet({
+    upstreams: { api: { origins: [url], limits: { maxInFlightTotal: 1 } } },
+    workspaces: { acme: { callers: { by: 'header:x-agent' } }, nightly: { class: 'background' } },
+    replicas: 3,
+  });
+  let sent = 0;
+  const call = (workspace: string, caller: string): Promise<Reply> =>
+    all.call((sent += 1), 'api/things', { workspace, headers: { 'x-agent': caller, prefer: 'wait=600' } });
+  const first = call('acme', 'first');
+  await until(() => arrived.length === 1);
+  const people = Array.from({ length: 9 }, (_, person) => `person ${person}`);
+  const line = [
+    ...Array.from({ length: 20 }, () => call('nightly', 'background')),
+    ...Array.from({ length: 40 }, () => call('acme', 'loop')),
+    ...[1, 2, 3, 4].flatMap(() => people.map((person) => call('acme', person))),
+  ];
+  await until(() => all.waiting() === line.length);
+  allWait.resolve();
+  expect(kinds(await Promise.all([first, ...line]))).toEqual(['200']);
+  const turns = arrived.slice(1).filter((caller) => caller !== 'background');
+  const early = arrived.slice(1, 1 + turns.length).filter((caller) => caller === 'background');
+  // One goes after a minute, which a slow machine may take.
+  expect(early.length).toBeLessThanOrEqual(2);
+  for (const round of [0, 1, 2, 3])
+    expect(turns.slice(10 * round, 10 * (round + 1)).toSorted()).toEqual(['loop', ...people]);
+});
+
+test('raising a used-up daily ceiling gives every replica room again, as much as was added', async () => {
+  const { url } = await languageModel();
+  const daily = (openai: number) => ({ workspaces: { acme: { requestsPerDay: { openai } } } });
+  const all = await fleet({ upstreams: model(url, {}), ...daily(2) });
+  const fourCalls = async () => {
+    const fates: string[] = [];
+    for (const replica of [0, 1, 0, 1]) {
+      const { status, code, text } = await all.chat(replica, { prefer: 'wait=1' });
+      fates.push(code === null ? `${status}` : `${code} ${(JSON.parse(text) as { heldBy: string }).heldBy}`);
+    }
+    return fates;
+  };
+  const spent = 'day_quota_exhausted ceiling_day';
+  expect(await fourCalls()).toEqual(['200', '200', spent, spent]);
+  await all.reload(daily(4));
+  expect(await fourCalls()).toEqual(['200', '200', spent, spent]);
+});
+
+test('raising a ceiling of the minute lets calls go that wait on either replica', async () => {
+  const { url } = await languageModel();
+  const aMinute = (openai: number) => ({ workspaces: { acme: { requestsPerMinute: { openai } } } });
+  const all = await fleet({ upstreams: model(url, {}), ...aMinute(1) });
+  expect((await all.chat(0)).status).toBe(200);
+  const waiting = [0, 1, 0, 1].map((replica) => all.chat(replica, { prefer: 'wait=300' }));
+  await until(() => all.waiting() === 4);
+  await all.reload(aMinute(20));
+  expect(kinds([...(await Promise.all(waiting)), await all.chat(1)])).toEqual(['200']);
+});
+
+/** How long a crowd insists at most. Milliseconds. */
+const insistsMs = 30_000;
+
+test('refusals before the stated time cost Redis little, are counted, and do not make another workspace wait', async () => {
+  let received = 0;
+  const { url } = await upstream((response) => {
+    received += 1;
+    response.end('ok');
+  });
+  const all = await fleet({
+    upstreams: {
+      api: {
+        origins: [url],
+        limits: { requestsPerMinute: 5 },
+        speaks: { windows: [{ requests: 1_000, seconds: 60 }] },
+      },
+    },
+    workspaces: { crowd: {}, other: { requestsPerMinute: { api: 500 } } },
+    replicas: 1,
+  });
+  const send = (workspace: string, seconds: number): Promise<Reply> =>
+    all.call(0, 'api/x', { workspace, headers: { prefer: `wait=${seconds}` } });
+  const usedFrom = performance.now();
+  for (let n = 0; n < 5; n += 1) expect((await send('crowd', 600)).status).toBe(200);
+  const lines = await monitored();
+  const refused: Reply[] = [];
+  const startedAt = performance.now();
+  // The first slot is free again after a minute, however many calls a slow machine has made by then.
+  const insist = async (): Promise<void> => {
+    for (let n = 0; n < 100 && performance.now() - startedAt < insistsMs; n += 1)
+      refused.push(await send('crowd', 2));
+  };
+  await Promise.all([insist(), insist(), insist(), insist()]);
+  const tookMs = performance.now() - startedAt;
+  const soonestMs = 60_000 - (performance.now() - usedFrom);
+  // Commands of scripts are listed too.
+  const asked = lines.filter((line) => !line.includes(' lua] ')).length;
+  for (const { status, code, headers } of refused) {
+    expect(status).toBe(429);
+    expect(code).toMatch(/^(wait_too_long|wait_expired)$/);
+    expect(Number(headers.get('retry-after-ms'))).toBeGreaterThan(soonestMs);
+    expect(headers.get('ratelimit')).toMatch(/^"workspace";r=0;t=\d\d$/);
+  }
+  expect((await send('other', 600)).headers.get('sluice-admission')).toMatch(/attempts=1/);
+  expect(received).toBe(6);
+  // Every 250 ms up to four calls ask log and ceiling, until the first of them knows; beside them the replica's own heartbeats.
+  expect(asked).toBeLessThanOrEqual(4 * 3 * (tookMs / 250 + 1) + (tookMs / 1_000) * 20);
+  expect(await all.metric('sluice_shed_total{')).toBe(refused.length);
+});
+
+test('no command to Redis names a workspace, a credential, a host or a body, and none a breaker while none is open', async () => {
+  const { simulator, url } = await languageModel();
+  const all = await fleet({ upstreams: model(url) });
+  const lines = await monitored();
+  for (let n = 0; n < 6; n += 1) expect((await all.chat(n, { 'x-canary': 'canary' })).status).toBe(200);
+  expect(lines.length).toBeGreaterThan(12);
+  const ofBreaker = () => lines.filter((line) => line.includes('breaker'));
+  expect(ofBreaker()).toEqual([]);
+  simulator.configure({ quotaState: { 'org-sim': 'insufficient_quota', proj_sim: 'insufficient_quota' } });
+  await all.chat(0);
+  await until(() => ofBreaker().length > 0);
+  const secrets = [
+    'acme',
+    'canary',
+    'hello',
+    'sk-sim',
+    'openai',
+    'exceeded your',
+    all.keys['acme'] ?? 'no key',
+  ];
+  // Five digits also stand in the middle of times and of digests.
+  const port = new RegExp(`(?<![\\da-f.])${new URL(url).port}(?![\\da-f])`);
+  expect(lines.filter((line) => port.test(line) || secrets.some((one) => line.includes(one)))).toEqual([]);
+});
