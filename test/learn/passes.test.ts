@@ -15,9 +15,8 @@ import type { SpokenParts } from '../../simulators/dialect.ts';
 import type { SpokenWindow } from '../../simulators/dialect/parts.ts';
 import { reportedFields } from '../../simulators/dialect/response-fields.ts';
 import { randomFrom } from '../limiter/bucket-history.ts';
-import { Fixed, Leaky, Rolling, type Counter } from '../simulation/metering/counters.ts';
-import { run } from '../simulation/metering/paced-run.ts';
-import type { Outcome } from '../simulation/metering/scene.ts';
+import { run, type Outcome } from '../simulation/metering/paced-run.ts';
+import { counterOf, type Counter } from '../simulation/metering/upstreams.ts';
 import { recordingOf } from './recorded.ts';
 
 /** A meter that leaves empty rests once before it drains: so long at most for these calls on their way (docs/adr/0003). */
@@ -70,19 +69,13 @@ function learned(speaks: SpokenParts, seed: number): UpstreamSettings {
   return settings;
 }
 
-function counterOf({ requests, seconds, kind }: Window): Counter {
-  const windowMs = seconds * 1000;
-  if (kind === 'fixed') return new Fixed(requests, windowMs, 0);
-  return kind === 'leaky' ? new Leaky(requests, windowMs) : new Rolling(requests, windowMs);
-}
-
 /** A burst of twice the limit at the beginning of a window of the clock. */
 function burst(window: Window, speaks: SpokenParts, seed: number): Outcome {
   const { requests, seconds } = window;
   const windowMs = seconds * 1000;
   const upstream = learned(speaks, seed);
   if (upstream.dialect === null) throw new Error('no dialect');
-  const counter = counterOf(window);
+  const counter = counterOf(window.kind ?? 'rolling', requests, windowMs);
   const scene = {
     counter: () => counter,
     dialect: {
@@ -99,15 +92,10 @@ function burst(window: Window, speaks: SpokenParts, seed: number): Outcome {
       },
     },
     described: upstream.dialect,
-    windowMs,
     stated: bucketSetting(upstream).meters,
-    probe: 0,
     calls: Array.from({ length: requests * 2 }, (_, at) => at * 0.2),
-    maxWaitMs: Infinity,
-    maxInFlight: null,
     wayMs: [1, 8],
     serviceMs: [2, 20],
-    outsider: null,
   } as const;
   return run(scene, seed, windowMs * 5_000);
 }

@@ -1,0 +1,219 @@
+/**
+ * Upstreams as an experiment has them: how they count, what they write into their responses of it, and who else uses the quota. The
+ * counters are as plain as they can be: they are the truth of an experiment, and no line of the product is in them. Time is an
+ * argument, milliseconds of the upstream's own clock.
+ */
+import type { UpstreamKind } from '../../../src/call.ts';
+import type { Random } from '../../../src/clock.ts';
+import { goDuration } from '../../../simulators/go-duration.ts';
+
+export interface Counter {
+  readonly limit: number;
+  /** Used units, fractional where the counter drains. */
+  used(now: number): number;
+  /** Milliseconds until one more fits; 0 = now. */
+  waitMs(now: number): number;
+  /** What such an upstream calls the reset: until the bucket is full again, the window ends, the oldest call is forgotten. */
+  resetMs(now: number): number;
+  take(now: number): void;
+}
+
+const dust = 1e-6;
+
+/** Drains without pause: `limit` units in a window. `#used`: at first. */
+export class Leaky implements Counter {
+  readonly limit: number;
+  readonly #perMs: number;
+  #used: number;
+  #at = 0;
+
+  constructor(limit: number, windowMs: number, usedBefore = 0) {
+    this.limit = limit;
+    this.#perMs = limit / windowMs;
+    this.#used = usedBefore;
+  }
+
+  used(now: number): number {
+    this.#used = Math.max(0, this.#used - Math.max(0, now - this.#at) * this.#perMs);
+    this.#at = Math.max(this.#at, now);
+    return this.#used;
+  }
+
+  waitMs(now: number): number {
+    const over = this.used(now) + 1 - this.limit;
+    return over <= dust ? 0 : over / this.#perMs;
+  }
+
+  resetMs(now: number): number {
+    return this.used(now) / this.#perMs;
+  }
+
+  take(now: number): void {
+    this.#used = this.used(now) + 1;
+  }
+}
+
+/** Falls to nothing at the end of a window, which is aligned to the clock (with a phase) or begins with its first call. */
+export class Fixed implements Counter {
+  readonly limit: number;
+  readonly #windowMs: number;
+  readonly #phaseMs: number | null;
+  #used = 0;
+  #endsAt = 0;
+
+  constructor(limit: number, windowMs: number, phaseMs: number | null) {
+    this.limit = limit;
+    this.#windowMs = windowMs;
+    this.#phaseMs = phaseMs;
+  }
+
+  used(now: number): number {
+    if (now >= this.#endsAt) {
+      this.#used = 0;
+      const since = this.#phaseMs === null ? 0 : (now + this.#windowMs - this.#phaseMs) % this.#windowMs;
+      this.#endsAt = now + this.#windowMs - since;
+    }
+    return this.#used;
+  }
+
+  waitMs(now: number): number {
+    return this.used(now) + 1 <= this.limit ? 0 : this.#endsAt - now;
+  }
+
+  resetMs(now: number): number {
+    this.used(now);
+    return this.#endsAt - now;
+  }
+
+  take(now: number): void {
+    this.used(now);
+    this.#used += 1;
+  }
+}
+
+/** Counts what was taken in the last window, whenever one looks. */
+export class Rolling implements Counter {
+  readonly limit: number;
+  readonly #windowMs: number;
+  readonly #taken: number[] = [];
+
+  constructor(limit: number, windowMs: number) {
+    this.limit = limit;
+    this.#windowMs = windowMs;
+  }
+
+  used(now: number): number {
+    while ((this.#taken[0] ?? Infinity) + this.#windowMs <= now) this.#taken.shift();
+    return this.#taken.length;
+  }
+
+  waitMs(now: number): number {
+    return this.used(now) + 1 <= this.limit ? 0 : this.resetMs(now);
+  }
+
+  resetMs(now: number): number {
+    this.used(now);
+    return (this.#taken[0] ?? now - this.#windowMs) + this.#windowMs - now;
+  }
+
+  take(now: number): void {
+    this.used(now);
+    this.#taken.push(now);
+  }
+}
+
+/** A counter of this kind; `phaseMs`: when its window of the clock begins. */
+export function counterOf(
+  kind: 'fixed' | 'rolling' | 'leaky',
+  limit: number,
+  windowMs: number,
+  phaseMs = 0,
+): Counter {
+  if (kind === 'fixed') return new Fixed(limit, windowMs, phaseMs);
+  return kind === 'leaky' ? new Leaky(limit, windowMs) : new Rolling(limit, windowMs);
+}
+
+/** What a response says. */
+export interface Dialect {
+  readonly kind: UpstreamKind;
+  /** Fields of a response made at `now`; `waitMs` > 0: of a refusal. */
+  fields(counter: Counter, waitMs: number, now: number): (readonly [name: string, value: string])[];
+  /** Body of a refusal. */
+  readonly refusal?: string;
+}
+
+export const remaining = (counter: Counter, now: number): string =>
+  String(Math.max(0, Math.floor(counter.limit - counter.used(now) + dust)));
+
+/** Says nothing but when to come back, in whole seconds. */
+export const silent: Dialect = {
+  kind: 'generic',
+  fields: (_counter, waitMs) =>
+    waitMs > 0 ? [['retry-after', String(Math.max(1, Math.ceil(waitMs / 1000)))]] : [],
+};
+
+/** `x-ratelimit-*`, the reset in whole seconds, rounded up. */
+export const wholeSeconds: Dialect = {
+  kind: 'generic',
+  fields: (counter, waitMs, now) => [
+    ['x-ratelimit-limit', String(counter.limit)],
+    ['x-ratelimit-remaining', remaining(counter, now)],
+    ['x-ratelimit-reset', String(Math.ceil(counter.resetMs(now) / 1000))],
+    ...silent.fields(counter, waitMs, now),
+  ],
+};
+
+/** As OpenAI writes it: the reset says when the bucket is full. */
+export const model: Dialect = {
+  kind: 'language-model',
+  refusal: '{"error":{"type":"requests","code":"rate_limit_exceeded","message":""}}',
+  fields: (counter, waitMs, now) => [
+    ['x-ratelimit-limit-requests', String(counter.limit)],
+    ['x-ratelimit-remaining-requests', remaining(counter, now)],
+    ['x-ratelimit-reset-requests', goDuration(counter.resetMs(now))],
+    ...(waitMs > 0 ? [['retry-after-ms', String(Math.ceil(waitMs))] as const] : []),
+  ],
+};
+
+/** `used/limit`, rounded up. */
+export const commerce: Dialect = {
+  kind: 'commerce',
+  fields: (counter, waitMs, now) => [
+    ['x-shopify-shop-api-call-limit', `${Math.ceil(counter.used(now) - dust)}/${counter.limit}`],
+    ...silent.fields(counter, waitMs, now),
+  ],
+};
+
+/** Somebody else who uses the same quota: when, and how many units at once; `perMs` units a millisecond on average. */
+export type Outsider = (perMs: number, windowMs: number, random: Random) => Takes;
+type Takes = Generator<{ readonly at: number; readonly units: number }, never>;
+
+/** One unit after the other at equal distances. */
+export function* steady(perMs: number, _windowMs: number, random: Random): Takes {
+  for (let at = random.next() / perMs; ; at += 1 / perMs) yield { at, units: 1 };
+}
+
+/** One unit after the other at any distance. */
+export function* irregular(perMs: number, _windowMs: number, random: Random): Takes {
+  for (let at = 0; ; yield { at, units: 1 }) at -= Math.log(1 - random.next()) / perMs;
+}
+
+/** Twice the rate for a twelfth of the window, then nothing for as long. */
+export function* inBursts(perMs: number, windowMs: number, random: Random): Takes {
+  const onMs = windowMs / 12;
+  const begins = random.next() * onMs;
+  for (let on = 0; ; on += 1 / (2 * perMs))
+    yield { at: begins + on + Math.floor(on / onMs) * onMs, units: 1 };
+}
+
+/** Some units at once, now and then. */
+export function* inLargeBursts(perMs: number, windowMs: number, random: Random): Takes {
+  const everyMs = Math.max(windowMs / 24, 3 / perMs);
+  let owed = random.next();
+  for (let at = random.next() * everyMs; ; at += everyMs) {
+    owed += perMs * everyMs;
+    const units = Math.floor(owed);
+    owed -= units;
+    yield { at, units };
+  }
+}
