@@ -1,103 +1,98 @@
-/** A log in a real Redis: replicas that follow it have the same state at the same place, whatever happens to Redis. */
+/** A log in a real Redis: replicas that follow it have the same state at the same place. */
 import { expect, test } from '@jest/globals';
+import type { Redis } from 'ioredis';
+import { systemClock, systemRandom } from '../../src/clock.ts';
 import { replicaId } from '../../src/ids.ts';
-import { append, namesOf } from '../../src/log/redis-commands.ts';
+import { append, begin, namesOf, snapshotKey, writeParts } from '../../src/log/redis-commands.ts';
+import { RedisLog, type RedisLogParts } from '../../src/log/redis-log.ts';
+import { noTelemetry } from '../support/no-telemetry.ts';
+import { operator, ownRedis } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
-import { agree, keys, testName, type Replica } from './replicas.ts';
-import { goOn, installation, operator, server, talk, three } from './world.ts';
+import { agree, goOn, installation, keys, talk, testName, three, type Replica } from './replicas.ts';
+
+const names = namesOf(testName);
+
+/** One replica, and what a test does to its Redis itself. */
+async function alone(options: { readonly maxLogBytes?: number } = {}) {
+  const redis = await ownRedis();
+  const all = installation(redis, options);
+  const a = await all.add();
+  return { ...all, a, redis, control: operator(redis) };
+}
 
 test('three replicas have the same state at every place, and every word once', async () => {
-  const redis = await server();
-  const { replicas, a, b } = await three(redis);
-  expect(a.events).toEqual(['restored', 'joined']);
-  expect(b.events).toEqual(['restored', 'joined']);
-  expect(replicas.flatMap(({ bugs }) => bugs)).toEqual([]);
+  const { replicas, a, b } = await three(await ownRedis());
+  for (const { events, bugs } of replicas) expect([events, bugs]).toEqual([['restored', 'joined'], []]);
   expect(b.log.staleMs()).toBeGreaterThanOrEqual(0);
   expect(Math.abs(a.log.now() - Date.now())).toBeLessThan(60_000);
 });
 
-test('what is appended in one turn, and while an append is under way, is one batch each', async () => {
-  const redis = await server();
-  const all = installation(redis);
-  const a = await all.add();
-  await until(() => a.isJoined);
-  const before = a.sequence;
-  for (let n = 0; n < 50; n += 1) a.say(`a${n}`);
-  await until(() => a.hasOwn);
-  expect(a.sequence).toBe(before + 1);
-});
-
-test('a batch has a bounded number of events and of characters', async () => {
-  const redis = await server();
-  const a = await installation(redis).add();
-  await until(() => a.isJoined);
-  const before = a.sequence;
-  for (let n = 0; n < 300; n += 1) a.say(`a${n}`);
-  await until(() => a.hasOwn);
-  expect(a.sequence).toBe(before + 2);
-  for (const letter of ['x', 'y']) a.say(letter.repeat(40_000));
-  await until(() => a.hasOwn);
-  expect(a.sequence).toBe(before + 4);
+test('what is appended in one turn, and while an append is under way, is one batch each, of a bounded number of events and characters', async () => {
+  const { a } = await alone();
+  const entriesOf = async (...words: readonly string[]): Promise<number> => {
+    const before = a.sequence;
+    for (const word of words) a.say(word);
+    await until(() => a.hasOwn);
+    return a.sequence - before;
+  };
+  expect(await entriesOf(...Array.from({ length: 50 }, (_, n) => `a${n}`))).toBe(1);
+  expect(await entriesOf(...Array.from({ length: 300 }, (_, n) => `b${n}`))).toBe(2);
+  expect(await entriesOf('x'.repeat(40_000), 'y'.repeat(40_000))).toBe(2);
 });
 
 /** An entry of somebody else whose message nobody hears. */
-async function appendUnheard(
-  control: ReturnType<typeof operator>,
-  a: Replica,
-  word: string,
-): Promise<string> {
+async function appendUnheard(control: Redis<'legacy'>, a: Replica, word: string): Promise<string> {
   const [sequence = '', mark = ''] = a.place.split(' ');
   const life = String(await control.hget(keys.head, 'life'));
-  const names = { ...namesOf(testName), channel: 'nobody hears' };
-  const batch = { replica: replicaId('r9'), number: 1, events: `["${word}"]`, maxMs: 1e6 };
-  const reply = await append(control, names, {
-    end: { life, sequence: Number(sequence), mark, term: a.term, at: a.at },
-    batch: { ...batch, returns: false, maxBytes: 1e6, keptMs: null },
-  });
+  const reply = await append(
+    control,
+    { ...names, channel: 'nobody hears' },
+    {
+      end: { life, sequence: Number(sequence), mark, term: a.term, at: a.at },
+      batch: {
+        replica: replicaId('r9'),
+        number: 1,
+        events: `["${word}"]`,
+        maxMs: 1e6,
+        returns: false,
+        maxBytes: 1e6,
+        keptMs: null,
+      },
+    },
+  );
   if (reply.kind !== 'whole') throw new Error(reply.kind);
   return reply.entries.at(-1) ?? '';
 }
 
 test('an entry whose message was lost is read when the next one is heard', async () => {
-  const redis = await server();
-  const all = installation(redis);
-  const [a, b] = [await all.add(), await all.add()];
-  await until(() => a.isJoined && b.isJoined && a.place === b.place);
-  await appendUnheard(operator(redis), a, 'unheard');
+  const { a, add, control } = await alone();
+  const b = await add();
+  await until(() => a.place === b.place);
+  await appendUnheard(control, a, 'unheard');
   b.say('heard');
   await until(() => a.said.includes('heard'));
   expect(a.said).toEqual(['unheard', 'heard']);
 });
 
 test('an entry that came while a replica was not subscribed is read when it is again', async () => {
-  const redis = await server();
-  const control = operator(redis);
-  const a = await installation(redis).add();
-  await until(() => a.isJoined);
+  const { a, control } = await alone();
   await appendUnheard(control, a, 'unheard');
   await control.call('CLIENT', 'KILL', 'TYPE', 'pubsub');
   await until(() => a.said.includes('unheard'));
 });
 
 test('a copy is as old as the message that it was told by', async () => {
-  const redis = await server();
-  const control = operator(redis);
-  const a = await installation(redis).add();
-  await until(() => a.isJoined);
+  const { a, control } = await alone();
   const entry = await appendUnheard(control, a, 'late');
   const lateMs = 300;
-  const isLate = (): boolean => a.log.now() > Number(entry.split(' ')[3]) + lateMs;
-  await until(isLate);
+  await until(() => a.log.now() > Number(entry.split(' ')[3]) + lateMs);
   await control.publish(keys.channel, entry);
   await until(() => a.said.includes('late'));
   expect(a.log.staleMs()).toBeGreaterThanOrEqual(lateMs);
 });
 
 test('what nobody waits for goes with what is appended next, in order, or by itself a little later', async () => {
-  const redis = await server();
-  const all = installation(redis);
-  const a = await all.add();
-  await until(() => a.isJoined);
+  const { a, add } = await alone();
   // On a busy machine a turn may take longer than an event is held back for.
   const entriesOfBoth = async (): Promise<number> => {
     const before = a.sequence;
@@ -114,27 +109,22 @@ test('what nobody waits for goes with what is appended next, in order, or by its
   a.say('at the end', 'soon');
   await a.log.close();
   expect(a.said).not.toContain('at the end');
-  const b = await all.add();
+  const b = await add();
   await until(() => b.said.includes('at the end'));
 });
 
 test('a replica that joins later has the state of the others', async () => {
-  const redis = await server();
-  const { replicas, add, a } = await three(redis);
+  const { replicas, add, a } = await three(await ownRedis());
   const d = await add();
-  d.say('lost, since the copy has not joined');
+  d.say('also from the newcomer');
   await agree(replicas);
-  expect(d.events).toEqual(['restored', 'joined']);
-  expect(a.events).toEqual(['restored', 'joined']);
+  for (const { events } of [a, d]) expect(events).toEqual(['restored', 'joined']);
 });
 
 test('a replica that leaves the log and follows it again says nothing in vain', async () => {
-  const redis = await server();
-  const all = installation(redis);
-  const stays = await all.add();
+  const { a: stays, add } = await alone();
   for (const word of ['first', 'second', 'third']) {
-    const replica = await all.add(undefined, 'comes-and-goes');
-    await until(() => replica.isJoined);
+    const replica = await add(undefined, 'comes-and-goes');
     replica.say(word);
     await until(() => replica.hasOwn && stays.said.includes(word));
     await replica.log.close();
@@ -142,7 +132,7 @@ test('a replica that leaves the log and follows it again says nothing in vain', 
 });
 
 test('connections that are killed while entries are appended lose and repeat nothing', async () => {
-  const redis = await server();
+  const redis = await ownRedis();
   const { replicas } = await three(redis);
   const control = operator(redis);
   const stop = talk(replicas);
@@ -155,33 +145,104 @@ test('connections that are killed while entries are appended lose and repeat not
 });
 
 test('a replica whose last entries make a snapshot due leaves it to the others', async () => {
-  const redis = await server();
-  const all = installation(redis, { maxLogBytes: 2_000 });
-  const [stays, leaves] = [await all.add(), await all.add()];
-  await until(() => stays.isJoined && leaves.isJoined);
+  const { a: stays, add } = await alone({ maxLogBytes: 2_000 });
+  const leaves = await add();
   leaves.say('last '.repeat(1_000));
   await leaves.log.close();
   await until(() => stays.said.length === 1);
-  const newcomer = await all.add();
-  await until(() => newcomer.isJoined);
-  await agree([stays, newcomer]);
+  await agree([stays, await add()]);
 });
 
 test('every key has an expiry, and all are renewed together', async () => {
-  const redis = await server();
+  const redis = await ownRedis();
   const { replicas, a } = await three(redis, { maxLogBytes: 2_000 });
   const control = operator(redis);
   const stop = talk(replicas);
-  await until(async () => (await control.keys('*')).filter((key) => key.startsWith(keys.saved)).length >= 2);
+  await until(async () => (await control.keys(`${keys.saved}*`)).length >= 2);
   stop();
   await agree(replicas);
-  for (const key of await control.keys('*')) expect(await control.pttl(key)).toBeGreaterThan(0);
-  for (const key of await control.keys('*')) await control.pexpire(key, 100_000);
+  for (const key of await control.keys('*')) {
+    expect(await control.pttl(key)).toBeGreaterThan(0);
+    await control.pexpire(key, 100_000);
+  }
   // As if the last renewal had been long ago.
   await control.hset(keys.head, 'renewed', 0);
   a.tick();
   await until(async () => (await control.pttl(keys.log)) > 3_000_000);
-  expect(await control.pttl(keys.head)).toBeGreaterThan(3_000_000);
   const [life, saved] = await control.hmget(keys.head, 'life', 'saved');
-  expect(await control.pttl(`${keys.saved}${String(life)}.${String(saved)}`)).toBeGreaterThan(3_000_000);
+  for (const key of [keys.head, `${keys.saved}${String(life)}.${String(saved)}`])
+    expect(await control.pttl(key)).toBeGreaterThan(3_000_000);
+});
+
+test('a log that is not joined for long is away, once, until it is joined: in a new term, since its replica may have acted alone', async () => {
+  const { a: other } = await alone();
+  const { health, connection, joins } = other;
+  const slow = Promise.withResolvers<void>();
+  const redis: RedisLogParts<string>['redis'] = {
+    isUp: true,
+    watch: (watcher) => health.watch(watcher),
+    async run(...command) {
+      await slow.promise;
+      return health.run(...command);
+    },
+  };
+  const events: string[] = [];
+  let term = 0;
+  const log = new RedisLog<string>({
+    name: testName,
+    replica: replicaId('late'),
+    actsAlone: true,
+    redis,
+    connection,
+    clock: systemClock,
+    random: systemRandom,
+    log: noTelemetry.log,
+    readEvent: String,
+  });
+  log.follow({
+    onEntry() {},
+    onRestore() {},
+    onJoined(joined) {
+      events.push('joined');
+      ({ term } = joined);
+    },
+    onAway: () => void events.push('away'),
+    awaitsOthers: () => false,
+    snapshot: () => [],
+  });
+  await until(() => events.length > 0);
+  expect(events).toEqual(['away']);
+  slow.resolve();
+  await until(() => log.staleMs() < Infinity);
+  expect(events).toEqual(['away', 'joined']);
+  expect(term).toBe((joins[0]?.term ?? 0) + 1);
+  await log.close();
+});
+
+test('a copy that is replaced by that of another replica learns up to where the log has what it had, and takes its time', async () => {
+  const { a, replicas, control } = await alone();
+  a.say('kept');
+  await until(() => a.hasOwn);
+  // The other copy ends here, and has seen an hour less.
+  const [sequence, at] = [a.sequence, a.at - 3_600_000];
+  const life = String(await control.hget(keys.head, 'life'));
+  const end = { life, sequence, mark: a.place.split(' ')[1] ?? '', term: a.term, at };
+  const parts = [JSON.stringify([a.digest, sequence, a.term, at, a.place]), JSON.stringify(a.said)];
+  a.say('lost');
+  await until(() => a.hasOwn);
+  await control.flushall();
+  await writeParts(control, snapshotKey(names, { life: 'other', sequence }), { from: 0, parts });
+  const beginning = { over: '', life: 'other', end, parts: parts.length, isForced: false };
+  expect(await begin(control, names, beginning)).toBe(true);
+  for (const number of [1, 2]) {
+    const of = { replica: replicaId('r9'), number, events: '[""]', maxMs: 1, returns: false };
+    const [, mark = ''] = String((await control.lindex(keys.log, -1)) ?? '').split(' ');
+    const known = number === 1 ? end : { ...end, sequence: sequence + 1, mark };
+    const batch = { ...of, maxBytes: 1e6, keptMs: null };
+    await append(control, names, { end: { ...known, life: 'other' }, batch });
+  }
+  a.say('after');
+  await agree(replicas);
+  expect(a.joins.at(-1)).toEqual({ term: 2, termBegan: sequence });
+  expect(a.log.now()).toBeLessThan(at + 3_000_000);
 });

@@ -2,8 +2,8 @@
  * Replicas that follow one log in a real Redis, each with a small state machine: a list of what was said, with a digest. A replica says
  * again on joining what its state lacks of its own. Owns: building, ending, and what must hold for all replicas in the end.
  */
-import { expect } from '@jest/globals';
 import { hash } from 'node:crypto';
+import { expect } from '@jest/globals';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import type { RedisSettings } from '../../src/config/settings.ts';
 import { replicaId } from '../../src/ids.ts';
@@ -14,6 +14,7 @@ import { connectRedis } from '../../src/redis/connection.ts';
 import { RedisHealth } from '../../src/redis/health.ts';
 import { RedisTroubles } from '../../src/redis/troubles.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
+import { closers } from '../support/own-redis.ts';
 import { plainRedis } from '../support/plain-redis.ts';
 import { until } from '../support/until.ts';
 
@@ -36,8 +37,13 @@ export const keys = {
   channel: 'sluice:{d1ge57}:1:0:',
 } as const;
 
-/** Digests by sequence and mark, over all replicas of a test: equal places mean equal states. */
-export type Digests = Map<string, string>;
+/** What the replicas of one installation have in common. */
+interface Installation {
+  readonly settings: Partial<RedisSettings>;
+  /** By sequence and mark, over all replicas: equal places mean equal states. */
+  readonly digests: Map<string, string>;
+  readonly maxLogBytes?: number;
+}
 
 export class Replica implements Follower<Said> {
   readonly id;
@@ -56,21 +62,11 @@ export class Replica implements Follower<Said> {
   sequence = 0;
   term = 0;
   at = 0;
-  readonly #own = new Set<Said>();
-  readonly #digests: Digests;
+  /** What this replica said. */
+  readonly own = new Set<Said>();
+  readonly #digests: Installation['digests'];
 
-  constructor(
-    id: string,
-    {
-      settings,
-      digests,
-      maxLogBytes,
-    }: {
-      readonly settings: Partial<RedisSettings>;
-      readonly digests: Digests;
-      readonly maxLogBytes?: number;
-    },
-  ) {
+  constructor(id: string, { settings, digests, maxLogBytes }: Installation) {
     const log = { ...noTelemetry.log, bug: (message: string) => void this.bugs.push(message) };
     const telemetry = { ...noTelemetry, log };
     const troubles = new RedisTroubles(log, { tls: false });
@@ -109,7 +105,7 @@ export class Replica implements Follower<Said> {
   }
 
   say(word: Said, urgency: Urgency = 'now'): void {
-    this.#own.add(word);
+    this.own.add(word);
     this.log.append(word, urgency);
   }
 
@@ -121,14 +117,10 @@ export class Replica implements Follower<Said> {
     return this.log.staleMs() < Infinity;
   }
 
-  /** What this replica said is in its state. */
+  /** All of it is in its state. */
   get hasOwn(): boolean {
     const said = new Set(this.said);
-    return [...this.#own].every((word) => said.has(word));
-  }
-
-  get own(): ReadonlySet<Said> {
-    return this.#own;
+    return [...this.own].every((word) => said.has(word));
   }
 
   async close(): Promise<void> {
@@ -166,7 +158,7 @@ export class Replica implements Follower<Said> {
     this.events.push('joined');
     this.joins.push(joined);
     const said = new Set(this.said);
-    for (const word of this.#own) if (!said.has(word)) this.log.append(word);
+    for (const word of this.own) if (!said.has(word)) this.log.append(word);
   }
 
   awaitsOthers(): boolean {
@@ -206,4 +198,61 @@ export async function agree(replicas: readonly Replica[]): Promise<void> {
     expect(said).toEqual(replicas[0]?.said);
     expect(said.filter((word) => everything.includes(word)).toSorted()).toEqual(everything.toSorted());
   }
+}
+
+/** Replicas of one installation, which end with the test. */
+export function installation(
+  { port }: { readonly port: number },
+  {
+    mode = 'single',
+    ...options
+  }: { readonly maxLogBytes?: number; readonly mode?: 'single' | 'cluster' } = {},
+) {
+  const digests = new Map<string, string>();
+  const replicas: Replica[] = [];
+  return {
+    replicas,
+    /** Resolves when it has joined. `over`: another way to the same Redis. */
+    async add(
+      over: { readonly port: number } = { port },
+      id = `${systemRandom.hex(4)}.${replicas.length + 1}`,
+    ): Promise<Replica> {
+      const settings = { mode, nodes: [{ host: '127.0.0.1', port: over.port }] };
+      const replica = new Replica(id, { settings, digests, ...options });
+      closers.push(() => replica.close());
+      replicas.push(replica);
+      await replica.start();
+      await until(() => replica.isJoined);
+      return replica;
+    },
+  };
+}
+
+/** Three replicas that have said something and agree. */
+export async function three(
+  redis: { readonly port: number },
+  options: { readonly maxLogBytes?: number } = {},
+) {
+  const all = installation(redis, options);
+  const [a, b, c] = [await all.add(), await all.add(), await all.add()];
+  for (const replica of all.replicas) for (let n = 0; n < 20; n += 1) replica.say(`${replica.id}.${n}`);
+  await agree(all.replicas);
+  return { ...all, a, b, c };
+}
+
+/** The replicas go on saying things, one every few milliseconds each, until the function that is returned is called. */
+export function talk(replicas: readonly Replica[]): () => void {
+  let count = 0;
+  const timer = setInterval(() => {
+    count += 1;
+    for (const replica of replicas) replica.say(`${replica.id}+${count}`);
+  }, 3);
+  closers.push(() => clearInterval(timer));
+  return () => clearInterval(timer);
+}
+
+/** All replicas have heard so many more entries. */
+export async function goOn(replicas: readonly Replica[], entries = 30): Promise<void> {
+  const from = replicas.map(({ said }) => said.length);
+  await until(() => replicas.every(({ said }, at) => said.length >= (from[at] ?? 0) + entries));
 }

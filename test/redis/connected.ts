@@ -1,0 +1,24 @@
+/** The product's connection to a Redis on this machine, which ends with its test. */
+import { systemClock, systemRandom, type Clock } from '../../src/clock.ts';
+import type { RedisSettings } from '../../src/config/settings.ts';
+import { connectRedis, type RedisConnection } from '../../src/redis/connection.ts';
+import { closers } from '../support/own-redis.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { until } from '../support/until.ts';
+
+interface Connecting extends Partial<RedisSettings> {
+  readonly port: number;
+  readonly clock?: Clock;
+}
+
+/** Resolves when the connection is ready; with `onFailure`, at once. */
+export async function connected(
+  { port, clock = systemClock, ...settings }: Connecting,
+  onFailure?: (failure: unknown) => void,
+): Promise<RedisConnection> {
+  const redis = plainRedis({ nodes: [{ host: '127.0.0.1', port }], ...settings });
+  const connection = connectRedis(redis, { clock, random: systemRandom }, onFailure ?? (() => {}));
+  closers.push(() => connection.close());
+  if (onFailure === undefined) await until(() => connection.isReady());
+  return connection;
+}
