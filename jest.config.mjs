@@ -8,8 +8,6 @@ import { availableParallelism } from 'node:os';
 const long = [
   'test/activity/very-many.test.ts',
   'test/admission/overload.test.ts',
-  'test/cli/mistakes-limits.test.ts',
-  'test/cli/mistakes.test.ts',
   'test/cli/output.test.ts',
   'test/credentials/refresh/over-replicas.test.ts',
   'test/credentials/renewals-over-replicas.test.ts',

@@ -1,134 +1,222 @@
-/** `sluice check --connect` says of Redis, of each origin and of each credential whether it works, and shows no secret. */
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+/** `sluice check --connect` says of Redis, of each origin and of each credential whether it works and, as a refused call does, what helps. */
+import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { afterEach, describe, expect, test } from '@jest/globals';
 import { tryConnections } from '../../src/cli/check-connect.ts';
 import { refreshFileWarnings } from '../../src/cli/refresh-files.ts';
+import { createKey } from '../../src/cli/keys.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { freePort } from '../support/free-port.ts';
-import { rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
+import { serviceOf, startGateway } from '../support/gateway.ts';
+import { answering, rawUpstream, type RawUpstream, type Script } from '../support/raw-upstream.ts';
 import { startRedis, type RedisServer } from '../support/redis.ts';
 import { startTokenEndpoint } from '../support/token-endpoint.ts';
+import { until } from '../support/until.ts';
+
+const closers: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).toReversed()) await close();
+});
+async function upstream(...wanted: Parameters<typeof rawUpstream>): Promise<RawUpstream> {
+  const one = await rawUpstream(...wanted);
+  closers.push(() => one.close());
+  return one;
+}
+async function redis(...args: readonly string[]): Promise<RedisServer> {
+  const one = await startRedis({ args });
+  closers.push(() => one.stop());
+  return one;
+}
 
 const responseOf = (status: number): string => `HTTP/1.1 ${status} x\r\ncontent-length: 2\r\n\r\nok`;
-let model: RawUpstream;
-let plain: RawUpstream;
-let gone: string;
-let redis: RedisServer;
-
-beforeAll(async () => {
-  model = await rawUpstream(async (connection) => {
-    const request = await connection.requests(1);
-    connection.send(responseOf(/authorization: Bearer canary-right/i.test(request) ? 200 : 401));
+/** Knows one credential. */
+const guarded: Script = async (connection) => {
+  const request = await connection.requests(1);
+  connection.send(responseOf(/authorization: Bearer canary-right/i.test(request) ? 200 : 401));
+};
+const entry = (name: string, origin: string, more = '', inside = 'true'): string =>
+  `  ${name}: { origins: ["${origin}"], allowPrivateAddresses: ${inside}${more} }`;
+const settingsOf = (upstreams: readonly string[], workspaces = '{}', more = '') =>
+  parseSettings(`${more}\nupstreams:\n${upstreams.join('\n')}\nworkspaces: ${workspaces}\n`, {
+    path: 'test.yaml',
+    env: {},
   });
-  plain = await rawUpstream(async (connection) => {
-    await connection.requests(1);
-    connection.send(responseOf(404));
-  });
-  gone = `http://127.0.0.1:${await freePort()}`;
-  redis = await startRedis();
-});
-afterAll(async () => {
-  await model.close();
-  await plain.close();
-  await redis.stop();
-});
+const redisSection = (url: string): string =>
+  `redis: { url: "${url}", commandTimeoutMs: 5000 }\nprivacy: { labelKey: "a label key for tests only" }`;
 
-const settingsOf = (url: string) =>
-  parseSettings(
-    `
-redis: { url: "${url}" }
-privacy: { labelKey: "a label key for tests only" }
-upstreams:
-  model: { kind: language-model, origins: ["${model.origin}"], allowPrivateAddresses: true, credential: "Bearer canary-right" }
-  plain: { origins: ["${plain.origin}"], allowPrivateAddresses: true, credential: "Bearer canary" }
-  gone: { origins: ["${gone}"], allowPrivateAddresses: true }
-  stores: { kind: commerce, origins: ["https://*.shops.example"], credential: "canary" }
-workspaces:
-  acme: { keys: [], upstreams: [model, plain, gone, stores], credentials: { model: "Bearer canary-wrong" } }
-`,
-    { path: 'test.yaml', env: {} },
+test('a line for each connection, and no secret', async () => {
+  const [model, plain] = [await upstream(guarded), await upstream(answering(responseOf(404)))];
+  const section = redisSection((await redis()).url);
+  const settings = settingsOf(
+    [
+      entry('model', model.origin, ', kind: language-model, credential: "Bearer canary-right"'),
+      entry('plain', plain.origin, ', credential: "Bearer canary"'),
+      '  stores: { kind: commerce, origins: ["https://*.shops.example"], credential: "canary" }',
+    ],
+    '{ acme: { keys: [], upstreams: [model, plain, stores], credentials: { model: "Bearer canary-wrong" } } }',
+    section,
   );
-
-test('sluice check prints a line for each connection', async () => {
-  const { lines, failures } = await tryConnections(settingsOf(redis.url));
+  const { lines, failures } = await tryConnections(settings);
   expect(lines).toEqual([
     'ok:     redis: can be used',
     `ok:     model ${model.origin}: answers 200 and takes the credential`,
     `FAILED: model ${model.origin}, credential of workspace acme: answers 401: it refuses the credential`,
     `ok:     plain ${plain.origin}: answers 404; that does not show whether a credential is right`,
-    expect.stringMatching(
-      /^FAILED: gone \S+: The connection to the upstream was refused.* Reason: refused\.$/,
-    ),
     'ok:     stores https://*.shops.example: not tried, each call names its own host',
   ]);
-  expect(failures).toBe(2);
+  expect(failures).toBe(1);
   expect(lines.join('')).not.toContain('canary');
   expect(model.connections[0]?.received()).toMatch(/^GET \/v1\/models HTTP/);
+  const noDatabase = settingsOf([entry('plain', plain.origin)], '{}', section.replace('",', '/77",'));
+  expect((await tryConnections(noDatabase)).lines[0]).toMatch(/^FAILED: redis \(database\): /);
 });
 
-test('sluice check names the reason why a Redis cannot be used', async () => {
-  const { lines } = await tryConnections(
-    settingsOf(redis.url.replace('127.0.0.1', ':canary@127.0.0.1') + '/77'),
-  );
-  expect(lines[0]).toMatch(/^FAILED: redis \(database\): /);
+describe('a credential', () => {
+  const oauth = (url: string, more: string): string =>
+    `, kind: language-model, credential: { header: authorization, oauth: { tokenUrl: "${url}", ${more} } }`;
+
+  test('from a file or a token endpoint is tried like any other', async () => {
+    const { origin } = await upstream(answering(responseOf(404)));
+    const { url, close } = await startTokenEndpoint({ client: { id: 'canary-id', secret: 'canary-secret' } });
+    closers.push(close);
+    const ofClient = (secret: string) => oauth(url, `clientId: canary-id, clientSecret: ${secret}`);
+    const { lines } = await tryConnections(
+      settingsOf([
+        entry('fetched', origin, ofClient('canary-secret')),
+        entry('refused', origin, ofClient('canary-wrong')),
+        entry('filed', origin, ', credential: { file: /no/such/file }'),
+      ]),
+    );
+    expect(lines).toEqual([
+      `ok:     fetched ${origin}: answers 404; that does not show whether a credential is right`,
+      `FAILED: refused ${origin}: the credential is not available: its token endpoint does not accept this client (refused)`,
+      `FAILED: filed ${origin}: the credential is not available: its file is missing (missing)`,
+    ]);
+  });
+
+  test('by a refresh token uses none: the file is tried, and the access token that stands there', async () => {
+    const { origin } = await upstream(guarded);
+    const { url, requests, close } = await startTokenEndpoint({ refresh: 'single_use' });
+    closers.push(close);
+    const folder = mkdtempSync(join(tmpdir(), 'sluice-check-'));
+    closers.push(() => rmSync(folder, { recursive: true }));
+    const at = (name: string): string => join(folder, name);
+    writeFileSync(at('fresh'), 'canary-refresh\n', { mode: 0o600 });
+    const inUse = '{"refresh_token":"canary-refresh","access_token":"canary-right"}';
+    writeFileSync(at('used'), inUse, { mode: 0o600 });
+    writeFileSync(at('open'), 'canary-refresh');
+    chmodSync(at('open'), 0o644);
+    const client = 'clientId: client-sim, clientSecret: secret-of-the-client, refreshTokenFile';
+    const files = {
+      fresh: at('fresh'),
+      used: at('used'),
+      gone: at('none'),
+      fixed: '/proc/sys/kernel/ostype',
+    };
+    const settings = settingsOf(
+      Object.entries({ ...files, open: at('open') }).map(([name, path]) =>
+        entry(name, origin, oauth(url, `${client}: "${path}"`)),
+      ),
+    );
+    const { lines } = await tryConnections(settings);
+    const warnings = await refreshFileWarnings(settings);
+    expect(requests).toEqual([]);
+    const untried =
+      'not tried; the refresh token’s file can be read and replaced, and to use the token would end it';
+    expect(lines).toEqual([
+      `ok:     fresh ${origin}: ${untried}`,
+      `ok:     used ${origin}: answers 200 and takes the credential`,
+      `FAILED: gone ${origin}: the credential is not available: its file is missing (missing)`,
+      `FAILED: fixed ${origin}: the credential is not available: the file of its refresh token cannot be replaced (unwritable)`,
+      `ok:     open ${origin}: ${untried}`,
+    ]);
+    const warnedOf = warnings.map((text) => text.split(':')[0]);
+    expect(warnedOf).toEqual(['upstream gone', 'upstream fixed', 'upstream open']);
+    expect([...lines, ...warnings].join()).not.toContain('canary');
+  });
 });
 
-test('sluice check tries a credential from a file or a token endpoint like any other', async () => {
-  const endpoint = await startTokenEndpoint({ client: { id: 'canary-id', secret: 'canary-secret' } });
-  const oauth = (secret: string): string =>
-    `{ header: authorization, oauth: { tokenUrl: "${endpoint.url}", clientId: canary-id, clientSecret: ${secret} } }`;
-  const upstream = (name: string, credential: string): string =>
-    `  ${name}: { origins: ["${plain.origin}"], allowPrivateAddresses: true, credential: ${credential} }\n`;
-  const settings = parseSettings(
-    `upstreams:\n${upstream('fetched', oauth('canary-secret'))}${upstream('refused', oauth('canary-wrong'))}${upstream('filed', '{ file: /no/such/file }')}workspaces: {}\n`,
-    { path: 'test.yaml', env: {} },
-  );
-  const { lines } = await tryConnections(settings);
-  await endpoint.close();
-  expect(lines).toEqual([
-    `ok:     fetched ${plain.origin}: answers 404; that does not show whether a credential is right`,
-    `FAILED: refused ${plain.origin}: the credential is not available: its token endpoint does not accept this client (refused)`,
-    `FAILED: filed ${plain.origin}: the credential is not available: its file is missing (missing)`,
-  ]);
-});
-
-test('sluice check uses no refresh token: it tries the file, and the access token that stands there', async () => {
-  const endpoint = await startTokenEndpoint({ refresh: 'single_use' });
-  const folder = mkdtempSync(join(tmpdir(), 'sluice-check-'));
-  const write = (name: string, text: string): string => {
-    writeFileSync(join(folder, name), text, { mode: 0o600 });
-    return join(folder, name);
+test('an upstream that cannot be reached is told with its cause and what helps, by the command and by a call', async () => {
+  const pem = (name: string): string =>
+    readFileSync(new URL(`../fixtures/tls/upstream.test.${name}`, import.meta.url), 'utf8');
+  const silent = await upstream(() => {});
+  const plain = await upstream(async (connection) => {
+    await connection.until((received) => received.length > 0);
+    connection.send('HTTP/1.1 400 Bad Request\r\n\r\n');
+  });
+  const reset = await upstream(async (connection) => {
+    await connection.requests(1);
+    connection.socket.resetAndDestroy();
+  });
+  const tls = await upstream(() => {}, { tls: { key: pem('key'), cert: pem('crt') } });
+  const wrong: Readonly<Record<string, readonly [origin: string, words: RegExp]>> = {
+    refused: [
+      `http://127.0.0.1:${await freePort()}`,
+      /was refused.*does it run, and are host and port of its origin right\? Reason: refused\.$/,
+    ],
+    dns: ['https://no-such-name.invalid', /could not be resolved: is its origin right.* Reason: dns\.$/],
+    certificate: [
+      tls.origin,
+      /is not trusted.*`caFile` of the upstream names further .* Reason: certificate\.$/,
+    ],
+    reset: [reset.origin, /ended the connection before its response was complete.* Reason: reset\.$/],
+    timeout: [silent.origin, /did not begin its response within `timeouts.headSeconds`.* Reason: timeout\.$/],
+    protocol: [
+      plain.origin.replace('http:', 'https:'),
+      /of its origin \(http or https\) right\?.* Reason: protocol\.$/,
+    ],
+    // No reason: nothing failed on the way there.
+    outside: [
+      silent.origin.replace('127.0.0.1', 'localhost'),
+      /a private one that its `allowPrivateAddresses` does not allow, or one that is never connected to/,
+    ],
   };
-  const oauth = (file: string): string =>
-    `{ header: authorization, oauth: { tokenUrl: "${endpoint.url}", clientId: client-sim, clientSecret: secret-of-the-client, refreshTokenFile: "${file}" } }`;
-  const upstream = (name: string, file: string): string =>
-    `  ${name}: { origins: ["${model.origin}"], kind: language-model, allowPrivateAddresses: true, credential: ${oauth(file)} }\n`;
-  const inUse = '{"refresh_token":"canary-refresh","access_token":"canary-right"}';
-  const settings = parseSettings(
-    `upstreams:\n${upstream('fresh', write('fresh', 'canary-refresh\n'))}${upstream('used', write('used', inUse))}${upstream('gone', join(folder, 'none'))}${upstream('fixed', '/proc/sys/kernel/ostype')}${upstream('open', write('open', 'canary-refresh'))}workspaces: {}\n`,
-    { path: 'test.yaml', env: {} },
+  const timeouts = ', timeouts: { connectSeconds: 60, headSeconds: 1 }';
+  const upstreams = Object.entries(wrong).map(([name, [origin]]) =>
+    entry(name, origin, timeouts, name === 'outside' ? '["10.0.0.0/8"]' : 'true'),
   );
-  chmodSync(join(folder, 'open'), 0o644);
-  const { lines } = await tryConnections(settings);
-  const warnings = await refreshFileWarnings(settings);
-  await endpoint.close();
-  rmSync(folder, { recursive: true });
-  expect(endpoint.requests).toEqual([]);
-  const untried =
-    'not tried; the refresh token’s file can be read and replaced, and to use the token would end it';
-  expect(lines).toEqual([
-    `ok:     fresh ${model.origin}: ${untried}`,
-    `ok:     used ${model.origin}: answers 200 and takes the credential`,
-    `FAILED: gone ${model.origin}: the credential is not available: its file is missing (missing)`,
-    `FAILED: fixed ${model.origin}: the credential is not available: the file of its refresh token cannot be replaced (unwritable)`,
-    `ok:     open ${model.origin}: ${untried}`,
-  ]);
-  expect(warnings.map((text) => text.split(':')[0])).toEqual([
-    'upstream gone',
-    'upstream fixed',
-    'upstream open',
-  ]);
-  expect([...lines, ...warnings].join()).not.toContain('canary');
+  const gateway = await startGateway({ upstreams: upstreams.join('\n') });
+  closers.push(() => gateway.close());
+  const { lines } = await tryConnections(settingsOf(upstreams));
+  for (const [at, [name, [, words]]] of Object.entries(wrong).entries()) {
+    expect(lines[at]).toMatch(new RegExp(`^FAILED: ${name} `));
+    expect(lines[at]).toMatch(words);
+    const headers = { authorization: `Bearer ${gateway.keys['acme'] ?? ''}` };
+    const response = await fetch(`${gateway.url}/via/${name}/x`, { headers });
+    expect(((await response.json()) as { detail: string }).detail).toMatch(words);
+  }
+});
+
+test('a Redis that cannot be used is named with its cause by the command, in the log of a start and in readiness', async () => {
+  const [locked, plain] = [await redis('--requirepass', 'canary-right'), await redis()];
+  const copy = await redis('--replicaof', '127.0.0.1', String(plain.port));
+  const withPassword = `redis://:canary-wrong@127.0.0.1:${locked.port}`;
+  const api = [entry('api', 'https://api.example')];
+  const hash = createKey().hash;
+  for (const [url, reason, words] of [
+    [withPassword, 'password', /refuses the user or the password of redis.url/],
+    [locked.url, 'password', /or wants one where none is given: correct the URL,/],
+    ['redis://no-such-name.invalid', 'name', /host name of redis.url cannot be resolved: correct it/],
+    [`redis://127.0.0.1:${await freePort()}`, 'refused', /start Redis, or correct host and port of the URL/],
+    [plain.url.replace('redis:', 'rediss:'), 'tls', /write redis:\/\/ instead of rediss:\/\//],
+    [copy.url, 'read_only', /redis.url must lead to the primary, or to Sentinels/],
+  ] as const) {
+    const { lines } = await tryConnections(settingsOf(api, '{}', redisSection(url)));
+    expect(lines[0]).toMatch(words);
+    expect(lines[0]).toContain(`FAILED: redis (${reason}): `);
+    const server = 'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0 }';
+    const logs: string[] = [];
+    const service = await serviceOf(
+      `${server}\n${redisSection(url)}\nupstreams:\n${api[0]}\nworkspaces: { acme: { keys: ["${hash}"] } }`,
+      logs,
+    );
+    closers.push(() => service.close());
+    const told = (): string | undefined => logs.find((line) => line.includes(`"reason":"${reason}"`));
+    await until(() => told() !== undefined);
+    expect(told()).toMatch(words);
+    const readiness = await fetch(`http://127.0.0.1:${service.adminAddress.port}/readyz`);
+    expect(await readiness.text()).toMatch(words);
+    expect([...logs, ...lines].join()).not.toContain('canary');
+  }
 });

@@ -1,52 +1,34 @@
 /** `sluice init`: what it writes can be used as it is, and nothing that was there is lost. */
+import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseEnv } from 'node:util';
 import { beforeEach, expect, test } from '@jest/globals';
-import { createHash } from 'node:crypto';
-import { readCommand } from '../../src/cli/commands.ts';
 import { firstUpstreams } from '../../src/cli/first-upstreams.ts';
+import { ran } from '../support/command.ts';
 
 let folder: string;
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'sluice-init-'));
 });
-
-/** Runs a command line as a person would, in an environment without variables. */
-async function run(...argv: readonly string[]): Promise<{ code: number; out: string; err: string }> {
-  return runIn({}, argv);
-}
-
-async function runIn(env: Readonly<Record<string, string>>, argv: readonly string[]) {
-  const written = { out: '', err: '' };
-  const command = readCommand(argv);
-  if (command.kind !== 'command') throw new Error(`no command: ${argv.join(' ')}`);
-  const code = await command.run({
-    out: (text) => (written.out += `${text}\n`),
-    err: (text) => (written.err += `${text}\n`),
-    env,
-    terminals: { out: null, err: false },
-    readerGone: new AbortController().signal,
-    clock: { now: () => Date.UTC(2026, 5, 1) },
-  });
-  return { code, ...written };
-}
 const file = (name: string): string => join(folder, name);
 const read = (name: string): string => readFileSync(file(name), 'utf8');
+const init = (name = 'sluice.yaml', env = {}, ...more: readonly string[]) =>
+  ran(['init', '--config', file(name), ...more], { env });
+const check = (env = {}) => ran(['check', '--config', file('sluice.yaml')], { env });
 
 test.each([...firstUpstreams, 'https://api.example.com'])(
   'a first configuration for %s is usable once its credential is filled in',
   async (upstream) => {
-    const config = file('sluice.yaml');
-    const { code, out } = await run('init', '--upstream', upstream, '--config', config);
+    const { code, out } = await init('sluice.yaml', {}, '--upstream', upstream);
     expect(code).toBe(0);
     const secret = /Write the credential of the upstream into \S+: (\w+)=/.exec(out)?.[1] ?? 'not said';
-    const refused = await run('check', '--config', config);
+    const refused = await check();
     expect([refused.code, refused.err]).toEqual([1, expect.stringContaining(`${secret}, which is empty`)]);
 
     writeFileSync(file('.env'), read('.env').replace(`${secret}=`, `${secret}=filled-in`));
-    expect(await run('check', '--config', config)).toMatchObject({ code: 0, err: '' });
+    expect(await check()).toMatchObject({ code: 0, err: '' });
     const { SLUICE_KEY = '' } = parseEnv(read('.env'));
     expect(read('sluice.yaml')).toContain(createHash('sha256').update(SLUICE_KEY).digest('hex'));
     expect(read('sluice.yaml')).not.toContain(SLUICE_KEY);
@@ -55,61 +37,40 @@ test.each([...firstUpstreams, 'https://api.example.com'])(
 );
 
 test('a variable of the environment stands before that of the file', async () => {
-  const config = file('sluice.yaml');
-  await run('init', '--config', config);
+  await init();
   writeFileSync(file('.env'), read('.env').replace('OPENAI_API_KEY=', 'OPENAI_API_KEY=${NO'));
-  const command = readCommand(['check', '--config', config]);
-  const said: string[] = [];
-  const io = {
-    out: () => {},
-    err: (text: string) => void said.push(text),
-    env: { OPENAI_API_KEY: '' },
-    terminals: { out: null, err: false },
-    readerGone: new AbortController().signal,
-  };
-  const code = command.kind === 'command' ? await command.run({ ...io, clock: { now: () => 0 } }) : null;
-  expect([code, said.join()]).toEqual([1, expect.stringContaining('OPENAI_API_KEY, which is empty')]);
+  const { code, err } = await check({ OPENAI_API_KEY: '' });
+  expect([code, err]).toEqual([1, expect.stringContaining('OPENAI_API_KEY, which is empty')]);
 });
 
 test('an .env that exists keeps what it has, and gets what it lacks', async () => {
   writeFileSync(file('.env'), 'OPENAI_API_KEY=mine\nOTHER=1');
-  const { code, out } = await run('init', '--config', file('sluice.yaml'));
+  const { code, out } = await init();
   expect([code, out.includes('Write the credential')]).toEqual([0, false]);
   expect(read('.env').startsWith('OPENAI_API_KEY=mine\nOTHER=1\n')).toBe(true);
-  expect(parseEnv(read('.env'))).toMatchObject({
-    OPENAI_API_KEY: 'mine',
-    SLUICE_KEY: expect.stringMatching(/^slc_/),
-  });
-  expect(await run('check', '--config', file('sluice.yaml'))).toMatchObject({ code: 0 });
+  const written = { OPENAI_API_KEY: 'mine', SLUICE_KEY: expect.stringMatching(/^slc_/) };
+  expect(parseEnv(read('.env'))).toMatchObject(written);
+  expect(await check()).toMatchObject({ code: 0 });
 });
 
 test('a second time nothing is written, and it says what to do', async () => {
-  await run('init', '--config', file('sluice.yaml'));
+  await init();
   const before = [read('sluice.yaml'), read('.env')];
-  const again = await run('init', '--config', file('sluice.yaml'));
-  const beside = await run('init', '--config', file('other.yaml'));
-  expect([again.code, again.err]).toEqual([1, expect.stringContaining('name a file in another folder')]);
-  expect([beside.code, beside.err]).toEqual([1, expect.stringContaining('has a SLUICE_KEY already')]);
+  const said = async (name: string) => Object.values(await init(name));
+  expect(await said('sluice.yaml')).toEqual([1, '', expect.stringContaining('a file in another folder')]);
+  expect(await said('other.yaml')).toEqual([1, '', expect.stringContaining('has a SLUICE_KEY already')]);
   expect([read('sluice.yaml'), read('.env')]).toEqual(before);
 });
 
-test('the next commands are written as this one was', async () => {
-  const argv = ['init', '--config', file('sluice.yaml')];
-  expect((await runIn({ npm_lifecycle_event: 'sluice' }, argv)).out).toMatch(
-    /^ {2}2\. npm run sluice -- check --connect --config \S+\n {2}3\. npm run sluice -- serve /m,
-  );
-  writeFileSync(file('.env'), '');
-  const npx = { npm_lifecycle_event: 'npx' };
-  expect((await runIn(npx, ['init', '--config', file('more.yaml')])).out).toMatch(
-    /^ {2}3\. npx sluice serve /m,
-  );
-  writeFileSync(file('.env'), '');
-  expect((await run('init', '--config', file('others.yaml'))).out).toMatch(
-    /^ {2}2\. sluice check --connect /m,
-  );
-});
+test.each([
+  ['sluice', /^ {2}2\. npm run sluice -- check --connect --config \S+\n {2}3\. npm run sluice -- serve /m],
+  ['npx', /^ {2}3\. npx sluice serve /m],
+  [undefined, /^ {2}2\. sluice check --connect /m],
+])('the next commands are written as this one was, by %s', async (npm_lifecycle_event, words) =>
+  expect((await init('sluice.yaml', { npm_lifecycle_event })).out).toMatch(words),
+);
 
 test('a folder that is not there is said', async () => {
-  const { code, err } = await run('init', '--config', file('nowhere/sluice.yaml'));
+  const { code, err } = await init('nowhere/sluice.yaml');
   expect([code, err]).toEqual([1, expect.stringMatching(/could not be written.*nowhere/)]);
 });

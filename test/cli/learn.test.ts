@@ -4,119 +4,77 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from '@jest/globals';
 import { parse, stringify } from 'yaml';
-import { runCheck } from '../../src/cli/check.ts';
-import { runLearn } from '../../tools/learn/learn.ts';
-import type { SpokenParts } from '../../simulators/dialect.ts';
 import { recordingOf } from '../learn/recorded.ts';
 import { randomFrom } from '../limiter/bucket-history.ts';
+import { ran } from '../support/command.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'sluice-learn-'));
 afterAll(() => rmSync(folder, { recursive: true }));
-
-const spoken = {
-  windows: [{ requests: 12, seconds: 10, kind: 'fixed' }],
-  fields: {
-    limit: 'x-acme-limit',
-    remaining: 'x-acme-left',
-    reset: { name: 'x-acme-reset', as: 'epoch-seconds' },
-  },
-  throttledBy: [{ status: 403, body: 'rate limit exceeded' }],
-} as const satisfies SpokenParts;
-
 function written(name: string, text: string): string {
-  const path = join(folder, name);
-  writeFileSync(path, text);
-  return path;
+  writeFileSync(join(folder, name), text);
+  return join(folder, name);
 }
 
-function heard() {
-  const out: string[] = [];
-  const err: string[] = [];
-  const io = {
-    out: (text: string) => void out.push(text),
-    err: (text: string) => void err.push(text),
-    env: {},
-    terminals: { out: null, err: false },
-    readerGone: new AbortController().signal,
-    clock: { now: () => 1_800_000_000_000 },
-  };
-  return { out, err, io };
+const windows = [{ requests: 12, seconds: 10, kind: 'fixed' }] as const;
+const fields = {
+  limit: 'x-acme-limit',
+  remaining: 'x-acme-left',
+  reset: { name: 'x-acme-reset', as: 'epoch-seconds' },
+} as const;
+const throttledBy = [{ status: 403, body: 'rate limit exceeded' }];
+const har = written('acme.har', recordingOf({ windows, fields, throttledBy }, randomFrom(7)));
+
+async function learned(): Promise<unknown> {
+  const { code, out, err } = await ran(['learn', har]);
+  expect([code, err]).toEqual([0, '']);
+  return (parse(out) as { speaks: unknown }).speaks;
 }
 
-const config = (speaks: unknown): string =>
-  stringify({
-    upstreams: { acme: { origins: ['https://api.acme.example'], speaks } },
-    workspaces: { acme: { keys: [] } },
-  });
-
-const har = written('acme.har', recordingOf(spoken, randomFrom(7)));
-
-function learned(): unknown {
-  const { out, err, io } = heard();
-  expect(runLearn({ file: har }, io)).toBe(0);
-  expect(err).toEqual([]);
-  return (parse(out.join('\n')) as { speaks: unknown }).speaks;
+async function checked(speaks: unknown, host = 'api.acme.example') {
+  const upstreams = { acme: { origins: [`https://${host}`], speaks } };
+  const config = written('sluice.yaml', stringify({ upstreams, workspaces: { acme: { keys: [] } } }));
+  const { code, out, err } = await ran(['check', '--config', config, '--against', har]);
+  return { code, lines: [out, err].join('\n').trim() };
 }
 
-async function checked(speaks: unknown) {
-  const { out, err, io } = heard();
-  const path = written('sluice.yaml', config(speaks));
-  const code = await runCheck({ config: path, connect: false, against: har }, io);
-  return { code, lines: [...out, ...err].join('\n') };
-}
+test('sluice learn proposes the windows, fields and refusals of a recording', async () =>
+  expect(await learned()).toEqual({
+    windows,
+    fields: [fields],
+    throttledBy: [{ status: 403, body: 'rate limit' }],
+  }));
 
-describe('sluice learn', () => {
-  test('proposes the windows, fields and refusals of a recording', () => {
-    expect(learned()).toEqual({
-      windows: [{ requests: 12, seconds: 10, kind: 'fixed' }],
-      fields: [
-        {
-          limit: 'x-acme-limit',
-          remaining: 'x-acme-left',
-          reset: { name: 'x-acme-reset', as: 'epoch-seconds' },
-        },
-      ],
-      throttledBy: [{ status: 403, body: 'rate limit' }],
-    });
-  });
-
-  test.each([
-    ['not JSON', 'is not JSON'],
-    ['{"log":{}}', 'has no log.entries'],
-    ['{"log":{"entries":[]}}', 'has no response'],
-  ])('says what is wrong with a file that is no recording: %s', (text, reason) => {
-    const { err, io } = heard();
-    expect(runLearn({ file: written('broken.har', text) }, io)).toBe(1);
-    expect(err.join('\n')).toContain(reason);
-  });
-
-  test('says that a file is not there', () => {
-    const { err, io } = heard();
-    expect(runLearn({ file: join(folder, 'none.har') }, io)).toBe(1);
-    expect(err.join('\n')).toContain('cannot be read; give the path of a HAR file');
-  });
+test.each([
+  ['not JSON', 'is not JSON'],
+  ['{"log":{}}', 'has no log.entries'],
+  ['{"log":{"entries":[]}}', 'has no response'],
+  [null, 'cannot be read; give the path of a HAR file'],
+])('sluice learn says what is wrong with a file that is no recording: %s', async (text, reason) => {
+  const file = text === null ? join(folder, 'none.har') : written('broken.har', text);
+  expect(await ran(['learn', file])).toMatchObject({ code: 1, err: expect.stringContaining(reason) });
 });
 
 describe('sluice check --against', () => {
   test('is content with what was learned from the same recording', async () => {
-    const { code, lines } = await checked(learned());
+    const { code, lines } = await checked(await learned());
     expect([code, lines.split('\n').at(-1)]).toEqual([0, 'acme: 200 of 200 responses explained']);
   });
 
   test('names each response that a description does not explain', async () => {
     // Where a description names refusals, a 403 with other words is none.
-    const throttledBy = [{ status: 403, body: 'come back later' }];
-    const wrong = { windows: [{ requests: 5, seconds: 10, kind: 'fixed' }], throttledBy };
-    const { code, lines } = await checked(wrong);
+    const refusals = [{ status: 403, body: 'come back later' }];
+    const { code, lines } = await checked({
+      windows: [{ ...windows[0], requests: 5 }],
+      throttledBy: refusals,
+    });
     expect(code).toBe(1);
     expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 200\): was taken, though 5 calls were taken/);
     expect(lines).toMatch(/entry \d+ \(GET \/v1\/things, 403\): looks like a refusal for want of quota/);
   });
 
-  test('says when no response is of an upstream of the configuration', async () => {
-    const { io, err } = heard();
-    const path = written('other.yaml', config(undefined).replace('acme.example', 'other.example'));
-    expect(await runCheck({ config: path, connect: false, against: har }, io)).toBe(1);
-    expect(err.join('\n')).toContain('no response is of an upstream of this configuration');
-  });
+  test('says when no response is of an upstream of the configuration', async () =>
+    expect(await checked(undefined, 'api.other.example')).toMatchObject({
+      code: 1,
+      lines: expect.stringContaining('no response is of an upstream of this configuration'),
+    }));
 });

@@ -1,6 +1,6 @@
 /** The first file that a command runs says which Node is needed, also to a Node that could not read the sources. */
 import { execFile, spawnSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, test } from '@jest/globals';
@@ -20,30 +20,22 @@ async function saidBy(version: string): Promise<unknown> {
   return { stderr, code, helped: stdout.startsWith('Usage: sluice') };
 }
 
-test.each(['14.21.3', '20.19.5', '24.18.0'])('Node %s is told which one is needed', async (version) => {
-  expect(await saidBy(version)).toEqual({ stderr: words(version), code: 1, helped: false });
-});
+test.each(['14.21.3', '20.19.5', '24.18.0'])('Node %s is told which one is needed', async (version) =>
+  expect(await saidBy(version)).toEqual({ stderr: words(version), code: 1, helped: false }),
+);
 
-test.each(['24.18.1', '24.19.0', '26.0.0'])('Node %s runs the command', async (version) => {
-  expect(await saidBy(version)).toMatchObject({ code: 0, helped: true });
-});
+test.each(['24.18.1', '24.19.0', '26.0.0'])('Node %s runs the command', async (version) =>
+  expect(await saidBy(version)).toMatchObject({ code: 0, helped: true }),
+);
 
 test('so is every Node of this machine that is too old', () => {
-  const folders = new Set((process.env['PATH'] ?? '').split(delimiter).filter((folder) => folder !== ''));
-  for (const folder of folders) {
-    if (!filesOf(folder).includes('node')) continue;
-    const node = join(folder, 'node');
+  for (const node of new Set(
+    (process.env['PATH'] ?? '').split(delimiter).map((folder) => join(folder, 'node')),
+  )) {
+    if (!existsSync(node)) continue;
     const version = spawnSync(node, ['--version'], { encoding: 'utf8' }).stdout.trim().slice(1);
     if (Number(version.split('.')[0]) >= 24) continue;
     const { status, stderr } = spawnSync(node, [entry], { encoding: 'utf8' });
     expect({ status, stderr }).toEqual({ status: 1, stderr: words(version) });
   }
 });
-
-function filesOf(folder: string): readonly string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
-  }
-}

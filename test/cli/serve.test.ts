@@ -1,44 +1,32 @@
-/** `sluice serve` at a terminal: where it listens, why it cannot, and that Ctrl-C ends it. */
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
-import { once } from 'node:events';
+/** `sluice serve`: where it listens, why it cannot, what it writes, and that Ctrl-C ends it. */
+import { EventEmitter, once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { connect, createServer, type AddressInfo } from 'node:net';
+import { setImmediate } from 'node:timers/promises';
 import { afterEach, expect, test } from '@jest/globals';
 import { Redis } from 'ioredis';
+import { endSignals } from '../../src/cli/end-signal.ts';
 import { announcement } from '../../src/cli/serve.ts';
 import { parseSettings } from '../../src/config/load.ts';
 import { replicasKey } from '../../src/limiter/redis/presence.ts';
 import { startRedis } from '../support/redis.ts';
 import { until } from '../support/until.ts';
-import { start } from './started.ts';
-import { clean, fileOf, hash, privacy, said, sluice } from './new-user.ts';
+import { clean, fileOf, found, serve, sluice, start, yamlOf } from './started.ts';
 
 afterEach(clean);
 
-const rest = `${privacy}\nupstreams: { up: { origins: ["https://up.example"] } }\nworkspaces: { acme: { keys: ["${hash}"] } }\n`;
-
-test('a port that is in use is named, with what to do', async () => {
-  const other = createServer();
-  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
-  const { port } = other.address() as AddressInfo;
-  const path = await fileOf(`server: { host: 127.0.0.1, port: ${port}, adminPort: 0 }\n${rest}`);
-  const { code, screen } = await said(sluice('serve', '--config', path));
-  other.close();
-  expect([code, screen]).toEqual([
-    1,
-    expect.stringMatching(new RegExp(`port ${port} is in use\\. .*server\\.port`)),
-  ]);
-});
-
-test('a replica that could not start does not count as one', async () => {
+test('a port that is in use is named, with what to do, and a replica that could not start does not count as one', async () => {
   const redis = await startRedis();
   const probe = new Redis(redis.port, '127.0.0.1');
-  const other = createServer();
+  const other = createServer().listen(0, '127.0.0.1');
   try {
-    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+    await once(other, 'listening');
     const { port } = other.address() as AddressInfo;
-    const path = await fileOf(
-      `server: { host: 127.0.0.1, port: ${port}, adminPort: 0 }\nredis: { url: "${redis.url}", replicas: 2, commandTimeoutMs: 2000 }\n${rest}`,
-    );
-    expect((await said(sluice('serve', '--config', path))).code).toBe(1);
+    const section = `redis: { url: "${redis.url}", replicas: 2, commandTimeoutMs: 2000 }`;
+    const yaml = yamlOf('', section).replace('port: 0', `port: ${port}`);
+    const { ended, printed } = sluice('serve', '--config', fileOf(yaml));
+    expect(await ended).toBe(1);
+    expect(printed()).toMatch(new RegExp(`port ${port} is in use\\. .*server\\.port`));
     expect(await probe.zcard(replicasKey)).toBe(0);
     // It had been there: what Redis keeps of the log names its replica.
     expect((await probe.keys('sluice:*')).length).toBeGreaterThan(0);
@@ -50,53 +38,80 @@ test('a replica that could not start does not count as one', async () => {
 });
 
 test('a process that may open few files says so, and refuses connections before it has none left for the probes', async () => {
-  const path = await fileOf(
-    `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0 }\n${rest}`,
-  );
-  const limited = 'ulimit -n 256; exec "$@"';
-  const serving = start('bash', [
-    '-c',
-    limited,
-    '_',
-    process.execPath,
-    'bin/sluice.mjs',
-    'serve',
-    '--config',
-    path,
-  ]);
+  const command = ['bin/sluice.mjs', 'serve', '--config', fileOf(yamlOf())];
+  const serving = start('bash', ['-c', 'ulimit -n 256; exec "$@"', '_', process.execPath, ...command]);
   const printed = await serving.saying('few files may be open');
-  const [, port, adminPort] = /"port":(\d+),"adminPort":(\d+)/.exec(printed) ?? [];
-  const sockets: Socket[] = [];
-  for (let n = 0; n < 300; n += 1) sockets.push(connect(Number(port), '127.0.0.1').on('error', () => {}));
-  const connecting = sockets.filter((socket) => socket.connecting);
-  await Promise.all(connecting.map((socket) => once(socket, 'connect')));
-  const metrics = async (): Promise<string> => (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text();
-  await until(async () => /sluice_overload_total\{bound="connections"\} [1-9]/.test(await metrics()));
+  const port = Number(found(/"port":(\d+)/, printed));
+  const sockets = Array.from({ length: 300 }, () => connect(port, '127.0.0.1').on('error', () => {}));
+  await Promise.all(sockets.filter(({ connecting }) => connecting).map((each) => once(each, 'connect')));
+  const metrics = `http://127.0.0.1:${found(/"adminPort":(\d+)/, printed)}/metrics`;
+  const isRefused = /sluice_overload_total\{bound="connections"\} [1-9]/;
+  await until(async () => isRefused.test(await (await fetch(metrics)).text()));
   for (const socket of sockets) socket.destroy();
 });
 
 test('Ctrl-C waits for no load balancer', async () => {
   // Longer than this test may take.
-  const path = await fileOf(
-    `server: { host: 127.0.0.1, port: 0, adminHost: 127.0.0.1, adminPort: 0, drainDelaySeconds: 100, drainSeconds: 110 }\n${rest}`,
-  );
-  const serving = sluice('serve', '--config', path);
+  const yaml = yamlOf(', drainSeconds: 1000').replace('drainDelaySeconds: 0', 'drainDelaySeconds: 900');
+  const serving = sluice('serve', '--config', fileOf(yaml));
   await serving.saying('"message":"serving"');
   serving.signal('SIGINT');
   expect(await serving.ended).toBe(0);
 });
 
+test('an echo of the first signal to end is not a second one: they are told apart by time', async () => {
+  let now = 1_000;
+  const process = new EventEmitter();
+  const { first, second } = endSignals({ monotonic: () => now }, process);
+  const ended: string[] = [];
+  void first.then(() => ended.push('first'));
+  void second.then(() => ended.push('second'));
+  process.emit('SIGINT');
+  now += 499;
+  process.emit('SIGINT');
+  process.emit('SIGTERM');
+  await setImmediate();
+  expect(ended).toEqual(['first']);
+  now += 1;
+  process.emit('SIGTERM');
+  await setImmediate();
+  expect(ended).toEqual(['first', 'second']);
+});
+
+test('serve writes nothing but JSON, also of a refused reload, and a last line when it ends', async () => {
+  const { process, path, adminUrl } = await serve(yamlOf());
+  const asked = async (page: string) => (await fetch(`${adminUrl}/${page}`)).text();
+  const at = async () =>
+    Number(found(/^sluice_config_last_reload_success_timestamp_seconds (\S+)$/m, await asked('metrics')));
+  const startedAt = await at();
+  expect(startedAt).toBeGreaterThan(1e9);
+  writeFileSync(path, yamlOf().replace('{ origins', '{ kond: generic, origins'));
+  expect(await process.saying('configuration refused')).toMatch(/upstreams\.up\.kond: is not a known key/);
+  expect(await asked('metrics')).toMatch(/^sluice_config_last_reload_successful 0$/m);
+  expect(await asked('activity')).toMatch(
+    /"Your last change is not in force\."[^}]*Your configuration was refused at \d\d:\d\d.UTC, line \d+\./,
+  );
+  expect(await at()).toBe(startedAt);
+  writeFileSync(path, yamlOf(', maxBodyBytes: 5').replace('none', '5'));
+  expect(await process.saying('take effect at the next start')).toContain('"keys":"server.maxBodyBytes"');
+  expect(process.printed()).toContain('configuration reloaded');
+  expect(await asked('metrics')).toMatch(/^sluice_config_last_reload_successful 1$/m);
+  expect(await at()).toBeGreaterThan(startedAt);
+  process.signal('SIGTERM', 'group');
+  expect(await process.ended).toBe(0);
+  const lines = process.printed().trimEnd().split('\n');
+  const read = lines.map((line) => JSON.parse(line) as { readonly message: unknown; readonly time: string });
+  for (const { time } of read) expect(Date.parse(time)).not.toBeNaN();
+  expect(read.at(-1)?.message).toBe('ended');
+});
+
 test('at a terminal it says where to call and where to look, and what will surprise', () => {
-  const yaml = `${privacy}\nupstreams: { up: { origins: ["https://up.example"] } }\nworkspaces: { acme: { keys: ["${hash}"] }, beta: { keys: [] } }\n`;
+  const yaml = yamlOf().replace('workspaces: {', 'workspaces: { beta: { keys: [] },');
   const settings = parseSettings(yaml, { path: 'sluice.yaml', env: {} });
   const at = (address: string, port: number): AddressInfo => ({ address, port, family: 'any' });
-  const said = announcement(
-    settings,
-    { dataAddress: at('0.0.0.0', 8080), adminAddress: at('::1', 9090) },
-    Date.UTC(2026, 0, 1),
-  );
-  expect(said).toContain('http://localhost:8080/via/up/…');
-  expect(said).toContain('live page: http://[::1]:9090/');
-  expect(said).toContain('2 workspaces');
+  const addresses = { dataAddress: at('0.0.0.0', 8080), adminAddress: at('::1', 9090) };
+  const said = announcement(settings, addresses, Date.UTC(2026, 0, 1));
+  for (const words of ['http://localhost:8080/via/up/…', 'live page: http://[::1]:9090/', '2 workspaces'])
+    expect(said).toContain(words);
   expect(said).toMatch(/^warning: {3}.*beta/m);
 });

@@ -1,39 +1,33 @@
-/** `sluice tail` and `sluice top` beside a running gateway. */
+/** Commands beside a running gateway: `sluice tail`, `top` and `open`. */
 import { spawn } from 'node:child_process';
-import { createServer, type Server } from 'node:http';
+import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { lineOf } from '../../src/cli/tail.ts';
 import { table } from '../../src/cli/top.ts';
-import { begun } from '../support/command.ts';
-import { rawUpstream } from '../support/raw-upstream.ts';
+import { begun, ran } from '../support/command.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { answering, rawUpstream, type RawUpstream } from '../support/raw-upstream.ts';
 import { until } from '../support/until.ts';
 
-const bin = fileURLToPath(new URL('../../bin/sluice.mjs', import.meta.url));
-
-let upstream: Server;
+/** A page of somebody else: an upstream, and no Sluice. */
+let stranger: RawUpstream;
 let gateway: TestGateway;
 beforeAll(async () => {
-  upstream = createServer((_request, response) => response.end('ok'));
-  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve));
-  const { port } = upstream.address() as AddressInfo;
+  stranger = await rawUpstream(answering('HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>'));
   gateway = await startGateway({
-    upstreams: `  api: { origins: ["http://127.0.0.1:${port}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 3 } }`,
+    upstreams: `  api: { origins: ["${stranger.origin}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 3 } }`,
   });
 });
 afterAll(async () => {
   await gateway.close();
-  upstream.close();
+  await stranger.close();
 });
 
-const send = async (path: string, prefer = 'wait=0'): Promise<number> =>
-  (
-    await fetch(`${gateway.url}${path}`, {
-      headers: { authorization: `Bearer ${gateway.keys['acme']}`, prefer },
-    })
-  ).status;
+const send = async (path: string, prefer = 'wait=0'): Promise<number> => {
+  const headers = { authorization: `Bearer ${gateway.keys['acme']}`, prefer };
+  return (await fetch(`${gateway.url}${path}`, { headers })).status;
+};
 
 test('tail shows each call as it ends, in words or with the fields of its log line', async () => {
   const words = begun(['tail', '--admin', gateway.adminUrl]);
@@ -43,27 +37,15 @@ test('tail shows each call as it ends, in words or with the fields of its log li
     await send('/via/nobody/x');
     return words.out.length > 0 && fields.out.length > 0;
   });
-  expect([
-    await send('/via/api/x'),
-    await send('/via/api/x'),
-    await send('/via/api/x'),
-    await send('/via/api/x'),
-  ]).toEqual([200, 200, 200, 429]);
+  for (const status of [200, 200, 200, 429]) expect(await send('/via/api/x')).toBe(status);
   const said = () =>
     fields.out
       .map((line) => JSON.parse(line) as Record<string, unknown>)
       .filter(({ upstream }) => upstream === 'api');
-  await until(async () => said().length === 4);
-  expect(said()).toMatchObject([
-    ...Array.from({ length: 3 }, () => ({
-      message: 'call ended',
-      upstream: 'api',
-      outcome: 'ok',
-      status: 200,
-    })),
-    { outcome: 'shed', status: 429, code: 'wait_too_long', heldBy: 'ceiling_minute' },
-  ]);
-  await until(async () => words.out.some((line) => line.includes('429')));
+  await until(async () => said().length === 4 && words.out.some((line) => line.includes('429')));
+  const ok = { message: 'call ended', upstream: 'api', outcome: 'ok', status: 200 };
+  const shed = { outcome: 'shed', status: 429, code: 'wait_too_long', heldBy: 'ceiling_minute' };
+  expect(said()).toMatchObject([ok, ok, ok, shed]);
   expect(words.out.find((line) => line.includes('429'))).toMatch(
     /^\d\d:\d\d:\d\d 429 shed api w_[0-9a-f]{16} GET \d+ ms \(wait_too_long, held by ceiling_minute\)$/,
   );
@@ -71,121 +53,118 @@ test('tail shows each call as it ends, in words or with the fields of its log li
 });
 
 test('a line of tail says what held the call, and for how long', () => {
-  const call = {
-    time: '2026-01-01T12:00:05Z',
-    workspace: 'w_1',
-    upstream: 'api',
-    method: 'GET',
-    outcome: 'ok',
-    status: 200,
-    code: null,
-    heldBy: null,
-    reason: null,
-    waitedMs: 900,
-    attempts: 1,
-    absorbed: 0,
-    durationMs: 1_200,
-  };
+  const ended = { workspace: 'w_1', upstream: 'api', method: 'GET', outcome: 'ok', status: 200, code: null };
+  const times = { time: '2026-01-01T12:00:05Z', waitedMs: 900, durationMs: 1_200 };
+  const call = { ...ended, ...times, heldBy: null, reason: null, attempts: 1, absorbed: 0 };
   const line = '12:00:05 200 ok api w_1 GET 1.2 s';
-  expect(lineOf({ ...call, heldMs: { closed: 600, tokens: 300 } })).toBe(
-    `${line} (waited 900 ms [closed 600 ms, tokens 300 ms])`,
-  );
+  const heldMs = { closed: 600, tokens: 300 };
+  expect(lineOf({ ...call, heldMs })).toBe(`${line} (waited 900 ms [closed 600 ms, tokens 300 ms])`);
   expect(lineOf(call)).toBe(`${line} (waited 900 ms)`);
 });
 
 test('top shows who is busy, what is left of each ceiling and, as the page does, who was refused without a position', async () => {
   expect([await send('/via/api/x'), await send('/via/api/x', 'reserve, wait=0')]).toEqual([429, 429]);
-  const { out, ended } = begun(['top', '--admin', gateway.adminUrl]);
-  expect(await ended).toBe(0);
-  const lines = out.join('\n').split('\n');
-  const row = lines.find((line) => line.startsWith('w_')) ?? '';
-  expect(lines[2]).toMatch(/^Can we raise traffic\? No for api: calls are refused/);
+  const { code, out } = await ran(['top', '--admin', gateway.adminUrl]);
+  const lines = out.split('\n');
+  expect([code, lines[2]]).toEqual([
+    0,
+    expect.stringMatching(/^Can we raise traffic\? No for api: calls are refused/),
+  ]);
+  const row = lines.find((line) => line.startsWith('w_'));
   expect(row).toMatch(/^w_[0-9a-f]{16} +api +0 +0 +0 of 3 .* 2$/);
-  expect(out.join()).not.toContain('acme');
+  expect(out).not.toContain('acme');
 });
 
-/** What `/activity` says of so many upstreams, each with a workspace; the last one is in trouble. */
-const wide = (n: number): Parameters<typeof table>[0] => ({
-  answer: {
-    sentence: 'No for api-29: it is full, and calls are refused.',
-    rest: 'Yes for 29 of 30.',
-    heldBy: 'The provider’s limit of 500 requests a minute; 900 were asked for in the last minute.',
-    wrongNow: '129 calls were refused since 17:20 UTC. 72 calls wait, the longest for 74 s of 75 s.',
-  },
-  replicas: 1,
-  upstreams: Array.from({ length: n }, (_, at) => ({
-    upstream: `api-${at}`,
-    answer: at === n - 1 ? { tone: 'red', text: 'No: calls refused' } : { tone: 'green', text: 'Yes: 40 %' },
-  })),
-  workspaces: Array.from({ length: n }, (_, at) => ({
-    workspace: 'w_0123456789abcdef',
-    upstreams: [
-      {
-        upstream: `api-${at}`,
-        ceilings: { perMinute: { limit: 1_000, remaining: 1_000 } },
-        waiting: at,
-        inFlight: 0,
-        recent: {
-          calls: 1_000,
-          absorbed: 0,
-          outcomes: { throttled: 3 },
-          shed: { wait_too_long: 2 },
-          waitMs: { p95: 10_000 },
-        },
-      },
-    ],
-  })),
+describe('top keeps to a screen', () => {
+  const recent = { calls: 1_000, absorbed: 0, outcomes: { throttled: 3 }, waitMs: { p95: 10_000 } };
+  const lane = { ceilings: { perMinute: { limit: 1_000, remaining: 1_000 } }, inFlight: 0 };
+  /** What `/activity` says of so many upstreams, each with a workspace; the last one is in trouble. */
+  const wide = (n: number): Parameters<typeof table>[0] => ({
+    answer: {
+      sentence: 'No for api-29: it is full, and calls are refused.',
+      rest: 'Yes for 29 of 30.',
+      heldBy: 'The provider’s limit of 500 requests a minute; 900 were asked for in the last minute.',
+      wrongNow: '129 calls were refused since 17:20 UTC. 72 calls wait, the longest for 74 s of 75 s.',
+    },
+    replicas: 1,
+    upstreams: Array.from({ length: n }, (_, at) => ({
+      upstream: `api-${at}`,
+      answer:
+        at === n - 1 ? { tone: 'red', text: 'No: calls refused' } : { tone: 'green', text: 'Yes: 40 %' },
+    })),
+    workspaces: Array.from({ length: n }, (_, at) => ({
+      workspace: 'w_0123456789abcdef',
+      upstreams: [
+        { upstream: `api-${at}`, ...lane, waiting: at, recent: { ...recent, shed: { wait_too_long: 2 } } },
+      ],
+    })),
+  });
+
+  test.each([
+    { columns: 80, rows: 24 },
+    { columns: 40, rows: 10 },
+    { columns: 20, rows: 3 },
+  ])('of $columns × $rows', (screen) => {
+    for (const n of [1, 3, 30]) {
+      const lines = table(wide(n), screen).split('\n');
+      expect(lines.length).toBeLessThan(screen.rows);
+      expect(Math.max(...lines.map(({ length }) => length))).toBeLessThanOrEqual(screen.columns);
+    }
+  });
+
+  test('with the worst first, and all of it where there is no screen', () => {
+    const cut = table(wide(30), { columns: 80, rows: 24 });
+    expect(cut).toMatch(/^ {2}api-29 {2}No: calls refused$/m);
+    expect(cut).toMatch(/… \d+ more lines: sluice top --once$/);
+    expect(table(wide(30), null).split('\n').length).toBeGreaterThan(60);
+    expect(table(wide(1), null)).toMatch(/ absorbed {2}refused\n.* 0 {8}5$/);
+  });
 });
 
+test('open says what it has done', async () =>
+  expect(await ran(['open', '--upstream', 'api', '--admin', gateway.adminUrl])).toMatchObject({
+    code: 0,
+    out: 'api: what its responses had closed is open again, on all replicas',
+  }));
+
+const namesIt = /--admin http:\/\/HOST:PORT names the admin port of a Sluice\.$/;
+const nameIt = /^No Sluice answers at .*: name its admin port with --admin http:\/\/HOST:PORT\.$/;
 test.each([
-  { columns: 80, rows: 24 },
-  { columns: 40, rows: 10 },
-  { columns: 20, rows: 3 },
-])('top keeps to a screen of $columns × $rows, worst first', (screen) => {
-  for (const n of [1, 3, 30]) {
-    const lines = table(wide(n), screen).split('\n');
-    expect(lines.length).toBeLessThan(screen.rows);
-    expect(Math.max(...lines.map(({ length }) => length))).toBeLessThanOrEqual(screen.columns);
-  }
-  if (screen.rows < 24) return;
-  const cut = table(wide(30), screen);
-  expect(cut).toMatch(/^ {2}api-29 {2}No: calls refused$/m);
-  expect(cut).toMatch(/… \d+ more lines: sluice top --once$/);
-  expect(table(wide(30), null).split('\n').length).toBeGreaterThan(60);
-  expect(table(wide(1), null)).toMatch(/ absorbed {2}refused\n.* 0 {8}5$/);
+  ['open --upstream apj', 'admin', /^No upstream of the configuration has this name: did you mean api\?$/m],
+  ['open --upstream nothing', 'admin', /^No upstream of the configuration has this name\.$/m],
+  ['open --upstream api', 'data', namesIt],
+  ['open --upstream api', 'nobody', nameIt],
+  ['tail', 'nobody', nameIt],
+  ['top', 'nobody', nameIt],
+  ['top', 'stranger', namesIt],
+])('%s at the port of %s ends with 1, and says what to correct', async (line, port, words) => {
+  const at: Readonly<Record<string, string>> = { admin: gateway.adminUrl, data: gateway.url };
+  const admin = at[port] ?? (port === 'stranger' ? stranger.origin : 'http://127.0.0.1:1');
+  const { code, err } = await ran([...line.split(' '), '--admin', admin]);
+  expect([code, err]).toEqual([1, expect.stringMatching(words)]);
 });
 
 test('commands ask an admin port that lies below a path', async () => {
   const asked: string[] = [];
-  const proxy = createServer((request, response) => {
-    asked.push(request.url ?? '');
+  const proxy = createServer(({ url }, response) => {
+    asked.push(url ?? '');
     response.writeHead(404).end();
   });
   await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve));
-  const { port } = proxy.address() as AddressInfo;
-  for (const admin of [`http://127.0.0.1:${port}/sluice`, `http://127.0.0.1:${port}/sluice/`])
-    expect(await begun(['top', '--once', '--admin', admin]).ended).toBe(1);
-  // What answers with a page of its own is no Sluice either.
-  const stranger = await rawUpstream(async (connection) => {
-    await connection.requests(1);
-    connection.send('HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>');
-  });
-  const { err, ended } = begun(['top', '--admin', stranger.origin]);
-  expect([await ended, err.join()]).toEqual([1, expect.stringContaining('names the admin port')]);
-  await stranger.close();
-  expect(await begun(['record', '--seconds', '1', '--admin', `http://127.0.0.1:${port}/sluice`]).ended).toBe(
-    1,
-  );
-  expect(asked).toEqual([
-    '/sluice/activity?window=5m',
-    '/sluice/activity?window=5m',
-    '/sluice/recording?seconds=1',
-  ]);
+  const below = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}/sluice`;
+  for (const command of [
+    ['top', '--once', '--admin', below],
+    ['top', '--once', '--admin', `${below}/`],
+    ['record', '--seconds', '1', '--admin', below],
+  ])
+    expect((await ran(command)).code).toBe(1);
+  const activity = '/sluice/activity?window=5m';
+  expect(asked).toEqual([activity, activity, '/sluice/recording?seconds=1']);
   await new Promise((resolve) => proxy.close(resolve));
 });
 
 test('tail ends when nobody reads its lines any more, as behind `head`', async () => {
-  const line = `node ${bin} tail --json --admin ${gateway.adminUrl} | head -n 1`;
+  const line = `node bin/sluice.mjs tail --json --admin ${gateway.adminUrl} | head -n 1`;
   const piped = spawn('bash', ['-c', line], { stdio: ['ignore', 'pipe', 'inherit'] });
   let ended = false;
   let printed = '';
@@ -197,11 +176,6 @@ test('tail ends when nobody reads its lines any more, as behind `head`', async (
     return ended;
   }, 50);
   expect(JSON.parse(printed)).toMatchObject({ message: 'call ended' });
-});
-
-test.each(['tail', 'top'])('%s says where it asked when nobody answers', async (name) => {
-  const { err, ended } = begun([name, '--admin', 'http://127.0.0.1:1']);
-  expect([await ended, err.join()]).toEqual([1, expect.stringContaining('--admin http://HOST:PORT')]);
 });
 
 test('tail ends when Sluice does', async () => {

@@ -2,8 +2,18 @@
 import { readCommand } from '../../src/cli/commands.ts';
 import type { CliIo } from '../../src/cli/io.ts';
 
+interface Surroundings {
+  readonly env?: CliIo['env'];
+  /** Wall clock, milliseconds. */
+  readonly now?: number;
+}
+
 /** Begins a command; what it prints is in `out` and `err`, a text for each line. */
-export function begun(argv: readonly string[], terminals: CliIo['terminals'] = { out: null, err: false }) {
+export function begun(
+  argv: readonly string[],
+  terminals: CliIo['terminals'] = { out: null, err: false },
+  { env = {}, now = 0 }: Surroundings = {},
+) {
   const readerGone = new AbortController();
   const [out, err]: [string[], string[]] = [[], []];
   const command = readCommand(argv);
@@ -11,10 +21,17 @@ export function begun(argv: readonly string[], terminals: CliIo['terminals'] = {
   const ended = command.run({
     out: (text) => void out.push(text),
     err: (text) => void err.push(text),
-    env: {},
+    env,
     terminals,
     readerGone: readerGone.signal,
-    clock: { now: () => 0 },
+    clock: { now: () => now },
   });
   return { out, err, ended, readerGone };
+}
+
+/** Runs a command, without a terminal, to its end: its exit code, and both outputs as texts. */
+export async function ran(argv: readonly string[], surroundings: Surroundings = {}) {
+  const { out, err, ended } = begun(argv, undefined, surroundings);
+  const code = await ended;
+  return { code, out: out.join('\n'), err: err.join('\n') };
 }
