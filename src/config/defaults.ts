@@ -1,6 +1,6 @@
 /**
  * Defaults that several files need: the schema's descriptions, the rules between keys and the settings all take them from here.
- * The chart and the documents repeat them; `test/config/defaults.test.ts` holds those to this file.
+ * The chart and the documents repeat them; `test/config/published.test.ts` holds those to this file.
  */
 
 /** Where the server listens, and the largest request body that it takes. */

@@ -1,17 +1,20 @@
-import { describe, expect, test } from '@jest/globals';
+/** The files of `bad/`, with one mistake each, and of `good/`: what a start makes of them, and a reload, which reads in a thread. */
 import { readFileSync, readdirSync } from 'node:fs';
+import { expect, test } from '@jest/globals';
 import { z } from 'zod';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
 import { checkResult } from '../../src/config/check-thread.ts';
-import { ConfigError, loadSettings, parseSettings, settingsOf } from '../../src/config/load.ts';
+import { ConfigError, loadSettings, settingsOf } from '../../src/config/load.ts';
 import type { Settings } from '../../src/config/settings.ts';
 import { createSlices } from '../../src/slices.ts';
 
-const folder = (name: string): URL => new URL(`${name}/`, import.meta.url);
-const files = (name: string): string[] => readdirSync(folder(name)).filter((file) => file.endsWith('.yaml'));
-const pathOf = (name: string, file: string): string => new URL(file, folder(name)).pathname;
-
+const filesOf = (kind: string): string[] => {
+  const folder = new URL(`${kind}/`, import.meta.url);
+  const names = readdirSync(folder).filter((name) => name.endsWith('.yaml'));
+  return names.map((name) => new URL(name, folder).pathname);
+};
+const textOf = (path: string): string => readFileSync(path, 'utf8');
 const env = {
   PORT: '8123',
   REDIS_URL: 'redis://127.0.0.1:6379',
@@ -21,108 +24,64 @@ const env = {
   ACME_SHOP_TOKEN: 'acme-shop-token',
 };
 
-/** Each problem of the file as the first line of its message says it, or `usable`. */
-function verdict(path: string): string[] {
-  try {
-    loadSettings({ path, env });
-    return ['usable'];
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    for (const { fix } of error.problems) expect(fix).not.toBe('');
-    return error.problems.map(
-      ({ line, path: at, reason }) => `line ${String(line)}${at === '' ? '' : `, ${at}`}: ${reason}`,
-    );
-  }
-}
-
-/** What a reload makes of a file: its text is checked in a thread, whose result is copied. */
-async function reloaded(path: string): Promise<Settings | string> {
-  try {
-    const result = structuredClone(checkResult({ text: readFileSync(path, 'utf8'), path, env }));
-    if (result.kind === 'refused') return new ConfigError(path, result.problems).message;
-    return await settingsOf(result.input, { path, env }, createSlices(systemClock));
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    return error.message;
-  }
-}
-
-function loaded(path: string): Settings | string {
-  try {
-    return loadSettings({ path, env });
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    return error.message;
-  }
-}
-
-test.each(['bad', 'good'].flatMap((kind) => files(kind).map((file) => [kind, file] as const)))(
-  'a reload of %s/%s gives the same result as a start',
-  async (kind, file) => {
-    const path = pathOf(kind, file);
-    const settings = await reloaded(path);
-    expect(settings).toEqual(loaded(path));
-    expect(typeof settings).toBe(kind === 'bad' ? 'string' : 'object');
-    if (typeof settings === 'string') return;
-    for (const each of [...settings.workspaces.values(), ...settings.upstreams.values()]) {
-      expect(Object.isFrozen(each)).toBe(true);
+/** What a start makes of a file, and a reload, which checks its text in a thread, whose result is copied. */
+async function read(path: string): Promise<{ started: Settings | Error; reloaded: Settings | Error }> {
+  const settled = async (run: () => Settings | Promise<Settings>): Promise<Settings | Error> => {
+    try {
+      return await run();
+    } catch (error) {
+      if (error instanceof ConfigError) return error;
+      throw error;
     }
+  };
+  return {
+    started: await settled(() => loadSettings({ path, env })),
+    reloaded: await settled(() => {
+      const result = structuredClone(checkResult({ text: textOf(path), path, env }));
+      if (result.kind === 'refused') throw new ConfigError(path, result.problems);
+      return settingsOf(result.input, { path, env }, createSlices(systemClock));
+    }),
+  };
+}
+
+test.each(filesOf('bad'))(
+  'a mistake stops a start and a reload with the line, the key and the reason, and nothing else: %s',
+  async (path) => {
+    const { started, reloaded } = await read(path);
+    if (!(started instanceof ConfigError)) throw new Error('no problem is found');
+    const [first = '', ...others] = started.problems.map(({ line, path: at, reason, fix }) => {
+      expect(fix).not.toBe('');
+      return `line ${String(line)}${at === '' ? '' : `, ${at}`}: ${reason}`;
+    });
+    expect([`# ${first}`, others]).toEqual([textOf(path).split('\n')[0], []]);
+    expect(reloaded).toEqual(started);
+    expect(reloaded).toBeInstanceOf(ConfigError);
   },
 );
 
-describe('a configuration file with one mistake', () => {
-  test.each(files('bad'))(
-    'stops the start with the line, the key and the reason, and nothing else: %s',
-    (file) => {
-      const path = pathOf('bad', file);
-      const expected = readFileSync(path, 'utf8').split('\n')[0]?.slice(2);
-      expect(verdict(path)).toEqual([expected]);
-    },
-  );
-
-  test('exists for at least 80 mistakes', () => {
-    expect(files('bad').length).toBeGreaterThanOrEqual(80);
-  });
-});
+const schema = z.fromJSONSchema(
+  JSON.parse(readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8')),
+);
+test.each(filesOf('good'))(
+  'a good file gives a start and a reload the same, frozen, and fits the published JSON Schema: %s',
+  async (path) => {
+    const { started, reloaded } = await read(path);
+    expect(reloaded).toEqual(started);
+    if (started instanceof Error || reloaded instanceof Error) throw started;
+    for (const each of [...reloaded.workspaces.values(), ...reloaded.upstreams.values()])
+      expect(Object.isFrozen(each)).toBe(true);
+    expect(schema.safeParse(parse(textOf(path))).error?.issues ?? []).toEqual([]);
+  },
+);
 
 test('durations mean the same with a unit and as a number of seconds', () => {
-  const settings = loaded(pathOf('good', 'durations.yaml'));
-  if (typeof settings === 'string') throw new Error(settings);
-  const { server, upstreams } = settings;
+  const path = new URL('good/durations.yaml', import.meta.url).pathname;
+  const { server, upstreams } = loadSettings({ path, env });
   const reports = upstreams.get('reports');
   expect(server).toMatchObject({ drainSeconds: 30, keepAliveSeconds: 90 });
-  expect(reports?.limits.maxWaitSeconds).toBe(120);
-  expect(reports?.timeouts.totalMs).toBe(7_200_000);
-  expect(reports?.commentMs).toBe(15_000);
-});
-
-test('advice about YAML that cannot be read fits the mistake, and is given once a line', () => {
-  const adviceOn = (text: string) => {
-    try {
-      parseSettings(text, { path: 'a.yaml', env });
-      return [];
-    } catch (error) {
-      return error instanceof ConfigError ? error.problems.map(({ line, fix }) => [line, fix]) : [error];
-    }
-  };
-  expect(adviceOn('a: 1\na: 2\n')).toEqual([[2, expect.stringContaining('remove one')]]);
-  expect(adviceOn('a:\n  b: 1\n c: 2\n')).toEqual([[3, expect.stringContaining('same number of blanks')]]);
-  expect(adviceOn('a:\n\tb: 1\n')).toEqual([[2, expect.stringContaining('blanks')]]);
-  expect(adviceOn('server: { port: ${PORT}, adminPort: 0 }\n')).toEqual([
-    [1, expect.stringContaining('${NAME} within { }')],
-  ]);
-});
-
-describe('a valid configuration file', () => {
-  test.each(files('good'))('loads: %s', (file) => {
-    expect(verdict(pathOf('good', file))).toEqual(['usable']);
-  });
-
-  test.each(files('good'))('fits the published JSON Schema as it is written: %s', (file) => {
-    const text = readFileSync(new URL('../../schema/sluice.schema.json', import.meta.url), 'utf8');
-    const schema = z.fromJSONSchema(JSON.parse(text));
-    expect(schema.safeParse(parse(readFileSync(pathOf('good', file), 'utf8'))).error?.issues ?? []).toEqual(
-      [],
-    );
+  expect(reports).toMatchObject({
+    commentMs: 15_000,
+    limits: { maxWaitSeconds: 120 },
+    timeouts: { totalMs: 7_200_000 },
   });
 });

@@ -1,45 +1,34 @@
-import { describe, expect, test } from '@jest/globals';
 import { readFileSync } from 'node:fs';
+import { describe, expect, test } from '@jest/globals';
 import { LineCounter, parseDocument } from 'yaml';
 import { readDocument } from '../../src/config/check-text.ts';
-import { ConfigError, loadSettings, parseSettings } from '../../src/config/load.ts';
-import type { Env, Problem } from '../../src/config/load.ts';
-import type { Settings } from '../../src/config/settings.ts';
+import { loadSettings, type Env } from '../../src/config/load.ts';
+import type { UpstreamSettings } from '../../src/config/settings.ts';
+import { file, filled, parse, problemsOf } from './parse.ts';
 
-const good = (file: string): string => new URL(`good/${file}`, import.meta.url).pathname;
-const hash = `sha256:${'1f'.repeat(32)}`;
-const base = `upstreams:\n  api: { origins: ['https://api.example.com'] }\nworkspaces:\n  acme: { keys: ['${hash}'] }\n`;
+const pathOf = (name: string): string => new URL(name, import.meta.url).pathname;
+const upstreamOf = (text: string, env: Env = {}): UpstreamSettings | undefined =>
+  parse(text, env).upstreams.get('api');
+const pathsOf = (text: string): string[] =>
+  problemsOf(text)
+    .map(({ path }) => path)
+    .toSorted();
 
-const parse = (text: string, env: Env = {}): Settings => parseSettings(text, { path: 'test.yaml', env });
-
-function problemsOf(text: string, env: Env = {}): readonly Problem[] {
-  try {
-    parse(text, env);
-  } catch (error) {
-    if (error instanceof ConfigError) return error.problems;
-    throw error;
-  }
-  return [];
-}
-
-describe('a key that stands twice in the configuration', () => {
-  test.each([
-    ['in lines', 'a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n'],
-    ['in braces', 'a: { b: 1, c: 2, b: 3 }\n'],
-    ['three times', 'a: 1\na: 2\nb: 1\na: 3\n'],
-    ['in a list of sections', 'a:\n  - { b: 1 }\n  - b: 1\n    b: 2\n'],
-    ['by number and by text', '1: x\n"1": y\n1.0: z\n'],
-    ['in quotes and without', 'a: 1\n"a": 2\n'],
-    ['as a merge', 'x: &x { b: 1 }\ny:\n  <<: *x\n  <<: *x\n'],
-    ['in another section only', 'a: { b: 1 }\nc: { b: 1 }\n'],
-  ])('is reported where the parser would report it: %s', (_, text) => {
-    const lines = new LineCounter();
-    const { errors } = parseDocument(text, { lineCounter: lines, merge: true, prettyErrors: false });
-    expect(errors.every(({ code }) => code === 'DUPLICATE_KEY')).toBe(true);
-    expect(readDocument(text, {}).faults.map(({ line }) => line)).toEqual(
-      errors.map(({ pos }) => lines.linePos(pos[0]).line),
-    );
-  });
+test.each([
+  ['in lines', 'a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n'],
+  ['in braces', 'a: { b: 1, c: 2, b: 3 }\n'],
+  ['three times', 'a: 1\na: 2\nb: 1\na: 3\n'],
+  ['in a list of sections', 'a:\n  - { b: 1 }\n  - b: 1\n    b: 2\n'],
+  ['by number and by text', '1: x\n"1": y\n1.0: z\n'],
+  ['in quotes and without', 'a: 1\n"a": 2\n'],
+  ['as a merge', 'x: &x { b: 1 }\ny:\n  <<: *x\n  <<: *x\n'],
+  ['in another section only', 'a: { b: 1 }\nc: { b: 1 }\n'],
+])('a key that stands twice is reported where the parser would report it: %s', (_, text) => {
+  const lines = new LineCounter();
+  const { errors } = parseDocument(text, { lineCounter: lines, merge: true, prettyErrors: false });
+  expect(errors.every(({ code }) => code === 'DUPLICATE_KEY')).toBe(true);
+  const expected = errors.map(({ pos }) => lines.linePos(pos[0]).line);
+  expect(readDocument(text, {}).faults.map(({ line }) => line)).toEqual(expected);
 });
 
 describe('the address of the admin port', () => {
@@ -48,19 +37,17 @@ describe('the address of the admin port', () => {
     ['', { SLUICE_ADMIN_HOST: '0.0.0.0' }, '0.0.0.0'],
     ['', { SLUICE_ADMIN_HOST: '' }, '127.0.0.1'],
     ['server: { adminHost: 10.0.0.1 }\n', { SLUICE_ADMIN_HOST: '0.0.0.0' }, '10.0.0.1'],
-  ])('is, for %j and %j, %s', (text, env, expected) => {
-    expect(parse(base + text, env).server.adminHost).toBe(expected);
-  });
+  ])('is, for %j and %j, %s', (more, env, expected) =>
+    expect(parse(file({ more }), env).server.adminHost).toBe(expected),
+  );
 
-  test('is 0.0.0.0 in the image, whose port nobody reaches otherwise', () => {
-    const image = readFileSync(new URL('../../Dockerfile', import.meta.url), 'utf8');
-    expect(image).toMatch(/^ENV SLUICE_ADMIN_HOST=0\.0\.0\.0$/m);
-  });
+  test('is 0.0.0.0 in the image, whose port nobody reaches otherwise', () =>
+    expect(readFileSync('Dockerfile', 'utf8')).toMatch(/^ENV SLUICE_ADMIN_HOST=0\.0\.0\.0$/m));
 });
 
 describe('defaults', () => {
   test('fill in everything but upstreams and workspaces', () => {
-    const settings = parse(base);
+    const settings = parse(file());
     expect(settings.server).toEqual({
       host: '0.0.0.0',
       port: 8080,
@@ -81,8 +68,7 @@ describe('defaults', () => {
       keepAliveSeconds: 75,
       publicHosts: [],
     });
-    expect(settings.redis).toBeNull();
-    expect(settings.log).toEqual({ level: 'info', sampleSuccesses: 1 });
+    expect([settings.redis, settings.log]).toEqual([null, { level: 'info', sampleSuccesses: 1 }]);
     expect(settings.upstreams.get('api')).toMatchObject({
       kind: 'generic',
       credential: null,
@@ -103,12 +89,12 @@ describe('defaults', () => {
     ['generic', null, null, null, 300_000],
     ['language-model', 500, 10_000, null, 300_000],
     ['commerce', 40, null, 1, 60_000],
-  ] as const)('of kind %s are those of the platform', (kind, perMinute, perDay, inFlight, headMs) => {
-    const upstream = parse(base.replace('{ origins', `{ kind: ${kind}, origins`)).upstreams.get('api');
+  ] as const)('of kind %s are those of the platform', (kind, perMinute, perDay, maxInFlight, headMs) => {
+    const upstream = upstreamOf(file({ api: `kind: ${kind}, ` }));
     expect(upstream?.limits).toMatchObject({
       requestsPerMinute: perMinute,
       requestsPerDay: perDay,
-      maxInFlight: inFlight,
+      maxInFlight,
       maxInFlightTotal: null,
       bucket: { capacity: 40, leakPerSecond: 2 },
       cost: null,
@@ -117,7 +103,7 @@ describe('defaults', () => {
   });
 
   test('give a label key of the process without Redis, the same for every load', () => {
-    const [first, second] = [parse(base).privacy, parse(base).privacy];
+    const [first, second] = [parse(file()).privacy, parse(file()).privacy];
     expect(first.labelKeyGenerated).toBe(true);
     expect(first.labelKey.length).toBeGreaterThanOrEqual(32);
     expect(second.labelKey).toBe(first.labelKey);
@@ -125,11 +111,12 @@ describe('defaults', () => {
 });
 
 describe('a setting with several sources', () => {
-  const settings = loadSettings({ path: good('every-place.yaml'), env: { PORT: '8123' } });
+  const settings = loadSettings({ path: pathOf('good/every-place.yaml'), env: { PORT: '8123' } });
+  const [shop, stats] = ['shop', 'stats'].map((name) => settings.upstreams.get(name));
 
   test('merges limits, the nearest source first', () => {
     expect(settings.server.port).toBe(8123);
-    expect(settings.upstreams.get('shop')?.limits).toMatchObject({
+    expect(shop?.limits).toMatchObject({
       requestsPerMinute: null,
       maxInFlight: null,
       maxInFlightTotal: 6,
@@ -140,98 +127,81 @@ describe('a setting with several sources', () => {
       probe: 3,
       bucket: { capacity: 80, leakPerSecond: 4 },
     });
-    expect(settings.upstreams.get('stats')?.limits).toMatchObject({
-      maxQueued: 50,
-      maxWaitSeconds: 5,
-      maxWaitCeilingSeconds: 60,
-    });
+    const waits = { maxQueued: 50, maxWaitSeconds: 5, maxWaitCeilingSeconds: 60 };
+    expect(stats?.limits).toMatchObject(waits);
   });
 
   test('keeps host, wildcard and port of origins', () => {
-    expect(settings.upstreams.get('shop')?.origins).toEqual([
+    expect(shop?.origins).toEqual([
       { scheme: 'http', host: 'localhost', wildcard: true, port: 4010 },
       { scheme: 'http', host: '[::1]', wildcard: false, port: 4011 },
       { scheme: 'http', host: '10.0.0.7', wildcard: false, port: 80 },
     ]);
-    expect(settings.upstreams.get('stats')?.origins).toEqual([
-      { scheme: 'https', host: 'stats.example.com', wildcard: false, port: 8443 },
-    ]);
+    const own = { scheme: 'https', host: 'stats.example.com', wildcard: false, port: 8443 };
+    expect(stats?.origins).toEqual([own]);
   });
 
   test('gives values of a workspace to all its upstreams', () => {
     const workspace = settings.workspaces.get('acme & söhne');
-    expect(workspace?.requestsPerMinute).toEqual(new Map(Object.entries({ shop: 30, stats: 30 })));
-    expect(workspace?.requestsPerDay).toEqual(new Map(Object.entries({ stats: 900 })));
-    expect(workspace?.credentials.get('shop')).toMatchObject({
-      field: 'x-shop-key',
-      source: { kind: 'value', value: 'own-token' },
-    });
-    expect(workspace?.credentials.get('stats')).toMatchObject({
-      field: 'authorization',
-      source: { kind: 'value', value: 'Bearer ${literal}' },
-    });
+    expect(Object.fromEntries(workspace?.requestsPerMinute ?? [])).toEqual({ shop: 30, stats: 30 });
+    expect(Object.fromEntries(workspace?.requestsPerDay ?? [])).toEqual({ stats: 900 });
+    const credentialOf = (name: string) => workspace?.credentials.get(name);
+    expect(credentialOf('shop')).toMatchObject({ field: 'x-shop-key', source: { value: 'own-token' } });
+    const literal = { field: 'authorization', source: { kind: 'value', value: 'Bearer ${literal}' } };
+    expect(credentialOf('stats')).toMatchObject(literal);
     expect(workspace?.keys[1]?.expiresAt).toBe(Date.UTC(2027, 0, 1));
-    expect(settings.upstreams.get('shop')?.credential?.field).toBe('x-shopify-access-token');
+    expect(shop?.credential?.field).toBe('x-shopify-access-token');
   });
 
   test('inherits the maximum wait before a wait is judged', () => {
-    const text = `server: { maxWaitCeilingSeconds: 900 }\n${base.replace('{ origins', '{ limits: { maxWaitSeconds: 700 }, origins')}`;
-    expect(parse(text).upstreams.get('api')?.limits.maxWaitSeconds).toBe(700);
-    expect(problemsOf(text.replace('900', '650'))).toMatchObject([
+    const text = (seconds: number) =>
+      file({
+        api: 'limits: { maxWaitSeconds: 700 }, ',
+        more: `server: { maxWaitCeilingSeconds: ${seconds} }\n`,
+      });
+    expect(upstreamOf(text(900))?.limits.maxWaitSeconds).toBe(700);
+    expect(problemsOf(text(650))).toMatchObject([
       { path: 'upstreams.api.limits.maxWaitSeconds', reason: 'is above maxWaitCeilingSeconds (650)' },
     ]);
   });
 
   test('puts a short workspace credential into the field of its upstream', () => {
-    const text = base
-      .replace("com']", "com'], credential: { header: X-Api-Key, value: one }")
-      .replace("'] }", "'], credentials: { api: two } }");
-    expect(parse(text).workspaces.get('acme')?.credentials.get('api')).toMatchObject({
-      field: 'x-api-key',
-      source: { kind: 'value', value: 'two' },
-    });
+    const api = 'credential: { header: X-Api-Key, value: one }, ';
+    const { workspaces } = parse(file({ api, acme: 'credentials: { api: two }, ' }));
+    const expected = { field: 'x-api-key', source: { kind: 'value', value: 'two' } };
+    expect(workspaces.get('acme')?.credentials.get('api')).toMatchObject(expected);
   });
 });
 
 describe('the messages about a configuration file', () => {
-  test('name every problem of the file at once', () => {
-    const text = base
-      .replace('{ origins', '{ limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", origins')
-      .replace('keys:', 'weight: -1, keys:');
-    expect(
-      problemsOf(`${text}server: { port: x }\n`)
-        .map(({ path }) => path)
-        .toSorted(),
-    ).toEqual([
+  test.each([
+    [
+      'every problem of the file at once',
+      file({
+        api: 'limits: { requestsPerMinute: 0, typo: 1 }, credential: "${NOT_SET}", ',
+        acme: 'weight: -1, ',
+        more: 'server: { port: x }\n',
+      }),
+      'server.port upstreams.api.credential upstreams.api.limits.requestsPerMinute upstreams.api.limits.typo workspaces.acme.weight',
+    ],
+    [
+      'every contradiction between sections at once',
+      file({ acme: 'upstreams: [nowhere], ', more: 'redis: { url: "redis://r" }\n' }),
+      'privacy.labelKey workspaces.acme.upstreams[0]',
+    ],
+    [
+      'contradictions in a file without mistakes of form only',
+      file({ acme: 'upstreams: [nowhere], ', more: 'server: { port: x }\n' }),
       'server.port',
-      'upstreams.api.credential',
-      'upstreams.api.limits.requestsPerMinute',
-      'upstreams.api.limits.typo',
-      'workspaces.acme.weight',
-    ]);
-  });
+    ],
+  ])('name %s', (_, text, paths) => expect(pathsOf(text).join(' ')).toBe(paths));
 
-  test('name every contradiction between sections at once, in a file without mistakes of form', () => {
-    const text = base.replace('keys:', 'upstreams: [nowhere], keys:');
-    const paths = (more: string) =>
-      problemsOf(text + more)
-        .map(({ path }) => path)
-        .toSorted();
-    expect(paths('redis: { url: "redis://r" }\n')).toEqual([
-      'privacy.labelKey',
-      'workspaces.acme.upstreams[0]',
-    ]);
-    expect(paths('server: { port: x }\n')).toEqual(['server.port']);
-  });
-
-  test('read as file, line, key, reason and fix', () => {
-    const text = `${base}server: { port: -1 }\n`;
-    expect(() => parse(text)).toThrow(
+  test('read as file, line, key, reason and fix', () =>
+    expect(() => parse(file({ more: 'server: { port: -1 }\n' }))).toThrow(
       'test.yaml: 1 problem\n' +
         '  line 5, server.port: must be at least 0, not -1\n' +
         '    fix: write a number in that range, or leave the key out for the default',
-    );
-  });
+    ));
 
   test.each([
     ['an unknown key', 'kidn: generic', 'did you mean kind? known here: kind, '],
@@ -241,57 +211,51 @@ describe('the messages about a configuration file', () => {
     ['the unknown preset of a dialect', 'speaks: { preset: Stripe }', 'did you mean stripe? use one of'],
     ['a key that is like none', 'sunshine: 1', 'known here: kind, '],
     ['a preset that is like none', 'speaks: weather', 'use one of the words given'],
+    [
+      'a word in place of a number',
+      'limits: { requestsPerMinute: unlimited }',
+      'write a plain number such as 30, without quotes or unit, or none',
+    ],
   ])('say what was probably meant: %s', (_what, key, words) => {
-    const [problem] = problemsOf(base.replace('{ origins', `{ ${key}, origins`));
+    const [problem] = problemsOf(file({ api: `${key}, ` }));
     expect(problem?.fix.slice(0, words.length)).toBe(words);
   });
 
-  test('say which upstream was probably meant', () => {
-    const text = base.replace('  api:', "  chat: { origins: ['https://chat.example.com'] }\n  api:");
-    const fixOf = (name: string) =>
-      problemsOf(text.replace('keys:', `requestsPerDay: { ${name}: 5 }, keys:`))[0]?.fix;
-    expect(fixOf('cahts')).toBe('did you mean chat? use one of: chat, api');
-    expect(fixOf('weather')).toBe('use one of: chat, api');
+  test.each([
+    ['cahts', 'did you mean chat? use one of: chat, api'],
+    ['weather', 'use one of: chat, api'],
+  ])('say which upstream was probably meant: %s', (name, fix) => {
+    const text = file({ acme: `requestsPerDay: { ${name}: 5 }, ` });
+    const chat = "  chat: { origins: ['https://chat.example.com'] }\n  api:";
+    expect(problemsOf(text.replace('  api:', chat))[0]?.fix).toBe(fix);
   });
 
-  test('name the word that may stand in place of a number', () => {
-    const text = base.replace("com'] ", "com'], limits: { requestsPerMinute: unlimited } ");
-    expect(problemsOf(text)[0]?.fix).toBe('write a plain number such as 30, without quotes or unit, or none');
-  });
-
-  test('never show a value that may be secret', () => {
-    const canary = 'canary-5c1f';
-    const wrong = [
-      `credential: "changeme${canary}"`,
-      `credential: { header: "${canary} x", value: "${canary}\\n" }`,
-      `credential: { value: ["${canary}"] }`,
-      `limits: { requestsPerMinute: "${canary}" }`,
-      `kind: ${canary}`,
-      `credential: "\${CANARY} \${NOT_SET}"`,
-      `origins: ["https://u:${canary}@x.com"], bucketBy: [${canary}]`,
-      `credential: "${canary}`,
-      `credential: [${canary}`,
-      `credential: !!int ${canary}`,
-      `credential: *${canary}x`,
-    ];
-    const texts = [
-      ...wrong.map((line) => base.replace('{ origins', `{ ${line}, origins`)),
-      `${base}redis: |${canary}\n  x\n`,
-      `${base}redis: !${canary} x\n`,
-      `${base}%${canary}\n`,
-      `${base}redis: @${canary}\n`,
-    ];
-    for (const rest of texts) {
-      const text = `privacy: { labelKey: ${canary} }\n${rest}`;
-      let message = '';
-      try {
-        parse(text, { CANARY: canary });
-      } catch (error) {
-        message = String(error);
-      }
-      expect(message).toContain('ConfigError');
-      expect(message).not.toContain(canary);
+  const canary = 'canary-5c1f';
+  test.each([
+    file({ api: `credential: "changeme${canary}", ` }),
+    file({ api: `credential: { header: "${canary} x", value: "${canary}\\n" }, ` }),
+    file({ api: `credential: { value: ["${canary}"] }, ` }),
+    file({ api: `limits: { requestsPerMinute: "${canary}" }, ` }),
+    file({ api: `kind: ${canary}, ` }),
+    file({ api: `credential: "\${CANARY} \${NOT_SET}", ` }),
+    file({ api: `origins: ["https://u:${canary}@x.com"], bucketBy: [${canary}], ` }),
+    file({ api: `credential: "${canary}, ` }),
+    file({ api: `credential: [${canary}, ` }),
+    file({ api: `credential: !!int ${canary}, ` }),
+    file({ api: `credential: *${canary}x, ` }),
+    file({ more: `redis: |${canary}\n  x\n` }),
+    file({ more: `redis: !${canary} x\n` }),
+    file({ more: `%${canary}\n` }),
+    file({ more: `redis: @${canary}\n` }),
+  ])('never show a value that may be secret: %j', (text) => {
+    let message = '';
+    try {
+      parse(`privacy: { labelKey: ${canary} }\n${text}`, { CANARY: canary });
+    } catch (error) {
+      message = String(error);
     }
+    expect(message).toContain('ConfigError');
+    expect(message).not.toContain(canary);
   });
 
   test('report an empty section once', () => {
@@ -301,76 +265,66 @@ describe('the messages about a configuration file', () => {
 
   test('point at invalid YAML', () => {
     expect(problemsOf('upstreams: [\n')).toMatchObject([{ line: 2, path: '' }]);
-    expect(problemsOf(`${base}--- \nmore: 1\n`)[0]?.reason).toContain('multiple documents');
+    expect(problemsOf(file({ more: '--- \nmore: 1\n' }))[0]?.reason).toContain('multiple documents');
   });
 
-  test('say that the file does not exist', () => {
-    expect(() => loadSettings({ path: '/nowhere/sluice.yaml', env: {} })).toThrow(
-      '/nowhere/sluice.yaml: 1 problem\n  the file does not exist',
-    );
-  });
+  test.each([
+    ['a: 1\na: 2\n', 2, 'remove one'],
+    ['a:\n  b: 1\n c: 2\n', 3, 'same number of blanks'],
+    ['a:\n\tb: 1\n', 2, 'blanks'],
+    ['server: { port: ${PORT}, adminPort: 0 }\n', 1, '${NAME} within { }'],
+  ])('give advice that fits the mistake, once a line: %j', (text, line, fix) =>
+    expect(problemsOf(text)).toMatchObject([{ line, fix: expect.stringContaining(fix) }]),
+  );
 
   test('name a certificate file that cannot be read', () => {
-    const text = base.replace('{ origins', '{ caFile: no-such.pem, origins');
-    expect(parse(text).upstreams.get('api')?.caFile).toBe('no-such.pem');
-    expect(() =>
-      loadSettings({ path: new URL('files/with-ca.yml', import.meta.url).pathname, env: {} }),
-    ).toThrow('upstreams.api.caFile: cannot be read');
+    expect(upstreamOf(file({ api: 'caFile: no-such.pem, ' }))?.caFile).toBe('no-such.pem');
+    const load = () => loadSettings({ path: pathOf('files/with-ca.yml'), env: {} });
+    expect(load).toThrow('upstreams.api.caFile: cannot be read');
   });
 });
 
 describe('variables', () => {
-  const withCredential = (value: string): string =>
-    base.replace('{ origins', `{ credential: ${value}, origins`);
-  const credential = (value: string, env: Env): string | undefined => {
-    const source = parse(withCredential(value), env).upstreams.get('api')?.credential?.source;
-    return source?.kind === 'value' ? source.value : undefined;
-  };
+  const withCredential = (value: string): string => file({ api: `credential: ${value}, ` });
+  test.each([
+    ['fill in part of a value, more than once', '"Bearer ${A}-${B}"', { A: 'x', B: 'y' }, 'Bearer x-y'],
+    [
+      'are data, neither YAML nor references',
+      '"${A}"',
+      { A: 'a", "b: ${B} # no', B: '-' },
+      'a", "b: ${B} # no',
+    ],
+    ['stay text where text is wanted', '"${A}"', { A: '12345' }, '12345'],
+  ])('%s', (_, written, env, value) =>
+    expect(upstreamOf(withCredential(written), env)?.credential?.source).toEqual({ kind: 'value', value }),
+  );
 
-  test('fill in part of a value, more than once', () => {
-    expect(credential('"Bearer ${A}-${B}"', { A: 'x', B: 'y' })).toBe('Bearer x-y');
-  });
-
-  test('are data: their text is neither YAML nor another reference', () => {
-    const text = 'a", "b: ${B} {x} # no';
-    expect(credential('"${A}"', { A: text, B: 'never' })).toBe(text);
-  });
-
-  test('stay text where text is wanted, and are numbers where numbers are', () => {
-    expect(credential('"${A}"', { A: '12345' })).toBe('12345');
-    const text = base.replace('{ origins', '{ limits: { requestsPerMinute: "${N}", learn: "${L}" }, origins');
-    expect(parse(text, { N: '70', L: 'false' }).upstreams.get('api')?.limits).toMatchObject({
-      requestsPerMinute: 70,
-      learn: false,
-    });
+  test('are numbers where numbers are wanted', () => {
+    const text = file({ api: 'limits: { requestsPerMinute: "${N}", learn: "${L}" }, ' });
+    const limits = upstreamOf(text, { N: '70', L: 'false' })?.limits;
+    expect(limits).toMatchObject({ requestsPerMinute: 70, learn: false });
     expect(problemsOf(text, { N: '70 per minute', L: 'no' })).toHaveLength(2);
     expect(problemsOf(text, { N: '-1', L: 'true' })[0]?.reason).toBe('must be at least 1, not -1');
   });
 
-  test('may not be empty, and names of the object prototype are not set', () => {
-    expect(problemsOf(withCredential('"${A}"'), { A: '' })[0]?.reason).toContain('A, which is empty');
-    expect(problemsOf(withCredential('"${toString}"'))[0]?.reason).toContain('toString, which is not set');
-  });
+  test.each([
+    ['"${A}"', 'A, which is empty'],
+    ['"${toString}"', 'toString, which is not set'],
+  ])('may not be empty, and names of the object prototype are not set: %s', (written, reason) =>
+    expect(problemsOf(withCredential(written), { A: '' })[0]?.reason).toContain(reason),
+  );
 });
 
-describe('settings', () => {
-  test('are frozen to the leaves', () => {
-    const settings = parse(base);
-    const upstream = settings.upstreams.get('api');
-    const parts = [settings, settings.server, upstream, upstream?.limits.bucket, upstream?.origins[0]];
-    for (const part of parts) expect(Object.isFrozen(part)).toBe(true);
-  });
+test('settings are frozen to the leaves', () => {
+  const settings = parse(file());
+  const upstream = settings.upstreams.get('api');
+  for (const part of [settings, settings.server, upstream, upstream?.limits.bucket, upstream?.origins[0]])
+    expect(Object.isFrozen(part)).toBe(true);
+});
 
-  test('come out of the example file', () => {
-    const path = new URL('../../sluice.example.yaml', import.meta.url).pathname;
-    const env = Object.fromEntries(
-      [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{([A-Z_]+)\}/g)].map(([, name = ''], index) => [
-        name,
-        name.endsWith('_HASH') ? `sha256:${String(index).padStart(64, '0')}` : `value-of-${name}`,
-      ]),
-    );
-    const settings = loadSettings({ path, env: { ...env, NAME: 'x', REDIS_URL: 'rediss://redis:6379' } });
-    expect([...settings.upstreams.keys()]).toEqual(['openai', 'anthropic', 'shop', 'reports']);
-    expect(settings.workspaces.get('batch')?.requestsPerMinute.get('reports')).toBe(100);
-  });
+test('settings come out of the example file', () => {
+  const env = filled(readFileSync('sluice.example.yaml', 'utf8'));
+  const settings = loadSettings({ path: 'sluice.example.yaml', env });
+  expect([...settings.upstreams.keys()]).toEqual(['openai', 'anthropic', 'shop', 'reports']);
+  expect(settings.workspaces.get('batch')?.requestsPerMinute.get('reports')).toBe(100);
 });

@@ -1,0 +1,174 @@
+/** Sections with rules of their own: Redis, presets, keys that take effect at the next start, names that objects have for themselves. */
+import { describe, expect, test } from '@jest/globals';
+import { readRedisUrl } from '../../src/config/redis.ts';
+import { restartKeys, withStartedValues } from '../../src/config/schema.ts';
+import { presetNames, presetOf, readPreset } from '../../src/config/speaks.ts';
+import { startGateway } from '../support/gateway.ts';
+import { plainRedis } from '../support/plain-redis.ts';
+import { answering, rawUpstream } from '../support/raw-upstream.ts';
+import { file, hash, parse, problemsOf, strongKey } from './parse.ts';
+
+describe('the redis section', () => {
+  const at = (host: string, port: number) => ({ host, port });
+  const cluster = { mode: 'cluster', username: 'u', tls: { caFile: null }, nodes: [at('a', 1), at('b', 2)] };
+  test.each([
+    [
+      `url: 'rediss://lim%40iter:p%3Ass@[::1]:7000/3', tls: { caFile: ca.pem }`,
+      {
+        username: 'lim@iter',
+        password: 'p:ss',
+        nodes: [at('::1', 7000)],
+        database: 3,
+        tls: { caFile: 'ca.pem' },
+      },
+    ],
+    [
+      `url: 'redis+sentinel://:p@a,b:5000/main'`,
+      {
+        mode: 'sentinel',
+        sentinelName: 'main',
+        nodes: [at('a', 26_379), at('b', 5000)],
+        password: 'p',
+      },
+    ],
+    [`url: 'redis+sentinel://u:p@a/main'`, { sentinelPassword: 'p' }],
+    [`url: 'redis+sentinel://u:p@a/main', sentinelPassword: s`, { sentinelPassword: 's' }],
+    [`url: 'rediss+cluster://u:p@a:1,b:2'`, cluster],
+  ])('takes from %s all that it states', (section, expected) => {
+    expect(parse(`${strongKey}${file()}redis: { ${section} }\n`).redis).toMatchObject(expected);
+  });
+
+  test('needs only a URL', () => {
+    const { redis } = parse(`${strongKey}${file()}redis: { url: 'redis://r' }\n`);
+    expect(redis).toEqual(plainRedis({ nodes: [at('r', 6379)] }));
+  });
+
+  test.each([
+    'http://r',
+    'redis://',
+    'redis://a,b',
+    'redis://a:0',
+    'redis://a:70000',
+    'redis://a/x',
+    'redis://%zz@a',
+  ])('%s is refused as a URL', (text) =>
+    expect(readRedisUrl(text)).toMatchObject({ reason: 'is not a Redis URL' }),
+  );
+});
+
+describe('a preset is held to the rules of a user’s own dialect:', () => {
+  test.each([
+    [
+      '{ windows: [{ requests: 0, seconds: 60 }] }',
+      'line 5, speaks.windows[0].requests: must be at least 1, not 0',
+    ],
+    ['{ bucketBy: [host] }', 'line 5, speaks.bucketBy: leaves credential out'],
+    ['{ preset: github }', 'line 5, speaks.preset: is not a known key'],
+    ['{ windows: [', 'line 6: Flow sequence in block collection'],
+  ])('%s is refused with its line', (speaks, message) => {
+    const text = `title: Acme\nsource: https://acme.example/limits\ncounts: Calls per minute.\nmissing: null\nspeaks: ${speaks}\n`;
+    expect(() => readPreset(text, 'acme.yaml')).toThrow(message);
+  });
+
+  test('all that there are can be used', () => {
+    expect(presetNames).toContain('github');
+    for (const name of presetNames) expect(() => presetOf(name)).not.toThrow();
+  });
+});
+
+describe('a key that takes effect at the next start', () => {
+  const settingsOf = (text: string, upstreams = 'upstreams: { up: { origins: ["https://up.example"] } }') =>
+    parse(`${text}\n${upstreams}\nworkspaces: {}`);
+  const server = 'port: 0, drainSeconds: 5';
+  const redis = 'redis: { url: "redis://a:6379" }';
+  const started = settingsOf(`server: { ${server} }\n${redis}\n${strongKey}`);
+
+  test.each([
+    ['nothing', server, redis, []],
+    ['a port', 'port: 1, drainSeconds: 5', redis, ['server.port']],
+    [
+      'a password',
+      server,
+      'redis: { url: "redis://:canary@a:6379", whenDown: deny }',
+      ['redis.url', 'redis.whenDown'],
+    ],
+    ['the whole section', server, '', ['redis']],
+    ['a default that was written out, and waits', `${server}, adminPort: 9090, maxWaitSeconds: 9`, redis, []],
+  ])('is kept while the rest is applied: %s', (_change, ofServer, ofRedis, keys) => {
+    const next = settingsOf(`server: { ${ofServer} }\n${ofRedis}\n${strongKey}`);
+    expect([...restartKeys(started, next)].toSorted()).toEqual(keys);
+  });
+
+  test('is the label key; a reload keeps the value of every such key from the start, and takes over the rest', () => {
+    const text = 'server: { port: 7 }\nprivacy: { labelKey: "another label key for tests" }';
+    const next = settingsOf(text, 'upstreams: { new: { origins: ["https://new.example"] } }');
+    expect(restartKeys(started, next)).toContain('privacy.labelKey');
+    const used = withStartedValues(started, next);
+    expect([used.server, used.redis, used.privacy]).toEqual([started.server, started.redis, started.privacy]);
+    expect([...used.upstreams.keys()]).toEqual(['new']);
+  });
+});
+
+describe('a name that objects of JavaScript have for themselves', () => {
+  const upstreams =
+    'upstreams:\n  constructor: { origins: ["https://a.example"] }\n  api: { origins: ["https://b.example"] }\n';
+
+  test.each([
+    'constructor',
+    'toString',
+    'hasOwnProperty',
+    'valueOf',
+    'isPrototypeOf',
+    '__defineGetter__',
+    'prototype',
+  ])('names a workspace with all that it states: %s', (name) => {
+    const { workspaces } = parse(
+      `${upstreams}workspaces:\n  other: { keys: [] }\n  ${name}:\n    keys: ["${hash}"]\n    upstreams: [constructor, api]\n    requestsPerMinute: { constructor: 5 }\n    credentials: { constructor: "Bearer a", api: "Bearer b" }\n    accounts: { api: ours }\n`,
+    );
+    const workspace = workspaces.get(name);
+    expect([...workspaces.keys()]).toEqual(['other', name]);
+    expect([...(workspace?.requestsPerMinute ?? [])]).toEqual([['constructor', 5]]);
+    // Without an account the value is the quota's name; none is inherited.
+    const quotaOf = (upstream: string) => workspace?.credentials.get(upstream)?.quota;
+    expect([quotaOf('constructor'), quotaOf('api')]).toEqual(['Bearer a', 'account\nours']);
+  });
+
+  const cannot = 'cannot name anything';
+  test.each([
+    ['workspaces:\n  other: { keys: [] }\n  __proto__: { keys: [] }', cannot],
+    ['workspaces:\n  other: { keys: [] }\n  "__proto__": { keys: [] }', cannot],
+    ["workspaces:\n  other: { keys: [] }\n  '__proto__': { keys: [] }", cannot],
+    ['workspaces: { __proto__: {}, other: {} }', cannot],
+    ['workspaces: { a: { keys: [], credentials: { __proto__: x } } }', cannot],
+    ['workspaces: { a: { keys: [], requestsPerDay: { __proto__: 1 } } }', cannot],
+    ['workspaces: { a: { keys: [], __proto__: { weight: 2 } } }', 'is not a known key'],
+    ['server: { __proto__: { port: 1 } }\nworkspaces: {}', 'is not a known key'],
+    ['workspaces: { a: { keys: [], upstreams: [__proto__] } }', 'names an upstream that is not configured'],
+  ])('is refused alone, with its line, where it cannot be kept: %j', (text, reason) => {
+    const line = 4 + text.slice(0, text.indexOf('__proto__')).split('\n').length - 1;
+    const [problem, ...others] = problemsOf(upstreams + text);
+    expect([problem?.line, problem?.reason, others]).toEqual([line, expect.stringContaining(reason), []]);
+  });
+
+  test('names upstreams and workspaces whose calls are sent, counted and shown like any other', async () => {
+    const upstream = await rawUpstream(answering('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'));
+    const gateway = await startGateway({
+      upstreams: `  constructor: { origins: ["${upstream.origin}"], allowPrivateAddresses: true, limits: { requestsPerMinute: 2 } }`,
+      workspaces: { toString: '', valueOf: '' },
+    });
+    /** Only a call that is to be refused waits for nothing: a busy machine may be late with any other. */
+    const call = async (workspace: string, seconds = 10): Promise<number> => {
+      const headers = { authorization: `Bearer ${gateway.keys[workspace] ?? ''}`, prefer: `wait=${seconds}` };
+      return (await fetch(`${gateway.url}/via/constructor/x`, { headers })).status;
+    };
+    const mine = [await call('toString'), await call('toString'), await call('toString', 0)];
+    expect([...mine, await call('valueOf')]).toEqual([200, 200, 429, 200]);
+    const shown = async (page: string) => (await fetch(`${gateway.adminUrl}/${page}`)).text();
+    expect(await shown('activity')).toContain('"constructor"');
+    expect(await shown('metrics')).toMatch(
+      /sluice_requests_total\{[^}]*upstream="constructor"[^}]*outcome="ok"[^}]*\} \d/,
+    );
+    await gateway.close();
+    await upstream.close();
+  });
+});
