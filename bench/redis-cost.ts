@@ -7,19 +7,20 @@
  * Beats, ticks by the second and activity go on whether calls come or not: an idle stretch measures them, and their
  * share is taken out and printed apart.
  */
-import { startFleet, type Fleet } from '../scripts/cluster/fleet.ts';
-import { drive } from '../scripts/cluster/load.ts';
-import { endAll, startServer, startSimulator } from '../scripts/cluster/processes.ts';
-import { succeeded } from '../scripts/cluster/row.ts';
+import { startFleet, type Fleet } from '../scripts/fleet/gateways.ts';
+import { drive } from '../scripts/fleet/load.ts';
+import { endAll } from '../scripts/fleet/processes.ts';
+import { startServer } from '../scripts/fleet/redis.ts';
+import { startSimulator } from '../scripts/fleet/simulators.ts';
 import { chatBody, chatPath, fleetConfig, pause, send } from '../test/support/redis-fleet.ts';
 
 const commands = ['append', 'consume', 'reward', 'other', 'publish'];
 type Counts = Map<string, number>;
 
-async function counts({ metric }: Fleet): Promise<Counts> {
+async function counts(of: Fleet): Promise<Counts> {
   const found: Counts = new Map();
   for (const command of commands) {
-    found.set(command, await metric(`sluice_redis_command_seconds_count{command="${command}"}`));
+    found.set(command, await of.metric(`sluice_redis_command_seconds_count{command="${command}"}`));
   }
   return found;
 }
@@ -29,15 +30,13 @@ const model = await startSimulator('language-model', {
   models: { 'gpt-4o': { rpm: 1_200, tpm: 100_000_000 } },
   latency: { baseMs: 10, perTokenMs: 0, jitter: 0 },
 });
-const fleet = await startFleet(
-  3,
-  fleetConfig({
-    redis: `url: "${redis.url}"`,
-    modelUrl: model.url,
-    modelLimits: 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 100000000',
-  }),
-);
-const key = fleet.keys['acme'] ?? '';
+const { keys, yaml } = fleetConfig({
+  redis: `url: "${redis.url}"`,
+  modelUrl: model.url,
+  modelLimits: 'requestsPerMinute: 100000, requestsPerDay: 1000000, tokensPerMinute: 100000000',
+});
+const fleet = await startFleet(3, yaml());
+const key = keys['acme'] ?? '';
 const background = ['append', 'other', 'publish'];
 
 async function measure(name: string, calls: number, run: () => Promise<number>): Promise<number> {
@@ -79,20 +78,12 @@ const alone = await measure('uncontended, one after the other', 200, async () =>
   for (let n = 0; n < 200; n += 1) if ((await one(n)).status === 200) done += 1;
   return done;
 });
-await drive({ to: fleet.gateways, calls: 1_000, everyMs: 1, path: chatPath, key, body: chatBody });
-const queued = await measure('queued, 300 calls at 20/s', 300, async () =>
-  succeeded(
-    await drive({
-      to: fleet.gateways,
-      calls: 300,
-      everyMs: 5,
-      path: chatPath,
-      key,
-      body: chatBody,
-      headers: { prefer: 'wait=60' },
-    }),
-  ),
-);
+const load = { to: fleet.gateways, path: chatPath, key, body: () => chatBody, waitSeconds: 60 };
+await drive({ ...load, calls: 1_000, everyMs: 1 });
+const queued = await measure('queued, 300 calls at 20/s', 300, async () => {
+  const responses = await drive({ ...load, calls: 300, everyMs: 5 });
+  return responses.filter(({ status }) => status === 200).length;
+});
 
 console.table(rows);
 console.log(

@@ -5,8 +5,8 @@
  * Exit code 1 when a promise was broken.
  */
 import { systemClock } from '../src/clock.ts';
-import { endAll } from './cluster/processes.ts';
-import { stalls } from './cluster/stalls.ts';
+import { endAll } from './fleet/processes.ts';
+import { stalls } from './fleet/stalls.ts';
 import { run, type Judged, type Row } from './gate/row.ts';
 import { tracks } from './gate/rows.ts';
 
@@ -16,7 +16,6 @@ let failures = 0;
 async function runAndPrint(row: Row): Promise<void> {
   const startedAt = systemClock.monotonic();
   const { violations, words } = await run(row).catch((failure: unknown): Judged => ({
-    name: row.name,
     violations: [failure instanceof Error ? (failure.stack ?? failure.message) : String(failure)],
     words: 'the row did not run to its end',
   }));

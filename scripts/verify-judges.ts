@@ -2,7 +2,7 @@
  * `npm run verify:judges [-- <names>]`: what programs of others say of a running gateway (embedded limiter, upstreams of this
  * machine), and of its histories over Redis. Each judge is bounded; one that cannot be had is a loud SKIPPED, never a pass.
  */
-import { endAll } from './cluster/processes.ts';
+import { endAll } from './fleet/processes.ts';
 import { createReport, type Report } from './report.ts';
 import { judgeByHttplint } from './judges/httplint.ts';
 import { judgeByPorcupine } from './judges/porcupine.ts';

@@ -3,25 +3,22 @@
  * as its user would: a key is made, the configuration checked, one call made through `serve`, a description learned, the demonstration
  * started, and SIGTERM ends what serves. Needs `npm run build`.
  */
-import { execFile, spawn } from 'node:child_process';
-import { lstat, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { execFile } from 'node:child_process';
+import { lstat, readdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { firstLine, parsed } from './cluster/processes.ts';
-import { serve } from './cluster/upstream.ts';
+import { serve } from './fleet/http.ts';
+import { endAll, firstLine, newFolder, parsed, root, start } from './fleet/processes.ts';
 import { createReport } from './report.ts';
 
 const run = promisify(execFile);
-const root = resolve(import.meta.dirname, '..');
-const folder = await mkdtemp(join(tmpdir(), 'sluice-package-'));
+const folder = await newFolder();
 const report = createReport('package');
 const upstream = await serve((_, response) => response.end('made'));
 
 async function install(): Promise<string> {
-  const { stdout } = await run('npm', ['pack', '--ignore-scripts', '--json', '--pack-destination', folder], {
-    cwd: root,
-  });
+  const pack = ['pack', '--ignore-scripts', '--json', '--pack-destination', folder];
+  const { stdout } = await run('npm', pack, { cwd: root });
   const [packed] = JSON.parse(stdout) as readonly { filename: string; size: number; entryCount: number }[];
   if (packed === undefined) throw new Error('npm pack made nothing');
   report.figure(`package: ${packed.entryCount} files, ${(packed.size / 1e6).toFixed(2)} MB packed`);
@@ -36,9 +33,7 @@ async function install(): Promise<string> {
 }
 
 /** Blocks on disk, as `du -m` counts them. */
-async function installed(
-  modules: string,
-): Promise<{ readonly packages: number; readonly megabytes: number }> {
+async function installed(modules: string) {
   const paths = (await readdir(modules, { recursive: true })).map((path) => join(modules, path));
   const blocks = await Promise.all(paths.map(async (path) => (await lstat(path)).blocks));
   const packages = paths.filter((path) => /node_modules\/(@[^/]+\/)?[^/@.][^/]*\/package\.json$/.test(path));
@@ -55,15 +50,13 @@ async function use(main: string): Promise<void> {
   const [hash = ''] = /sha256:\w+/.exec(made) ?? [];
   report.check('`sluice keys create` prints a key and its hash', key !== '' && hash !== '', made);
   const config = join(folder, 'upstream.yaml');
-  await writeFile(
-    config,
-    [
-      'server: { host: 127.0.0.1, port: 0, adminPort: 0 }',
-      'upstreams:',
-      `  api: { origins: ["${upstream.origin}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream", speaks: stripe }`,
-      `workspaces: { acme: { keys: ["${hash}"] } }`,
-    ].join('\n'),
-  );
+  const yaml = [
+    'server: { host: 127.0.0.1, port: 0, adminPort: 0 }',
+    'upstreams:',
+    `  api: { origins: ["${upstream.origin}"], allowPrivateAddresses: true, credential: "Bearer of-the-upstream", speaks: stripe }`,
+    `workspaces: { acme: { keys: ["${hash}"] } }`,
+  ];
+  await writeFile(config, yaml.join('\n'));
   const { stdout: checked } = await sluice('check', '--config', config);
   report.check('`sluice check` accepts the configuration', true, checked);
   const portOf = (line: string): number | null => {
@@ -71,36 +64,24 @@ async function use(main: string): Promise<void> {
     return message === 'serving' ? Number(port) : null;
   };
   await whileServing([main, 'serve', '--config', config], portOf, async (port) => {
-    const response = await fetch(`http://127.0.0.1:${port}/via/api/orders`, {
-      headers: { authorization: `Bearer ${key}` },
-    });
-    const text = await response.text();
+    const headers = { authorization: `Bearer ${key}` };
+    const text = await (await fetch(`http://127.0.0.1:${port}/via/api/orders`, { headers })).text();
     report.check('a call through `sluice serve` is answered by the upstream', text === 'made', text);
   });
   const recording = join(folder, 'recording.har');
   await writeFile(recording, JSON.stringify({ log: { version: '1.2', entries: [recorded] } }));
   const { stdout: learned } = await sluice('learn', recording);
-  report.check(
-    '`sluice learn` finds the fields of a quota',
-    learned.includes('x-ratelimit-remaining'),
-    learned,
-  );
+  const isFound = learned.includes('x-ratelimit-remaining');
+  report.check('`sluice learn` finds the fields of a quota', isFound, learned);
   const ports = ['--port', '0', '--admin-port', '0'];
   const { stdout: compared } = await sluice('demo', '--calls', '40', ...ports);
-  report.check(
-    '`sluice demo` sends its burst without SDKs',
-    /failed for the client.* 0$/m.test(compared),
-    compared,
-  );
-  const demo = [main, 'demo', '--serve', ...ports];
-  await whileServing(
-    demo,
-    (line) => /live page +(\S+)/.exec(line)?.[1] ?? null,
-    async (page) => {
-      const { status } = await fetch(page);
-      report.check('`sluice demo --serve` shows the live page', status === 200, `status ${status}`);
-    },
-  );
+  const isSent = /failed for the client.* 0$/m.test(compared);
+  report.check('`sluice demo` sends its burst without SDKs', isSent, compared);
+  const pageOf = (line: string) => /live page +(\S+)/.exec(line)?.[1];
+  await whileServing([main, 'demo', '--serve', ...ports], pageOf, async (page) => {
+    const { status } = await fetch(page);
+    report.check('`sluice demo --serve` shows the live page', status === 200, `status ${status}`);
+  });
 }
 
 const recorded = {
@@ -119,30 +100,25 @@ const recorded = {
 /** Runs the program, calls `use` with what `read` takes from a line that it prints, and ends it as an operator does. */
 async function whileServing<T>(
   args: readonly string[],
-  read: (line: string) => T | null,
+  read: (line: string) => T | null | undefined,
   use: (said: T) => Promise<void>,
 ): Promise<void> {
-  const serving = spawn(process.execPath, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
-  const ended = new Promise<number | null>((done) => serving.once('exit', done));
+  const serving = start(process.execPath, args, { cwd: folder });
   try {
-    await use(await firstLine(serving, [], read));
+    await use(await firstLine(serving, read));
   } finally {
-    serving.kill('SIGTERM');
+    serving.signal('SIGTERM');
   }
-  const code = await ended;
+  const { code } = await serving.ended;
   report.check(`SIGTERM ends \`sluice ${args[1]}\` with 0`, code === 0, `it ended with ${String(code)}`);
 }
 
-try {
-  await use(await install());
-} catch (failure) {
-  report.check(
-    'the package installs and runs',
-    false,
-    failure instanceof Error ? failure.stack : String(failure),
-  );
-} finally {
-  upstream.stop();
-  await rm(folder, { recursive: true, force: true });
-}
+await install()
+  .then(use)
+  .catch((failure: unknown) => {
+    const said = failure instanceof Error ? failure.stack : String(failure);
+    report.check('the package installs and runs', false, said);
+  });
+upstream.stop();
+await endAll();
 process.exit(report.end());

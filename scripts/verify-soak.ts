@@ -3,94 +3,96 @@
  * Redis, upstream, replicas and clients. No call of a client that stayed is lost, none is made twice, and memory and descriptors
  * of the replica that lives through all of it stay flat. Exit code 1 when a promise was broken; the seed repeats the draws.
  */
+import { parseArgs } from 'node:util';
 import { createKey } from '../src/cli/keys.ts';
 import { SeededRandom } from '../simulators/seeded-random.ts';
-import { redisBinary } from '../test/support/redis.ts';
 import { pause } from '../test/support/redis-fleet.ts';
-import { endAll, startServer, until } from './cluster/processes.ts';
-import { left, nothingLeft, remainsInWords } from './cluster/remains.ts';
+import type { Ended } from './fleet/calls.ts';
+import { startFleet, yamlOf, type Gateway } from './fleet/gateways.ts';
+import { endAll, eventually } from './fleet/processes.ts';
+import { noRedis, startServer } from './fleet/redis.ts';
+import { remainsOf } from './fleet/remains.ts';
+import { startUpstream } from './fleet/upstream.ts';
 import { createReport, tally, type Report } from './report.ts';
-import { Clients } from './soak/clients.ts';
+import { Clients, lost, twice } from './soak/clients.ts';
 import { strike } from './soak/faults.ts';
-import { Ledger } from './soak/ledger.ts';
-import { startReplicas } from './soak/replicas.ts';
+import { Replicas } from './soak/replicas.ts';
 import { read, trendOf, type Reading } from './soak/resources.ts';
-import { startUpstream } from './soak/upstream.ts';
 
-function option(name: string, otherwise: number): number {
-  const given = process.argv.find((word) => word.startsWith(`--${name}=`));
-  return given === undefined ? otherwise : Number(given.slice(name.length + 3));
-}
-
-const minutes = option('minutes', 10);
-const seed = option('seed', Date.now() % 1_000_000);
+const { values } = parseArgs({ options: { minutes: { type: 'string' }, seed: { type: 'string' } } });
+const minutes = Number(values.minutes ?? 10);
+const seed = Number(values.seed ?? Date.now() % 1_000_000);
 const callsPerSecond = 15;
 const readEveryMs = 2_000;
 /** Leases of killed replicas run out in this time at the latest, milliseconds. */
 const cleanWithinMs = 120_000;
 
-const yamlOf = (redisUrl: string, origins: readonly string[], hashes: readonly string[]): string =>
-  [
-    'server: { host: 127.0.0.1, adminHost: 127.0.0.1, port: 0, adminPort: 0, drainSeconds: 30, drainDelaySeconds: 2 }',
-    `redis: { url: "${redisUrl}" }`,
-    'privacy: { labelKey: "a label key of the soak" }',
-    'log: { level: info, sampleSuccesses: 0 }',
-    'upstreams:',
-    `  open: { origins: ["${origins[0] ?? ''}"], allowPrivateAddresses: true, credential: "Bearer open", limits: { requestsPerMinute: 1500 } }`,
-    `  serial: { origins: ["${origins[1] ?? ''}"], allowPrivateAddresses: true, credential: "Bearer serial", limits: { maxInFlight: 1 } }`,
-    'workspaces:',
-    `  open: { keys: ["${hashes[0] ?? ''}"] }`,
-    `  held: { keys: ["${hashes[1] ?? ''}"] }`,
-  ].join('\n');
-
-const first = (lines: readonly string[]): string => lines.slice(0, 20).join('\n         ');
-
 async function soak(report: Report): Promise<void> {
-  const ledger = new Ledger();
-  const redis = await startServer();
-  const upstream = await startUpstream(ledger, new SeededRandom(seed + 1));
-  const [open, held] = [createKey(), createKey()];
-  const replicas = await startReplicas(4, yamlOf(redis.url, upstream.origins, [open.hash, held.hash]));
-  const keys = { open: open.key, held: held.key };
-  const clients = new Clients({ replicas, ledger, keys, random: new SeededRandom(seed + 2) });
+  const [redis, upstream] = [await startServer(), await startUpstream()];
+  const [open, serial] = [createKey(), createKey()];
+  const upstreamOf = (lane: 'open' | 'serial', limits: string): string =>
+    `${lane}: { origins: ["${upstream.origins[lane]}"], allowPrivateAddresses: true, credential: "Bearer one", limits: { ${limits} } }`;
+  const yaml = yamlOf({
+    server: ['drainSeconds: 30, drainDelaySeconds: 2'],
+    redis: `url: "${redis.url}"`,
+    upstreams: [upstreamOf('open', 'requestsPerMinute: 1500'), upstreamOf('serial', 'maxInFlight: 1')],
+    workspaces: [`open: { keys: ["${open.hash}"] }`, `serial: { keys: ["${serial.hash}"] }`],
+  });
+  const fleet = await startFleet(4, yaml);
+  const [first] = fleet.gateways as [Gateway];
+  const replicas = new Replicas(fleet, new SeededRandom(seed + 1));
+  const keys = { open: open.key, serial: serial.key };
+  const clients = new Clients(keys, new SeededRandom(seed + 2), () => replicas.pick());
   const endsAt = Date.now() + minutes * 60_000;
   const isOver = (): boolean => Date.now() >= endsAt;
-  const faults: string[] = [];
+  const parts = { random: new SeededRandom(seed), redisPort: redis.port, upstream, replicas, clients };
   const readings: Reading[] = [];
-  const striking = strike(
-    { random: new SeededRandom(seed), redisPort: redis.port, upstream, replicas, clients },
-    { isOver, onFault: (name) => void faults.push(name) },
-  );
   const reading = (async () => {
-    for (; !isOver(); await pause(readEveryMs)) readings.push(await read(replicas.first));
+    for (; !isOver(); await pause(readEveryMs)) readings.push(await read(first));
   })();
+  const striking = strike(parts, isOver);
   for (; !isOver(); await pause(1_000 / callsPerSecond)) clients.send();
-  await Promise.all([striking, reading]);
-  await clients.settled();
+  const faults = await striking;
+  await reading;
+  const calls = await clients.ended();
   report.figure(`${new Set(faults).size} kinds of faults: ${tally(faults)}`);
-  report.figure(
-    `${ledger.summary()}; refusals followed ${clients.refused}, kept connections closed in the moment of a call ${clients.stale}, upstream 429s ${upstream.throttled}; ` +
-      `answered after more than 180 s, by following refusals ${clients.late}; the longest serialized call took ${(clients.maxHeldMs / 1_000).toFixed(1)} s`,
-  );
-  const [lost, twice] = [ledger.lost(), ledger.twice()];
-  report.check('no call is lost', lost.length === 0, `${lost.length}: ${first(lost)}`);
-  report.check('no call is made twice', twice.length === 0, `${twice.length}: ${first(twice)}`);
+  report.figure(`${calls.length} calls: ${tally(calls.map(({ fate }) => fate.kind))}; ${inWords(calls)}`);
+  const judged = [
+    ['no call is lost', lost(calls, upstream)],
+    ['no call is made twice', twice(calls, upstream)],
+  ] as const;
+  for (const [claim, found] of judged)
+    report.check(claim, found.length === 0, [found.length, ...found.slice(0, 20)].join('\n'));
   const { isFlat, words } = trendOf(readings);
   report.figure(words);
   report.check('memory and descriptors are flat', isFlat, words);
-  const isClean = await until(async () => nothingLeft(await left(redis.port)), cleanWithinMs);
-  report.check('nothing is left behind in Redis', isClean, remainsInWords(await left(redis.port)));
-  await replicas.stop();
+  const isClean = await eventually(async () => (await remainsOf(redis.port)).isClean, cleanWithinMs);
+  report.check('nothing is left behind in Redis', isClean, (await remainsOf(redis.port)).words);
+  await fleet.stop();
   upstream.stop();
 }
 
+/** What clients met on the way. */
+const inWords = (calls: readonly Ended[]): string => {
+  const met = calls.flatMap(({ attempts }) => attempts.map(({ ended }) => ended));
+  return tally(
+    met.map((ended) =>
+      ended.kind === 'response'
+        ? String(ended.status)
+        : ended.kind === 'refused'
+          ? `${ended.status} ${ended.code}`
+          : ended.words,
+    ),
+  );
+};
+
 const report = createReport('soak');
-const binary = await redisBinary().catch((failure: unknown) => String(failure));
-if (binary.startsWith('/')) {
+const why = await noRedis();
+if (why === null) {
   console.log(`soak of ${minutes} minutes; --seed=${seed} repeats its draws`);
   await soak(report).catch((failure: unknown) =>
     report.check('the soak ran to its end', false, String(failure)),
   );
-} else report.skipped('soak', binary);
+} else report.skipped('soak', why);
 await endAll();
 process.exit(report.end());

@@ -1,86 +1,201 @@
-/** What a scenario is, what it says, and how it is judged: every row alike, by what the machine did meanwhile. */
-import type { CallResponse } from '../../test/support/redis-fleet.ts';
+/**
+ * A row of the verification: a load in a world of replicas and a simulated provider, what is seen of it, and how it is judged, by
+ * what the machine did meanwhile.
+ */
+import type { LogEntry } from '../../simulators/log.ts';
+import {
+  chatBody,
+  chatPath,
+  count,
+  fleetConfig,
+  makespan,
+  type CallResponse,
+  type FleetOptions,
+} from '../../test/support/redis-fleet.ts';
+import { startFleet, type Fleet } from '../fleet/gateways.ts';
+import { drive, twice, type Load } from '../fleet/load.ts';
+import { startServer, stopServer } from '../fleet/redis.ts';
+import { startSimulator, type Simulator } from '../fleet/simulators.ts';
+import { stalls } from '../fleet/stalls.ts';
 import type { Figure } from '../nightly/figures.ts';
 import { tally } from '../report.ts';
 
-/** What one run of a scenario found. */
-export interface Row {
+/** What one run found. */
+export interface Found {
   /** Everything was kept that holds on any machine, however busy. */
   readonly holds: boolean;
-  /**
-   * What a machine that does not let everybody run may break was kept, too: times and order; no refusal by Sluice, which sheds what it
-   * cannot serve in time; none by the upstream, since replicas whose commands take too long go on without Redis. Left out: the row
-   * has nothing of it.
-   */
-  readonly holdsWhenQuiet?: boolean;
+  /** What a machine that does not let everybody run may break was kept, too: times, order, no refusal by anybody. */
+  readonly holdsWhenQuiet: boolean;
   /** In words, for people. */
-  readonly figures: string;
+  readonly words: string;
   /** The nightly run compares them with those of before. */
-  readonly measured?: readonly Figure[];
-}
-
-export interface Scenario {
-  readonly name: string;
-  run(): Promise<Row>;
-}
-
-/** One run, and why it says nothing of times and order; `null` = the machine let everybody run. */
-export interface Run {
-  readonly row: Row;
-  readonly excuse: string | null;
-}
-
-export interface Verdict {
-  readonly result: 'passed' | 'failed' | 'not judged';
-  readonly figures: string;
   readonly measured: readonly Figure[];
 }
 
-const isKept = ({ holds, holdsWhenQuiet = true }: Row): boolean => holds && holdsWhenQuiet;
-
-/**
- * A row that failed on a machine which did not let everybody run is run once more. Times and order that are missed again, again on
- * such a machine, are reported and not judged; for everything else a busy machine is no excuse.
- */
-export async function judge(runOnce: () => Promise<Run>): Promise<Verdict> {
-  const first = await runOnce();
-  if (isKept(first.row) || first.excuse === null) return verdictOf(first);
-  const second = await runOnce();
-  const before = `run before, when ${first.excuse}: ${first.row.figures}`;
-  const { figures, ...verdict } = verdictOf(second);
-  return { ...verdict, figures: `${figures}; ${before}` };
+export interface World {
+  readonly fleet: Fleet;
+  readonly simulator: Simulator;
+  /** API keys by workspace. */
+  readonly keys: Readonly<Record<string, string>>;
+  end(): Promise<void>;
 }
 
-function verdictOf({ row, excuse }: Run): Verdict {
-  const { figures, measured = [] } = row;
-  const words = excuse === null ? figures : `${figures}; ${excuse}`;
-  const isExcused = row.holds && excuse !== null;
-  return { result: isKept(row) ? 'passed' : isExcused ? 'not judged' : 'failed', figures: words, measured };
+export interface Seen {
+  readonly responses: readonly CallResponse[];
+  /** The upstream's log of this load. */
+  readonly entries: readonly LogEntry[];
+  /** Refusals of the upstream, which clients do not see. */
+  readonly throttled: number;
+  readonly tookMs: number;
+  /** Longest time for which this process, one with nothing to do, or a replica was kept from running. Milliseconds. */
+  readonly stalledMs: number;
 }
+
+export interface Row {
+  readonly name: string;
+  readonly world: () => Promise<World>;
+  readonly load: (world: World) => Omit<Load, 'to'>;
+  /** How long the upstream's own limits make the load take at best, from its first to its last call. Milliseconds. */
+  readonly best: (seen: Seen) => number;
+  /** A longer makespan is too long: a multiple of the best. */
+  readonly atBest: number;
+  /** So many refusals by the upstream may be, 0 by default. */
+  readonly maxThrottled?: number;
+  /** Only what was sent with this credential counts. */
+  readonly by?: string;
+  /** Runs beside the load. */
+  readonly beside?: (world: World) => { end(): void | Promise<void> };
+  /** What else is judged. */
+  readonly also?: (seen: Seen, world: World) => Partial<Found> & { readonly words: string };
+}
+
+/** A workspace that no ceiling of its own holds. */
+export const wide = 'requestsPerMinute: 100000, requestsPerDay: 10000000, tokensPerMinute: 100000000';
+/** A model beside those that are judged: processes that have just started compile for a second. */
+export const warmingModel = 'gpt-4o-mini';
+
+/** Replicas that are warm, over a Redis of their own unless there is only one, and a simulated provider. */
+export async function startWorld(
+  kind: 'language-model' | 'commerce',
+  config: Readonly<Record<string, unknown>>,
+  given: {
+    readonly options?: FleetOptions;
+    readonly limits: string;
+    readonly replicas?: number;
+    /** Address of the Redis that listens on this port. */
+    readonly redisUrl?: (port: number) => Promise<string>;
+  },
+): Promise<World> {
+  const { options = {}, limits, replicas = 3, redisUrl } = given;
+  const simulator = await startSimulator(kind, config);
+  const warming = await startSimulator('language-model', {
+    models: { [warmingModel]: { rpm: 100_000, tpm: 100_000_000 } },
+    latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+  });
+  const isModel = kind === 'language-model';
+  const redis = replicas === 1 ? null : await startServer();
+  const url = redis === null ? null : ((await redisUrl?.(redis.port)) ?? redis.url);
+  const fleetOptions: FleetOptions = {
+    workspaces: ['acme', 'warm'],
+    ...options,
+    ...(url === null ? {} : { redis: `url: "${url}"` }),
+    modelUrl: isModel ? simulator.url : warming.url,
+    modelLimits: isModel ? limits : wide,
+    ...(isModel ? {} : { shopUrl: simulator.url, shopLimits: limits }),
+  };
+  const { keys, yaml } = fleetConfig(fleetOptions);
+  const fleet = await startFleet(replicas, yaml());
+  await drive({
+    to: fleet.gateways,
+    calls: 150,
+    everyMs: 10,
+    path: chatPath,
+    key: keys['warm'] ?? Object.values(keys)[0] ?? '',
+    body: () => ({ ...chatBody, model: warmingModel }),
+    waitSeconds: 60,
+  });
+  await simulator.forget();
+  return {
+    fleet,
+    simulator,
+    keys,
+    async end() {
+      await fleet.stop();
+      for (const one of [simulator, warming]) one.stop();
+      if (redis !== null) await stopServer(redis);
+    },
+  };
+}
+
+/** A model that allows so many requests a minute. */
+export const chatModel = (rpm: number, more: object = {}) => ({
+  models: { 'gpt-4o': { rpm, tpm: 100_000_000 }, [warmingModel]: { rpm: 100_000, tpm: 100_000_000 } },
+  latency: { baseMs: 20, perTokenMs: 0, jitter: 0 },
+  ...more,
+});
+
+/** A store whose plan says so much, for the gateway and whoever else has a token. */
+export const store = (plan: object | string, latencyMs: number) => ({
+  latency: { minMs: latencyMs, maxMs: latencyMs },
+  stores: { '127.0.0.1': { plan, apps: { 'app-sim': ['shpat_sim'] } } },
+});
 
 export const seconds = (ms: number): string => `${(ms / 1000).toFixed(2)} s`;
 
-/** A makespan as a multiple of the best one, for the record. */
-export const makespanOf = (tookMs: number, bestMs: number): Figure => ({
-  name: 'makespan',
-  value: tookMs / bestMs,
-  unit: '× optimum',
-});
-
-/** A makespan against what the upstream's bucket allows at best. */
-export const ratio = (tookMs: number, bestMs: number): string =>
-  `${seconds(tookMs)} = ${(tookMs / bestMs).toFixed(3)} × optimum`;
-
-/** Responses by status and code, as `4 calls: 200 ×3, 429 wait_too_long ×1`. */
-export const summary = (responses: readonly CallResponse[]): string =>
-  `${responses.length} calls: ${tally(responses.map(({ status, code }) => `${status} ${code}`.trim()))}`;
-
-export const succeeded = (responses: readonly CallResponse[]): number =>
-  responses.filter(({ status }) => status >= 200 && status < 300).length;
-
 /** Every call was answered, by the upstream or with a refusal: a broken connection is status 0. */
-export const noneLost = (responses: readonly CallResponse[]): boolean =>
+const noneLost = (responses: readonly CallResponse[]): boolean =>
   responses.every(({ status }) => status !== 0);
+const allSucceeded = (responses: readonly CallResponse[]): boolean =>
+  responses.every(({ status }) => status >= 200 && status < 300);
 
-export const allSucceeded = (responses: readonly CallResponse[]): boolean =>
-  succeeded(responses) === responses.length;
+async function run(row: Row): Promise<Found> {
+  const world = await row.world();
+  const { fleet, simulator } = world;
+  const since = stalls.mark();
+  await fleet.lagMs();
+  const beside = row.beside?.(world);
+  const responses = await drive({ ...row.load(world), to: fleet.gateways });
+  await beside?.end();
+  const stalledMs = Math.max(stalls.longestSince(since), await fleet.lagMs());
+  const log = await simulator.log();
+  const entries = log.filter(({ key }) => row.by === undefined || key === row.by);
+  const throttled = count(entries, 'throttled');
+  const seen: Seen = { responses, entries, throttled, tookMs: makespan(entries), stalledMs };
+  const [bestMs, doubled] = [row.best(seen), twice(entries)];
+  const ratio = seen.tookMs / bestMs;
+  const also: Partial<Found> & { words: string } = row.also?.(seen, world) ?? { words: '' };
+  const errors = await fleet.metric('sluice_redis_errors_total');
+  await world.end();
+  const statuses = tally(responses.map(({ status, code }) => `${status} ${code}`.trim()));
+  return {
+    holds: noneLost(responses) && doubled === 0 && also.holds !== false,
+    holdsWhenQuiet:
+      allSucceeded(responses) &&
+      throttled <= (row.maxThrottled ?? 0) &&
+      ratio <= row.atBest &&
+      also.holdsWhenQuiet !== false,
+    words: [
+      `makespan ${seconds(seen.tookMs)} = ${ratio.toFixed(3)} × optimum`,
+      ...(also.words === '' ? [] : [also.words]),
+      `${responses.length} calls: ${statuses}`,
+      `upstream 429s ${throttled}; twice ${doubled}; failed commands ${errors}; longest stall ${stalledMs.toFixed(0)} ms`,
+    ].join('; '),
+    measured: [{ name: 'makespan', value: ratio, unit: '× optimum' }, ...(also.measured ?? [])],
+  };
+}
+
+export interface Verdict extends Pick<Found, 'words' | 'measured'> {
+  readonly result: 'passed' | 'failed' | 'skipped';
+}
+
+/** Times and order that are missed on a machine which did not let everybody run are not judged; everything else is. */
+export async function judge(row: Row): Promise<Verdict> {
+  const since = stalls.mark();
+  const { holds, holdsWhenQuiet, words, measured } = await run(row).catch((failure: unknown): Found => {
+    const said = failure instanceof Error ? failure.message.replaceAll('\n', ' ') : String(failure);
+    return { holds: false, holdsWhenQuiet: false, words: said, measured: [] };
+  });
+  const excuse = stalls.excuseSince(since);
+  const result = holds && holdsWhenQuiet ? 'passed' : holds && excuse !== null ? 'skipped' : 'failed';
+  return { result, measured, words: excuse === null ? words : `${words}; ${excuse}` };
+}

@@ -2,23 +2,18 @@
  * What every row of the gate must show, whatever the fault: nothing lost, nothing sent twice, the ceiling held in every window, one
  * serialized call in flight, order kept. No judgement is about how fast anything was.
  */
-import type { Ended } from './clients.ts';
-import type { Executed } from './upstream.ts';
-
-export interface Expected {
-  /** Requests of the workspace to `open` that any minute may have. */
-  readonly ceiling: number;
-  /** Whose order on the serialized lane is promised, each group apart. */
-  readonly orderOf: (calls: readonly Ended[]) => readonly (readonly Ended[])[];
-  /** The replica that was killed. */
-  readonly killed: number | null;
-  /** The replica that was stopped, and went on. */
-  readonly stopped: number | null;
-}
+import { inWords, type Ended } from '../fleet/calls.ts';
+import type { Gateway } from '../fleet/gateways.ts';
+import type { Executed } from '../fleet/upstream.ts';
 
 export interface Observed {
   readonly calls: readonly Ended[];
   readonly executed: readonly Executed[];
+  readonly killed: Gateway | null;
+  /** The replica that was stopped, and went on. */
+  readonly stopped: Gateway | null;
+  /** Requests of the workspace to `open` that any minute may have. */
+  readonly ceiling: number;
   /** Overlaps of serialized calls that the gateways admit to: their counter of lost leases. */
   readonly overlapsCounted: number;
   /** Calls that the gateways admit to have made again after a claim was lost. */
@@ -27,6 +22,9 @@ export interface Observed {
   readonly stalledMs: number;
   /** The same, with the replica that the row itself stopped. */
   readonly standstillMs: number;
+  /** Calls whose order is promised, each group apart. */
+  readonly ordered: readonly Ended[];
+  readonly groupOf: (call: Ended) => unknown;
 }
 
 /** Calls sent closer together than this may cross on the wire, milliseconds. */
@@ -34,74 +32,46 @@ const apartMs = 80;
 const windowMs = 60_000;
 
 /** What was broken, in words; empty when everything holds. */
-export function violations(observed: Observed, expected: Expected): readonly string[] {
-  return [
-    ...lost(observed, expected),
-    ...sentTwice(observed, expected),
-    ...overCeiling(observed, expected),
-    ...overlaps(observed),
-    ...outOfOrder(observed, expected),
-  ];
+export const violations = (observed: Observed): readonly string[] =>
+  [lost, foreign, sentTwice, overCeiling, overlaps, outOfOrder].flatMap((judge) => judge(observed));
+
+function lost({ calls, killed, stopped }: Observed): string[] {
+  const isExcused = ({ fate, at, idempotencyKey }: Ended): boolean => {
+    if (fate.kind !== 'ended') return fate.kind !== 'unanswered';
+    // Nobody can know whether a call of a killed replica was made, so only one with a key is made again.
+    if (fate.by.kind !== 'refused') return at === killed && idempotencyKey === undefined;
+    const { code, heldBy } = fate.by;
+    // The wait of a call was over when its replica went on.
+    if (at === stopped && code === 'wait_expired') return true;
+    return ['wait_too_long', 'wait_expired'].includes(code) && heldBy === 'ceiling_minute';
+  };
+  return calls.filter((call) => !isExcused(call)).map(({ nonce, fate }) => `lost: ${nonce} ${inWords(fate)}`);
 }
 
-function lost({ calls, executed }: Observed, { killed, stopped }: Expected): string[] {
-  const isExcused = ({ fate, replica, idempotencyKey }: Ended): boolean => {
-    switch (fate.kind) {
-      case 'answered':
-      case 'left':
-        return true;
-      case 'refused':
-        return (
-          // The wait of a call was over when its replica went on.
-          (replica === stopped && fate.code === 'wait_expired') ||
-          (['wait_too_long', 'wait_expired'].includes(fate.code) && fate.heldBy === 'ceiling_minute')
-        );
-      case 'broken':
-        // Nobody can know whether a call of a killed replica was made, so only one with a key is made again.
-        return replica === killed && idempotencyKey === null;
-      case 'unanswered':
-        return false;
-    }
-  };
+/** The twin of a pair gets the response that was made for its equal. */
+function foreign({ calls, executed }: Observed): string[] {
   const stamps = new Set(executed.map(({ nonce, serial }) => `${nonce}#${serial}`));
-  // The twin of a pair gets the response that was made for its equal.
   const isForeign = ({ fate, nonce, idempotencyKey }: Ended): boolean =>
     fate.kind === 'answered' &&
-    (!stamps.has(fate.stamp) || (idempotencyKey === null && !fate.stamp.startsWith(`${nonce}#`)));
-  return [
-    ...calls.filter((call) => !isExcused(call)).map(({ nonce, fate }) => `lost: ${nonce} ${inWords(fate)}`),
-    ...calls.filter(isForeign).map(({ nonce, fate }) => `not its own response: ${nonce} ${inWords(fate)}`),
-  ];
-}
-
-export function inWords(fate: Ended['fate']): string {
-  switch (fate.kind) {
-    case 'answered':
-      return `answered by ${fate.stamp}`;
-    case 'refused':
-      return `refused: ${fate.code} ${fate.heldBy}`.trim();
-    case 'broken':
-      return `broken: ${fate.words}`;
-    case 'left':
-    case 'unanswered':
-      return fate.kind;
-  }
+    (!stamps.has(fate.stamp) || (idempotencyKey === undefined && !fate.stamp.startsWith(`${nonce}#`)));
+  return calls.filter(isForeign).map(({ nonce, fate }) => `not its own response: ${nonce} ${inWords(fate)}`);
 }
 
 /** Equal calls, those with one idempotency key, are one call. */
-function sentTwice({ calls, executed, madeAgainCounted }: Observed, { killed }: Expected): string[] {
+function sentTwice({ calls, executed, madeAgainCounted, killed }: Observed): string[] {
   const names = new Map(calls.map(({ nonce, idempotencyKey }) => [nonce, idempotencyKey ?? nonce]));
-  const times = new Map<string, number>();
-  for (const { nonce } of executed) {
-    const name = names.get(nonce) ?? nonce;
-    times.set(name, (times.get(name) ?? 0) + 1);
-  }
-  const madeAgain = calls.filter(({ wasMadeAgain }) => wasMadeAgain && killed !== null);
-  const again = new Set(madeAgain.map(({ idempotencyKey, nonce }) => idempotencyKey ?? nonce));
-  const twice = [...times].filter(([, count]) => count > 1);
-  const excused = twice.filter(([name, count]) => again.has(name) && count === 2);
+  const nameOf = (nonce: string): string => names.get(nonce) ?? nonce;
+  const wasMadeAgain = ({ attempts }: Ended): boolean =>
+    attempts.slice(0, -1).some(({ ended }) => ended.kind === 'broken' && ended.words !== 'ECONNREFUSED');
+  const again = new Set(calls.filter(wasMadeAgain).map(({ nonce }) => nameOf(nonce)));
+  const twice = [...Map.groupBy(executed, ({ nonce }) => nameOf(nonce))].filter(
+    ([, { length }]) => length > 1,
+  );
+  const excused = twice.filter(([name, { length }]) => killed !== null && again.has(name) && length === 2);
   return [
-    ...twice.filter((one) => !excused.includes(one)).map(([name, count]) => `sent ${count} times: ${name}`),
+    ...twice
+      .filter((one) => !excused.includes(one))
+      .map(([name, { length }]) => `sent ${length} times: ${name}`),
     ...(excused.length > madeAgainCounted
       ? [`${excused.length} calls were made again after a kill, but ${madeAgainCounted} are counted`]
       : []),
@@ -109,18 +79,14 @@ function sentTwice({ calls, executed, madeAgainCounted }: Observed, { killed }: 
 }
 
 /** A call arrives after its slot was taken, by the longest standstill at most: so much shorter is the window that must hold. */
-function overCeiling({ executed, standstillMs }: Observed, { ceiling }: Expected): string[] {
+function overCeiling({ executed, standstillMs, ceiling }: Observed): string[] {
   const times = executed
     .filter(({ lane }) => lane === 'open')
     .map(({ arrivedAt }) => arrivedAt)
     .toSorted((a, b) => a - b);
   const mustHoldMs = windowMs - 100 - standstillMs;
-  let max = 0;
-  let from = 0;
-  for (const [to, at] of times.entries()) {
-    while (at - (times[from] ?? at) >= mustHoldMs) from += 1;
-    max = Math.max(max, to - from + 1);
-  }
+  const counts = times.map((from, n) => times.slice(n).filter((at) => at - from < mustHoldMs).length);
+  const max = Math.max(0, ...counts);
   return max > ceiling
     ? [`${max} calls in ${(mustHoldMs / 1_000).toFixed(1)} s, over the ceiling of ${ceiling}`]
     : [];
@@ -128,30 +94,30 @@ function overCeiling({ executed, standstillMs }: Observed, { ceiling }: Expected
 
 function overlaps({ executed, overlapsCounted }: Observed): string[] {
   const over = executed.filter(({ lane, inFlight }) => lane === 'serial' && inFlight > 1);
-  return over.length > overlapsCounted
-    ? [
-        `${over.length} serialized calls sent beside one in flight, ${overlapsCounted} counted: ${over.map(({ nonce }) => nonce).join(' ')}`,
-      ]
-    : [];
+  const names = over.map(({ nonce }) => nonce).join(' ');
+  const words = `${over.length} serialized calls sent beside one in flight, ${overlapsCounted} counted: ${names}`;
+  return over.length > overlapsCounted ? [words] : [];
 }
 
-function outOfOrder({ calls, executed, stalledMs }: Observed, { orderOf }: Expected): string[] {
-  const arrivals = new Map<string, number>();
-  for (const { nonce, arrivedAt } of executed) if (!arrivals.has(nonce)) arrivals.set(nonce, arrivedAt);
+function outOfOrder({ executed, stalledMs, ordered, groupOf }: Observed): string[] {
+  const arrivals = new Map(executed.toReversed().map(({ nonce, arrivedAt }) => [nonce, arrivedAt]));
+  const arrivedAt = ({ nonce }: Ended): number => arrivals.get(nonce) ?? Infinity;
   const spacingMs = apartMs + 2 * stalledMs;
-  return orderOf(calls.filter(({ lane }) => lane === 'serial')).flatMap((group) => {
-    const sent = group
-      .filter(({ nonce }) => arrivals.has(nonce))
-      .toSorted((a, b) => (arrivals.get(a.nonce) ?? 0) - (arrivals.get(b.nonce) ?? 0));
-    let latest: Ended | null = null;
-    const found: string[] = [];
-    for (const call of sent) {
-      if (latest !== null && call.sentAt + spacingMs < latest.sentAt)
-        found.push(
-          `out of order: ${call.nonce} left behind ${latest.nonce}, which was sent ${(latest.sentAt - call.sentAt).toFixed(0)} ms later (a stall explains ${spacingMs.toFixed(0)})`,
-        );
-      if (latest === null || call.sentAt > latest.sentAt) latest = call;
-    }
-    return found;
+  return [...Map.groupBy(ordered, groupOf).values()].flatMap((group) => {
+    const sent = group.filter(({ nonce }) => arrivals.has(nonce));
+    let [latest] = sent;
+    return sent
+      .toSorted((a, b) => arrivedAt(a) - arrivedAt(b))
+      .flatMap((call, n) => {
+        if (n === 0 || latest === undefined || call.sentAt > latest.sentAt) {
+          latest = call;
+          return [];
+        }
+        const laterMs = latest.sentAt - call.sentAt;
+        if (laterMs <= spacingMs) return [];
+        return [
+          `out of order: ${call.nonce} left behind ${latest.nonce}, which was sent ${laterMs.toFixed(0)} ms later (a stall explains ${spacingMs.toFixed(0)})`,
+        ];
+      });
   });
 }

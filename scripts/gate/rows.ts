@@ -5,210 +5,115 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { pause } from '../../test/support/redis-fleet.ts';
-import type { RedisServer } from '../../test/support/redis.ts';
 import { startTokenEndpoint, type Manner } from '../../test/support/token-endpoint.ts';
-import { cli, newFolder, startServer, stopServer } from '../cluster/processes.ts';
-import { hasWaitingCall } from '../cluster/remains.ts';
-import { clusterNodes, startWatched } from '../cluster/topologies.ts';
-import type { Credential, Row, Store, Struck } from './row.ts';
-import type { GateUpstream } from './upstream.ts';
+import { newFolder } from '../fleet/processes.ts';
+import {
+  cli,
+  clusterNodes,
+  hang,
+  restartEmpty,
+  standStill,
+  startServer,
+  startWatched,
+  stopServer,
+} from '../fleet/redis.ts';
+import { hasWaitingCall } from '../fleet/remains.ts';
+import type { Upstream } from '../fleet/upstream.ts';
+import type { Credential, Row, Scene, Stage, Struck } from './row.ts';
 
 /** Longer than a replica believes in a Redis that does not answer, milliseconds. */
 const outageMs = 5_000;
 /** A serialized lane's lease is 15 s; a replica that stood still for longer has lost it. Milliseconds. */
 const beyondLeaseMs = 17_000;
 
-const nothing: Struck = {};
-
 /**
- * One server on one port. With `deny` a replica that has lost Redis for a moment, as happens on a busy machine, sends nothing, so that
- * the ceiling can be judged to the last call.
+ * One server, and what is done with it. With `deny` a replica that has lost Redis for a moment, as happens on a busy machine, sends nothing,
+ * so that the ceiling can be judged to the last call.
  */
 const single =
-  (whenDown: 'local' | 'deny' = 'deny') =>
-  async (): Promise<Store> => {
-    const { port, url } = await startServer();
+  (
+    strike: (port: number, scene: Scene) => Promise<Struck | void> = () => Promise.resolve(),
+    whenDown: 'local' | 'deny' = 'deny',
+  ) =>
+  async (): Promise<Stage> => {
+    const server = await startServer();
     return {
-      yaml: `url: "${url}", whenDown: ${whenDown}`,
-      ports: () => Promise.resolve([port]),
-      // A server that a row has ended and started again is another process: it ends with the gate.
-      stop: () => Promise.resolve(),
+      redis: `url: "${server.url}", whenDown: ${whenDown}`,
+      servers: [server],
+      ports: () => Promise.resolve([server.port]),
+      strike: (scene) => strike(server.port, scene),
     };
   };
 
-const portOf = async (store: Store): Promise<number> => (await store.ports())[0] ?? 0;
-
-/** The server on this port ends, and after a while an empty one is there. */
-async function restartEmpty(port: number, awayMs: number): Promise<void> {
-  await cli(port, 'shutdown', 'nosave').catch(() => '');
-  await pause(awayMs);
-  await startServer({ port });
+async function watched(): Promise<Stage> {
+  const { url, primary, second } = await startWatched();
+  return {
+    redis: `url: "${url}", whenDown: deny`,
+    servers: [primary, second],
+    ports: () => Promise.resolve([second.port]),
+    strike: () => stopServer(primary),
+  };
 }
 
-const killed: Row = {
-  name: 'kill -9 of the replica that holds a serialized lane',
-  store: single(),
-  async strike({ holder }) {
-    const victim = await holder();
-    victim.signal('SIGKILL');
-    return { killed: victim };
-  },
-};
-
-const stopped: Row = {
-  name: 'SIGSTOP of the replica that holds a serialized lane, for longer than its lease',
-  store: single(),
-  async strike({ holder }) {
-    const victim = await holder();
-    victim.signal('SIGSTOP');
-    await pause(beyondLeaseMs);
-    victim.signal('SIGCONT');
-    return { stopped: victim };
-  },
-};
-
-const flushed: Row = {
-  name: 'FLUSHALL',
-  store: single(),
-  async strike(_, store) {
-    await cli(await portOf(store), 'flushall');
-    return nothing;
-  },
-};
-
-const restarted: Row = {
-  name: 'Redis restarted empty',
-  store: single(),
-  async strike(_, store) {
-    await restartEmpty(await portOf(store), 100);
-    return nothing;
-  },
-};
-
-const hungDeny: Row = {
-  name: 'Redis hung, whenDown: deny',
-  store: single(),
-  order: 'before',
-  async strike(_, store) {
-    const pid = Number(/process_id:(\d+)/.exec(await cli(await portOf(store), 'info', 'server'))?.[1]);
-    process.kill(pid, 'SIGSTOP');
-    await pause(outageMs);
-    process.kill(pid, 'SIGCONT');
-    return nothing;
-  },
-};
-
-const awayLocal: Row = {
-  name: 'Redis stopped, whenDown: local',
-  store: single('local'),
-  order: 'each replica',
-  // The ceiling has room when Redis goes, and more calls come meanwhile than all shares of it together have.
-  openCalls: 270,
-  openForMs: 9_000,
-  async strike(_, store) {
-    await restartEmpty(await portOf(store), outageMs);
-    return nothing;
-  },
-};
-
-const sentinel: Row = {
-  name: 'Sentinel: the primary is killed',
-  async store() {
-    const { url, primary, second } = await startWatched();
-    return {
-      yaml: `url: "${url}", whenDown: deny`,
-      primary,
-      ports: () => Promise.resolve([second.port]),
-      stop: () => stopServer(second),
-    };
-  },
-  order: 'before',
-  async strike(_, store) {
-    if ('primary' in store) await stopServer(store.primary as RedisServer);
-    return nothing;
-  },
-};
-
-const cluster: Row = {
-  name: 'Cluster: the primary of the serialized lane is killed',
-  async store() {
-    const servers = await clusterNodes();
-    const alive = new Set(servers);
-    return {
-      yaml: `url: "redis+cluster://${servers
-        .slice(0, 3)
-        .map(({ port }) => `127.0.0.1:${port}`)
-        .join(',')}", whenDown: deny`,
-      alive,
-      async ports() {
-        const roles = await Promise.all([...alive].map(({ port }) => cli(port, 'role')));
-        return [...alive].flatMap(({ port }, index) => (roles[index]?.startsWith('master') ? [port] : []));
-      },
-      stop: async () => void (await Promise.all([...alive].map(stopServer))),
-    };
-  },
-  order: 'before',
-  async strike(_, store) {
-    const { alive } = store as Store & { readonly alive: Set<RedisServer> };
-    for (let tries = 0; tries < 100; tries += 1) {
-      for (const server of [...alive].slice(0, 3)) {
-        // Of the two upstreams, the one with the serialized lane.
-        if (!(await hasWaitingCall(server.port))) continue;
-        alive.delete(server);
-        await stopServer(server);
-        return nothing;
+async function cluster(): Promise<Stage> {
+  const servers = await clusterNodes();
+  const alive = new Set(servers.map(({ port }) => port));
+  const primaries = servers.slice(0, 3).map(({ port }) => port);
+  return {
+    redis: `url: "redis+cluster://${primaries.map((port) => `127.0.0.1:${port}`).join(',')}", whenDown: deny`,
+    servers,
+    async ports() {
+      const roles = await Promise.all(
+        [...alive].map(async (port) => [port, await cli(port, 'role')] as const),
+      );
+      return roles.flatMap(([port, role]) => (role.startsWith('master') ? [port] : []));
+    },
+    async strike() {
+      for (let tries = 0; tries < 100; tries += 1) {
+        for (const port of primaries) {
+          // Of the two upstreams, the one with the serialized lane.
+          if (!(await hasWaitingCall(port))) continue;
+          alive.delete(port);
+          return stopServer({ port });
+        }
+        await pause(20);
       }
-      await pause(20);
-    }
-    throw new Error('no primary has a waiting call');
-  },
-};
+      throw new Error('no primary has a waiting call');
+    },
+  };
+}
 
-const certificate = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.crt', import.meta.url));
-const certificateKey = fileURLToPath(new URL('../../test/fixtures/tls/upstream.test.key', import.meta.url));
+const fixture = (name: string): string =>
+  fileURLToPath(new URL(`../../test/fixtures/tls/upstream.test.${name}`, import.meta.url));
 
-const tlsCut: Row = {
-  name: 'TLS and an ACL user: every connection is cut, twice',
-  async store() {
-    const options = (port: number): readonly string[] => [
-      `--port 0 --tls-port ${port} --tls-auth-clients no`,
-      `--tls-cert-file ${certificate} --tls-key-file ${certificateKey} --tls-ca-cert-file ${certificate}`,
-      // The user of docs/operate/redis.md.
-      '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info',
-      '--user default on >key-of-admin ~* &* +@all',
-    ];
-    const server = await startServer({ args: (port) => options(port).join(' ').split(' ') });
-    const { port } = server;
-    return {
-      yaml: `url: "rediss://sluice:key-of-sluice@127.0.0.1:${port}", whenDown: deny, tls: { caFile: "${certificate}" }`,
-      access: { tls: { ca: readFileSync(certificate) }, password: 'key-of-admin' },
-      ports: () => Promise.resolve([port]),
-      stop: () => stopServer(server),
-    };
-  },
-  async strike(_, store) {
-    const operator = new Redis(await portOf(store), '127.0.0.1', store.access ?? {});
-    await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
-    await pause(1_000);
-    await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
-    operator.disconnect();
-    return nothing;
-  },
-};
-
-const leaving: Row = {
-  name: 'two of three clients hang up',
-  store: single(),
-  leaving: true,
-  strike: () => Promise.resolve(nothing),
-};
-
-const pairs: Row = {
-  name: 'equal pairs at two replicas',
-  store: single(),
-  pairs: true,
-  strike: () => Promise.resolve(nothing),
-};
+async function encrypted(): Promise<Stage> {
+  const server = await startServer({
+    args: (port) =>
+      [
+        `--port 0 --tls-port ${port} --tls-auth-clients no`,
+        `--tls-cert-file ${fixture('crt')} --tls-key-file ${fixture('key')} --tls-ca-cert-file ${fixture('crt')}`,
+        // The user of docs/operate/redis.md.
+        '--user sluice on >key-of-sluice ~sluice:* &sluice:* +@all -@admin -@dangerous +info',
+        '--user default on >key-of-admin ~* &* +@all',
+      ]
+        .join(' ')
+        .split(' '),
+  });
+  const access = { tls: { ca: readFileSync(fixture('crt')) }, password: 'key-of-admin' };
+  return {
+    redis: `url: "rediss://sluice:key-of-sluice@127.0.0.1:${server.port}", whenDown: deny, tls: { caFile: "${fixture('crt')}" }`,
+    servers: [server],
+    access,
+    ports: () => Promise.resolve([server.port]),
+    async strike() {
+      const operator = new Redis(server.port, '127.0.0.1', access);
+      await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
+      await pause(1_000);
+      await operator.call('CLIENT', 'KILL', 'USER', 'sluice');
+      operator.disconnect();
+    },
+  };
+}
 
 const good: Manner = { kind: 'issue' };
 const rough: readonly Manner[] = [
@@ -221,7 +126,7 @@ const rough: readonly Manner[] = [
 ];
 
 /** A token that lives 2 s and ends the one before, for a refresh token that works once. */
-async function renewedToken(upstream: GateUpstream): Promise<Credential> {
+async function renewedToken(upstream: Upstream): Promise<Credential> {
   const endpoint = await startTokenEndpoint({ lifeSeconds: 2, isRotating: true, refresh: 'single_use' });
   endpoint.respond(...Array.from({ length: 200 }, () => rough).flat());
   upstream.isValid = (token) => token === 'of-the-gate' || endpoint.isValid(token);
@@ -240,11 +145,53 @@ async function renewedToken(upstream: GateUpstream): Promise<Credential> {
 
 const renewals: Row = {
   name: 'tokens of two seconds, over two windows of the ceiling',
-  store: single(),
+  stage: single(),
   credential: renewedToken,
   openWaitSeconds: 120,
-  strike: () => Promise.resolve(nothing),
 };
+const killed: Row = {
+  name: 'kill -9 of the replica that holds a serialized lane',
+  stage: single(async (_, { holder }) => {
+    const victim = await holder();
+    victim.signal('SIGKILL');
+    return { killed: victim };
+  }),
+};
+const stopped: Row = {
+  name: 'SIGSTOP of the replica that holds a serialized lane, for longer than its lease',
+  stage: single(async (_, { holder }) => {
+    const victim = await holder();
+    await standStill(victim.pid, beyondLeaseMs);
+    return { stopped: victim };
+  }),
+};
+const tlsCut: Row = { name: 'TLS and an ACL user: every connection is cut, twice', stage: encrypted };
+const sentinel: Row = { name: 'Sentinel: the primary is killed', stage: watched, order: 'before' };
+const nodes: Row = {
+  name: 'Cluster: the primary of the serialized lane is killed',
+  stage: cluster,
+  order: 'before',
+};
+const flushed: Row = { name: 'FLUSHALL', stage: single(async (port) => void (await cli(port, 'flushall'))) };
+const restarted: Row = {
+  name: 'Redis restarted empty',
+  stage: single((port) => restartEmpty(port, 100)),
+};
+const hungDeny: Row = {
+  name: 'Redis hung, whenDown: deny',
+  stage: single((port) => hang(port, outageMs)),
+  order: 'before',
+};
+const awayLocal: Row = {
+  name: 'Redis stopped, whenDown: local',
+  stage: single((port) => restartEmpty(port, outageMs), 'local'),
+  order: 'each replica',
+  // The ceiling has room when Redis goes, and more calls come meanwhile than all shares of it together have.
+  openCalls: 270,
+  openForMs: 9_000,
+};
+const leaving: Row = { name: 'two of three clients hang up', stage: single(), leaving: true };
+const pairs: Row = { name: 'equal pairs at two replicas', stage: single(), pairs: true };
 
 /** Rows of one track run one after the other, tracks side by side: what takes longest comes first in its own. */
 export const tracks: readonly (readonly Row[])[] = [
@@ -253,5 +200,5 @@ export const tracks: readonly (readonly Row[])[] = [
   [sentinel, leaving],
   [stopped, pairs],
   [awayLocal, hungDeny],
-  [cluster, flushed, restarted],
+  [nodes, flushed, restarted],
 ];

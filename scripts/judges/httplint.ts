@@ -5,8 +5,8 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { tally, type Report } from '../report.ts';
-import { recordedResponses } from './responses/recorded.ts';
-import type { Recorded } from './responses/record.ts';
+import { ofAdmin, passing, refused } from './responses/calls.ts';
+import { recorded, startGateways, type Recorded } from './responses/gateway.ts';
 import { fromPyPi, ran } from './tools.ts';
 
 const judge = new URL('lint_responses.py', import.meta.url).pathname;
@@ -27,24 +27,25 @@ interface Judgement {
   readonly warned: readonly string[];
 }
 
-const fieldsOf = ({ fields = [] }: Recorded): (readonly [string, string])[] =>
-  fields.map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()]);
+/** Those of an upstream in every form, the gateway's own refusals, and the admin port's. */
+async function recordedResponses(): Promise<readonly Recorded[]> {
+  const gateways = await startGateways();
+  try {
+    const passed = await recorded([...passing(gateways), ...ofAdmin(gateways)]);
+    return [...passed, ...(await recorded(refused(gateways)))];
+  } finally {
+    await gateways.stop();
+  }
+}
 
 /** @returns a judgement per response, or why there is none */
-export async function judged(
-  python: string,
-  recorded: readonly Recorded[],
-): Promise<readonly Judgement[] | string> {
-  const input = recorded.map((one) => {
-    const { name, method = 'GET', path: target, at, response } = one;
-    return JSON.stringify({
-      name,
-      method,
-      target,
-      at,
-      fields: fieldsOf(one),
-      response: response.toString('base64'),
-    });
+async function judged(python: string, all: readonly Recorded[]): Promise<readonly Judgement[] | string> {
+  const input = all.map(({ name, method = 'GET', path: target, at, response, fields = [] }) => {
+    const named = fields.map((line) => [
+      line.slice(0, line.indexOf(':')),
+      line.slice(line.indexOf(':') + 1).trim(),
+    ]);
+    return JSON.stringify({ name, method, target, at, fields: named, response: response.toString('base64') });
   });
   const { status, output } = await ran(python, [judge], maxMs, input.join('\n'));
   if (status !== 0) return output.slice(-500);
@@ -56,14 +57,14 @@ export async function judgeByHttplint(report: Report): Promise<void> {
   if ('why' in tool) return report.skipped('httplint', tool.why);
   const python = join(tool.path, '../python');
   if (!existsSync(python)) return report.skipped('httplint', `no ${python}`);
-  const recorded = await recordedResponses();
-  const others = recorded.filter(({ expected, got }) => expected !== got);
+  const all = await recordedResponses();
+  const others = all.filter(({ expected, got }) => expected !== got);
   report.check(
-    `httplint: ${recorded.length} responses were recorded as they were meant`,
-    recorded.length >= minResponses && others.length === 0,
+    `httplint: ${all.length} responses were recorded as they were meant`,
+    all.length >= minResponses && others.length === 0,
     others.map(({ name, expected, got }) => `${name}: ${got}, not ${expected}`).join('\n         '),
   );
-  const judgements = await judged(python, recorded);
+  const judgements = await judged(python, all);
   if (typeof judgements === 'string')
     return report.check('httplint: the responses were judged', false, judgements);
   const bad = judgements
@@ -71,7 +72,7 @@ export async function judgeByHttplint(report: Report): Promise<void> {
     .filter((what) => !answered.some(([finding]) => what.includes(finding)));
   report.check(
     `httplint: nothing is marked bad in ${judgements.length} responses`,
-    judgements.length === recorded.length && bad.length === 0,
+    judgements.length === all.length && bad.length === 0,
     bad.join('\n         '),
   );
   for (const [finding, why] of answered) report.figure(`httplint: ${finding}: ${why}`);

@@ -5,8 +5,8 @@
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { start, until } from '../fleet/processes.ts';
 import type { Report } from '../report.ts';
-import { startDemo, type Demo } from './demo.ts';
 import { fromPyPi, ran } from './tools.ts';
 
 const checks = [
@@ -18,20 +18,28 @@ const checks = [
 ].join(',');
 const seconds = 60;
 
-interface Parameter {
-  name: string;
-  schema: object;
+/** The gateway that is judged: `sluice demo --serve` as a process of its own. */
+async function startDemo() {
+  const { said, stop } = start(process.execPath, ['src/main.ts', 'demo', '--serve']);
+  await until('the demonstration serves', 60_000, () => said().includes('Ctrl-C'), said);
+  const word = (pattern: RegExp): string => pattern.exec(said())?.[1] ?? '';
+  return {
+    data: word(/data port +(\S+)/),
+    admin: word(/live page +(\S+?)\/\s/),
+    key: word(/API key +(\S+)/),
+    /** Absolute URLs that its upstreams answer. */
+    targets: [...said().matchAll(/target=([^"\s]+)/g)].map(([, target = '']) => decodeURIComponent(target)),
+    stop,
+  };
 }
+
 interface Document {
-  paths: Record<string, Record<string, { parameters?: Parameter[] }>>;
+  paths: Record<string, Record<string, { parameters?: { name: string; schema: object }[] }>>;
 }
 
 /** The document with values that lead somewhere beside those that the judge makes up, so that calls get behind the door. */
-function withKnownValues(document: Document, { targets }: Demo): Document {
-  const known: Readonly<Record<string, readonly string[]>> = {
-    target: targets,
-    upstream: ['openai', 'shop'],
-  };
+function withKnownValues(document: Document, target: readonly string[]): Document {
+  const known: Readonly<Record<string, readonly string[]>> = { target, upstream: ['openai', 'shop'] };
   for (const operation of Object.values(document.paths).flatMap((path) => Object.values(path)))
     for (const parameter of operation.parameters ?? []) {
       const values = known[parameter.name];
@@ -48,7 +56,7 @@ export async function judgeBySchemathesis(report: Report): Promise<void> {
   try {
     for (const port of ['data', 'admin'] as const) {
       const source = new URL(`../../schema/openapi-${port}.json`, import.meta.url);
-      const document = withKnownValues(JSON.parse(await readFile(source, 'utf8')) as Document, demo);
+      const document = withKnownValues(JSON.parse(await readFile(source, 'utf8')) as Document, demo.targets);
       const path = join(folder, `${port}.json`);
       await writeFile(path, JSON.stringify(document));
       const bounds = ['--max-time', String(seconds), '--request-timeout', '10', '-n', '20', '--seed', '1'];

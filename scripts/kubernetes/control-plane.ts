@@ -7,7 +7,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { freePort } from '../../test/support/free-port.ts';
-import { answers, start, until, type Started } from '../processes.ts';
+import { answers, start, until, type Started } from '../fleet/processes.ts';
 import { Client, type Tools } from './client.ts';
 import { planeBinary } from './program.ts';
 

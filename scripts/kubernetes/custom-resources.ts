@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { moduleFolder } from './program.ts';
 import type { Client } from './client.ts';
-import { until } from '../processes.ts';
+import { until } from '../fleet/processes.ts';
 
 interface Source {
   readonly module: string;

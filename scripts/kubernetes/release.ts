@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiObject, type Client, type Helm, warnings } from './client.ts';
 import { chart } from '../packaging/generated.mjs';
-import { until } from '../processes.ts';
+import { until } from '../fleet/processes.ts';
 import { CommandFailure, type Output } from './command.ts';
 import { watchPods } from './watch.ts';
 

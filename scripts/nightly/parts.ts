@@ -15,7 +15,7 @@ export const parts: readonly Part[] = [
   part('replicas', 'the same where replicas share an upstream', 'bench:cost', '--replicas=1,3,10'),
   part('hostile', 'what bombs and streams of junk cost the other workspaces', 'bench:hostile'),
   part('held', 'what a held call costs', 'bench:held'),
-  part('observability', 'rules, queries, the page in a browser, the cost', 'verify:observability'),
+  part('observability', 'rules, queries, the page in a browser', 'verify:observability'),
   part('packaging', 'chart, image, proxies in front, autoscaling queries', 'verify:packaging'),
   part('judges', 'what programs of others say', 'verify:judges'),
   part('kubernetes', 'chart and manifests on the control plane', 'verify:kubernetes', '--where-possible'),

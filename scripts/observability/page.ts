@@ -11,18 +11,29 @@ import { resolve } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { drivenPage, movedClock, type DrivenPage } from '../../test/page/driven-page.ts';
 import { pageStates, type PageStateCase } from '../../test/page/states.ts';
-import { available, run } from '../processes.ts';
+import { available, run } from '../fleet/processes.ts';
 import { createReport, type Report } from '../report.ts';
 
-const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+interface Look {
+  readonly name: string;
+  readonly width: number;
+  readonly height: number;
+  readonly scheme: 'light' | 'dark';
+}
 
 /** How a state is looked at. */
-const looks = [
+const looks: readonly Look[] = [
   { name: 'desktop', width: 1440, height: 900, scheme: 'light' },
   { name: 'tablet', width: 768, height: 1000, scheme: 'dark' },
   { name: 'phone', width: 360, height: 780, scheme: 'light' },
   { name: 'phone, dark', width: 320, height: 700, scheme: 'dark' },
-] as const;
+];
+const lookOfLost: Look = { name: 'cut off', width: 390, height: 844, scheme: 'dark' };
+
+/** Notes a finding about a page; `detail` is shown when it does not hold. */
+type Check = (what: string, holds: boolean, detail?: string) => void;
 
 export async function verifyPage(report: Report, pictures: string | null = null, only = ''): Promise<void> {
   if (!available('chromium', 'chromium fonts-dejavu-core'))
@@ -30,157 +41,130 @@ export async function verifyPage(report: Report, pictures: string | null = null,
   const executablePath = run('which', ['chromium']).output;
   const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
   try {
-    for (const [name, state] of Object.entries(pageStates).filter((each) => each[0].includes(only)))
-      await verifyState(browser, { name, state, pictures }, report);
+    for (const [name, state] of Object.entries(pageStates).filter(([each]) => each.includes(only)))
+      await verifyState(browser, name, state, { report, pictures });
   } finally {
     await browser.close();
   }
 }
 
-interface Looked {
-  readonly name: string;
-  readonly state: PageStateCase;
+interface To {
+  readonly report: Report;
   readonly pictures: string | null;
 }
 
-async function verifyState(
-  browser: Browser,
-  { name, state, pictures }: Looked,
-  report: Report,
-): Promise<void> {
+async function verifyState(browser: Browser, name: string, state: PageStateCase, { report, pictures }: To) {
   const clock = movedClock();
   const driven = await drivenPage(clock, state.upstreams, state.observed);
+  const looked = async (look: Look, see: (page: Page, check: Check) => Promise<void>): Promise<void> => {
+    const { scheme: colorScheme, width, height } = look;
+    const context = await browser.newContext({ colorScheme, viewport: { width, height } });
+    const page = await context.newPage();
+    const at = `the page, ${name}, ${look.name}`;
+    await see(page, (what, holds, detail) => report.check(`${at}: ${what}`, holds, detail));
+    const file = `${name} ${look.name}`.replaceAll(/\W+/g, '-').toLowerCase();
+    await page.evaluate('document.activeElement.blur()');
+    if (pictures !== null) await page.screenshot({ path: resolve(pictures, `${file}.png`), fullPage: true });
+    await context.close();
+  };
   try {
     state.make(driven, (ms) => clock.move(ms));
-    for (const look of looks) {
-      const at = `the page, ${name}, ${look.name}`;
-      const context = await browser.newContext({
-        colorScheme: look.scheme,
-        viewport: { width: look.width, height: look.height },
+    for (const look of looks)
+      await looked(look, async (page, check) => {
+        const [said, asked]: [string[], string[]] = [[], []];
+        page.on('console', (message) => said.push(message.text()));
+        page.on('pageerror', (error) => said.push(error.message));
+        page.on('request', (request) => asked.push(request.url()));
+        // Once below a path, as behind a reverse proxy.
+        await page.goto(look.name === 'phone' ? `${driven.url}below/` : driven.url);
+        await page.waitForSelector(name === 'idle' ? '#itself > div' : '#workspaces tbody tr');
+        await verifySentences(page, state, check);
+        if (look.name === 'tablet' && name !== 'idle') await page.locator('#apis button').first().click();
+        const scrolls = 'document.documentElement.scrollWidth - document.documentElement.clientWidth';
+        const overflow = await page.evaluate(scrolls);
+        check('nothing scrolls sideways', overflow === 0, String(overflow));
+        if (look.name === 'desktop') await verifyFigures(page, driven, state, check);
+        await verifyAccess(page, check);
+        if (look.name === 'desktop') await verifyKeyboard(page, check);
+        check('console stays empty', said.length === 0, said.join('; '));
+        const strangers = asked.filter((url) => !url.startsWith(driven.url));
+        check('nothing is fetched from elsewhere', strangers.length === 0, strangers.join('; '));
+        check('no canary is seen', !/canary/i.test(await page.content()));
       });
-      const page = await context.newPage();
-      const said: string[] = [];
-      const asked: string[] = [];
-      page.on('console', (message) => said.push(message.text()));
-      page.on('pageerror', (error) => said.push(error.message));
-      page.on('request', (request) => asked.push(request.url()));
-      // Once below a path, as behind a reverse proxy.
-      await page.goto(look.name === 'phone' ? `${driven.url}below/` : driven.url);
+    if (name !== 'calm') return;
+    await looked(lookOfLost, async (page, check) => {
+      await page.goto(driven.url);
       await page.waitForSelector('#itself > div');
-      if (name !== 'idle') await page.waitForSelector('#workspaces tbody tr');
+      await page.context().setOffline(true);
+      driven.observation.page.close();
+      await page.waitForSelector('body.stale', { timeout: 30_000 });
       const sentence = await page.locator('h1').innerText();
-      report.check(`${at}: says its sentence`, state.says.test(sentence.replaceAll(/\s+/g, ' ')), sentence);
-      const wrong = await page.locator('#wrong-now').innerText();
-      report.check(`${at}: says what is wrong`, state.wrongNow.test(wrong), wrong);
-      const tone = await page.locator('#answer').getAttribute('class');
-      report.check(`${at}: is ${state.tone}`, tone === `answer ${state.tone}`, String(tone));
-      if (look.name === 'tablet' && name !== 'idle') await page.locator('#apis button').first().click();
-      const overflow = await page.evaluate(
-        'document.documentElement.scrollWidth - document.documentElement.clientWidth',
-      );
-      report.check(`${at}: nothing scrolls sideways`, overflow === 0, String(overflow));
-      if (look.name === 'desktop')
-        await verifyFigures(page, driven, { at, upstreams: state.upstreams }, report);
-      await verifyAccess(page, at, report);
-      if (look.name === 'desktop') await verifyKeyboard(page, at, report);
-      report.check(`${at}: console stays empty`, said.length === 0, said.join('; '));
-      const strangers = asked.filter((url) => !url.startsWith(driven.url));
-      report.check(`${at}: nothing is fetched from elsewhere`, strangers.length === 0, strangers.join('; '));
-      report.check(`${at}: no canary is seen`, !/canary/i.test(await page.content()));
-      if (pictures !== null) {
-        await page.evaluate('document.activeElement.blur()');
-        const file = `${name} ${look.name}`.replaceAll(/\W+/g, '-').toLowerCase();
-        await page.screenshot({ path: resolve(pictures, `${file}.png`), fullPage: true });
-      }
-      await context.close();
-    }
-    if (name === 'calm') await verifyLost(browser, driven, { pictures }, report);
+      check('says that its figures are old', sentence.startsWith('Not known: this page lost'), sentence);
+      await verifyAccess(page, check);
+    });
   } finally {
     await driven.close();
   }
 }
 
-/** The page says that its figures are old when the replica is gone. */
-async function verifyLost(
-  browser: Browser,
-  driven: DrivenPage,
-  { pictures }: Pick<Looked, 'pictures'>,
-  report: Report,
-): Promise<void> {
-  const context = await browser.newContext({ colorScheme: 'dark', viewport: { width: 390, height: 844 } });
-  const page = await context.newPage();
-  await page.goto(driven.url);
-  await page.waitForSelector('#itself > div');
-  await context.setOffline(true);
-  driven.observation.page.close();
-  await page.waitForSelector('body.stale', { timeout: 30_000 });
-  const sentence = await page.locator('h1').innerText();
-  report.check('the page, cut off: says so', sentence.startsWith('Not known: this page lost'), sentence);
-  await verifyAccess(page, 'the page, cut off', report);
-  if (pictures !== null) await page.screenshot({ path: resolve(pictures, 'cut-off.png'), fullPage: true });
-  await context.close();
+async function verifySentences(page: Page, state: PageStateCase, check: Check): Promise<void> {
+  const sentence = (await page.locator('h1').innerText()).replaceAll(/\s+/g, ' ');
+  check('says its sentence', state.says.test(sentence), sentence);
+  const wrong = await page.locator('#wrong-now').innerText();
+  check('says what is wrong', state.wrongNow.test(wrong), wrong);
+  const tone = await page.locator('#answer').getAttribute('class');
+  check(`is ${state.tone}`, tone === `answer ${state.tone}`, String(tone));
 }
 
 /** What waits is the gauge of a scrape taken at the same time. */
 async function verifyFigures(
   page: Page,
-  driven: DrivenPage,
-  {
-    at,
-    upstreams = ['openai', 'shop', 'github'],
-  }: { readonly at: string; readonly upstreams: readonly string[] | undefined },
-  report: Report,
+  { url }: DrivenPage,
+  { upstreams = ['openai', 'shop', 'github'] }: PageStateCase,
+  check: Check,
 ): Promise<void> {
-  const metrics = await (await fetch(`${driven.url}metrics`)).text();
+  const metrics = await (await fetch(`${url}metrics`)).text();
   const wrong: string[] = [];
   for (const upstream of upstreams) {
     const row = page.locator(`#api-${upstream} .row > :nth-child(4)`);
     if ((await row.count()) === 0) continue;
     const shown = Number(/^[\d,]+/.exec(await row.innerText())?.[0].replace(',', '') ?? '0');
-    const [, gauge = '?'] =
-      new RegExp(`^sluice_queue_depth\\{upstream="${upstream}"\\} (\\d+)$`, 'm').exec(metrics) ?? [];
+    const gauge = new RegExp(`^sluice_queue_depth\\{upstream="${upstream}"\\} (\\d+)$`, 'm').exec(
+      metrics,
+    )?.[1];
     if (String(shown) !== gauge) wrong.push(`${upstream}: ${shown} is not ${gauge}`);
   }
-  report.check(`${at}: what waits is what the metrics say`, wrong.length === 0, wrong.join('; '));
+  check('what waits is what the metrics say', wrong.length === 0, wrong.join('; '));
 }
 
 /** Tab reaches the links and the buttons, and shows where it is; Enter opens a row. */
-async function verifyKeyboard(page: Page, at: string, report: Report): Promise<void> {
+async function verifyKeyboard(page: Page, check: Check): Promise<void> {
+  const named = `document.activeElement.getAttribute('aria-label') || document.activeElement.textContent`;
   const reached = new Set<string>();
   for (let n = 0; n < 90 && !reached.has('/metrics'); n++) {
     await page.keyboard.press('Tab');
-    reached.add(
-      String(
-        await page.evaluate(
-          `document.activeElement.getAttribute('aria-label') || document.activeElement.textContent`,
-        ),
-      ),
-    );
+    reached.add(String(await page.evaluate(named)));
   }
   const outline = await page.evaluate(`getComputedStyle(document.activeElement).outlineStyle`);
-  const rows =
-    (await page.locator('#apis button').count()) === 0 ||
-    [...reached].some((each) => each.startsWith('More of'));
-  report.check(
-    `${at}: the keyboard reaches every part`,
-    reached.has('Help') && reached.has('/metrics') && rows && outline !== 'none',
-    [...reached].join(', '),
-  );
+  const hasRows = (await page.locator('#apis button').count()) > 0;
+  const rows = !hasRows || [...reached].some((each) => each.startsWith('More of'));
+  const holds = reached.has('Help') && reached.has('/metrics') && rows && outline !== 'none';
+  check('the keyboard reaches every part', holds, [...reached].join(', '));
 }
 
-async function verifyAccess(page: Page, at: string, report: Report): Promise<void> {
+async function verifyAccess(page: Page, check: Check): Promise<void> {
   // By the debugger's side door: the page's own policy forbids foreign scripts, and must.
   const session = await page.context().newCDPSession(page);
   const evaluate = async (expression: string): Promise<unknown> => {
     const options = { expression, awaitPromise: true, returnByValue: true };
     return (await session.send('Runtime.evaluate', options)).result.value;
   };
-  await evaluate(readFileSync(axePath, 'utf8'));
+  await evaluate(axe);
   const found = await evaluate(
     `axe.run(document).then(({ violations, passes }) => ({ passes: passes.length, broken: violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.target + ' ' + n.failureSummary).join(' ')) }))`,
   );
   const { passes, broken } = found as { passes: number; broken: string[] };
-  report.check(`${at}: keeps axe-core's rules`, passes > 10 && broken.length === 0, broken.join('; '));
+  check(`keeps axe-core's rules`, passes > 10 && broken.length === 0, broken.join('; '));
 }
 
 if (import.meta.main) {

@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import { RunningTelemetry } from '../../src/telemetry/telemetry.ts';
 import { systemClock, systemRandom } from '../../src/clock.ts';
 import { dashboards } from '../grafana/dashboards.ts';
-import { available, run } from '../processes.ts';
+import { available, run } from '../fleet/processes.ts';
 import type { Report } from '../report.ts';
+import { queriesOf } from './dashboards.ts';
 
 const folder = new URL('../../grafana/rules/', import.meta.url).pathname;
 
@@ -40,14 +41,8 @@ export async function verifyRules(report: Report): Promise<void> {
 
 /** Every query of every panel, as a rule of its own. */
 function verifyQueries(report: Report): void {
-  const panels = Object.values(dashboards).flatMap((dashboard) => dashboard.build().panels ?? []);
-  const targets = panels.flatMap((panel) => ('targets' in panel ? (panel.targets ?? []) : []));
-  const queries = targets.map((target) =>
-    String((target as { expr?: string }).expr)
-      .replaceAll('$__rate_interval', '1m')
-      .replaceAll('$upstream', 'openai')
-      .replaceAll('$namespace', '.*'),
-  );
+  const panels = Object.values(dashboards).flatMap(queriesOf);
+  const queries = panels.flatMap((panel) => panel.queries);
   const rules = queries.map((expr, at) => ({ record: `panel:${at}`, expr }));
   const folder = mkdtempSync(join(tmpdir(), 'sluice-panels-'));
   writeFileSync(join(folder, 'panels.yaml'), JSON.stringify({ groups: [{ name: 'panels', rules }] }));

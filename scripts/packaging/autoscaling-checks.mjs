@@ -7,7 +7,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { has } from '../processes.ts';
+import { has } from '../fleet/processes.ts';
 import { documents } from './documents.mjs';
 import { chart } from './generated.mjs';
 import { render } from './manifests.mjs';

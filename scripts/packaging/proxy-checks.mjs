@@ -5,9 +5,9 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { redisBinary } from '../../test/support/redis.ts';
 import { freePort } from '../../test/support/free-port.ts';
-import { has, start, until } from '../processes.ts';
+import { has, start, until } from '../fleet/processes.ts';
+import { noRedis } from '../fleet/redis.ts';
 import { call, startFleet } from './fleet.mjs';
 import { root } from './generated.mjs';
 import { check, skip } from './report.mjs';
@@ -36,81 +36,56 @@ function haproxyConfig(port, gateways) {
     .replace('bind :8080', `bind 127.0.0.1:${port}`);
 }
 
-const proxies = [
-  {
-    name: 'nginx',
-    launch(folder, port, gateways) {
-      writeFileSync(join(folder, 'nginx.conf'), nginxConfig(folder, port, gateways));
-      return start('nginx', [
-        '-p',
-        folder,
-        '-c',
-        join(folder, 'nginx.conf'),
-        '-e',
-        join(folder, 'nginx.log'),
-      ]);
-    },
+/** How each is configured and started, by its name. */
+const proxies = {
+  nginx(folder, port, gateways) {
+    const [file, log] = [join(folder, 'nginx.conf'), join(folder, 'nginx.log')];
+    writeFileSync(file, nginxConfig(folder, port, gateways));
+    return start('nginx', ['-p', folder, '-c', file, '-e', log]);
   },
-  {
-    name: 'haproxy',
-    launch(folder, port, gateways) {
-      writeFileSync(join(folder, 'haproxy.cfg'), haproxyConfig(port, gateways));
-      return start('haproxy', ['-db', '-f', join(folder, 'haproxy.cfg')]);
-    },
+  haproxy(folder, port, gateways) {
+    const file = join(folder, 'haproxy.cfg');
+    writeFileSync(file, haproxyConfig(port, gateways));
+    return start('haproxy', ['-db', '-f', file]);
   },
-];
+};
 
 export async function proxyChecks() {
-  const binary = await redisBinary().catch(String);
-  if (!binary.startsWith('/')) return skip('nginx and HAProxy in front of gateways', binary);
-  for (const proxy of proxies) {
-    if (!has(proxy.name)) {
-      skip(
-        `${proxy.name} in front of three gateways`,
-        `${proxy.name} is not installed (Debian: nginx-light, haproxy)`,
-      );
+  const why = await noRedis();
+  if (why !== null) return skip('nginx and HAProxy in front of gateways', why);
+  for (const [name, launch] of Object.entries(proxies)) {
+    if (!has(name)) {
+      skip(`${name} in front of three gateways`, `${name} is not installed (Debian: nginx-light, haproxy)`);
       continue;
     }
-    await check(`${proxy.name}: calls held for seconds come through, none is sent twice`, () =>
-      withProxy(proxy, heldProblems),
+    await check(`${name}: calls held for seconds come through, none is sent twice`, () =>
+      withProxy(launch, heldProblems),
     );
-    await check(`${proxy.name}: replacing three gateways one by one loses and doubles nothing`, () =>
-      withProxy(proxy, rollingProblems),
+    await check(`${name}: replacing three gateways one by one loses and doubles nothing`, () =>
+      withProxy(launch, rollingProblems),
     );
   }
   return undefined;
 }
 
-async function withProxy(proxy, run) {
+async function withProxy(launch, run) {
   // Four in flight over all gateways together, so a burst of calls is held.
-  const fleet = await startFleet({ limits: { requestsPerMinute: 600, maxInFlight: 4 } });
-  let front;
+  const fleet = await startFleet({ requestsPerMinute: 600, maxInFlight: 4 });
   try {
     const gateways = [];
-    for (let at = 0; at < 3; at += 1) gateways.push(await fleet.gateway());
+    for (let at = 0; at < 3; at += 1)
+      gateways.push(await fleet.gateway(await fleet.settings(`gateway-${at}.yaml`)));
     const port = await freePort();
-    front = proxy.launch(fleet.folder, port, gateways);
+    const front = launch(fleet.folder, port, gateways);
     const base = `http://127.0.0.1:${port}`;
-    await responds(base, front);
+    // The data port knows no health route: any response of the gateway will do.
+    const responds = async () => (await fetch(`${base}/activity`)).status === 401;
+    await until('the proxy passes calls on', 60_000, responds, front.said);
     return await run({ fleet, gateways, base });
   } finally {
-    await front?.stop();
     await fleet.stop();
   }
 }
-
-/** The data port knows no health route: any response of the gateway will do. */
-const responds = (base, front) =>
-  until(
-    'the proxy passes calls on',
-    60_000,
-    () =>
-      fetch(`${base}/activity`).then(
-        ({ status }) => status === 401,
-        () => false,
-      ),
-    front.said,
-  );
 
 function problemsOf(results, seen) {
   const lost = results.filter((result) => result.status !== 200);
@@ -126,28 +101,17 @@ async function heldProblems({ fleet, base }) {
   const ids = Array.from({ length: 24 }, (_, at) => `held-${at}`);
   const results = await Promise.all(ids.map((id) => call(base, { id, upstreamMs: 500 })));
   const longest = Math.max(...results.map((result) => result.ms));
-  return [
-    ...problemsOf(results, fleet.upstream.seen),
-    ...(longest < 2000
-      ? [
-          `nothing was held long enough, so the gateways do not share the limit of 4 in flight: longest ${longest} ms`,
-        ]
-      : []),
-  ];
+  const unheld = `nothing was held, so the gateways do not share the limit of 4 in flight: longest ${longest} ms`;
+  return [...problemsOf(results, fleet.seen), ...(longest < 2000 ? [unheld] : [])];
 }
 
 /** Steady calls while each gateway is drained and started anew, as a Deployment's rollout does. */
 async function rollingProblems({ fleet, gateways, base }) {
-  const results = [];
-  const pending = new Set();
+  const calls = [];
   let going = true;
   const load = (async () => {
     for (let n = 0; going; n += 1) {
-      const one = call(base, { id: `roll-${n}`, upstreamMs: 300 }).then((result) => {
-        results.push(result);
-        pending.delete(one);
-      });
-      pending.add(one);
+      calls.push(call(base, { id: `roll-${n}`, upstreamMs: 300 }));
       await sleep(120);
     }
   })();
@@ -160,13 +124,11 @@ async function rollingProblems({ fleet, gateways, base }) {
   await sleep(1000);
   going = false;
   await load;
-  await Promise.all(pending);
-  const unclean = exits
-    .filter((exit) => exit.code !== 0)
-    .map((exit) => `a gateway ended with ${JSON.stringify(exit)}`);
+  const results = await Promise.all(calls);
+  const unclean = exits.filter(({ code }) => code !== 0);
   return [
-    ...problemsOf(results, fleet.upstream.seen),
-    ...unclean,
+    ...problemsOf(results, fleet.seen),
+    ...unclean.map((exit) => `a gateway ended with ${JSON.stringify(exit)}`),
     ...(results.length < 20 ? ['too little load'] : []),
   ];
 }

@@ -7,21 +7,21 @@ import { gzipSync } from 'node:zlib';
 
 export interface Kind {
   readonly status: number;
+  /** GET by default. */
+  readonly method?: 'POST' | 'OPTIONS';
   readonly say: (response: ServerResponse, request: IncomingMessage) => void | Promise<void>;
 }
 
-const text = 'text/plain; charset=utf-8';
-const json = 'application/json';
+type Fields = Readonly<Record<string, string | readonly string[]>>;
+
+const json = { 'Content-Type': 'application/json' };
+const plain = { 'Content-Type': 'text/plain; charset=utf-8' };
 const yesterday = new Date(Date.now() - 86_400_000).toUTCString();
 const tomorrow = new Date(Date.now() + 86_400_000).toUTCString();
 const content = Buffer.from('0123456789'.repeat(100));
-const etag = '"of-the-thing"';
+const ETag = '"of-the-thing"';
 
-const said = (
-  status: number,
-  fields: Readonly<Record<string, string | readonly string[]>>,
-  body?: string | Buffer,
-): Kind => ({
+const said = (status: number, fields: Fields, body?: string | Buffer): Kind => ({
   status,
   say(response) {
     for (const [name, value] of Object.entries(fields))
@@ -30,42 +30,29 @@ const said = (
     response.writeHead(status).end(body);
   },
 });
-const refusal = (status: number, fields: Readonly<Record<string, string>> = {}): Kind =>
-  said(status, { 'Content-Type': json, ...fields }, '{"error":"no"}');
-const ok = (
-  fields: Readonly<Record<string, string | readonly string[]>>,
-  body: string | Buffer = 'ok',
-): Kind => said(200, { 'Content-Type': text, ...fields }, body);
+const refusal = (status: number, fields: Fields = {}): Kind =>
+  said(status, { ...json, ...fields }, '{"error":"no"}');
+const ok = (fields: Fields, body: string | Buffer = 'ok'): Kind => said(200, { ...plain, ...fields }, body);
 
 /** Written in pieces, so that nothing says its length. */
-const inPieces = (
-  fields: Readonly<Record<string, string>>,
-  pieces: readonly string[],
-  trailer: string | null = null,
-): Kind => ({
+const inPieces = (fields: Record<string, string>, pieces: readonly string[], hasTrailer = false): Kind => ({
   status: 200,
   async say(response, { method }) {
     // A response to HEAD is none that could have a trailer.
-    const hasTrailer = trailer !== null && method !== 'HEAD';
-    response.writeHead(200, !hasTrailer ? fields : { ...fields, Trailer: 'X-Checksum' });
+    const trails = hasTrailer && method !== 'HEAD';
+    response.writeHead(200, trails ? { ...fields, Trailer: 'X-Checksum' } : fields);
     for (const piece of pieces) {
       response.write(piece);
       await new Promise((resolve) => setTimeout(resolve, 5));
     }
-    if (hasTrailer) response.addTrailers({ 'X-Checksum': trailer });
+    if (trails) response.addTrailers({ 'X-Checksum': 'abc' });
     response.end();
   },
 });
-/** A kind for each name. */
-const each = (statuses: Readonly<Record<string, number>>, kind: (status: number) => Kind) =>
-  Object.fromEntries(Object.entries(statuses).map(([name, status]) => [name, kind(status)]));
+const redirect = (status: number): Kind => said(status, { Location: '/elsewhere', ...plain }, 'there');
 
 export const kinds: Readonly<Record<string, Kind>> = {
-  json: said(
-    200,
-    { 'Content-Type': json, ETag: etag, 'Last-Modified': yesterday, 'Cache-Control': 'no-cache' },
-    '{}',
-  ),
+  json: said(200, { ...json, ETag, 'Last-Modified': yesterday, 'Cache-Control': 'no-cache' }, '{}'),
   text: ok({}),
   html: ok({ 'Content-Type': 'text/html; charset=utf-8' }, '<!doctype html><title>a page</title>'),
   xml: ok({ 'Content-Type': 'application/xml' }, '<a/>'),
@@ -82,7 +69,7 @@ export const kinds: Readonly<Record<string, Kind>> = {
   }),
   linked: ok({ Link: '</next>; rel="next", <https://other.example/>; rel="other"' }),
   located: ok({ 'Content-Location': '/the-thing' }),
-  shared: ok({ 'Access-Control-Allow-Origin': '*', 'Access-Control-Expose-Headers': 'ETag', ETag: etag }),
+  shared: ok({ 'Access-Control-Allow-Origin': '*', 'Access-Control-Expose-Headers': 'ETag', ETag }),
   secured: ok({
     'Strict-Transport-Security': 'max-age=31536000',
     'X-Content-Type-Options': 'nosniff',
@@ -95,13 +82,9 @@ export const kinds: Readonly<Record<string, Kind>> = {
   }),
   limited: ok({ 'RateLimit-Policy': '"burst";q=100;w=60', RateLimit: '"burst";r=99;t=60' }),
   served: ok({ Server: 'an-upstream', Via: '1.1 a-cache', 'X-Request-Id': 'of-the-upstream' }),
-  zipped: said(
-    200,
-    { 'Content-Type': text, 'Content-Encoding': 'gzip', Vary: 'Accept-Encoding' },
-    gzipSync('ok'.repeat(500)),
-  ),
-  chunked: inPieces({ 'Content-Type': text }, ['a piece ', 'and another']),
-  trailed: inPieces({ 'Content-Type': text }, ['a piece'], 'abc'),
+  zipped: ok({ 'Content-Encoding': 'gzip', Vary: 'Accept-Encoding' }, gzipSync('ok'.repeat(500))),
+  chunked: inPieces(plain, ['a piece ', 'and another']),
+  trailed: inPieces(plain, ['a piece'], true),
   streamed: inPieces({ 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache' }, [
     'data: {"choices":[]}\n\n',
     'data: [DONE]\n\n',
@@ -113,32 +96,25 @@ export const kinds: Readonly<Record<string, Kind>> = {
       void ok({}).say(response, request);
     },
   },
-  part: said(
-    206,
-    { 'Content-Type': text, 'Content-Range': 'bytes 0-99/1000', ETag: etag },
-    content.subarray(0, 100),
-  ),
-  beyond: said(416, { 'Content-Type': text, 'Content-Range': 'bytes */1000' }, 'not so long'),
-  unchanged: said(304, { ETag: etag, 'Cache-Control': 'no-cache' }),
-  created: said(201, { 'Content-Type': json, Location: '/things/1' }, '{}'),
-  accepted: said(202, { 'Content-Type': json }, '{}'),
+  part: said(206, { ...plain, 'Content-Range': 'bytes 0-99/1000', ETag }, content.subarray(0, 100)),
+  beyond: said(416, { ...plain, 'Content-Range': 'bytes */1000' }, 'not so long'),
+  unchanged: said(304, { ETag, 'Cache-Control': 'no-cache' }),
+  created: { ...said(201, { ...json, Location: '/things/1' }, '{}'), method: 'POST' },
+  accepted: { ...said(202, json, '{}'), method: 'POST' },
   nothing: said(204, {}),
-  ...each({ moved: 301, found: 302, other: 303, temporary: 307, permanent: 308 }, (status) =>
-    said(status, { Location: '/elsewhere', 'Content-Type': text }, 'there'),
+  ...Object.fromEntries([301, 302, 303, 307, 308].map((status) => [`to-${status}`, redirect(status)])),
+  ...Object.fromEntries(
+    [400, 403, 404, 409, 410, 415, 422, 500, 502, 503].map((status) => [`no-${status}`, refusal(status)]),
   ),
-  ...each({ wrong: 400, forbidden: 403, missing: 404, conflict: 409, gone: 410, media: 415 }, (status) =>
-    refusal(status),
-  ),
-  ...each({ invalid: 422, broken: 500, gateway: 502, unavailable: 503 }, (status) => refusal(status)),
   unknown: refusal(401, { 'WWW-Authenticate': 'Bearer realm="upstream"' }),
   method: refusal(405, { Allow: 'GET, HEAD' }),
-  options: said(204, { Allow: 'GET, HEAD, OPTIONS' }),
+  options: { ...said(204, { Allow: 'GET, HEAD, OPTIONS' }), method: 'OPTIONS' },
 };
 
 /** Fields with which a client asks for these; without them the response would be out of place. */
 export const askedWith: Readonly<Record<string, readonly string[]>> = {
   part: ['Range: bytes=0-99'],
   beyond: ['Range: bytes=5000-'],
-  unchanged: [`If-None-Match: ${etag}`],
+  unchanged: [`If-None-Match: ${ETag}`],
   zipped: ['Accept-Encoding: gzip'],
 };

@@ -34,6 +34,8 @@ export type Exchange =
       readonly code: string;
       readonly heldBy: string;
       readonly retryAfterMs: number | null;
+      /** Of a position that is kept. */
+      readonly ticket: string | null;
     }
   | {
       readonly kind: 'broken';
@@ -81,7 +83,8 @@ export function exchange({ url, method, headers, body, agent, signal }: Asked): 
         if (code === undefined) return resolve({ kind: 'response', status, text });
         const [, heldBy = ''] = /"heldBy":\s*"(\w+)"/.exec(text) ?? [];
         const retryAfterMs = wait === undefined ? null : Number(wait);
-        return resolve({ kind: 'refused', status, code: String(code), heldBy, retryAfterMs });
+        const ticket = fields['sluice-ticket']?.toString() ?? null;
+        return resolve({ kind: 'refused', status, code: String(code), heldBy, retryAfterMs, ticket });
       });
     });
     outgoing.end(body);
