@@ -38,7 +38,6 @@ const long = [
   'test/simulation/replicas/charges.test.ts',
   'test/simulation/replicas/closing.test.ts',
   'test/simulation/replicas/far-redis.test.ts',
-  'test/simulation/replicas/log.test.ts',
   'test/wire/fuzz.test.ts',
   'test/wire/stack-upstream-chaos.test.ts',
 ];
@@ -48,11 +47,9 @@ const withMoreHistories = [
   'test/cluster/nobody-elses-answer.test.ts',
   'test/limiter/over-log/golden-digests.test.ts',
   'test/limiter/over-log/snapshot.test.ts',
-  'test/simulation/described.test.ts',
   'test/simulation/observed.test.ts',
   'test/simulation/reservations.test.ts',
   'test/simulation/simulation.test.ts',
-  'test/simulation/replicas/replicas.test.ts',
 ];
 
 const inRoot = (files) => files.map((file) => `<rootDir>/${file}`);

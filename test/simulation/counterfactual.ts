@@ -3,7 +3,7 @@
  * that could not have been known. Nobody new comes, nobody leaves or loses patience, nothing breaks, the upstream stays
  * as it is. Owns: the changed plans. Does not own: running and judging them.
  */
-import type { CallPlan, Plan, WorkspacePlan } from './plan.ts';
+import type { CallPlan, Plan } from './plan.ts';
 import type { RefusedCall } from './refused-call.ts';
 
 /** A counterfactual that goes on for longer is given up. Milliseconds. */
@@ -11,36 +11,34 @@ export const maxCourseMs = 4 * 3_600_000;
 /** A call that waits without limit would wait for tens of thousands of years. Milliseconds. */
 export const patienceMs = 1e15;
 
-interface Changeable {
-  readonly calls: readonly CallPlan[];
-  readonly workspaces: readonly WorkspacePlan[];
-}
-
 /** Nobody comes again at the very time: the response has its way to the client, and the call its way back. Milliseconds. */
 export const clientWayMs = 5;
 
 /** What of a plan stays as it was until the refusal, and is quiet from then on. */
-function quietly<C extends CallPlan>(
-  { calls, workspaces }: { readonly calls: readonly C[]; readonly workspaces: readonly WorkspacePlan[] },
-  { id, at, came, sent, ended, known }: RefusedCall,
-): { calls: C[]; workspaces: WorkspacePlan[] } {
+function quietly(plan: Plan, { id, at, came, sent, ended, known }: RefusedCall): Plan {
   // A call that the store had not let into a lane yet is still arriving.
-  const leavesAt = (call: C): number => {
+  const leavesAt = (call: CallPlan): number => {
     const isNew = came.has(call.id) && !ended.has(call.id) && !known.has(call.id);
     if (isNew && call.id !== id) return at;
     const isUnderWay = sent.has(call.id) || ended.has(call.id);
     const isGone = call.leavesAt < at || (call.leavesAt === at && isUnderWay);
     return isGone ? call.leavesAt : Infinity;
   };
+  const isBefore = (one: { readonly at: number }): boolean => one.at <= at;
   return {
-    calls: calls.map((call) => ({
+    ...plan,
+    quietFrom: at,
+    faults: plan.faults.filter(isBefore),
+    reloads: plan.reloads.filter(isBefore),
+    buckets: plan.buckets.map((bucket) => ({ ...bucket, changes: bucket.changes.filter(isBefore) })),
+    calls: plan.calls.map((call) => ({
       ...call,
       at: came.has(call.id) ? call.at : Infinity,
       leavesAt: leavesAt(call),
       fate: sent.has(call.id) ? call.fate : 'answered',
       maxWaitMs: known.has(call.id) && call.id !== id ? patienceMs : call.maxWaitMs,
     })),
-    workspaces: workspaces.map((one) => ({
+    workspaces: plan.workspaces.map((one) => ({
       ...one,
       revokedAt: one.revokedAt > at ? Infinity : one.revokedAt,
     })),
@@ -48,18 +46,18 @@ function quietly<C extends CallPlan>(
 }
 
 /** The refused call is patient: it stands where it stood, until it is sent. */
-export function patient<P extends Changeable>(plan: P, refused: RefusedCall): P {
+export function patient(plan: Plan, refused: RefusedCall): Plan {
   const quiet = quietly(plan, refused);
   const calls = quiet.calls.map((call) => {
     if (call.id !== refused.id) return call;
     const urgency = urgencyOf(plan, refused, call);
     return { ...call, urgency, maxWaitMs: patienceMs, leavesAt: Infinity, isLetIn: true };
   });
-  return { ...plan, ...quiet, calls };
+  return { ...quiet, calls };
 }
 
 /** A full lane lets no call in before its head has left: however urgent the call is, its position is behind the head. */
-function urgencyOf({ calls }: Changeable, { code, known, sent }: RefusedCall, call: CallPlan): number {
+function urgencyOf({ calls }: Plan, { code, known, sent }: RefusedCall, call: CallPlan): number {
   if (code !== 'queue_full') return call.urgency;
   const line = calls.filter(
     ({ id, lane }) => lane.key === call.lane.key && id !== call.id && known.has(id) && !sent.has(id),
@@ -70,7 +68,7 @@ function urgencyOf({ calls }: Changeable, { code, known, sent }: RefusedCall, ca
 }
 
 /** The refused call returns at the stated time, with this maximum wait. */
-export function returning<P extends Changeable>(plan: P, refused: RefusedCall, maxWaitMs: number): P {
+export function returning(plan: Plan, refused: RefusedCall, maxWaitMs: number): Plan {
   const quiet = quietly(plan, refused);
   const again = quiet.calls
     .filter(({ id }) => id === refused.id)
@@ -82,20 +80,8 @@ export function returning<P extends Changeable>(plan: P, refused: RefusedCall, m
       fate: 'answered' as const,
       maxWaitMs,
     }));
-  return { ...plan, ...quiet, calls: [...quiet.calls, ...again] };
+  return { ...quiet, calls: [...quiet.calls, ...again] };
 }
 
 /** How a call is named that comes again. */
 export const againOf = (id: string): string => `${id}r`;
-export const firstOf = (id: string): string => id.replace(/r+$/, '');
-
-/** The same of the plan of one process. */
-export const withoutTrouble = (plan: Plan, { at }: RefusedCall): Plan => ({
-  ...plan,
-  stalls: plan.stalls.filter((stall) => stall.at <= at),
-  reloads: plan.reloads.filter((reload) => reload.at <= at),
-  buckets: plan.buckets.map((bucket) => ({
-    ...bucket,
-    changes: bucket.changes.filter((change) => change.at <= at),
-  })),
-});

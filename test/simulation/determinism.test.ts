@@ -4,19 +4,15 @@
  */
 import { afterEach, expect, jest, test } from '@jest/globals';
 import { live } from './live.ts';
-import { live as liveReplicas } from './replicas/live.ts';
-
-const forms = [
-  { name: 'one process', seeds: [1_015, 17, 10_000_001], liveOne: live },
-  { name: 'several replicas', seeds: [17, 10_000_002], liveOne: liveReplicas },
-];
 
 afterEach(() => {
   jest.restoreAllMocks();
 });
 
-test.each(forms)('a seed is its history, by no clock and no chance but its own: $name', async (form) => {
-  const { seeds, liveOne } = form;
+test.each([
+  ['upstreams', [1_015, 17, 10_000_001]],
+  ['faults', [17, 10_000_002]],
+] as const)('a seed is its history, by no clock and no chance but its own: %s', async (form, seeds) => {
   const readings = [
     jest.spyOn(Date, 'now'),
     jest.spyOn(performance, 'now'),
@@ -26,10 +22,10 @@ test.each(forms)('a seed is its history, by no clock and no chance but its own: 
   ];
   /** What two histories of a seed must have in common, which is everything. */
   async function historyOf(seed: number): Promise<unknown> {
-    const { history, followed } = await liveOne(seed, true);
-    const { log, violations, refused, reached } = history;
+    const { history, wrong, verdicts } = await live(form, seed, { keepsLog: true, followed: 'all' });
+    const { log, refused, reached } = history;
     const stated = refused.map(({ id, code, at, retryInMs }) => [id, code, at, retryInMs]);
-    return [seed, log, violations, stated, [...reached], followed.wrong, [...followed.verdicts]];
+    return [seed, log, wrong, stated, [...reached], [...verdicts]];
   }
   const inOrder = [];
   for (const seed of seeds) inOrder.push(await historyOf(seed));

@@ -8,7 +8,12 @@ import type { AdmissionQueue } from '../../src/admission/admission.ts';
 import { passageMs, repliesAhead } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback } from '../../src/call.ts';
-import { type AttemptOutcome, resend, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
+import {
+  type AttemptOutcome,
+  resend,
+  type ResendCall,
+  type ResendHistory,
+} from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
 import { ceilingUnder } from '../../src/limiter/policy/ceiling.policy.ts';
 import type { CancelTimer, Clock } from '../../src/clock.ts';
@@ -175,6 +180,16 @@ const reservingOf = ({ maxReserved }: ReturnPlan): NonNullable<AdmissionRequest[
   ticketOf: (id) => id,
 });
 
+/** What the resend policy asks of a call. */
+export const sentCallOf = ({ safe, callClass }: CallPlan): ResendCall => ({
+  idempotent: safe,
+  replayable: true,
+  callClass,
+  hasOwnIdempotency: false,
+  makesImages: false,
+  onlyCosts: false,
+});
+
 async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: AbortSignal): Promise<string> {
   const { clock, ledger } = scene;
   let history: ResendHistory = {};
@@ -193,14 +208,7 @@ async function journey(scene: Scene, call: DrivenCall, ticket: Ticket, gone: Abo
     const attempt = await send(scene, call, lease.grant.lease, attempts, gone);
     const decision = resend({
       kind: 'generic',
-      call: {
-        idempotent: call.plan.safe,
-        replayable: true,
-        callClass: call.plan.callClass,
-        hasOwnIdempotency: false,
-        makesImages: false,
-        onlyCosts: false,
-      },
+      call: sentCallOf(call.plan),
       outcome: attempt.outcome,
       history,
       remainingMs: gone.aborted ? 0 : ticket.remainingMs(),

@@ -2,17 +2,16 @@
  * The same arrivals twice on virtual time, in front of the same upstream: once held by limits, and once only observed. Each call then has
  * how long it waited, and how long it was said that it would wait.
  */
-import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { QueuedCall } from '../../src/admission/queued-call.ts';
 import type { AdmissionRequest, Lease, Ticket } from '../../src/admission/ticket.ts';
 import type { Feedback, Reckoned } from '../../src/call.ts';
 import { resend, type ResendHistory } from '../../src/dispatch/resend.policy.ts';
 import { Refusal } from '../../src/errors.ts';
-import { bucketKey, ceilingKey, laneKey, ticketId } from '../../src/ids.ts';
-import { CeilingStore } from '../../src/limiter/ceiling-store.ts';
-import { createEmbeddedLimiter } from '../../src/limiter/over-log/limiter.ts';
+import { bucketKey, ticketId } from '../../src/ids.ts';
+import { callOf, embeddedQueue } from '../support/admission-queue.ts';
 import { FakeClock } from '../support/fake-clock.ts';
 import { Chance } from './chance.ts';
+import { sentCallOf } from './driver.ts';
 import { bucketPlan } from './plan-buckets.ts';
 import { callPlans } from './plan-calls.ts';
 import type { BucketPlan, CallPlan, WorkspacePlan } from './plan.ts';
@@ -87,57 +86,17 @@ export async function courseOf(
   const tookMs = new Map<string, number>();
   const expected = new Map<string, Fate>();
   let throttled = 0;
-  const ceilings = new CeilingStore(clock);
-  const failed = (failure: unknown): never => {
-    throw failure;
-  };
-  const limiter = createEmbeddedLimiter(clock, {
-    onGrant: (grant) => queue.listener.onGrant(grant),
-    onClosed: (key, closedMs) => queue.listener.onClosed(key, closedMs),
-  });
-  const queue = new AdmissionQueue({
+  const { queue, limiter } = embeddedQueue({
     clock,
-    limiter,
-    ceilings,
-    onFailure: failed,
     onReckoned: ({ admission }, said) => void reckoned.set(admission.ticket, fateOf(said)),
   });
-  const requestOf = (plan: CallPlan): AdmissionRequest => {
-    const workspace = workspaces.find(({ name }) => name === plan.lane.workspace);
-    const { perMinute = null, perDay = null, maxQueued = 1_000 } = workspace ?? {};
-    return {
-      admission: {
-        ticket: ticketId(plan.id),
-        bucket: bucketKey(plan.lane.bucket),
-        setting: bucketSettingOf(bucket),
-        lane: laneKey(plan.lane.key),
-        weight: plan.lane.weight,
-        maxInFlight: plan.lane.maxInFlight,
-        perMinute,
-        maxQueued,
-        urgency: plan.urgency,
-        callClass: plan.callClass,
-        costs: plan.costs,
-        document: null,
-        ceilingTag: `${perMinute ?? 'none'}.${perDay ?? 'none'}`,
-      },
-      ceiling: { key: ceilingKey(plan.lane.workspace), perMinute, perDay },
-      mode,
-      yielded: null,
-      arrivedAt: clock.monotonic(),
-      workspaceId: plan.lane.workspace,
-      subject: {
-        upstream: 'upstream',
-        credential: '',
-        bucket: bucketKey(plan.lane.bucket),
-        host: '',
-        model: null,
-        operation: '',
-      },
-      maxWaitMs: plan.maxWaitMs,
-      maxWaitIfAskedMs: Infinity,
-      stillValid: () => true,
-    };
+  const enter = ({ id, lane, urgency, callClass, costs, maxWaitMs }: CallPlan): Promise<Ticket> => {
+    const { perMinute = null, maxQueued = 1_000 } =
+      workspaces.find(({ name }) => name === lane.workspace) ?? {};
+    const { workspace, weight, maxInFlight } = lane;
+    const asked = { urgency, callClass, costs, maxWaitMs, maxQueued, maxWaitIfAskedMs: Infinity, mode };
+    const ofLane = { bucket: lane.bucket, lane: lane.key, workspace, weight, maxInFlight, perMinute };
+    return queue.enter(...callOf(clock, id, { ...asked, ...ofLane, setting: bucketSettingOf(bucket) }));
   };
   /** One sending: there, served or refused, and back. */
   const send = (plan: CallPlan): Promise<Feedback> =>
@@ -162,7 +121,7 @@ export async function courseOf(
   };
   const drive = async (plan: CallPlan): Promise<void> => {
     const cameAt = clock.monotonic();
-    const ticket = await queue.enter(requestOf(plan), new AbortController().signal);
+    const ticket = await enter(plan);
     const askMs = askAfterMs.get(plan.id);
     if (askMs !== undefined) clock.arrives(cameAt + askMs, () => void ask(plan, ticket, cameAt));
     let history: ResendHistory = {};
@@ -176,22 +135,11 @@ export async function courseOf(
         const { throttle } = feedback;
         const headAt = clock.monotonic();
         const lesson = { feedback, sentAgoMs: headAt - sentAt, headAgoMs: 0 };
+        const status = throttle === null ? 200 : 429;
         const decision = resend({
           kind: 'generic',
-          call: {
-            idempotent: false,
-            replayable: true,
-            callClass: plan.callClass,
-            hasOwnIdempotency: false,
-            makesImages: false,
-            onlyCosts: false,
-          },
-          outcome: {
-            kind: 'answered',
-            status: throttle === null ? 200 : 429,
-            throttle,
-            isCredentialRenewed: false,
-          },
+          call: { ...sentCallOf(plan), idempotent: false },
+          outcome: { kind: 'answered', status, throttle, isCredentialRenewed: false },
           history,
           passesThrottles: mode === 'observe',
           remainingMs: ticket.remainingMs(),

@@ -34,6 +34,7 @@ export function callPlans(chance: Chance, scene: CallScene): CallPlan[] {
     return {
       id: `c${index}`,
       at,
+      slot: 0,
       lane,
       ...needs,
       chargedShare: isHonest ? 1 : scene.calm ? chance.between(0.3, 1) : chance.between(0.3, 1.5),

@@ -5,7 +5,7 @@
  */
 import type { Chance } from './chance.ts';
 import { slowestOf, type WindowPlan } from './described.ts';
-import { otherLane, otherWorkspace } from './plan-reloads.ts';
+import { otherLane, otherWorkspace, reloadPlans, type Scene } from './plan-reloads.ts';
 import type { BucketPlan, LanePlan } from './plan.ts';
 import type { Regime, ReloadPlan } from './rules.ts';
 
@@ -14,8 +14,6 @@ export const describedFrom = 10_000_000;
 
 const lengthsMs = [1_000, 2_000, 4_000, 20_000, 60_000] as const;
 const maxWindows = 3;
-/** Processes read a file that changed within this time of each other. Milliseconds. */
-const maxLateMs = 900;
 
 export function describedBucket(chance: Chance, key: string): BucketPlan {
   let windows: readonly WindowPlan[] = [];
@@ -53,31 +51,17 @@ const describedAs = (bucket: BucketPlan, windows: readonly WindowPlan[]): Bucket
   windows,
 });
 
-/** @param toMs reloads come before this time, at `fromMs` at the earliest. */
-export function describedReloads(
-  chance: Chance,
-  first: Regime,
-  scene: { readonly processes: number; readonly fromMs: number; readonly toMs: number },
-): ReloadPlan[] {
-  const times = Array.from({ length: chance.pick([1, 1, 2, 3]) }, () =>
-    chance.between(scene.fromMs, scene.toMs),
-  ).toSorted((one, other) => one - other);
-  const reloads: ReloadPlan[] = [];
-  for (const at of times) {
-    const { buckets, lanes, workspaces } = reloads.at(-1) ?? first;
-    const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
-    reloads.push({
-      at,
-      latesMs: Array.from({ length: scene.processes }, late),
-      buckets: buckets.map((bucket) =>
-        chance.happens(0.8) ? describedAs(bucket, otherWindows(chance, bucket.windows ?? [])) : bucket,
-      ),
-      lanes: lanes.map((lane) => otherCap(chance, chance.happens(0.2) ? otherLane(chance, lane) : lane)),
-      workspaces: workspaces.map((one) => (chance.happens(0.2) ? otherWorkspace(chance, one) : one)),
-    });
-  }
-  return reloads;
-}
+/** Windows change, and with them caps; weights and ceilings seldom. */
+export const describedReloads = (chance: Chance, first: Regime, scene: Scene): ReloadPlan[] =>
+  reloadPlans(chance, first, scene, changed);
+
+const changed = (chance: Chance, { buckets, lanes, workspaces }: Regime): Regime => ({
+  buckets: buckets.map((bucket) =>
+    chance.happens(0.8) ? describedAs(bucket, otherWindows(chance, bucket.windows ?? [])) : bucket,
+  ),
+  lanes: lanes.map((lane) => otherCap(chance, chance.happens(0.2) ? otherLane(chance, lane) : lane)),
+  workspaces: workspaces.map((one) => (chance.happens(0.2) ? otherWorkspace(chance, one) : one)),
+});
 
 const otherCap = (chance: Chance, lane: LanePlan): LanePlan =>
   chance.happens(0.4) ? { ...lane, maxInFlight: chance.pick([null, 1, 2, 4]) } : lane;

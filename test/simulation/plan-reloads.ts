@@ -6,7 +6,7 @@ import type { Chance } from './chance.ts';
 import type { BucketPlan, LanePlan, WorkspacePlan } from './plan.ts';
 import { isStatedAlone, type Regime, type ReloadPlan } from './rules.ts';
 
-interface Scene {
+export interface Scene {
   readonly processes: number;
   /** Reloads come between these times, milliseconds. */
   readonly fromMs: number;
@@ -16,13 +16,19 @@ interface Scene {
 /** Processes read a file that changed within this time of each other. Milliseconds. */
 const maxLateMs = 900;
 
-export function reloadPlans(chance: Chance, first: Regime, scene: Scene): ReloadPlan[] {
+/** @param change what the next configuration says */
+export function reloadPlans(
+  chance: Chance,
+  first: Regime,
+  scene: Scene,
+  change: (chance: Chance, regime: Regime) => Regime = changed,
+): ReloadPlan[] {
   const times = Array.from({ length: chance.pick([1, 1, 2, 3]) }, () =>
     chance.between(scene.fromMs, scene.toMs),
   ).toSorted((one, other) => one - other);
   const reloads: ReloadPlan[] = [];
   for (const at of times) {
-    const regime = changed(chance, reloads.at(-1) ?? first);
+    const regime = change(chance, reloads.at(-1) ?? first);
     const late = (): number => (scene.processes === 1 ? 0 : chance.pick([0, chance.between(0, maxLateMs)]));
     reloads.push({ ...regime, at, latesMs: Array.from({ length: scene.processes }, late) });
   }

@@ -2,32 +2,21 @@
  * Histories that random mixtures contain too seldom: what was once wrong in them gave every user of a kind a wrong time.
  * Owns: three such worlds, with nothing in them but what matters there.
  */
-import { originOf } from '../support/origins.ts';
-import { Chance } from './chance.ts';
+import type { Chance } from './chance.ts';
 import { bucketPlan, documentPlan, unstatedPlan } from './plan-buckets.ts';
 import { guessedPoints } from './plan-calls.ts';
 import type { BucketPlan, CallPlan, LanePlan, Plan, WorkspacePlan } from './plan.ts';
 
-export function specialPlan(seed: number, chance: Chance): Plan {
-  const kind = chance.pick([documentWorld, commerceWorld]);
-  return {
-    seed,
-    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
-    queues: 1,
-    wireMs: 0,
-    leaseMs: 15_000,
-    lostWakes: 0,
-    stalls: [],
-    reloads: [],
-    ...kind(chance),
-  };
-}
-
 export type World = Pick<Plan, 'buckets' | 'lanes' | 'workspaces' | 'calls'>;
 
-/** Of one process, the mixtures have the third. */
-export const specialWorld = (chance: Chance): World =>
-  chance.pick([documentWorld, commerceWorld, unstatedWorld])(chance);
+/** A world of one of these kinds. */
+export function specialWorld(chance: Chance, kinds: readonly [Kind, ...Kind[]]): World {
+  return worlds[chance.pick(kinds)](chance);
+}
+
+type Kind = keyof typeof worlds;
+
+const worlds = { documents: documentWorld, commerce: commerceWorld, unstated: unstatedWorld };
 
 /**
  * One workspace, and documents of one size of which two do not fit into the bucket together: the first call of the second
@@ -116,6 +105,22 @@ const workspaceOf = (name: string): WorkspacePlan => ({
   revokedAt: Infinity,
 });
 
+/** A lane for each workspace in each bucket. */
+export const lanesOf = (
+  workspaces: readonly WorkspacePlan[],
+  buckets: readonly BucketPlan[],
+  limits: () => Pick<LanePlan, 'weight' | 'maxInFlight'>,
+): LanePlan[] =>
+  workspaces.flatMap(({ name: workspace }) => {
+    const ofWorkspace = limits();
+    return buckets.map(({ key: bucket }) => ({
+      key: `${workspace}-${bucket}`,
+      workspace,
+      bucket,
+      ...ofWorkspace,
+    }));
+  });
+
 const laneOf = (workspace: string, { key }: BucketPlan, maxInFlight: number | null): LanePlan => ({
   key: `${workspace}-${key}`,
   workspace,
@@ -127,6 +132,7 @@ const laneOf = (workspace: string, { key }: BucketPlan, maxInFlight: number | nu
 const plainCall = (index: number, lane: LanePlan): CallPlan => ({
   id: `c${index}`,
   at: 0,
+  slot: 0,
   lane,
   callClass: 'default',
   costs: { requests: 1 },

@@ -1,20 +1,14 @@
 /**
- * What happens in one history, decided from its seed before anything runs: the upstream's buckets, who calls when, who
- * leaves, what breaks. Owns: the mixture of situations. Does not own: what is right.
+ * What happens in one history, decided from its seed before anything runs: the upstream's buckets, who calls when, who leaves, what breaks.
+ * Does not own: what is right.
  *
- * `calm` buckets have an upstream that does what it states and nobody else drinking from it: there the promises are
- * exact (no 429 at all). The others have the whole zoo.
+ * `calm` buckets have an upstream that does what it states and nobody else drinking from it: there the promises are exact (no 429 at all).
  */
 import type { Costs } from '../../src/call.ts';
-import { originOf, type Origin } from '../support/origins.ts';
-import { Chance } from './chance.ts';
-import { bucketPlan } from './plan-buckets.ts';
-import { callPlans } from './plan-calls.ts';
-import { pinned, reloadPlans } from './plan-reloads.ts';
-import { specialPlan } from './plan-special.ts';
+import type { Origin } from '../support/origins.ts';
 import type { WindowPlan } from './described.ts';
-import { levelsFrom, saturated, withLevels } from './plan-levels.ts';
-import { describedBucket, describedFrom, describedReloads } from './plan-described.ts';
+import { mixedPlanOf } from './plan-mixed.ts';
+import { faultyPlanOf } from './replicas/plan.ts';
 import type { Reloaded } from './rules.ts';
 
 export interface MeterPlan {
@@ -87,6 +81,8 @@ export type Fate = 'answered' | 'lost' | 'unsent' | 'secondary' | 'overload' | '
 export interface CallPlan {
   readonly id: string;
   readonly at: number;
+  /** The replica to which it comes. */
+  readonly slot: number;
   readonly lane: LanePlan;
   /** Absent: it names none. */
   readonly caller?: string;
@@ -123,139 +119,69 @@ export interface ReturnPlan {
   readonly maxReserved: number;
 }
 
+/** Each share is the probability for one command or message. */
+export interface NetworkPlan {
+  /** Mean way to Redis, and back. */
+  readonly meanMs: number;
+  readonly commandTimeoutMs: number;
+  /** Never reaches Redis. */
+  readonly lostRequests: number;
+  /** The command is carried out, and its reply is lost. */
+  readonly lostReplies: number;
+  /** Carried out long after the asker has given up and asked again. */
+  readonly late: number;
+  /** Carried out, or heard, twice. */
+  readonly repeated: number;
+  readonly lostMessages: number;
+  /** What was sent later may arrive earlier. */
+  readonly disorder: boolean;
+}
+
+export type Fault = { readonly at: number } & (
+  | { readonly kind: 'pause'; readonly slot: number; readonly ms: number }
+  /** A replica is killed; another one is started in its place after `ms` (`Infinity` = never). */
+  | { readonly kind: 'kill'; readonly slot: number; readonly ms: number }
+  | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
+  /** One replica is cut off: by broken connections, or unnoticed because packets vanish. */
+  | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
+  /** One more replica starts. */
+  | { readonly kind: 'start' }
+  | { readonly kind: 'flush' }
+  /** A backup of the living Redis, or its first replica: its replication id changes, and nothing else. */
+  | { readonly kind: 'replicate' }
+  /** A replica of Redis that has everything becomes the primary; its clock differs. */
+  | { readonly kind: 'promote'; readonly ms: number; readonly skewMs: number }
+  /** Redis is not there. Back with its data, without, or as another server that lacks the last `lostMs`. */
+  | { readonly kind: 'down'; readonly ms: number; readonly back: 'whole' | 'empty' }
+  | { readonly kind: 'failover'; readonly ms: number; readonly lostMs: number; readonly skewMs: number }
+  /** Redis stands still and answers later. */
+  | { readonly kind: 'hang'; readonly ms: number }
+);
+
 export interface Plan extends Reloaded {
   readonly seed: number;
-  /** Where the clock of the process begins. The times of a plan count from the beginning of the history. */
+  /** Where the clock of Redis begins, or of the process alone. The times of a plan count from the beginning of the history. */
   readonly origin: Origin;
-  /** One process, or several that share the store over a wire with delays. */
-  readonly queues: number;
-  readonly wireMs: number;
+  /** What the monotonic clocks of the first replicas show then; later ones start at 0. Milliseconds. */
+  readonly uptimesMs: readonly number[];
+  readonly replicas: number;
+  /** One process with its stores in its own memory; `network` is of no use then. Absent: they are in Redis. */
+  readonly isAlone?: boolean;
+  /** Share of the wake-ups of a process alone that never come. */
+  readonly lostWakes?: number;
+  readonly whenDown: 'local' | 'deny';
   readonly leaseMs: number;
-  /** Share of the embedded limiter's wake-ups that never come. */
-  readonly lostWakes: number;
-  readonly stalls: readonly { readonly at: number; readonly ms: number }[];
+  readonly network: NetworkPlan;
+  readonly faults: readonly Fault[];
+  /** From then on nothing goes wrong any more; `null` = it goes on. */
+  readonly quietFrom: number | null;
+  /** Share of sends before whose write the process stops for longer than a lease. */
+  readonly frozenWrites: number;
   readonly calls: readonly CallPlan[];
 }
 
-/** Most histories have reloads, drawn apart from the rest. */
-export function planOf(seed: number): Plan {
-  if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
-  const plan = seed < levelsFrom ? quietPlanOf(seed) : levelsPlanOf(seed);
-  const chance = new Chance(seed ^ 0x2e10);
-  if (!chance.happens(0.7)) return plan;
-  const buckets = plan.buckets.map((bucket) => pinned(chance, bucket));
-  const lastAt = Math.max(0, ...plan.calls.map(({ at }) => at));
-  const scene = { processes: plan.queues, fromMs: 0, toMs: lastAt + 15_000 };
-  return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
-}
+/** All kinds of upstreams, or all kinds of faults of replicas and their Redis. */
+export type Form = 'upstreams' | 'faults';
 
-/** Callers and background, in a third of the histories beside calls that never end. */
-function levelsPlanOf(seed: number): Plan {
-  const chance = new Chance(seed ^ 0x1e7e);
-  const flat = quietPlanOf(seed);
-  const plan = chance.happens(0.3) ? { ...flat, ...saturated(chance, flat) } : flat;
-  return { ...plan, ...withLevels(chance, plan) };
-}
-
-function quietPlanOf(seed: number): Plan {
-  const chance = new Chance(seed);
-  if (chance.happens(0.1)) return specialPlan(seed, chance);
-  const calm = chance.happens(0.4);
-  const buckets = Array.from({ length: chance.whole(1, 2) }, (_, index) => bucketPlan(chance, index, calm));
-  const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
-  // One workspace far beyond a ceiling that is large enough to leave its edge again.
-  const crowd = chance.happens(0.06);
-  const workspaces = Array.from({ length: chance.whole(1, 4) }, (_, index) =>
-    crowd ? crowdedPlan(index) : workspacePlan(chance, index, spanMs),
-  );
-  const cap = chance.pick([null, null, 1, 1, 2, 3]);
-  const weighted = chance.happens(0.5);
-  const lanes = workspaces.flatMap((workspace) => {
-    const weight = weighted ? chance.pick([0.5, 1, 2, 3]) : 1;
-    return buckets.map((bucket) => ({
-      key: `${workspace.name}-${bucket.key}`,
-      workspace: workspace.name,
-      bucket: bucket.key,
-      weight,
-      maxInFlight: cap,
-    }));
-  });
-  const queues = chance.pick([1, 1, 1, 1, 1, 2, 3]);
-  const wireMs = queues > 1 || chance.happens(0.2) ? chance.pick([1, 3, 10]) : 0;
-  return {
-    seed,
-    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
-    queues,
-    wireMs,
-    leaseMs: chance.pick([12_000, 15_000, 30_000]),
-    lostWakes: chance.happens(0.1) ? 0.5 : 0,
-    stalls: chance.happens(0.2)
-      ? [{ at: chance.between(0, spanMs + 5_000), ms: chance.pick([50, 1_000, 10_000]) }]
-      : [],
-    buckets,
-    lanes,
-    workspaces,
-    calls: callPlans(chance, { lanes, buckets, spanMs, calm, crowd }),
-    reloads: [],
-  };
-}
-
-/** Upstreams that are described by their windows. */
-function describedPlanOf(seed: number): Plan {
-  const chance = new Chance(seed ^ 0x3d11);
-  const buckets = Array.from({ length: chance.pick([1, 1, 1, 2]) }, (_, index) =>
-    describedBucket(chance, `b${index}`),
-  );
-  const spanMs = chance.pick([200, 3_000, 20_000, 70_000]);
-  const workspaces = Array.from({ length: chance.pick([1, 1, 2, 3]) }, (_, index) => ({
-    ...workspacePlan(chance, index, spanMs),
-    perMinute: chance.pick([null, null, null, 8]),
-    perDay: null,
-  }));
-  const cap = chance.pick([null, null, 1, 2, 4]);
-  const lanes = workspaces.flatMap(({ name: workspace }) =>
-    buckets.map(({ key: bucket }) => ({
-      key: `${workspace}-${bucket}`,
-      workspace,
-      bucket,
-      weight: 1,
-      maxInFlight: cap,
-    })),
-  );
-  const queues = chance.pick([1, 1, 1, 2]);
-  const calls = callPlans(chance, { lanes, buckets, spanMs, calm: true, crowd: false });
-  const first = { buckets, lanes, workspaces };
-  const scene = { processes: queues, fromMs: 0, toMs: spanMs + 15_000 };
-  return {
-    seed,
-    origin: originOf(seed, new Chance(seed ^ 0x0419).next()),
-    queues,
-    wireMs: queues > 1 || chance.happens(0.1) ? chance.pick([1, 3]) : 0,
-    leaseMs: 15_000,
-    lostWakes: chance.happens(0.05) ? 0.5 : 0,
-    stalls: chance.happens(0.1)
-      ? [{ at: chance.between(0, spanMs + 5_000), ms: chance.pick([50, 1_000, 10_000]) }]
-      : [],
-    ...first,
-    calls,
-    reloads: chance.happens(0.85) ? describedReloads(chance, first, scene) : [],
-  };
-}
-
-function workspacePlan(chance: Chance, index: number, spanMs: number): WorkspacePlan {
-  return {
-    name: `w${index}`,
-    perMinute: chance.pick([null, null, 1, 3, 8, 20, 60]),
-    perDay: chance.happens(0.1) ? chance.whole(1, 20) : null,
-    maxQueued: chance.pick([1, 4, 1_000, 1_000]),
-    revokedAt: chance.happens(0.08) ? chance.between(0, spanMs + 10_000) : Infinity,
-  };
-}
-
-const crowdedPlan = (index: number): WorkspacePlan => ({
-  name: `w${index}`,
-  perMinute: index === 0 ? 20 : null,
-  perDay: null,
-  maxQueued: 1_000,
-  revokedAt: Infinity,
-});
+export const planOf = (form: Form, seed: number): Plan =>
+  form === 'upstreams' ? mixedPlanOf(seed) : faultyPlanOf(seed);

@@ -124,6 +124,20 @@ export const capOf =
   ({ lanes }) =>
     keyed(lanes, lane).maxInFlight;
 
+/** Lanes that nothing but their bucket holds back, under any configuration. */
+export function freeLanes(plan: Reloaded): ReadonlySet<string> {
+  const regimes = [plan, ...plan.reloads];
+  const free = plan.lanes.filter(({ key, workspace }) =>
+    [capOf(key), perMinuteOf(workspace), perDayOf(workspace)].every(
+      (limit) => lowest(regimes, limit) === null,
+    ),
+  );
+  return new Set(free.map(({ key }) => key));
+}
+
+/** A turn in the bucket stays what it was: what calls cost there is known before. */
+export const keepsTurns = ({ cost, reports }: BucketPlan): boolean => cost === null && reports !== 'fields';
+
 /** Requests that the operator states of a bucket, by one regime after the other; `null` = none. */
 export const statedOf = perRegime((regimes: readonly Regime[], key): readonly (MeterPlan | null)[] =>
   regimes.map(({ buckets }) => {

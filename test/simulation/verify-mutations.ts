@@ -1,6 +1,6 @@
 /**
  * `npm run verify:mutations [-- <words of a mutation's name, or of its file's>]`: applies every change of the tables in `mutations/` to a
- * copy of the product, and asks who finds it: the histories of one process, those of several replicas, the unit tests of the policies,
+ * copy of the product, and asks who finds it: the histories with all kinds of upstreams, those with faults, the unit tests of the policies,
  * the test or the row of the gate that the row names, or the tests of the guards. Prints a row for each change: the invariant that the line keeps, the change,
  * its file, and who found it. Fails when a change is found by nobody and has no reason to survive; and before the first run, when no
  * change has the words, or a text that is to be changed is not in the sources, is there twice, or leaves no program.
@@ -16,6 +16,7 @@ import { promisify } from 'node:util';
 import { readTable, type Change, type Mutation, type Table } from './mutations/read.ts';
 import { describedFrom } from './plan-described.ts';
 import { levelsFrom, reservingFrom } from './plan-levels.ts';
+import type { Form } from './plan.ts';
 
 const execute = promisify(execFile);
 const root = resolve(import.meta.dirname, '../..');
@@ -44,22 +45,21 @@ const isEndless = (failure: unknown): boolean =>
   failure instanceof Error && ['SIGXCPU', 'SIGKILL'].includes(String(Reflect.get(failure, 'signal')));
 
 const histories =
-  (name: string, script: string, first: number, count: number): Finder =>
+  (form: Form) =>
+  (first: number, count: number): Finder =>
   async (copy) => {
     try {
-      const args = [join(copy, script), String(first), String(count)];
+      const args = [join(copy, 'test/simulation/run.ts'), form, String(first), String(count)];
       const { stdout: reported } = await limited(args, copy);
       const [, what = ''] = /^seed \d+, by [^:]*: (.*) \(\d+ in all\)$/m.exec(reported) ?? [];
-      return what === '' ? null : `${name}: ${plain(what)}`;
+      return what === '' ? null : `${form}: ${plain(what)}`;
     } catch (failure) {
-      return `${name}: ${isEndless(failure) ? 'a history does not end' : 'the run breaks'}`;
+      return `${form}: ${isEndless(failure) ? 'a history does not end' : 'the run breaks'}`;
     }
   };
 
-const one = (first: number, count: number): Finder =>
-  histories('one process', 'test/simulation/run.ts', first, count);
-const several = (first: number, count: number): Finder =>
-  histories('several replicas', 'test/simulation/replicas/run.ts', first, count);
+const one = histories('upstreams');
+const several = histories('faults');
 
 /** The tests whose paths match. */
 const unitTests =

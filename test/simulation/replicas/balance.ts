@@ -19,6 +19,8 @@ export interface Leftovers {
   /** All that ever lived. */
   readonly replicas: readonly Replica[];
   readonly upstreams: readonly Upstream[];
+  /** So many timers of a replica may be set. */
+  readonly timers: number;
 }
 
 /** After this a replica is back on Redis: each attempt takes up to 0.4 s, and most fail where commands get lost. */
@@ -28,20 +30,21 @@ const lossyBackWithinMs = 6_000;
  * Timers of an idle replica: heartbeat, tick, the look at Redis each minute (over a log: for logs that nobody uses, too), and a command
  * under way, perhaps repeated.
  */
-const idleTimers = 6;
+export const idleTimers = 6;
 
 /** What left under the limits of before arrives within this time. Milliseconds. */
 const wayMs = 50;
 
-/** Who has not come back for so long may be taken for gone. Milliseconds. */
-
-export function balance({ ledger, clock, server, replicas, upstreams }: Leftovers): void {
+export function balance({ ledger, clock, server, replicas, upstreams, timers }: Leftovers): void {
   const now = clock.monotonic();
   const broken = (invariant: string, text: string): void => ledger.broken(now, invariant, text);
   const { lostRequests, lostReplies, late } = ledger.plan.network;
   const withinMs = lostRequests + lostReplies + late > 0 ? lossyBackWithinMs : backWithinMs;
   for (const call of ledger.calls.values()) {
     if (call.ends.length !== 1) broken('10', `${call.plan.id} ended ${call.ends.length} times`);
+  }
+  for (const [token, { ends }] of ledger.exact === null ? [] : ledger.leases) {
+    if (ends !== 1) broken('8', `lease ${token} was settled ${ends} times`);
   }
   for (const replica of replicas.filter(({ process }) => process.alive)) {
     for (const bucket of replica.stores.limiter.snapshot()) {
@@ -52,9 +55,8 @@ export function balance({ ledger, clock, server, replicas, upstreams }: Leftover
       if (replica.queue.waitingUnder(ceilingKey(name)) !== 0)
         broken('10', `${replica.name} still counts calls of ${name}`);
     }
-    if (replica.process.timers > idleTimers)
-      broken('10', `${replica.process.timers} timers in ${replica.name}`);
-    if (replica.mode !== 'redis' && now - replica.modeSince > withinMs)
+    if (replica.process.timers > timers) broken('10', `${replica.process.timers} timers in ${replica.name}`);
+    if (ledger.exact === null && replica.mode !== 'redis' && now - replica.modeSince > withinMs)
       broken('7', `${replica.name} stays in mode ${replica.mode}`);
   }
   for (const model of server.models) {
@@ -74,6 +76,10 @@ export function balance({ ledger, clock, server, replicas, upstreams }: Leftover
   }
   if (ledger.overlaps > ledger.suspicions.length) {
     broken('3', `${ledger.overlaps} overlaps, ${ledger.suspicions.length} suspicions`);
+  }
+  for (const { line, plan } of ledger.exact?.lanes ?? []) {
+    const left = [...line].map((call) => call.plan.id);
+    if (left.length > 0) broken('9', `${left.join(', ')} stay in the line of ${plan.key}`);
   }
   for (const { name } of ledger.plan.workspaces) {
     slots(ledger, name, broken);
@@ -99,7 +105,8 @@ function slots(
 ): void {
   if (!ledger.isFaultless) return;
   // Nobody pays while there is no ceiling.
-  if (highest([ledger.plan, ...ledger.plan.reloads], perMinuteOf(workspace)) === null) return;
+  const regimes = [ledger.plan, ...ledger.plan.reloads];
+  if (ledger.exact === null && highest(regimes, perMinuteOf(workspace)) === null) return;
   const leases = [...ledger.leases.values()].filter(({ call }) => call.workspace.name === workspace);
   const sends = leases.filter(({ sent, returned }) => sent && !returned).length;
   const taken = ledger.takes.get(workspace) ?? 0;
@@ -131,6 +138,7 @@ function windows(
   };
   const counted = arrivalsOf(name, upstreams).filter(({ call: { id }, at }) => {
     const { replica } = ledger.call(id);
+    if (ledger.exact !== null) return true;
     return !killedBefore(id) && !(replica !== null && replica.wasPaused && at - replica.resumedAt < 400);
   });
   const isUnreported = ({ call: { id }, at: sentAt }: Arrival, now: number): boolean =>

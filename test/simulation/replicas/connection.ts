@@ -8,7 +8,8 @@ import type { RedisClient, RedisConnection } from '../../../src/redis/connection
 import type { SubscriptionListener } from '../../../src/redis/subscriber.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import type { Chance } from '../chance.ts';
-import { quiet, type NetworkPlan } from './plan.ts';
+import type { NetworkPlan } from '../plan.ts';
+import { quiet } from './plan.ts';
 import type { Process } from './process.ts';
 import { scriptCommand, type Server } from './server.ts';
 

@@ -1,6 +1,6 @@
 /** A crowd of one workspace's calls over three replicas, and nothing else that happens. Owns: that world. */
-import type { BucketPlan } from '../plan.ts';
-import { quiet, replicasPlanOf, type ReplicasPlan } from './plan.ts';
+import type { BucketPlan, Plan } from '../plan.ts';
+import { faultyPlanOf, quiet } from './plan.ts';
 
 export interface Crowd {
   /** Mean way to Redis, and back; each takes half to one and a half times as long. Milliseconds. */
@@ -19,9 +19,9 @@ export interface Crowd {
 const lane = { key: 'w0-b0', workspace: 'w0', bucket: 'b0', weight: 1, maxInFlight: null };
 
 /** The calls go to the replicas in turn. Seeds differ in what clocks show and in how long ways take. */
-export function crowdPlan(seed: number, crowd: Crowd): ReplicasPlan {
+export function crowdPlan(seed: number, crowd: Crowd): Plan {
   return {
-    ...replicasPlanOf(seed),
+    ...faultyPlanOf(seed),
     replicas: 3,
     uptimesMs: [0, 86_400_000, 3_600_000],
     leaseMs: 15_000,

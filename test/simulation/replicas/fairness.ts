@@ -4,11 +4,10 @@
  * whenever data was lost.
  */
 import { laneKey } from '../../../src/ids.ts';
-import type { Costs } from '../../../src/call.ts';
+import type { Costs, MeterName } from '../../../src/call.ts';
+import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
-import { serviceMsOf } from '../ledger.ts';
-import { capOf, isBackground, keyed, lowest, perDayOf, perMinuteOf, type Regime } from '../rules.ts';
-import type { ReplicasPlan } from './plan.ts';
+import { freeLanes, isBackground, keyed, type Regime } from '../rules.ts';
 
 interface Served {
   readonly since: number;
@@ -17,7 +16,7 @@ interface Served {
 }
 
 export class Fairness {
-  readonly #plan: ReplicasPlan;
+  readonly #plan: Plan;
   readonly #regimes: (now: number) => readonly Regime[];
   readonly #comparable: ReadonlySet<string>;
   /** Since when each lane has been waiting without a break. */
@@ -30,21 +29,10 @@ export class Fairness {
   #mark = 0;
 
   /** @param regimes what replicas go by at a time, or went by shortly before. */
-  constructor(plan: ReplicasPlan, regimes: (now: number) => readonly Regime[]) {
+  constructor(plan: Plan, regimes: (now: number) => readonly Regime[]) {
     this.#plan = plan;
     this.#regimes = regimes;
-    const free = plan.workspaces.filter(({ name }) =>
-      [perMinuteOf(name), perDayOf(name)].every((limit) => lowest([plan, ...plan.reloads], limit) === null),
-    );
-    const names = new Set(free.map(({ name }) => name));
-    this.#comparable = new Set(
-      plan.lanes
-        .filter(
-          ({ key, workspace }) =>
-            names.has(workspace) && lowest([plan, ...plan.reloads], capOf(key)) === null,
-        )
-        .map(({ key }) => key),
-    );
+    this.#comparable = freeLanes(plan);
   }
 
   /** Which lanes wait, after a transition and before its grants are counted. `entered`: the ticket that it entered. */
@@ -123,3 +111,22 @@ export class Fairness {
     return pair;
   }
 }
+
+/** What the store believes of a meter when it grants. */
+interface Rate {
+  readonly meter: MeterName;
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
+/** How long the costs keep the slowest of these meters busy: a day is no rate. Where no limit is known all calls are equal. */
+export function serviceMsOf(costs: Costs, rates: readonly Rate[]): number {
+  const busy = rates
+    .filter(({ meter }) => meter !== 'requests_day' && meter !== 'tokens_day')
+    .map(({ meter, limit, windowMs }) => windowMs * Math.min(1, unitsOf(costs, meter) / limit));
+  return Math.max(0, ...busy) || 1;
+}
+
+/** Each window of requests counts what a call counts as a request. */
+const unitsOf = (costs: Costs, meter: MeterName): number =>
+  costs[meter] ?? (meter === 'requests_burst' || meter === 'requests_hour' ? (costs.requests ?? 0) : 0);

@@ -12,7 +12,6 @@
 import { ticketId, type TicketId } from '../../../src/ids.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import type { Asked, Done } from './stored-bucket.ts';
-import { must } from '../ledger.ts';
 import { wayMs } from '../described.ts';
 import {
   capOf,
@@ -28,13 +27,13 @@ import {
 } from '../rules.ts';
 import { Stated } from '../stated.ts';
 import { sendableUntil, type DrivenCall, type DriverLedger } from '../driver.ts';
-import type { BucketPlan, CallPlan, MeterPlan, WorkspacePlan } from '../plan.ts';
+import type { BucketPlan, CallPlan, MeterPlan, Plan, WorkspacePlan } from '../plan.ts';
 import { Story } from '../story.ts';
 import { refusedCallOf, type RefusedCall } from '../refused-call.ts';
+import { Exact, known as must } from './exact.ts';
 import { Fairness } from './fairness.ts';
 import { Levels } from './levels.ts';
 import { Reservations } from './reservations.ts';
-import type { ReplicasPlan } from './plan.ts';
 import type { Replica } from './replica.ts';
 import type { ServerWatch } from './server.ts';
 import type { StoredBucket } from './stored-bucket.ts';
@@ -47,6 +46,12 @@ export interface Call extends DrivenCall {
   /** Its position in the lane, as Redis last reported it. */
   order: number;
   admittedAt: number;
+  /** As the how many-th of all calls it came. */
+  arrival: number;
+  /** When it last came to stand in its line. */
+  inLineSince: number;
+  /** Calls of its lane that left while this one, which stands before them, was waiting: wrong if it leaves later. */
+  readonly overtakenBy: string[];
   /** When Redis heard last that it is back in its line, and knew no lease of it. */
   backAt: number;
   /** Until when its responses close the bucket, from when its replica said so first. */
@@ -70,7 +75,14 @@ export interface Lease {
   /** Data was lost so many times before. */
   readonly life: number;
   sent: boolean;
+  /** As the store has heard them, and as admission has asked for them. */
   settlements: number;
+  ends: number;
+  settledAt: number;
+  /** The upstream has counted its call. */
+  counted: boolean;
+  /** When a call of the bucket had been sent before this one was. */
+  othersSentAt: number;
   /** Settled as never sent. */
   returned: boolean;
   /** The fate of its call became unknown: a capped lane keeps its place until then; `null` = it did not. */
@@ -96,11 +108,13 @@ interface Closing {
   readonly life: number;
 }
 
+/** A call whose client left may take so long to notice it: what is on its way comes first. Milliseconds. */
+const maxGoodbyeMs = 30;
 /** After a loss all replicas enter their tickets and their sends again within this time, milliseconds. */
 export const settlingMs = 1_300;
 
 export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
-  readonly plan: ReplicasPlan;
+  readonly plan: Plan;
   readonly rules: Rules;
   /** Nothing breaks in this history, and nothing gets lost. */
   readonly isFaultless: boolean;
@@ -121,6 +135,11 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   /** When a replica last sent anything into a bucket. */
   readonly sentAt = new Map<string, number>();
   /** Calls that the upstream is busy with, by workspace and bucket, and which of their sends it is. */
+  /** The judge of a process alone; `null` over Redis. */
+  readonly exact: Exact | null;
+  #arrivals = 0;
+  /** Calls that have not ended, those included that have not come. */
+  #open = 0;
   readonly #running = new Map<string, Set<Running>>();
   readonly #overlapped = new Set<Running>();
   readonly #blurred = new Set<string>();
@@ -129,7 +148,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   readonly #reservations: Reservations;
   readonly #monotonic: () => number;
 
-  constructor(plan: ReplicasPlan, monotonic: () => number, keepsLog: boolean) {
+  constructor(plan: Plan, monotonic: () => number, keepsLog: boolean) {
     super(keepsLog);
     this.plan = plan;
     this.rules = new Rules(plan);
@@ -145,6 +164,13 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.#levels = new Levels(plan, watch);
     this.#reservations = new Reservations(plan, watch);
     for (const call of plan.calls) this.#plan(call);
+    this.exact = plan.isAlone === true ? new Exact(this, monotonic) : null;
+  }
+
+  /** A call comes to a replica. */
+  arrived(call: Call, replica: Replica): void {
+    call.replica = replica;
+    call.arrival = ++this.#arrivals;
   }
 
   /** A refused call keeps its position until then. */
@@ -169,6 +195,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       replica: null,
       order: Infinity,
       admittedAt: -1,
+      arrival: 0,
+      inLineSince: -1,
+      overtakenBy: [],
       backAt: -Infinity,
       closesUntil: -Infinity,
       state: 'new',
@@ -183,6 +212,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       skippedBy: new Set(),
     };
     this.calls.set(plan.id, call);
+    this.#open += 1;
     return call;
   }
 
@@ -213,11 +243,21 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
   /** Set by whoever has the upstreams: Redis hears what configuration says of the bucket. */
   onHeard: (bucket: string, now: number) => void = () => {};
 
+  /** Every call has ended. */
+  get isOver(): boolean {
+    return this.#open === 0;
+  }
+
   /** Calls of the bucket have come and not ended. */
   isInUse(bucket: string): boolean {
     return [...this.calls.values()].some(
       ({ plan, state }) => plan.lane.bucket === bucket && state !== 'new' && state !== 'ended',
     );
+  }
+
+  /** The background of a bucket waits for its minute. */
+  isBehind(bucket: string, now: number): boolean {
+    return this.#levels.isBehind(bucket, now);
   }
 
   isBlurred(bucket: string): boolean {
@@ -226,6 +266,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 
   /** How long a configuration may have effects when all replicas have taken the next one over. Milliseconds. */
   get effectMs(): number {
+    if (this.exact !== null) return 0;
     return this.isFaultless ? 50 + 12 * this.plan.network.meanMs : 1_000;
   }
 
@@ -240,8 +281,10 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     this.reach('reconfigured');
     if ([...this.calls.values()].some(({ state }) => state === 'waiting'))
       this.reach('reconfigured while calls wait');
+    this.exact?.reconfigured();
     this.#fairness.forgetAll();
-    this.#levels.forgetAll();
+    if (this.exact === null) this.#levels.forgetAll();
+    else this.#levels.forgetTurns();
     this.checkStated(now);
     this.note(now, `${replica} reconfigured`);
   }
@@ -274,6 +317,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
         if (call !== undefined) call.backAt = now;
       }
     }
+    if (event !== null) this.exact?.applied(event, reply, model);
     if (model.bucket === null) return;
     if (this.keepsLog && event !== null) this.#noteEvent(event, model, asked);
     const entered = event?.kind === 'admit' ? event.admission.ticket : null;
@@ -287,8 +331,13 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const isSure = this.regimes(now).length === 1;
     // Whoever came back went out of turn.
     if (model.bucket.reservations.size > 0) this.#fairness.forgetAll();
+    // The clock of the process goes on evenly.
     if (event === null)
-      this.#levels.judge(model, asked.clock, isSure && model.bucket.reservations.size === 0);
+      this.#levels.judge(
+        model,
+        this.exact === null ? asked.clock : now,
+        isSure && model.bucket.reservations.size === 0,
+      );
     this.#reservations.judge(model, asked.clock);
   }
 
@@ -396,7 +445,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (closed !== undefined) this.broken(now, '2', `${ticket} granted while ${model.key} is closed`);
     this.issuedAt.set(model.key, now);
     this.#withinStated(model.key, ticket, now);
-    this.leases.set(token, {
+    if (this.exact !== null && this.leases.has(token)) this.broken(now, '8', `lease ${token} issued twice`);
+    const lease: Lease = {
       token,
       call,
       issuedAt: now,
@@ -404,10 +454,16 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
       life: this.losses.length,
       sent: false,
       settlements: 0,
+      ends: 0,
+      settledAt: 0,
+      counted: false,
+      othersSentAt: 0,
       returned: false,
       heldUntil: null,
       isUncharged: false,
-    });
+    };
+    this.leases.set(token, lease);
+    this.exact?.issued(lease);
     this.note(now, `issue ${ticket} ${token}`);
   }
 
@@ -483,6 +539,7 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     if (lease.life === this.losses.length && !this.isHeld(plan.lane.bucket, token)) {
       this.broken(now, '3', `${id} sent with a lease that had run out`);
     }
+    this.exact?.sent(lease);
     for (const { at, by, life, ...closing } of this.closings.get(plan.lane.bucket) ?? []) {
       const isLost = life !== lease.life;
       if (isLost && by !== replica?.id) continue;
@@ -496,7 +553,9 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     }
   }
 
-  counted(_token: string, { plan }: DrivenCall, busyMs: number): void {
+  counted(token: string, { plan }: DrivenCall, busyMs: number): void {
+    const lease = this.leases.get(token);
+    if (lease !== undefined) lease.counted = true;
     const { key, workspace, bucket } = plan.lane;
     const call = this.call(plan.id);
     this.#reservations.ran(plan.id);
@@ -573,9 +632,15 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
     const call = this.call(id);
     call.ends.push(how);
     call.endedAt = now;
+    if (call.state !== 'ended') this.#open -= 1;
     call.state = 'ended';
     this.note(now, `end ${id} ${how}`);
     if (call.ends.length > 1) this.broken(now, '10', `${id} ended ${call.ends.join(', then ')}`);
+    const { leavesAt } = call.plan;
+    if (this.exact === null || leavesAt === Infinity) return;
+    const lateMs = now - Math.max(call.enteredAt, call.replica?.turnedAt(leavesAt) ?? leavesAt);
+    if (lateMs > maxGoodbyeMs)
+      this.broken(now, '9', `${id} went on for ${lateMs.toFixed(1)} ms without its client`);
   }
 
   /** Its replica was killed: the client sees a closed socket. */
@@ -588,7 +653,8 @@ export class ReplicaLedger extends Story implements DriverLedger, ServerWatch {
 /** Usage without Redis is reported as a ticket that is no call. */
 const isCall = (ticket: string | undefined): boolean => ticket?.startsWith('seed.') !== true;
 
-function isFaultless({ faults, network, frozenWrites }: ReplicasPlan): boolean {
+function isFaultless({ faults, network, frozenWrites, isAlone }: Plan): boolean {
+  if (isAlone === true) return true;
   const { lostRequests, lostReplies, late, repeated, lostMessages, disorder } = network;
   const lost = lostRequests + lostReplies + late + repeated + lostMessages;
   return faults.length === 0 && frozenWrites === 0 && !disorder && lost === 0;

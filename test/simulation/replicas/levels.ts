@@ -7,10 +7,9 @@ import { laneKey } from '../../../src/ids.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import type { Granted } from '../../../src/limiter/policy/pump.policy.ts';
 import { BackgroundMinute, CallerTurns } from '../levels.ts';
-import { serviceMsOf } from '../ledger.ts';
-import { capOf, isBackground, lowest, perDayOf, perMinuteOf } from '../rules.ts';
-import type { CallPlan } from '../plan.ts';
-import type { ReplicasPlan } from './plan.ts';
+import { serviceMsOf } from './fairness.ts';
+import { freeLanes, isBackground, keepsTurns } from '../rules.ts';
+import type { CallPlan, Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
 
 /** The callers of one lane. */
@@ -47,6 +46,8 @@ export class Levels {
   readonly #watch: LevelsWatch;
   /** Lanes that nothing but their bucket holds back, under any configuration. */
   readonly #comparable: ReadonlySet<string>;
+  /** Buckets in which a turn stays what it was. */
+  readonly #keepTurns: ReadonlySet<string>;
   readonly #callers = new Map<string, Callers>();
   /** Absent: nobody knows when a background call of the bucket left last. */
   readonly #minutes = new Map<string, BackgroundMinute>();
@@ -54,15 +55,10 @@ export class Levels {
   readonly #before = new Map<string, number>();
   readonly #changes = new Map<string, Changes>();
 
-  constructor(plan: ReplicasPlan, watch: LevelsWatch) {
+  constructor(plan: Plan, watch: LevelsWatch) {
     this.#watch = watch;
-    const regimes = [plan, ...plan.reloads];
-    const comparable = plan.lanes.filter(({ key, workspace }) =>
-      [capOf(key), perMinuteOf(workspace), perDayOf(workspace)].every(
-        (limit) => lowest(regimes, limit) === null,
-      ),
-    );
-    this.#comparable = new Set(comparable.map(({ key }) => key));
+    this.#comparable = freeLanes(plan);
+    this.#keepTurns = new Set(plan.buckets.filter(keepsTurns).map(({ key }) => key));
   }
 
   admitted(bucket: string, ticket: string): void {
@@ -87,7 +83,7 @@ export class Levels {
     this.#noteMinute(model, changes, clock);
     const tickets = [...(model.bucket?.tickets.values() ?? [])];
     const { grants } = model.effects;
-    if (!isSure) for (const { turns } of this.#callers.values()) turns.forget();
+    if (!isSure) this.forgetTurns();
     for (const [at, granted] of grants.entries()) {
       const later = new Set(grants.slice(at + 1).map(({ ticket }) => ticket));
       const others = tickets.filter(
@@ -100,6 +96,16 @@ export class Levels {
       this.#behindOthers(model, beside, isSure);
     }
     this.#noteCallers(tickets, clock);
+  }
+
+  /** The background of a bucket waits for its minute. */
+  isBehind(bucket: string, now: number): boolean {
+    return this.#minutes.get(bucket)?.isBehind(now) ?? false;
+  }
+
+  /** Other limits hold: shares are compared anew. */
+  forgetTurns(): void {
+    for (const { turns } of this.#callers.values()) turns.forget();
   }
 
   /** Nobody knows whose turn it was. */
@@ -167,7 +173,7 @@ export class Levels {
 
   #fairToCallers(model: StoredBucket, { granted, others, clock }: Beside, isSure: boolean): void {
     const known = this.#callers.get(granted.lane);
-    if (known === undefined || !isSure) return;
+    if (known === undefined || !isSure || !this.#keepTurns.has(model.key)) return;
     const here = new Set(
       others.filter(({ lane }) => lane === granted.lane).map(({ id }) => this.#callerOf(id)),
     );
@@ -191,7 +197,7 @@ export class Levels {
     const mayGo = minute === undefined || (isLast ? !minute.isBehind(clock) : !minute.isDue(clock));
     if (isLast && minute?.isBehind(clock) === false) this.#watch.reach('a background call is due');
     if (isLast) this.#noteGranted(model.key, granted, clock);
-    if (mayGo || !isSure) return;
+    if (mayGo || !isSure || !this.#keepTurns.has(model.key)) return;
     const first = others.find((other) => {
       const lane = model.bucket?.lanes.get(laneKey(other.lane));
       const isAwake = lane !== undefined && lane.asleep.size === 0 && lane.slots === null;

@@ -3,7 +3,7 @@
  * the replicas do; what it was right to grant, the judges say.
  */
 import { bucketKey, logOf, type BucketKey } from '../../../src/ids.ts';
-import type { StampedEntry } from '../../../src/log/entry.ts';
+import type { Entry } from '../../../src/log/log.ts';
 import type { BucketEvent } from '../../../src/limiter/policy/bucket-events.ts';
 import { createState, fold } from '../../../src/limiter/over-log/fold.ts';
 import { digest, restore } from '../../../src/limiter/over-log/snapshot.ts';
@@ -13,8 +13,8 @@ import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 
 export interface LogCopiesParts {
   readonly leaseMs: number;
-  /** A replica has another state than the log says. */
-  readonly onDifference: (text: string) => void;
+  /** A replica has another state than the log says. `null`: nobody writes states down. */
+  readonly onDifference: ((text: string) => void) | null;
 }
 
 export interface CopyWatch {
@@ -57,15 +57,15 @@ export class LogCopies {
     for (const key of this.#states.get(log)?.buckets.keys() ?? []) this.#watch.replaced?.(key);
     const state = saved.parts.length === 0 ? createState(this.#parts.leaseMs) : restore(saved.parts);
     this.#states.set(log, state);
-    this.#digests.set(`${log} ${saved.sequence} ${saved.mark}`, digest(state));
+    this.#keepDigest(log, saved, state);
     this.#refresh(log, state);
   }
 
   /** @param isJudged false: it was appended before, and is again after a loss of what came later. */
-  append(log: string, entry: StampedEntry<LogEvent>, isJudged: boolean): void {
+  append(log: string, entry: Entry<LogEvent> & { readonly mark: string }, isJudged: boolean): void {
     const state = this.#states.get(log) ?? createState(this.#parts.leaseMs);
     const { replies, grants, nextAt } = fold(state, entry, entry.replica);
-    this.#digests.set(`${log} ${entry.sequence} ${entry.mark}`, digest(state));
+    this.#keepDigest(log, entry, state);
     this.#refresh(log, state);
     const events = entry.events.flatMap((event, at) => judgedOf(event).map((each) => ({ ...each, at })));
     for (const key of state.buckets.keys()) {
@@ -90,11 +90,15 @@ export class LogCopies {
 
   /** A replica has written its state down: it is the same as here. */
   compare(log: string, { sequence, mark, parts }: Snapshot): void {
-    if (parts.length === 0) return;
+    const { onDifference } = this.#parts;
+    if (parts.length === 0 || onDifference === null) return;
     const known = this.#digests.get(`${log} ${sequence} ${mark}`);
-    if (known === undefined) return this.#parts.onDifference(`nobody had ${log} ${sequence} ${mark}`);
-    if (!parts.join('').endsWith(known))
-      this.#parts.onDifference(`another state at ${log} ${sequence} ${mark}`);
+    if (known === undefined) return onDifference(`nobody had ${log} ${sequence} ${mark}`);
+    if (!parts.join('').endsWith(known)) onDifference(`another state at ${log} ${sequence} ${mark}`);
+  }
+
+  #keepDigest(log: string, { sequence, mark }: Omit<Snapshot, 'parts'>, state: SharedState): void {
+    if (this.#parts.onDifference !== null) this.#digests.set(`${log} ${sequence} ${mark}`, digest(state));
   }
 
   #refresh(log: string, state: SharedState): void {

@@ -2,71 +2,24 @@
  * What happens in one history of several replicas, decided from its seed: who calls whom when, and what breaks. Owns:
  * the mixture of situations. Does not own: what is right.
  */
-import { maxUptimeMs, originOf, type Origin } from '../../support/origins.ts';
+import { maxUptimeMs, originOf } from '../../support/origins.ts';
 import { Chance } from '../chance.ts';
 import { describedBucket, describedFrom, describedReloads } from '../plan-described.ts';
 import { levelsFrom, reservingFrom, saturated, withLevels, withReservations } from '../plan-levels.ts';
 import { pinned, reloadPlans } from '../plan-reloads.ts';
-import { specialWorld } from '../plan-special.ts';
-import type { Reloaded } from '../rules.ts';
-import type { BucketPlan, CallPlan, Fate, LanePlan, WorkspacePlan } from '../plan.ts';
+import { lanesOf, specialWorld } from '../plan-special.ts';
+import type {
+  BucketPlan,
+  CallPlan,
+  Fate,
+  Fault,
+  LanePlan,
+  NetworkPlan,
+  Plan,
+  WorkspacePlan,
+} from '../plan.ts';
 
-/** Each share is the probability for one command or message. */
-export interface NetworkPlan {
-  /** Mean way to Redis, and back. */
-  readonly meanMs: number;
-  readonly commandTimeoutMs: number;
-  /** Never reaches Redis. */
-  readonly lostRequests: number;
-  /** The command is carried out, and its reply is lost. */
-  readonly lostReplies: number;
-  /** Carried out long after the asker has given up and asked again. */
-  readonly late: number;
-  /** Carried out, or heard, twice. */
-  readonly repeated: number;
-  readonly lostMessages: number;
-  /** What was sent later may arrive earlier. */
-  readonly disorder: boolean;
-}
-
-export type Fault = { readonly at: number } & (
-  | { readonly kind: 'pause'; readonly slot: number; readonly ms: number }
-  /** A replica is killed; another one is started in its place after `ms` (`Infinity` = never). */
-  | { readonly kind: 'kill'; readonly slot: number; readonly ms: number }
-  | { readonly kind: 'step'; readonly slot: number; readonly ms: number }
-  /** One replica is cut off: by broken connections, or unnoticed because packets vanish. */
-  | { readonly kind: 'cut'; readonly slot: number; readonly ms: number; readonly mute: boolean }
-  /** One more replica starts. */
-  | { readonly kind: 'start' }
-  | { readonly kind: 'flush' }
-  /** A backup of the living Redis, or its first replica: its replication id changes, and nothing else. */
-  | { readonly kind: 'replicate' }
-  /** A replica of Redis that has everything becomes the primary; its clock differs. */
-  | { readonly kind: 'promote'; readonly ms: number; readonly skewMs: number }
-  /** Redis is not there. Back with its data, without, or as another server that lacks the last `lostMs`. */
-  | { readonly kind: 'down'; readonly ms: number; readonly back: 'whole' | 'empty' }
-  | { readonly kind: 'failover'; readonly ms: number; readonly lostMs: number; readonly skewMs: number }
-  /** Redis stands still and answers later. */
-  | { readonly kind: 'hang'; readonly ms: number }
-);
-
-export interface ReplicasPlan extends Reloaded {
-  readonly seed: number;
-  /** Where the clock of Redis begins. The times of a plan count from the beginning of the history. */
-  readonly origin: Origin;
-  /** What the monotonic clocks of the first replicas show then; later ones start at 0. Milliseconds. */
-  readonly uptimesMs: readonly number[];
-  readonly replicas: number;
-  readonly whenDown: 'local' | 'deny';
-  readonly leaseMs: number;
-  readonly network: NetworkPlan;
-  readonly faults: readonly Fault[];
-  /** From then on nothing goes wrong any more; `null` = it goes on. */
-  readonly quietFrom: number | null;
-  /** Share of sends before whose write the process stops for longer than a lease. */
-  readonly frozenWrites: number;
-  readonly calls: readonly (CallPlan & { readonly slot: number })[];
-}
+export type { Plan as ReplicasPlan } from '../plan.ts';
 
 /** Seeds from here on are histories of a Redis that is backed up and replicated. */
 export const replicatedFrom = 20_000_000;
@@ -74,7 +27,7 @@ export const replicatedFrom = 20_000_000;
 /** Calls that come until two minutes have passed end within the history. Milliseconds. */
 const maxWaitMs = 120_000;
 /** Calls and faults begin when the replicas have had the time to start. Milliseconds. */
-const startMs = 1_500;
+export const startMs = 1_500;
 
 /** Nothing goes wrong. */
 export const quiet: NetworkPlan = {
@@ -89,10 +42,10 @@ export const quiet: NetworkPlan = {
 };
 
 /** In some of the histories in which something breaks, an old copy of all data is restored besides, drawn apart from the rest. */
-export const replicasPlanOf = (seed: number): ReplicasPlan => withOldCopy(planOf(seed));
+export const faultyPlanOf = (seed: number): Plan => withOldCopy(planOf(seed));
 
 /** Most histories have reloads, drawn apart from the rest. */
-function planOf(seed: number): ReplicasPlan {
+function planOf(seed: number): Plan {
   if (seed >= replicatedFrom && seed < levelsFrom) return replicatedPlanOf(seed);
   if (seed >= describedFrom && seed < levelsFrom) return describedPlanOf(seed);
   const chance = new Chance(seed ^ 0x2e10);
@@ -104,13 +57,13 @@ function planOf(seed: number): ReplicasPlan {
   return { ...plan, buckets, reloads: reloadPlans(chance, { ...plan, buckets }, scene) };
 }
 
-function basicPlanOf(seed: number, chance: Chance): ReplicasPlan {
+function basicPlanOf(seed: number, chance: Chance): Plan {
   if (seed >= levelsFrom) return levelsPlanOf(seed);
   return chance.happens(0.1) ? specialPlanOf(seed, chance) : steadyPlanOf(seed);
 }
 
 /** Callers and background, in a third of the histories beside calls that never end. */
-function levelsPlanOf(seed: number): ReplicasPlan {
+function levelsPlanOf(seed: number): Plan {
   const chance = new Chance(seed ^ 0x1e7e);
   const flat = steadyPlanOf(seed);
   const plan = chance.happens(0.3) ? { ...flat, ...saturated(chance, flat) } : flat;
@@ -119,7 +72,7 @@ function levelsPlanOf(seed: number): ReplicasPlan {
   return { ...plan, lanes, calls: seed < reservingFrom ? patient : withReservations(chance, patient) };
 }
 
-function withOldCopy(plan: ReplicasPlan): ReplicasPlan {
+function withOldCopy(plan: Plan): Plan {
   const chance = new Chance(plan.seed ^ 0x10c5);
   if (plan.faults.length === 0 || !chance.happens(0.3)) return plan;
   const lastAt = Math.max(startMs, ...plan.calls.map(({ at }) => at));
@@ -134,7 +87,7 @@ function withOldCopy(plan: ReplicasPlan): ReplicasPlan {
 }
 
 /** Upstreams that are described by their windows. In half of the histories nothing breaks: there they are judged to the last call. */
-function describedPlanOf(seed: number): ReplicasPlan {
+function describedPlanOf(seed: number): Plan {
   const plan = steadyPlanOf(seed);
   const chance = new Chance(seed ^ 0x3d11);
   const isCalm = chance.happens(0.5);
@@ -160,7 +113,7 @@ function describedPlanOf(seed: number): ReplicasPlan {
  * Redis is backed up, gets replicas, which are promoted, and connections break one by one, while more replicas start. In half of the
  * histories nothing else happens: there no data is lost. In the others all the other faults happen as well.
  */
-function replicatedPlanOf(seed: number): ReplicasPlan {
+function replicatedPlanOf(seed: number): Plan {
   const plan = steadyPlanOf(seed);
   const chance = new Chance(seed ^ 0x2ef1);
   const isWhole = chance.happens(0.5);
@@ -200,9 +153,9 @@ function replicatedPlanOf(seed: number): ReplicasPlan {
 }
 
 /** A world in which nothing breaks, and that has what mixtures come across too seldom. */
-function specialPlanOf(seed: number, chance: Chance): ReplicasPlan {
+function specialPlanOf(seed: number, chance: Chance): Plan {
   const replicas = chance.whole(2, 3);
-  const world = specialWorld(chance);
+  const world = specialWorld(chance, ['documents', 'commerce', 'unstated']);
   return {
     seed,
     ...clocksOf(seed, replicas),
@@ -224,7 +177,7 @@ function specialPlanOf(seed: number, chance: Chance): ReplicasPlan {
 }
 
 /** Without reloads. */
-export function steadyPlanOf(seed: number): ReplicasPlan {
+export function steadyPlanOf(seed: number): Plan {
   const chance = new Chance(seed ^ 0x7e11);
   const replicas = chance.whole(2, 4);
   const leaseMs = chance.pick([12_000, 15_000]);
@@ -237,21 +190,12 @@ export function steadyPlanOf(seed: number): ReplicasPlan {
   };
   const faults = mood === 'calm' || mood === 'lossy' ? [] : faultsOf(chance, replicas, spanMs, leaseMs);
   const buckets = Array.from({ length: chance.pick([1, 1, 2]) }, (_, index) => bucketOf(chance, index));
-  const cap = chance.pick([null, null, 1, 1, 2]);
+  const maxInFlight = chance.pick([null, null, 1, 1, 2]);
   const limited = chance.happens(0.35);
   const workspaces = Array.from({ length: chance.whole(1, 3) }, (_, index) =>
     workspaceOf(chance, index, limited, spanMs),
   );
-  const lanes = workspaces.flatMap((workspace) => {
-    const weight = chance.pick([1, 1, 2]);
-    return buckets.map(({ key }) => ({
-      key: `${workspace.name}-${key}`,
-      workspace: workspace.name,
-      bucket: key,
-      weight,
-      maxInFlight: cap,
-    }));
-  });
+  const lanes = lanesOf(workspaces, buckets, () => ({ weight: chance.pick([1, 1, 2]), maxInFlight }));
   return {
     seed,
     ...clocksOf(seed, replicas),
@@ -271,7 +215,7 @@ export function steadyPlanOf(seed: number): ReplicasPlan {
 }
 
 /** Drawn apart, so that the rest of a history is the same by every clock. */
-function clocksOf(seed: number, replicas: number): Pick<ReplicasPlan, 'origin' | 'uptimesMs'> {
+function clocksOf(seed: number, replicas: number): Pick<Plan, 'origin' | 'uptimesMs'> {
   const chance = new Chance(seed ^ 0x0419);
   const origin = originOf(seed, chance.next());
   const uptime = (): number => chance.pick([0, chance.between(0, maxUptimeMs)]);
@@ -370,7 +314,7 @@ function callsOf(
     readonly replicas: number;
     readonly limited: boolean;
   },
-): ReplicasPlan['calls'] {
+): CallPlan[] {
   const [first, ...others] = scene.lanes;
   if (first === undefined) return [];
   const urgent = chance.happens(0.25);

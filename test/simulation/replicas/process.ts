@@ -60,10 +60,12 @@ export class Process implements Clock {
     };
     this.#timers += 1;
     const at = this.#clock.monotonic() + Math.max(1, Math.ceil(delayMs)) + this.#lateMs();
-    this.#whenRunning(at, () => {
+    const cancel = this.#whenRunning(at, () => {
       if (end()) run();
     });
-    return () => void end();
+    return () => {
+      if (end()) cancel();
+    };
   }
 
   /** Something reaches the process: at its time, or when its event loop turns again. */
@@ -90,11 +92,12 @@ export class Process implements Clock {
     this.killedAt = Math.min(this.killedAt, this.#clock.monotonic());
   }
 
-  #whenRunning(at: number, run: () => void): void {
-    this.#clock.outside(at, () => {
+  #whenRunning(at: number, run: () => void): CancelTimer {
+    let cancel = this.#clock.outside(at, () => {
       if (!this.#alive) return;
-      if (this.#clock.monotonic() < this.#pausedUntil) return this.#whenRunning(this.#pausedUntil, run);
-      run();
+      if (this.#clock.monotonic() >= this.#pausedUntil) return run();
+      cancel = this.#whenRunning(this.#pausedUntil, run);
     });
+    return () => cancel();
   }
 }

@@ -4,14 +4,19 @@
  */
 import { AdmissionQueue } from '../../../src/admission/admission.ts';
 import type { Settings } from '../../../src/config/settings.ts';
+import { replicaId } from '../../../src/ids.ts';
+import type { LimiterListener } from '../../../src/limiter/limiter.ts';
+import type { Limiter } from '../../../src/limiter/over-log/limiter.ts';
 import { createStores, type Stores } from '../../../src/limiter/stores.ts';
 import type { Telemetry } from '../../../src/telemetry/telemetry.ts';
 import { noTelemetry } from '../../support/no-telemetry.ts';
 import type { FakeClock } from '../../support/fake-clock.ts';
 import { plainRedis } from '../../support/plain-redis.ts';
+import { withMethods } from '../../support/with-methods.ts';
 import type { Chance } from '../chance.ts';
 import type { ReplicaLedger } from './ledger.ts';
 import { Connection } from './connection.ts';
+import { ownStores } from './own-stores.ts';
 import { Process } from './process.ts';
 import type { Server } from './server.ts';
 
@@ -19,7 +24,7 @@ export class Replica {
   readonly name: string;
   readonly process: Process;
   readonly connection: Connection;
-  readonly stores: Stores;
+  readonly stores: Pick<Stores, 'limiter' | 'ceilings' | 'ready'>;
   readonly queue: AdmissionQueue;
   /** As it names itself to Redis. */
   readonly id: string;
@@ -57,27 +62,49 @@ export class Replica {
       leaseLost: (reason) => ledger.suspected(reason),
       log: { ...noTelemetry.log, bug: (text, cause) => bug(`${text}: ${describe(cause)}`) },
     };
+    const listener: LimiterListener = {
+      onGrant: (grant) => this.queue.listener.onGrant(grant),
+      onClosed: (bucket, closedMs) => this.queue.listener.onClosed(bucket, closedMs),
+    };
+    const { leaseMs, isAlone } = ledger.plan;
     const settings = { redis: plainRedis({ whenDown: ledger.plan.whenDown }), privacy: { labelKey: '' } };
-    this.stores = createStores(
-      {
-        // Nothing else of the settings concerns the stores.
-        settings: settings as unknown as Settings,
-        clock: this.process,
-        random: { next: () => chance.next(), hex: nameEach(name) },
-        telemetry,
-        leaseMs: ledger.plan.leaseMs,
-        listener: {
-          onGrant: (grant) => this.queue.listener.onGrant(grant),
-          onClosed: (bucket, closedMs) => this.queue.listener.onClosed(bucket, closedMs),
-        },
-      },
-      () => this.connection.asProduct(),
-    );
+    const random = { next: () => chance.next(), hex: nameEach(name) };
+    const { leaseLost: onLeaseLost } = telemetry;
+    this.stores =
+      isAlone === true
+        ? ownStores({
+            replica: replicaId(this.id),
+            clock: this.process,
+            chance,
+            ledger,
+            server,
+            listener,
+            onFailure: bug,
+            onLeaseLost,
+          })
+        : createStores(
+            // Nothing else of the settings concerns the stores.
+            {
+              settings: settings as unknown as Settings,
+              clock: this.process,
+              random,
+              telemetry,
+              leaseMs,
+              listener,
+            },
+            () => this.connection.asProduct(),
+          );
+    const { limiter, ceilings } = this.stores;
     this.queue = new AdmissionQueue({
       clock: this.process,
-      limiter: this.stores.limiter,
-      ceilings: this.stores.ceilings,
-      leaseMs: ledger.plan.leaseMs,
+      limiter: withMethods<Limiter>(limiter, {
+        settle: (grant, ...how) => {
+          ledger.exact?.ends(grant.lease);
+          return limiter.settle(grant, ...how);
+        },
+      }),
+      ceilings,
+      leaseMs,
       onFailure: bug,
     });
     this.stores.ready().then(() => {

@@ -6,9 +6,9 @@
 import { replicaLifeMs } from '../../../src/limiter/policy/pump.policy.ts';
 import type { Ticket } from '../../../src/limiter/policy/bucket-state.policy.ts';
 import { reserveMs } from '../driver.ts';
-import { capOf, isBackground, lowest, perDayOf, perMinuteOf } from '../rules.ts';
+import { freeLanes, isBackground } from '../rules.ts';
 import type { LevelsWatch } from './levels.ts';
-import type { ReplicasPlan } from './plan.ts';
+import type { Plan } from '../plan.ts';
 import type { StoredBucket } from './stored-bucket.ts';
 
 /** Times that were added up are not exact. Milliseconds. */
@@ -27,18 +27,9 @@ export class Reservations {
   /** Calls that came back and waited already when the entry before was folded, by bucket. */
   readonly #back = new Map<string, ReadonlySet<string>>();
 
-  constructor(plan: ReplicasPlan, watch: LevelsWatch) {
+  constructor(plan: Plan, watch: LevelsWatch) {
     this.#watch = watch;
-    const regimes = [plan, ...plan.reloads];
-    this.#comparable = new Set(
-      plan.lanes
-        .filter(({ key, workspace }) =>
-          [capOf(key), perMinuteOf(workspace), perDayOf(workspace)].every(
-            (limit) => lowest(regimes, limit) === null,
-          ),
-        )
-        .map(({ key }) => key),
-    );
+    this.#comparable = freeLanes(plan);
   }
 
   /** After each entry of the log. */

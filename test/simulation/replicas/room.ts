@@ -41,7 +41,7 @@ export class Room {
     if (waiting.length === 0 || !waiting.every((call) => this.#mayGo(call, model, now))) {
       return void this.#since.delete(model.key);
     }
-    if (!this.#isUndisturbed(model, now) || !this.#hasRoom(model, now)) {
+    if (!this.#isUndisturbed(model, now) || !this.#hasRoom(model, waiting, now)) {
       return void this.#since.delete(model.key);
     }
     const from = Math.max(this.#since.get(model.key) ?? now, ledger.issuedAt.get(model.key) ?? 0);
@@ -120,23 +120,24 @@ export class Room {
     );
   }
 
-  #hasRoom({ key, bucket }: StoredBucket, now: number): boolean {
+  #hasRoom({ key, bucket }: StoredBucket, waiting: readonly Call[], now: number): boolean {
     const ledger = this.#ledger;
-    const { reports, windows } = keyed(ledger.plan.buckets, key);
+    const { reports, windows, perDay, tokens, cost } = keyed(ledger.plan.buckets, key);
     if (windows !== undefined) {
       const onTheWay = this.#underWay(({ call }) => call.plan.lane.bucket === key).length;
       const isSure = ledger.isFaultless && !ledger.isBlurred(key);
       return isSure && this.#upstreams.get(key)?.hasDescribedRoom(1 + onTheWay, now) === true;
     }
-    if (isStatedAlone({ reports }) && !ledger.isBlurred(key)) {
+    const isRequestsOnly = perDay === null && tokens === null && cost === null;
+    if (isStatedAlone({ reports }) && isRequestsOnly && !ledger.isBlurred(key)) {
       return ledger.stated.get(key)?.hasRoom(1, ledger.statedOf(key, now), now) === true;
     }
-    const meters = [...(bucket?.meters.values() ?? [])].filter(({ name }) => name === 'requests');
     const time = this.#server.timeOf(key);
-    return meters.every(({ limit, level, at, windowMs }) => {
-      if (limit === null) return true;
+    return [...(bucket?.meters.values() ?? [])].every(({ name, limit, level, at, windowMs }) => {
+      const units = Math.max(...waiting.map(({ plan }) => plan.costs[name] ?? 0));
+      if (limit === null || units === 0) return true;
       const left = Math.max(0, level - (Math.max(0, time - at) * limit) / windowMs);
-      return left < minLevel || left + 1 <= limit * (1 - keptFree);
+      return left < minLevel || left + units <= limit * (1 - keptFree);
     });
   }
 }

@@ -9,6 +9,7 @@ import { ceilingWindowMs } from '../../../src/limiter/policy/ceiling.policy.ts';
 import type { Asked, Done, StoredBucket } from './stored-bucket.ts';
 import type { LogEvent } from '../../../src/limiter/over-log/state.ts';
 import { readEntry } from '../../../src/log/entry.ts';
+import type { Entry } from '../../../src/log/log.ts';
 import { LogStore } from './log-store.ts';
 import { LogCopies, type LogCopiesParts } from './log-copies.ts';
 
@@ -23,7 +24,7 @@ export interface ServerWatch {
   reach(state: string): void;
 }
 
-interface Entry {
+interface Command {
   readonly at: number;
   readonly clock: number;
   readonly command: string;
@@ -62,7 +63,7 @@ export class Server {
   readonly #sends = new Map<string, Map<string, number>>();
   readonly #days = new Map<string, { calls: number; until: number }>();
   readonly #replicas = new Map<string, number>();
-  #log: Entry[] = [];
+  #log: Command[] = [];
   #silent = false;
   #skewMs = 0;
   #lives = 1;
@@ -112,6 +113,15 @@ export class Server {
 
   info(): string {
     return `redis_version:7.2.4\r\nrun_id:${this.runId}\r\nmaster_replid:repl${this.#histories}\r\n`;
+  }
+
+  /** A log in the memory of a process begins. */
+  beganInMemory(log: string): void {
+    this.#copies?.begin(log, { sequence: 0, mark: '', parts: [] });
+  }
+
+  appendedInMemory(log: string, entry: Entry<LogEvent>): void {
+    this.#copies?.append(log, { ...entry, mark: '' }, true);
   }
 
   /** Carries out one command. */
@@ -181,7 +191,7 @@ export class Server {
     this.#replicas.clear();
   }
 
-  #run({ clock, command, words, server }: Entry): unknown {
+  #run({ clock, command, words, server }: Command): unknown {
     const [key = '', ...argv] = words;
     switch (command) {
       case scriptCommand('consume'):

@@ -5,27 +5,29 @@
 import type { TicketId } from '../../../src/ids.ts';
 import { leaseToken } from '../../../src/ids.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
-import { must } from '../ledger.ts';
 import { Chance } from '../chance.ts';
 import { maxCourseMs } from '../counterfactual.ts';
 import { drive, reserveMs, type DrivenCall, type SceneClock } from '../driver.ts';
 import type { Followed } from '../oracle.ts';
+import type { Fault, Plan } from '../plan.ts';
 import { describedOf, entrySettingsOf } from '../rules.ts';
 import type { RefusedCall } from '../refused-call.ts';
 import { Upstream } from '../upstream.ts';
-import { balance } from './balance.ts';
+import { balance, idleTimers } from './balance.ts';
+import { known as must, type Exact } from './exact.ts';
 import { ReplicaLedger, type Call } from './ledger.ts';
-import { replicasPlanOf, type Fault, type ReplicasPlan } from './plan.ts';
+
+import { Progress } from './progress.ts';
 import { Replica, type World } from './replica.ts';
 import { Server, type Channels } from './server.ts';
-import { ReplicasVacancy } from './vacancy.ts';
+import { Vacancy } from './vacancy.ts';
 import { checkEveryMs, Watch } from './watch.ts';
 
-export interface ReplicasHistory {
+export interface History {
   readonly violations: readonly string[];
   readonly reached: ReadonlyMap<string, number>;
   readonly log: readonly string[];
-  /** The clock of Redis by which it took place, in words. */
+  /** The clock by which it took place, in words. */
   readonly origin: string;
   readonly calls: readonly Call[];
   readonly refused: readonly RefusedCall[];
@@ -35,8 +37,10 @@ export interface ReplicasHistory {
 const maxReturns = 3;
 /** So that calls end within the history. Virtual milliseconds. */
 const lastReturnMs = 200_000;
+/** The history of a process alone that is not over by then hangs: longer than every wait and every closed bucket. */
+const maxAloneMs = 3_600_000;
 /** Nobody waits longer than this, faults and responses included. Virtual milliseconds. */
-const maxMs = 300_000;
+const maxMs = 500_000;
 const recheckMs = 5_000;
 /** Another course is looked at so often. Milliseconds. */
 const courseEveryMs = 500;
@@ -50,21 +54,25 @@ interface Watcher {
 }
 
 /** @param keepsLog also tell the story (`log`); without it a history takes less time. */
-export const simulateReplicas = (seed: number, keepsLog = false): Promise<ReplicasHistory> =>
-  run(replicasPlanOf(seed), keepsLog);
+export const run = (plan: Plan, keepsLog = false): Promise<History> => new Run(plan, keepsLog).toEnd();
 
-export const run = (plan: ReplicasPlan, keepsLog = false): Promise<ReplicasHistory> =>
-  new Run(plan, keepsLog).toEnd();
+interface Course {
+  readonly after: number;
+  /** `null`: as long as it takes. */
+  readonly until: number | null;
+  readonly keepsLog?: boolean;
+}
 
 /** What becomes of one call after a time. Nothing else of the history is judged. */
 export const follow = (
-  plan: ReplicasPlan,
+  plan: Plan,
   id: string,
-  course: { readonly after: number; readonly until: number | null },
-): Promise<Followed> => new Run(plan, false).follow(id, course);
+  course: Course,
+): Promise<Followed & { readonly log: readonly string[] }> =>
+  new Run(plan, course.keepsLog === true).follow(id, course);
 
 class Run {
-  readonly #plan: ReplicasPlan;
+  readonly #plan: Plan;
   readonly #chance: Chance;
   readonly #clock: FakeClock;
   readonly #ledger: ReplicaLedger;
@@ -77,11 +85,12 @@ class Run {
   #absent = 0;
   #reloadedAt = -Infinity;
 
-  constructor(plan: ReplicasPlan, keepsLog: boolean) {
+  constructor(plan: Plan, keepsLog: boolean) {
     this.#plan = plan;
     this.#chance = new Chance(plan.seed ^ 0x51ce);
     const clock = new FakeClock();
     this.#clock = clock;
+    const stalledMs = plan.faults.reduce((sum, fault) => sum + (fault.kind === 'pause' ? fault.ms : 0), 0);
     const monotonic = (): number => clock.monotonic();
     this.#ledger = new ReplicaLedger(plan, monotonic, keepsLog);
     this.#ledger.allBackAfter = (at) =>
@@ -98,22 +107,52 @@ class Run {
     this.#server = new Server(this.#ledger, channels, {
       monotonic,
       originMs: plan.origin.ms,
-      copies: { leaseMs: plan.leaseMs, onDifference },
+      copies: { leaseMs: plan.leaseMs, onDifference: plan.isAlone === true ? null : onDifference },
     });
     this.#ledger.isHeld = (bucket, token) =>
       this.#server.model(bucket).bucket?.leases.has(leaseToken(token)) === true;
     this.#upstreams = new Map(
       plan.buckets.map((bucket) => {
-        const world = { wayMs: plan.network.meanMs, wallMs: plan.origin.ms, stalledMs: 0 };
-        const described = describedOf(plan, bucket, { ...world, turnedAt: (at) => at });
+        const [one] = plan.isAlone === true ? [0] : [];
+        const described = describedOf(plan, bucket, {
+          wayMs: plan.network.meanMs,
+          // Windows of the clock go by that of the store.
+          wallMs: one === undefined ? plan.origin.ms : clock.now(),
+          stalledMs: one === undefined ? 0 : stalledMs,
+          turnedAt: (at) => (one === undefined ? at : (this.#slots[one]?.turnedAt(at) ?? at)),
+        });
         return [bucket.key, new Upstream(bucket, described)];
       }),
     );
     this.#ledger.onHeard = (bucket, now) => this.#upstreams.get(bucket)?.hears(now);
   }
 
-  async toEnd(): Promise<ReplicasHistory> {
+  async toEnd(): Promise<History> {
     this.#begin();
+    if (this.#ledger.exact === null) await this.#toQuiet();
+    else await this.#toLastEvent(this.#ledger.exact);
+    for (const { process } of this.#all) process.kill();
+    const { violations, reached, log, refusedCalls: refused, calls } = this.#ledger;
+    return { violations, reached, log, refused, origin: this.#plan.origin.name, calls: [...calls.values()] };
+  }
+
+  /** Of a process alone every instant is judged. */
+  async #toLastEvent(exact: Exact): Promise<void> {
+    const [{ process, stores } = must(this.#all[0], 'process')] = this.#all;
+    const progress = new Progress(this.#ledger, exact, stores.limiter, this.#upstreams);
+    const isEmpty = await this.#clock.run(maxAloneMs, (now) => {
+      progress.check(now, process.pausedUntil);
+      // What may still be set then: the tick, and one wake-up for each bucket.
+      if (this.#ledger.isOver && process.timers > 1 + this.#plan.buckets.length)
+        this.#ledger.broken(now, '10', `${process.timers} timers are left`);
+    });
+    // A quota of a day may close a bucket for longer than anybody waits.
+    const isClosed = stores.limiter.snapshot().some(({ closedMs }) => closedMs > 0);
+    if (!isEmpty && !isClosed) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
+    this.#balance(isClosed ? 2 : 0);
+  }
+
+  async #toQuiet(): Promise<void> {
     const watch = new Watch(this.#ledger, this.#server, this.#upstreams);
     await this.#until(() => this.#isOver(), maxMs, watch);
     if (!this.#isOver()) this.#ledger.broken(this.#clock.monotonic(), '10', 'the history does not end');
@@ -123,39 +162,55 @@ class Run {
     if (await this.#goesOn(watch)) {
       this.#ledger.broken(this.#clock.monotonic(), '11', 'idle replicas go on touching buckets');
     }
+    this.#balance(idleTimers);
+  }
+
+  #balance(timers: number): void {
     balance({
       ledger: this.#ledger,
       clock: this.#clock,
       server: this.#server,
       replicas: this.#all,
       upstreams: [...this.#upstreams.values()],
+      timers,
     });
-    for (const { process } of this.#all) process.kill();
-    const { violations, reached, log, refusedCalls: refused, calls } = this.#ledger;
-    return { violations, reached, log, refused, origin: this.#plan.origin.name, calls: [...calls.values()] };
   }
 
   async follow(
     id: string,
-    { after, until }: { readonly after: number; readonly until: number | null },
-  ): Promise<Followed> {
+    { after, until }: Course,
+  ): Promise<Followed & { readonly log: readonly string[] }> {
     this.#begin();
     const call = this.#ledger.call(id);
     const upstream = must(this.#upstreams.get(call.plan.lane.bucket), call.plan.lane.bucket);
-    const vacancy = new ReplicasVacancy(this.#ledger, upstream);
+    const vacancy = new Vacancy(this.#ledger, upstream);
     const sent = (): number | null => call.sentAt.find((at) => at >= after) ?? null;
-    const check = (now: number): void => {
-      if (sent() === null && now > after) vacancy.check(call, now);
-    };
     const isKnown = (): boolean => sent() !== null || call.state === 'ended';
-    await this.#until(isKnown, Math.min(until ?? maxCourseMs, maxCourseMs), {
-      check,
+    const { exact } = this.#ledger;
+    const untilMs = Math.min(until ?? maxCourseMs, maxCourseMs);
+    let vacantAt: number | null = null;
+    if (exact === null) {
+      const check = (now: number): void => {
+        if (sent() === null && now > after) vacancy.check(call, now);
+        vacantAt = vacancy.since;
+      };
       // Up to the refusal the same steps, for the same history.
-      everyMs: () => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs),
-    });
+      const everyMs = (): number => (this.#clock.monotonic() <= after ? checkEveryMs : courseEveryMs);
+      await this.#until(isKnown, untilMs, { check, everyMs });
+    } else {
+      const { stores } = must(this.#all[0], 'process');
+      const progress = new Progress(this.#ledger, exact, stores.limiter, this.#upstreams);
+      await this.#clock.run(untilMs, (now) => {
+        if (isKnown()) return this.#clock.halt();
+        // To look is to drain a meter in two steps instead of one: whoever looks elsewhere gets another history.
+        if (now <= after) progress.read(now);
+        vacancy.check(call, now);
+        vacantAt = vacancy.since;
+      });
+    }
     for (const { process } of this.#all) process.kill();
     const refused = this.#ledger.refusedCalls.find((each) => each.id === id) ?? null;
-    return { sentAt: sent(), vacantAt: vacancy.since, refused };
+    return { sentAt: sent(), vacantAt, refused, log: this.#ledger.log };
   }
 
   /** Everything that is planned is put on the clock. */
@@ -271,7 +326,7 @@ class Run {
       call.enteredAt = this.#clock.monotonic();
       return this.#ledger.ended(id, 'nobody there', this.#clock.monotonic());
     }
-    call.replica = replica;
+    this.#ledger.arrived(call, replica);
     const bucket = must(
       this.#plan.buckets.find(({ key }) => key === call.plan.lane.bucket),
       call.plan.lane.bucket,

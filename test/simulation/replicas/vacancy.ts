@@ -1,16 +1,28 @@
 /**
- * Since when the upstream would have taken a waiting call, as in `../vacancy.ts`: its own bucket has room for everybody who
- * waits and all that are on their way, no closing holds, and the lane is free. What the product believes of the bucket plays
- * no part.
+ * Since when the upstream itself would have taken a waiting call: its own bucket has room, no closing that it named holds, and lane and
+ * ceiling are free. What the gateway believes of the bucket plays no part, so that a meter which believes too much is found as well as
+ * a forecast that tells too much. Over replicas there must be room for everybody who waits; of a process alone it is known who goes first.
  */
-import { capOf, isStatedLess, keyed, lowest, perDayOf, perMinuteOf, regimeAt } from '../rules.ts';
+import {
+  capOf,
+  isBackground,
+  isStatedLess,
+  keyed,
+  lowest,
+  perDayOf,
+  perMinuteOf,
+  regimeAt,
+} from '../rules.ts';
+import type { BucketPlan, CallPlan } from '../plan.ts';
 import type { Upstream } from '../upstream.ts';
+import { isBefore, type Exact } from './exact.ts';
+import { firstOf, isShut } from './heads.ts';
 import type { Call, ReplicaLedger } from './ledger.ts';
 
 /** The share of a limit that the gateway may keep free for other users of the quota. */
 const keptFree = 0.1;
 
-export class ReplicasVacancy {
+export class Vacancy {
   readonly #ledger: ReplicaLedger;
   readonly #upstream: Upstream;
   #since: number | null = null;
@@ -25,19 +37,51 @@ export class ReplicasVacancy {
   }
 
   check(call: Call, now: number): void {
-    if (!this.#couldGo(call, now)) this.#since = null;
+    const { exact } = this.#ledger;
+    const couldGo = exact === null ? this.#haveAllRoom(call, now) : this.#hasRoom(exact, call, now);
+    if (!couldGo) this.#since = null;
     else this.#since ??= now;
   }
 
-  #couldGo({ plan, state }: Call, now: number): boolean {
+  #hasRoom(exact: Exact, call: Call, now: number): boolean {
+    const ledger = this.#ledger;
+    const { key, bucket: name } = call.plan.lane;
+    const [lane, bucket] = [exact.lane(key), exact.bucket(name)];
+    const plan = keyed(regimeAt(ledger.plan, now).buckets, name);
+    const isDescribed = plan.windows !== undefined;
+    // An upstream that refuses for other reasons than its quota does not say whether it counted the call.
+    if (!tells(plan) || ledger.isBlurred(name) || (bucket.isTroubled && !isDescribed)) return false;
+    if (!lane.line.has(call) || exact.asleepUntil(lane, now) >= now || isShut(bucket, now)) return false;
+    const ahead = [...lane.line].filter(
+      (other) => other.plan.caller !== call.plan.caller || isBefore(other, call),
+    );
+    if (!exact.isBelowCap(lane, ahead.length, now) || !exact.haveSlots(lane, ahead.length + 1, now))
+      return false;
+    const others = bucket.lanes
+      .filter((other) => other !== lane)
+      .flatMap((other) =>
+        isBackground(lane.plan) && !isBackground(other.plan) ? [...other.line] : firstOf(other),
+      );
+    // Granted calls that the upstream has not counted yet.
+    const onTheirWay = bucket.lanes
+      .flatMap(({ leases }) => [...leases])
+      .filter(({ counted, settlements }) => !counted && settlements === 0);
+    const all = [call, ...ahead, ...others, ...onTheirWay.map((lease) => lease.call)].map(
+      (each): CallPlan => each.plan,
+    );
+    return isDescribed
+      ? this.#upstream.hasDescribedRoom(all.length, now)
+      : this.#upstream.hasRoom(all, keptFree, now);
+  }
+
+  #haveAllRoom({ plan, state }: Call, now: number): boolean {
     const { bucket, workspace, key } = plan.lane;
     const ledger = this.#ledger;
     const regime = regimeAt(ledger.plan, now);
     const maxInFlight = capOf(key)(regime);
     const known = keyed(regime.buckets, bucket);
     const isDescribed = known.windows !== undefined;
-    const isKnown = known.reports !== 'nothing' || isDescribed;
-    if (state !== 'waiting' || !isKnown || isStatedLess(known)) return false;
+    if (state !== 'waiting' || !tells(known)) return false;
     if (ledger.isBlurred(bucket) || (ledger.closings.get(bucket) ?? []).some(({ until }) => until >= now))
       return false;
     if ([perMinuteOf(workspace), perDayOf(workspace)].some((limit) => lowest([regime], limit) !== null))
@@ -65,3 +109,7 @@ export class ReplicasVacancy {
     );
   }
 }
+
+/** It tells how full it is, and the operator does not hold the gateway to less: else its room says nothing. */
+const tells = (bucket: BucketPlan): boolean =>
+  (bucket.reports !== 'nothing' || bucket.windows !== undefined) && !isStatedLess(bucket);

@@ -4,15 +4,16 @@
  * crowd waits after a silence). And whatever the meters
  * believe: a bucket that might go stands still at most as long as it takes to drain.
  */
-import type { Costs, MeterName } from '../../src/call.ts';
-import { maxJitterMs, maxLatenessMs } from '../../src/limiter/policy/meter.policy.ts';
-import type { BucketSnapshot, MeterSnapshot } from '../../src/limiter/limiter.ts';
-import type { Limiter } from '../../src/limiter/over-log/limiter.ts';
-import { must, type BucketRecord, type Ledger, type CallRecord } from './ledger.ts';
+import type { Costs, MeterName } from '../../../src/call.ts';
+import { maxJitterMs, maxLatenessMs } from '../../../src/limiter/policy/meter.policy.ts';
+import type { BucketSnapshot, MeterSnapshot } from '../../../src/limiter/limiter.ts';
+import type { Limiter } from '../../../src/limiter/over-log/limiter.ts';
+import type { BucketPlan } from '../plan.ts';
+import { isStatedAlone, isStatedLess, keyed } from '../rules.ts';
+import type { Upstream } from '../upstream.ts';
+import { known, type BucketRecord, type Exact } from './exact.ts';
 import { headsOf, type Head } from './heads.ts';
-import type { BucketPlan } from './plan.ts';
-import { isStatedAlone, isStatedLess, keyed } from './rules.ts';
-import type { Upstream } from './upstream.ts';
+import type { Call, ReplicaLedger } from './ledger.ts';
 
 /** Share of a limit that may be kept free for others or for jitter. */
 const keptFree = 0.22;
@@ -32,8 +33,9 @@ interface Watched {
 }
 
 export class Progress {
-  readonly #ledger: Ledger;
-  readonly #limiter: () => Limiter;
+  readonly #ledger: ReplicaLedger;
+  readonly #exact: Exact;
+  readonly #limiter: Limiter;
   readonly #watched: readonly Watched[];
   /** Since when the bucket could have granted. */
   readonly #roomSince = new Map<string, number>();
@@ -43,14 +45,20 @@ export class Progress {
   /** Time the fullest meter needed to drain when the bucket last moved. */
   readonly #drainMs = new Map<string, number>();
 
-  constructor(ledger: Ledger, limiter: () => Limiter, upstreams: ReadonlyMap<string, Upstream>) {
+  constructor(
+    ledger: ReplicaLedger,
+    exact: Exact,
+    limiter: Limiter,
+    upstreams: ReadonlyMap<string, Upstream>,
+  ) {
     this.#ledger = ledger;
+    this.#exact = exact;
     this.#limiter = limiter;
     const { buckets, reloads } = ledger.plan;
     this.#watched = buckets.map((plan) => ({
-      bucket: ledger.bucket(plan.key),
+      bucket: exact.bucket(plan.key),
       plan,
-      upstream: must(upstreams.get(plan.key), plan.key),
+      upstream: known(upstreams.get(plan.key), plan.key),
       // What is stated to be less drains more slowly than the truth.
       isHeldToTruth:
         plan.windows === undefined &&
@@ -66,7 +74,7 @@ export class Progress {
    */
   read(now: number): void {
     if (!this.#watched.some(({ isHeldToTruth }) => isHeldToTruth)) return;
-    const snapshots = this.#limiter().snapshot();
+    const snapshots = this.#limiter.snapshot();
     for (const { bucket, upstream, isHeldToTruth } of this.#watched) {
       if (isHeldToTruth && requestsOf(snapshots, bucket.key) !== undefined) upstream.usedRequests(now);
     }
@@ -74,37 +82,27 @@ export class Progress {
 
   /** Called when an instant is over. `stalledUntil`: the process could not have acted before. */
   check(now: number, stalledUntil: number): void {
-    const { plan } = this.#ledger;
-    this.#ledger.judgeDoubts(now);
-    const snapshots = this.#limiter().snapshot();
+    this.#ledger.checkStated(now);
+    const snapshots = this.#limiter.snapshot();
     for (const watched of this.#watched) {
       const { bucket, plan: bucketPlan } = watched;
       const snapshot = snapshots.find((each) => each.bucket === bucket.key);
       if (watched.isHeldToTruth) this.#nothingKept(watched, requestsOf(snapshots, bucket.key), now);
       // What a document costs is found out, and lanes wait for that.
       if (bucketPlan.documents.length > 0) continue;
-      const ready = headsOf(this.#ledger, bucket, now);
+      const ready = headsOf(this.#ledger, this.#exact, bucket, now);
       const room = someClassHasRoom(snapshot, ready);
-      const wireMs = plan.wireMs * 12;
       // Where others drink, the wake-up is set by a guess of how much; the tick makes up for a guess that was too high.
-      const tickMs = plan.lostWakes > 0 || !bucketPlan.calm ? 1_010 : 0;
+      const tickMs = bucketPlan.calm && (this.#ledger.plan.lostWakes ?? 0) === 0 ? 0 : 1_010;
       const seen = (): string => describe(snapshot, ready);
-      this.#judge(
-        this.#roomSince,
-        bucket,
-        room,
-        now,
-        5 + wireMs + tickMs,
-        stalledUntil,
-        () => `has room (${seen()})`,
-      );
+      this.#judge(this.#roomSince, bucket, room, now, 5 + tickMs, stalledUntil, () => `has room (${seen()})`);
       const isStated = this.#hasStatedRoom(watched, ready, now);
       this.#judge(
         this.#statedSince,
         bucket,
         isStated,
         now,
-        (bucketPlan.windows === undefined ? 5 : effectMs) + wireMs + tickMs,
+        (bucketPlan.windows === undefined ? 5 : effectMs) + tickMs,
         stalledUntil,
         () => `is stated to have room (${seen()}; ${watched.upstream.describe(now)})`,
       );
@@ -119,8 +117,7 @@ export class Progress {
         const drainsMs = (snapshot?.meters ?? []).map(isCounted ? emptiesMs : drainMs);
         this.#drainMs.set(bucket.key, Math.max(0, ...drainsMs));
       }
-      const standstillMs =
-        (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + maxLatenessMs + 300 + wireMs + tickMs;
+      const standstillMs = (this.#drainMs.get(bucket.key) ?? 0) * 1.01 + maxLatenessMs + 300 + tickMs;
       this.#judge(
         this.#mightSince,
         bucket,
@@ -139,10 +136,11 @@ export class Progress {
    */
   #hasStatedRoom({ bucket, plan, upstream }: Watched, heads: readonly Head[], now: number): boolean {
     const onlyRequests = plan.tokens === null && plan.cost === null && plan.perDay === null;
-    if (!plan.calm || bucket.blurred || !onlyRequests || !isStatedAlone(plan)) return false;
+    if (!plan.calm || this.#ledger.isBlurred(bucket.key) || !onlyRequests || !isStatedAlone(plan))
+      return false;
     if (heads.length === 0 || !heads.every(({ mayGo }) => mayGo)) return false;
     if (plan.windows !== undefined) return upstream.hasDescribedRoom(1 + this.#underWay(bucket), now);
-    return bucket.stated.hasRoom(1, this.#ledger.statedOf(bucket, now), now);
+    return this.#ledger.stated.get(plan.key)?.hasRoom(1, this.#ledger.statedOf(plan.key, now), now) === true;
   }
 
   /** Granted calls that the upstream has not counted, and may count yet. */
@@ -222,7 +220,7 @@ function someClassHasRoom(snapshot: BucketSnapshot | undefined, heads: readonly 
 }
 
 /** A call that came back waits for as many tokens as its refusal said that it asks for, where it reserved fewer. */
-function wantedBy({ plan: { costs, chargedShare }, sends }: CallRecord): Costs {
+function wantedBy({ plan: { costs, chargedShare }, sends }: Call): Costs {
   if (sends === 0 || costs.tokens === undefined) return costs;
   return { ...costs, tokens: costs.tokens * Math.max(1, chargedShare) };
 }
