@@ -58,7 +58,7 @@ export class Alone {
       }
       const maxInFlight = maxInFlightOf(bucket, at);
       const cap = maxInFlight === null ? {} : { maxInFlightTotal: maxInFlight };
-      this.#settings.set(key, this.#shareOf({ meters: inForce, learn: bucket.learn, probe: 0, ...cap }));
+      this.#settings.set(key, this.#shareOf({ meters: inForce, probe: 0, ...cap }));
     }
   }
 
@@ -70,7 +70,7 @@ export class Alone {
     }
   }
 
-  /** This replica's share of the limits of a bucket. */
+  /** This replica's share of the limits of a bucket. Responses speak of all replicas together, so they raise none. */
   settingOf(bucket: BucketKey, setting: BucketSetting): BucketSetting {
     return this.#settings.get(bucket) ?? this.#shareOf(setting);
   }
@@ -115,11 +115,11 @@ export class Alone {
     return all;
   }
 
-  #shareOf({ meters, learn, probe, maxInFlightTotal }: BucketSetting): BucketSetting {
+  #shareOf({ meters, probe, maxInFlightTotal }: Omit<BucketSetting, 'learn'>): BucketSetting {
     const share = (limit: number): number => quotaShare(limit, this.#replicas);
     return {
       meters: meters.map((meter) => ({ ...meter, limit: share(meter.limit) })),
-      learn,
+      learn: false,
       probe,
       ...(maxInFlightTotal === undefined ? {} : { maxInFlightTotal: share(maxInFlightTotal) }),
     };
