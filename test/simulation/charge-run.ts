@@ -1,15 +1,18 @@
 /**
- * Runs clients with calls of known use against a provider that counts tokens, on virtual time. Owns: the provider, a counter that
- * drains, and the clients. Does not own: limiters (`charge-fleet.ts`), and what is a good outcome.
+ * Runs clients with calls of known use against a provider that counts tokens, on virtual time. They are paced by the embedded limiter,
+ * or by the stores of several replicas that share a Redis, each of which learns what its own calls are charged. Owns: the provider, a
+ * counter that drains, and the clients. Does not own what is a good outcome.
  */
 import type { Feedback, MeterName, TokenUsage } from '../../src/call.ts';
 import { spentOf } from '../../src/dispatch/feedback/usage.policy.ts';
 import type { TokenGuess } from '../../src/dispatch/token-estimate.policy.ts';
+import { TokenEstimates } from '../../src/dispatch/token-estimates.ts';
 import { lateThrottle } from '../../src/journey/lease-end.ts';
+import { createEmbeddedLimiter, type Limiter } from '../../src/limiter/over-log/limiter.ts';
 import type { Grant, Lesson } from '../../src/limiter/limiter.ts';
 import { admission } from '../support/admission.ts';
 import { FakeClock } from '../support/fake-clock.ts';
-import { fleetOf } from './charge-fleet.ts';
+import { VirtualRedis } from '../support/virtual-redis.ts';
 
 export interface Asked {
   readonly guess: TokenGuess;
@@ -79,8 +82,29 @@ function minMsOf({ limit, changes = [], outsiderShare = 0 }: Scene, units: numbe
   return at;
 }
 
+/** Longer than any scene. */
+const leaseMs = 1e9;
+const quietMs = 10_000;
+
+async function fleetOf(replicas: number, onGrant: (grant: Grant) => void) {
+  const limiters: Limiter[] = [];
+  if (replicas === 1) {
+    const clock = new FakeClock();
+    limiters.push(createEmbeddedLimiter(clock, { onGrant, onClosed: () => {} }, { leaseMs }));
+    return { clock, limiters, redis: null };
+  }
+  const redis = new VirtualRedis();
+  // No replica may pace on its own.
+  for (let n = 0; n < replicas; n += 1)
+    limiters.push((await redis.replica(`r${n}`, 'deny', onGrant)).limiter);
+  return { clock: redis.clock, limiters, redis };
+}
+
 export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
-  const clock = new FakeClock();
+  const onGrantOf = new Map<string, (grant: Grant) => void>();
+  const { clock, limiters, redis } = await fleetOf(replicas, (grant) => onGrantOf.get(grant.ticket)?.(grant));
+  const startMs = clock.monotonic();
+  const fleet = limiters.map((limiter) => ({ limiter, estimates: new TokenEstimates() }));
   const { meter, changes = [], outsiderShare = 0, lateMs = () => 0 } = scene;
   let { limit } = scene;
   const stateOf = (level: number): Feedback['meters'] =>
@@ -100,9 +124,6 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   let firstResponseAt = Infinity;
   let refusedAtEntry = 0;
   let left = scene.clients.flat().length;
-  const onGrantOf = new Map<string, (grant: Grant) => void>();
-  const fleet = fleetOf(clock, replicas, (grant) => onGrantOf.get(grant.ticket)?.(grant));
-  const { startMs } = fleet;
   const drain = (now: number): void => {
     upstream.level = Math.max(0, upstream.level - ((now - upstream.at) * limit) / windowMs);
     upstream.at = now;
@@ -115,7 +136,9 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
     requestedTokens: units,
   });
   const send = (asked: Asked, client: number, at: number): void => {
-    const { limiter, estimates } = fleet.of(client);
+    const of = fleet[client % replicas];
+    if (of === undefined) throw new Error('no such replica');
+    const { limiter, estimates } = of;
     const named = { guess: asked.guess, lane: 'lane' };
     const next = (): void => enter(client, at + 1);
     const lessonOf = (feedback: Feedback, sentAt: number): Lesson => ({
@@ -132,7 +155,8 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
         return;
       }
       firstResponseAt = Math.min(firstResponseAt, now);
-      if (left === 0) fleet.isOver();
+      // Replicas over Redis tick for ever.
+      if (left === 0 && redis !== null) clock.outside(clock.monotonic() + quietMs, () => clock.halt());
       void limiter.settle(grant, { kind: 'succeeded', spent: spentOf(200, feedback, null) }, lesson);
       next();
     };
@@ -213,7 +237,7 @@ export async function run(scene: Scene, replicas = 1): Promise<Outcome> {
   if (outsiderShare > 0) clock.outside(startMs, outsider);
   scene.clients.forEach((_calls, client) => clock.outside(startMs + client, () => enter(client, 0)));
   await clock.run(7_200_000);
-  await fleet.close();
+  if (redis?.server.bucketCommands === 0) throw new Error('no call came to the shared bucket');
   return {
     refusedAt,
     passedOn,

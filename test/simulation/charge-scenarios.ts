@@ -25,22 +25,14 @@ export function chargeScenarios(replicas: number): void {
     };
     const counted = ({ usage }: Asked): number => usage.total ?? 0;
 
-    test.each([
-      ['with', true, 1],
-      ['with', true, 2],
-      ['with', true, 3],
-      ['with', true, 4],
-      ['without', false, 1],
-      ['without', false, 2],
-      ['without', false, 3],
-      ['without', false, 4],
-    ])(
-      'calls of 200 to 5,000 tokens %s max_tokens use 95 %% of the limit (%s, seed %i)',
-      async (_name, allowed, seed) => {
+    const rows = ['with', 'without'].flatMap((how) => [1, 2, 3, 4].map((seed) => [how, seed] as const));
+    test.each(rows)(
+      'calls of 200 to 5,000 tokens %s max_tokens use 95 %% of the limit (seed %i)',
+      async (how, seed) => {
         const { refusedAt, firstResponseAt, ratio } = await run({
           meter: 'tokens',
           limit: 30_000,
-          clients: sizes(seed, allowed),
+          clients: sizes(seed, how === 'with'),
           // All tokens that a call will have used are counted when it arrives, so that a call that reserved less is refused.
           counts: (asked) => ({ first: counted(asked), inAll: counted(asked) }),
           serviceMs: 3_000,
@@ -124,21 +116,15 @@ export function chargeScenarios(replicas: number): void {
     },
   );
 
+  const beforeContent = { part: 'before content', afterMs: 200 } as const;
+  const behindContent = { part: 'behind content', afterMs: 400, keeps: 600 } as const;
   test.each([
-    ['absorbed before their content, and', 'always', { part: 'before content', afterMs: 200 }],
-    [
-      'absorbed before their content, and only they',
-      'when refusing',
-      { part: 'before content', afterMs: 200 },
-    ],
-    ['passed behind content, and', 'always', { part: 'behind content', afterMs: 400, keeps: 600 }],
-    [
-      'passed behind content, and only they',
-      'when refusing',
-      { part: 'behind content', afterMs: 400, keeps: 600 },
-    ],
+    ['absorbed before their content', 'always', beforeContent],
+    ['absorbed before their content', 'when refusing', beforeContent],
+    ['passed behind content', 'always', behindContent],
+    ['passed behind content', 'when refusing', behindContent],
   ] as const)(
-    'a limit that is halved is taken over as fast where refusals inside streams are %s state it (%s)',
+    'a limit that is halved is taken over as fast where refusals inside streams are %s, and it is stated %s',
     async (_says, states, refusesIn) => {
       const { refusedAt, passedOn, refusedAtEntry, ratio } = await run({
         ...asked,
@@ -159,8 +145,8 @@ export function chargeScenarios(replicas: number): void {
 
   test.each([
     ['at once', undefined],
-    ['in a stream before its content', { part: 'before content', afterMs: 200 }],
-    ['in a stream behind its content', { part: 'behind content', afterMs: 400, keeps: 0 }],
+    ['in a stream before its content', beforeContent],
+    ['in a stream behind its content', { ...behindContent, keeps: 0 }],
   ] as const)(
     'a provider that charges more than its rule refuses few calls, and says so %s',
     async (_where, refusesIn) => {

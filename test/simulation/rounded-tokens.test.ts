@@ -6,7 +6,7 @@ import { describe, expect, test } from '@jest/globals';
 import type { Feedback } from '../../src/call.ts';
 import { learnFrom } from '../../src/dispatch/feedback/learn-from.policy.ts';
 import { SeededRandom } from '../../simulators/seeded-random.ts';
-import { run, type Asked, type Outcome } from './charge-run.ts';
+import { run, type Asked, type Outcome, type Scene } from './charge-run.ts';
 
 type Fields = (limit: number, left: number) => Readonly<Record<string, string>>;
 
@@ -43,65 +43,56 @@ function clients(seed: number, count: number, calls: number): readonly (readonly
   );
 }
 
-interface Provider {
-  readonly name: string;
-  readonly fields: Fields;
-  readonly meter: 'input_tokens' | 'tokens';
-  readonly roundedTo: number;
-}
-
-const providers: readonly Provider[] = [
-  { name: 'Anthropic', fields: anthropic, meter: 'input_tokens', roundedTo: 1_000 },
-  ...[250, 500, 1_000, 2_000].map((roundedTo): Provider => ({
+const providers = [
+  { name: 'Anthropic', fields: anthropic, meter: 'input_tokens' as const, roundedTo: 1_000 },
+  ...[250, 500, 1_000, 2_000].map((roundedTo) => ({
     name: 'a provider with fields like those of OpenAI',
     fields: likeOpenai,
-    meter: 'tokens',
+    meter: 'tokens' as const,
     roundedTo,
   })),
 ];
 
-function outcome(
-  { fields, meter, roundedTo }: Provider,
-  seed: number,
-  beside: { readonly outsiderShare?: number; readonly lateMs?: () => number } = {},
-): Promise<Outcome> {
-  return run({
-    meter,
-    limit: 50_000,
-    clients: clients(seed, 8, 30),
-    counts: ({ usage }) => ({ first: usage.prompt ?? 0, inAll: usage.prompt ?? 0 }),
-    serviceMs: 900,
-    states: 'always',
-    says: says(fields, roundedTo),
-    ...beside,
-  });
-}
+describe.each(providers)(
+  '$name states its tokens to the nearest $roundedTo:',
+  ({ fields, meter, roundedTo }) => {
+    const outcome = (seed: number, beside: Partial<Scene> = {}): Promise<Outcome> =>
+      run({
+        meter,
+        limit: 50_000,
+        clients: clients(seed, 8, 30),
+        counts: ({ usage }) => ({ first: usage.prompt ?? 0, inAll: usage.prompt ?? 0 }),
+        serviceMs: 900,
+        states: 'always',
+        says: says(fields, roundedTo),
+        ...beside,
+      });
 
-describe.each(providers)('$name states its tokens to the nearest $roundedTo:', (provider) => {
-  test.each([1, 2])('no call is refused, and 97 %% of the tokens are used (seed %i)', async (seed) => {
-    const { refusedAt, refusedAtEntry, ratio } = await outcome(provider, seed);
-    expect({ refused: refusedAt.length, refusedAtEntry }).toEqual({ refused: 0, refusedAtEntry: 0 });
-    expect(1 / ratio).toBeGreaterThanOrEqual(0.97);
-  });
+    test.each([1, 2])('no call is refused, and 97 %% of the tokens are used (seed %i)', async (seed) => {
+      const { refusedAt, refusedAtEntry, ratio } = await outcome(seed);
+      expect({ refused: refusedAt.length, refusedAtEntry }).toEqual({ refused: 0, refusedAtEntry: 0 });
+      expect(1 / ratio).toBeGreaterThanOrEqual(0.97);
+    });
 
-  test.each([1, 2])(
-    'where every message is read late, as beside two processes that never rest, no call is refused (seed %i)',
-    async (seed) => {
-      const random = new SeededRandom(seed);
-      // A processor's turns are some milliseconds, and a message may miss several of them.
-      const lateMs = (): number => (random.next() < 0.2 ? 120 : 12) * random.next();
-      const { refusedAt, ratio } = await outcome(provider, seed, { lateMs });
-      expect(refusedAt).toEqual([]);
-      expect(ratio).toBeLessThanOrEqual(1.02);
-    },
-  );
+    test.each([1, 2])(
+      'where every message is read late, as beside two processes that never rest, no call is refused (seed %i)',
+      async (seed) => {
+        const random = new SeededRandom(seed);
+        // A processor's turns are some milliseconds, and a message may miss several of them.
+        const lateMs = (): number => (random.next() < 0.2 ? 120 : 12) * random.next();
+        const { refusedAt, ratio } = await outcome(seed, { lateMs });
+        expect(refusedAt).toEqual([]);
+        expect(ratio).toBeLessThanOrEqual(1.02);
+      },
+    );
 
-  test.each([1, 2])(
-    'beside others at most one call in 20 is refused at first, and none after ten (seed %i)',
-    async (seed) => {
-      const { refusedAt, ratio } = await outcome(provider, seed, { outsiderShare: 0.3 });
-      expect(refusedAt.length).toBeLessThanOrEqual(2);
-      expect(1 / ratio).toBeGreaterThanOrEqual(0.95);
-    },
-  );
-});
+    test.each([1, 2])(
+      'beside others at most one call in 20 is refused at first, and none after ten (seed %i)',
+      async (seed) => {
+        const { refusedAt, ratio } = await outcome(seed, { outsiderShare: 0.3 });
+        expect(refusedAt.length).toBeLessThanOrEqual(2);
+        expect(1 / ratio).toBeGreaterThanOrEqual(0.95);
+      },
+    );
+  },
+);

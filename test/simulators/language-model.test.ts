@@ -40,71 +40,129 @@ function chat(tokens: number, model = 'gpt-4o', more: object = {}): object {
   return { model, messages: [{ role: 'user', content: 'x'.repeat((tokens - 3) * 4) }], ...more };
 }
 
-function fieldsLike(response: Response, id: string, prefix = 'x-ratelimit-'): Record<string, string | null> {
-  const names = Object.keys(recordedFields(id, prefix));
-  return Object.fromEntries(names.map((name) => [name, response.headers.get(name)]));
-}
-
 const org = (name: string): NonNullable<LanguageModelOptions['orgs']> => ({
   [name]: { projects: { proj_J: { keys: ['sk-sim', 'sk-sim-2'] } } },
 });
+const groq = '/openai/v1/chat/completions';
+const picture = [
+  { type: 'text', text: 'x'.repeat(53 * 4) },
+  { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
+];
+
+interface Recorded {
+  readonly what: string;
+  readonly options: LanguageModelOptions;
+  /** Units that are used already. */
+  readonly used?: Parameters<LanguageModelSimulator['consume']>;
+  readonly body: object;
+  readonly path?: string;
+  readonly status?: number;
+  /** The response has the recorded fields that begin so. */
+  readonly fields?: readonly string[];
+  readonly headers?: Readonly<Record<string, string | null>>;
+  /** After the call. */
+  readonly requestsUsed?: number;
+}
+
+const dayOf200 = { models: { m: { rpd: 200, tpm: 40_000 } } };
+const qwen = 'qwen/qwen3.8-27b';
+const llama = 'llama-3.1-8b-instant';
+const projectOf = (limits: Record<string, { tpm: number }>) => ({ 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } });
+
+/** By sample. A refusal has the recorded body. */
+const recorded: Readonly<Record<string, Recorded>> = {
+  U01: {
+    what: 'the first call of 60 tokens leaves 199 requests of the day and 39,940 tokens of the minute',
+    options: dayOf200,
+    body: chat(60, 'm'),
+    fields: ['x-ratelimit-'],
+  },
+  U02: {
+    what: 'a call with a picture above the tokens per minute is refused for 534 ms',
+    options: { orgs: org('org-x') },
+    used: [29_446, { dimension: 'tpm' }],
+    body: { model: 'gpt-4o', messages: [{ role: 'user', content: picture }] },
+    status: 429,
+    fields: ['x-ratelimit-', 'retry-after'],
+    // The live headers were computed a fraction of a millisecond after the decision; here both are one instant.
+    headers: { 'x-ratelimit-reset-tokens': '58.892s', 'openai-organization': null },
+  },
+  U04: {
+    what: 'a reset that is over at once is stated as 0s, beside organisation and project',
+    options: {
+      models: { m: { rpm: 15_000, tpm: 40_000_000 } },
+      orgs: { 'nr-test-org': { projects: { proj_id: { keys: ['sk-sim'] } } } },
+    },
+    body: chat(21, 'm'),
+    fields: ['x-ratelimit-', 'openai-'],
+  },
+  U07: {
+    what: 'a refusal by the lower limit of a project names the project',
+    options: { orgs: projectOf({ 'gpt-4o-mini': { tpm: 50_000 } }) },
+    used: [47_949, { dimension: 'tpm', model: 'gpt-4o-mini', project: 'proj_J' }],
+    body: chat(3006, 'gpt-4o-mini'),
+    status: 429,
+    headers: { 'x-ratelimit-limit-project-tokens': '50000' },
+  },
+  U09: {
+    what: 'when the 200 requests of a day are used, the next one is 7m12s away',
+    options: { models: { 'gpt-4o': { rpd: 200 } }, orgs: org('org-x') },
+    used: [200, { dimension: 'rpd' }],
+    body: chat(10),
+    status: 429,
+    headers: { 'retry-after': '432' },
+  },
+  U10: {
+    what: 'a call larger than the bucket is refused without Retry-After, and its request is charged',
+    options: { orgs: org('org-x') },
+    body: chat(34_307),
+    status: 429,
+    headers: { 'retry-after': null },
+    requestsUsed: 1,
+  },
+  U17: {
+    what: 'a refusal of Groq names the model in backticks and the tokens of the day',
+    options: { dialect: 'groq', orgs: org('org_x'), models: { [llama]: { tpd: 500_000 } } },
+    used: [499_731, { dimension: 'tpd' }],
+    body: chat(664, llama),
+    path: groq,
+    status: 429,
+    headers: { 'retry-after': '69', 'retry-after-ms': null },
+  },
+  U18: {
+    what: 'Groq answers 413 to a call larger than its input tokens per minute',
+    options: { dialect: 'groq', orgs: org('org_x'), models: { [qwen]: { itpm: 7000 } } },
+    body: chat(8278, qwen),
+    path: groq,
+    status: 413,
+  },
+};
 
 describe('the simulated language model responds as the recorded service did:', () => {
-  test('the first call of 60 tokens leaves 199 requests of the day and 39,940 tokens of the minute (sample U01)', async () => {
-    const { call } = await start({ models: { m: { rpd: 200, tpm: 40_000 } } });
-    const response = await call(chat(60, 'm'));
-    expect(fieldsLike(response, 'U01')).toEqual(recordedFields('U01', 'x-ratelimit-'));
-    expect(response.status).toBe(200);
+  test.each(Object.entries(recorded).map(([id, row]) => ({ id, ...row })))('$what ($id)', async (row) => {
+    const { id, options, used, body, path, status = 200, fields = [], headers = {}, requestsUsed } = row;
+    const { call, simulator } = await start(options);
+    if (used !== undefined) simulator.consume(...used);
+    const response = await call(body, path);
+    expect(response.status).toBe(status);
+    if (status !== 200) expect(await response.json()).toEqual(sample(id).body);
+    const wanted = {
+      ...Object.assign({}, ...fields.map((prefix) => recordedFields(id, prefix))),
+      ...headers,
+    };
+    const names = Object.keys(wanted);
+    expect(Object.fromEntries(names.map((name) => [name, response.headers.get(name)]))).toEqual(wanted);
+    if (requestsUsed !== undefined)
+      expect(simulator.state().buckets['org-x|gpt-4o|rpm']?.used).toBe(requestsUsed);
   });
 
-  test('a call with a picture above the tokens per minute is refused for 534 ms, and its request is charged (sample U02)', async () => {
-    const { call, simulator } = await start({ orgs: org('org-x') });
-    simulator.consume(29_446, { dimension: 'tpm' });
-    const content = [
-      { type: 'text', text: 'x'.repeat(53 * 4) },
-      { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
-    ];
-    const response = await call({ model: 'gpt-4o', messages: [{ role: 'user', content }] });
-    expect(response.status).toBe(429);
-    // The live headers were computed a fraction of a millisecond after the decision; here both are one instant.
-    const sameInstant = { 'x-ratelimit-reset-tokens': '58.892s' };
-    expect(fieldsLike(response, 'U02')).toEqual({ ...recordedFields('U02', 'x-ratelimit-'), ...sameInstant });
-    expect(fieldsLike(response, 'U02', 'retry-after')).toEqual(recordedFields('U02', 'retry-after'));
-    expect(response.headers.get('openai-organization')).toBeNull();
-    expect(await response.json()).toEqual(sample('U02').body);
-  });
-
-  test('after two calls the fields and their usage-based twins state the tokens of both (sample U03)', async () => {
-    const { call, clock, simulator } = await start({
-      models: { m: { rpd: 200, tpm: 40_000 } },
-      usageBasedTwin: true,
-    });
+  test('after two calls the fields and their usage-based twins state the tokens of both (U03)', async () => {
+    const { call, clock, simulator } = await start({ ...dayOf200, usageBasedTwin: true });
     await call(chat(60, 'm'));
     clock.advance(171_666);
     simulator.consume(60, { dimension: 'tpm' });
-    const response = await call(chat(60, 'm'));
-    expect(fieldsLike(response, 'U03')).toEqual(recordedFields('U03', 'x-ratelimit-'));
-  });
-
-  test('a reset that is over at once is stated as 0s, beside organisation and project (sample U04)', async () => {
-    const { call } = await start({
-      models: { m: { rpm: 15_000, tpm: 40_000_000 } },
-      orgs: { 'nr-test-org': { projects: { proj_id: { keys: ['sk-sim'] } } } },
-    });
-    const response = await call(chat(21, 'm'));
-    expect(fieldsLike(response, 'U04')).toEqual(recordedFields('U04', 'x-ratelimit-'));
-    expect(fieldsLike(response, 'U04', 'openai-')).toEqual(recordedFields('U04', 'openai-'));
-  });
-
-  test('a refusal by the lower limit of a project names the project (sample U07)', async () => {
-    const limits = { 'gpt-4o-mini': { tpm: 50_000 } };
-    const { call, simulator } = await start({
-      orgs: { 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } },
-    });
-    simulator.consume(47_949, { dimension: 'tpm', model: 'gpt-4o-mini', project: 'proj_J' });
-    const response = await call(chat(3006, 'gpt-4o-mini'));
-    expect(response.headers.get('x-ratelimit-limit-project-tokens')).toBe('50000');
-    expect(await response.json()).toEqual(sample('U07').body);
+    const { headers } = await call(chat(60, 'm'));
+    expect(Object.fromEntries(headers)).toMatchObject(recordedFields('U03', 'x-ratelimit-'));
   });
 
   test('a stream that was begun ends in response.failed with the message of a refusal (sample U08)', async () => {
@@ -118,44 +176,6 @@ describe('the simulated language model responds as the recorded service did:', (
     const text = await (await call(body, '/v1/responses')).text();
     const recorded = (sample('U08').body as unknown as { response: { error: { message: string } } }).response;
     expect(text).toContain(`"message":"${recorded.error.message}"`);
-  });
-
-  test('when the 200 requests of a day are used, the next one is 7m12s away (sample U09)', async () => {
-    const { call, simulator } = await start({ models: { 'gpt-4o': { rpd: 200 } }, orgs: org('org-x') });
-    simulator.consume(200, { dimension: 'rpd' });
-    const response = await call(chat(10));
-    expect(response.headers.get('retry-after')).toBe('432');
-    expect(await response.json()).toEqual(sample('U09').body);
-  });
-
-  test('a call larger than the bucket is refused without Retry-After, and its request is charged (sample U10)', async () => {
-    const { call, simulator } = await start({ orgs: org('org-x') });
-    const response = await call(chat(34_307));
-    expect(response.status).toBe(429);
-    expect(response.headers.get('retry-after')).toBeNull();
-    expect(await response.json()).toEqual(sample('U10').body);
-    expect(simulator.state().buckets['org-x|gpt-4o|rpm']?.used).toBe(1);
-  });
-
-  test('a refusal of Groq names the model in backticks and the tokens of the day (sample U17)', async () => {
-    const { call, simulator } = await start({
-      dialect: 'groq',
-      orgs: org('org_x'),
-      models: { 'llama-3.1-8b-instant': { tpd: 500_000 } },
-    });
-    simulator.consume(499_731, { dimension: 'tpd' });
-    const response = await call(chat(664, 'llama-3.1-8b-instant'), '/openai/v1/chat/completions');
-    expect(response.headers.get('retry-after')).toBe('69');
-    expect(response.headers.get('retry-after-ms')).toBeNull();
-    expect(await response.json()).toEqual(sample('U17').body);
-  });
-
-  test('Groq answers 413 to a call larger than its input tokens per minute (sample U18)', async () => {
-    const models = { 'qwen/qwen3.8-27b': { itpm: 7000 } };
-    const { call } = await start({ dialect: 'groq', orgs: org('org_x'), models });
-    const response = await call(chat(8278, 'qwen/qwen3.8-27b'), '/openai/v1/chat/completions');
-    expect(response.status).toBe(413);
-    expect(await response.json()).toEqual(sample('U18').body);
   });
 
   test('an overload asks to slow down, and a used-up quota states no limit and no time (samples U12, U11)', async () => {
@@ -242,4 +262,26 @@ describe('the other dialects of the simulated language model', () => {
     simulator.configure({ quotaState: {}, overload: 'server_is_overloaded' });
     expect((await call(body, '/v1/messages')).status).toBe(529);
   });
+});
+
+test('a marked prompt is cached for five minutes from its last use, and is not counted when it is read', async () => {
+  const { call, clock, simulator } = await start({ dialect: 'anthropic' });
+  const system = [{ type: 'text', text: 'x'.repeat(40_000), cache_control: { type: 'ephemeral' } }];
+  const ask = async (content: string): Promise<unknown> => {
+    const body = { model: 'claude-sonnet-5', max_tokens: 4, system, messages: [{ role: 'user', content }] };
+    const response = await call(body, '/v1/messages');
+    const { usage } = (await response.json()) as { usage: object };
+    return { ...usage, left: Number(response.headers.get('anthropic-ratelimit-input-tokens-remaining')) };
+  };
+  const written = { cache_creation_input_tokens: 10_000, cache_read_input_tokens: 0 };
+  const read = { cache_creation_input_tokens: 0, cache_read_input_tokens: 10_000 };
+  const first = { input_tokens: 103, ...written, output_tokens: 4, left: 20_000 };
+  expect(await ask('a'.repeat(400))).toMatchObject(first);
+  expect(await ask('b'.repeat(4_000))).toMatchObject({ input_tokens: 1_003, ...read, left: 19_000 });
+  clock.advance(299_000);
+  expect(await ask('c')).toMatchObject(read);
+  clock.advance(300_000);
+  expect(await ask('d')).toMatchObject(written);
+  simulator.configure({ promptCacheSeconds: 0 });
+  expect(await ask('e')).toMatchObject(written);
 });

@@ -13,12 +13,7 @@ export interface Sample {
 
 const path = new URL('../fixtures/upstream-samples.json', import.meta.url);
 // Untyped data enters here.
-const { samples, goDurations } = JSON.parse(readFileSync(path, 'utf8')) as {
-  samples: Sample[];
-  goDurations: Record<string, number>;
-};
-
-export const recordedDurations = goDurations;
+const { samples } = JSON.parse(readFileSync(path, 'utf8')) as { samples: Sample[] };
 
 export function sample(id: string): Sample {
   const found = samples.find((one) => one.id === id);
