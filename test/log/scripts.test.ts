@@ -1,6 +1,6 @@
 /** What the scripts of a log promise, asked one by one of a real Redis. */
-import { afterEach, beforeEach, expect, test } from '@jest/globals';
-import { Redis } from 'ioredis';
+import { beforeEach, expect, test } from '@jest/globals';
+import type { Redis } from 'ioredis';
 import { replicaId } from '../../src/ids.ts';
 import { firstMark } from '../../src/log/entry.ts';
 import {
@@ -15,26 +15,21 @@ import {
   type Batch,
   type CopyEnd,
 } from '../../src/log/redis-commands.ts';
-import { startRedis, type RedisServer } from '../support/redis.ts';
+import { closers, operator, ownRedis } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
 import { keys, testName } from './replicas.ts';
 
 const names = namesOf(testName);
 const start: CopyEnd = { life: 'one', sequence: 0, mark: firstMark, term: 1, at: 0 };
 
-let server: RedisServer;
 let redis: Redis<'legacy'>;
 beforeEach(async () => {
-  server = await startRedis();
-  redis = new Redis<'legacy'>(server.port, '127.0.0.1', { replyMapping: 'legacy' });
-});
-afterEach(async () => {
-  redis.disconnect();
-  await server.stop();
+  redis = operator(await ownRedis());
 });
 
-const beginOne = (): Promise<boolean> =>
-  begin(redis, names, { over: '', life: 'one', end: null, parts: 0, isForced: false });
+const beginning = (life: Partial<Parameters<typeof begin>[2]>): Promise<boolean> =>
+  begin(redis, names, { over: '', life: 'one', end: null, parts: 0, isForced: false, ...life });
+const beginOne = (): Promise<boolean> => beginning({});
 
 const ask = (end: CopyEnd, batch: Partial<Batch> = {}): Promise<AppendReply> =>
   append(redis, names, {
@@ -91,18 +86,15 @@ test('a batch is appended once, however often it is sent', async () => {
 test('an entry is published once, as it stands in the log', async () => {
   const heard: string[] = [];
   const subscriber = redis.duplicate();
-  try {
-    await subscriber.subscribe(keys.channel);
-    subscriber.on('message', (_, text) => void heard.push(text));
-    await beginOne();
-    const { entries } = await whole(start);
-    await whole(start);
-    await redis.publish(keys.channel, 'the end');
-    await until(() => heard.includes('the end'));
-    expect(heard).toEqual([...entries, 'the end']);
-  } finally {
-    subscriber.disconnect();
-  }
+  closers.push(() => subscriber.disconnect());
+  await subscriber.subscribe(keys.channel);
+  subscriber.on('message', (_, text) => void heard.push(text));
+  await beginOne();
+  const { entries } = await whole(start);
+  await whole(start);
+  await redis.publish(keys.channel, 'the end');
+  await until(() => heard.includes('the end'));
+  expect(heard).toEqual([...entries, 'the end']);
 });
 
 test('an attempt that arrives after a later batch of its replica appends nothing, and one of another replica does', async () => {
@@ -175,12 +167,12 @@ test('a life begins only in place of the one that was seen, and only from a long
   expect(await beginOne()).toBe(true);
   expect(await beginOne()).toBe(true);
   const end = endOf((await whole(start)).entries);
-  const next = { over: 'one', life: 'two', parts: 0, isForced: false };
-  expect(await begin(redis, names, { ...next, end })).toBe(false);
-  expect(await begin(redis, names, { ...next, over: 'zero', end: { ...end, sequence: 5 } })).toBe(false);
+  const longer = { ...end, sequence: 5 };
+  expect(await beginning({ over: 'one', life: 'two', end })).toBe(false);
+  expect(await beginning({ over: 'zero', life: 'two', end: longer })).toBe(false);
   // Another copy may have begun terms that this one has not heard of.
   await redis.hset(keys.head, 'term', 7);
-  expect(await begin(redis, names, { ...next, end: { ...end, sequence: 5 } })).toBe(true);
+  expect(await beginning({ over: 'one', life: 'two', end: longer })).toBe(true);
   expect(await readHead(redis, names)).toMatchObject({ end: { life: 'two', sequence: 5, term: 8 } });
   expect(await redis.pttl(keys.head)).toBeGreaterThan(0);
   expect(await redis.exists(keys.log)).toBe(0);
@@ -189,16 +181,18 @@ test('a life begins only in place of the one that was seen, and only from a long
 test('nothing begins from a snapshot of which a failover has lost a part', async () => {
   await beginOne();
   const end = { ...endOf((await whole(start)).entries), sequence: 5 };
-  const next = { over: 'one', life: 'two', end, parts: 2, isForced: false };
-  await writeParts(redis, snapshotKey(names, { ...end, life: 'two' }), { from: 0, parts: ['part'] });
-  expect(await begin(redis, names, next)).toBe(false);
-  const made = { end: { ...end, life: 'one' }, parts: 2, bytes: 10, logBytes: 10 };
-  await writeParts(redis, snapshotKey(names, made.end), { from: 1, parts: ['part'] });
+  const write = (life: string, from: number): Promise<unknown> =>
+    writeParts(redis, snapshotKey(names, { ...end, life }), { from, parts: ['part'] });
+  const next = { over: 'one', life: 'two', end, parts: 2 };
+  await write('two', 0);
+  expect(await beginning(next)).toBe(false);
+  const made = { end, parts: 2, bytes: 10, logBytes: 10 };
+  await write('one', 1);
   expect(await saved(redis, names, made)).toBe(false);
-  await writeParts(redis, snapshotKey(names, made.end), { from: 0, parts: ['part'] });
+  await write('one', 0);
   expect(await saved(redis, names, made)).toBe(true);
-  await writeParts(redis, snapshotKey(names, { ...end, life: 'two' }), { from: 1, parts: ['part'] });
-  expect(await begin(redis, names, { ...next, end: { ...end, sequence: 5 } })).toBe(true);
+  await write('two', 1);
+  expect(await beginning(next)).toBe(true);
 });
 
 test('a snapshot moves forward only, and the entries before the one before it go', async () => {
