@@ -3,7 +3,7 @@ import { peek } from '../../src/dispatch/inspect.ts';
 import { bodyError } from '../../src/dispatch/transport-error.ts';
 import { manualClock, type ManualClock } from '../support/manual-clock.ts';
 import { answering, type Script } from '../support/raw-upstream.ts';
-import { bytes, ok, saying } from '../support/scripts.ts';
+import { bytes, ending, ok, saying } from '../support/scripts.ts';
 import { failure, sendingWorlds, text, type SendingWorld } from '../support/sending.ts';
 import { until } from '../support/until.ts';
 
@@ -196,19 +196,13 @@ describe('a kept connection that the upstream closes under the next request', ()
     expect(opened.upstream.connections).toHaveLength(4);
   });
 
-  test('is not stale when a response had begun', async () => {
-    const opened = await world(fickle('HTTP/1.1 2'));
-    await text((await opened.send()).body);
-    expect(await failure(opened.send())).toMatchObject({ kind: 'reset', phase: 'sent', stale: false });
-    expect(opened.upstream.connections).toHaveLength(1);
-  });
-
-  test('differs from a new connection that is reset, which is not stale', async () => {
-    const opened = await world(async ({ requests, socket }) => {
-      await requests(1);
-      socket.resetAndDestroy();
-    });
-    const reset = { kind: 'reset', reusedSocket: false, stale: false };
+  test.each([
+    ['a response had begun', fickle('HTTP/1.1 2'), true],
+    ['the connection was new', ending('', 'reset'), false],
+  ])('is not stale when %s', async (_, script, isKept) => {
+    const opened = await world(script);
+    if (isKept) await text((await opened.send()).body);
+    const reset = { kind: 'reset', phase: 'sent', reusedSocket: isKept, stale: false };
     expect(await failure(opened.send())).toMatchObject(reset);
     expect(opened.upstream.connections).toHaveLength(1);
   });
