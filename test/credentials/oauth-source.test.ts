@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals';
 import { OAuthSource, type Fetched } from '../../src/credentials/oauth-source.ts';
 import { manualClock } from '../support/manual-clock.ts';
 
-/** A source whose fetches the test answers, in the middle of every range of chance. */
+/** A source whose fetches the test answers, in the middle of every range of chance. The first one is under way. */
 function driven() {
   const clock = manualClock();
   const open: { respond: (fetched: Fetched) => void; unwanted: string | null }[] = [];
@@ -25,9 +25,9 @@ function driven() {
   });
   const settle = async (fetched: Fetched): Promise<void> => {
     open.shift()?.respond(fetched);
-    await Promise.resolve();
-    await Promise.resolve();
+    await new Promise(setImmediate);
   };
+  source.now();
   return {
     clock,
     source,
@@ -40,24 +40,32 @@ function driven() {
       settle({ kind: 'failed', fault, statedMs }),
   };
 }
+/** One that has the token `one`, which a call has used. */
+async function withToken(lifeMs: number | null = 60_000) {
+  const made = driven();
+  await made.issue('one', lifeMs);
+  made.source.now();
+  return made;
+}
 const usable = (token: string, version: number) => ({ kind: 'usable', value: `Bearer ${token}`, version });
+const unavailable = (fault: string | null, retryInMs: number) => ({ kind: 'unavailable', fault, retryInMs });
+const dayMs = 86_400_000;
 
 describe('an OAuth token', () => {
   test('is fetched once for all calls that need it', async () => {
     const { source, open, issue } = driven();
-    for (let n = 0; n < 5; n += 1)
-      expect(source.now()).toEqual({ kind: 'unavailable', fault: null, retryInMs: 0 });
+    for (let n = 0; n < 5; n += 1) expect(source.now()).toEqual(unavailable(null, 0));
     expect(open).toHaveLength(1);
     await issue('one');
     expect(source.now()).toEqual(usable('one', 1));
   });
 
-  test('is renewed in the last quarter of its life, while it is still sent', async () => {
-    const { clock, source, open, issue } = driven();
-    source.now();
-    await issue('one');
-    source.now();
-    clock.advance(44_999);
+  test.each([
+    ['in the last quarter of its life', 60_000, 45_000],
+    ['of a day, about five minutes before its end', dayMs, dayMs - 300_000],
+  ])('is renewed %s, while it is still sent', async (_, lifeMs, renewedAt) => {
+    const { clock, source, open, issue } = await withToken(lifeMs);
+    clock.advance(renewedAt - 1);
     expect(open).toHaveLength(0);
     clock.advance(1);
     expect(open.map(({ unwanted }) => unwanted)).toEqual(['one']);
@@ -66,32 +74,17 @@ describe('an OAuth token', () => {
     expect(source.now()).toEqual(usable('two', 2));
   });
 
-  test('of a day is renewed about five minutes before its end', async () => {
-    const { clock, source, open, issue } = driven();
-    source.now();
-    await issue('one', 86_400_000);
-    source.now();
-    clock.advance(86_400_000 - 300_001);
-    expect(open).toHaveLength(0);
-    clock.advance(1);
-    expect(open).toHaveLength(1);
-  });
-
   test('is not renewed while no call uses it, and the next call fetches one', async () => {
     const { clock, source, open, issue } = driven();
-    source.now();
     await issue('one');
     clock.advance(3_600_000);
-    expect(open).toHaveLength(0);
-    expect(source.expiresInMs()).toBeNull();
+    expect([open.length, source.expiresInMs()]).toEqual([0, null]);
     expect(source.now().kind).toBe('unavailable');
     expect(open).toHaveLength(1);
   });
 
   test('is not used in the last part of its life, nor after it', async () => {
-    const { clock, source, issue } = driven();
-    source.now();
-    await issue('one', 5_000);
+    const { clock, source } = await withToken(5_000);
     clock.advance(4_749);
     expect(source.now().kind).toBe('usable');
     clock.advance(1);
@@ -100,31 +93,30 @@ describe('an OAuth token', () => {
 
   test('that has expired on arrival is not used, and is not fetched without pause', async () => {
     const { clock, source, open, outcomes, issue } = driven();
-    source.now();
     clock.advance(1_000);
     await issue('late', 1_000);
-    expect(source.now()).toEqual({ kind: 'unavailable', fault: 'invalid', retryInMs: 250 });
-    expect(open).toHaveLength(0);
-    expect(outcomes).toEqual(['invalid']);
+    expect(source.now()).toEqual(unavailable('invalid', 250));
+    expect([open.length, outcomes]).toEqual([0, ['invalid']]);
   });
 
   test('of unstated life is sent until it is refused', async () => {
-    const { clock, source, issue } = driven();
-    source.now();
-    await issue('one', null);
-    clock.advance(30 * 86_400_000);
+    const { clock, source } = await withToken(null);
+    clock.advance(30 * dayMs);
     expect(source.now()).toEqual(usable('one', 1));
     expect(await source.refused(1)).toBe(true);
     expect(source.now().kind).toBe('unavailable');
+  });
+
+  test('leaves no timer behind when its source is closed', async () => {
+    const { clock, source } = await withToken();
+    source.close();
+    expect(clock.waiting).toBe(0);
   });
 });
 
 describe('a failed renewal of a token', () => {
   test('is tried again at growing intervals, while the token in use is sent', async () => {
-    const { clock, source, open, issue, fail } = driven();
-    source.now();
-    await issue('one', 3_600_000);
-    source.now();
+    const { clock, source, open, fail } = await withToken(3_600_000);
     clock.advance(3_300_000);
     const waits: number[] = [];
     for (let n = 0; n < 12; n += 1) {
@@ -132,41 +124,32 @@ describe('a failed renewal of a token', () => {
       await fail('timeout');
       expect(source.now().kind).toBe(clock.monotonic() < 3_595_000 ? 'usable' : 'unavailable');
       while (open.length === 0) clock.advance(50);
-      waits.push(clock.monotonic() - failedAt);
+      waits.push((clock.monotonic() - failedAt) / 1_000);
     }
-    expect(waits).toEqual([
-      250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000, 60_000,
-    ]);
+    expect(waits).toEqual([0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
     expect(source.expiresInMs()).toBeLessThan(300_000);
   });
 
-  test('waits as long as the endpoint states', async () => {
+  test.each([
+    ['as long as the endpoint states', 'throttled', 7_000, 7_000],
+    ['for a minute when the endpoint does not accept the client', 'refused', null, 60_000],
+  ] as const)('waits %s', async (_, fault, statedMs, waitMs) => {
     const { clock, source, open, fail } = driven();
-    source.now();
-    await fail('throttled', 7_000);
-    expect(source.now()).toEqual({ kind: 'unavailable', fault: 'throttled', retryInMs: 7_000 });
-    clock.advance(6_999);
+    await fail(fault, statedMs);
+    expect(source.now()).toEqual(unavailable(fault, waitMs));
+    expect(source.expiresInMs()).toBe(0);
+    clock.advance(waitMs - 1);
     source.now();
     expect(open).toHaveLength(0);
     clock.advance(1);
     expect(open).toHaveLength(1);
   });
-
-  test('is tried again after a minute when the endpoint does not accept the client', async () => {
-    const { source, fail } = driven();
-    source.now();
-    await fail('refused');
-    expect(source.now()).toEqual({ kind: 'unavailable', fault: 'refused', retryInMs: 60_000 });
-    expect(source.expiresInMs()).toBe(0);
-  });
 });
 
 describe('a refusal of a token by the upstream', () => {
   test('renews once for all calls that had the token', async () => {
-    const { source, open, issue } = driven();
-    source.now();
-    await issue('one');
-    expect(await Promise.all([source.refused(1), source.refused(1), source.refused(1)])).toEqual([
+    const { source, open, issue } = await withToken();
+    expect(await Promise.all([1, 1, 1].map((version) => source.refused(version)))).toEqual([
       true,
       true,
       true,
@@ -179,25 +162,21 @@ describe('a refusal of a token by the upstream', () => {
   });
 
   test('renews at growing intervals when a renewal did not help', async () => {
-    const { clock, source, open, issue } = driven();
-    source.now();
-    await issue('token-1', null);
+    const { clock, source, open, issue } = await withToken(null);
     const renewedAt: number[] = [];
     for (let version = 1; clock.monotonic() < 700_000; clock.advance(500)) {
       if (!(await source.refused(version))) continue;
-      renewedAt.push(clock.monotonic());
+      renewedAt.push(clock.monotonic() / 1_000);
       expect(open).toHaveLength(1);
       version += 1;
       await issue(`token-${version}`, null);
     }
     const gaps = renewedAt.slice(1).map((at, n) => at - (renewedAt[n] ?? 0));
-    expect(gaps).toEqual([1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000]);
+    expect(gaps).toEqual([1, 2, 4, 8, 16, 32, 64, 128, 256]);
   });
 
   test('may renew again at once when a renewal helped', async () => {
-    const { source, issue } = driven();
-    source.now();
-    await issue('one');
+    const { source, issue } = await withToken();
     await source.refused(1);
     await issue('two');
     source.accepted(2);
@@ -205,33 +184,14 @@ describe('a refusal of a token by the upstream', () => {
   });
 });
 
-describe('a token fetched by another replica', () => {
-  test('is used when that replica reports it', async () => {
-    const { source, outcomes, elsewhere, issue } = driven();
-    source.now();
-    await issue('one');
-    elsewhere.push({ kind: 'token', token: 'two', lifeMs: 60_000, issuedAt: 0, isShared: true });
-    source.storedElsewhere();
-    await new Promise(setImmediate);
-    expect(source.now()).toEqual(usable('two', 2));
-    expect(outcomes).toEqual(['renewed', 'shared']);
-  });
-
-  test('changes nothing when it is gone again', async () => {
-    const { source, open, issue } = driven();
-    source.now();
-    await issue('one');
-    source.storedElsewhere();
-    await new Promise(setImmediate);
-    expect(source.now()).toEqual(usable('one', 1));
-    expect(open).toHaveLength(0);
-  });
-});
-
-test('a closed token source leaves no timer behind', async () => {
-  const { clock, source, issue } = driven();
-  source.now();
-  await issue('one');
-  source.close();
-  expect(clock.waiting).toBe(0);
+test.each([
+  ['is used when that replica reports it', 'two', usable('two', 2), ['renewed', 'shared']],
+  ['changes nothing when it is gone again', null, usable('one', 1), ['renewed']],
+])('a token fetched by another replica %s', async (_, token, expected, renewals) => {
+  const { source, open, outcomes, elsewhere } = await withToken();
+  if (token !== null) elsewhere.push({ kind: 'token', token, lifeMs: 60_000, issuedAt: 0, isShared: true });
+  source.storedElsewhere();
+  await new Promise(setImmediate);
+  expect(source.now()).toEqual(expected);
+  expect([outcomes, open.length]).toEqual([renewals, 0]);
 });

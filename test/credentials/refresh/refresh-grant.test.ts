@@ -27,8 +27,16 @@ let world: GrantWorld;
 afterEach(() => world.close());
 const start = async (refresh: RefreshRule, more: TokenEndpointOptions = {}): Promise<GrantWorld> =>
   (world = await startGrants({ refresh, isRotating: true, ...more }));
-/** What the file holds when a request arrives, and what makes the folder refuse new files. */
 const nextFile = (): string => `${world.path}.new`;
+/** A folder in the place of the new file, as a disk that takes no more. */
+const fillDisk = (): unknown => mkdirSync(join(nextFile(), 'x'), { recursive: true });
+const ask = createEndpoint({ clock: systemClock });
+/** Asks the endpoint, after whose first response the disk is full. */
+const filling: SendTokenRequest = async (...request) => {
+  const response = await ask(...request);
+  if (world.endpoint.requests.length === 1) fillDisk();
+  return response;
+};
 
 describe('a renewal by a refresh token', () => {
   test('sends it, and keeps the next one before the access token is given out', async () => {
@@ -141,7 +149,6 @@ describe('a refresh token that the endpoint refuses', () => {
 
   test('is not the end when another process has replaced it meanwhile', async () => {
     const { endpoint, fetch, grant, path } = await start('single_use');
-    const ask = createEndpoint({ clock: systemClock });
     let asked = 0;
     const late: SendTokenRequest = async (request, way, signal) => {
       asked += 1;
@@ -178,8 +185,7 @@ describe('a refresh token that the endpoint refuses', () => {
 describe('a refresh token’s file that cannot be replaced', () => {
   test('keeps its token: the endpoint is not asked', async () => {
     const { endpoint, fetch, grant } = await start('single_use');
-    // A folder in the place of the new file, as a disk that takes no more.
-    mkdirSync(join(nextFile(), 'x'), { recursive: true });
+    fillDisk();
     expect(await fetch(grant())).toBe('unwritable');
     expect(endpoint.requests).toHaveLength(0);
     rmSync(nextFile(), { recursive: true });
@@ -190,12 +196,6 @@ describe('a refresh token’s file that cannot be replaced', () => {
 
   test('after an exchange is written as soon as it can be, and renewals go on from memory until then', async () => {
     const { endpoint, fetch, grant, kept, said } = await start('single_use');
-    const ask = createEndpoint({ clock: systemClock });
-    const filling: SendTokenRequest = async (...request) => {
-      const response = await ask(...request);
-      mkdirSync(join(nextFile(), 'x'), { recursive: true });
-      return response;
-    };
     const clock = skippingClock();
     const mine = grant({ send: filling, clock });
     const first = await fetch(mine);
@@ -212,12 +212,6 @@ describe('a refresh token’s file that cannot be replaced', () => {
 
   test('and was changed by somebody else meanwhile: what was written by hand goes before the memory', async () => {
     const { endpoint, fetch, grant, kept } = await start('single_use');
-    const ask = createEndpoint({ clock: systemClock });
-    const filling: SendTokenRequest = async (...request) => {
-      const response = await ask(...request);
-      if (endpoint.requests.length === 1) mkdirSync(join(nextFile(), 'x'), { recursive: true });
-      return response;
-    };
     const mine = grant({ send: filling });
     const first = await fetch(mine);
     const next = endpoint.authorize();

@@ -1,4 +1,4 @@
-/** Refresh tokens on a real file system. */
+/** Refresh tokens in files: what may stand there, and what becomes of a file on a real file system. */
 import { execFileSync } from 'node:child_process';
 import {
   chmodSync,
@@ -17,11 +17,63 @@ import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { FileLock, lockMs } from '../../../src/credentials/refresh/file-lock.ts';
 import {
   canReplace,
+  grantText,
   isExposed,
+  parseGrant,
   readTokenFile,
   replaceTokenFile,
+  usableAccess,
   type ReadFile,
 } from '../../../src/credentials/refresh/token-file.ts';
+
+const now = Date.UTC(2026, 10, 23, 12);
+const hour = 3_600_000;
+
+describe('the text of a refresh token’s file', () => {
+  // A response does not say when it was given: its access token is not used.
+  test.each([
+    ['what echo writes', 'shprt_1\n', 'shprt_1'],
+    ['plain text of any visible characters', '  a/b+c=.~{}\r\n', 'a/b+c=.~{}'],
+    ['a response of the endpoint', '{"access_token":"a","expires_in":3600,"refresh_token":"r"}', 'r'],
+    ['one with an end that is no time', '{"refresh_token":"r","access_token":"a","expires_at":"soon"}', 'r'],
+  ])('may be %s', (_, text, refreshToken) =>
+    expect(parseGrant(text)).toEqual({ refreshToken, access: null }),
+  );
+
+  const none = [
+    '',
+    ' \n',
+    'two\nlines',
+    'é',
+    '{"access_token":"a"}',
+    '{"refresh_token":7}',
+    '{',
+    'a'.repeat(16_385),
+  ];
+  test.each(none)('%j holds no refresh token', (text) => expect(parseGrant(text)).toBeNull());
+
+  test.each([
+    [{ token: 'a', lifeMs: hour, endsAt: now + hour }],
+    [{ token: 'a', lifeMs: null, endsAt: null }],
+    [null],
+  ])('says after a renewal what came of it: %j', (access) =>
+    expect(parseGrant(grantText({ refreshToken: 'r', access }))).toEqual({ refreshToken: 'r', access }),
+  );
+
+  test.each([
+    ['is used with the age that it has', now + hour / 2, null, 5_000 - hour / 2],
+    ['of a writer whose clock is ahead is not younger than now', now + 2 * hour, null, 5_000],
+    ['is not used when it is the unwanted one', now + hour, 'a', null],
+    ['is not used when it has ended', now, null, null],
+    ['is not used when it is about to end', now + 5_000, null, null],
+  ])('has an access token that %s', (_, endsAt, unwanted, issuedAt) => {
+    const grant = { refreshToken: 'r', access: { token: 'a', lifeMs: hour, endsAt } };
+    const expected = { kind: 'token', token: 'a', lifeMs: hour, issuedAt, isShared: true };
+    expect(usableAccess(grant, unwanted, { now, monotonic: 5_000 })).toEqual(
+      issuedAt === null ? null : expected,
+    );
+  });
+});
 
 let folder: string;
 let path: string;
@@ -39,21 +91,16 @@ async function seen(): Promise<ReadFile> {
   if (reading.kind === 'failed') throw new Error(reading.fault);
   return reading;
 }
-const modeOf = (file: string): string => (statSync(file).mode & 0o777).toString(8);
+const files = () => readdirSync(folder).toSorted();
+const text = () => readFileSync(join(folder, 'token'), 'utf8');
 
 describe('a refresh token’s file', () => {
-  test('is replaced in one step, so that no reader sees half of it, and no temporary file is left', async () => {
+  test('is replaced in one step, so that no reader sees half of it, also when a process was killed while it replaced it', async () => {
+    writeFileSync(`${path}.new`, 'ha');
     const before = statSync(path).ino;
     expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
-    expect(readFileSync(path, 'utf8')).toBe('two\n');
     expect(statSync(path).ino).not.toBe(before);
-    expect(readdirSync(folder)).toEqual(['token']);
-  });
-
-  test('is replaced also when a process was killed while it replaced it', async () => {
-    writeFileSync(`${path}.new`, 'ha');
-    expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
-    expect(readdirSync(folder)).toEqual(['token']);
+    expect([text(), files()]).toEqual(['two\n', ['token']]);
   });
 
   test.each([
@@ -68,59 +115,52 @@ describe('a refresh token’s file', () => {
     const reading = await seen();
     expect(isExposed(reading)).toBe(exposed);
     await replaceTokenFile(reading, 'two\n');
-    expect(modeOf(path)).toBe(then);
+    expect((statSync(path).mode & 0o777).toString(8)).toBe(then);
   });
 
   test('behind a symbolic link is replaced where it is, and the link stays', async () => {
-    const link = join(folder, 'link');
-    symlinkSync('token', link);
-    path = link;
+    path = join(folder, 'link');
+    symlinkSync('token', path);
     expect(await replaceTokenFile(await seen(), 'two\n')).toBe('replaced');
-    expect(lstatSync(link).isSymbolicLink()).toBe(true);
-    expect(readFileSync(join(folder, 'token'), 'utf8')).toBe('two\n');
+    expect([lstatSync(path).isSymbolicLink(), text()]).toEqual([true, 'two\n']);
   });
 
   test('that somebody else has written meanwhile stays as it is', async () => {
     const reading = await seen();
     writeFileSync(path, 'by hand\n');
     expect(await replaceTokenFile(reading, 'two\n')).toBe('changed');
-    expect(readFileSync(path, 'utf8')).toBe('by hand\n');
-    expect(readdirSync(folder)).toEqual(['token']);
+    expect([text(), files()]).toEqual(['by hand\n', ['token']]);
   });
 
-  test('in a folder that is gone cannot be replaced', async () => {
+  test('in a folder that is gone, or where nobody may make a file, cannot be replaced', async () => {
     const reading = await seen();
-    const gone = { ...reading, realPath: join(folder, 'no', 'token') };
-    expect(await replaceTokenFile(gone, 'two\n')).toBe('failed');
-    expect(await canReplace(gone, 'probe')).toBe(false);
-    expect(await canReplace(reading, 'probe')).toBe(true);
-    expect(readdirSync(folder)).toEqual(['token']);
-  });
-
-  test('on a file system that takes no files cannot be replaced', async () => {
-    // A text of one line that everybody may read, in a folder where nobody may make a file.
+    // A text of one line that everybody may read.
     path = '/proc/sys/kernel/ostype';
-    const reading = await seen();
-    expect(await canReplace(reading, 'probe')).toBe(false);
-    expect(await replaceTokenFile(reading, 'two\n')).toBe('failed');
+    for (const reads of [{ ...reading, realPath: join(folder, 'no', 'token') }, await seen()]) {
+      expect(await replaceTokenFile(reads, 'two\n')).toBe('failed');
+      expect(await canReplace(reads, 'probe')).toBe(false);
+    }
+    expect(await canReplace(reading, 'probe')).toBe(true);
+    expect(files()).toEqual(['token']);
   });
 
   test('that cannot be read, or holds no token, is no file of a token', async () => {
     writeFileSync(path, 'a'.repeat(70_000));
     expect(await readTokenFile(path)).toEqual({ kind: 'failed', fault: 'invalid' });
-    expect(await readTokenFile(join(folder, 'none'))).toEqual({ kind: 'failed', fault: 'missing' });
-    expect(await readTokenFile(folder)).toEqual({ kind: 'failed', fault: 'missing' });
+    for (const missing of [join(folder, 'none'), folder])
+      expect(await readTokenFile(missing)).toEqual({ kind: 'failed', fault: 'missing' });
   });
 });
 
 describe('the lock of a file', () => {
   const lock = (id: string): FileLock => new FileLock(`${path}.lock`, id);
+  const takenOf = (locks: readonly FileLock[]) => Promise.all(locks.map((each) => each.take()));
+  const many = Array.from({ length: 20 }, (_, n) => `id${n}`);
 
   test('is held by one of many that ask at once, and free again when that one ends', async () => {
-    const locks = Array.from({ length: 20 }, (_, n) => lock(`id${n}`));
-    const taken = await Promise.all(locks.map((each) => each.take()));
-    expect(taken.filter((each) => each === 'taken')).toHaveLength(1);
-    expect(taken.filter((each) => each === 'held')).toHaveLength(19);
+    const locks = many.map(lock);
+    const taken = await takenOf(locks);
+    expect(taken.toSorted()).toEqual([...many.slice(1).map(() => 'held'), 'taken']);
     const holder = locks[taken.indexOf('taken')];
     expect(await holder?.isOurs()).toBe(true);
     await holder?.release();
@@ -132,18 +172,16 @@ describe('the lock of a file', () => {
     expect(await lock('early').take()).toBe('held');
     // `touch` sets the time of the folder's own clock.
     execFileSync('touch', ['-d', `${lockMs / 1_000 + 1} seconds ago`, `${path}.lock`]);
-    const many = Array.from({ length: 10 }, (_, n) => lock(`id${n}`));
+    const locks = many.map(lock);
     let taken: string[] = [];
-    for (let n = 0; n < 100 && !taken.includes('taken'); n += 1)
-      taken = await Promise.all(many.map((each) => each.take()));
+    for (let n = 0; n < 100 && !taken.includes('taken'); n += 1) taken = await takenOf(locks);
     expect(taken.filter((each) => each === 'taken')).toHaveLength(1);
     expect(await lock('dead').isOurs()).toBe(false);
     await lock('dead').release();
     expect(await lock('late').take()).toBe('held');
-    expect(readdirSync(folder).sort()).toEqual(['token', 'token.lock']);
+    expect(files()).toEqual(['token', 'token.lock']);
   });
 
-  test('cannot be taken where nothing can be written', async () => {
-    expect(await new FileLock(join(folder, 'no', 'lock'), 'id').take()).toBe('failed');
-  });
+  test('cannot be taken where nothing can be written', async () =>
+    expect(await new FileLock(join(folder, 'no', 'lock'), 'id').take()).toBe('failed'));
 });
