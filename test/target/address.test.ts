@@ -1,6 +1,12 @@
 import { describe, expect, test } from '@jest/globals';
 import fc from 'fast-check';
-import { isPublicAddress } from '../../src/target/address.policy.ts';
+import {
+  addressCheck,
+  allowsInside,
+  isPublicAddress,
+  isRange,
+  isSameAddress,
+} from '../../src/target/address.policy.ts';
 
 /** First and last address of each denied range, and the public neighbours where there are any. */
 const ranges: readonly (readonly [string, string, string, string | null, string | null])[] = [
@@ -39,43 +45,84 @@ const ranges: readonly (readonly [string, string, string, string | null, string 
   ['ff00::/8', 'ff00::', 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff', null, null],
 ]; // prettier-ignore
 
-describe('the address policy', () => {
+const words = (text: string): string[] => text.trim().split(/\s+/);
+
+describe('a public address', () => {
   test.each(ranges)(
-    'treats %s as non-public from its first to its last address and no further',
+    'is none of %s, from its first to its last address and no further',
     (_, first, last, below, above) => {
       expect([isPublicAddress(first), isPublicAddress(last)]).toEqual([false, false]);
-      for (const neighbour of [below, above]) {
+      for (const neighbour of [below, above])
         if (neighbour !== null) expect([neighbour, isPublicAddress(neighbour)]).toEqual([neighbour, true]);
-      }
     },
   );
-  test.each(['1.1.1.1', '8.8.8.8', '2606:4700:4700::1111', '2a00:1450:4001::200e', '::ffff:8.8.8.8'])(
-    'treats %s as public',
-    (address) => {
-      expect(isPublicAddress(address)).toBe(true);
-    },
+
+  test.each(words('1.1.1.1 8.8.8.8 2606:4700:4700::1111 2a00:1450:4001::200e ::ffff:8.8.8.8'))(
+    'is %s',
+    (address) => expect(isPublicAddress(address)).toBe(true),
   );
-  test.each([
-    '::127.0.0.1', '::7f00:1', '64:ff9b::a9fe:a9fe', '64:ff9b::8.8.8.8', '2002:7f00:1::', '169.254.169.254', '169.254.170.2',
-    'fd00:ec2::254', '::ffff:0:127.0.0.1', '::ffff:a9fe:a9fe',
-  ])('treats %s, which embeds a non-public address, as non-public', (address) => {
-    expect(isPublicAddress(address)).toBe(false);
-  }); // prettier-ignore
-  test.each([
-    '', 'localhost', '1', '8.8', '8.8.8', '0x8.8.8.8', '010.8.8.8', '8.8.8.8.', ' 8.8.8.8', '8.8.8.8:80', '[2606::1]',
-    '2606:4700::1%eth0', '2606:::1', '8.8.8.256',
-  ])('treats %j as non-public because it is not an address in standard notation', (text) => {
-    expect(isPublicAddress(text)).toBe(false);
-  }); // prettier-ignore
-  test('judges an IPv4-mapped address like the address inside it', () => {
+
+  const embedding = `::127.0.0.1 ::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b::8.8.8.8 2002:7f00:1:: 169.254.169.254 169.254.170.2 fd00:ec2::254
+    ::ffff:0:127.0.0.1 ::ffff:a9fe:a9fe`;
+  test.each(words(embedding))('is not %s, which embeds one that is not', (address) =>
+    expect(isPublicAddress(address)).toBe(false),
+  );
+
+  const unusual = `localhost 1 8.8 8.8.8 0x8.8.8.8 010.8.8.8 8.8.8.8. 8.8.8.8:80 [2606::1] 2606:4700::1%eth0 2606:::1 8.8.8.256`;
+  test.each(['', ' 8.8.8.8', ...words(unusual)])('is not %j, which is not in standard notation', (text) =>
+    expect(isPublicAddress(text)).toBe(false),
+  );
+
+  test('is judged like the one inside it where it is IPv4-mapped, and no text makes the judgement throw', () => {
     fc.assert(
-      fc.property(fc.ipV4(), (address) => {
-        expect(isPublicAddress(`::ffff:${address}`)).toBe(isPublicAddress(address));
-      }),
+      fc.property(fc.ipV4(), (address) => isPublicAddress(`::ffff:${address}`) === isPublicAddress(address)),
     );
+    const texts = fc.oneof(fc.string(), fc.ipV6());
+    fc.assert(fc.property(texts, (text) => typeof isPublicAddress(text) === 'boolean'));
   });
-  test('never throws, whatever the text', () => {
-    fc.assert(fc.property(fc.string(), (text) => typeof isPublicAddress(text) === 'boolean'));
-    fc.assert(fc.property(fc.ipV6(), (text) => typeof isPublicAddress(text) === 'boolean'));
+});
+
+describe('addresses inside a network', () => {
+  const inside = `127.0.0.1 ::1 10.0.0.1 172.31.255.255 192.168.1.1 100.64.0.1 fd12:3456::1 ::ffff:10.0.0.1 8.8.8.8`;
+  const never = `169.254.169.254 169.254.0.0 169.254.255.255 ::ffff:169.254.169.254 fe80::1 fe80::1%eth0 fd00:ec2::254 fd00::1%eth0
+    100.100.100.200 168.63.129.16 192.0.0.192 0.0.0.0 :: 224.0.0.1 255.255.255.255 64:ff9b::a9fe:a9fe 2002:a9fe:a9fe::1 localhost 0x7f000001`;
+  const named = ['10.20.0.0/16', '127.0.0.1', 'fd12:3456::/32', '100.100.0.0/16'];
+  const opened = `10.20.0.0 10.20.255.255 ::ffff:10.20.3.4 127.0.0.1 fd12:3456::9 100.100.1.1 8.8.8.8`;
+  const closed = `10.19.255.255 10.21.0.0 127.0.0.2 ::1 fd12:3457::1 192.168.1.1 169.254.169.254 100.100.100.200`;
+  const wide = ['0.0.0.0/0', '::/0', '169.254.0.0/16'];
+  test.each([
+    ['an upstream may be at', true, inside, true],
+    ['an upstream is never at', true, never, false],
+    ['named ranges open', named, opened, true],
+    ['named ranges leave closed', named, closed, false],
+    ['ranges, however wide, open', wide, '10.0.0.1 fd00::1', true],
+    ['ranges, however wide, leave closed', wide, '169.254.1.1 169.254.169.254 168.63.129.16 0.0.0.0', false],
+    ['an empty list leaves closed', [], '10.0.0.1', false],
+    ['a switch that is off leaves closed', false, '10.0.0.1', false],
+  ])('%s (%j)', (_, allowed, addresses, isAllowed) => {
+    const check = addressCheck(allowed);
+    for (const address of words(addresses)) expect([address, check(address)]).toEqual([address, isAllowed]);
+    expect(allowsInside(allowed)).toBe(allowed !== false && (allowed === true || allowed.length > 0));
   });
+
+  test.each([
+    ['10.0.0.0/8', true],
+    ['10.1.2.3', true],
+    ['fd00::/8', true],
+    ['::1', true],
+    ['10.0.0.0/33', false],
+    ['10.0.0/8', false],
+    ['localhost', false],
+    ['', false],
+  ])('are named by a range: %s → %s', (text, expected) => expect(isRange(text)).toBe(expected));
+
+  test.each([
+    ['::ffff:10.0.0.1', '10.0.0.1', true],
+    ['fd00:0:0::1', 'fd00::1', true],
+    ['10.0.0.1', '10.0.0.2', false],
+    ['localhost', 'localhost', false],
+    ['fd00::1%eth0', 'fd00::1', false],
+  ])('are compared as numbers: %s and %s → %s', (one, other, isSame) =>
+    expect(isSameAddress(one, other)).toBe(isSame),
+  );
 });

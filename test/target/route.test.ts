@@ -124,39 +124,27 @@ describe('the loop check of Via fields', () => {
 describe('a remembered route', () => {
   const url = '/via/api/v1/things';
   const acme = workspaceSettings('acme', ['api'], { credentials: new Map([['api', own]]) });
+  const find = (workspace = acme, fields: readonly string[] = []) =>
+    finder.find(call(url, fields), { workspace });
 
-  test('is the same for the same workspace and request target', () => {
-    expect(finder.find(call(url), { workspace: acme })).toBe(finder.find(call(url), { workspace: acme }));
+  test('is the same for the same workspace and request target', () => expect(find()).toBe(find()));
+
+  test.each([
+    ['another workspace', workspaceSettings('other', ['api'])],
+    ['its workspace, configured otherwise', workspaceSettings('acme', ['api'])],
+  ])('is decided anew for %s', (_, workspace) => {
+    expect([find().credential, find(workspace).credential]).toEqual([own, shared]);
+    expect(codeOf(() => find({ ...workspace, upstreams: new Set() }))).toBe('target_forbidden');
   });
-  test('is not that of another workspace', () => {
-    expect(finder.find(call(url), { workspace: acme }).credential).toBe(own);
-    const other = workspaceSettings('other', ['api']);
-    expect(finder.find(call(url), { workspace: other }).credential).toBe(shared);
-    expect(codeOf(() => finder.find(call(url), { workspace: workspaceSettings('third', []) }))).toBe(
-      'target_forbidden',
-    );
-  });
-  test('is decided anew when its workspace is configured otherwise', () => {
-    expect(finder.find(call(url), { workspace: acme }).credential).toBe(own);
-    const rotated = workspaceSettings('acme', ['api'], { credentials: new Map() });
-    expect(finder.find(call(url), { workspace: rotated }).credential).toBe(shared);
-    expect(codeOf(() => finder.find(call(url), { workspace: workspaceSettings('acme', []) }))).toBe(
-      'target_forbidden',
-    );
-  });
-  test('is not the one of the other call form', () => {
+
+  test('is not the one of the other call form, and still refuses a call that has already passed', () => {
+    find();
     // The same text names no target when it is read in the other form.
-    finder.find(call(url), { workspace: acme });
-    expect(
-      codeOf(() => finder.find({ form: 'proxy', rawUrl: url, rawFields: [] }, { workspace: acme })),
-    ).toBe('target_missing');
+    const otherwise = { form: 'proxy', rawUrl: url, rawFields: [] } as const;
+    expect(codeOf(() => finder.find(otherwise, { workspace: acme }))).toBe('target_missing');
+    expect(codeOf(() => find(acme, ['via', '1.1 sluice']))).toBe('loop_detected');
   });
-  test('still refuses a call that has already passed through this gateway', () => {
-    finder.find(call(url), { workspace: acme });
-    expect(codeOf(() => finder.find(call(url, ['via', '1.1 sluice']), { workspace: acme }))).toBe(
-      'loop_detected',
-    );
-  });
+
   test('is found also for very many and very long targets', () => {
     for (let n = 0; n < 1_500; n += 1) {
       const path = `/v1/${n}${'x'.repeat(n)}`;

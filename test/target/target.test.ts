@@ -44,18 +44,18 @@ describe('the target of a call, with https://api.shop.example configured,', () =
     });
   });
 
-  const invalid = [
-    'https://api.shop.example:/x',
-    'https://api.shop.example./x',
-    'https://user:pass@api.shop.example/x',
-    'https://api.shop.example@evil.example/x',
-    'https://@api.shop.example/',
+  const invalid = `
+    https://api.shop.example:/x https://api.shop.example./x https://user:pass@api.shop.example/x
+    https://api.shop.example@evil.example/x https://@api.shop.example/ //api.shop.example/x api.shop.example/x
+    https:api.shop.example/x https:/api.shop.example/x https:///api.shop.example/x
+    https://api.shop.example/%2e%2e/admin https://api.shop.example/%2E./admin https://api.shop.example/a/../../b
+    https://api.shop.example/./b https://api.shop.example/b/.. https://api.shop.example/..?x
+    https://api.shop.example/#frag https://api.shop.example/x?y#frag https://api.shop.example#
+    https://api%2eshop.example/ https://api.shop.example:0443/ https://api.shop.example:+443/
+    https://api.shop.example:443:443/ https://api.shop.example:99999/ https://[::1/ https://
+    https%3A//api.shop.example/`;
+  const invisible = [
     'https://evil.example\\@api.shop.example/',
-    '//api.shop.example/x',
-    'api.shop.example/x',
-    'https:api.shop.example/x',
-    'https:/api.shop.example/x',
-    'https:///api.shop.example/x',
     'https://\tapi.shop.example/x',
     ' https://api.shop.example/x',
     'https://api.shop.example/x ',
@@ -65,71 +65,26 @@ describe('the target of a call, with https://api.shop.example configured,', () =
     'https://api.shop.example/a\u0000',
     'https://api.shop.example/a\u007f',
     'https://api.shop.example/caf\u00e9',
-    'https://api.shop.example/%2e%2e/admin',
-    'https://api.shop.example/%2E./admin',
-    'https://api.shop.example/a/../../b',
-    'https://api.shop.example/./b',
-    'https://api.shop.example/b/..',
-    'https://api.shop.example/..?x',
     'https://api.shop.example/a\\..\\b',
-    'https://api.shop.example/#frag',
-    'https://api.shop.example/x?y#frag',
-    'https://api.shop.example#',
-    'https://api%2eshop.example/',
-    'https://api.shop.example:0443/',
-    'https://api.shop.example:+443/',
-    'https://api.shop.example:443:443/',
-    'https://api.shop.example:99999/',
-    'https://[::1/',
-    'https://',
-    'https%3A//api.shop.example/',
   ];
-  test.each(invalid)('is invalid in %j', (target) => {
-    expect(verdict(target)).toBe('target_invalid');
-  });
+  test.each([...invalid.trim().split(/\s+/), ...invisible])('is invalid in %j', (target) =>
+    expect(verdict(target)).toBe('target_invalid'),
+  );
 
-  const forbidden = [
-    'http://api.shop.example/x',
-    'https://api.shop.example:8443/x',
-    'https://api.shop.example:80/x',
-    'https://api.shop.example%2eevil.example/',
-    'https://api.shop.example.evil.example/',
-    'https://xapi.shop.example/',
-    'https://shop.example/',
-    'https://evil.example/api.shop.example',
-    'https://evil.example/?api.shop.example',
-    'http://127.0.0.1/',
-    'http://127.1/',
-    'http://0x7f.1/',
-    'http://0177.0.0.1/',
-    'http://0/',
-    'http://0.0.0.0/',
-    'http://[::]/',
-    'http://[::1]/',
-    'http://[::ffff:127.0.0.1]/',
-    'http://[::127.0.0.1]/',
-    'http://[64:ff9b::a9fe:a9fe]/',
-    'http://[fe80::1]/',
-    'http://[fc00::1]/',
-    'http://[ff02::1]/',
-    'http://169.254.169.254/latest/meta-data/',
-    'http://[fd00:ec2::254]/',
-    'http://169.254.170.2/',
-    'http://localhost/',
-    'http://foo.localhost/',
-    'http://10.0.0.1/',
-    'http://100.64.0.1/',
-    'http://198.18.0.1/',
-    'wss://api.shop.example/',
-    'file:///etc/passwd',
-    'javascript:alert(1)',
-    'https://a_b.shop.example/',
-    `https://${'a'.repeat(64)}.shop.example/`,
-    'https://sluice.example/proxy',
-  ];
-  test.each(forbidden)('is forbidden in %j', (target) => {
-    expect(verdict(target)).toBe('target_forbidden');
-  });
+  const forbidden = `
+    http://api.shop.example/x https://api.shop.example:8443/x https://api.shop.example:80/x
+    https://api.shop.example%2eevil.example/ https://api.shop.example.evil.example/ https://xapi.shop.example/
+    https://shop.example/ https://evil.example/api.shop.example https://evil.example/?api.shop.example
+    http://127.0.0.1/ http://127.1/ http://0x7f.1/ http://0177.0.0.1/ http://0/ http://0.0.0.0/ http://[::]/
+    http://[::1]/ http://[::ffff:127.0.0.1]/ http://[::127.0.0.1]/ http://[64:ff9b::a9fe:a9fe]/ http://[fe80::1]/
+    http://[fc00::1]/ http://[ff02::1]/ http://169.254.169.254/latest/meta-data/ http://[fd00:ec2::254]/
+    http://169.254.170.2/ http://localhost/ http://foo.localhost/ http://10.0.0.1/ http://100.64.0.1/
+    http://198.18.0.1/ wss://api.shop.example/ file:///etc/passwd javascript:alert(1) https://a_b.shop.example/
+    https://sluice.example/proxy`;
+  test.each([...forbidden.trim().split(/\s+/), `https://${'a'.repeat(64)}.shop.example/`])(
+    'is forbidden in %j',
+    (target) => expect(verdict(target)).toBe('target_forbidden'),
+  );
 
   test('may have 8 KiB and not one byte more', () => {
     const prefix = 'https://api.shop.example/';
