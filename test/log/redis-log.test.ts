@@ -5,6 +5,7 @@ import { systemClock, systemRandom } from '../../src/clock.ts';
 import { replicaId } from '../../src/ids.ts';
 import { append, begin, namesOf, snapshotKey, writeParts } from '../../src/log/redis-commands.ts';
 import { RedisLog, type RedisLogParts } from '../../src/log/redis-log.ts';
+import { MalformedReply } from '../../src/redis/malformed-reply.ts';
 import { noTelemetry } from '../support/no-telemetry.ts';
 import { operator, ownRedis } from '../support/own-redis.ts';
 import { until } from '../support/until.ts';
@@ -217,6 +218,21 @@ test('a log that is not joined for long is away, once, until it is joined: in a 
   expect(events).toEqual(['away', 'joined']);
   expect(term).toBe((joins[0]?.term ?? 0) + 1);
   await log.close();
+});
+
+test('a log that alone failed is joined again, although Redis never went away', async () => {
+  const { a } = await alone();
+  await until(() => a.isJoined);
+  const run = a.health.run.bind(a.health);
+  const failing: typeof run = (command, _send, options) =>
+    run(command, () => Promise.reject(new MalformedReply()), options);
+  a.health.run = failing;
+  a.say('heard later');
+  await until(() => a.events.includes('away'));
+  a.health.run = run;
+  expect(a.health.isUp).toBe(true);
+  await until(() => a.events.at(-1) === 'joined');
+  expect(a.events).toEqual(['restored', 'joined', 'away', 'joined']);
 });
 
 test('a copy that is replaced by that of another replica learns up to where the log has what it had, and takes its time', async () => {
