@@ -122,22 +122,6 @@ test('three replicas keep two windows together, without a word of the responses'
   await world.close();
 });
 
-test.each([
-  ['shorter', 4, 9],
-  ['longer', 9, 4],
-])('three replicas send 4 of 12 calls where the %s of two windows has room for 4', async (_, short, long) => {
-  const windows = [
-    { requests: short, seconds: 300 },
-    { requests: long, seconds: 600 },
-  ];
-  const world = await spokenWorld({ speaks: {}, described: { windows }, replicas: 3, redis: redis().url });
-  const calls = Array.from({ length: 12 }, () => world.call('/v1/things', { prefer: 'wait=10' }));
-  const sent = (await Promise.all(calls)).filter(({ status }) => status === 200);
-  expect(sent).toHaveLength(4);
-  expect(world.simulator.log).toHaveLength(4);
-  await world.close();
-});
-
 test('of an observed quota two replicas reckon one wait for the calls of both, which leave at once', async () => {
   // The upstream allows plenty, and takes longer than Redis: what is stated in the configuration is pinned, and would hold calls.
   const { url } = await languageModel(100_000, 1_000);
@@ -196,24 +180,6 @@ test('over three replicas a loop and nine people take turns, and the background 
   expect(early.length).toBeLessThanOrEqual(2);
   for (const round of [0, 1, 2, 3])
     expect(turns.slice(10 * round, 10 * (round + 1)).toSorted()).toEqual(['loop', ...people]);
-});
-
-test('raising a used-up daily ceiling gives every replica room again, as much as was added', async () => {
-  const { url } = await languageModel();
-  const daily = (openai: number) => ({ workspaces: { acme: { requestsPerDay: { openai } } } });
-  const all = await fleet({ upstreams: model(url, {}), ...daily(2) });
-  const fourCalls = async () => {
-    const fates: string[] = [];
-    for (const replica of [0, 1, 0, 1]) {
-      const { status, code, text } = await all.chat(replica, { prefer: 'wait=1' });
-      fates.push(code === null ? `${status}` : `${code} ${(JSON.parse(text) as { heldBy: string }).heldBy}`);
-    }
-    return fates;
-  };
-  const spent = 'day_quota_exhausted ceiling_day';
-  expect(await fourCalls()).toEqual(['200', '200', spent, spent]);
-  await all.reload(daily(4));
-  expect(await fourCalls()).toEqual(['200', '200', spent, spent]);
 });
 
 test('raising a ceiling of the minute lets calls go that wait on either replica', async () => {

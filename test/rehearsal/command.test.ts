@@ -18,7 +18,8 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-const upstream = {
+type RecordedUpstream = RecordingHeader['limits']['upstreams'][string];
+const upstream: RecordedUpstream = {
   ceiling: { perMinute: 60, perDay: null },
   isDefault: { perMinute: false, perDay: true },
   meters: [],
@@ -31,7 +32,7 @@ const upstream = {
   maxWaitMs: 75_000,
   operations: {},
   buckets: {},
-} satisfies RecordingHeader['limits']['upstreams'][string];
+};
 
 const header = (upstreams: RecordingHeader['limits']['upstreams'] = { api: upstream }): RecordingHeader => ({
   sluice: 'recording',
@@ -69,14 +70,13 @@ const linesOf = (calls: readonly RecordedCall[], first: unknown = header()): str
 const recording = (calls: readonly RecordedCall[], first?: unknown): string =>
   file('recording.jsonl', linesOf(calls, first));
 
-const config = (limits: string, workspaces = '  acme: { keys: [] }', key = labelKey): string =>
+/** A configuration of one upstream and one workspace. */
+const config = (api: string, acmeHas = '', key = labelKey): string =>
   file(
     'sluice.yaml',
     `privacy: { labelKey: "${key}" }
-upstreams:
-  api: { origins: ["https://api.example.com"], limits: { ${limits} } }
-workspaces:
-${workspaces}
+upstreams: { api: { origins: ["https://api.example.com"], ${api} } }
+workspaces: { acme: { keys: [], ${acmeHas} } }
 `,
   );
 
@@ -85,17 +85,36 @@ async function rehearse(...args: readonly string[]) {
   const code = await ended;
   return { code, out: out.join('\n'), err: err.join('\n') };
 }
-const figuresOf = async (...args: readonly string[]): Promise<{ before: Report; after: Report }> =>
-  JSON.parse((await rehearse(...args, '--json')).out) as { before: Report; after: Report };
+
+interface Rehearsed {
+  readonly calls?: readonly RecordedCall[];
+  /** What the recording says of its limits, beside the usual. */
+  readonly recorded?: Partial<RecordedUpstream>;
+  /** The configuration's upstream; left out, there is no configuration. */
+  readonly api?: string;
+  readonly acmeHas?: string;
+  readonly args?: readonly string[];
+}
+
+/** What is reported, of all and of the upstream. */
+async function figuresOf({ calls = burst, recorded = {}, api, acmeHas, args = [] }: Rehearsed) {
+  const traffic = recording(calls, header({ api: { ...upstream, ...recorded } }));
+  const configured = api === undefined ? [] : ['--config', config(api, acmeHas)];
+  const { out } = await rehearse('--traffic', traffic, ...configured, ...args, '--json');
+  const { before, after } = JSON.parse(out) as { before: Report; after: Report };
+  const of = ({ upstreams }: Report) => upstreams['api'] ?? missing();
+  return { before: of(before), after: of(after), workspaces: after.workspaces };
+}
+function missing(): never {
+  throw new Error('no figures of the upstream');
+}
+const limits = (text: string): string => `limits: { ${text} }`;
+const noCeiling = { ceiling: { perMinute: null, perDay: null } };
+const requests = (limit: number) => ({ meter: 'requests' as const, limit, windowMs: 60_000 });
 
 test('the limits of the recording hold before, and those of the configuration afterwards', async () => {
-  const { before, after } = await figuresOf(
-    '--traffic',
-    recording(burst),
-    '--config',
-    config('requestsPerMinute: 90'),
-  );
-  expect(before.upstreams['api']).toEqual({
+  const { before, after, workspaces } = await figuresOf({ api: limits('requestsPerMinute: 90') });
+  expect(before).toEqual({
     calls: 90,
     refused: 0,
     waitMs: { p50: 0, p95: expect.any(Number), max: expect.any(Number) },
@@ -103,86 +122,53 @@ test('the limits of the recording hold before, and those of the configuration af
     utilisation: expect.any(Number),
   });
   // The 61st arrived after 6 s, and left a minute after the first, with the margin of the ceiling.
-  expect(before.upstreams['api']?.waitMs.max).toBeGreaterThan(54_000);
-  expect(before.upstreams['api']?.waitMs.max).toBeLessThan(55_000);
-  expect(after.upstreams['api']?.waitMs).toEqual({ p50: 0, p95: 0, max: 0 });
-  expect(after.workspaces).toEqual({ [acme]: { ...after.upstreams['api'] } });
+  expect(before.waitMs.max).toBeGreaterThan(54_000);
+  expect(before.waitMs.max).toBeLessThan(55_000);
+  expect(after.waitMs).toEqual({ p50: 0, p95: 0, max: 0 });
+  expect(workspaces).toEqual({ [acme]: after });
 });
 
 test('without a configuration the recorded limits hold, for as many calls as are asked for', async () => {
-  const { before, after } = await figuresOf('--traffic', recording(burst), '--times', '2');
-  expect([before.upstreams['api']?.calls, after.upstreams['api']?.calls]).toEqual([90, 180]);
-  expect([before.upstreams['api']?.refused, after.upstreams['api']?.refused]).toEqual([0, 60]);
+  const { before, after } = await figuresOf({ args: ['--times', '2'] });
+  expect([before.calls, after.calls, before.refused, after.refused]).toEqual([90, 180, 0, 60]);
 });
 
 test('a limit that the configuration does not write stays as recorded, and one that it lifts does not hold', async () => {
-  const traffic = recording(burst);
-  const asBefore = await figuresOf('--traffic', traffic, '--config', config('maxQueued: 1000'));
+  const asBefore = await figuresOf({ api: limits('maxQueued: 1000') });
   expect(asBefore.after).toEqual(asBefore.before);
-  const lifted = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: none'));
-  expect(lifted.after.upstreams['api']).toMatchObject({ waitMs: { max: 0 }, utilisation: null });
+  const lifted = await figuresOf({ api: limits('requestsPerMinute: none') });
+  expect(lifted.after).toMatchObject({ waitMs: { max: 0 }, utilisation: null });
 });
 
 test('what responses had taught holds on where the configuration writes the same number as before', async () => {
-  const known = [{ meter: 'requests' as const, limit: 30, windowMs: 60_000, isStated: true as const }];
-  const api = { ...upstream, meters: [{ meter: 'requests' as const, limit: 60, windowMs: 60_000 }] };
-  const learnt = [call({ limits: known }), ...burst.slice(1)];
-  const traffic = recording(learnt, header({ api }));
-  const same = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: 60'));
+  const learnt = [call({ limits: [{ ...requests(30), isStated: true }] }), ...burst.slice(1)];
+  const recorded = { meters: [requests(60)] };
+  const same = await figuresOf({ calls: learnt, recorded, api: limits('requestsPerMinute: 60') });
   expect(same.after).toEqual(same.before);
-  const other = await figuresOf('--traffic', traffic, '--config', config('requestsPerMinute: 120'));
-  expect(other.after.upstreams['api']).toMatchObject({ refused: 0, waitMs: { max: 0 } });
-  expect(same.before.upstreams['api']?.refused).toBeGreaterThan(0);
+  expect(same.before.refused).toBeGreaterThan(0);
+  const other = await figuresOf({ calls: learnt, recorded, api: limits('requestsPerMinute: 120') });
+  expect(other.after).toMatchObject({ refused: 0, waitMs: { max: 0 } });
 });
 
 test('calls of an operation are rehearsed under its own windows, before and after', async () => {
-  const window = (limit: number) => [
-    { meter: 'requests' as const, limit, windowMs: 60_000, counts: 'rolling' as const },
-  ];
   const search = 'GET /search/{}';
-  const api = {
-    ...upstream,
-    ceiling: { perMinute: null, perDay: null },
-    meters: window(1_000),
-    operations: { [search]: window(30) },
+  const rolling = (limit: number) => [{ ...requests(limit), counts: 'rolling' as const }];
+  const recorded = { ...noCeiling, meters: rolling(1_000), operations: { [search]: rolling(30) } };
+  const windows = `[{ requests: 20, seconds: 60 }, { requests: 60, seconds: 60, calls: '${search}' }]`;
+  const served = async (calls: readonly RecordedCall[]) => {
+    const { before, after } = await figuresOf({ calls, recorded, api: `speaks: { windows: ${windows} }` });
+    return [before, after].map(({ calls: all, refused }) => all - refused);
   };
-  const searches = burst.map((one) => ({ ...one, operation: search }));
-  const others = burst.map((one) => ({ ...one, bucket: 'b_0000000000000002' }));
-  const traffic = (calls: readonly RecordedCall[]) => recording(calls, header({ api }));
-  const path = file(
-    'sluice.yaml',
-    `privacy: { labelKey: "${labelKey}" }
-upstreams:
-  api:
-    origins: ["https://api.example.com"]
-    speaks: { windows: [{ requests: 20, seconds: 60 }, { requests: 60, seconds: 60, calls: '${search}' }] }
-workspaces:
-  acme: { keys: [] }
-`,
-  );
-  const served = ({ calls = NaN, refused = NaN }: { calls?: number; refused?: number } = {}) =>
-    calls - refused;
-  const ofSearches = await figuresOf('--traffic', traffic(searches), '--config', path);
-  const ofOthers = await figuresOf('--traffic', traffic(others), '--config', path);
   // Within the wait of a minute and a quarter two windows begin.
-  expect(served(ofSearches.before.upstreams['api'])).toBe(60);
-  expect(served(ofSearches.after.upstreams['api'])).toBe(90);
-  expect(served(ofOthers.before.upstreams['api'])).toBe(90);
-  expect(served(ofOthers.after.upstreams['api'])).toBe(40);
+  expect(await served(burst.map((one) => ({ ...one, operation: search })))).toEqual([60, 90]);
+  expect(await served(burst.map((one) => ({ ...one, bucket: 'b_0000000000000002' })))).toEqual([90, 40]);
 });
 
 test('a quota begins as full as it was when the recording began', async () => {
-  const known = { meter: 'requests' as const, limit: 60, windowMs: 60_000 };
-  const ceiling = { perMinute: null, perDay: null };
-  const longest = async (used: { used?: number }): Promise<number | null | undefined> => {
-    const api = {
-      ...upstream,
-      ceiling,
-      meters: [known],
-      buckets: { b_0000000000000001: [{ ...known, ...used }] },
-    };
-    const { before } = await figuresOf('--traffic', recording(burst.slice(0, 10), header({ api })));
-    return before.upstreams['api']?.waitMs.max;
+  const longest = async (used: { used?: number }): Promise<number | null> => {
+    const buckets = { b_0000000000000001: [{ ...requests(60), ...used }] };
+    const recorded = { ...noCeiling, meters: [requests(60)], buckets };
+    return (await figuresOf({ calls: burst.slice(0, 10), recorded })).before.waitMs.max;
   };
   expect(await longest({})).toBe(0);
   // A call a second.
@@ -190,8 +176,8 @@ test('a quota begins as full as it was when the recording began', async () => {
 });
 
 test('the call that found its upstream closed finds it closed however soon it is sent, and who was sent before does not', async () => {
-  const longest = async (...calls: readonly RecordedCall[]): Promise<number | null | undefined> =>
-    (await figuresOf('--traffic', recording(calls))).before.upstreams['api']?.waitMs.max;
+  const longest = async (...calls: readonly RecordedCall[]): Promise<number | null> =>
+    (await figuresOf({ calls })).before.waitMs.max;
   // It was sent a moment after it came.
   const found = call({ at: 1_000, waitedMs: 5_001, closings: [{ afterMs: 0.9, forMs: 5_000 }] });
   expect(await longest(call(), found)).toBe(5_001);
@@ -201,83 +187,56 @@ test('the call that found its upstream closed finds it closed however soon it is
 });
 
 test('of limits that change what was learned last holds, also where the call that tells it had come first', async () => {
-  const limits = (limit: number): NonNullable<RecordedCall['limits']> => [
-    { meter: 'requests', limit, windowMs: 60_000, isStated: true },
-  ];
-  const ceiling = { perMinute: null, perDay: null };
-  const early = call({ waitedMs: 5_000, limits: limits(1_000) });
-  const late = call({ at: 100, limits: limits(10) });
-  const { before } = await figuresOf(
-    '--traffic',
-    recording([early, late, ...burst.slice(2)], header({ api: { ...upstream, ceiling } })),
-  );
-  expect(before.upstreams['api']?.waitMs.max).toBe(0);
+  const stating = (limit: number) => ({ limits: [{ ...requests(limit), isStated: true as const }] });
+  const early = call({ waitedMs: 5_000, ...stating(1_000) });
+  const late = call({ at: 100, ...stating(10) });
+  const { before } = await figuresOf({ calls: [early, late, ...burst.slice(2)], recorded: noCeiling });
+  expect(before.waitMs.max).toBe(0);
 });
 
 test('a wait that a call had asked for stays; the others wait as long as the configuration says', async () => {
   const calls = burst.map((each, n) => (n % 2 === 0 ? { ...each, maxWaitMs: 1_000, asked: true } : each));
-  const traffic = recording(calls);
-  const { before, after } = await figuresOf(
-    '--traffic',
-    traffic,
-    '--config',
-    config('requestsPerMinute: 60, maxWaitSeconds: 1'),
-  );
-  expect([before.upstreams['api']?.refused, after.upstreams['api']?.refused]).toEqual([15, 30]);
+  const { before, after } = await figuresOf({
+    calls,
+    api: limits('requestsPerMinute: 60, maxWaitSeconds: 1'),
+  });
+  expect([before.refused, after.refused]).toEqual([15, 30]);
 });
 
-test('an own ceiling and a weight of a workspace hold for the workspace with its label', async () => {
-  const { after } = await figuresOf(
-    '--traffic',
-    recording([...burst, ...burst.map((each) => ({ ...each, workspace: 'w_other' }))]),
-    '--config',
-    config('requestsPerMinute: 90', '  acme: { keys: [], requestsPerMinute: { api: 10 } }'),
-  );
-  expect(after.workspaces[acme]?.busiestMinute).toBe(10);
-  expect(after.workspaces['w_other']?.busiestMinute).toBe(90);
+test('an own ceiling of a workspace holds for the workspace with its label', async () => {
+  const { workspaces } = await figuresOf({
+    calls: [...burst, ...burst.map((each) => ({ ...each, workspace: 'w_other' }))],
+    api: limits('requestsPerMinute: 90'),
+    acmeHas: 'requestsPerMinute: { api: 10 }',
+  });
+  expect([workspaces[acme]?.busiestMinute, workspaces['w_other']?.busiestMinute]).toEqual([10, 90]);
 });
 
 test('what the configuration does not have is named, and keeps what was recorded', async () => {
-  const traffic = recording([
-    ...burst,
-    call({ upstream: 'old', workspace: 'w_1' }),
-    call({ serviceMs: null }),
-  ]);
-  const { err, out } = await rehearse('--traffic', traffic, '--config', config('requestsPerMinute: 90'));
+  const stranger = call({ upstream: 'old', workspace: 'w_1' });
+  const traffic = recording([...burst, stranger, call({ serviceMs: null })]);
+  const with_ = (path: string) => rehearse('--traffic', traffic, '--config', path);
+  const { err, out } = await with_(config(limits('requestsPerMinute: 90')));
   expect(err).toContain('old: no upstream of the configuration');
   expect(err).toContain('w_1 of the recording: none of the configuration');
   expect(err).toContain('1 calls were answered without being sent');
   expect(out).toContain(acme);
   expect(out).not.toContain('acme');
-  const otherKey = config('requestsPerMinute: 90', '  acme: { keys: [] }', 'another label key, as long');
-  expect((await rehearse('--traffic', traffic, '--config', otherKey)).err).toContain('same privacy.labelKey');
+  const otherKey = config(limits('requestsPerMinute: 90'), '', 'another label key, as long');
+  expect((await with_(otherKey)).err).toContain('same privacy.labelKey');
 });
 
 test('clients that left while they waited leave again, unless they are sent before', async () => {
-  const calls = burst.map((each) => ({
-    ...each,
-    outcome: 'client_gone' as const,
-    serviceMs: null,
-    charged: {},
-    waitedMs: 5_000,
-  }));
-  const { before } = await figuresOf('--traffic', recording(calls));
-  expect(before.upstreams['api']).toMatchObject({
-    calls: 90,
-    refused: 0,
-    busiestMinute: 60,
-    waitMs: { max: 0 },
-  });
+  const left = { outcome: 'client_gone', serviceMs: null, charged: {}, waitedMs: 5_000 } as const;
+  const { before } = await figuresOf({ calls: burst.map((each) => ({ ...each, ...left })) });
+  expect(before).toMatchObject({ calls: 90, refused: 0, busiestMinute: 60, waitMs: { max: 0 } });
 });
 
 test('times with fractions, which a time of day cannot tell apart, end', async () => {
-  const uneven = burst.map((each, n) => ({
-    ...each,
-    at: n * 511.1 + ((n * 37) % 10) / 10,
-    serviceMs: 393.7,
-  }));
-  const { before } = await figuresOf('--traffic', recording(uneven), '--times', '2');
-  expect(before.upstreams['api']).toMatchObject({ calls: 90, refused: 0 });
+  const at = (n: number): number => n * 511.1 + ((n * 37) % 10) / 10;
+  const calls = burst.map((each, n) => ({ ...each, at: at(n), serviceMs: 393.7 }));
+  const { before } = await figuresOf({ calls, args: ['--times', '2'] });
+  expect(before).toMatchObject({ calls: 90, refused: 0 });
 });
 
 test('equal rehearsals are equal, over several replicas as well, and a compressed recording is read', async () => {
@@ -289,24 +248,24 @@ test('equal rehearsals are equal, over several replicas as well, and a compresse
 });
 
 test('of very many calls before and after are what they are of few', async () => {
-  const many = Array.from({ length: 20_000 }, (_, n) => call({ at: n * 30, serviceMs: 10 }));
-  const { before, after } = await figuresOf('--traffic', recording(many));
+  const calls = Array.from({ length: 20_000 }, (_, n) => call({ at: n * 30, serviceMs: 10 }));
+  const { before, after } = await figuresOf({ calls });
   expect(before).toEqual(after);
-  expect(before.upstreams['api']).toMatchObject({ calls: 20_000, busiestMinute: 60 });
-}, 120_000);
+  expect(before).toMatchObject({ calls: 20_000, busiestMinute: 60 });
+});
 
 test('a picture shows a row for each upstream', async () => {
   const svg = join(folder, 'picture.svg');
   const traffic = recording([...burst, call({ upstream: 'a<b' })]);
-  await rehearse('--traffic', traffic, '--config', config('requestsPerMinute: 20'), '--svg', svg);
+  await rehearse('--traffic', traffic, '--config', config(limits('requestsPerMinute: 20')), '--svg', svg);
   const picture = readFileSync(svg, 'utf8');
   expect(picture).toMatch(/^<svg xmlns=/);
   expect(picture.match(/<polyline/g)).toHaveLength(4);
   expect(picture).toContain('a&lt;b');
-  const missing = join(folder, 'nowhere', 'picture.svg');
-  expect(await rehearse('--traffic', traffic, '--svg', missing)).toMatchObject({
+  const nowhere = join(folder, 'nowhere', 'picture.svg');
+  expect(await rehearse('--traffic', traffic, '--svg', nowhere)).toMatchObject({
     code: 2,
-    err: expect.stringContaining(missing),
+    err: expect.stringContaining(nowhere),
   });
 });
 
@@ -346,7 +305,7 @@ describe('exit codes', () => {
 
   test('nor can one that is not there, or one with a configuration that cannot be used', async () => {
     expect(await rehearse('--traffic', join(folder, 'nothing'))).toMatchObject({ code: 2 });
-    const broken = config('requestsPerMinute: -1');
+    const broken = config(limits('requestsPerMinute: -1'));
     expect(await rehearse('--traffic', recording(burst), '--config', broken)).toMatchObject({ code: 2 });
   });
 });

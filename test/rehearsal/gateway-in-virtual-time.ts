@@ -99,7 +99,10 @@ export async function playAtGateway(scene: Scene, arrivals: readonly Arrival[]):
     Object.entries(scene.quotas).map(([name, quota]) => [name, new CountingUpstream(clock, quota)]),
   );
   const dispatcher = {
-    send: (sending: Sending) => sendTo(upstreams.get(sending.prepared.route.upstream.name), sending, clock),
+    send(sending: Sending) {
+      const upstream = upstreams.get(sending.prepared.route.upstream.name);
+      return sendTo(upstream ?? new CountingUpstream(clock, {}), sending, clock);
+    },
   } as unknown as Dispatcher;
   const pipeline = new Pipeline({ ...parts, dispatcher, clock, telemetry, runtime: () => runtime });
   const recording = await record(recorder);
@@ -188,8 +191,15 @@ async function play(pipeline: Pipeline, clock: FakeClock, arrival: Arrival): Pro
   }
 }
 
+/** What a call takes of its upstream, as its fields tell. */
+interface Take {
+  readonly serviceMs: number;
+  readonly tokens: number;
+  readonly asked: number;
+}
+
 /** The product's own attempt, over an upstream instead of sockets. */
-function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock: FakeClock) {
+function sendTo(upstream: CountingUpstream, sending: Sending, clock: FakeClock) {
   const { call, route, description } = sending.prepared;
   const number = (name: string): number => Number(call.rawFields[call.rawFields.indexOf(name) + 1]);
   const request = {
@@ -201,60 +211,37 @@ function sendTo(upstream: CountingUpstream | undefined, sending: Sending, clock:
     sentAt: clock.monotonic(),
     onReady: () => {},
   };
-  const take = {
-    serviceMs: number('x-service-ms'),
-    tokens: number('x-tokens'),
-    asked: number('x-tokens-asked'),
-  };
-  const send = (): Promise<UpstreamResponse> => (upstream ?? new CountingUpstream(clock, {})).take(take);
+  const [serviceMs, tokens, asked] = [number('x-service-ms'), number('x-tokens'), number('x-tokens-asked')];
+  const send = (): Promise<UpstreamResponse> => upstream.take({ serviceMs, tokens, asked });
   return attempt({ send }, request as never, clock);
 }
 
-/** The fields in which an upstream states a quota; a shop states calls in its bucket. */
 class CountingUpstream {
   readonly #clock: FakeClock;
-  readonly #closed: UpstreamQuota['closed'];
-  readonly #organization: string | undefined;
-  readonly #countsOfAsked: number | undefined;
-  readonly #meters: readonly {
-    readonly name: 'requests' | 'tokens';
-    readonly quota: Quota;
-    level: number;
-    at: number;
-  }[];
+  readonly #of: UpstreamQuota;
+  readonly #meters: readonly { readonly name: 'requests' | 'tokens'; readonly quota: Quota; level: number }[];
+  #at = 0;
 
-  constructor(clock: FakeClock, quota: UpstreamQuota) {
+  constructor(clock: FakeClock, of: UpstreamQuota) {
     this.#clock = clock;
-    this.#closed = quota.closed;
-    this.#organization = quota.organization;
-    this.#countsOfAsked = quota.countsOfAsked;
+    this.#of = of;
     this.#meters = (['requests', 'tokens'] as const).flatMap((name) => {
-      const of = quota[name];
-      return of === undefined ? [] : { name, quota: of, level: 0, at: 0 };
+      const quota = of[name];
+      return quota === undefined ? [] : { name, quota, level: 0 };
     });
   }
 
-  async take({
-    serviceMs,
-    tokens,
-    asked,
-  }: {
-    readonly serviceMs: number;
-    readonly tokens: number;
-    readonly asked: number;
-  }): Promise<UpstreamResponse> {
+  async take({ serviceMs, tokens, asked }: Take): Promise<UpstreamResponse> {
     const now = this.#clock.monotonic();
-    for (const meter of this.#meters) {
-      meter.level = Math.max(0, meter.level - ((now - meter.at) * meter.quota.limit) / meter.quota.windowMs);
-      meter.at = now;
-    }
-    const share = this.#countsOfAsked;
+    const { countsOfAsked: share, closed = { from: 0, until: 0 } } = this.#of;
     const costs = { requests: 1, tokens: share === undefined ? tokens : share * asked };
-    const waits = this.#meters.map(({ name, quota, level }) => {
-      return ((level + costs[name] - quota.limit) / quota.limit) * quota.windowMs;
+    const waits = this.#meters.map((meter) => {
+      const { limit, windowMs } = meter.quota;
+      meter.level = Math.max(0, meter.level - ((now - this.#at) * limit) / windowMs);
+      return ((meter.level + costs[meter.name] - limit) / limit) * windowMs;
     });
-    const { from, until } = this.#closed ?? { from: 0, until: 0 };
-    const waitMs = Math.max(0, now < from ? 0 : until - now, ...waits);
+    this.#at = now;
+    const waitMs = Math.max(0, now < closed.from ? 0 : closed.until - now, ...waits);
     if (waitMs > 1e-6)
       return response(429, [...this.#fields(), 'retry-after-ms', String(Math.ceil(waitMs))], {});
     for (const meter of this.#meters) meter.level += costs[meter.name];
@@ -264,18 +251,18 @@ class CountingUpstream {
     return response(200, fields, tokens === 0 ? {} : { usage });
   }
 
+  /** It states each quota; a shop states calls in its bucket. */
   #fields(): string[] {
-    const owner = this.#organization === undefined ? [] : ['openai-organization', this.#organization];
-    const stated = this.#meters.flatMap(({ name, quota, level }) => [
-      `x-ratelimit-limit-${name}`,
-      String(quota.limit),
-      `x-ratelimit-remaining-${name}`,
-      String(Math.floor(quota.limit - level)),
-      `x-ratelimit-reset-${name}`,
-      `${Math.ceil((level / quota.limit) * quota.windowMs)}ms`,
-      ...(name === 'requests' ? ['x-shopify-shop-api-call-limit', `${Math.ceil(level)}/${quota.limit}`] : []),
-    ]);
-    return [...owner, ...stated];
+    const { organization } = this.#of;
+    const stated = this.#meters.flatMap(({ name, quota: { limit, windowMs }, level }) =>
+      Object.entries({
+        [`x-ratelimit-limit-${name}`]: String(limit),
+        [`x-ratelimit-remaining-${name}`]: String(Math.floor(limit - level)),
+        [`x-ratelimit-reset-${name}`]: `${Math.ceil((level / limit) * windowMs)}ms`,
+        ...(name === 'requests' && { 'x-shopify-shop-api-call-limit': `${Math.ceil(level)}/${limit}` }),
+      }).flat(),
+    );
+    return [...(organization === undefined ? [] : ['openai-organization', organization]), ...stated];
   }
 }
 

@@ -67,7 +67,9 @@ interface Recorded {
 const dayOf200 = { models: { m: { rpd: 200, tpm: 40_000 } } };
 const qwen = 'qwen/qwen3.8-27b';
 const llama = 'llama-3.1-8b-instant';
-const projectOf = (limits: Record<string, { tpm: number }>) => ({ 'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } } });
+const projectOf = (limits: Record<string, { tpm: number }>) => ({
+  'org-l': { projects: { proj_J: { keys: ['sk-sim'], limits } } },
+});
 
 /** By sample. A refusal has the recorded body. */
 const recorded: Readonly<Record<string, Recorded>> = {

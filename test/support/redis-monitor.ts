@@ -12,8 +12,8 @@ export interface RedisMonitor {
   stop(): void;
 }
 
-/** An event of a bucket, as a replica sent it. */
-interface SentEvent {
+/** What happened in a bucket. */
+interface BucketEvent {
   readonly kind: string;
   readonly ticket?: string;
   /** `<ticket>.<number of the grant in its bucket>` */
@@ -24,23 +24,18 @@ interface SentEvent {
 interface LoggedEvent {
   readonly kind: string;
   readonly admission?: { readonly ticket: string };
-  /** What happens in a bucket. */
-  readonly event?: SentEvent;
+  readonly event?: BucketEvent;
 }
 
-/** Events of buckets in the order in which Redis applied them, or put them into its log. Of a batch that was sent again, twice. */
-export function eventsIn(lines: readonly string[]): readonly SentEvent[] {
-  return lines.flatMap((line) => {
-    const [, batch] = /\] "(?:evalsha|fcall)" .* ("\{\\"bucket\\":.*\}")$/.exec(line) ?? [];
-    if (batch !== undefined)
-      return (JSON.parse(JSON.parse(batch) as string) as { readonly events: readonly SentEvent[] }).events;
+/** In the order in which Redis put them into its log. Of a batch that was sent again, twice. */
+const eventsIn = (lines: readonly string[]): readonly BucketEvent[] =>
+  lines.flatMap((line) => {
     const [, logged] = /\] "evalsha" .* ("\[\{\\"kind\\":.*\}\]") "sluice:/.exec(line) ?? [];
     if (logged === undefined) return [];
     return (JSON.parse(JSON.parse(logged) as string) as readonly LoggedEvent[]).map(
       ({ kind, admission, event }) => event ?? { kind, ...(admission && { ticket: admission.ticket }) },
     );
   });
-}
 
 /** Calls in the order in which Redis entered them. */
 export const admittedIn = (lines: readonly string[]): readonly string[] => [
