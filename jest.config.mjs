@@ -13,7 +13,6 @@ const long = [
   'test/credentials/renewals-over-replicas.test.ts',
   'test/journey/holds-2000.test.ts',
   'test/journey/outside-traffic.test.ts',
-  'test/learn/used.test.ts',
   'test/learn/windows.test.ts',
   'test/limiter/policy/forecast.test.ts',
   'test/redis/epochs.test.ts',

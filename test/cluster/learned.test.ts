@@ -2,7 +2,6 @@
 import { expect, test } from '@jest/globals';
 import { AdmissionQueue } from '../../src/admission/admission.ts';
 import { createCommerceSimulator } from '../../simulators/commerce.ts';
-import { createLanguageModelSimulator } from '../../simulators/language-model.ts';
 import { manualClock } from '../support/manual-clock.ts';
 import { spokenWorld } from '../support/spoken.ts';
 import { until } from '../support/until.ts';
@@ -69,40 +68,6 @@ test('the cost of a GraphQL query is known to every replica when one replica has
   expect(await answered(1, 3)).toEqual(Array(3).fill('200 false'));
   // No call has to learn the cost again: the three are in flight together.
   expect(shop.log.map(({ inFlight }) => inFlight.scope)).toEqual([1, 1, 2, 3]);
-});
-
-test('five agents with large cached prompts take their turns over three replicas, and each is refused at most once', async () => {
-  const simulator = createLanguageModelSimulator({
-    dialect: 'anthropic',
-    latency: { baseMs: 5, perTokenMs: 0, jitter: 0 },
-    models: { 'claude-sonnet-5': { rpm: 10_000, itpm: 120_000, otpm: 1_000_000 } },
-  });
-  const all = await fleet({
-    upstreams: model(await started(simulator), {}),
-    workspaces: { acme: roomy },
-    replicas: 3,
-  });
-  const ask = async (replica: number, agent: number, n: number): Promise<number> => {
-    const text = `${agent}${'x'.repeat(80_000)}`;
-    const body = {
-      model: 'claude-sonnet-5',
-      max_tokens: 4_000,
-      system: [{ type: 'text', text, cache_control: { type: 'ephemeral' } }],
-      messages: [{ role: 'user', content: `ask ${n} ${'y'.repeat(80)}` }],
-    };
-    return (await all.call(replica, 'openai/v1/messages', { body, headers: { prefer: 'wait=20' } })).status;
-  };
-  // 20,000 tokens of each agent are written into the cache by its first turn; the nine behind it count 25 each. Each replica learns
-  // by itself, and takes a marked prompt that it has not seen to lie in the cache.
-  const agents = [0, 1, 2, 3, 4];
-  const statuses = await Promise.all(agents.map((agent) => ask(2, agent, 0)));
-  await Promise.all(
-    agents.map(async (agent) => {
-      for (let n = 1; n < 10; n += 1) statuses.push(await ask(agent + n, agent, n));
-    }),
-  );
-  expect(statuses).toEqual(Array(50).fill(200));
-  expect(simulator.log.filter(({ status }) => status === 429).length).toBeLessThanOrEqual(5);
 });
 
 /** The buckets of all leases from now on, and which replicas have heard of joined buckets, then and by now. */
@@ -173,34 +138,5 @@ test('a refusal that concerns the credential stops every bucket of it at every r
   const statuses = (await Promise.all([first, ...others])).map(({ status }) => status);
   expect(statuses).toEqual([200, 200, 200, 200, 200]);
   expect(world.throttles()).toBe(1);
-  await world.close();
-});
-
-test('three replicas find which calls share the quota that responses name', async () => {
-  const isSearch = (path: string): boolean => path.startsWith('/v1/search');
-  const speaks = { windows: [{ requests: 6, seconds: 5 }], bucketBy: ['credential', 'answer:x-quota'] };
-  const world = await spokenWorld({
-    speaks,
-    described: { bucketBy: speaks.bucketBy },
-    nameOf: (path) => (isSearch(path) ? 'search' : 'core'),
-    retryAfter: true,
-    replicas: 3,
-    redis: redis().url,
-  });
-  const [code, issues] = ['/v1/search/code', '/v1/search/issues'];
-  const ask = async (...paths: readonly string[]): Promise<void> => {
-    for (const path of paths) expect((await world.call(path)).status).toBe(200);
-  };
-  // Each replica sees both forms.
-  await ask(code, code, code, issues, issues, issues);
-  const searches = [code, issues, issues].map((path) => ask(path));
-  await ask('/v1/repos', '/v1/repos', '/v1/repos');
-  await Promise.all([...searches, ask(code), ask(issues)]);
-  // The quota of repos refuses nothing.
-  const refused = world.simulator.log.filter(({ kind }) => kind === 'throttled');
-  expect(refused.filter(({ path }) => !isSearch(path))).toEqual([]);
-  const later = world.simulator.log.filter(({ kind }) => kind === 'admitted').slice(6, 9);
-  // On a slow machine the window of the searches may be over before they come.
-  expect(refused.length === 0 || later.every(({ path }) => path === '/v1/repos')).toBe(true);
   await world.close();
 });

@@ -114,14 +114,6 @@ test('what nobody waits for goes with what is appended next, in order, or by its
   await until(() => b.said.includes('at the end'));
 });
 
-test('a replica that joins later has the state of the others', async () => {
-  const { replicas, add, a } = await three(await ownRedis());
-  const d = await add();
-  d.say('also from the newcomer');
-  await agree(replicas);
-  for (const { events } of [a, d]) expect(events).toEqual(['restored', 'joined']);
-});
-
 test('a replica that leaves the log and follows it again says nothing in vain', async () => {
   const { a: stays, add } = await alone();
   for (const word of ['first', 'second', 'third']) {
