@@ -19,6 +19,8 @@ function atOnce<T>(parts: InParts<T>): T {
 
 const steady = (perSecond: number, seconds = 600) => Array.from({ length: seconds }, () => perSecond);
 const quiet = (seconds = 600) => steady(0, seconds);
+/** Ten minutes with so many arrivals in one second. */
+const burst = (count: number, at = 0) => quiet().with(at, count);
 const leaky = (limit: number, windowMs = 60_000): ReplayedWindow => ({
   limit,
   windowMs,
@@ -50,74 +52,64 @@ const scene = (lanes: readonly ReplayedLane[], changes: Partial<Scene> = {}): Sc
 });
 const underCeiling = (arrivals: readonly number[], perMinute: number, maxWaitMs = 45_000): Scene =>
   scene([lane(arrivals, { ceiling: 0 })], { ceilings: [[rolling(perMinute)]], maxWaitMs });
-const fits = { longestWaitMs: 0, refusedRatio: 0 };
+/** A burst through one bucket of these windows. */
+const throughBucket = (count: number, windows: readonly ReplayedWindow[], changes: Partial<Scene> = {}) =>
+  scene([lane(burst(count))], { buckets: [windows], ...changes });
 
 describe('replaying arrivals against the limits,', () => {
-  test('traffic below the ceiling does not wait', () => {
-    expect(replay(underCeiling(steady(8), 500), 1)).toEqual(fits);
-  });
+  test.each<[string, Scene, longestWaitMs: number, refusedRatio: number]>([
+    ['traffic below the ceiling does not wait', underCeiling(steady(8), 500), 0, 0],
+    [
+      'half of a burst leaves when the first half is a minute old',
+      underCeiling(burst(1_000, 100), 500, 600_000),
+      60_000,
+      0,
+    ],
+    ['or is refused when it may not wait so long', underCeiling(burst(1_000, 100), 500), 0, 0.5],
+    [
+      'a bucket lets its capacity through, and the rest at its rate',
+      throughBucket(60, [leaky(40, 20_000)]),
+      10_000,
+      0,
+    ],
+    ['a call of two windows waits for both', throughBucket(30, [rolling(3, 1_000), rolling(100)]), 9_000, 0],
+    [
+      'one that takes more units finds less room',
+      throughBucket(30, [{ ...leaky(600), perCall: 30 }]),
+      30_000,
+      0,
+    ],
+    [
+      'a window of the clock begins anew',
+      throughBucket(20, [{ ...leaky(10), kind: 'fixed' }], { startsAt: 50 }),
+      10_000,
+      0,
+    ],
+    [
+      'calls one at a time leave as fast as they are answered',
+      scene([lane(burst(10), { perSecond: 0.5 })]),
+      19_000,
+      0,
+    ],
+  ])('%s', (_, played, longestWaitMs, refusedRatio) =>
+    expect(replay(played, 1)).toEqual({ longestWaitMs, refusedRatio }),
+  );
 
-  test('half of a burst of twice the ceiling leaves when the first half is a minute old', () => {
-    const own = quiet();
-    own[100] = 1_000;
-    expect(replay(underCeiling(own, 500, 600_000), 1).longestWaitMs).toBe(60_000);
-    expect(replay(underCeiling(own, 500), 1)).toEqual({ longestWaitMs: 0, refusedRatio: 0.5 });
-  });
-
-  test('a bucket lets its capacity through at once and the rest at its rate', () => {
-    const own = quiet();
-    own[0] = 60;
-    const bucket = { buckets: [[leaky(40, 20_000)]] };
-    expect(replay(scene([lane(own)], bucket), 1)).toEqual({ longestWaitMs: 10_000, refusedRatio: 0 });
-  });
+  test('calls beyond those that may wait are refused', () =>
+    expect(replay(throughBucket(200, [leaky(60)], { maxQueued: 20 }), 1).refusedRatio).toBeCloseTo(0.6, 2));
 
   test('workspaces that wait for one bucket share its room by weight', () => {
-    const own = quiet();
-    own[0] = 100;
-    const [light, heavy] = [lane(own), lane(own, { weight: 4, grows: false })];
-    const bucket = { buckets: [[leaky(60)]], maxWaitMs: 600_000 };
-    const waited = (lanes: readonly ReplayedLane[]) => replay(scene(lanes, bucket), 1).longestWaitMs;
-    expect(waited([light, { ...heavy, weight: 1 }])).toBe(waited([light, heavy]));
-    expect(
-      waited([
-        { ...light, grows: false },
-        { ...heavy, grows: true },
-      ]),
-    ).toBeLessThan(waited([light, heavy]));
-    expect(waited([light])).toBeLessThan(waited([light, heavy]));
+    const [light, heavy] = [lane(burst(100)), lane(burst(100), { weight: 4 })];
+    const still = (of: ReplayedLane): ReplayedLane => ({ ...of, grows: false });
+    const waited = (...lanes: readonly ReplayedLane[]) =>
+      replay(scene(lanes, { buckets: [[leaky(60)]], maxWaitMs: 600_000 }), 1).longestWaitMs;
+    expect(waited(light, still({ ...heavy, weight: 1 }))).toBe(waited(light, still(heavy)));
+    expect(waited(still(light), heavy)).toBeLessThan(waited(light, still(heavy)));
+    expect(waited(light)).toBeLessThan(waited(light, still(heavy)));
   });
 
-  test('a call of two windows waits for both, and one that takes more units finds less room', () => {
-    const own = quiet();
-    own[0] = 30;
-    const both = scene([lane(own)], { buckets: [[rolling(3, 1_000), rolling(100)]] });
-    expect(replay(both, 1).longestWaitMs).toBe(9_000);
-    const tokens = scene([lane(own)], { buckets: [[{ ...leaky(600), perCall: 30 }]] });
-    expect(replay(tokens, 1).longestWaitMs).toBe(30_000);
-  });
-
-  test('a window of the clock begins anew with each of its lengths', () => {
-    const own = quiet();
-    own[0] = 20;
-    const fixed = { ...leaky(10), kind: 'fixed' as const };
-    expect(replay(scene([lane(own)], { buckets: [[fixed]], startsAt: 50 }), 1).longestWaitMs).toBe(10_000);
-  });
-
-  test('calls in flight one at a time leave as fast as they are answered', () => {
-    const own = quiet();
-    own[0] = 10;
-    expect(replay(scene([lane(own, { perSecond: 0.5 })]), 1).longestWaitMs).toBe(19_000);
-  });
-
-  test('calls beyond those that may wait are refused', () => {
-    const own = quiet();
-    own[0] = 200;
-    const full = scene([lane(own)], { buckets: [[leaky(60)]], maxQueued: 20 });
-    expect(replay(full, 1).refusedRatio).toBeCloseTo(120 / 200, 2);
-  });
-
-  test('more traffic never means that more is sent than there was, nor fewer refusals', () => {
-    const arrivals = fc.array(fc.nat({ max: 30 }), { minLength: 1, maxLength: 120 });
+  const arrivals = fc.array(fc.nat({ max: 30 }), { minLength: 1, maxLength: 120 });
+  test('more traffic never means that more is sent than there was, nor fewer refusals', () =>
     fc.assert(
       fc.property(
         arrivals,
@@ -126,41 +118,32 @@ describe('replaying arrivals against the limits,', () => {
         fc.nat({ max: 60 }),
         (one, two, limit, wait) => {
           const lanes = [lane(one, { ceiling: 0 }), lane(two, { grows: false })];
-          const both = scene(lanes, {
-            ceilings: [[rolling(limit)]],
-            buckets: [[leaky(100)]],
-            maxWaitMs: wait * 1_000,
-          });
-          const [once, twice] = [1, 2].map((factor) => replay(both, factor));
-          expect(once?.longestWaitMs).toBeLessThanOrEqual(wait * 1_000);
-          expect(once?.refusedRatio).toBeGreaterThanOrEqual(0);
-          expect(twice?.refusedRatio ?? 0).toBeGreaterThanOrEqual((once?.refusedRatio ?? 0) - 1e-6);
+          const maxWaitMs = wait * 1_000;
+          const both = scene(lanes, { ceilings: [[rolling(limit)]], buckets: [[leaky(100)]], maxWaitMs });
+          const [once, twice] = [replay(both, 1), replay(both, 2)];
+          expect(once.longestWaitMs).toBeLessThanOrEqual(maxWaitMs);
+          expect(once.refusedRatio).toBeGreaterThanOrEqual(0);
+          expect(twice.refusedRatio).toBeGreaterThanOrEqual(once.refusedRatio - 1e-6);
         },
       ),
-    );
-  });
+    ));
 
-  test('no 60 seconds pass more than the ceiling', () => {
+  const aMinute = fc.array(fc.nat({ max: 50 }), { minLength: 60, maxLength: 60 });
+  test('no 60 seconds pass more than the ceiling', () =>
     fc.assert(
-      fc.property(
-        fc.array(fc.nat({ max: 50 }), { minLength: 60, maxLength: 60 }),
-        fc.integer({ min: 1, max: 500 }),
-        (own, perMinute) => {
-          const total = own.reduce((sum, n) => sum + n, 0);
-          const { refusedRatio } = replay(underCeiling(own, perMinute, 0), 1);
-          expect(total * (1 - refusedRatio)).toBeLessThanOrEqual(perMinute + 1e-3);
-        },
-      ),
-    );
-  });
+      fc.property(aMinute, fc.integer({ min: 1, max: 500 }), (own, perMinute) => {
+        const total = own.reduce((sum, n) => sum + n, 0);
+        const { refusedRatio } = replay(underCeiling(own, perMinute, 0), 1);
+        expect(total * (1 - refusedRatio)).toBeLessThanOrEqual(perMinute + 1e-3);
+      }),
+    ));
 });
 
 describe('headroom', () => {
   const none = { refused: 0 };
 
   test('says how full the busiest minute was and how far traffic can grow', () => {
-    const own = quiet(3_600);
-    for (let i = 1_000; i < 1_060; i++) own[i] = 5;
+    const own = [...quiet(1_000), ...steady(5, 60), ...quiet(2_540)];
     const result = atOnce(headroom(underCeiling(own, 500), none));
     expect(result).toMatchObject({ busiestMinute: 300, usedRatio: 0.6, now: { longestWaitMs: 0 } });
     expect(result.doubled.longestWaitMs).toBeGreaterThan(0);
@@ -175,13 +158,8 @@ describe('headroom', () => {
     expect(atOnce(headroom(underCeiling(steady(20), 500), none)).growth).toBe(1);
   });
 
-  test('uses any 60 consecutive seconds as the busiest minute, not a minute of the clock', () => {
-    const own = quiet(180);
-    own[50] = 10;
-    own[109] = 10;
-    own[110] = 5;
-    expect(busiest(own)).toBe(20);
-  });
+  test('uses any 60 consecutive seconds as the busiest minute, not a minute of the clock', () =>
+    expect(busiest(quiet(180).with(50, 10).with(109, 10).with(110, 5))).toBe(20));
 });
 
 test('what more or less traffic would meet is said, and what half the limits would do', () => {

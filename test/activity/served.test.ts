@@ -1,101 +1,268 @@
-/** `GET /activity` of a real gateway, as a client and an operator get it, against the published JSON Schema. */
+/** `GET /activity` of a real gateway, as a client and an operator get it: the published shape, and each mistake told by its answer. */
 import { readFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterAll, beforeAll, expect, test } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
 import { z } from 'zod';
 import type { AllActivity, WorkspaceActivity } from '../../src/activity/shape.ts';
 import { startGateway, type TestGateway } from '../support/gateway.ts';
+import { until } from '../support/until.ts';
 
 const schema = z.fromJSONSchema(
   JSON.parse(readFileSync(new URL('../../schema/activity.schema.json', import.meta.url), 'utf8')) as never,
 );
+type Answer = readonly [status: number, body: string, fields?: Readonly<Record<string, string>>];
 let upstream: Server;
 let gateway: TestGateway;
+/** The upstream's next answers; `broken`: it cuts the connection instead. */
+let answer: Answer | 'broken';
 
-const own = (query = '', key = gateway.keys['acme'] ?? ''): Promise<Response> =>
-  fetch(`${gateway.url}/activity${query}`, { headers: { authorization: `Bearer ${key}` } });
-const call = (path: string, fields: Record<string, string> = {}): Promise<Response> =>
-  fetch(`${gateway.url}/via/model/${path}`, {
-    headers: { authorization: `Bearer ${gateway.keys['acme']}`, ...fields },
-  });
-
-beforeAll(async () => {
+beforeEach(async () => {
+  answer = [200, '{}'];
   upstream = createServer((request, response) => {
     request.resume();
-    if (request.url === '/throttle') response.writeHead(429, { 'retry-after': '30' }).end('{}');
-    else response.writeHead(200).end('{}');
+    if (answer === 'broken') return void request.socket.destroy();
+    const [status, body, fields] = answer;
+    response.writeHead(status, { 'content-type': 'application/json', ...fields }).end(body);
   });
   await new Promise<void>((done) => upstream.listen(0, '127.0.0.1', done));
-  const { port } = upstream.address() as AddressInfo;
-  gateway = await startGateway({
-    upstreams: `  model:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"\n    limits: { requestsPerMinute: 100 }`,
-    workspaces: { acme: '', idle: '' },
-  });
-  for (let n = 0; n < 3; n++) await (await call('ok')).text();
 });
-
-afterAll(async () => {
+afterEach(async () => {
   await gateway.close();
   upstream.closeAllConnections();
   await new Promise<void>((done) => upstream.close(() => done()));
 });
 
-test('the activity of a workspace shows its ceiling, its calls and its headroom', async () => {
-  const response = await own('?window=5m');
-  const activity = (await response.json()) as WorkspaceActivity;
-  expect([response.status, response.headers.get('content-type')]).toEqual([
-    200,
-    expect.stringMatching(/^application\/json/),
-  ]);
-  expect(() => schema.parse(activity)).not.toThrow();
-  expect(activity).toMatchObject({ windowSeconds: 300, replicas: 1 });
-  expect(activity.upstreams).toMatchObject([
-    {
-      upstream: 'model',
-      ceilings: { perMinute: { limit: 100, remaining: 97 } },
-      waiting: 0,
-      inFlight: 0,
-      nextSlotMs: 0,
-      refusing: null,
-      recent: { calls: 3, outcomes: { ok: 3 } },
-      headroom: { busiestMinute: 3, usedRatio: 0.03 },
-    },
-  ]);
-});
-
-test('the activity on the admin port shows all workspaces that called, by label', async () => {
-  const response = await fetch(`${gateway.adminUrl}/activity?window=90s`);
-  const all = (await response.json()) as AllActivity;
-  expect(() => schema.parse(all)).not.toThrow();
-  expect(all.windowSeconds).toBe(120);
-  expect(all.workspaces.map(({ workspace }) => workspace)).toEqual([
-    expect.stringMatching(/^w_[0-9a-f]{16}$/),
-  ]);
-});
-
-test('the activity API refuses a wrong window on both ports, and shows a stranger nothing', async () => {
-  const refused = await own('?window=2h');
-  expect([refused.status, refused.headers.get('sluice-error')]).toEqual([400, 'request_invalid']);
-  expect((await fetch(`${gateway.adminUrl}/activity?window=soon`)).status).toBe(400);
-  expect((await own('', 'slc_none')).status).toBe(401);
-});
-
-test('the activity of a closed bucket counts waiting calls, and its next slot is when the bucket opens', async () => {
-  await (await call('throttle', { prefer: 'wait=1' })).text();
-  const gone = new AbortController();
-  const held = fetch(`${gateway.url}/via/model/ok`, {
-    headers: { authorization: `Bearer ${gateway.keys['acme']}`, prefer: 'wait=60' },
-    signal: gone.signal,
-  }).catch(() => null);
-  let [lane] = ((await (await own()).json()) as WorkspaceActivity).upstreams;
-  // What is known of buckets is read four times a second.
-  while (lane?.waiting !== 1 || lane.nextSlotMs === 0) {
-    await new Promise((resume) => setImmediate(resume));
-    [lane] = ((await (await own()).json()) as WorkspaceActivity).upstreams;
+async function start(more: string, workspace = ''): Promise<void> {
+  const { port } = upstream.address() as AddressInfo;
+  gateway = await startGateway({
+    upstreams: `  api:\n    origins: ["http://127.0.0.1:${port}"]\n    allowPrivateAddresses: true\n    credential: "Bearer one"\n    ${more}`,
+    workspaces: { acme: workspace === '' ? '' : `    ${workspace}`, idle: '' },
+  });
+}
+const asAcme = (prefer = 'wait=0') => ({ authorization: `Bearer ${gateway.keys['acme'] ?? ''}`, prefer });
+/** Calls one after the other, none of which may wait. */
+async function calls(count: number): Promise<readonly number[]> {
+  const statuses: number[] = [];
+  for (let n = 0; n < count; n++) {
+    const response = await fetch(`${gateway.url}/via/api/path`, { headers: asAcme() });
+    await response.text();
+    statuses.push(response.status);
   }
-  expect(lane.nextSlotMs).toBeGreaterThan(20_000);
-  expect(lane.nextSlotMs).toBeLessThanOrEqual(31_000);
-  gone.abort();
-  await held;
+  return statuses;
+}
+async function control(path: string): Promise<void> {
+  const init = { method: 'POST', headers: { 'sluice-admin': 'yes' } };
+  expect((await fetch(`${gateway.adminUrl}/upstreams/api/${path}`, init)).status).toBe(200);
+}
+const said = async (): Promise<AllActivity> =>
+  (await (await fetch(`${gateway.adminUrl}/activity`)).json()) as AllActivity;
+const metrics = async (): Promise<string> => (await fetch(`${gateway.adminUrl}/metrics`)).text();
+
+describe('the activity of a workspace', () => {
+  const own = async (query = ''): Promise<WorkspaceActivity> => {
+    const response = await fetch(`${gateway.url}/activity${query}`, { headers: asAcme() });
+    expect(response.headers.get('content-type')).toMatch(/^application\/json/);
+    return (await response.json()) as WorkspaceActivity;
+  };
+
+  test('shows its ceiling, its calls and its headroom; that on the admin port all who called, by label', async () => {
+    await start('limits: { requestsPerMinute: 100 }');
+    await calls(3);
+    const activity = await own('?window=5m');
+    expect(() => schema.parse(activity)).not.toThrow();
+    expect(activity).toMatchObject({ windowSeconds: 300, replicas: 1 });
+    expect(activity.upstreams).toMatchObject([
+      {
+        upstream: 'api',
+        ceilings: { perMinute: { limit: 100, remaining: 97 } },
+        waiting: 0,
+        inFlight: 0,
+        nextSlotMs: 0,
+        refusing: null,
+        recent: { calls: 3, outcomes: { ok: 3 } },
+        headroom: { busiestMinute: 3, usedRatio: 0.03 },
+      },
+    ]);
+    const all = (await (await fetch(`${gateway.adminUrl}/activity?window=90s`)).json()) as AllActivity;
+    expect(() => schema.parse(all)).not.toThrow();
+    const labels = all.workspaces.map(({ workspace }) => workspace);
+    expect([all.windowSeconds, labels]).toEqual([120, [expect.stringMatching(/^w_[0-9a-f]{16}$/)]]);
+  });
+
+  test('counts waiting calls of a closed bucket, and its next slot is when the bucket opens', async () => {
+    await start('');
+    answer = [429, '{}', { 'retry-after': '30' }];
+    await calls(1);
+    const gone = new AbortController();
+    const held = fetch(`${gateway.url}/via/api/path`, { headers: asAcme('wait=60'), signal: gone.signal });
+    const left = held.catch(() => null);
+    const lane = async () => (await own()).upstreams[0];
+    // What is known of buckets is read four times a second.
+    await until(async () => (await lane())?.waiting === 1 && (await lane())?.nextSlotMs !== 0);
+    const nextSlotMs = (await lane())?.nextSlotMs;
+    expect(nextSlotMs).toBeGreaterThan(20_000);
+    expect(nextSlotMs).toBeLessThanOrEqual(31_000);
+    gone.abort();
+    await left;
+  });
+});
+
+describe('the answer says what an operator did wrong, or what an upstream does:', () => {
+  const ours = 'limits: { requestsPerMinute: none }';
+  const ceiling = 'requestsPerMinute: { api: 3 }';
+  const broke = JSON.stringify({
+    error: { message: 'x', type: 'insufficient_quota', code: 'insufficient_quota' },
+  });
+  test.each<[string, { of?: string; own?: string; answers?: Answer | 'broken'; count: number; is: object }]>([
+    [
+      'there is no room beside refusals',
+      {
+        of: 'limits: { requestsPerMinute: 5 }',
+        count: 12,
+        is: {
+          answer: {
+            sentence: expect.stringMatching(/^No for api: /),
+            wrongNow: expect.stringMatching(/^7.calls were refused since/),
+          },
+          upstreams: [{ growth: 0, answer: { tone: 'red', text: 'No: calls refused' } }],
+        },
+      },
+    ],
+    [
+      'a full ceiling is yours, with its number and whose it is',
+      {
+        of: ours,
+        own: ceiling,
+        count: 5,
+        is: {
+          answer: {
+            sentence: 'No for api: calls are refused at your ceilings.',
+            heldBy: expect.stringMatching(
+              /^Your ceiling of 3 requests a minute to api for w_[0-9a-f]{16}; 5 were asked for/,
+            ),
+          },
+          upstreams: [{ limits: [{ owner: 'ceiling', limit: 3, used: 3 }] }],
+        },
+      },
+    ],
+    [
+      'refusals of the upstream itself, while no limit is used up',
+      {
+        of: 'limits: { requestsPerMinute: 60 }',
+        answers: [429, '{"error":"slow down"}'],
+        count: 3,
+        is: {
+          answer: {
+            sentence: 'No for api: it says “too many requests”, and no known limit was used up.',
+            heldBy: expect.stringMatching(
+              /^api’s own “too many requests” of \d\d:\d\d.UTC(; .+ are left)?\.$/,
+            ),
+          },
+        },
+      },
+    ],
+    [
+      'an upstream that breaks calls off, before ceilings that are full',
+      {
+        of: ours,
+        own: ceiling,
+        answers: 'broken',
+        count: 5,
+        is: {
+          answer: {
+            sentence: 'No for api: it cannot be reached, or breaks calls off.',
+            wrongNow: expect.stringMatching(
+              /^3.calls failed since \d\d:\d\d.UTC\. 2.calls were refused since/,
+            ),
+          },
+          upstreams: [{ recent: { failed: 3, refused: 2 }, answer: { tone: 'red', text: 'No: calls fail' } }],
+        },
+      },
+    ],
+    [
+      'an upstream that refuses the credential',
+      {
+        of: 'limits: { requestsPerMinute: 60 }',
+        answers: [401, '{"error":"who are you?"}'],
+        count: 5,
+        is: {
+          answer: {
+            sentence: 'No for api: it answers every call with an error.',
+            wrongNow: expect.stringMatching(/^5.calls ended so since \d\d:\d\d.UTC\. None are refused\./),
+            next: expect.arrayContaining([
+              { text: 'Does it take the credential?', command: 'sluice check --connect' },
+            ]),
+          },
+          upstreams: [{ answer: { tone: 'red', text: 'No: only errors' } }],
+        },
+      },
+    ],
+    [
+      'out of credit',
+      {
+        of: 'kind: language-model',
+        answers: [429, broke],
+        count: 1,
+        is: {
+          answer: {
+            sentence: 'No for api: it is out of credit.',
+            heldBy: expect.stringContaining('insufficient_quota'),
+            wrongNow: expect.stringMatching(/^Sluice asks again with one call in/),
+          },
+        },
+      },
+    ],
+  ])('%s', async (_, { of = '', own, answers, count, is }) => {
+    await start(of, own);
+    answer = answers ?? answer;
+    await calls(count);
+    expect(await said()).toMatchObject(is);
+    // A scrape shows no room either where calls are refused for want of it.
+    if (JSON.stringify(is).includes('"growth":0'))
+      expect(await metrics()).toContain('sluice_headroom_ratio{upstream="api"} 0\n');
+  });
+
+  test('a call refused for want of credit names it, and so does the log', async () => {
+    await start('kind: language-model');
+    answer = [429, broke];
+    await calls(1);
+    const response = await fetch(`${gateway.url}/via/api/path`, { headers: asAcme() });
+    const detail = /^The upstream refuses such calls with 429 \(insufficient_quota\), which/;
+    expect(await response.json()).toMatchObject({ detail: expect.stringMatching(detail) });
+    const line = gateway.logs.find((each) => each.includes('refuses calls for good'));
+    expect(line).toContain('"said":"insufficient_quota"');
+  });
+
+  test('that every API can take more, after the first success behind errors', async () => {
+    await start('limits: { requestsPerMinute: 60 }');
+    answer = [401, '{}'];
+    await calls(5);
+    answer = [200, '{}'];
+    await calls(1);
+    expect((await said()).answer.sentence).toBe('Yes: every API can take more.');
+    expect(await metrics()).toMatch(/^sluice_headroom_ratio\{upstream="api"\} [1-9]/m);
+  });
+
+  test('a pause, with its end and the command that ends it, and then what the upstream refuses as its own', async () => {
+    await start('');
+    await control('pause?seconds=90');
+    await calls(2);
+    const { answer: all, upstreams } = await said();
+    expect(all.sentence).toBe('No for api: an operator paused it.');
+    expect(all.heldBy).toMatch(/^The pause since \d\d:\d\d.UTC\. It ends by itself at \d\d:\d\d:\d\d.UTC\.$/);
+    expect(all.next).toContainEqual({ text: 'Go on now', command: 'sluice resume --upstream api' });
+    expect(upstreams[0]?.lastHour.heldBy).toEqual({ paused: 2 });
+    expect(await metrics()).toContain('sluice_upstream_paused{upstream="api"} 1\n');
+
+    await control('resume');
+    expect((await said()).answer).toMatchObject({
+      sentence: 'No for api: calls were refused while it was paused.',
+      heldBy: 'A pause of the last hour, which is over.',
+    });
+    answer = [429, '{"error":"slow down"}'];
+    await calls(2);
+    const own = 'No for api: it says “too many requests”, and no known limit was used up.';
+    expect((await said()).answer.sentence).toBe(own);
+  });
 });
