@@ -49,58 +49,60 @@ test('the log line of a call names its absorbed attempts by the ids of the upstr
 });
 
 describe('the metrics of a call', () => {
-  test('count its outcome under the label of its workspace', async () => {
+  const by = { workspace: label, upstream: 'lm' };
+  const ofLm = { upstream: 'lm' };
+  const ok = { outcome: 'ok', status: 200, code: null } as const;
+
+  test('count its outcome under its label, sum its waits, and time each attempt to the head of its response', async () => {
     const given = driven();
-    throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
-    const by = { workspace: label, upstream: 'lm' };
+    throttledOnce(given).ended(ok);
     expect(await given.value('sluice_requests_total', { ...by, outcome: 'ok' })).toBe(1);
+    expect(await given.value('sluice_requests_total', { ...by, outcome: 'throttled' })).toBe(0);
     expect(await given.value('sluice_upstream_throttles_total', { ...by, kind: 'rate' })).toBe(1);
     expect(await given.value('sluice_retries_absorbed_total', by)).toBe(1);
-    expect(await given.value('sluice_requests_total', { ...by, outcome: 'throttled' })).toBe(0);
-  });
-
-  test('sum its waits and time each attempt to the head of its response', async () => {
-    const given = driven();
-    throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
-    expect(await given.value('sluice_queue_wait_seconds_sum', { upstream: 'lm', outcome: 'ok' })).toBeCloseTo(
-      1.2,
-    );
-    expect(await given.value('sluice_upstream_seconds_count', { upstream: 'lm' })).toBe(2);
-    expect(await given.value('sluice_upstream_seconds_sum', { upstream: 'lm' })).toBeCloseTo(0.35);
+    const waited = await given.value('sluice_queue_wait_seconds_sum', { ...ofLm, outcome: 'ok' });
+    expect(waited).toBeCloseTo(1.2);
+    expect(await given.value('sluice_upstream_seconds_count', ofLm)).toBe(2);
+    expect(await given.value('sluice_upstream_seconds_sum', ofLm)).toBeCloseTo(0.35);
   });
 
   test('count as overhead the time without waits, the upstream and the client’s sending', async () => {
     const given = driven();
+    const { advance } = given.clock;
     const call = given.telemetry.begin(callAt(given.clock));
-    given.clock.advance(2);
+    advance(2);
     call.workspaceId = 'acme';
     call.routed(lm);
-    given.clock.advance(5_000);
+    advance(5_000);
     call.admitting();
-    given.clock.advance(1);
+    advance(1);
     call.queued();
-    given.clock.advance(700);
+    advance(700);
     call.sent();
-    given.clock.advance(90);
+    advance(90);
     call.answered(200, null);
-    given.clock.advance(10_000);
-    call.ended({ outcome: 'ok', status: 200, code: null });
-    expect(await given.value('sluice_overhead_seconds_sum', { upstream: 'lm' })).toBeCloseTo(0.003);
+    advance(10_000);
+    call.ended(ok);
+    expect(await given.value('sluice_overhead_seconds_sum', ofLm)).toBeCloseTo(0.003);
   });
+
+  /** Calls that wait, the age of the oldest, and calls in flight. */
+  const gauges = async ({ value }: ReturnType<typeof driven>) => [
+    await value('sluice_queue_depth', ofLm),
+    await value('sluice_queue_oldest_seconds', ofLm),
+    await value('sluice_in_flight', ofLm),
+  ];
 
   test('show it waiting, then in flight, then not at all', async () => {
     const given = driven();
     const call = enter(given);
     call.queued();
     given.clock.advance(4_000);
-    expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(1);
-    expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(4);
+    expect(await gauges(given)).toEqual([1, 4, 0]);
     call.sent();
-    expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(0);
-    expect(await given.value('sluice_in_flight', { upstream: 'lm' })).toBe(1);
+    expect(await gauges(given)).toEqual([0, 0, 1]);
     call.ended({ outcome: 'client_gone', status: 0, code: null });
-    expect(await given.value('sluice_in_flight', { upstream: 'lm' })).toBe(0);
-    expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBe(0);
+    expect(await gauges(given)).toEqual([0, 0, 0]);
   });
 
   test('keep the age of a call that goes back to its lane', async () => {
@@ -113,67 +115,55 @@ describe('the metrics of a call', () => {
     old.answered(429, { kind: 'rate', waitMs: 1, meter: null });
     old.absorbed();
     old.queued();
-    expect(await given.value('sluice_queue_oldest_seconds', { upstream: 'lm' })).toBeCloseTo(3);
+    expect((await gauges(given))[1]).toBe(3);
   });
 
-  test('leave no gauge raised, wherever the call ends, and count only its first end', async () => {
-    for (const steps of [0, 1, 2, 3]) {
+  test.each([0, 1, 2, 3])(
+    'leave no gauge raised, and count its first end only, after %d steps',
+    async (steps) => {
       const given = driven();
       const call = enter(given);
       if (steps > 0) call.queued();
       if (steps > 1) call.sent();
       if (steps > 2) call.answered(200, null);
       call.ended({ outcome: 'failed', status: 502, code: 'upstream_unreachable' });
-      call.ended({ outcome: 'ok', status: 200, code: null });
+      call.ended(ok);
       call.queued();
       call.sent();
-      expect(await given.value('sluice_queue_depth', { upstream: 'lm' })).toBe(0);
-      expect(await given.value('sluice_in_flight', { upstream: 'lm' })).toBe(0);
-      const by = { workspace: label, upstream: 'lm' };
+      expect(await gauges(given)).toEqual([0, 0, 0]);
       expect(await given.value('sluice_requests_total', { ...by, outcome: 'failed' })).toBe(1);
       expect(await given.value('sluice_requests_total', { ...by, outcome: 'ok' })).toBe(0);
-    }
-  });
+    },
+  );
 
   test('count a refusal by its code, and one without a workspace under no label', async () => {
     const given = driven();
     enter(given, shop).ended({ outcome: 'shed', status: 429, code: 'queue_full' });
-    given.telemetry
-      .begin(callAt(given.clock))
-      .ended({ outcome: 'rejected', status: 401, code: 'unauthenticated' });
+    const stranger = { outcome: 'rejected', status: 401, code: 'unauthenticated' } as const;
+    given.telemetry.begin(callAt(given.clock)).ended(stranger);
     const reason = { workspace: label, upstream: 'shop', reason: 'queue_full' };
     expect(await given.value('sluice_shed_total', reason)).toBe(1);
-    expect(
-      await given.value('sluice_requests_total', {
-        workspace: 'none',
-        upstream: 'none',
-        outcome: 'rejected',
-      }),
-    ).toBe(1);
+    const none = { workspace: 'none', upstream: 'none', outcome: 'rejected' };
+    expect(await given.value('sluice_requests_total', none)).toBe(1);
     expect(await given.scrape()).not.toContain('sluice_queue_wait_seconds_count{upstream="none"');
   });
 
   test('count sending for a client that has left, which must never happen', async () => {
     const given = driven();
-    expect(await given.value('sluice_dispatched_after_client_gone_total')).toBe(0);
-    const gone = AbortSignal.abort();
-    given.telemetry.begin(callAt(given.clock, { clientGone: gone })).sent();
-    expect(await given.value('sluice_dispatched_after_client_gone_total')).toBe(1);
+    const counted = () => given.value('sluice_dispatched_after_client_gone_total');
+    expect(await counted()).toBe(0);
+    given.telemetry.begin(callAt(given.clock, { clientGone: AbortSignal.abort() })).sent();
+    expect(await counted()).toBe(1);
   });
 });
 
-describe('telemetry that breaks', () => {
-  test('does not break the call, and is reported once', () => {
-    const broken = () => {
-      throw new Error('canary message with https://secret.example');
-    };
-    const given = driven({
-      activity: { arrived: broken, throttled: broken, absorbed: broken, ended: broken },
-    });
-    throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
-    throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
-    const bugs = given.lines().filter((line) => line['level'] === 'error');
-    expect(bugs).toHaveLength(1);
-    expect(JSON.stringify(bugs)).not.toContain('secret.example');
-  });
+test('telemetry that breaks does not break the call, and is reported once', () => {
+  const broken = () => {
+    throw new Error('canary message with https://secret.example');
+  };
+  const given = driven({ activity: { arrived: broken, throttled: broken, absorbed: broken, ended: broken } });
+  for (let n = 0; n < 2; n += 1) throttledOnce(given).ended({ outcome: 'ok', status: 200, code: null });
+  const bugs = given.lines().filter((line) => line['level'] === 'error');
+  expect(bugs).toHaveLength(1);
+  expect(JSON.stringify(bugs)).not.toContain('secret.example');
 });

@@ -14,23 +14,27 @@ describe('a workspace label', () => {
     expect(workspaceLabel('key', 'acme')).not.toBe(workspaceLabel('other key', 'acme'));
   });
 
-  test('is kept while the workspace is active, and the 101st workspace folds into other', () => {
+  test('is kept while the workspace is active, at most 100 of them, and 10,000 further workspaces fold into other', () => {
     const labels = createLabels('key', settableClock());
     const first = Array.from({ length: 100 }, (_, i) => labels.of(`ws-${i}`));
     expect(new Set(first).size).toBe(100);
-    expect(labels.of('late')).toBe('other');
+    expect(new Set(Array.from({ length: 10_000 }, (_, i) => labels.of(`late-${i}`)))).toEqual(
+      new Set(['other']),
+    );
     expect(labels.of('ws-0')).toBe(first[0]);
     expect([...labels.holders()]).toHaveLength(100);
   });
 
-  test('is taken back only from an idle workspace, with its series', () => {
+  /** Labels for so many workspaces, which are idle after a minute. */
+  function few(limit: number) {
     const clock = settableClock();
     const released: string[] = [];
-    const labels = createLabels('key', clock, {
-      limit: 2,
-      idleMs: 60_000,
-      onRelease: (l) => released.push(l),
-    });
+    const onRelease = (label: string): void => void released.push(label);
+    return { clock, released, labels: createLabels('key', clock, { limit, idleMs: 60_000, onRelease }) };
+  }
+
+  test('is taken back only from an idle workspace, with its series', () => {
+    const { clock, released, labels } = few(2);
     const idle = labels.of('idle');
     clock.advance(30_000);
     labels.of('busy');
@@ -42,8 +46,7 @@ describe('a workspace label', () => {
   });
 
   test('keeps its age when it is read', () => {
-    const clock = settableClock();
-    const labels = createLabels('key', clock, { limit: 1, idleMs: 60_000 });
+    const { clock, labels } = few(1);
     const idle = labels.of('idle');
     clock.advance(59_000);
     expect(labels.peek('idle')).toBe(idle);
@@ -53,8 +56,7 @@ describe('a workspace label', () => {
   });
 
   test('is kept as long as its workspace keeps calling', () => {
-    const clock = settableClock();
-    const labels = createLabels('key', clock, { limit: 2, idleMs: 60_000 });
+    const { clock, labels } = few(2);
     const steady = labels.of('steady');
     labels.of('second');
     for (let i = 0; i < 10; i++) {
@@ -64,69 +66,44 @@ describe('a workspace label', () => {
     }
   });
 
+  const prefer = (labels: ReturnType<typeof createLabels>, busy: Readonly<Record<string, number>>) => {
+    labels.prefer(new Map(Object.entries(busy)));
+    return [...labels.holders()];
+  };
+
   test('goes from the least busy workspace to a clearly busier one, without the old series', () => {
-    const released: string[] = [];
-    const labels = createLabels('key', settableClock(), { limit: 2, onRelease: (l) => released.push(l) });
+    const { released, labels } = few(2);
     const [, least] = ['first', 'least'].map((id) => labels.of(id));
-    labels.prefer(
-      new Map([
-        ['first', 20],
-        ['least', 9],
-        ['late', 20],
-      ]),
-    );
-    expect(released).toEqual([least]);
-    expect([...labels.holders()]).toEqual(['first', 'late']);
-    expect(labels.of('least')).toBe('other');
+    expect(prefer(labels, { first: 20, least: 9, late: 20 })).toEqual(['first', 'late']);
+    expect([released, labels.of('least')]).toEqual([[least], 'other']);
   });
 
   test('does not change hands between workspaces that are about as busy, nor between those with next to no calls', () => {
-    const labels = createLabels('key', settableClock(), { limit: 1 });
+    const { labels } = few(1);
     labels.of('holder');
     for (const [holder, other] of [
       [100, 150],
       [0, 1],
       [1, 3],
-    ] as const) {
-      labels.prefer(
-        new Map([
-          ['holder', holder],
-          ['other', other],
-        ]),
-      );
-      expect([...labels.holders()]).toEqual(['holder']);
-    }
+    ])
+      expect(prefer(labels, { holder: holder ?? 0, other: other ?? 0 })).toEqual(['holder']);
   });
 
-  test('is given to the busiest first while there are labels left', () => {
-    const labels = createLabels('key', settableClock(), { limit: 2 });
-    labels.prefer(new Map(Array.from({ length: 10 }, (_, n) => [`ws-${n}`, n])));
-    expect([...labels.holders()]).toEqual(['ws-9', 'ws-8']);
-  });
-
-  test('holds at most 100 labels over 10,000 workspaces', () => {
-    const labels = createLabels('key', settableClock());
-    const seen = new Set(Array.from({ length: 10_000 }, (_, i) => labels.of(`ws-${i}`)));
-    expect(seen.size).toBe(101);
-    expect([...labels.holders()]).toHaveLength(100);
-  });
+  test('is given to the busiest first while there are labels left', () =>
+    expect(prefer(few(2).labels, { a: 1, b: 8, c: 3, d: 9 })).toEqual(['d', 'b']));
 });
 
-describe('a digest for shared keys', () => {
-  test('is 32 hex digits and the same on every replica with the same key', () => {
-    expect(digest('key', 'bucket', 'lm', 'cred')).toMatch(/^[0-9a-f]{32}$/);
-    expect(digest('key', 'bucket', 'lm', 'cred')).toBe(digest('key', 'bucket', 'lm', 'cred'));
-  });
-
-  test('differs by purpose, key and boundary between parts', () => {
-    const values = [
-      digest('key', 'bucket', 'a', 'bc'),
-      digest('key', 'bucket', 'ab', 'c'),
-      digest('key', 'bucket', 'abc'),
-      digest('key', 'lane', 'a', 'bc'),
-      digest('key2', 'bucket', 'a', 'bc'),
-      digest('key', 'bucket', 'a', 'bc', ''),
-    ];
-    expect(new Set(values).size).toBe(values.length);
-  });
+test('a digest for shared keys differs by purpose, key and boundary between parts, and by nothing else', () => {
+  const made = [
+    ['key', 'bucket', 'a', 'bc'],
+    ['key', 'bucket', 'ab', 'c'],
+    ['key', 'bucket', 'abc'],
+    ['key', 'lane', 'a', 'bc'],
+    ['key2', 'bucket', 'a', 'bc'],
+    ['key', 'bucket', 'a', 'bc', ''],
+  ] as const;
+  const digests = made.map((parts) => digest(...(parts as readonly [string, string, ...string[]])));
+  expect(new Set(digests).size).toBe(made.length);
+  for (const each of digests) expect(each).toMatch(/^[0-9a-f]{32}$/);
+  expect(digest('key', 'bucket', 'a', 'bc')).toBe(digests[0]);
 });

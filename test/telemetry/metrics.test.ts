@@ -15,52 +15,54 @@ function oneCall(given: ReturnType<typeof driven>, workspace: string, upstream =
 }
 
 /** Names, types and labels that dashboards, alerts and black-box tests depend on. */
-const published = [
-  ['sluice_requests_total', 'counter', 'workspace upstream outcome'],
-  ['sluice_queue_wait_seconds', 'histogram', 'upstream outcome'],
-  ['sluice_would_wait_seconds', 'histogram', 'upstream'],
-  ['sluice_would_refuse_total', 'counter', 'workspace upstream reason'],
-  ['sluice_queue_depth', 'gauge', 'upstream'],
-  ['sluice_queue_oldest_seconds', 'gauge', 'upstream'],
-  ['sluice_queue_bytes', 'gauge', ''],
-  ['sluice_kept_response_bytes', 'gauge', ''],
-  ['sluice_head_bytes', 'gauge', ''],
-  ['sluice_headroom_ratio', 'gauge', 'upstream'],
-  ['sluice_in_flight', 'gauge', 'upstream'],
-  ['sluice_connections', 'gauge', ''],
-  ['sluice_open_calls', 'gauge', ''],
-  ['sluice_event_loop_delay_seconds', 'gauge', ''],
-  ['sluice_memory_used_ratio', 'gauge', ''],
-  ['sluice_shedding_ratio', 'gauge', ''],
-  ['sluice_overload_total', 'counter', 'bound'],
-  ['sluice_log_lines_left_out_total', 'counter', ''],
-  ['sluice_upstream_throttles_total', 'counter', 'workspace upstream kind'],
-  ['sluice_retries_absorbed_total', 'counter', 'workspace upstream'],
-  ['sluice_shed_total', 'counter', 'workspace upstream reason'],
-  ['sluice_held_refusals_total', 'counter', 'upstream held_by'],
-  ['sluice_bucket_used_ratio', 'gauge', 'upstream dimension'],
-  ['sluice_bucket_closed_seconds', 'gauge', 'upstream'],
-  ['sluice_breaker_open', 'gauge', 'upstream'],
-  ['sluice_upstream_paused', 'gauge', 'upstream'],
-  ['sluice_ceiling_used_ratio', 'gauge', 'upstream window'],
-  ['sluice_build_info', 'gauge', 'version node'],
-  ['sluice_config_last_reload_successful', 'gauge', ''],
-  ['sluice_config_last_reload_success_timestamp_seconds', 'gauge', ''],
-
-  ['sluice_credential_expires_seconds', 'gauge', 'upstream'],
-  ['sluice_credential_renewals_total', 'counter', 'upstream outcome'],
-  ['sluice_upstream_failures_total', 'counter', 'upstream reason'],
-  ['sluice_upstream_seconds', 'histogram', 'upstream'],
-  ['sluice_overhead_seconds', 'histogram', 'upstream'],
-  ['sluice_limiter_mode', 'gauge', 'mode'],
-  ['sluice_redis_command_seconds', 'histogram', 'command'],
-  ['sluice_redis_errors_total', 'counter', 'kind'],
-  ['sluice_leases_lost_total', 'counter', 'reason'],
-  ['sluice_dispatched_after_client_gone_total', 'counter', ''],
-  ['sluice_idempotent_replays_total', 'counter', 'upstream'],
-  ['sluice_repeats_joined_total', 'counter', 'upstream'],
-  ['sluice_repeats_made_again_total', 'counter', 'upstream'],
-] as const;
+const published = `
+  sluice_requests_total counter workspace upstream outcome
+  sluice_queue_wait_seconds histogram upstream outcome
+  sluice_would_wait_seconds histogram upstream
+  sluice_would_refuse_total counter workspace upstream reason
+  sluice_queue_depth gauge upstream
+  sluice_queue_oldest_seconds gauge upstream
+  sluice_queue_bytes gauge
+  sluice_kept_response_bytes gauge
+  sluice_head_bytes gauge
+  sluice_headroom_ratio gauge upstream
+  sluice_in_flight gauge upstream
+  sluice_connections gauge
+  sluice_open_calls gauge
+  sluice_event_loop_delay_seconds gauge
+  sluice_memory_used_ratio gauge
+  sluice_shedding_ratio gauge
+  sluice_overload_total counter bound
+  sluice_log_lines_left_out_total counter
+  sluice_upstream_throttles_total counter workspace upstream kind
+  sluice_retries_absorbed_total counter workspace upstream
+  sluice_shed_total counter workspace upstream reason
+  sluice_held_refusals_total counter upstream held_by
+  sluice_bucket_used_ratio gauge upstream dimension
+  sluice_bucket_closed_seconds gauge upstream
+  sluice_breaker_open gauge upstream
+  sluice_upstream_paused gauge upstream
+  sluice_ceiling_used_ratio gauge upstream window
+  sluice_build_info gauge version node
+  sluice_config_last_reload_successful gauge
+  sluice_config_last_reload_success_timestamp_seconds gauge
+  sluice_credential_expires_seconds gauge upstream
+  sluice_credential_renewals_total counter upstream outcome
+  sluice_upstream_failures_total counter upstream reason
+  sluice_upstream_seconds histogram upstream
+  sluice_overhead_seconds histogram upstream
+  sluice_limiter_mode gauge mode
+  sluice_redis_command_seconds histogram command
+  sluice_redis_errors_total counter kind
+  sluice_leases_lost_total counter reason
+  sluice_dispatched_after_client_gone_total counter
+  sluice_idempotent_replays_total counter upstream
+  sluice_repeats_joined_total counter upstream
+  sluice_repeats_made_again_total counter upstream`
+  .trim()
+  .split('\n')
+  .map((row) => row.trim().split(' '))
+  .map(([name = '', type = '', ...labels]) => [name, type, labels.toSorted().join(' ')] as const);
 
 describe('a scrape of the metrics', () => {
   test('has exactly the published names and types', async () => {
@@ -71,10 +73,11 @@ describe('a scrape of the metrics', () => {
     expect(types).toHaveLength(published.length);
   });
 
-  test('of thousands of series lets other events pass while it is written, and has each line once', async () => {
+  test('of thousands of series lets other events pass while it is written, and has each line once, also as OpenMetrics', async () => {
     const given = driven();
     for (let n = 0; n < 100; n++) for (const to of [lm, shop]) oneCall(given, `workspace-${n}`, to);
-    const [whole, open] = [await given.scrape(), await given.scrape('openmetrics')];
+    const whole = await given.scrape();
+    const { body: open, contentType } = await given.telemetry.metrics('openmetrics');
     let [turns, isWritten] = [0, false];
     const count = (): void => {
       turns += 1;
@@ -89,7 +92,10 @@ describe('a scrape of the metrics', () => {
       expect(new Set(lines).size).toBe(lines.length);
       expect(lines.filter((line) => line.startsWith('sluice_shed_total{')).length).toBeGreaterThan(1_000);
     }
+    expect(contentType).toContain('application/openmetrics-text');
+    expect(open).toContain('# TYPE sluice_requests counter\nsluice_requests_total{');
     expect(open.endsWith('\n# EOF\n')).toBe(true);
+    expect(await given.scrape()).toBe(whole);
   });
 
   test('has exactly the published labels and, where they are a closed set, values', async () => {
@@ -126,7 +132,7 @@ describe('a scrape of the metrics', () => {
       for (const [, inside = ''] of lines) {
         const pairs = [...inside.matchAll(/(\w+)="([^"]*)"/g)].filter(([, label]) => label !== 'le');
         const found = pairs.map(([, label = '']) => label).toSorted();
-        expect([name, type, found.join(' ')]).toEqual([name, type, labels.split(' ').toSorted().join(' ')]);
+        expect([name, type, found.join(' ')]).toEqual([name, type, labels]);
         for (const [, label = '', value = ''] of pairs) {
           const key = `${name} ${label}`;
           values.set(key, (values.get(key) ?? new Set()).add(value));
@@ -216,22 +222,18 @@ describe('a scrape of the metrics', () => {
     expect(await given.value('sluice_queue_bytes')).toBe(4096);
   });
 
-  test('shows the limiter mode as one 1 among 0s', async () => {
-    const given = driven();
-    given.telemetry.limiterMode('redis');
-    given.telemetry.limiterMode('local');
-    expect(await given.value('sluice_limiter_mode', { mode: 'local' })).toBe(1);
-    expect(await given.value('sluice_limiter_mode', { mode: 'redis' })).toBe(0);
-  });
-
-  test('counts Redis commands, errors and lost leases', async () => {
-    const given = driven();
-    given.telemetry.redisCommand('append', 2);
-    given.telemetry.redisError('timeout');
-    given.telemetry.leaseLost('stalled');
-    expect(await given.value('sluice_redis_command_seconds_sum', { command: 'append' })).toBeCloseTo(0.002);
-    expect(await given.value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
-    expect(await given.value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
+  test('shows the limiter mode as one 1 among 0s, and counts Redis commands, errors and lost leases', async () => {
+    const { telemetry, value } = driven();
+    telemetry.limiterMode('redis');
+    telemetry.limiterMode('local');
+    telemetry.redisCommand('append', 2);
+    telemetry.redisError('timeout');
+    telemetry.leaseLost('stalled');
+    expect(await value('sluice_limiter_mode', { mode: 'local' })).toBe(1);
+    expect(await value('sluice_limiter_mode', { mode: 'redis' })).toBe(0);
+    expect(await value('sluice_redis_command_seconds_sum', { command: 'append' })).toBeCloseTo(0.002);
+    expect(await value('sluice_redis_errors_total', { kind: 'timeout' })).toBe(1);
+    expect(await value('sluice_leases_lost_total', { reason: 'stalled' })).toBe(1);
   });
 
   test('does not grow beyond 100 labels and other, whoever calls', async () => {
@@ -260,19 +262,6 @@ describe('a scrape of the metrics', () => {
     const text = await driven({ metrics: { processMetrics: true } }).scrape();
     expect(text).toContain('process_cpu_seconds_total');
     expect(text).not.toMatch(/nodejs_active_\w+_total/);
-  });
-});
-
-describe('OpenMetrics', () => {
-  test('names counter families without _total, ends with EOF, and leaves the plain form unchanged', async () => {
-    const given = driven();
-    oneCall(given, 'acme');
-    const plain = await given.scrape();
-    const open = await given.telemetry.metrics('openmetrics');
-    expect(open.contentType).toContain('application/openmetrics-text');
-    expect(open.body).toContain('# TYPE sluice_requests counter\nsluice_requests_total{');
-    expect(open.body.endsWith('# EOF\n')).toBe(true);
-    expect(await given.scrape()).toBe(plain);
   });
 });
 
