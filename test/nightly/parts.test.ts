@@ -1,8 +1,9 @@
-/** Parts of the nightly run as processes: what becomes of each, and that all of them exist. */
-import { readFileSync } from 'node:fs';
+/** Parts of the nightly run as processes: what becomes of each, that all of them exist, and that the workflows run them. */
+import { readdirSync, readFileSync } from 'node:fs';
 import { execPath } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from '@jest/globals';
+import { parse } from 'yaml';
 import { parts } from '../../scripts/nightly/parts.ts';
 import { runPart, summedUp } from '../../scripts/nightly/run.ts';
 
@@ -14,41 +15,27 @@ const part = (source: string) => ({
 });
 
 describe('a part', () => {
-  test('that ends well has passed, with its totals and its figures', async () => {
-    const outcome = await runPart(
-      part(`
-        import { record } from '${figuresFile}';
-        record({ name: 'a', value: 1.5, unit: '× plain' }, { name: 'b', value: 2, unit: 'µs' });
-        console.log('soak: 3 passed, 0 failed, 0 skipped');`),
-    );
-    expect(outcome).toMatchObject({ result: 'passed', words: 'soak: 3 passed, 0 failed, 0 skipped' });
-    expect(outcome.figures).toEqual([
-      { name: 'a', value: 1.5, unit: '× plain' },
-      { name: 'b', value: 2, unit: 'µs' },
-    ]);
+  const figures = [
+    { name: 'a', value: 1.5, unit: '× plain' },
+    { name: 'b', value: 2, unit: 'µs' },
+  ];
+  const totals = 'soak: 3 passed, 0 failed, 0 skipped';
+  const recording = `import { record } from '${figuresFile}'; record(...${JSON.stringify(figures)});`;
+
+  test.each([
+    ['ends well', `${recording} console.log('${totals}');`, 'passed', totals, figures],
+    ['breaks off', `${recording} process.exit(3);`, 'FAILED', 'ended with 3', figures],
+    ['is killed', `process.kill(process.pid, 'SIGKILL');`, 'FAILED', 'ended with SIGKILL', []],
+  ])('that %s is told with what it printed last, and keeps the figures that it had', async (...row) => {
+    const [, source, result, words, kept] = row;
+    const outcome = await runPart(part(source));
+    expect(outcome).toMatchObject({ result, words: expect.stringContaining(words), figures: kept });
     expect(outcome.minutes).toBeGreaterThan(0);
-  });
-
-  test('that breaks off has failed, and keeps the figures that it had', async () => {
-    const outcome = await runPart(
-      part(`
-        import { record } from '${figuresFile}';
-        record({ name: 'a', value: 1, unit: 's' });
-        process.exit(3);`),
-    );
-    expect(outcome).toMatchObject({ result: 'FAILED', words: 'ended with 3' });
-    expect(outcome.figures).toHaveLength(1);
-  });
-
-  test('that is killed has failed', async () => {
-    const outcome = await runPart(part(`process.kill(process.pid, 'SIGKILL');`));
-    expect(outcome).toMatchObject({ result: 'FAILED', words: 'ended with SIGKILL' });
   });
 
   test('whose program is not there has failed, and says so', async () => {
     const outcome = await runPart({ ...part(''), command: ['no-such-program-of-sluice'] });
-    expect(outcome.result).toBe('FAILED');
-    expect(outcome.words).toContain('ENOENT');
+    expect([outcome.result, outcome.words]).toEqual(['FAILED', expect.stringContaining('ENOENT')]);
   });
 
   test.each([
@@ -65,9 +52,32 @@ describe('a part', () => {
   });
 });
 
+const folder = new URL('../../.github/workflows/', import.meta.url);
+const textOf = (file: string): string => readFileSync(new URL(file, folder), 'utf8');
+const { scripts } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+  readonly scripts: Readonly<Record<string, string>>;
+};
+
 test('every part is a script of package.json', () => {
-  const { scripts } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
-    readonly scripts: Readonly<Record<string, string>>;
-  };
   for (const { command } of parts) expect(Object.keys(scripts)).toContain(command[3]);
+});
+
+test('the nightly workflow has a job for every part, and those that take hours run weekly', () => {
+  interface Job {
+    readonly strategy: { readonly matrix: { readonly part: string[] } };
+  }
+  const { jobs } = parse(textOf('nightly.yml')) as {
+    readonly jobs: Readonly<Record<'part' | 'weekly', Job>>;
+  };
+  const named = (isWeekly: boolean): string[] =>
+    parts.filter((one) => (one.isWeekly ?? false) === isWeekly).map(({ name }) => name);
+  expect(jobs.part.strategy.matrix.part).toEqual(named(false));
+  expect(jobs.weekly.strategy.matrix.part).toEqual(named(true));
+});
+
+test.each(readdirSync(folder))('%s runs scripts of package.json, and actions of a stated version', (file) => {
+  for (const [, script = ''] of textOf(file).matchAll(/npm run (?:--silent )?([\w:]+)/g))
+    expect(Object.keys(scripts)).toContain(script);
+  for (const [, action = ''] of textOf(file).matchAll(/uses: (\S+)/g))
+    expect(action).toMatch(/^[\w-]+\/[\w-]+@v\d+$/);
 });
